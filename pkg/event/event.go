@@ -1,0 +1,81 @@
+// Package event is the noun of nth: what has been announced for this machine.
+//
+// Sources (pkg/imds, pkg/logind) translate foreign documents and signals into Events once, at the border; everything
+// after them speaks of Events only. An Event is plain data: it carries no clients, no closures and no decision.
+// What to do about one is decided in pkg/policy.
+package event
+
+import "time"
+
+// Kind says what sort of interruption an Event announces. Its text is used in the configuration, on the Node and in
+// the journal, and never changes.
+type Kind string
+
+// The kinds of events nth knows.
+const (
+	// SpotInterruption is EC2 taking a spot instance back, with about two minutes' notice.
+	SpotInterruption Kind = "spot-interruption"
+	// RebalanceRecommendation says that a spot instance runs an elevated risk of interruption.
+	RebalanceRecommendation Kind = "rebalance-recommendation"
+	// ScheduledMaintenance is a reboot, stop, retirement or maintenance that EC2 has planned for the machine.
+	ScheduledMaintenance Kind = "scheduled-maintenance"
+	// ASGTermination is the Auto Scaling group having chosen the instance for termination.
+	ASGTermination Kind = "asg-termination"
+	// Shutdown is the operating system going down, whoever asked for it.
+	Shutdown Kind = "shutdown"
+)
+
+// Kinds lists all kinds, in the order in which documentation and output name them.
+func Kinds() []Kind {
+	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown}
+}
+
+// State is how far an announced event has come, as its source reports it.
+type State string
+
+// The states of an event. Only scheduled maintenance is ever reported as anything but Pending.
+const (
+	// Pending: it is going to happen, or is happening.
+	Pending State = "pending"
+	// Canceled: it was called off.
+	Canceled State = "canceled"
+	// Completed: it has happened.
+	Completed State = "completed"
+)
+
+// Event is one announcement. Events are values: copy them freely.
+type Event struct {
+	// ID identifies the event across polls, restarts and reboots. It is made from the document's content (and the boot
+	// ID where the document has no identity of its own), never from the clock.
+	ID   string `json:"id"`
+	Kind Kind   `json:"kind"`
+	// Code is the source's own word for what will happen: the spot action ("terminate", "stop", "hibernate"), the
+	// maintenance code ("system-reboot", ...; unknown ones are kept as they are) or the target lifecycle state.
+	Code  string `json:"code,omitempty"`
+	State State  `json:"state,omitempty"`
+	// Description is the source's free text, if it has any.
+	Description string `json:"description,omitempty"`
+	// Noticed is when the source says it gave notice; zero where the document does not tell.
+	Noticed time.Time `json:"noticed,omitzero"`
+	// Deadline is when the machine is acted upon: the time in a spot notice, NotBefore of a maintenance event, the
+	// end of the inhibitor delay of a shutdown. Zero where there is none. It is wall time.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Until is the end of a maintenance window (NotAfter); zero where the document has none.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// Snapshot is everything that a source knows of one kind at one moment. A newer snapshot of a kind replaces the older
+// one whole; an empty one says that nothing of that kind is announced.
+type Snapshot struct {
+	Kind   Kind
+	Events []Event
+}
+
+// Sink takes what a source finds. Its methods may be called from several goroutines and do not block.
+type Sink interface {
+	// Snapshot takes the result of a good look.
+	Snapshot(Snapshot)
+	// Trouble takes the error of a look that failed. The last good snapshot of that kind stands: trouble never means
+	// "nothing is announced".
+	Trouble(Kind, error)
+}
