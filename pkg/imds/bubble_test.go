@@ -1,0 +1,281 @@
+package imds_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+)
+
+// bubble runs f while a source polls the service, on a network and a clock of their own: an hour of polling takes no
+// time, and a duration measured in it is exact.
+func bubble(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, sink *sink)) {
+	t.Helper()
+	inBubble(t, opts, ec2, func(t *testing.T, source *imds.Source) {
+		ctx, cancel := context.WithCancel(t.Context())
+		found := &sink{}
+		ended := make(chan error)
+		go func() { ended <- source.Run(ctx, found) }()
+		defer func() {
+			stopped := time.Now()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("Run returned %v, want nil", err)
+			}
+			if took := time.Since(stopped); took > 0 {
+				t.Errorf("Run took %s to end", took)
+			}
+		}()
+		f(t, found)
+	})
+}
+
+// inBubble runs f with a source that is not running.
+func inBubble(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, source *imds.Source)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		network := pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		server := &http.Server{Handler: ec2}
+		go func() { _ = server.Serve(network) }()
+		defer func() {
+			_ = server.Close()
+			time.Sleep(time.Second) // handlers may still be on their way
+		}()
+		source := newSource(t, opts)
+		source.DialWith(network.dial)
+		f(t, source)
+	})
+}
+
+// newSource makes a source with an endpoint and a boot ID, where the test does not care.
+func newSource(t *testing.T, opts imds.Options) *imds.Source {
+	t.Helper()
+	if opts.Endpoint == "" {
+		opts.Endpoint = "http://169.254.169.254"
+	}
+	if opts.BootID == "" {
+		opts.BootID = "boot-1"
+	}
+	source, err := imds.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// pipes is a network of one host.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		return client, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// answer is what the service says to one request. The zero value is EC2's 404.
+type answer struct {
+	status int // 0: 200 if there is a body
+	body   string
+	header http.Header
+	hang   bool
+}
+
+// service is the barest of metadata services, and says what it is told to: what the real one would never say is what
+// most tests are about. Paths are those below /latest/meta-data/; "token" is the session token's.
+type service struct {
+	mu      sync.Mutex
+	answers map[string]answer
+	next    map[string]answer // for one request
+	asked   map[string][]time.Time
+	now     map[string]int // requests under way
+	most    map[string]int // the most of them at once
+	bare    []string       // documents that were asked for without a token
+}
+
+// serve makes a service with the documents.
+func serve(documents map[string]string) *service {
+	s := &service{
+		answers: map[string]answer{}, next: map[string]answer{},
+		asked: map[string][]time.Time{}, now: map[string]int{}, most: map[string]int{},
+	}
+	for path, body := range documents {
+		s.answers[path] = answer{status: 200, body: body}
+	}
+	return s
+}
+
+// say changes what the service answers for a path.
+func (s *service) say(path string, a answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[path] = a
+}
+
+// once changes what the service answers to the next request for a path.
+func (s *service) once(path string, a answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next[path] = a
+}
+
+// unsay makes a document absent.
+func (s *service) unsay(path string) { s.say(path, answer{}) }
+
+// times returns when a path was asked for.
+func (s *service) times(path string) []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked[path])
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/latest/meta-data/"), "/latest/")
+	if path == "api/token" {
+		path = "token"
+	}
+	time.Sleep(time.Millisecond) // the way there; a request that was given up before this one has left by then
+	a := s.enter(path, r)
+	defer s.leave(path)
+	switch {
+	case a.hang:
+		<-r.Context().Done()
+		return
+	case a.status == 0 && a.body == "" && path == "token":
+		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", r.Header.Get("X-Aws-Ec2-Metadata-Token-Ttl-Seconds"))
+		_, _ = fmt.Fprint(w, "a-token")
+		return
+	case a.status == 0 && a.body == "":
+		a = answer{status: http.StatusNotFound, body: "<html>404 - Not Found</html>"}
+	case a.status == 0:
+		a.status = http.StatusOK
+	}
+	for name, values := range a.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(a.status)
+	_, _ = fmt.Fprint(w, a.body)
+}
+
+func (s *service) enter(path string, r *http.Request) answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[path] = append(s.asked[path], time.Now())
+	s.now[path]++
+	s.most[path] = max(s.most[path], s.now[path])
+	if path != "token" && r.Header.Get("X-Aws-Ec2-Metadata-Token") == "" {
+		s.bare = append(s.bare, path)
+	}
+	if a, ok := s.next[path]; ok {
+		delete(s.next, path)
+		return a
+	}
+	return s.answers[path]
+}
+
+func (s *service) leave(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now[path]--
+}
+
+// sink keeps what a source delivers.
+type sink struct {
+	mu    sync.Mutex
+	heard []delivery
+}
+
+// delivery is a snapshot or, if err is set, trouble.
+type delivery struct {
+	kind   event.Kind
+	events []event.Event
+	err    error
+	at     time.Time
+}
+
+func (s *sink) Snapshot(snapshot event.Snapshot) {
+	s.keep(delivery{kind: snapshot.Kind, events: snapshot.Events})
+}
+
+func (s *sink) Trouble(kind event.Kind, err error) { s.keep(delivery{kind: kind, err: err}) }
+
+func (s *sink) keep(d delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.at = time.Now()
+	s.heard = append(s.heard, d)
+}
+
+// of returns what was delivered for a kind: its snapshots and its troubles.
+func (s *sink) of(kind event.Kind) (snapshots, troubles []delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.heard {
+		switch {
+		case d.kind != kind:
+		case d.err != nil:
+			troubles = append(troubles, d)
+		default:
+			snapshots = append(snapshots, d)
+		}
+	}
+	return snapshots, troubles
+}
+
+// last returns the newest snapshot of a kind; ok is false if there has been none.
+func (s *sink) last(kind event.Kind) (events []event.Event, ok bool) {
+	snapshots, _ := s.of(kind)
+	if len(snapshots) == 0 {
+		return nil, false
+	}
+	return snapshots[len(snapshots)-1].events, true
+}
+
+// counter returns an Observe that counts the requests for each document.
+func counter() (observe func(imds.Poll), counts func() map[string]int) {
+	var mu sync.Mutex
+	n := map[string]int{}
+	observe = func(p imds.Poll) {
+		mu.Lock()
+		defer mu.Unlock()
+		n[p.Document]++
+	}
+	counts = func() map[string]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(n)
+	}
+	return observe, counts
+}

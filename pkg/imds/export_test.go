@@ -1,0 +1,35 @@
+package imds
+
+import (
+	"context"
+	"net"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// DialWith makes the source connect with dial, so that tests can run on a network and a clock of their own.
+func (s *Source) DialWith(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	s.dial = dial
+}
+
+// The parsers, for fuzzing.
+
+func ParseSpot(body []byte) ([]event.Event, error) {
+	r, err := parseSpot(body)
+	return r.events, err
+}
+
+func ParseRebalance(body []byte) ([]event.Event, error) {
+	r, err := parseRebalance(body)
+	return r.events, err
+}
+
+func ParseTargetState(body []byte) ([]event.Event, error) {
+	r, err := parseTargetState(body, "boot")
+	return r.events, err
+}
+
+func ParseMaintenance(body []byte) ([]event.Event, error) {
+	l, err := parseList(body)
+	return l.events, err
+}

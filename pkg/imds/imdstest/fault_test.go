@@ -1,0 +1,253 @@
+package imdstest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+)
+
+func TestFaultsThatAnswerWithAStatus(t *testing.T) {
+	tests := map[string]struct {
+		fault                imdstest.Fault
+		token, spot, another int
+	}{
+		"503 everywhere":               {imdstest.Fault{Kind: imdstest.Status, Status: 503}, 503, 503, 503},
+		"500 unless said otherwise":    {imdstest.Fault{Kind: imdstest.Status}, 500, 500, 500},
+		"below a folder":               {imdstest.Fault{Kind: imdstest.Status, Path: "/latest/meta-data/spot"}, 200, 500, 200},
+		"a folder without its version": {imdstest.Fault{Kind: imdstest.Status, Path: "meta-data/spot/"}, 200, 500, 200},
+		"half a name is no folder":     {imdstest.Fault{Kind: imdstest.Status, Path: "meta-data/sp"}, 200, 200, 200},
+		"no token is good enough":      {imdstest.Fault{Kind: imdstest.Unauthorized}, 200, 401, 401},
+		"tokens only":                  {imdstest.Fault{Kind: imdstest.TokenDown}, 500, 200, 200},
+		"tokens only, other status":    {imdstest.Fault{Kind: imdstest.TokenDown, Status: 403}, 403, 200, 200},
+		"a kind that does not exist":   {imdstest.Fault{Kind: "typo"}, 501, 501, 501},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			srv := start(t)
+			srv.SetSpot("terminate", noon)
+			valid := token(t, srv)
+			check := func(when string, token, first, second int) {
+				t.Helper()
+				a, _ := do(t, "PUT", srv.URL+"/latest/api/token", ttlHeader, "60")
+				b, _ := do(t, "GET", srv.URL+spot, tokenHeader, valid)
+				c, _ := do(t, "GET", srv.URL+instanceID, tokenHeader, valid)
+				if a.StatusCode != token || b.StatusCode != first || c.StatusCode != second {
+					t.Errorf("%s: token %d, spot %d, instance-id %d; want %d, %d, %d",
+						when, a.StatusCode, b.StatusCode, c.StatusCode, token, first, second)
+				}
+			}
+			srv.Fault(test.fault)
+			check("broken", test.token, test.spot, test.another)
+			srv.Lift()
+			check("lifted", 200, 200, 200)
+		})
+	}
+}
+
+func TestTheFaultThatWasSetLastWins(t *testing.T) {
+	srv := start(t)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 503})
+	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 500, Path: "meta-data/spot"})
+	first, _ := do(t, "GET", srv.URL+spot)
+	second, _ := do(t, "GET", srv.URL+instanceID)
+	if first.StatusCode != 500 || second.StatusCode != 503 {
+		t.Errorf("statuses %d and %d, want 500 and 503", first.StatusCode, second.StatusCode)
+	}
+}
+
+func TestAFaultMeetsNoMoreRequestsThanItsTimes(t *testing.T) {
+	srv := start(t)
+	valid := token(t, srv)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 503, Times: 2})
+	for i, want := range []int{503, 503, 200} {
+		if response, _ := do(t, "GET", srv.URL+instanceID, tokenHeader, valid); response.StatusCode != want {
+			t.Errorf("request %d: status %d, want %d", i+1, response.StatusCode, want)
+		}
+	}
+}
+
+func TestAFaultLiftsItselfWhenItsTimeHasPassed(t *testing.T) {
+	srv := start(t)
+	valid := token(t, srv)
+	// The request hangs until the fault is lifted: it is answered only if that happens by itself.
+	srv.Fault(imdstest.Fault{Kind: imdstest.Hang, For: 50 * time.Millisecond})
+	if response, _ := do(t, "GET", srv.URL+instanceID, tokenHeader, valid); response.StatusCode != 200 {
+		t.Errorf("status %d, want 200", response.StatusCode)
+	}
+	if left := srv.Faults(); len(left) != 0 {
+		t.Errorf("faults left: %v", left)
+	}
+}
+
+func TestResetBreaksTheConnectionInTheMiddleOfTheAnswer(t *testing.T) {
+	srv := start(t)
+	valid := token(t, srv)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Reset})
+	response, err := try(bounded(t), "GET", srv.URL+instanceID, tokenHeader, valid)
+	if err == nil {
+		defer response.Body.Close()
+		_, err = io.ReadAll(response.Body)
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a connection reset by its peer", err)
+	}
+	srv.Lift()
+	if status, _ := get(t, srv, instanceID); status != 200 {
+		t.Errorf("lifted: status %d, want 200", status)
+	}
+}
+
+func TestAHangingRequestIsAnsweredOnceTheFaultIsLifted(t *testing.T) {
+	srv := start(t)
+	valid := token(t, srv)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
+	answered := make(chan int, 1)
+	ctx := bounded(t)
+	go func() {
+		response, err := try(ctx, "GET", srv.URL+spot, tokenHeader, valid)
+		if err != nil {
+			answered <- 0
+			return
+		}
+		answered <- response.StatusCode
+		response.Body.Close()
+	}()
+	await(t, srv, "a request that hangs", func(c imdstest.Counts) bool { return c.InFlight == 1 })
+	srv.SetSpot("terminate", noon)
+	srv.Lift()
+	if status := <-answered; status != 200 {
+		t.Errorf("status %d, want 200 with the document that is there now", status)
+	}
+}
+
+func TestAHangingRequestEndsWhenItsClientLeaves(t *testing.T) {
+	srv := start(t)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
+	ctx, leave := context.WithCancel(bounded(t))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := try(ctx, "PUT", srv.URL+"/latest/api/token", ttlHeader, "60")
+		failed <- err
+	}()
+	await(t, srv, "a request that hangs", func(c imdstest.Counts) bool { return c.InFlight == 1 })
+	leave()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("the request ended with %v, want it canceled by its client", err)
+	}
+	await(t, srv, "the end of the request", func(c imdstest.Counts) bool { return c.InFlight == 0 })
+}
+
+func TestCloseEndsHangingAndSlowRequests(t *testing.T) {
+	for _, kind := range []imdstest.Kind{imdstest.Hang, imdstest.Slow} {
+		t.Run(string(kind), func(t *testing.T) {
+			srv := imdstest.NewServer()
+			valid := token(t, srv)
+			srv.Fault(imdstest.Fault{Kind: kind, Over: time.Hour})
+			failed := make(chan error, 1)
+			ctx := bounded(t)
+			go func() {
+				response, err := try(ctx, "GET", srv.URL+instanceID, tokenHeader, valid)
+				if err == nil {
+					_, err = io.ReadAll(response.Body)
+					response.Body.Close()
+				}
+				failed <- err
+			}()
+			await(t, srv, "a request", func(c imdstest.Counts) bool { return c.InFlight == 1 })
+			srv.Close()
+			if left := srv.Requests().InFlight; left != 0 {
+				t.Errorf("%d requests are still being handled after Close", left)
+			}
+			if err := <-failed; err == nil || ctx.Err() != nil {
+				t.Errorf("the request ended with %v, want a cut connection", err)
+			}
+		})
+	}
+}
+
+func TestASlowAnswerIsTheRightOneAndComesInParts(t *testing.T) {
+	srv := start(t)
+	valid := token(t, srv)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Slow, Over: time.Hour})
+	response, err := try(bounded(t), "GET", srv.URL+instanceID, tokenHeader, valid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	// The headers are there an hour before the body. Lifting the fault brings the rest.
+	srv.Lift()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || string(body) != imdstest.InstanceID {
+		t.Errorf("body %q and %v, want %q", body, err, imdstest.InstanceID)
+	}
+
+	srv.Fault(imdstest.Fault{Kind: imdstest.Slow, Over: 50 * time.Millisecond})
+	if response, body := do(t, "GET", srv.URL+instanceID, tokenHeader, valid); response.StatusCode != 200 || body != imdstest.InstanceID {
+		t.Errorf("in drips to its end: status %d and body %q", response.StatusCode, body)
+	}
+}
+
+func TestGarbageIsAnAnswerThatIsNotJSON(t *testing.T) {
+	srv := start(t)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Garbage})
+	_, first := do(t, "GET", srv.URL+spot)
+	response, second := do(t, "GET", srv.URL+spot)
+	if response.StatusCode != 200 || json.Valid([]byte(first)) || first == second {
+		t.Errorf("status %d, bodies %q and %q; want 200 and random bytes", response.StatusCode, first, second)
+	}
+}
+
+func TestAnOversizedBodyHasNoEndThatAClientShouldWaitFor(t *testing.T) {
+	srv := start(t)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Oversized})
+	response, err := try(bounded(t), "GET", srv.URL+scheduled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const much = 64 << 20
+	n, err := io.Copy(io.Discard, io.LimitReader(response.Body, much))
+	response.Body.Close()
+	if n != much || err != nil || response.StatusCode != http.StatusOK || response.ContentLength != -1 {
+		t.Errorf("read %d bytes of status %d, length %d: %v", n, response.StatusCode, response.ContentLength, err)
+	}
+	await(t, srv, "the end of the stream", func(c imdstest.Counts) bool { return c.InFlight == 0 })
+}
+
+func TestRefusedConnectionsAreAcceptedAgainOnTheSamePort(t *testing.T) {
+	srv := start(t)
+	for round := range 3 {
+		srv.Fault(imdstest.Fault{Kind: imdstest.Refuse})
+		if _, err := try(bounded(t), "GET", srv.URL+instanceID); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("round %d: %v, want a refused connection", round, err)
+		}
+		srv.Lift()
+		if status, _ := get(t, srv, instanceID); status != 200 {
+			t.Fatalf("round %d, lifted: status %d, want 200", round, status)
+		}
+	}
+}
+
+func TestARefusingServerCanBeClosed(t *testing.T) {
+	srv := imdstest.NewServer()
+	srv.Fault(imdstest.Fault{Kind: imdstest.Refuse})
+	srv.Close()
+	srv.Lift()
+	if _, err := try(bounded(t), "GET", srv.URL+instanceID); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("%v, want a refused connection", err)
+	}
+	srv.Close()
+}
+
+func await(t *testing.T, srv *imdstest.Server, what string, reached func(imdstest.Counts) bool) {
+	t.Helper()
+	if err := srv.Await(bounded(t), reached); err != nil {
+		t.Fatalf("waiting for %s: %v", what, err)
+	}
+}

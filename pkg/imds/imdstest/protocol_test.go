@@ -1,0 +1,216 @@
+package imdstest_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+)
+
+const instanceID = "/latest/meta-data/instance-id"
+
+func TestTokenRequests(t *testing.T) {
+	tests := map[string]struct {
+		method, path string
+		headers      []string
+		want         int
+	}{
+		"the shortest life is a second":            {"PUT", "/latest/api/token", []string{ttlHeader, "1"}, 200},
+		"the longest life is six hours":            {"PUT", "/latest/api/token", []string{ttlHeader, "21600"}, 200},
+		"no life at all is refused":                {"PUT", "/latest/api/token", []string{ttlHeader, "0"}, 400},
+		"more than six hours is refused":           {"PUT", "/latest/api/token", []string{ttlHeader, "21601"}, 400},
+		"a negative life is refused":               {"PUT", "/latest/api/token", []string{ttlHeader, "-1"}, 400},
+		"a life that is no number is refused":      {"PUT", "/latest/api/token", []string{ttlHeader, "6h"}, 400},
+		"a missing life is refused":                {"PUT", "/latest/api/token", nil, 400},
+		"a request through a proxy is forbidden":   {"PUT", "/latest/api/token", []string{ttlHeader, "60", "X-Forwarded-For", "10.0.0.1"}, 403},
+		"a proxy is forbidden before the life":     {"PUT", "/latest/api/token", []string{"X-Forwarded-For", "10.0.0.1"}, 403},
+		"a path with another version is forbidden": {"PUT", "/2021-03-23/api/token", []string{ttlHeader, "60"}, 403},
+		"a token can't be read":                    {"GET", "/latest/api/token", nil, 405},
+		"a token can't be posted":                  {"POST", "/latest/api/token", []string{ttlHeader, "60"}, 405},
+	}
+	srv := start(t)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			response, body := do(t, test.method, srv.URL+test.path, test.headers...)
+			if response.StatusCode != test.want {
+				t.Fatalf("status %d, want %d", response.StatusCode, test.want)
+			}
+			if test.want != 200 {
+				if response.Header.Get(ttlHeader) != "" || !strings.Contains(body, "<title>") {
+					t.Errorf("a refusal must be a page and carry no TTL, got %v and %q", response.Header, body)
+				}
+				return
+			}
+			if len(body) != 56 || response.Header.Get(ttlHeader) != test.headers[1] {
+				t.Errorf("token %q with TTL %q, want 56 characters and TTL %s", body, response.Header.Get(ttlHeader), test.headers[1])
+			}
+		})
+	}
+}
+
+func TestTokensAreNeededAndDiffer(t *testing.T) {
+	srv := start(t)
+	first, second := token(t, srv), token(t, srv)
+	if first == second {
+		t.Fatal("two tokens are the same")
+	}
+	tests := map[string]struct {
+		method  string
+		headers []string
+		want    int
+	}{
+		"GET without a token":                     {"GET", nil, 401},
+		"HEAD without a token":                    {"HEAD", nil, 401},
+		"GET with an empty token":                 {"GET", []string{tokenHeader, ""}, 401},
+		"GET with an unknown token":               {"GET", []string{tokenHeader, first[1:] + "x"}, 401},
+		"GET with the first token":                {"GET", []string{tokenHeader, first}, 200},
+		"GET with the second token":               {"GET", []string{tokenHeader, second}, 200},
+		"HEAD with a token":                       {"HEAD", []string{tokenHeader, second}, 200},
+		"the first of two tokens counts":          {"GET", []string{tokenHeader, "old", tokenHeader, first}, 401},
+		"GET through a proxy with a token":        {"GET", []string{tokenHeader, first, "X-Forwarded-For", "10.0.0.1"}, 200},
+		"POST with a token is not allowed":        {"POST", []string{tokenHeader, first}, 405},
+		"DELETE with a token is not allowed":      {"DELETE", []string{tokenHeader, first}, 405},
+		"PUT of a document is not allowed either": {"PUT", []string{tokenHeader, first}, 405},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			response, body := do(t, test.method, srv.URL+instanceID, test.headers...)
+			if response.StatusCode != test.want {
+				t.Fatalf("status %d, want %d", response.StatusCode, test.want)
+			}
+			if test.method == "HEAD" && body != "" {
+				t.Errorf("HEAD brought the body %q", body)
+			}
+			if test.want == 401 && !strings.Contains(body, "401 - Unauthorized") && test.method != "HEAD" {
+				t.Errorf("the body %q does not explain a 401", body)
+			}
+		})
+	}
+}
+
+func TestExpireTokensEndsAllTokensButNotNewOnes(t *testing.T) {
+	srv := start(t)
+	old := token(t, srv)
+	srv.ExpireTokens()
+	if response, _ := do(t, "GET", srv.URL+instanceID, tokenHeader, old); response.StatusCode != 401 {
+		t.Errorf("old token: status %d, want 401", response.StatusCode)
+	}
+	if status, _ := get(t, srv, instanceID); status != 200 {
+		t.Errorf("new token: status %d, want 200", status)
+	}
+}
+
+func TestATokenEndsWithItsLifeAndTheTTLHeaderCountsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sim := imdstest.New()
+		ask := func(method, path string, headers ...string) *httptest.ResponseRecorder {
+			request := httptest.NewRequest(method, path, nil)
+			request.Header.Set(headers[0], headers[1])
+			recorder := httptest.NewRecorder()
+			sim.ServeHTTP(recorder, request)
+			return recorder
+		}
+		token := ask("PUT", "/latest/api/token", ttlHeader, "60").Body.String()
+		for _, step := range []struct {
+			wait   time.Duration
+			status int
+			ttl    string
+		}{
+			{0, 200, "60"},
+			{1500 * time.Millisecond, 200, "59"},
+			{58 * time.Second, 200, "1"},
+			{500 * time.Millisecond, 401, ""},
+		} {
+			time.Sleep(step.wait)
+			answer := ask("GET", instanceID, tokenHeader, token)
+			if ttl := answer.Header().Get(ttlHeader); answer.Code != step.status || ttl != step.ttl {
+				t.Errorf("%v later: status %d, TTL %q, want %d and %q", step.wait, answer.Code, ttl, step.status, step.ttl)
+			}
+		}
+	})
+}
+
+func TestEveryAnswerClosesItsConnectionAndNamesEC2(t *testing.T) {
+	srv := start(t)
+	valid := token(t, srv)
+	for name, request := range map[string][]string{
+		"200":        {"GET", instanceID, tokenHeader, valid},
+		"token":      {"PUT", "/latest/api/token", ttlHeader, "60"},
+		"bad token":  {"PUT", "/latest/api/token"},
+		"forbidden":  {"PUT", "/latest/api/token", "X-Forwarded-For", "10.0.0.1"},
+		"no token":   {"GET", instanceID},
+		"absent":     {"GET", "/latest/meta-data/spot/instance-action", tokenHeader, valid},
+		"bad method": {"POST", instanceID},
+	} {
+		t.Run(name, func(t *testing.T) {
+			response, _ := do(t, request[0], srv.URL+request[1], request[2:]...)
+			if !response.Close || response.Header.Get("Server") != "EC2ws" {
+				t.Errorf("close %v, Server %q; want close and EC2ws", response.Close, response.Header.Get("Server"))
+			}
+			if response.StatusCode != http.StatusOK && response.Header.Get("Content-Type") != "text/html" {
+				t.Errorf("an error is of type %q, want text/html", response.Header.Get("Content-Type"))
+			}
+		})
+	}
+}
+
+func TestAHealthyInstanceServes(t *testing.T) {
+	tests := map[string]struct {
+		status int
+		body   string // a part of it, all of it if it has no spaces
+	}{
+		"/latest/meta-data/instance-id":                            {200, "i-0a1b2c3d4e5f60718"},
+		"/latest/meta-data/instance-id/":                           {200, "i-0a1b2c3d4e5f60718"},
+		"/2021-03-23/meta-data/instance-id":                        {200, "i-0a1b2c3d4e5f60718"},
+		"/1.0/meta-data/instance-id":                               {200, "i-0a1b2c3d4e5f60718"},
+		"/newest/meta-data/instance-id":                            {404, "404 - Not Found"},
+		"/latest/meta-data/instance-type":                          {200, "m7i.large"},
+		"/latest/meta-data/instance-life-cycle":                    {200, "spot"},
+		"/latest/meta-data/local-ipv4":                             {200, "10.0.12.34"},
+		"/latest/meta-data/local-hostname":                         {200, "ip-10-0-12-34.eu-central-1.compute.internal"},
+		"/latest/meta-data/placement/availability-zone":            {200, "eu-central-1a"},
+		"/latest/meta-data/placement/region":                       {200, "eu-central-1"},
+		"/latest/dynamic/instance-identity/document":               {200, `"instanceId": "i-0a1b2c3d4e5f60718"`},
+		"/latest/meta-data/iam/security-credentials/":              {200, "nth-rehearsal"},
+		"/latest/meta-data/iam/security-credentials/nth-rehearsal": {200, `"Code": "Success"`},
+		"/latest/meta-data/events/maintenance/scheduled":           {200, "[]"},
+		"/latest/meta-data/events/maintenance/history":             {200, "[]"},
+		"/latest/meta-data/spot/instance-action":                   {404, "404 - Not Found"},
+		"/latest/meta-data/spot/termination-time":                  {404, "404 - Not Found"},
+		"/latest/meta-data/events/recommendations/rebalance":       {404, "404 - Not Found"},
+		"/latest/meta-data/autoscaling/target-lifecycle-state":     {404, "404 - Not Found"},
+		"/latest/meta-data/public-ipv4":                            {404, "404 - Not Found"},
+		"/":                                                        {200, "2021-03-23\nlatest"},
+		"/latest":                                                  {200, "dynamic\nmeta-data"},
+		"/latest/meta-data/placement/":                             {200, "availability-zone\nregion"},
+		"/latest/meta-data/events":                                 {200, "maintenance/"},
+	}
+	srv := start(t)
+	for path, test := range tests {
+		t.Run(path, func(t *testing.T) {
+			response, body := do(t, "GET", srv.URL+path, tokenHeader, token(t, srv))
+			matches := body == test.body || strings.Contains(test.body, " ") && strings.Contains(body, test.body)
+			if response.StatusCode != test.status || !matches {
+				t.Errorf("status %d and %q, want %d and %q", response.StatusCode, body, test.status, test.body)
+			}
+			if ttl := response.Header.Get(ttlHeader); ttl == "" {
+				t.Error("the answer to a valid token carries no TTL")
+			}
+		})
+	}
+}
+
+func TestFoldersListWhatTheyHoldNow(t *testing.T) {
+	srv := start(t)
+	_, before := get(t, srv, "/latest/meta-data/")
+	srv.SetSpot("terminate", time.Now())
+	_, after := get(t, srv, "/latest/meta-data/")
+	if slices.Contains(strings.Fields(before), "spot/") || !slices.Contains(strings.Fields(after), "spot/") {
+		t.Errorf("the list of meta-data must gain spot/ with the notice: before %q, after %q", before, after)
+	}
+}

@@ -1,0 +1,152 @@
+package imds
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// lifeCyclePath is how the instance was bought: spot, on-demand, and others. It never changes.
+const lifeCyclePath = "instance-life-cycle"
+
+// identityPath is the signed description of the instance, as JSON; the account stands only there.
+const identityPath = "dynamic/instance-identity/document"
+
+// notSpot are the life cycles of which EC2 documents that they get neither spot interruptions nor rebalance
+// recommendations. What a life cycle that is not listed may bring is not ruled out.
+var notSpot = []string{"on-demand", "scheduled", "capacity-block"}
+
+// Scope is what is polled on an instance, by its life cycle.
+type Scope struct {
+	// LifeCycle is the instance's; empty while it is unknown.
+	LifeCycle string
+	// Standby is set if Options.LifeCycles rules the instance out: nothing is polled then.
+	Standby bool
+	// Kinds are the kinds that are polled.
+	Kinds []event.Kind
+}
+
+// String is the scope in one sentence.
+func (s Scope) String() string {
+	switch {
+	case s.Standby:
+		return fmt.Sprintf("standing by: the settings leave out %s instances, nothing is polled", s.LifeCycle)
+	case len(s.Kinds) == 0:
+		return fmt.Sprintf("%s instance, nothing is polled", s.LifeCycle)
+	default:
+		names := make([]string, len(s.Kinds))
+		for i, kind := range s.Kinds {
+			names[i] = string(kind)
+		}
+		return fmt.Sprintf("%s instance, polling for %s", s.LifeCycle, strings.Join(names, ", "))
+	}
+}
+
+// scope returns what is polled on instances of a life cycle; all if that is not known ("").
+func (s *Source) scope(lifeCycle string) Scope {
+	scope := Scope{LifeCycle: lifeCycle}
+	if lifeCycle != "" && len(s.opts.LifeCycles) > 0 && !slices.Contains(s.opts.LifeCycles, lifeCycle) {
+		scope.Standby = true
+		return scope
+	}
+	for _, kind := range event.Kinds() {
+		spotOnly := kind == event.SpotInterruption || kind == event.RebalanceRecommendation
+		ruledOut := kind == event.Shutdown || spotOnly && slices.Contains(notSpot, lifeCycle)
+		if slices.Contains(s.opts.Kinds, kind) && !ruledOut {
+			scope.Kinds = append(scope.Kinds, kind)
+		}
+	}
+	return scope
+}
+
+// askLifeCycle asks until the life cycle is known, and sends it. An absent document (some simulators have none) is
+// asked for again like a failed one; nothing waits for it.
+func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
+	client := s.client(patientTimeout)
+	asking := pace{interval: DefaultUrgentInterval, ceiling: slowCeiling}
+	for failures := 1; ; failures++ {
+		if lifeCycle, err := read(ctx, client, lifeCyclePath, parseLifeCycle); err == nil && lifeCycle != "" {
+			known <- lifeCycle
+			return
+		}
+		if !sleep(ctx, asking.next(failures)) {
+			return
+		}
+	}
+}
+
+var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]{0,63}$`)
+
+func parseLifeCycle(body []byte) (string, error) {
+	lifeCycle, _ := parseText(body)
+	if !lifeCycleShape.MatchString(lifeCycle) {
+		return "", fmt.Errorf("%d bytes that are no life cycle", len(body))
+	}
+	return lifeCycle, nil
+}
+
+// Instance is what the service tells about the machine. What it does not have, or could not tell, is empty.
+type Instance struct {
+	ID        string // such as "i-1234567890abcdef0"
+	Type      string // such as "m5.large"
+	LifeCycle string // such as "spot"
+	Image     string // the AMI's ID
+	Account   string
+	Region    string
+	Zone      string // such as "us-east-1a"
+	// The addresses and names of the primary interface.
+	LocalIP, LocalName, PublicIP, PublicName string
+}
+
+// Instance asks for the machine's description, once, each item by itself. It returns all that it could read, and the
+// errors of what failed. It may take seconds if the service hangs; ctx bounds that.
+func (s *Source) Instance(ctx context.Context) (Instance, error) {
+	var i Instance
+	client := s.client(patientTimeout)
+	var errs []error
+	for _, item := range []struct {
+		path  string
+		parse func([]byte) (string, error)
+		into  *string
+	}{
+		{"instance-id", parseText, &i.ID},
+		{"instance-type", parseText, &i.Type},
+		{lifeCyclePath, parseLifeCycle, &i.LifeCycle},
+		{"ami-id", parseText, &i.Image},
+		{identityPath, parseAccount, &i.Account},
+		{"placement/region", parseText, &i.Region},
+		{"placement/availability-zone", parseText, &i.Zone},
+		{"local-ipv4", parseText, &i.LocalIP},
+		{"local-hostname", parseText, &i.LocalName},
+		{"public-ipv4", parseText, &i.PublicIP},
+		{"public-hostname", parseText, &i.PublicName},
+	} {
+		value, err := read(ctx, client, item.path, item.parse)
+		*item.into = value
+		errs = append(errs, err)
+	}
+	return i, errors.Join(errs...)
+}
+
+// parseText reads a document of one line.
+func parseText(body []byte) (string, error) {
+	text := strings.TrimSpace(string(body))
+	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return "", fmt.Errorf("%d bytes that are no line of text", len(body))
+	}
+	return text, nil
+}
+
+func parseAccount(body []byte) (string, error) {
+	var doc struct{ AccountID string }
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return "", fmt.Errorf("decoding %d bytes: %w", len(body), err)
+	}
+	return doc.AccountID, nil
+}

@@ -1,0 +1,187 @@
+package imds_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+)
+
+// perMinute counts how often a path was asked for since a moment, in requests per minute.
+func perMinute(ec2 *service, path string, since time.Time) float64 {
+	n := 0
+	for _, at := range ec2.times(path) {
+		if !at.Before(since) {
+			n++
+		}
+	}
+	return float64(n) / time.Since(since).Minutes()
+}
+
+// rate is how many requests a minute are right.
+type rate struct{ least, most float64 }
+
+func judgeRates(t *testing.T, ec2 *service, since time.Time, want map[string]rate) {
+	t.Helper()
+	for path, right := range want {
+		if got := perMinute(ec2, path, since); got < right.least || got > right.most {
+			t.Errorf("%s: %.1f requests a minute, want %.1f to %.1f", path, got, right.least, right.most)
+		}
+	}
+}
+
+func TestCadenceOfAHealthyService(t *testing.T) {
+	ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(time.Second)
+		began := time.Now()
+		time.Sleep(20 * time.Minute)
+		judgeRates(t, ec2, began, map[string]rate{
+			spotPath: {117, 123}, targetStatePath: {117, 123}, rebalancePath: {11.5, 12.5}, scheduledPath: {1.9, 2.1},
+			historyPath: {1.9, 2.1}, lifeCyclePath: {0, 0},
+			"token": {0.6, 1}, // one every five minutes for each of the four clients
+		})
+		if len(ec2.bare) > 0 {
+			t.Errorf("asked without a token: %v", ec2.bare)
+		}
+	})
+}
+
+func TestCadenceOfAFailingService(t *testing.T) {
+	faults := map[string]func(ec2 *service){
+		"documents answer 503": func(ec2 *service) {
+			for _, path := range paths {
+				ec2.say(path, answer{status: 503})
+			}
+		},
+		"tokens are refused":      func(ec2 *service) { ec2.say("token", answer{status: 403}) },
+		"tokens are garbage":      func(ec2 *service) { ec2.say("token", answer{body: "<html>\n"}) },
+		"documents hang":          func(ec2 *service) { everywhere(ec2, answer{hang: true}) },
+		"documents are too large": func(ec2 *service) { everywhere(ec2, answer{body: string(make([]byte, 70<<10))}) },
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			observe, counts := counter()
+			opts := imds.Options{Observe: observe}
+			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(time.Minute)
+				fault(ec2)
+				time.Sleep(10 * time.Minute) // for the long waits to be reached and the tokens to expire
+				began, before := time.Now(), counts()
+				time.Sleep(20 * time.Minute)
+				synctest.Wait()
+				// Urgent ones at half their cadence or better, the others about once a minute.
+				for path, right := range map[string]rate{
+					spotPath: {57, 123}, targetStatePath: {57, 123}, rebalancePath: {0.9, 1.4}, scheduledPath: {0.9, 1.4},
+				} {
+					got := float64(counts()[path]-before[path]) / time.Since(began).Minutes()
+					if got < right.least || got > right.most {
+						t.Errorf("%s: %.1f attempts a minute, want %.1f to %.1f", path, got, right.least, right.most)
+					}
+				}
+				for path, most := range ec2.most {
+					if path != "token" && most > 1 {
+						t.Errorf("%s: %d requests at once", path, most)
+					}
+				}
+			})
+		})
+	}
+}
+
+// everywhere sets the answer of all four documents.
+func everywhere(ec2 *service, a answer) {
+	for _, path := range paths {
+		ec2.say(path, a)
+	}
+}
+
+func TestTroubleIsNeverReadAsAllClear(t *testing.T) {
+	faults := map[string]answer{
+		"500": {status: 500}, "503": {status: 503}, "401": {status: 401}, "403": {status: 403}, "302": {status: 302},
+		"204": {status: 204}, "hang": {hang: true}, "too large": {body: string(make([]byte, 70<<10))},
+		"404 too large": {status: 404, body: string(make([]byte, 70<<10))}, "garbage": {body: "\x00\x01{{{<html>"},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(announced)
+			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(time.Second)
+				everywhere(ec2, fault)
+				time.Sleep(10 * time.Minute)
+				for _, kind := range imdsKinds {
+					snapshots, troubles := sink.of(kind)
+					if len(snapshots) == 0 || len(troubles) < 5 {
+						t.Errorf("%s: %d snapshots and %d troubles", kind, len(snapshots), len(troubles))
+					}
+					for _, s := range snapshots {
+						if len(s.events) != 1 {
+							t.Errorf("%s: got snapshot %+v, want none but those of before", kind, s.events)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNoticeIsSeenPromptlyAfterAnOutage(t *testing.T) {
+	for name, fault := range map[string]answer{"errors": {status: 500}, "hang": {hang: true}} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			ec2.say(spotPath, fault)
+			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+				for range 20 {
+					ec2.say(spotPath, fault)
+					time.Sleep(2*time.Minute + 123*time.Millisecond)
+					ec2.say(spotPath, answer{body: announced[spotPath]})
+					time.Sleep(time.Second + 10*time.Millisecond)
+					if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
+						t.Fatalf("the notice was not seen within a second")
+					}
+					ec2.unsay(spotPath)
+					time.Sleep(time.Second)
+					if events, _ := sink.last(event.SpotInterruption); len(events) != 0 {
+						t.Fatalf("got %v after the notice was withdrawn", events)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestOneHangingDocumentDelaysNoOther(t *testing.T) {
+	for kind, path := range paths {
+		t.Run(string(kind), func(t *testing.T) {
+			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			ec2.say(path, answer{hang: true})
+			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(time.Second)
+				began := time.Now()
+				time.Sleep(20 * time.Minute)
+				want := map[string]rate{
+					spotPath: {117, 123}, targetStatePath: {117, 123}, rebalancePath: {11.4, 12.6}, scheduledPath: {1.85, 2.15},
+				}
+				delete(want, path)
+				judgeRates(t, ec2, began, want)
+				if most := ec2.most[path]; most != 1 {
+					t.Errorf("%d requests for %s at once, want 1", most, path)
+				}
+			})
+		})
+	}
+}
+
+func TestUrgentPollsKeepTheirCadenceWithARecommendation(t *testing.T) {
+	ec2 := serve(announced)
+	ec2.unsay(spotPath)
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(time.Second)
+		began := time.Now()
+		time.Sleep(20 * time.Minute)
+		judgeRates(t, ec2, began, map[string]rate{spotPath: {117, 123}, targetStatePath: {117, 123}})
+	})
+}

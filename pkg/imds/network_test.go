@@ -1,0 +1,208 @@
+package imds_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+)
+
+// await waits until a condition holds, and gives up only when the test is as good as hung.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting for %s: it did not come", what)
+		}
+	}
+}
+
+// poll runs a source on the host's network until the test ends.
+func poll(t *testing.T, opts imds.Options) *sink {
+	t.Helper()
+	if opts.UrgentInterval == 0 {
+		opts.UrgentInterval, opts.RebalanceInterval, opts.MaintenanceInterval = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
+	}
+	source := newSource(t, opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	found := &sink{}
+	ended := make(chan error, 1)
+	go func() { ended <- source.Run(ctx, found) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v, want nil", err)
+		}
+	})
+	return found
+}
+
+// The faults that only a real network has. Each is held until it was met several times, and then lifted.
+func TestNetworkFaultsAreOutlived(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault func(conn net.Conn)
+		want  string
+	}{
+		"reset":              {reset, "connection reset by peer"},
+		"closed at once":     {func(net.Conn) {}, "EOF"},
+		"no HTTP":            {say("SSH-2.0-OpenSSH_9.9\r\n"), "malformed HTTP"},
+		"cut off":            {say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"act"), "unexpected EOF"},
+		"endless body":       {sayForEver("HTTP/1.1 200 OK\r\n\r\n", " "), "longer than 64 KiB"},
+		"endless header":     {sayForEver("HTTP/1.1 200 OK\r\n", "X-More: and more\r\n"), "header"},
+		"compressed garbage": {say("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"), "decoding 2 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var faulty atomic.Bool
+			faulty.Store(true)
+			ec2 := serve(map[string]string{spotPath: announced[spotPath], lifeCyclePath: "spot"})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if faulty.Load() && strings.HasSuffix(r.URL.Path, spotPath) {
+					hijack(t, w, test.fault)
+					return
+				}
+				ec2.ServeHTTP(w, r)
+			}))
+			t.Cleanup(server.Close)
+			opts := spotOnly
+			opts.Endpoint = server.URL
+			sink := poll(t, opts)
+			outlive(t, sink, test.want, func() { faulty.Store(false) })
+		})
+	}
+}
+
+func TestServiceThatListensLateIsOutlived(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	opts := spotOnly
+	opts.Endpoint = "http://" + address
+	outlive(t, poll(t, opts), "connection refused", func() {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Skipf("somebody else has taken %s: %v", address, err)
+		}
+		server := httptest.NewUnstartedServer(serve(map[string]string{spotPath: announced[spotPath]}))
+		_ = server.Listener.Close()
+		server.Listener = listener
+		server.Start()
+		t.Cleanup(server.Close)
+	})
+}
+
+// outlive waits for the same trouble several times and without a snapshot, lifts the fault, and waits for the notice.
+func outlive(t *testing.T, sink *sink, want string, lift func()) {
+	t.Helper()
+	await(t, "trouble", func() bool {
+		_, troubles := sink.of(event.SpotInterruption)
+		return len(troubles) >= 5
+	})
+	snapshots, troubles := sink.of(event.SpotInterruption)
+	if len(snapshots) > 0 {
+		t.Errorf("got %d snapshots while the fault was held", len(snapshots))
+	}
+	var words []string
+	for _, trouble := range troubles {
+		words = append(words, trouble.err.Error())
+	}
+	if words = slices.Compact(words); len(words) != 1 || !strings.Contains(words[0], want) {
+		t.Errorf("got trouble %q, want always the same, with %q in it", words, want)
+	}
+	lift()
+	await(t, "the notice", func() bool {
+		events, _ := sink.last(event.SpotInterruption)
+		return len(events) == 1
+	})
+}
+
+// hijack takes the connection of a request over.
+func hijack(t *testing.T, w http.ResponseWriter, f func(net.Conn)) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		t.Errorf("hijacking a connection: %v", err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	f(conn)
+}
+
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
+func say(text string) func(net.Conn) {
+	return func(conn net.Conn) { _, _ = io.WriteString(conn, text) }
+}
+
+// sayForEver says the first text and then the other until nobody listens.
+func sayForEver(first, then string) func(net.Conn) {
+	return func(conn net.Conn) {
+		_, err := io.WriteString(conn, first)
+		for chunk := strings.Repeat(then, 1000); err == nil; {
+			_, err = io.WriteString(conn, chunk)
+		}
+	}
+}
+
+// A redirect would carry the session token to whoever is named.
+func TestTokenIsNeverCarriedElsewhere(t *testing.T) {
+	var strays atomic.Int32
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { strays.Add(1) }))
+	t.Cleanup(elsewhere.Close)
+	ec2 := serve(nil)
+	ec2.say(spotPath, answer{status: http.StatusTemporaryRedirect, header: http.Header{"Location": {elsewhere.URL}}})
+	server := httptest.NewServer(ec2)
+	t.Cleanup(server.Close)
+	opts := spotOnly
+	opts.Endpoint = server.URL
+	sink := poll(t, opts)
+	await(t, "trouble", func() bool {
+		_, troubles := sink.of(event.SpotInterruption)
+		return len(troubles) >= 3
+	})
+	if n := strays.Load(); n > 0 {
+		t.Errorf("%d requests went elsewhere", n)
+	}
+}
+
+// What the SDK would read from its environment must not change what is asked.
+func TestEnvironmentDisablesNothing(t *testing.T) {
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_EC2_METADATA_V1_DISABLED", "false")
+	server := httptest.NewServer(serve(announced))
+	t.Cleanup(server.Close)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.URL)
+	opts := spotOnly
+	source, err := imds.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	found := &sink{}
+	ended := make(chan error, 1)
+	go func() { ended <- source.Run(ctx, found) }()
+	await(t, "the notice", func() bool {
+		events, _ := found.last(event.SpotInterruption)
+		return len(events) == 1
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(fmt.Errorf("Run: %w", err))
+	}
+}

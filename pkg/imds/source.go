@@ -1,0 +1,176 @@
+// Package imds is the event source over EC2's instance metadata service: it polls the four documents in which EC2
+// announces what will happen to the machine and turns them into events.
+//
+//	spot/instance-action                 spot-interruption            urgent
+//	autoscaling/target-lifecycle-state   asg-termination              urgent
+//	events/recommendations/rebalance     rebalance-recommendation
+//	events/maintenance/{scheduled,history}  scheduled-maintenance
+//
+// Each document has a loop of its own (loop.go) with an SDK client of its own (client.go), so that a request that hangs
+// delays nothing but itself. A look that fails is reported as trouble and never as an empty snapshot: only EC2's own
+// "there is none" means that nothing is announced. How each document is read stands at the top of its file; how odd
+// ones are read is told in docs/events.md.
+//
+// The service is asked in its second version only (IMDSv2, with session tokens), and nothing is ever written to it.
+package imds
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// The cadences that New fills in. The urgent one is short because a spot notice gives two minutes and every
+// millisecond before the cordon is lost; the others announce things that are minutes or days away.
+const (
+	DefaultUrgentInterval      = 500 * time.Millisecond
+	DefaultRebalanceInterval   = 5 * time.Second
+	DefaultMaintenanceInterval = 30 * time.Second
+)
+
+// headStart is how long Run waits for the life cycle before it polls everything. A healthy service answers in a few
+// milliseconds, and an unhealthy one must not delay the look for a spot notice.
+const headStart = 250 * time.Millisecond
+
+// Options say what a Source polls, and how often.
+type Options struct {
+	// Endpoint is the service's base URL, such as "http://169.254.169.254"; empty means the SDK's default, which the
+	// environment variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
+	Endpoint string
+	// UrgentInterval is the time between two polls of the spot notice and of the target lifecycle state,
+	// RebalanceInterval and MaintenanceInterval those of the others. Zero means the default.
+	UrgentInterval, RebalanceInterval, MaintenanceInterval time.Duration
+	// LifeCycles, if not empty, names the life cycles ("spot", "on-demand", ...) of the instances on which anything is
+	// polled at all.
+	LifeCycles []string
+	// Kinds are the kinds to poll; nil means all that this source knows, and others are passed over.
+	Kinds []event.Kind
+	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no
+	// identity of its own, and required if that kind is polled.
+	BootID string
+	// Observe, if set, is called after each request for a document, from several goroutines at once.
+	Observe func(Poll)
+	// Told, if set, is called once, when the instance's life cycle has become known.
+	Told func(Scope)
+}
+
+// Source polls the metadata service. Make one with New.
+type Source struct {
+	opts Options
+	dial dialer
+}
+
+// New checks the options and returns a source that has not asked anything yet.
+func New(opts Options) (*Source, error) {
+	if err := checkEndpoint(opts.Endpoint); err != nil {
+		return nil, err
+	}
+	for _, interval := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{&opts.UrgentInterval, DefaultUrgentInterval},
+		{&opts.RebalanceInterval, DefaultRebalanceInterval},
+		{&opts.MaintenanceInterval, DefaultMaintenanceInterval},
+	} {
+		if *interval.value < 0 {
+			return nil, fmt.Errorf("polling every %s: the interval must be positive", *interval.value)
+		}
+		if *interval.value == 0 {
+			*interval.value = interval.standard
+		}
+	}
+	if opts.Kinds == nil {
+		opts.Kinds = event.Kinds()
+	}
+	if opts.BootID == "" && slices.Contains(opts.Kinds, event.ASGTermination) {
+		return nil, fmt.Errorf("polling for %s: the boot ID is missing", event.ASGTermination)
+	}
+	return &Source{opts: opts}, nil
+}
+
+// checkEndpoint refuses what the SDK would misread later, at every poll: it drops a path without a word.
+func checkEndpoint(endpoint string) error {
+	if endpoint == "" {
+		return nil
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return fmt.Errorf("reading the metadata endpoint %q: %w", endpoint, err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("reading the metadata endpoint %q: it must look like http://169.254.169.254", endpoint)
+	}
+	if u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("reading the metadata endpoint %q: it must end after the host and port", endpoint)
+	}
+	return nil
+}
+
+// Run polls until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
+// broken service is trouble for the sink and asked again. Run it once at a time.
+//
+// What is polled depends on the life cycle (see Scope). As long as that is unknown, everything is polled.
+func (s *Source) Run(ctx context.Context, sink event.Sink) error {
+	known := make(chan string, 1)
+	var asking sync.WaitGroup
+	asking.Go(func() { s.askLifeCycle(ctx, known) })
+	defer asking.Wait()
+
+	first, cancel := context.WithTimeout(ctx, headStart)
+	lifeCycle := await(first, known)
+	cancel()
+
+	w := newWatch(s.loops(), sink)
+	defer w.stop()
+	w.narrow(ctx, s.scope(lifeCycle))
+	if lifeCycle == "" {
+		lifeCycle = await(ctx, known)
+	}
+	if lifeCycle == "" {
+		return nil
+	}
+	scope := s.scope(lifeCycle)
+	w.narrow(ctx, scope)
+	if s.opts.Told != nil {
+		s.opts.Told(scope)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// await returns the life cycle, or "" if ctx ended before it was known.
+func await(ctx context.Context, known <-chan string) string {
+	select {
+	case lifeCycle := <-known:
+		return lifeCycle
+	case <-ctx.Done():
+		return ""
+	}
+}
+
+// loops lists the loops of the kinds that are to be polled, each with its client and fresh state.
+func (s *Source) loops() []loop {
+	urgent := pace{interval: s.opts.UrgentInterval, ceiling: 2 * s.opts.UrgentInterval}
+	rebalance := pace{interval: s.opts.RebalanceInterval, ceiling: max(s.opts.RebalanceInterval, slowCeiling)}
+	maintenance := pace{interval: s.opts.MaintenanceInterval, ceiling: max(s.opts.MaintenanceInterval, slowCeiling)}
+
+	all := []loop{
+		{event.SpotInterruption, urgent, spot(s.client(urgentTimeout))},
+		{event.ASGTermination, urgent, targetState(s.client(urgentTimeout), s.opts.BootID)},
+		{event.RebalanceRecommendation, rebalance, rebalanceRecommendation(s.client(patientTimeout))},
+		{event.ScheduledMaintenance, maintenance, scheduledMaintenance(s.client(patientTimeout))},
+	}
+	return slices.DeleteFunc(all, func(l loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
+}
+
+// client returns a new client of the service. One for each loop: an SDK client lets only one request at a time ask for
+// a session token and makes the others wait for it, however long that takes.
+func (s *Source) client(timeout time.Duration) *client {
+	return newClient(s.opts.Endpoint, timeout, s.opts.Observe, s.dial)
+}

@@ -1,0 +1,213 @@
+package imds_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+)
+
+func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		opts imds.Options
+		want string
+	}{
+		"no URL":               {imds.Options{Endpoint: "169.254.169.254"}, "must look like"},
+		"another scheme":       {imds.Options{Endpoint: "ftp://169.254.169.254"}, "must look like"},
+		"a path":               {imds.Options{Endpoint: "http://169.254.169.254/latest"}, "must end after"},
+		"a query":              {imds.Options{Endpoint: "http://169.254.169.254?x"}, "must end after"},
+		"not even a URL":       {imds.Options{Endpoint: "http://[::1"}, "reading the metadata endpoint"},
+		"a negative interval":  {imds.Options{RebalanceInterval: -time.Second}, "must be positive"},
+		"no boot ID":           {imds.Options{}, "boot ID"},
+		"no boot ID, asked so": {imds.Options{Kinds: []event.Kind{event.ASGTermination}}, "boot ID"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := imds.New(test.opts); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v, want one that says %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestOptionsThatWorkAreTaken(t *testing.T) {
+	for name, opts := range map[string]imds.Options{
+		"defaults":                   {BootID: "1"},
+		"IPv6":                       {BootID: "1", Endpoint: "http://[fd00:ec2::254]"},
+		"a closing slash":            {BootID: "1", Endpoint: "http://127.0.0.1:1338/"},
+		"no boot ID where none used": {Kinds: []event.Kind{event.SpotInterruption}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := imds.New(opts); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// announced is everything at once.
+var announced = map[string]string{
+	spotPath:        `{"action":"terminate","time":"2017-09-18T08:22:00Z"}`,
+	rebalancePath:   `{"noticeTime":"2020-10-27T08:22:00Z"}`,
+	targetStatePath: "Terminated",
+	scheduledPath:   listOf(planned("i-1", "active")),
+}
+
+// imdsKinds are the kinds that the metadata service announces.
+var imdsKinds = []event.Kind{
+	event.SpotInterruption, event.RebalanceRecommendation, event.ScheduledMaintenance, event.ASGTermination,
+}
+
+// paths are the first documents of the kinds.
+var paths = map[event.Kind]string{
+	event.SpotInterruption: spotPath, event.RebalanceRecommendation: rebalancePath,
+	event.ScheduledMaintenance: scheduledPath, event.ASGTermination: targetStatePath,
+}
+
+func TestLifeCycleDecidesWhatIsPolled(t *testing.T) {
+	all, notSpot := imdsKinds, []event.Kind{event.ScheduledMaintenance, event.ASGTermination}
+	for name, test := range map[string]struct {
+		lifeCycle answer
+		only      []string // Options.LifeCycles
+		kinds     []event.Kind
+		polled    []event.Kind
+		told      string // a part of the scope's sentence; "" if nobody is told
+	}{
+		"spot":                             {answer{body: "spot\n"}, nil, nil, all, "spot instance"},
+		"on-demand":                        {answer{body: "on-demand"}, nil, nil, notSpot, "on-demand instance"},
+		"scheduled":                        {answer{body: "scheduled"}, nil, nil, notSpot, "scheduled instance"},
+		"capacity block":                   {answer{body: "capacity-block"}, nil, nil, notSpot, "capacity-block instance"},
+		"a life cycle of the future":       {answer{body: "interruptible-leap"}, nil, nil, all, "interruptible-leap"},
+		"absent":                           {answer{}, nil, nil, all, ""},
+		"broken":                           {answer{status: 500}, nil, nil, all, ""},
+		"hanging":                          {answer{hang: true}, nil, nil, all, ""},
+		"garbage":                          {answer{body: "<html>"}, nil, nil, all, ""},
+		"spot only, on spot":               {answer{body: "spot"}, []string{"spot"}, nil, all, "spot instance"},
+		"spot only, on demand":             {answer{body: "on-demand"}, []string{"spot"}, nil, nil, "standing by"},
+		"spot only, unknown":               {answer{status: 500}, []string{"spot"}, nil, all, ""},
+		"not all kinds":                    {answer{body: "spot"}, nil, notSpot, notSpot, "spot instance"},
+		"none of the kinds":                {answer{body: "spot"}, nil, []event.Kind{event.Shutdown}, nil, "nothing is polled"},
+		"on demand, kinds of spot only":    {answer{body: "on-demand"}, nil, []event.Kind{event.SpotInterruption}, nil, "nothing is polled"},
+		"two life cycles, one is the same": {answer{body: "on-demand"}, []string{"spot", "on-demand"}, nil, notSpot, "on-demand"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(announced)
+			ec2.say(lifeCyclePath, test.lifeCycle)
+			var told []imds.Scope
+			opts := imds.Options{LifeCycles: test.only, Kinds: test.kinds, Told: func(s imds.Scope) { told = append(told, s) }}
+			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				for _, kind := range imdsKinds {
+					judgeScope(t, kind, opts, ec2, sink, test.polled)
+				}
+				if (test.told != "") != (len(told) == 1) {
+					t.Fatalf("told %v", told)
+				}
+				if test.told != "" && !strings.Contains(told[0].String(), test.told) {
+					t.Errorf("told %q, want it to say %q", told[0], test.told)
+				}
+			})
+		})
+	}
+}
+
+// judgeScope checks that a kind is polled, ruled out with one empty snapshot, or not spoken of because nobody asked.
+func judgeScope(t *testing.T, kind event.Kind, opts imds.Options, ec2 *service, sink *sink, polled []event.Kind) {
+	t.Helper()
+	snapshots, _ := sink.of(kind)
+	asked := len(ec2.times(paths[kind]))
+	switch {
+	case contains(polled, kind):
+		if asked == 0 || len(snapshots) == 0 || len(snapshots[0].events) != 1 {
+			t.Errorf("%s: asked %d times, got %+v, want it polled", kind, asked, snapshots)
+		}
+	case opts.Kinds != nil && !contains(opts.Kinds, kind):
+		if asked > 0 || len(snapshots) > 0 {
+			t.Errorf("%s: asked %d times, got %d snapshots, want none", kind, asked, len(snapshots))
+		}
+	default:
+		if asked > 0 || len(snapshots) != 1 || len(snapshots[0].events) > 0 {
+			t.Errorf("%s: asked %d times, got %+v, want one empty snapshot", kind, asked, snapshots)
+		}
+	}
+}
+
+func contains(kinds []event.Kind, kind event.Kind) bool {
+	for _, k := range kinds {
+		if k == kind {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLifeCycleThatComesLateStopsWhatItRulesOut(t *testing.T) {
+	ec2 := serve(announced)
+	ec2.say(lifeCyclePath, answer{status: 500})
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(time.Minute)
+		if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
+			t.Fatalf("while the life cycle is unknown: got %v, want the interruption", events)
+		}
+		ec2.say(lifeCyclePath, answer{body: "on-demand"})
+		time.Sleep(2 * time.Minute)
+		asked := len(ec2.times(spotPath))
+		for _, kind := range []event.Kind{event.SpotInterruption, event.RebalanceRecommendation} {
+			if events, _ := sink.last(kind); len(events) > 0 {
+				t.Errorf("%s: got %v, want the last word to be an empty snapshot", kind, events)
+			}
+		}
+		time.Sleep(time.Minute)
+		if more := len(ec2.times(spotPath)); more > asked {
+			t.Errorf("the spot notice was asked for %d times more", more-asked)
+		}
+		if events, _ := sink.last(event.ASGTermination); len(events) != 1 {
+			t.Errorf("got %v, want the termination to stand", events)
+		}
+	})
+}
+
+func TestFirstLookDoesNotWaitForTheLifeCycle(t *testing.T) {
+	ec2 := serve(announced)
+	ec2.say(lifeCyclePath, answer{hang: true})
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		began := time.Now()
+		time.Sleep(headStart)
+		snapshots, _ := sink.of(event.SpotInterruption)
+		if len(snapshots) == 0 {
+			t.Fatalf("no snapshot after %s", time.Since(began))
+		}
+	})
+}
+
+func TestInstanceIsDescribed(t *testing.T) {
+	ec2 := serve(map[string]string{
+		"instance-id": "i-1234567890abcdef0", "instance-type": "m5.large", lifeCyclePath: "spot", "ami-id": "ami-1",
+		"placement/region": "us-east-1", "placement/availability-zone": "us-east-1a", "local-ipv4": "10.0.0.4",
+		"local-hostname": "ip-10-0-0-4.ec2.internal", "public-ipv4": "192.0.2.1",
+		"dynamic/instance-identity/document": `{"accountId": "123456789012", "devpayProductCodes": null}`,
+	})
+	want := imds.Instance{
+		ID: "i-1234567890abcdef0", Type: "m5.large", LifeCycle: "spot", Image: "ami-1", Account: "123456789012",
+		Region: "us-east-1", Zone: "us-east-1a",
+		LocalIP: "10.0.0.4", LocalName: "ip-10-0-0-4.ec2.internal", PublicIP: "192.0.2.1",
+	}
+	inBubble(t, imds.Options{}, ec2, func(t *testing.T, source *imds.Source) {
+		if got, err := source.Instance(t.Context()); err != nil || got != want {
+			t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+		}
+		ec2.say("instance-type", answer{status: 500})
+		ec2.say("local-hostname", answer{body: "\x00"})
+		want.Type, want.LocalName = "", ""
+		got, err := source.Instance(t.Context())
+		if got != want {
+			t.Errorf("with two faults: got %+v\nwant %+v", got, want)
+		}
+		if err == nil || !strings.Contains(err.Error(), "instance-type") || !strings.Contains(err.Error(), "local-hostname") {
+			t.Errorf("got error %v, want one that names both", err)
+		}
+	})
+}
