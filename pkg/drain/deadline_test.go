@@ -1,0 +1,199 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+func TestBeforeAHardDeadlineWhatResistsIsDeletedWithTheGraceThatIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pod      *corev1.Pod
+		opts     drain.Options
+		limit    time.Duration
+		min, max int64 // the grace asked for; 0, 0 for the pod's own
+	}{
+		"a grace that does not fit is clipped":       {pod("a", grace(600)), drain.Options{}, plenty, 2, 40},
+		"the margin is kept free":                    {pod("a", grace(600)), drain.Options{Margin: plenty - 10*time.Second}, plenty, 1, 10},
+		"never below one second":                     {pod("a", grace(600)), drain.Options{Margin: 2 * plenty}, plenty, 1, 1},
+		"a grace that fits is given whole":           {pod("a", grace(3)), drain.Options{}, 6 * time.Second, 0, 0},
+		"a pod without grace gets the usual seconds": {pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), drain.Options{Margin: plenty - 10*time.Second}, plenty, 1, 10},
+		"a setting replaces the grace":               {pod("a", grace(600)), drain.Options{GracePeriod: new(2 * time.Second)}, 5 * time.Second, 2, 2},
+		"a setting of nothing is one second":         {pod("a", grace(600)), drain.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, 4 * time.Second, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := apitest.New(t)
+			seen := s.AddPod(c.pod, 0)
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			r := begin(t, s, c.opts, true, c.limit)
+			if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
+				t.Errorf("the result is %+v", result)
+			}
+			if count(s, "evict") == 0 {
+				t.Error("deleted without asking the budget first")
+			}
+			options := s.Requests("delete")[0].Options
+			if options.Preconditions == nil || *options.Preconditions.UID != seen.UID {
+				t.Errorf("deleted with %+v; want the UID %s", options.Preconditions, seen.UID)
+			}
+			switch g := options.GracePeriodSeconds; {
+			case g == nil && c.max != 0:
+				t.Errorf("deleted with the pod's own grace; want %d to %d s", c.min, c.max)
+			case g != nil && (*g < c.min || *g > c.max):
+				t.Errorf("deleted with %d s; want %d to %d", *g, c.min, c.max)
+			}
+		})
+	}
+}
+
+func TestALongGraceHasItsTurnBeforeAShortOne(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	for name, seconds := range map[string]int64{"short": 1, "middle": 3, "long": 600} {
+		s.AddPod(pod(name, grace(seconds)), 0)
+	}
+	s.Always("evict", apitest.HeldBy("budget", 0))
+	r := begin(t, s, drain.Options{}, true, 6*time.Second)
+	r.succeed()
+	var order []string
+	for _, q := range s.Requests("delete") {
+		order = append(order, q.What)
+	}
+	if want := []string{"delete default/long", "delete default/middle", "delete default/short"}; !slices.Equal(order, want) {
+		t.Errorf("deleted in the order %v; want %v", order, want)
+	}
+}
+
+func TestWithoutAHardDeadlineNothingIsEverDeleted(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("held", grace(600)), 0)
+	s.AddPod(pod("stuck", ending(3600)), apitest.Never)
+	s.AddPod(pod("free"), 0)
+	s.Always("evict default/held", apitest.HeldBy("budget", 0))
+	r := begin(t, s, drain.Options{}, false, 2*time.Second)
+	result, err := r.wait()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error is %v; want the deadline", err)
+	}
+	if n := count(s, "delete"); n != 0 || result.Deleted != 0 {
+		t.Errorf("%d deletions, %+v", n, result)
+	}
+	if want := []string{"default/held", "default/stuck"}; !slices.Equal(result.Left, want) {
+		t.Errorf("left are %v; want %v", result.Left, want)
+	}
+	if want := map[string]string{"default/held": "budget"}; !maps.Equal(result.HeldBy, want) {
+		t.Errorf("held are %v; want %v", result.HeldBy, want)
+	}
+	if count(s, "evict default/held") < 2 || result.Evicted != 1 {
+		t.Errorf("%d evictions of the held pod, %+v", count(s, "evict default/held"), result)
+	}
+}
+
+func TestAPodThatIsEndingIsNotEvictedAgain(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a", ending(5)), 0)
+	r := begin(t, s, drain.Options{}, true, plenty)
+	r.await(drain.Found)
+	s.RemovePod("default/a")
+	if result := r.succeed(); result.Evicted != 0 || result.Deleted != 0 {
+		t.Errorf("the result is %+v", result)
+	}
+	if n := count(s, "evict", "delete"); n != 0 {
+		t.Errorf("%d evictions and deletions of a pod that is ending in time", n)
+	}
+}
+
+// It has had its SIGTERM, and any shortening lets the kubelet count anew. So it may go on until the last second.
+func TestAPodThatIsEndingTooLateIsShortenedToASecondAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]int64{"with a long grace of its own": 3600, "with a short grace of its own": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := apitest.New(t)
+			s.AddPod(pod("a", ending(3600), grace(own)), 0)
+			s.AddPod(pod("b", ending(3600)), apitest.Never)
+			r := begin(t, s, drain.Options{Margin: time.Second}, true, 4*time.Second)
+			result, err := r.wait()
+			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/b"}) || result.Deleted != 2 {
+				t.Errorf("the result is %+v, %v", result, err)
+			}
+			if n := count(s, "evict"); n != 0 {
+				t.Errorf("%d evictions of pods that are ending", n)
+			}
+			for _, q := range s.Requests("delete") {
+				if g := q.Options.GracePeriodSeconds; g == nil || *g != 1 {
+					t.Errorf("%s with the grace %v; want 1 s", q.What, g)
+				}
+			}
+		})
+	}
+}
+
+func TestAnEvictionThatHangsGivesWayAtTheTurn(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a", grace(1)), 0)
+	s.AddPod(pod("b", grace(600)), 0)
+	s.Always("evict", apitest.Hang())
+	r := begin(t, s, drain.Options{}, true, 5*time.Second)
+	if result := r.succeed(); result.Deleted != 2 {
+		t.Errorf("the result is %+v", result)
+	}
+}
+
+func TestNothingHoldsAPodLongerThanToItsTurn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		opts drain.Options
+		hard bool
+	}{
+		"a hold":                        {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, true},
+		"a hold, with a soft deadline":  {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, false},
+		"load balancers":                {pod("a", grace(2)), drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: time.Hour}, true},
+		"the rest, for a critical pod":  {pod("a", grace(2), critical), drain.Options{}, true},
+		"the rest, softly":              {pod("a", grace(2), critical), drain.Options{}, false},
+		"a grace longer than all there": {pod("a", grace(600)), drain.Options{EvictAfter: time.Hour}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := apitest.New(t)
+			s.AddPod(c.pod, 0)
+			s.AddPod(pod("stuck", ending(1)), apitest.Never)
+			r := begin(t, s, c.opts, c.hard, 5*time.Second)
+			result, err := r.wait()
+			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/stuck"}) || result.Evicted != 1 {
+				t.Errorf("the result is %+v, %v", result, err)
+			}
+		})
+	}
+}
+
+func TestEvictionsWaitAsLongAsTheyAreHeldBack(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	r := begin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
+	r.await(drain.Found)
+	if told := r.of(drain.Holding); len(told) != 1 || told[0].Detail != "1h0m0s" {
+		t.Errorf("told %+v", told)
+	}
+	if !s.CurrentNode().Spec.Unschedulable {
+		t.Error("the node is not cordoned while evictions are held back")
+	}
+	if n := count(s, "evict"); n != 0 {
+		t.Errorf("%d evictions while they are held back", n)
+	}
+}

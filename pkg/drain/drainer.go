@@ -1,0 +1,248 @@
+package drain
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// settle is how long after the cordon a drain may not yet call itself done: a scheduler that has not heard of the
+// cordon may still bind a pod.
+const settle = time.Second
+
+// drainer is one drain under way. One goroutine (run) owns its fields; pods are removed by a goroutine each, which
+// sends what it does to outcomes.
+type drainer struct {
+	node     *Node
+	plan     Plan
+	deadline time.Time // zero: none
+
+	changes  chan change
+	outcomes chan outcome
+	workers  sync.WaitGroup
+
+	open     chan struct{} // closed when evictions may begin
+	rest     chan struct{} // closed when only critical pods are left
+	restDone bool
+
+	late <-chan CordonResult // the end of a cordon that goes on beside the evictions; nil without one
+
+	targets map[types.UID]*target
+	spared  map[types.UID]bool
+	synced  bool
+	settled bool
+	total   int
+	result  Result
+}
+
+// target is a pod that has to go.
+type target struct {
+	pod    *corev1.Pod
+	cancel context.CancelFunc
+	how    What      // Evicted or Deleted once accepted
+	held   string    // what refuses it now
+	end    chan What // gets the last word of the pod's worker
+}
+
+// outcome is what happened to a pod, as its worker or another helper of the drain reports it.
+type outcome struct {
+	uid    types.UID
+	what   What
+	detail string
+}
+
+func newDrainer(n *Node, plan Plan) *drainer {
+	return &drainer{
+		node: n, plan: plan,
+		changes:  make(chan change),
+		outcomes: make(chan outcome),
+		open:     make(chan struct{}),
+		rest:     make(chan struct{}),
+		targets:  map[types.UID]*target{},
+		spared:   map[types.UID]bool{},
+	}
+}
+
+func (d *drainer) run(ctx context.Context) (Result, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		d.deadline = deadline
+	}
+	inner, stop := context.WithCancel(ctx)
+	defer d.workers.Wait()
+	defer stop()
+	d.workers.Go(func() { d.node.watchPods(inner, d.changes) })
+
+	if err := d.cordon(inner); err != nil || d.result.NodeGone {
+		return d.result, err
+	}
+	err := d.loop(inner)
+	d.conclude()
+	if err != nil {
+		return d.result, err
+	}
+	d.result.VolumesInUse = d.awaitVolumes(inner)
+	return d.result, nil
+}
+
+// loop takes in what happens until no evictable pod is left or ctx ends.
+func (d *drainer) loop(ctx context.Context) error {
+	hold := d.hold(ctx)
+	settled := time.After(settle)
+	for {
+		select {
+		case c := <-d.changes:
+			d.apply(ctx, c)
+		case o := <-d.outcomes:
+			d.note(o)
+		case result := <-d.late:
+			d.late = nil
+			d.cordoned(result)
+		case <-hold:
+			close(d.open)
+			hold = nil
+		case <-settled:
+			d.settled = true
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		d.openRest()
+		if d.synced && d.settled && d.late == nil && len(d.targets) == 0 {
+			return nil
+		}
+	}
+}
+
+// apply takes in news from the watch.
+func (d *drainer) apply(ctx context.Context, c change) {
+	switch {
+	case c.pod != nil:
+		d.see(ctx, c.pod)
+	case c.gone != "":
+		d.lose(c.gone)
+	default:
+		d.replace(ctx, c.all)
+	}
+}
+
+// replace takes in a complete list: pods that are not in it are gone, even if nobody saw them go.
+func (d *drainer) replace(ctx context.Context, all []*corev1.Pod) {
+	there := make(map[types.UID]bool, len(all))
+	for _, pod := range all {
+		there[pod.UID] = true
+		d.see(ctx, pod)
+	}
+	for uid := range d.targets {
+		if !there[uid] {
+			d.lose(uid)
+		}
+	}
+	maps.DeleteFunc(d.spared, func(uid types.UID, _ bool) bool { return !there[uid] })
+	if !d.synced {
+		d.synced = true
+		d.tell(Progress{What: Found})
+	}
+}
+
+// see takes in a pod that is on the node and begins to remove it if it has to go.
+func (d *drainer) see(ctx context.Context, pod *corev1.Pod) {
+	if t, known := d.targets[pod.UID]; known {
+		t.pod = pod
+		return
+	}
+	if !d.node.opts.concerns(pod) {
+		d.spared[pod.UID] = true
+		return
+	}
+	delete(d.spared, pod.UID)
+	worker, cancel := context.WithCancel(ctx)
+	t := &target{pod: pod, cancel: cancel, end: make(chan What, 1)}
+	d.targets[pod.UID] = t
+	d.total++
+	job := d.job(pod)
+	d.workers.Go(func() { t.end <- job.run(worker) })
+}
+
+// lose takes in that a pod is gone. The watch may be faster than the answer to the request that removed it.
+func (d *drainer) lose(uid types.UID) {
+	delete(d.spared, uid)
+	t, known := d.targets[uid]
+	if !known {
+		return
+	}
+	t.cancel()
+	if how := <-t.end; how != "" && t.how == "" {
+		t.how = how
+		d.tell(Progress{What: how, Pod: podName(t.pod)})
+	}
+	delete(d.targets, uid)
+	d.count(t)
+	d.tell(Progress{What: Gone, Pod: podName(t.pod)})
+}
+
+func (d *drainer) count(t *target) {
+	switch t.how {
+	case Evicted:
+		d.result.Evicted++
+	case Deleted:
+		d.result.Deleted++
+	default:
+		// It went by itself, or by somebody else's hand.
+	}
+}
+
+// note takes in what a worker did.
+func (d *drainer) note(o outcome) {
+	if o.uid == "" {
+		d.tell(Progress{What: o.what, Detail: o.detail})
+		return
+	}
+	t, known := d.targets[o.uid]
+	if !known {
+		return
+	}
+	switch o.what {
+	case Evicted, Deleted:
+		t.how, t.held = o.what, ""
+	default:
+		if t.held == o.detail {
+			return // told already
+		}
+		t.held = o.detail
+	}
+	d.tell(Progress{What: o.what, Pod: podName(t.pod), Detail: o.detail})
+}
+
+// openRest lets critical pods go once nothing is left that may need them.
+func (d *drainer) openRest() {
+	if d.restDone || !d.synced {
+		return
+	}
+	for _, t := range d.targets {
+		if !critical(t.pod) {
+			return
+		}
+	}
+	d.restDone = true
+	close(d.rest)
+}
+
+func (d *drainer) report(ctx context.Context, o outcome) {
+	select {
+	case d.outcomes <- o:
+	case <-ctx.Done():
+	}
+}
+
+func (d *drainer) tell(p Progress) {
+	if d.plan.Tell == nil {
+		return
+	}
+	p.Total, p.Left = d.total, len(d.targets)
+	d.plan.Tell(p)
+}
+
+func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }

@@ -1,0 +1,204 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// pass lets the server answer by itself.
+var pass = apitest.Together(1)
+
+func TestAPodsEndIsNoticedWhateverHappensToTheWatch(t *testing.T) {
+	t.Parallel()
+	for name, upset := range map[string]func(*apitest.Server){
+		"dropped":           func(s *apitest.Server) { s.DropWatches() },
+		"connection broken": func(s *apitest.Server) { s.GoAway(); s.ComeBack() },
+		"expired":           func(s *apitest.Server) { s.Answer("watch", apitest.Expired()); s.DropWatches() },
+		"expired, as event": func(s *apitest.Server) { s.Answer("watch", apitest.ExpiredEvent()); s.DropWatches() },
+		"throttled":         func(s *apitest.Server) { s.Answer("watch", apitest.Throttled(600)); s.DropWatches() },
+		"refused for a while": func(s *apitest.Server) {
+			s.Answer("watch", slices.Repeat([]apitest.Answer{apitest.Unavailable()}, 3)...)
+			s.DropWatches()
+		},
+		"reset, list too": func(s *apitest.Server) {
+			s.Answer("watch", apitest.Reset(), apitest.Reset())
+			s.Answer("list", apitest.Reset(), apitest.Unavailable(), apitest.Throttled(600))
+			s.DropWatches()
+		},
+		"hanging": func(s *apitest.Server) { s.Answer("watch", apitest.Hang()); s.DropWatches() },
+	} {
+		for how, end := range map[string]func(*apitest.Server, string){
+			"an event tells": (*apitest.Server).RemovePod,
+			"a list tells":   (*apitest.Server).ForgetPod,
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				s := apitest.New(t)
+				s.AddPod(pod("a"), apitest.Never)
+				r := begin(t, s, drain.Options{}, false, plenty)
+				r.await(drain.Evicted)
+				if how == "a list tells" {
+					// Without this a watch would go on where it ended, and the loss of an event is what is tested.
+					s.Answer("watch", apitest.Expired())
+				}
+				upset(s)
+				end(s, "default/a")
+				if result := r.succeed(); result.Evicted != 1 {
+					t.Errorf("the result is %+v", result)
+				}
+			})
+		}
+	}
+}
+
+// A list is bounded and can be repeated; the stream that client-go 0.36 would open instead is neither.
+func TestPodsAreListedAndThenWatched(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	drained(t, s, drain.Options{})
+	if count(s, "list pods") == 0 || count(s, "watch pods") == 0 {
+		t.Errorf("%d lists, %d watches", count(s, "list pods"), count(s, "watch pods"))
+	}
+	for _, q := range s.Requests("list", "watch") {
+		if len(q.Query["sendInitialEvents"]) > 0 {
+			t.Errorf("%s with %v", q.What, q.Query)
+		}
+		if v := q.Query["resourceVersion"]; q.What == "list pods" && len(v) > 0 && v[0] == "0" {
+			t.Error("the list may come from a cache that is behind")
+		}
+	}
+}
+
+func TestAListThatHangsIsGivenUpAndAskedForAgain(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	s.Answer("list", apitest.Hang())
+	s.Answer("watch", apitest.Hang())
+	drained(t, s, drain.Options{})
+}
+
+func TestAnAPIServerThatIsAwayIsTriedUntilItComes(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	s.GoAway()
+	r := begin(t, s, drain.Options{}, false, plenty)
+	time.AfterFunc(700*time.Millisecond, s.ComeBack)
+	if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet {
+		t.Errorf("the result is %+v", result)
+	}
+}
+
+func TestAnAPIServerThatLeavesDuringTheDrainIsTriedUntilItComes(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	s.AddPod(pod("b"), 0)
+	s.Always("evict default/b", apitest.HeldBy("budget", 0))
+	r := begin(t, s, drain.Options{}, false, plenty)
+	r.await(drain.Held)
+	r.await(drain.Gone, "default/a")
+	s.GoAway()
+	r.await(drain.Refused, "default/b")
+	s.Always("evict default/b", nil)
+	s.ComeBack()
+	if result := r.succeed(); result.Evicted != 2 {
+		t.Errorf("the result is %+v", result)
+	}
+}
+
+func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	t.Run("from the start", func(t *testing.T) {
+		t.Parallel()
+		for _, hard := range []bool{true, false} {
+			s := apitest.New(t)
+			s.GoAway()
+			r := begin(t, s, drain.Options{}, hard, 500*time.Millisecond)
+			if _, err := r.wait(); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("hard %v: the error is %v", hard, err)
+			}
+		}
+	})
+	t.Run("from the middle", func(t *testing.T) {
+		t.Parallel()
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r := begin(t, s, drain.Options{}, true, 5*time.Second)
+		r.await(drain.Held)
+		s.GoAway()
+		result, err := r.wait()
+		if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/a"}) {
+			t.Errorf("the result is %+v, %v", result, err)
+		}
+		if why := result.HeldBy["default/a"]; why != "the API server cannot be reached" {
+			t.Errorf("held by %q", why)
+		}
+	})
+}
+
+// Not parallel: it looks at all goroutines of the process.
+func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
+	for name, meddle := range map[string]func(*apitest.Server, *trial){
+		"called off during evictions": func(_ *apitest.Server, r *trial) { r.await(drain.Held) },
+		"called off while all hangs": func(s *apitest.Server, r *trial) {
+			r.await(drain.Held)
+			for _, what := range []string{"list", "watch", "evict default/a"} {
+				s.Always(what, apitest.Hang())
+			}
+			s.DropWatches()
+			await(r.t, "hanging requests", func() bool { return count(s, "watch", "list") >= 3 && count(s, "evict default/a") >= 2 })
+		},
+		"called off while the API server is away": func(s *apitest.Server, r *trial) {
+			r.await(drain.Held)
+			s.GoAway()
+			r.await(drain.Refused)
+		},
+		"called off at once": func(*apitest.Server, *trial) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			s := apitest.New(t)
+			for _, p := range []string{"a", "b", "c"} {
+				s.AddPod(pod(p), 0)
+			}
+			s.Answer("evict", apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0))
+			s.Always("evict default/a", apitest.HeldBy("budget", 0))
+			r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true}, false, plenty)
+			meddle(s, r)
+			r.cancel()
+			if _, err := r.wait(); !errors.Is(err, context.Canceled) {
+				t.Errorf("the error is %v", err)
+			}
+			if left := goroutinesOf("drain.(*drainer)", "drain.job", "cache.(*Reflector).Run"); left != "" {
+				t.Errorf("goroutines outlive the drain:\n%s", left)
+			}
+			s.Close()
+			await(t, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
+		})
+	}
+}
+
+// goroutinesOf returns the stacks in which one of the words occurs.
+func goroutinesOf(words ...string) string {
+	all := make([]byte, 1<<20)
+	all = all[:runtime.Stack(all, true)]
+	var found []string
+	for stack := range strings.SplitSeq(string(all), "\n\n") {
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(stack, w) }) {
+			found = append(found, stack)
+		}
+	}
+	return strings.Join(found, "\n\n")
+}
