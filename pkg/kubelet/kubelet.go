@@ -1,0 +1,188 @@
+// Package kubelet is the borrowed identity: it turns the kubelet's own kubeconfig into a Kubernetes client, and says
+// whose node that is.
+//
+// The node's name comes from the credential. Every authenticated user may ask the API server who it is, and a kubelet
+// is told "system:node:<name>"; hostnames, DNS and cloud metadata agree with that on some nodes only. A credential that
+// belongs to no node is an error, since nothing that nth does would be right with it.
+//
+// The kubeconfig is the kubelet's, so nth follows it: one that is not there yet (the kubelet has not joined) is
+// ErrNotYet, a state to wait in; one that was replaced is loaded again and taken over once the API server has said who
+// it is; one that vanished or broke does not take away an identity that works. Below the kubeconfig, client-go follows
+// on its own: a rotated client certificate is read at the next connection, which is made within five minutes, a token
+// file is read every minute, and an exec plugin runs when its token has expired. KeepWarm uses the identity now and
+// then, so that a drain does not begin with any of that.
+//
+// client-go answers for all the formats; what a kubelet's identity may do is written in docs/DESIGN.md.
+package kubelet
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	authentication "k8s.io/api/authentication/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// SearchPaths are the places of a kubelet's kubeconfig, in the order in which they are tried: Amazon's and Ubuntu's
+// EKS images, Bottlerocket, kubeadm.
+var SearchPaths = []string{
+	"/var/lib/kubelet/kubeconfig",
+	"/etc/kubernetes/kubelet/kubeconfig",
+	"/etc/kubernetes/kubelet.conf",
+}
+
+// ErrNotYet tells that the kubelet has no credential yet: it is worth waiting for.
+var ErrNotYet = errors.New("the kubelet has not joined its cluster yet")
+
+// nodeUser begins the user name of every kubelet; the rest is its node's name.
+const nodeUser = "system:node:"
+
+// patience is how long the API server, and an exec plugin that has to run first, may take for one answer.
+const patience = 10 * time.Second
+
+// Options say where the identity is found.
+type Options struct {
+	// Kubeconfig is the file's path; "" is the first of SearchPaths that exists.
+	Kubeconfig string
+	// Root is where the host's file system begins, "" for "/". Kubeconfig and the files that it names lie below it; an
+	// exec plugin does not: it is run as it is written.
+	Root string
+	// UserAgent is how the API server's audit log names nth, as in "nth/v1.0.0".
+	UserAgent string
+}
+
+// Identity is a client with the rights of one node's kubelet. Its requests have no rate limit and no timeout of their
+// own: their contexts have.
+type Identity struct {
+	Client kubernetes.Interface
+	// Node is the name of the node.
+	Node string
+	// Source is the kubeconfig's path, Server the API server's address, and Credential says in a few words what proves
+	// the identity, as in "the exec plugin aws".
+	Source, Server, Credential string
+}
+
+// Kubelet finds the identity and keeps it. Its methods may be called from several goroutines.
+type Kubelet struct {
+	opts Options
+	// turn is held while the fields below are in use. It is a channel so that a context can end the wait for it.
+	turn chan struct{}
+	// known is the identity that the API server has confirmed, and next one that was loaded since and waits for that.
+	known, next loaded
+}
+
+// loaded is an identity, made from a kubeconfig with that content. The zero value is none.
+type loaded struct {
+	Identity
+	content [sha256.Size]byte
+}
+
+func (l loaded) madeFrom(source string, content [sha256.Size]byte) bool {
+	return l.Client != nil && l.Source == source && l.content == content
+}
+
+// New returns a Kubelet that has not looked for anything yet.
+func New(opts Options) *Kubelet {
+	return &Kubelet{opts: opts, turn: make(chan struct{}, 1)}
+}
+
+// Identity returns the identity. It costs no request while the kubeconfig is the same as before. The error is an
+// ErrNotYet where waiting helps; once there has been an identity, it is only ever ctx's.
+func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
+	id, err := k.look(ctx)
+	if id.Client == nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+// look returns the identity, if there has been one so far, and what kept it from being brought up to date.
+func (k *Kubelet) look(ctx context.Context) (Identity, error) {
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return Identity{}, fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
+	}
+	err := k.refresh(ctx)
+	return k.known.Identity, err
+}
+
+// refresh brings known up to date with the kubeconfig.
+func (k *Kubelet) refresh(ctx context.Context) error {
+	path, text, err := k.read()
+	if err != nil {
+		return err
+	}
+	content := sha256.Sum256(text)
+	if k.known.madeFrom(path, content) {
+		k.next = loaded{}
+		return nil
+	}
+	if !k.next.madeFrom(path, content) {
+		identity, err := k.load(path, text)
+		if err != nil {
+			return err
+		}
+		k.next = loaded{Identity: identity, content: content}
+	}
+	node, err := whose(ctx, k.next.Identity)
+	if err != nil {
+		return err
+	}
+	k.next.Node = node
+	k.known, k.next = k.next, loaded{}
+	return nil
+}
+
+// read returns the path and the content of the kubeconfig.
+func (k *Kubelet) read() (string, []byte, error) {
+	paths := SearchPaths
+	if k.opts.Kubeconfig != "" {
+		paths = []string{k.opts.Kubeconfig}
+	}
+	for _, path := range paths {
+		path = k.onHost(path)
+		text, err := os.ReadFile(path)
+		if err == nil {
+			return path, text, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", nil, fmt.Errorf("reading the kubeconfig: %w", err)
+		}
+	}
+	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
+}
+
+// onHost turns an absolute path on the host into one that can be opened here.
+func (k *Kubelet) onHost(path string) string {
+	if k.opts.Root == "" || !filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(k.opts.Root, path)
+}
+
+// whose asks the API server which node's kubelet it takes the identity for.
+func whose(ctx context.Context, id Identity) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	review, err := id.Client.AuthenticationV1().SelfSubjectReviews().
+		Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("asking %s whose credential is in %s: %w", id.Server, id.Source, oneLine(err))
+	}
+	user := review.Status.UserInfo.Username
+	node, found := strings.CutPrefix(user, nodeUser)
+	if !found || node == "" {
+		return "", fmt.Errorf("the credential in %s belongs to the user %q, which is not a node (%s<name>)", id.Source, user, nodeUser)
+	}
+	return node, nil
+}

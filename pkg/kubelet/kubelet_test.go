@@ -1,0 +1,243 @@
+package kubelet_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/kubelet"
+)
+
+// identity returns the one that a kubeconfig with that text gives.
+func identity(t *testing.T, text string) kubelet.Identity {
+	t.Helper()
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+	return identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, UserAgent: "nth/test"}))
+}
+
+func identityOf(t *testing.T, k *kubelet.Kubelet) kubelet.Identity {
+	t.Helper()
+	id, err := k.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func readNode(t *testing.T, id kubelet.Identity) {
+	t.Helper()
+	node, err := id.Client.CoreV1().Nodes().Get(t.Context(), id.Node, meta.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Name != id.Node {
+		t.Errorf("the node is %q, want %q", node.Name, id.Node)
+	}
+}
+
+// wantError checks that an error is one line with all the words.
+func wantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one that says %q", words)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error %q does not say %q", err, word)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has several lines:\n%v", err)
+	}
+}
+
+func TestTheNodeIsTheCredentials(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	text := certificate(t, "system:node:certified")
+	pair := place(t, filepath.Join(dir, "pki", "kubelet-client-current.pem"), text)
+	token := place(t, filepath.Join(dir, "token"), []byte("system:node:from-file\n"))
+	place(t, filepath.Join(dir, "relative.pem"), text)
+	inline := base64.StdEncoding.EncodeToString(text)
+	for name, test := range map[string]struct{ user, node, credential string }{
+		"client certificate": {
+			fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair),
+			"certified", "the client certificate " + pair,
+		},
+		"relative path": {
+			`{"client-certificate": "relative.pem", "client-key": "relative.pem"}`,
+			"certified", "the client certificate " + filepath.Join(dir, "relative.pem"),
+		},
+		"certificate in the kubeconfig": {
+			fmt.Sprintf(`{"client-certificate-data": %q, "client-key-data": %q}`, inline, inline),
+			"certified", "a client certificate in the kubeconfig",
+		},
+		"token file": {fmt.Sprintf(`{"tokenFile": %q}`, token), "from-file", "the token file " + token},
+		"token":      {tokenUser("system:node:ip-10-0-0-1.ec2.internal"), "ip-10-0-0-1.ec2.internal", "a token in the kubeconfig"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(test.user)))
+			id := identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, UserAgent: "nth/test"}))
+			want := kubelet.Identity{Client: id.Client, Node: test.node, Source: path, Server: server.URL, Credential: test.credential}
+			if id != want {
+				t.Errorf("identity\n%+v, want\n%+v", id, want)
+			}
+			readNode(t, id)
+			if limiter := id.Client.CoreV1().RESTClient().GetRateLimiter(); limiter != nil {
+				t.Errorf("the client holds requests back: %T", limiter)
+			}
+		})
+	}
+	if agents := slices.Compact(server.agents); !slices.Equal(agents, []string{"nth/test"}) {
+		t.Errorf("the server heard from %q", agents)
+	}
+}
+
+func TestAKubeletThatHasNotJoinedIsWaitedFor(t *testing.T) {
+	server, root := startAPIServer(t), t.TempDir()
+	pair := "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	user := fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair)
+	k := kubelet.New(kubelet.Options{Root: root})
+
+	_, err := k.Identity(t.Context())
+	wantError(t, err, append(kubelet.SearchPaths, "has not joined")...)
+	if !errors.Is(err, kubelet.ErrNotYet) {
+		t.Errorf("without a kubeconfig: %v is no ErrNotYet", err)
+	}
+
+	path := place(t, filepath.Join(root, "/etc/kubernetes/kubelet.conf"), []byte(server.kubeconfig(user)))
+	_, err = k.Identity(t.Context())
+	wantError(t, err, path, pair)
+	if !errors.Is(err, kubelet.ErrNotYet) {
+		t.Errorf("without the certificate: %v is no ErrNotYet", err)
+	}
+
+	place(t, filepath.Join(root, pair), certificate(t, "system:node:joined"))
+	if id := identityOf(t, k); id.Node != "joined" || id.Source != path {
+		t.Errorf("identity: %+v", id)
+	}
+}
+
+func TestTheFirstOfTheSearchPathsCounts(t *testing.T) {
+	server, root := startAPIServer(t), t.TempDir()
+	k := kubelet.New(kubelet.Options{Root: root})
+	for i, path := range slices.Backward(kubelet.SearchPaths) {
+		node := fmt.Sprintf("node-%d", i)
+		place(t, filepath.Join(root, path), []byte(server.kubeconfig(tokenUser("system:node:"+node))))
+		if id := identityOf(t, k); id.Node != node {
+			t.Errorf("with %s: node %q, want %q", path, id.Node, node)
+		}
+	}
+}
+
+func TestAKubeconfigThatIsNoneIsToldInOneLine(t *testing.T) {
+	server := startAPIServer(t)
+	whole := server.kubeconfig(tokenUser("system:node:a"))
+	for name, test := range map[string]struct{ text, says string }{
+		"empty":              {"", "no current-context"},
+		"garbage":            {"\x00\x01 not: [a kubeconfig", "yaml"},
+		"torn":               {whole[:len(whole)/2], "yaml"},
+		"another kind":       {`{"apiVersion": "v1", "kind": "Pod"}`, "Pod"},
+		"no context":         {strings.Replace(whole, `"current-context": "kubelet"`, `"current-context": "other"`, 1), "context was not found for specified context: other"},
+		"no server":          {strings.Replace(whole, server.URL, "", 1), "no server found"},
+		"key without cert":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "client-key"},
+		"bad certificate":    {server.kubeconfig(`{"client-certificate-data": "YQ==", "client-key-data": "YQ=="}`), "PEM"},
+		"plugin, no command": {server.kubeconfig(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1"}}`), "command must be specified"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(test.text))
+			_, err := kubelet.New(kubelet.Options{Kubeconfig: path}).Identity(t.Context())
+			wantError(t, err, path, test.says)
+			if errors.Is(err, kubelet.ErrNotYet) {
+				t.Errorf("%v is an ErrNotYet, though waiting will not help", err)
+			}
+		})
+	}
+}
+
+func TestACredentialOfNoNodeIsRefused(t *testing.T) {
+	server := startAPIServer(t)
+	for _, user := range []string{"kubernetes-admin", "system:serviceaccount:kube-system:node", "system:node:"} {
+		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser(user))))
+		_, err := kubelet.New(kubelet.Options{Kubeconfig: path}).Identity(t.Context())
+		wantError(t, err, path, fmt.Sprintf("%q", user), "not a node")
+	}
+}
+
+func TestAnAPIServerThatRefusesIsNamed(t *testing.T) {
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusInternalServerError} {
+		server.refuse(status)
+		_, err := k.Identity(t.Context())
+		wantError(t, err, server.URL, path)
+	}
+	server.refuse(0)
+	identityOf(t, k)
+	server.Close()
+	_, err := kubelet.New(kubelet.Options{Kubeconfig: path}).Identity(t.Context())
+	wantError(t, err, server.URL, path, "connection refused")
+}
+
+func TestTheSameKubeconfigIsAskedAboutOnce(t *testing.T) {
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	first := identityOf(t, k)
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:a")))) // A new file, the same content.
+	if second := identityOf(t, k); second != first {
+		t.Errorf("first %+v, then %+v", first, second)
+	}
+	if requests := server.heard(); len(requests) != 1 {
+		t.Errorf("requests: %q, want one", requests)
+	}
+}
+
+func TestAReplacedKubeconfigIsTakenOver(t *testing.T) {
+	before, after := startAPIServer(t), startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(before.kubeconfig(tokenUser("system:node:a"))))
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	identityOf(t, k)
+	place(t, path, []byte(after.kubeconfig(tokenUser("system:node:b"))))
+	if id := identityOf(t, k); id.Node != "b" || id.Server != after.URL {
+		t.Errorf("identity: %+v, want b at %s", id, after.URL)
+	}
+}
+
+func TestAnIdentityThatWorksOutlivesItsKubeconfig(t *testing.T) {
+	server, other := startAPIServer(t), startAPIServer(t)
+	other.refuse(http.StatusForbidden)
+	good := []byte(server.kubeconfig(tokenUser("system:node:a")))
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), good)
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	first := identityOf(t, k)
+	for name, spoil := range map[string]func(){
+		"broken":        func() { place(t, path, []byte("}")) },
+		"not confirmed": func() { place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b")))) },
+		"vanished": func() {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		spoil()
+		if id := identityOf(t, k); id != first {
+			t.Errorf("%s: identity %+v, want %+v", name, id, first)
+		}
+		place(t, path, good)
+	}
+	place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b"))))
+	identityOf(t, k)
+	other.refuse(0)
+	if id := identityOf(t, k); id.Node != "b" {
+		t.Errorf("once it is confirmed: %+v, want b", id)
+	}
+}
