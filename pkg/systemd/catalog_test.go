@@ -1,0 +1,82 @@
+package systemd_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+const catalogFile = "../../systemd/nth.catalog"
+
+// explanation is one entry of the message catalog.
+type explanation struct {
+	head map[string]string // Subject, Defined-By, ...
+	text string
+}
+
+// readCatalog returns the entries of the message catalog by their IDs.
+func readCatalog(t *testing.T) map[string]explanation {
+	t.Helper()
+	text, err := os.ReadFile(catalogFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalog := map[string]explanation{}
+	for _, part := range strings.Split("\n"+string(text), "\n-- ")[1:] {
+		id, rest, _ := strings.Cut(part, "\n")
+		head, body, _ := strings.Cut(rest, "\n\n")
+		if _, twice := catalog[id]; twice {
+			t.Errorf("%s is explained twice", id)
+		}
+		e := explanation{head: map[string]string{}, text: strings.TrimSpace(body)}
+		for line := range strings.Lines(head) {
+			key, value, _ := strings.Cut(line, ":")
+			e.head[key] = strings.TrimSpace(value)
+		}
+		catalog[id] = e
+	}
+	return catalog
+}
+
+func TestTheCatalogExplainsEveryMessageAndNoOther(t *testing.T) {
+	catalog := readCatalog(t)
+	for name, id := range systemd.Messages() {
+		if _, ok := catalog[id]; !ok {
+			t.Errorf("%s, %s, is not explained in %s", name, id, catalogFile)
+		}
+		delete(catalog, id)
+	}
+	for id := range catalog {
+		t.Errorf("%s explains %s, which is no message of pkg/systemd", catalogFile, id)
+	}
+}
+
+func TestEveryExplanationSaysWhatHappenedAndWhatToDo(t *testing.T) {
+	known := map[string]bool{}
+	for _, name := range []string{systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod} {
+		known["@"+name+"@"] = true
+	}
+	for id, e := range readCatalog(t) {
+		for _, key := range []string{"Subject", "Defined-By", "Support", "Documentation"} {
+			if e.head[key] == "" {
+				t.Errorf("%s has no %s", id, key)
+			}
+		}
+		if len(strings.Split(e.text, "\n\n")) < 2 {
+			t.Errorf("%s (%s) does not have a paragraph about what happened and one about what to do", id, e.head["Subject"])
+		}
+		for _, word := range regexp.MustCompile(`@\w+@`).FindAllString(e.head["Subject"]+e.text, -1) {
+			if !known[word] {
+				t.Errorf("%s (%s) wants %s, which is no field of nth's", id, e.head["Subject"], word)
+			}
+		}
+		for line := range strings.Lines(e.text) {
+			if len(line) > 81 {
+				t.Errorf("%s (%s) has a line that a terminal breaks: %q", id, e.head["Subject"], line)
+			}
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package systemd_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// entry is what reached the journal.
+type entry struct {
+	message  string
+	priority int
+	fields   map[string]string
+}
+
+// journaling returns a logger whose entries reach the returned list.
+func journaling() (*logrus.Logger, *[]entry) {
+	var sent []entry
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.SetLevel(logrus.DebugLevel)
+	logger.AddHook(&systemd.JournalHook{Send: func(message string, priority int, fields map[string]string) error {
+		sent = append(sent, entry{message, priority, fields})
+		return nil
+	}})
+	return logger, &sent
+}
+
+func TestJournalGetsItsFieldsAndTheMessageTheRest(t *testing.T) {
+	logger, sent := journaling()
+	logger.WithFields(logrus.Fields{
+		systemd.FieldMessageID: systemd.PodEvicted,
+		systemd.FieldPod:       "default/web-0",
+		"NTH_lower":            "no field",
+		"NTH_":                 "",
+		"_PID":                 1,
+		"budget":               `web "a"`,
+		"attempt":              2,
+	}).WithError(errors.New("one\ntwo")).Info("evicted the pod")
+
+	want := entry{
+		message:  `evicted the pod NTH_="" NTH_lower="no field" _PID=1 attempt=2 budget="web \"a\"" error="one\ntwo"`,
+		priority: 6,
+		fields: map[string]string{
+			"MESSAGE_ID": systemd.PodEvicted, "NTH_POD": "default/web-0", "SYSLOG_IDENTIFIER": "nth",
+		},
+	}
+	if len(*sent) != 1 {
+		t.Fatalf("%d entries", len(*sent))
+	}
+	got := (*sent)[0]
+	if got.message != want.message || got.priority != want.priority || !maps.Equal(got.fields, want.fields) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestJournalPrioritiesFollowLevels(t *testing.T) {
+	logger, sent := journaling()
+	for _, level := range []logrus.Level{logrus.FatalLevel, logrus.ErrorLevel, logrus.WarnLevel, logrus.InfoLevel, logrus.DebugLevel} {
+		logger.Log(level, "x")
+	}
+	var got []int
+	for _, e := range *sent {
+		got = append(got, e.priority)
+	}
+	want := []int{2, 3, 4, 6, 7}
+	for i := range want {
+		if len(got) != len(want) || got[i] != want[i] {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	}
+}
+
+func TestAnEntryThatTheJournalRefusesIsWrittenWithItsPriority(t *testing.T) {
+	var lines bytes.Buffer
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.AddHook(&systemd.JournalHook{
+		Send:     func(string, int, map[string]string) error { return errors.New("no journal") },
+		Fallback: &lines,
+	})
+	logger.WithField(systemd.FieldNode, "a").WithField("left", 2).Warn("pods are left:\ndefault/x\n")
+	logger.Error("over")
+	want := "<4>pods are left:\n<4>default/x left=2\n<3>over\n"
+	if got := lines.String(); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestMessageIDsAreDistinctAndWellFormed(t *testing.T) {
+	form := regexp.MustCompile(`^[0-9a-f]{32}$`)
+	seen := map[string]string{}
+	for name, id := range systemd.Messages() {
+		if !form.MatchString(id) {
+			t.Errorf("%s = %q", name, id)
+		}
+		if other, twice := seen[id]; twice {
+			t.Errorf("%s and %s share an ID", name, other)
+		}
+		seen[id] = name
+	}
+	if len(seen) == 0 {
+		t.Error("there are none")
+	}
+}
+
+func TestFieldNamesAreOnesTheJournalTakes(t *testing.T) {
+	for _, name := range []string{
+		systemd.FieldMessageID, systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod,
+	} {
+		if !systemd.ForJournal(name) {
+			t.Errorf("%s would end up in the message", name)
+		}
+	}
+	for _, name := range []string{"", "PRIORITY", "MESSAGE", "NTH_", "NTH_é", "NTH_A B", "nth_node", "NTH_" + strings.Repeat("A", 61)} {
+		if systemd.ForJournal(name) {
+			t.Errorf("%q would become a field", name)
+		}
+	}
+}
+
+func TestStandardErrorOfATestIsNotTheJournal(t *testing.T) {
+	t.Setenv("JOURNAL_STREAM", "1:2")
+	if systemd.OnJournal() {
+		t.Error("another stream's number passed for ours")
+	}
+	t.Setenv("JOURNAL_STREAM", "nonsense")
+	if systemd.OnJournal() {
+		t.Error("nonsense passed for ours")
+	}
+}

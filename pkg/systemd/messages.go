@@ -1,0 +1,90 @@
+package systemd
+
+// Message IDs, one for each kind of message that nth writes. A kind keeps its ID for ever: filters, alerts and the
+// message catalog, which "journalctl -x" shows, know it by nothing else.
+const (
+	// Started: nth has read its settings and begins to watch.
+	Started = "f8b18783b77249558fbb6132356cb467"
+	// Stopping: nth was asked to stop, and stops.
+	Stopping = "f2f41d2ceedd43468ff8a98e436abbb4"
+	// EventSeen: an event was announced.
+	EventSeen = "bddb3845679a4cd2847c6d33d58bec1e"
+	// EventWithdrawn: an event is no longer announced, or was called off.
+	EventWithdrawn = "0112d2075bf646d68813f5d9e46c6ae9"
+	// Cordoned: nth has cordoned the node.
+	Cordoned = "8557131eebb441bd91365efd595fba3b"
+	// CordonForeign: the node was cordoned already, by somebody else, and stays theirs.
+	CordonForeign = "984c5e4cca2a498daeb1a4d5a0ce1a07"
+	// DrainStarted: nth has begun to move the pods away.
+	DrainStarted = "bb6c9e7cc06c4f04bb0fcf37571c0a47"
+	// PodEvicted: the API server accepted the eviction of a pod.
+	PodEvicted = "b87259c24809441aa966610643a0d8e2"
+	// PodHeld: the API server refuses an eviction, for a disruption budget's sake; it is asked again.
+	PodHeld = "85727e0151db4ee987d2a72ae0bbc9ee"
+	// PodDeleted: a pod that could not be evicted in time was deleted.
+	PodDeleted = "1b834d577df2444489f9d6feade3f7fa"
+	// PodGone: a pod is no longer on the node.
+	PodGone = "2b65777b76be4a3db3a2e22a0b6f29c3"
+	// Drained: no pod that can be moved is left on the node.
+	Drained = "9fe1a9f46db14a18b16abc442fe09dea"
+	// DrainIncomplete: the time of a drain is over and pods are left.
+	DrainIncomplete = "e9c40ac4cdd14915ad798c24eac3e3a9"
+	// Uncordoned: nth has lifted a cordon that it had set.
+	Uncordoned = "2f6dc0b7f92f4c46b17f6a7c052e7a96"
+	// SourceTrouble: a source of events doesn't answer or can't be understood; what it last said stands.
+	SourceTrouble = "bf82315b3653490996f484a9826e6617"
+	// SourceRecovered: a source of events answers again.
+	SourceRecovered = "4f39a7353201487793fb66db3b374ccd"
+	// IdentityWaiting: the kubelet's identity is not there or not accepted yet; events are watched meanwhile.
+	IdentityWaiting = "ccb270b2b8dc49e299e54121aa2f6e3e"
+	// IdentityFound: the API server knows which node this is.
+	IdentityFound = "d0d64c3fa83747078e26052296491dd4"
+	// StateTrouble: the record on disk can't be read or written.
+	StateTrouble = "c83691e3db4f4f6684de2dee1809feee"
+	// ConfigInvalid: the settings are wrong, and nth does not start.
+	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
+	// DryRun: what nth would do now, if it were not told to only say so.
+	DryRun = "c6ddba585f5e4728855d913e38d03983"
+)
+
+// Names of the fields that nth writes into the journal, for use as logrus fields.
+const (
+	// FieldMessageID holds one of the message IDs above.
+	FieldMessageID = "MESSAGE_ID"
+	// FieldEventID holds event.Event.ID, and FieldEventKind its Kind.
+	FieldEventID   = "NTH_EVENT_ID"
+	FieldEventKind = "NTH_EVENT_KIND"
+	// FieldPhase holds how far nth has come with the event: a record.Phase.
+	FieldPhase = "NTH_PHASE"
+	// FieldNode holds the name of the Node that is acted upon.
+	FieldNode = "NTH_NODE"
+	// FieldPod holds a pod as "namespace/name".
+	FieldPod = "NTH_POD"
+)
+
+// Messages lists every message ID by its name in Go, for what has to cover them all, such as the message catalog.
+func Messages() map[string]string {
+	return map[string]string{
+		"Started":         Started,
+		"Stopping":        Stopping,
+		"EventSeen":       EventSeen,
+		"EventWithdrawn":  EventWithdrawn,
+		"Cordoned":        Cordoned,
+		"CordonForeign":   CordonForeign,
+		"DrainStarted":    DrainStarted,
+		"PodEvicted":      PodEvicted,
+		"PodHeld":         PodHeld,
+		"PodDeleted":      PodDeleted,
+		"PodGone":         PodGone,
+		"Drained":         Drained,
+		"DrainIncomplete": DrainIncomplete,
+		"Uncordoned":      Uncordoned,
+		"SourceTrouble":   SourceTrouble,
+		"SourceRecovered": SourceRecovered,
+		"IdentityWaiting": IdentityWaiting,
+		"IdentityFound":   IdentityFound,
+		"StateTrouble":    StateTrouble,
+		"ConfigInvalid":   ConfigInvalid,
+		"DryRun":          DryRun,
+	}
+}

@@ -1,0 +1,149 @@
+package systemd_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// manager plays the service manager: it listens where $NOTIFY_SOCKET says.
+type manager struct {
+	t    *testing.T
+	conn *net.UnixConn
+}
+
+func listen(t *testing.T) *manager {
+	t.Helper()
+	// Socket paths may be no longer than 108 bytes, which the names of test directories can exceed.
+	dir, err := os.MkdirTemp("", "nth") //nolint:usetesting // for the reason above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	return &manager{t, conn}
+}
+
+// next returns the next datagram. Datagrams are queued by the time their sender returns, so the wait only bounds a
+// test that fails.
+func (m *manager) next() string {
+	m.t.Helper()
+	_ = m.conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	buf := make([]byte, 4096)
+	n, err := m.conn.Read(buf)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+func (m *manager) expect(want ...string) {
+	m.t.Helper()
+	for _, w := range want {
+		if got := m.next(); got != w {
+			m.t.Errorf("got %q, want %q", got, w)
+		}
+	}
+}
+
+func TestNotifierTellsTheServiceManager(t *testing.T) {
+	m := listen(t)
+	var n systemd.Notifier
+	n.Ready()
+	n.Status("watching %d documents", 4)
+	n.Beat()
+	n.Stopping()
+	m.expect("READY=1", "STATUS=watching 4 documents", "WATCHDOG=1", "STOPPING=1")
+	if err := n.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReloadingIsOneDatagramWithItsTime(t *testing.T) {
+	m := listen(t)
+	var n systemd.Notifier
+	n.Reloading()
+	if got := m.next(); !regexp.MustCompile(`^RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]*$`).MatchString(got) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTheSameStatusIsSentOnce(t *testing.T) {
+	m := listen(t)
+	var n systemd.Notifier
+	n.Status("watching")
+	n.Status("watching")
+	n.Status("draining")
+	n.Status("watching")
+	n.Ready()
+	m.expect("STATUS=watching", "STATUS=draining", "STATUS=watching", "READY=1")
+}
+
+func TestAStatusIsOneLineWhateverItIsMadeOf(t *testing.T) {
+	m := listen(t)
+	var n systemd.Notifier
+	n.Status("refused: %s", "no\nMAINPID=1\n")
+	m.expect("STATUS=refused: no MAINPID=1")
+}
+
+func TestAStatusThatWasNotHeardIsSaidAgain(t *testing.T) {
+	m := listen(t)
+	heard := os.Getenv("NOTIFY_SOCKET")
+	t.Setenv("NOTIFY_SOCKET", heard+".gone")
+	var n systemd.Notifier
+	n.Status("watching")
+	if n.Err() == nil {
+		t.Error("the failure is not kept")
+	}
+	t.Setenv("NOTIFY_SOCKET", heard)
+	n.Status("watching")
+	m.expect("STATUS=watching")
+}
+
+func TestWithoutAServiceManagerNothingHappens(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	t.Setenv("WATCHDOG_USEC", "")
+	var n systemd.Notifier
+	n.Ready()
+	n.Status("watching")
+	n.Reloading()
+	n.Beat()
+	n.Stopping()
+	if n.WatchdogInterval() != 0 || n.Err() != nil {
+		t.Errorf("interval %v, error %v", n.WatchdogInterval(), n.Err())
+	}
+}
+
+func TestWatchdogIntervalIsOursAlone(t *testing.T) {
+	for _, c := range []struct {
+		name, usec, pid string
+		want            time.Duration
+		fails           bool
+	}{
+		{"of this process", "5000000", strconv.Itoa(os.Getpid()), 5 * time.Second, false},
+		{"of any process", "5000000", "", 5 * time.Second, false},
+		{"of another process", "5000000", strconv.Itoa(os.Getppid()), 0, false},
+		{"not a number", "soon", "", 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("WATCHDOG_USEC", c.usec)
+			t.Setenv("WATCHDOG_PID", c.pid)
+			var n systemd.Notifier
+			if got := n.WatchdogInterval(); got != c.want || (n.Err() != nil) != c.fails {
+				t.Errorf("got %v, %v", got, n.Err())
+			}
+		})
+	}
+}
