@@ -1,0 +1,157 @@
+// Package config reads what people write: /etc/nth/nth.toml and the drop-ins beside it.
+//
+// Config is plain data, and only cmd/nth knows it: it hands each package the few values that package asks for. Every
+// key is described once, in settings.go: its name, its place in Config, what it may be and what it means. Decoding,
+// validation, printing, docs/configuration.md and the shipped packaging/nth.toml all follow that one description.
+//
+// A wrong setting is an error, never a guess. Each fault is told in one line that names the file, the key, the value
+// and what would be right, and all faults are told at once.
+package config
+
+import (
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+//go:generate go test -run ^TestGenerated . -update
+
+// DefaultFile is read when no file is named. It may be absent.
+const DefaultFile = "/etc/nth/nth.toml"
+
+// Config is everything that can be set.
+type Config struct {
+	DryRun           bool
+	StateDirectory   string
+	RuntimeDirectory string
+	Log              Log
+	IMDS             IMDS
+	Kubernetes       Kubernetes
+	Drain            Drain
+	Events           Events
+}
+
+// Log is the table [log].
+type Log struct {
+	Level  string // debug, info, warning or error
+	Format string // auto, text, journal or json
+}
+
+// IMDS is the table [imds].
+type IMDS struct {
+	Endpoint            string // "" is the service's own address
+	UrgentInterval      time.Duration
+	RebalanceInterval   time.Duration
+	MaintenanceInterval time.Duration
+	LifeCycles          []string // nil is all
+}
+
+// Kubernetes is the table [kubernetes].
+type Kubernetes struct {
+	Kubeconfig string // "" is to be searched for
+	KeepWarm   time.Duration
+}
+
+// Drain is the table [drain].
+type Drain struct {
+	EvictAfter               time.Duration
+	Margin                   time.Duration
+	PodGracePeriod           *time.Duration // nil is each pod's own
+	ProtectEmptyDir          bool
+	ProtectUnmanaged         bool
+	ExcludeFromLoadBalancers bool
+	LoadBalancerWait         time.Duration
+	VolumeWait               time.Duration
+}
+
+// Events holds one table for each kind of event. Actions are ignore, notify, cordon or drain.
+type Events struct {
+	SpotInterruption        SpotInterruption
+	RebalanceRecommendation RebalanceRecommendation
+	ScheduledMaintenance    ScheduledMaintenance
+	ASGTermination          ASGTermination
+	Shutdown                Shutdown
+}
+
+// SpotInterruption is the table [events.spot-interruption].
+type SpotInterruption struct {
+	Action         string
+	Hibernate      string // an action too
+	WithdrawnAfter time.Duration
+}
+
+// RebalanceRecommendation is the table [events.rebalance-recommendation].
+type RebalanceRecommendation struct {
+	Action         string
+	CordonFor      time.Duration // 0 is until the recommendation is withdrawn
+	WithdrawnAfter time.Duration
+}
+
+// ScheduledMaintenance is the table [events.scheduled-maintenance].
+type ScheduledMaintenance struct {
+	Action         string
+	Lead           time.Duration
+	HardDeadline   bool
+	WithdrawnAfter time.Duration
+	// Codes says for each of EC2's event codes, and for "other" ones, when Action is taken: now, lead, notify or ignore.
+	Codes map[string]string
+}
+
+// ASGTermination is the table [events.asg-termination].
+type ASGTermination struct {
+	Action         string
+	Budget         time.Duration
+	WithdrawnAfter time.Duration
+}
+
+// Shutdown is the table [events.shutdown].
+type Shutdown struct {
+	Action string
+	Margin time.Duration
+}
+
+// Default returns the settings of an empty file.
+func Default() Config {
+	return Config{
+		StateDirectory:   "/var/lib/nth",
+		RuntimeDirectory: "/run/nth",
+		Log:              Log{Level: "info", Format: "auto"},
+		IMDS: IMDS{
+			UrgentInterval:      500 * time.Millisecond,
+			RebalanceInterval:   5 * time.Second,
+			MaintenanceInterval: 30 * time.Second,
+		},
+		Kubernetes: Kubernetes{KeepWarm: 5 * time.Minute},
+		Drain:      Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
+		Events:     defaultEvents(),
+	}
+}
+
+func defaultEvents() Events {
+	return Events{
+		SpotInterruption: SpotInterruption{
+			Action: "drain", Hibernate: "cordon", WithdrawnAfter: 30 * time.Second,
+		},
+		RebalanceRecommendation: RebalanceRecommendation{
+			Action: "notify", CordonFor: time.Hour, WithdrawnAfter: 30 * time.Second,
+		},
+		ScheduledMaintenance: ScheduledMaintenance{
+			Action: "drain", Lead: 10 * time.Minute, WithdrawnAfter: time.Hour,
+			Codes: map[string]string{
+				"instance-stop":       "now",
+				"instance-retirement": "now",
+				"system-reboot":       "lead",
+				"instance-reboot":     "lead",
+				"system-maintenance":  "notify",
+				"other":               "notify",
+			},
+		},
+		ASGTermination: ASGTermination{
+			Action: "drain", Budget: 15 * time.Minute, WithdrawnAfter: 30 * time.Second,
+		},
+		Shutdown: Shutdown{Action: "drain", Margin: 5 * time.Second},
+	}
+}
+
+// tableOf names the table that holds the settings of a kind of event.
+func tableOf(kind event.Kind) string { return "events." + string(kind) }

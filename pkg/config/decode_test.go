@@ -1,0 +1,127 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/config"
+)
+
+const knownAtTop = "drain, dry_run, events, imds, kubernetes, log, runtime_directory, state_directory"
+
+// faults holds the message of every broken file in testdata, without the file's name.
+var faults = map[string]string{
+	"action-misspelt":     `events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
+	"action-number":       `events.shutdown.action = 1: must be one of "ignore", "notify", "cordon", "drain"`,
+	"bool-quoted":         `dry_run = "yes": must be true or false`,
+	"code-unknown":        `events.scheduled-maintenance.codes.system-rebot: unknown key, did you mean events.scheduled-maintenance.codes.system-reboot?`,
+	"code-when":           `events.scheduled-maintenance.codes.other = "soon": must be one of "now", "lead", "notify", "ignore"`,
+	"codes-not-a-table":   `events.scheduled-maintenance.codes = "now": must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "notify", "ignore"`,
+	"directory-empty":     `runtime_directory = "": must be an absolute path`,
+	"directory-relative":  `state_directory = "lib/nth": must be an absolute path`,
+	"duration-long":       `events.asg-termination.budget = "100h": must be a duration from "1s" to "48h"`,
+	"duration-negative":   `drain.evict_after = "-1s": must be a duration from "0s" to "1h"`,
+	"duration-number":     `imds.urgent_interval = 500: must be a duration from "100ms" to "30s"`,
+	"duration-short":      `imds.urgent_interval = "1ms": must be a duration from "100ms" to "30s"`,
+	"duration-unit":       `drain.margin = "2 seconds": must be a duration from "0s" to "10m"`,
+	"endpoint-scheme":     `imds.endpoint = "169.254.169.254": must be a URL such as "http://169.254.169.254", or ""`,
+	"format-unknown":      `log.format = "logfmt": must be one of "auto", "text", "journal", "json"`,
+	"grace-word":          `drain.pod_grace_period = "own": must be a duration from "0s" to "24h", or ""`,
+	"key-case":            `Dry_Run: unknown key, did you mean dry_run?`,
+	"key-cut-short":       `events.spot: unknown key, did you mean events.spot-interruption?`,
+	"key-misspelt":        `imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?`,
+	"key-top":             `metrics: unknown key, the top of the file has ` + knownAtTop,
+	"key-unlike":          `kubernetes.token: unknown key, [kubernetes] has keep_warm, kubeconfig`,
+	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
+	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
+	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,
+	"life-cycle-text":     `imds.life_cycles = "spot": must be a list of any of "spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"`,
+	"life-cycle-unknown":  `imds.life_cycles = ["spot", "reserved"]: must be a list of any of "spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"`,
+	"several": `dry_run = 1: must be true or false
+colour: unknown key, the top of the file has ` + knownAtTop + `
+log.level = "loud": must be one of "debug", "info", "warning", "error"
+events.shutdwn: unknown key, did you mean events.shutdown?`,
+	"syntax-bare":      `line 2: expected value but found "drain" instead`,
+	"syntax-duplicate": `line 3: Key 'log.level' has already been defined.`,
+	"syntax-quote":     `line 2: strings cannot contain newlines`,
+	"table-array":      `imds = [[...]]: must be a table: [imds]`,
+	"table-value":      `log = "debug": must be a table: [log]`,
+	"value-below":      `dry_run = {really}: must be true or false`,
+	"value-long":       `log.level = "a word that goes on and on and on and on, until nobody wants...": must be one of "debug", "info", "warning", "error"`,
+}
+
+func TestEveryFaultIsNamedInOneLine(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.toml")
+	if err != nil || len(files) != len(faults) {
+		t.Fatalf("testdata holds %d files and the table %d (%v)", len(files), len(faults), err)
+	}
+	for name, message := range faults {
+		t.Run(name, func(t *testing.T) {
+			file := "testdata/" + name + ".toml"
+			cfg, err := config.Load(file)
+			if err == nil {
+				t.Fatalf("loaded as %+v", cfg)
+			}
+			want := file + ": " + strings.ReplaceAll(message, "\n", "\n"+file+": ")
+			if err.Error() != want {
+				t.Errorf("got  %s\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+func TestAFaultLeavesItsKeyAsItWas(t *testing.T) {
+	cfg := config.Default()
+	if err := config.Decode("x", []byte("[drain]\nmargin = 3\nvolume_wait = \"1s\""), &cfg); err == nil {
+		t.Error("a number passed for a duration")
+	}
+	if cfg.Drain.Margin != config.Default().Drain.Margin || cfg.Drain.VolumeWait.String() != "1s" {
+		t.Errorf("margin %v, volume_wait %v", cfg.Drain.Margin, cfg.Drain.VolumeWait)
+	}
+}
+
+func TestDecodingDoesNotReachIntoACopy(t *testing.T) {
+	cfg := config.Default()
+	changed := cfg
+	text := "[events.scheduled-maintenance]\ncodes.other = \"now\""
+	if err := config.Decode("x", []byte(text), &changed); err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.Events.ScheduledMaintenance.Codes["other"]; got != "notify" {
+		t.Errorf("the original now says %q", got)
+	}
+	if got := changed.Events.ScheduledMaintenance.Codes["other"]; got != "now" {
+		t.Errorf("the changed one says %q", got)
+	}
+}
+
+// FuzzDecode looks for texts that bring the decoder down, that are refused without a word in the promised form, or
+// that are accepted and then printed as something else.
+func FuzzDecode(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.toml")
+	for _, file := range append(files, "../../packaging/nth.toml") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte("[[events.shutdown]]\n\"\".\"a.b\" = 1979-05-27\ncodes.x.y = [[{}]]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		cfg := config.Default()
+		err := config.Decode("fuzz.toml", text, &cfg)
+		if err == nil {
+			if again := reload(t, cfg); !same(again, cfg) {
+				t.Errorf("read as %+v, printed and read again as %+v", cfg, again)
+			}
+			return
+		}
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if !strings.HasPrefix(line, "fuzz.toml: ") {
+				t.Errorf("a line without the file's name: %q", line)
+			}
+		}
+	})
+}

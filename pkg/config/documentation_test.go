@@ -1,0 +1,123 @@
+package config_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/config"
+)
+
+var update = flag.Bool("update", false, "write the generated files anew")
+
+const (
+	manual   = "../../docs/configuration.md"
+	conffile = "../../packaging/nth.toml"
+)
+
+// generated compares a file with what it should be, or writes it.
+func generated(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, file); got != want {
+		t.Errorf("%s is not what the code says; run: go test ./pkg/config -update", file)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestGeneratedManualDescribesEverySetting(t *testing.T) {
+	const begin, end = "<!-- begin: go test ./pkg/config -update -->\n", "<!-- end -->"
+	text := read(t, manual)
+	before, rest, found := strings.Cut(text, begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s lacks the marks %q and %q", manual, begin, end)
+	}
+	generated(t, manual, before+begin+reference()+end+after)
+}
+
+// reference is the part of the manual that follows from the code.
+func reference() string {
+	var b strings.Builder
+	for _, table := range config.Describe() {
+		title := "`[" + table.Name + "]`"
+		if table.Name == "" {
+			title = "At the top of the file"
+		}
+		fmt.Fprintf(&b, "\n### %s\n\n", title)
+		if table.Doc != "" {
+			fmt.Fprintf(&b, "%s\n\n", table.Doc)
+		}
+		b.WriteString("| key | default | may be | meaning |\n|---|---|---|---|\n")
+		for _, s := range table.Settings {
+			fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", s.Name, s.Default, s.Allowed, s.Doc)
+		}
+	}
+	return b.String() + "\n"
+}
+
+func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# Settings of nth.
+#
+# Each line shows a default. To change one, remove its leading #, or better, leave this file as it is and put the
+# change into a file of your own in /etc/nth/nth.toml.d/, with a name that ends in .toml.
+# docs/configuration.md tells what each key means; "nth config" prints what is in effect, "nth config --check" judges it.
+
+`)
+	for _, table := range config.Describe() {
+		if table.Name != "" {
+			fmt.Fprintf(&b, "\n# %s\n[%s]\n", table.Doc, table.Name)
+		}
+		for _, s := range table.Settings {
+			fmt.Fprintf(&b, "#%s = %s\n", s.Name, s.Default)
+		}
+	}
+	generated(t, conffile, b.String())
+}
+
+func TestTheConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
+	text := read(t, conffile)
+	uncommented := regexp.MustCompile(`(?m)^#(\w)`).ReplaceAllString(text, "$1")
+	if strings.Count(uncommented, "#") == strings.Count(text, "#") {
+		t.Fatal("no default is shown")
+	}
+	for name, text := range map[string]string{"as shipped": text, "uncommented": uncommented} {
+		cfg := config.Default()
+		if name == "uncommented" {
+			// What the file does not set would stay visible.
+			cfg = config.Config{}
+		}
+		if err := config.Decode(conffile, []byte(text), &cfg); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !same(cfg, config.Default()) {
+			t.Errorf("%s: read as %+v", name, cfg)
+		}
+	}
+}
+
+func TestEverySettingIsExplained(t *testing.T) {
+	for _, table := range config.Describe() {
+		for _, s := range table.Settings {
+			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed+s.Default, "|\n") {
+				t.Errorf("[%s] %s: %q is no sentence for a table", table.Name, s.Name, s.Doc)
+			}
+		}
+	}
+}

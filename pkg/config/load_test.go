@@ -1,0 +1,154 @@
+package config_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// write puts files, named relative to a new directory, in place and returns the path of the first.
+func write(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := 0; i < len(files); i += 2 {
+		path := filepath.Join(dir, files[i])
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(files[i+1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, files[0])
+}
+
+func same(a, b config.Config) bool { return reflect.DeepEqual(a, b) }
+
+func reload(t *testing.T, cfg config.Config) config.Config {
+	t.Helper()
+	var text bytes.Buffer
+	if err := config.Encode(&text, cfg); err != nil {
+		t.Fatal(err)
+	}
+	again := config.Default()
+	if err := config.Decode("printed", text.Bytes(), &again); err != nil {
+		t.Fatalf("%v in\n%s", err, &text)
+	}
+	return again
+}
+
+func TestAnEmptyFileIsTheDefault(t *testing.T) {
+	cfg, err := config.Load(write(t, "nth.toml", ""))
+	if err != nil || !same(cfg, config.Default()) {
+		t.Errorf("got %+v, %v", cfg, err)
+	}
+}
+
+func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
+	own := 30 * time.Second
+	want := config.Config{
+		DryRun:           true,
+		StateDirectory:   `/state/"quoted"`,
+		RuntimeDirectory: "/runtime",
+		Log:              config.Log{Level: "debug", Format: "json"},
+		IMDS: config.IMDS{
+			Endpoint: "http://127.0.0.1:1338", UrgentInterval: time.Second, RebalanceInterval: 2 * time.Second,
+			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
+		},
+		Kubernetes: config.Kubernetes{Kubeconfig: "/kubeconfig", KeepWarm: 4 * time.Second},
+		Drain: config.Drain{
+			EvictAfter: 5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
+			ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
+		},
+		Events: config.Events{
+			SpotInterruption:        config.SpotInterruption{Action: "cordon", Hibernate: "ignore", WithdrawnAfter: 9 * time.Second},
+			RebalanceRecommendation: config.RebalanceRecommendation{Action: "drain", CordonFor: 0, WithdrawnAfter: 90 * time.Minute},
+			ScheduledMaintenance: config.ScheduledMaintenance{
+				Action: "notify", Lead: 10 * time.Second, HardDeadline: true, WithdrawnAfter: 25 * time.Hour,
+				Codes: map[string]string{
+					"instance-stop": "lead", "instance-retirement": "ignore", "system-reboot": "now", "instance-reboot": "notify",
+					"system-maintenance": "now", "other": "lead",
+				},
+			},
+			ASGTermination: config.ASGTermination{Action: "ignore", Budget: 11 * time.Second, WithdrawnAfter: 1500 * time.Millisecond},
+			Shutdown:       config.Shutdown{Action: "notify", Margin: 12 * time.Second},
+		},
+	}
+	if got := reload(t, want); !same(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestDropInsOverrideSingleKeysInLexicalOrder(t *testing.T) {
+	cfg, err := config.Load(write(t,
+		"nth.toml", "[drain]\nmargin = \"1s\"\nvolume_wait = \"1s\"\n[imds]\nlife_cycles = [\"spot\"]\n",
+		"nth.toml.d/20-b.toml", "[drain]\nmargin = \"20s\"\n[events.scheduled-maintenance]\ncodes = { other = \"now\" }\n",
+		"nth.toml.d/10-a.toml", "[drain]\nmargin = \"10s\"\npod_grace_period = \"1m\"\n[imds]\nlife_cycles = []\n",
+		"nth.toml.d/30-c.toml", "[events.scheduled-maintenance.codes]\nsystem-reboot = \"ignore\"\n",
+		"nth.toml.d/40-not-read.txt", "nonsense",
+		"nth.toml.d/.50-left-by-an-editor.toml", "nonsense",
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	minute := time.Minute
+	want := config.Default()
+	want.Drain.Margin, want.Drain.VolumeWait, want.Drain.PodGracePeriod = 20*time.Second, time.Second, &minute
+	want.Events.ScheduledMaintenance.Codes["other"] = "now"
+	want.Events.ScheduledMaintenance.Codes["system-reboot"] = "ignore"
+	if !same(cfg, want) {
+		t.Errorf("got  %+v\nwant %+v", cfg, want)
+	}
+}
+
+func TestFaultsOfAllFilesAreToldAtOnce(t *testing.T) {
+	path := write(t,
+		"nth.toml", "dry_run = 1",
+		"nth.toml.d/1.toml", "= what",
+		"nth.toml.d/2.toml", "[log]\nlevel = \"info\"\nlevl = \"info\"",
+		"nth.toml.d/3.toml/not-a-file", "",
+	)
+	_, err := config.Load(path)
+	if err == nil {
+		t.Fatal("loaded")
+	}
+	want := strings.Join([]string{
+		path + ": dry_run = 1: must be true or false",
+		path + ".d/1.toml: line 1: unexpected '=': key name appears blank",
+		path + ".d/2.toml: log.levl: unknown key, did you mean log.level?",
+		path + ".d/3.toml: is a directory",
+	}, "\n")
+	if err.Error() != want {
+		t.Errorf("got\n%s\nwant\n%s", err, want)
+	}
+}
+
+func TestAFileThatIsNamedMustExist(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nth.toml")
+	if _, err := config.Load(path); err == nil || err.Error() != path+": no such file or directory" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEveryKindOfEventHasATableWithAnAction(t *testing.T) {
+	actions := map[string]bool{}
+	for _, table := range config.Describe() {
+		for _, setting := range table.Settings {
+			if setting.Name == "action" {
+				actions[table.Name] = true
+			}
+		}
+	}
+	for _, kind := range event.Kinds() {
+		if !actions["events."+string(kind)] {
+			t.Errorf("nothing sets the action for %s", kind)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package config
+
+import (
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// table is one TOML table; the one without a name is the top of the file.
+type table struct {
+	name, doc string
+	settings  []setting
+}
+
+// setting is one key of a table.
+type setting struct {
+	name  string
+	value value
+	doc   string
+}
+
+const day = 24 * time.Hour
+
+var (
+	actions    = []string{"ignore", "notify", "cordon", "drain"}
+	levels     = []string{"debug", "info", "warning", "error"}
+	formats    = []string{"auto", "text", "journal", "json"}
+	lifeCycles = []string{"spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
+	codes      = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
+	whens      = []string{"now", "lead", "notify", "ignore"}
+)
+
+// tables describes every key there is, with its place in c.
+func (c *Config) tables() []table {
+	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.Kubernetes.table(), c.Drain.table()}
+	return append(tables, c.Events.tables()...)
+}
+
+func (c *Config) top() table {
+	return table{"", "", []setting{
+		{"dry_run", boolean{&c.DryRun},
+			"Watch, decide and say what would be done, but write nothing to the cluster."},
+		{"state_directory", directory(&c.StateDirectory),
+			"Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, goes before it."},
+		{"runtime_directory", directory(&c.RuntimeDirectory),
+			"Where nth keeps what needs not outlive a reboot. `$RUNTIME_DIRECTORY` goes before it."},
+	}}
+}
+
+func (c *Log) table() table {
+	return table{"log", "What is said, and how.", []setting{
+		{"level", choice{&c.Level, levels},
+			"The least important messages that are still written."},
+		{"format", choice{&c.Format, formats},
+			"`journal` writes to the systemd journal with fields, `text` and `json` write lines to standard error. `auto` is `journal` when systemd connects standard error to the journal, else `text`."},
+	}}
+}
+
+func (c *IMDS) table() table {
+	return table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []setting{
+		{"endpoint", optionalEndpoint(&c.Endpoint),
+			"Another address to ask, for rehearsals. Empty is EC2's own."},
+		{"urgent_interval", duration{&c.UrgentInterval, 100 * time.Millisecond, 30 * time.Second},
+			"The time between two looks at the documents that leave minutes: spot interruption and Auto Scaling lifecycle state."},
+		{"rebalance_interval", duration{&c.RebalanceInterval, 100 * time.Millisecond, 10 * time.Minute},
+			"The time between two looks at the rebalance recommendation."},
+		{"maintenance_interval", duration{&c.MaintenanceInterval, 100 * time.Millisecond, time.Hour},
+			"The time between two looks at scheduled maintenance."},
+		{"life_cycles", choices{&c.LifeCycles, lifeCycles},
+			"Watch only on instances of these life cycles (`[\"spot\"]`), so that one image serves all. Empty is all of them."},
+	}}
+}
+
+func (c *Kubernetes) table() table {
+	return table{"kubernetes", "The way to the API server, with the kubelet's own identity.", []setting{
+		{"kubeconfig", optionalFile(&c.Kubeconfig),
+			"The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`."},
+		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
+			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
+	}}
+}
+
+func (c *Drain) table() table {
+	return table{"drain", "How pods are moved away, whatever the event.", []setting{
+		{"evict_after", duration{&c.EvictAfter, 0, time.Hour},
+			"A wait between the cordon and the first eviction."},
+		{"margin", duration{&c.Margin, 0, 10 * time.Minute},
+			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
+		{"pod_grace_period", optionalDuration{&c.PodGracePeriod, 0, day},
+			"The grace period given to every pod. Empty is each pod's own."},
+		{"protect_empty_dir", boolean{&c.ProtectEmptyDir},
+			"Leave pods with `emptyDir` volumes where they are."},
+		{"protect_unmanaged", boolean{&c.ProtectUnmanaged},
+			"Leave pods without a controller, which nothing will create anew, where they are."},
+		{"exclude_from_load_balancers", boolean{&c.ExcludeFromLoadBalancers},
+			"Label the node `node.kubernetes.io/exclude-from-external-load-balancers` before evicting."},
+		{"load_balancer_wait", duration{&c.LoadBalancerWait, 0, time.Hour},
+			"A wait after that label, for load balancers to notice."},
+		{"volume_wait", duration{&c.VolumeWait, 0, time.Hour},
+			"The longest wait, once the pods are gone, for their volumes to be released."},
+	}}
+}
+
+func (c *Events) tables() []table {
+	return []table{
+		c.SpotInterruption.table(),
+		c.RebalanceRecommendation.table(),
+		c.ScheduledMaintenance.table(),
+		c.ASGTermination.table(),
+		c.Shutdown.table(),
+	}
+}
+
+const (
+	actionDoc    = "What is done: nothing at all, say so, keep new pods away, or move all pods away."
+	withdrawnDoc = "How long the announcement must have been missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone."
+)
+
+func (c *SpotInterruption) table() table {
+	return table{tableOf(event.SpotInterruption), "EC2 takes a spot instance back, with about two minutes' notice.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"hibernate", choice{&c.Hibernate, actions},
+			"What is done instead if the instance will only be hibernated; never more than `action`."},
+		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
+	}}
+}
+
+func (c *RebalanceRecommendation) table() table {
+	return table{tableOf(event.RebalanceRecommendation), "A spot instance runs an elevated risk of interruption.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"cordon_for", duration{&c.CordonFor, 0, 30 * day},
+			"How long a cordon lasts if no drain follows; `0s` is until the recommendation is withdrawn."},
+		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
+	}}
+}
+
+func (c *ScheduledMaintenance) table() table {
+	return table{tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"lead", duration{&c.Lead, 0, 30 * day},
+			"How long before the maintenance window opens the action begins, for codes that say `lead`."},
+		{"hard_deadline", boolean{&c.HardDeadline},
+			"Delete pods that resist eviction in time for the window. Otherwise their disruption budgets are respected to the end."},
+		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
+		{"codes", choiceOfEach{&c.Codes, codes, whens},
+			"When the action is taken for each event code: at once (`now`), `lead` before the window, or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent."},
+	}}
+}
+
+func (c *ASGTermination) table() table {
+	return table{tableOf(event.ASGTermination), "The Auto Scaling group has chosen the instance for termination.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"budget", duration{&c.Budget, time.Second, 2 * day},
+			"How long the drain may take: the announcement names no time. Keep it within the timeout of the group's lifecycle hook."},
+		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
+	}}
+}
+
+func (c *Shutdown) table() table {
+	return table{tableOf(event.Shutdown), "The operating system goes down, whoever asked for it.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"margin", duration{&c.Margin, 0, 10 * time.Minute},
+			"How much of logind's inhibitor delay is left unused, so that the shutdown goes on by itself."},
+	}}
+}
