@@ -1,0 +1,211 @@
+package main_test
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestARehearsal(t *testing.T) {
+	s := serve(t, "--verbose")
+	steps := []struct {
+		args   []string
+		stdout string // what is printed
+		told   string // what the serving nth-imds tells
+		where  string // the document that changes
+		served string // a part of it, empty if it must be absent
+	}{
+		{
+			[]string{"trigger", "spot", "--in", "5s"}, "spot interruption: terminate 5s after the notice",
+			"spot interruption: terminate at 20", "meta-data/spot/instance-action", `"action": "terminate"`,
+		},
+		{
+			[]string{"trigger", "spot", "--action", "hibernate", "--in", "2m"}, "spot interruption: hibernate 2m0s after the notice",
+			"spot interruption: hibernate at 20", "meta-data/spot/instance-action", `"action": "hibernate"`,
+		},
+		{
+			[]string{"trigger", "rebalance"}, "rebalance recommendation", "rebalance recommendation, noticed at 20",
+			"meta-data/events/recommendations/rebalance", `"noticeTime": "20`,
+		},
+		{
+			[]string{"trigger", "maintenance", "--code", "system-reboot", "--in", "1h", "--for", "30m", "--id", "a"},
+			"maintenance a: active system-reboot", "scheduled maintenance: a system-reboot",
+			"meta-data/events/maintenance/scheduled", `"EventId": "a"`,
+		},
+		{
+			[]string{"trigger", "maintenance", "--id", "a", "--state", "completed"},
+			"maintenance a: completed", "maintenance history: a system-reboot",
+			"meta-data/events/maintenance/history", `"State": "completed"`,
+		},
+		{
+			[]string{"trigger", "lifecycle", "Terminated"}, "target lifecycle state: Terminated", "target lifecycle state: Terminated",
+			"meta-data/autoscaling/target-lifecycle-state", "Terminated",
+		},
+		{
+			[]string{"withdraw", "rebalance"}, "rebalance recommendation withdrawn", "rebalance recommendation withdrawn",
+			"meta-data/events/recommendations/rebalance", "",
+		},
+		{
+			[]string{"withdraw", "maintenance", "--id", "a", "--no-history"}, "maintenance a withdrawn", "scheduled maintenance: none",
+			"meta-data/events/maintenance/scheduled", "",
+		},
+		{
+			[]string{"withdraw", "all"}, "everything withdrawn", "spot interruption withdrawn",
+			"meta-data/spot/instance-action", "",
+		},
+	}
+	for _, step := range steps {
+		if out := s.tell(t, step.args...); out != step.stdout+"\n" {
+			t.Errorf("%q printed %q, want %q", step.args, out, step.stdout)
+		}
+		s.line(t, step.told)
+		body, announced := s.state(t).Announced[step.where]
+		if announced != (step.served != "") || !strings.Contains(body, step.served) {
+			t.Errorf("after %q: %s is %q, want %q", step.args, step.where, body, step.served)
+		}
+	}
+	if status := s.stop(t, syscall.SIGTERM); status != 0 {
+		t.Errorf("SIGTERM: exit status %d, want 0", status)
+	}
+}
+
+func TestFaultsFromTheCommandLine(t *testing.T) {
+	s := serve(t, "--verbose")
+	for _, test := range []struct{ args, want string }{
+		{"reset", "reset"},
+		{"hang --path /latest/api/token", "hang on /latest/api/token"},
+		{"slow --over 3s", "slow over 3s"},
+		{"500", "status 500"},
+		{"503 --times 2", "status 503, 2 times"},
+		{"401", "401"},
+		{"garbage --for 1h", "garbage for 1h0m0s"},
+		{"oversized --path meta-data/spot", "oversized on meta-data/spot"},
+		{"token-down", "token-down 500"},
+		{"--status 503 token-down", "token-down 503"},
+	} {
+		if out := s.tell(t, append([]string{"fault"}, strings.Fields(test.args)...)...); out != "fault: "+test.want+"\n" {
+			t.Errorf("fault %s printed %q, want %q", test.args, out, test.want)
+		}
+		if got := s.state(t).Faults; len(got) != 1 || got[0] != test.want {
+			t.Errorf("fault %s: in force is %q, want %q", test.args, got, test.want)
+		}
+		s.tell(t, "lift")
+	}
+
+	s.tell(t, "fault", "503")
+	response, err := http.Get(s.url + "/latest/meta-data/instance-id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != 503 {
+		t.Errorf("status %d, want 503", response.StatusCode)
+	}
+	s.line(t, "GET /latest/meta-data/instance-id: 503, fault: status 503")
+	if status := s.stop(t, syscall.SIGINT); status != 0 {
+		t.Errorf("SIGINT: exit status %d, want 0", status)
+	}
+}
+
+func TestRefusedConnectionsComeBack(t *testing.T) {
+	s := serve(t)
+	s.tell(t, "fault", "refuse", "--for", "300ms")
+	s.line(t, "fault lifted: refuse")
+	if got := s.state(t).Faults; len(got) != 0 {
+		t.Errorf("faults left: %q", got)
+	}
+}
+
+func TestShowTellsWhatIsGoingOn(t *testing.T) {
+	s := serve(t, "--life-cycle", "on-demand")
+	if quiet := s.tell(t, "show"); !strings.HasPrefix(quiet, "announced: nothing\nwaiting: none\nfaults: none\ntokens: 0 valid, 0 asked for\n") {
+		t.Errorf("nothing going on: %q", quiet)
+	}
+	s.tell(t, "trigger", "rebalance")
+	s.tell(t, "trigger", "spot", "--after", "1h")
+	s.tell(t, "fault", "token-down")
+	s.tell(t, "expire-tokens")
+	request, _ := http.NewRequest(http.MethodPut, s.url+"/latest/api/token", nil)
+	if response, err := http.DefaultClient.Do(request); err == nil {
+		response.Body.Close()
+	}
+	want := regexp.MustCompile(`^announced:
+  meta-data/events/recommendations/rebalance
+    \{"noticeTime": "[-0-9T:]+Z"\}
+waiting:
+  spot interruption: terminate 2m0s after the notice, at [-0-9T:]+Z
+faults:
+  token-down 500
+tokens: 0 valid, 1 asked for
+requests: 1, at most 1 at once
+       1 answered 500
+       1 /latest/api/token
+$`)
+	if busy := s.tell(t, "show"); !want.MatchString(busy) {
+		t.Errorf("shown:\n%s\nwant:\n%s", busy, want)
+	}
+}
+
+func TestWrongUsageIsOneLineThatSaysWhatIsRight(t *testing.T) {
+	s := serve(t)
+	for _, test := range []struct{ args, want string }{
+		{"explode", `there is no command "explode": want one of serve, trigger, withdraw, fault, lift, expire-tokens, show`},
+		{"help explode", `there is no command "explode": want one of serve, trigger, withdraw, fault, lift, expire-tokens, show`},
+		{"--port 1", `serve: flag provided but not defined: -port`},
+		{"--life-cycle leased", `serve: --life-cycle is "leased": want spot or on-demand`},
+		{"serve now", `serve: "now" is one word too many, see "nth-imds help serve"`},
+		{"trigger", `trigger: what? See "nth-imds help trigger"`},
+		{"trigger flood", `trigger: "flood" can't be announced: want spot, rebalance, maintenance or lifecycle`},
+		{"trigger spot --in 5", `trigger spot: invalid value "5" for flag -in: want a duration such as 90s or 2m`},
+		{"trigger spot --in -5s", `trigger spot: invalid value "-5s" for flag -in: want a duration such as 90s or 2m`},
+		{"trigger spot --action pause", `trigger spot: action is "pause": want one of terminate, stop, hibernate`},
+		{"trigger spot now", `trigger spot: "now" is one word too many, see "nth-imds help trigger"`},
+		{"trigger lifecycle", `trigger lifecycle: STATE is missing, see "nth-imds help trigger"`},
+		{"trigger maintenance --code reboot", `trigger maintenance: code is "reboot": want one of instance-reboot, system-reboot, ` +
+			`system-maintenance, instance-retirement, instance-stop`},
+		{"withdraw", `withdraw: what? See "nth-imds help withdraw"`},
+		{"withdraw flood", `withdraw: "flood" is nothing that is announced: want spot, rebalance, maintenance, lifecycle or all`},
+		{"withdraw maintenance --id x", `withdraw maintenance: no maintenance event "x" is scheduled`},
+		{"fault", `fault: KIND is missing, see "nth-imds help fault"`},
+		{"fault 200", `fault: "200" is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599`},
+		{"fault refuse", `fault: refuse also closes the port to whoever would lift it: say for how long, such as for 12s`},
+		{"lift me", `lift: "me" is one word too many, see "nth-imds help lift"`},
+	} {
+		status, stdout, stderr := call(t, []string{"NTH_IMDS=" + s.url}, strings.Fields(test.args)...)
+		if status != 64 || stdout != "" || stderr != "nth-imds: "+test.want+"\n" {
+			t.Errorf("%q: status %d, stdout %q, stderr %q; want 64 and %q", test.args, status, stdout, stderr, test.want)
+		}
+	}
+}
+
+func TestWithoutASimulatorTheErrorSaysHowToGetOne(t *testing.T) {
+	gone := serve(t)
+	gone.stop(t, syscall.SIGTERM)
+	status, _, stderr := call(t, nil, "trigger", "spot", "--server", gone.url)
+	if status != 1 || !strings.Contains(stderr, "no simulator answers at "+gone.url) || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+}
+
+func TestAPortInUseIsAnError(t *testing.T) {
+	s := serve(t)
+	status, _, stderr := call(t, nil, "--listen", strings.TrimPrefix(s.url, "http://"))
+	if status != 1 || !strings.Contains(stderr, "address already in use") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+}
+
+func TestHelpIsThereForEveryCommand(t *testing.T) {
+	_, overview, _ := call(t, nil, "--help")
+	for _, name := range []string{"serve", "trigger", "withdraw", "fault", "lift", "expire-tokens", "show"} {
+		status, text, _ := call(t, nil, "help", name)
+		if status != 0 || !strings.HasPrefix(text, "Usage: nth-imds ") || !strings.Contains(overview, "  "+name+" ") {
+			t.Errorf("help %s: status %d, %q", name, status, text)
+		}
+		if status, again, _ := call(t, nil, name, "--help"); status != 0 || again != text {
+			t.Errorf("%s --help: status %d, %q, want the same as help %s", name, status, again, name)
+		}
+	}
+}

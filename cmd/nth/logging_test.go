@@ -1,0 +1,125 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	nth "github.com/nth-project/nth/cmd/nth"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+var noon = time.Date(2026, 1, 31, 12, 0, 0, 250e6, time.UTC)
+
+// cordoned is what nth might write, with every sort of field.
+func cordoned(logger *logrus.Logger) *logrus.Entry {
+	return logger.WithTime(noon).WithFields(logrus.Fields{
+		systemd.FieldMessageID: systemd.Cordoned,
+		systemd.FieldNode:      "ip-10-0-0-1",
+		"why":                  "spot interruption",
+	})
+}
+
+func TestLinesForPeopleAreAlignedAndWithoutColoursAwayFromATerminal(t *testing.T) {
+	var out bytes.Buffer
+	logger := nth.NewLogger(config.Log{Level: "debug", Format: "auto"}, &out)
+	cordoned(logger).Info("cordoned the node")
+	logger.WithTime(noon).Warning("two\n")
+	logger.WithTime(noon).Debug("three")
+	want := `2026-01-31 12:00:00.250  info     cordoned the node  node=ip-10-0-0-1 why="spot interruption"
+2026-01-31 12:00:00.250  warning  two
+2026-01-31 12:00:00.250  debug    three
+`
+	if out.String() != want {
+		t.Errorf("got\n%s", &out)
+	}
+}
+
+func TestATerminalGetsColours(t *testing.T) {
+	var out bytes.Buffer
+	logger := logrus.New()
+	logger.SetOutput(&out)
+	logger.SetFormatter(nth.ColourfulLines())
+	cordoned(logger).Error("refused")
+	want := "12:00:00.250  \x1b[31merror  \x1b[0m  refused  \x1b[2mnode=\x1b[0mip-10-0-0-1 \x1b[2mwhy=\x1b[0m\"spot interruption\"\n"
+	if out.String() != want {
+		t.Errorf("got  %q\nwant %q", out.String(), want)
+	}
+}
+
+func TestLevelHidesWhatMattersLess(t *testing.T) {
+	var out bytes.Buffer
+	logger := nth.NewLogger(config.Log{Level: "warning", Format: "text"}, &out)
+	logger.Info("hidden")
+	logger.WithTime(noon).Warning("shown")
+	if want := "2026-01-31 12:00:00.250  warning  shown\n"; out.String() != want {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestJSONHasTheFieldsUnderTheNamesOfTheJournal(t *testing.T) {
+	var out bytes.Buffer
+	logger := nth.NewLogger(config.Log{Level: "info", Format: "json"}, &out)
+	cordoned(logger).Info("cordoned the node")
+	var got map[string]string
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"msg": "cordoned the node", "level": "info", "time": "2026-01-31T12:00:00.25Z",
+		"NTH_NODE": "ip-10-0-0-1", "MESSAGE_ID": systemd.Cordoned, "why": "spot interruption",
+	} {
+		if got[name] != want {
+			t.Errorf("%s = %q, want %q", name, got[name], want)
+		}
+	}
+}
+
+func TestAnyOtherErrorSaysWhoSpeaks(t *testing.T) {
+	var out bytes.Buffer
+	nth.Complain(&out, errors.New("opening the record: no space"))
+	if out.String() != "nth: opening the record: no space\n" {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestOnTheJournalsStreamEveryFaultHasItsPriority(t *testing.T) {
+	if _, err := os.Stat("/run/systemd/journal/socket"); err == nil {
+		t.Skip("this machine has a journal, which would take the entries")
+	}
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stderr.Close() }()
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(int(stderr.Fd()), &stat); err != nil {
+		t.Fatal(err)
+	}
+	program := exec.CommandContext(t.Context(), os.Args[0], "run", "--config", "testdata/wrong.toml")
+	program.Env = append(os.Environ(), asProgram+"=nth", fmt.Sprintf("JOURNAL_STREAM=%d:%d", stat.Dev, stat.Ino))
+	program.Stderr = stderr
+	_ = program.Run()
+	if code := program.ProcessState.ExitCode(); code != 78 {
+		t.Errorf("ended with %v", program.ProcessState)
+	}
+	got, err := os.ReadFile(stderr.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(got)), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "<3>testdata/wrong.toml: events.") || !strings.HasPrefix(lines[1], "<3>testdata/wrong.toml: imds.") {
+		t.Errorf("got\n%s", got)
+	}
+}
