@@ -1,0 +1,36 @@
+package daemon
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// Record returns what the daemon remembers on disk, the event that was seen first at the front. It only reads, so that
+// it is safe beside a daemon that runs. A daemon that has met no event yet remembers nothing.
+func (m *Machine) Record(t lab.TB) []record.Entry {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.StateDirectory(), "record.json"))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatalf("reading the daemon's record: %v", err)
+	}
+	var content struct{ Entries []record.Entry }
+	if err := json.Unmarshal(text, &content); err != nil {
+		t.Fatalf("reading the daemon's record: %v\n%s", err, text)
+	}
+	return content.Entries
+}
+
+// Forget removes everything that the daemon remembers. Stop the daemon before.
+func (m *Machine) Forget(t lab.TB) {
+	t.Helper()
+	if err := os.RemoveAll(m.StateDirectory()); err != nil {
+		t.Fatalf("removing the daemon's record: %v", err)
+	}
+}

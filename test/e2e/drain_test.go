@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// populate puts one of everything on the node beside the Deployment "regular". It returns how many pods a drain has to
+// evict, and the names of those that it has to leave alone begin with "stays".
+func (s *stage) populate(t *testing.T) (evictable int) {
+	t.Helper()
+	s.node.AddDaemonSet(t, "stays-everywhere")
+	s.node.AddMirrorPod(t, "stays-static")
+	s.node.AddPods(t, "bare", 2)
+	s.node.AddFinishedPod(t, "succeeded", corev1.PodSucceeded)
+	s.node.AddFinishedPod(t, "failed", corev1.PodFailed)
+	s.node.AddStatefulSet(t, "store", 2)
+	s.node.AddPods(t, "slow", 2, lab.Grace(3*time.Second), lab.GoesAtGrace())
+	s.node.AddDeployment(t, "web", 3, lab.MinAvailable(2))
+	s.node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
+	return len(s.node.Pods(t)) - 2
+}
+
+func TestAMixedNodeIsDrainedAsDesigned(t *testing.T) {
+	s := prepare(t, "")
+	cp := lab.Shared(t)
+	evictable := s.populate(t)
+	spare := s.node.AddSpare(t) // takes what is evicted, and so lets the budget of web yield
+	web, db := guardPods(t, cp, s.node.Namespace, "web"), guardPods(t, cp, s.node.Namespace, "db")
+	s.start(t)
+	s.nth.WaitStatus(t, "watching")
+
+	s.imds.SetSpot("terminate", twoMinutes())
+	held := s.nth.WaitSays(t, "disruption budget db holds "+s.node.Namespace+"/db-")
+	if held.Fields["MESSAGE_ID"] != systemd.PodHeld || !strings.HasPrefix(held.Fields[systemd.FieldPod], s.node.Namespace+"/db-") {
+		t.Errorf("the budget is told with the fields %v", held.Fields)
+	}
+	s.waitLeft(t, "db", "stays-everywhere", "stays-static")
+	s.nth.WaitStatus(t, "draining node "+s.node.Name+" for spot-interruption: ")
+	s.nth.WaitStatus(t, "held by PDB db")
+	scale(t, cp, s.node.Namespace, "db", 2) // the second one runs on the spare, and the first may go
+	s.waitDrained(t)
+	s.nth.WaitStatus(t, "node "+s.node.Name+" is drained for spot-interruption")
+	s.nth.Stop(t)
+
+	web.mustHaveServed(t, 2, spare, 3)
+	db.mustHaveServed(t, 1, spare, 1)
+	s.waitLeft(t, "stays-everywhere", "stays-static")
+	s.mustKeep(t, "stays-", 2)
+	s.mustOwnTheCordon(t)
+	s.mustRememberDrained(t, evictable)
+}
+
+// waitLeft waits until just the workloads with these names have pods on the node.
+func (s *stage) waitLeft(t *testing.T, apps ...string) {
+	t.Helper()
+	s.node.WaitForPods(t, "only the pods of "+strings.Join(apps, ", ")+" are left", func(pods []*corev1.Pod) bool {
+		for _, pod := range pods {
+			if !slices.Contains(apps, pod.Labels["app"]) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// mustKeep fails the test unless so many pods whose names begin so were there before, and stay.
+func (s *stage) mustKeep(t *testing.T, prefix string, count int) {
+	t.Helper()
+	kept := 0
+	for _, pod := range s.node.Pods(t) {
+		if strings.HasPrefix(pod.Name, prefix) && slices.Contains(s.before, pod.UID) && pod.DeletionTimestamp == nil {
+			kept++
+		}
+	}
+	if kept != count {
+		t.Errorf("%d pods whose names begin with %q have been there all along, want %d", kept, prefix, count)
+	}
+}
+
+// mustOwnTheCordon fails the test unless the node is cordoned and bears nth's claim for the spot interruption.
+func (s *stage) mustOwnTheCordon(t *testing.T) {
+	t.Helper()
+	s.mustBeCordoned(t)
+	got, ok := s.claim(t)
+	if !ok {
+		t.Fatalf("the node has no annotation %s", claimKey)
+	}
+	remembered := s.remembered(t, event.SpotInterruption)
+	want := claim{Event: remembered.Event.ID, Kind: "spot-interruption", BootID: s.machine.BootID(), Since: got.Since}
+	if got != want {
+		t.Errorf("the annotation says %+v, want %+v", got, want)
+	}
+	if written := byNTH(s.node.Object(t)); !strings.Contains(written, claimKey) || !strings.Contains(written, "f:unschedulable") {
+		t.Errorf("the API server tells that nth has written %s; want the annotation and the cordon", written)
+	}
+	if got.Since.Before(remembered.FirstSeen.Add(-time.Second)) {
+		t.Errorf("the annotation says that the cordon is there since %s, before the notice was seen at %s", got.Since, remembered.FirstSeen)
+	}
+}
+
+// mustRememberDrained fails the test unless the record on disk tells of a drain that evicted so many pods.
+func (s *stage) mustRememberDrained(t *testing.T, evicted int) {
+	t.Helper()
+	e := s.remembered(t, event.SpotInterruption)
+	if e.Phase != record.Drained || !e.Cordon || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
+		t.Errorf("nth remembers %+v, want a drain that ended well, in this boot", e)
+	}
+	if e.Result == nil {
+		t.Fatalf("nth remembers no result")
+	}
+	if r := *e.Result; r.Evicted != evicted || r.Deleted != 0 || r.Skipped != 2 || len(r.Left) != 0 || len(r.HeldBy) != 0 {
+		t.Errorf("nth remembers the result %+v; want %d evicted, 0 deleted, 2 skipped and none left", r, evicted)
+	}
+}
+
+// With nobody to take the pods of the Deployment, its budget never yields. EC2 takes the machine all the same.
+func TestABudgetThatNeverYieldsGivesWayBeforeTheDeadline(t *testing.T) {
+	s := prepare(t, "")
+	s.node.AddDeployment(t, "web", 2, lab.MinAvailable(2), lab.Grace(12*time.Second))
+	s.start(t)
+	s.nth.WaitStatus(t, "watching")
+
+	s.imds.SetSpot("terminate", time.Now().Add(20*time.Second))
+	s.nth.WaitSays(t, "disruption budget web holds ")
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	s.mustSayNothingOf(t, systemd.DrainIncomplete) // as it would if the deadline had come first
+
+	for _, e := range s.nth.Logged(systemd.PodDeleted) {
+		if !strings.HasPrefix(e.Fields[systemd.FieldPod], s.node.Namespace+"/web-") {
+			t.Errorf("nth deleted %s, which no budget held", e.Fields[systemd.FieldPod])
+		}
+	}
+	e := s.remembered(t, event.SpotInterruption)
+	if e.Phase != record.Drained || e.Result == nil || e.Result.Deleted != 2 || e.Result.Evicted != 1 {
+		t.Errorf("nth remembers %s with %+v, want it drained with 2 pods deleted and 1 evicted", e.Phase, e.Result)
+	}
+}
+
+// A reboot that EC2 has planned is no reason to break a budget: the drain ends with the pods in place.
+func TestABudgetThatNeverYieldsOutlastsAReboot(t *testing.T) {
+	s := prepare(t, "")
+	s.node.AddDeployment(t, "web", 2, lab.MinAvailable(2), lab.Grace(time.Second))
+	s.start(t)
+	s.nth.WaitStatus(t, "watching")
+
+	s.imds.AddMaintenance(reboot(6 * time.Second))
+	told := s.nth.WaitLog(t, systemd.DrainIncomplete).Message
+	s.nth.Stop(t)
+
+	if !strings.Contains(told, "1 pods evicted, 0 deleted, left: ") || strings.Count(told, "(held by web)") != 2 {
+		t.Errorf("nth says %q; want 1 pod evicted and 2 left that the budget web holds", told)
+	}
+	if e := s.remembered(t, event.ScheduledMaintenance); e.Phase == record.Drained || e.Result == nil || len(e.Result.Left) != 2 {
+		t.Errorf("nth remembers %s with %+v, want 2 pods left", e.Phase, e.Result)
+	}
+	s.mustBeCordoned(t)
+	s.mustKeep(t, "web-", 2)
+}

@@ -1,0 +1,45 @@
+// Package e2e judges nth as a process, against a real control plane and a faithful metadata service.
+//
+// All tests share one control plane; each has a node, a metadata service and a daemon of its own, and they run side by
+// side. What must not happen is judged after something that comes later has happened: the daemon has looked at the
+// metadata service several times more, and has then been stopped, so that nothing is still on its way.
+package e2e
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// sideBySide is how many tests run at once. They wait far more than they work, so it does not depend on the number of
+// processors.
+const sideBySide = "8"
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", sideBySide) // -parallel, which is parsed later, overrides it
+	os.Exit(lab.Main(m))
+}
+
+// With the settings that everybody starts with.
+func TestASpotInterruptionDrainsTheNode(t *testing.T) {
+	t.Parallel()
+	node := lab.Shared(t).AddNode(t)
+	imds := imdstest.NewServer()
+	t.Cleanup(imds.Close)
+	node.AddDaemonSet(t, "agent")
+	node.AddDeployment(t, "web", 3)
+	nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL}).Start(t)
+	nth.WaitStatus(t, "watching; nothing is announced for node "+node.Name)
+
+	imds.SetSpot("terminate", twoMinutes())
+
+	node.WaitCordoned(t)
+	node.WaitEmpty(t)
+	nth.WaitLog(t, systemd.Drained)
+	nth.Stop(t)
+}

@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// The tests in this file are the container-based handler's own end-to-end tests for the metadata service, with their
+// numbers. "Evicted" means there that the Deployment's only pod has no node any more, and "kept" that it is where it was.
+//
+// That handler can taint the node, which a kubelet's credential is not allowed to. nth has no such setting. What the
+// tests ask of taints is left out; that no pod comes back is asked for instead, and the cordon sees to it.
+
+// Settings of single tests.
+const (
+	dryRun           = "dry_run = true\n"
+	rebalanceCordons = "[events.rebalance-recommendation]\naction = \"cordon\"\n"
+	rebalanceDrains  = "[events.rebalance-recommendation]\naction = \"drain\"\n"
+	spotIgnored      = "[events.spot-interruption]\naction = \"ignore\"\n"
+	spotCordons      = "[events.spot-interruption]\naction = \"cordon\"\n"
+)
+
+// reboot is a reboot that EC2 has planned.
+func reboot(in time.Duration) imdstest.MaintenanceEvent {
+	return imdstest.MaintenanceEvent{
+		EventId: "instance-event-0d59937288b749b32", Code: "system-reboot",
+		NotBefore: time.Now().Add(in), NotAfter: time.Now().Add(in + 2*time.Hour),
+	}
+}
+
+func TestPeer01SpotInterruptionCordonsAndEvicts(t *testing.T) {
+	s := play(t, "")
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	if pods := s.node.Pods(t); len(pods) != 0 {
+		t.Errorf("pod %s is on the node, want none to have come back", pods[0].Name)
+	}
+}
+
+func TestPeer02SpotInterruptionAsADryRunTouchesNothing(t *testing.T) {
+	s := play(t, dryRun)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.mustOnlyTalk(t)
+}
+
+// mustOnlyTalk waits until nth says what it would have done, and sees to it that it did not.
+func (s *stage) mustOnlyTalk(t *testing.T) {
+	t.Helper()
+	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pods")
+	s.nth.WaitStatus(t, "(dry run)")
+	s.stopAfterLooks(t)
+	s.mustBeUntouched(t)
+	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
+		t.Errorf("nth said %d times what it would have done, want once", n)
+	}
+}
+
+// The original asks for Kubernetes Events about the interruption, the cordon and the drain, each with the instance's
+// description. Here they are told to the journal, each with its event, kind and node. That they are told to the cluster
+// too is judged with the feature that does it.
+func TestPeer03SpotInterruptionIsTold(t *testing.T) {
+	s := play(t, "")
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.nth.Stop(t)
+
+	id := s.remembered(t, event.SpotInterruption).Event.ID
+	for name, message := range map[string]string{
+		"EventSeen": systemd.EventSeen, "DrainStarted": systemd.DrainStarted, "Cordoned": systemd.Cordoned,
+		"PodEvicted": systemd.PodEvicted, "PodGone": systemd.PodGone, "Drained": systemd.Drained,
+	} {
+		told := s.nth.Logged(message)
+		if len(told) == 0 {
+			t.Errorf("nth does not say %s", name)
+			continue
+		}
+		for field, want := range map[string]string{
+			systemd.FieldEventID: id, systemd.FieldEventKind: "spot-interruption", systemd.FieldNode: s.node.Name,
+		} {
+			if got := told[0].Fields[field]; got != want {
+				t.Errorf("%s has %s=%q, want %q", name, field, got, want)
+			}
+		}
+	}
+}
+
+// The original runs the handler in the pod network, from where it must find a metadata service that has another address
+// and a name. nth is a program of the host and has no such mode; what remains is a service that is found by name.
+func TestPeer04SpotInterruptionFromAServiceThatHasAName(t *testing.T) {
+	s := prepare(t, "")
+	s.options.IMDS = strings.Replace(s.imds.URL, "127.0.0.1", "localhost", 1)
+	s.machine.Configure(t, s.options)
+	s.start(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+}
+
+// The metadata service of these tests never answers without a session token, so every one of them judges this. This one
+// adds that nth does not try, and the announcements of all other documents, as in the original.
+func TestPeer05SessionTokensOnly(t *testing.T) {
+	s := play(t, rebalanceDrains)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.imds.SetRebalance(time.Now())
+	s.imds.AddMaintenance(reboot(5 * time.Minute))
+	s.imds.SetLifecycleState("Terminated")
+	s.waitDrained(t)
+	s.stopAfterLooks(t)
+
+	requests := s.imds.Requests()
+	if requests.Tokens == 0 {
+		t.Errorf("nth asked for no session token")
+	}
+	if refused := requests.ByStatus[401]; refused != 0 {
+		t.Errorf("nth asked %d times without a good session token, want never", refused)
+	}
+}
+
+func TestPeer06CordonOnlyKeepsThePod(t *testing.T) {
+	s := play(t, spotCordons)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.node.WaitCordoned(t)
+	s.nth.WaitLog(t, systemd.Cordoned)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	s.mustKeepPods(t)
+	if phase := s.remembered(t, event.SpotInterruption).Phase; phase != record.Cordoned {
+		t.Errorf("nth remembers the node as %s, want %s", phase, record.Cordoned)
+	}
+}
+
+func TestPeer07RebalanceRecommendationCordonsAndTheNoticeDrains(t *testing.T) {
+	s := play(t, rebalanceCordons)
+	s.imds.SetRebalance(time.Now())
+	s.node.WaitCordoned(t)
+	s.nth.WaitLog(t, systemd.Cordoned)
+	s.looks(t, rebalanceDocument, 4)
+	s.mustKeepPods(t)
+
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+}
+
+func TestPeer08RebalanceRecommendationDrains(t *testing.T) {
+	s := play(t, rebalanceDrains+spotIgnored)
+	s.imds.SetRebalance(time.Now())
+	s.waitDrained(t)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	if n := s.imds.Requests().ByPath[spotDocument]; n != 0 {
+		t.Errorf("nth looked %d times for the spot notices that it is to ignore", n)
+	}
+}
+
+func TestPeer09RebalanceRecommendationAsADryRunTouchesNothing(t *testing.T) {
+	s := play(t, dryRun+rebalanceDrains)
+	s.imds.SetRebalance(time.Now())
+	s.mustOnlyTalk(t)
+}
+
+// The original drains as soon as a reboot is announced, however far ahead it is. nth waits until it is near.
+func TestPeer10MaintenanceDrainsWhenItIsNear(t *testing.T) {
+	s := play(t, "")
+	s.imds.AddMaintenance(reboot(24 * time.Hour))
+	s.nth.WaitLog(t, systemd.EventSeen)
+	s.looks(t, maintenanceDocument, 4)
+	s.mustBeUntouched(t)
+
+	s.imds.AddMaintenance(reboot(5 * time.Minute))
+	s.waitDrained(t)
+}
+
+func TestPeer11MaintenanceAsADryRunTouchesNothing(t *testing.T) {
+	s := play(t, dryRun)
+	s.imds.AddMaintenance(reboot(5 * time.Minute))
+	s.mustOnlyTalk(t)
+}
+
+// That the announcement is missing is not what undoes the drain here: nth waits an hour before it believes that.
+func TestPeer12MaintenanceThatIsCanceledIsUndone(t *testing.T) {
+	t.Parallel()
+	for name, cancel := range map[string]func(*imdstest.Server, imdstest.MaintenanceEvent){
+		// As the original's metadata service does it.
+		"where it was announced": func(imds *imdstest.Server, ev imdstest.MaintenanceEvent) {
+			ev.State = "canceled"
+			imds.SetMaintenance(ev)
+		},
+		// As EC2 documents it.
+		"in the history": func(imds *imdstest.Server, ev imdstest.MaintenanceEvent) {
+			imds.WithdrawMaintenance(ev.EventId, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := play(t, "")
+			ev := s.imds.AddMaintenance(reboot(5 * time.Minute))
+			s.waitDrained(t)
+
+			cancel(s.imds, ev)
+			s.waitPodsBack(t)
+			s.nth.WaitLog(t, systemd.Uncordoned)
+			s.stopAfterLooks(t)
+			if claim, ok := s.claim(t); ok {
+				t.Errorf("the node still bears %+v", claim)
+			}
+			if e := s.remembered(t, event.ScheduledMaintenance); e.Phase != record.Closed || e.Ending != record.Canceled {
+				t.Errorf("nth remembers the event as %s, %q; want %s, %q", e.Phase, e.Ending, record.Closed, record.Canceled)
+			}
+		})
+	}
+}
+
+// As in the original, there is no metadata service any more when the machine is back.
+func TestPeer13MaintenanceIsUndoneAfterTheReboot(t *testing.T) {
+	s := play(t, "")
+	s.imds.AddMaintenance(reboot(5 * time.Minute))
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	s.mustBeCordoned(t)
+
+	s.machine.Reboot(t)
+	s.imds.Close()
+	s.start(t)
+	s.waitPodsBack(t)
+	s.nth.WaitLog(t, systemd.Uncordoned)
+	s.nth.Stop(t)
+	s.mustSayNothingOf(t, systemd.DrainStarted)
+}
+
+func TestPeer14AutoScalingTerminationDrains(t *testing.T) {
+	s := play(t, "")
+	s.imds.SetLifecycleState("InService")
+	s.looks(t, lifecycleDocument, 4)
+	s.mustBeUntouched(t)
+
+	s.imds.SetLifecycleState("Terminated")
+	s.waitDrained(t)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
+		t.Errorf("the node was drained %d times for one termination", n)
+	}
+}

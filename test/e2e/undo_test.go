@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// withdrawnSoon takes a notice that is missing for a second as withdrawn.
+const withdrawnSoon = "[events.spot-interruption]\nwithdrawn_after = \"1s\"\n"
+
+// withdrawSpot takes the notice back, and waits until nth is through with it.
+func (s *stage) withdrawSpot(t *testing.T) {
+	t.Helper()
+	s.imds.ClearSpot()
+	s.nth.WaitStatus(t, "watching; nothing is announced for node "+s.node.Name)
+}
+
+// mustBeClosed fails the test unless nth remembers the spot interruption as over, for that reason.
+func (s *stage) mustBeClosed(t *testing.T, kind event.Kind, ending record.Ending) {
+	t.Helper()
+	if e := s.remembered(t, kind); e.Phase != record.Closed || e.Ending != ending || e.Cordon {
+		t.Errorf("nth remembers the event as %s, %q, with a cordon: %t; want %s, %q, without", e.Phase, e.Ending, e.Cordon, record.Closed, ending)
+	}
+}
+
+func TestAWithdrawnNoticeIsUndone(t *testing.T) {
+	s := play(t, withdrawnSoon)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+
+	s.withdrawSpot(t)
+	s.waitPodsBack(t)
+	s.stopAfterLooks(t)
+	if c, ok := s.claim(t); ok {
+		t.Errorf("the node still bears %+v", c)
+	}
+	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+}
+
+func TestANoticeThatIsMissingForAMomentIsNotUndone(t *testing.T) {
+	s := play(t, "[events.spot-interruption]\nwithdrawn_after = \"1h\"\n")
+	at := twoMinutes()
+	s.imds.SetSpot("terminate", at)
+	s.waitDrained(t)
+	s.imds.ClearSpot()
+	s.nth.WaitSays(t, "no longer announced; waiting to be sure")
+	s.imds.SetSpot("terminate", at)
+	s.stopAfterLooks(t)
+
+	s.mustBeCordoned(t)
+	s.mustSayNothingOf(t, systemd.Uncordoned)
+	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
+		t.Errorf("the node was drained %d times for one notice", n)
+	}
+}
+
+func TestANoticeThatIsWithdrawnInMidDrainSavesThePodsThatAreLeft(t *testing.T) {
+	s := prepare(t, withdrawnSoon)
+	s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
+	s.start(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitSays(t, "disruption budget web holds ")
+	s.waitLeft(t, "web")
+
+	s.withdrawSpot(t)
+	s.waitPodsBack(t)
+	s.stopAfterLooks(t)
+	s.mustSayNothingOf(t, systemd.Drained, systemd.DrainIncomplete)
+	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+	s.mustKeep(t, "web-", 1)
+}
+
+func TestARebalanceCordonHasATimeToLive(t *testing.T) {
+	s := play(t, rebalanceCordons+"cordon_for = \"1s\"\n")
+	s.imds.SetRebalance(time.Now())
+	s.nth.WaitLog(t, systemd.Cordoned)
+	s.nth.WaitLog(t, systemd.Uncordoned)
+	s.node.WaitUncordoned(t)
+	s.stopAfterLooks(t)
+	if n := len(s.nth.Logged(systemd.Cordoned)); n != 1 {
+		t.Errorf("the node was cordoned %d times for one recommendation", n)
+	}
+	if s.node.Object(t).Spec.Unschedulable {
+		t.Errorf("the node is cordoned again, for the same recommendation")
+	}
+	s.mustKeepPods(t)
+	s.mustBeClosed(t, event.RebalanceRecommendation, record.Expired)
+}
+
+func TestACordonByAnAdministratorIsRespectedAndNeverLifted(t *testing.T) {
+	s := play(t, withdrawnSoon)
+	s.node.Cordon(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.node.WaitEmpty(t)
+	s.nth.WaitLog(t, systemd.CordonForeign)
+	s.nth.WaitLog(t, systemd.Drained)
+	if c, ok := s.claim(t); ok {
+		t.Errorf("nth claims the administrator's cordon: %+v", c)
+	}
+
+	s.withdrawSpot(t)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	s.mustSayNothingOf(t, systemd.Uncordoned)
+	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+}
+
+func TestAnAdministratorWhoUncordonsIsNotFought(t *testing.T) {
+	s := play(t, withdrawnSoon)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+
+	s.node.Uncordon(t)
+	s.waitPodsBack(t)
+	s.before = s.podIDs(t)
+	s.looks(t, spotDocument, 4)
+	s.withdrawSpot(t)
+	s.stopAfterLooks(t)
+
+	s.mustKeepPods(t)
+	if s.node.Object(t).Spec.Unschedulable {
+		t.Errorf("nth has cordoned the node again")
+	}
+	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
+		t.Errorf("the node was drained %d times for one notice", n)
+	}
+	if c, ok := s.claim(t); ok {
+		t.Errorf("the node still bears %+v, after all is over", c)
+	}
+}
+
+func TestOneCordonServesTwoEventsUntilBothAreOver(t *testing.T) {
+	s := play(t, withdrawnSoon)
+	ev := s.imds.AddMaintenance(reboot(5 * time.Minute))
+	s.waitDrained(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitStatus(t, "is drained for spot-interruption")
+
+	s.imds.WithdrawMaintenance(ev.EventId, false)
+	s.nth.WaitSays(t, "scheduled-maintenance: canceled; nothing is left to undo")
+	s.looks(t, maintenanceDocument, 4)
+	s.mustBeCordoned(t)
+	s.mustSayNothingOf(t, systemd.Uncordoned)
+
+	s.withdrawSpot(t)
+	s.waitPodsBack(t)
+}
+
+// Whatever is announced, and whatever was done, a new process of nth changes nothing by itself.
+func TestARestartChangesNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("of a node for which nothing is announced", func(t *testing.T) {
+		s := play(t, "")
+		s.nth.Stop(t)
+		s.start(t)
+		s.nth.WaitStatus(t, "watching; nothing is announced")
+		s.stopAfterLooks(t)
+		s.mustBeUntouched(t)
+	})
+	t.Run("of a node that an administrator has cordoned", func(t *testing.T) {
+		s := play(t, "")
+		s.nth.Stop(t)
+		s.node.Cordon(t)
+		s.start(t)
+		s.nth.WaitStatus(t, "watching; nothing is announced")
+		s.stopAfterLooks(t)
+		s.mustBeCordoned(t)
+		s.mustKeepPods(t)
+	})
+	for name, end := range map[string]func(*daemon.Daemon, *testing.T){
+		"stopped": func(d *daemon.Daemon, t *testing.T) { d.Stop(t) },
+		"killed":  func(d *daemon.Daemon, _ *testing.T) { d.Kill() },
+	} {
+		t.Run("of a drained node, by an nth that was "+name, func(t *testing.T) {
+			s := play(t, "")
+			s.imds.SetSpot("terminate", twoMinutes())
+			s.waitDrained(t)
+			end(s.nth, t)
+
+			s.node.AddPod(t, "late") // somebody may want it there
+			s.start(t)
+			s.nth.WaitStatus(t, "is drained for spot-interruption")
+			s.stopAfterLooks(t)
+			s.mustBeCordoned(t)
+			s.mustKeepPods(t)
+			s.mustSayNothingOf(t, systemd.DrainStarted, systemd.Cordoned, systemd.Uncordoned, systemd.PodEvicted)
+		})
+	}
+}
+
+func TestARestartInMidDrainGoesOnWithIt(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*daemon.Daemon, *testing.T){
+		"stopped": func(d *daemon.Daemon, t *testing.T) { d.Stop(t) },
+		"killed":  func(d *daemon.Daemon, _ *testing.T) { d.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := prepare(t, "")
+			s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
+			s.node.AddSpare(t)
+			s.start(t)
+			s.imds.SetSpot("terminate", twoMinutes())
+			s.nth.WaitSays(t, "disruption budget web holds ")
+			s.waitLeft(t, "web")
+			end(s.nth, t)
+			s.mustBeCordoned(t)
+			if phase := s.remembered(t, event.SpotInterruption).Phase; phase != record.Draining {
+				t.Errorf("nth remembers the node as %s, want %s", phase, record.Draining)
+			}
+
+			s.start(t)
+			s.nth.WaitSays(t, "disruption budget web holds ")
+			scale(t, lab.Shared(t), s.node.Namespace, "web", 2)
+			s.waitDrained(t)
+			s.nth.Stop(t)
+			s.mustSayNothingOf(t, systemd.CordonForeign) // it is still its own
+			if c, ok := s.claim(t); !ok || c.Event != s.remembered(t, event.SpotInterruption).Event.ID {
+				t.Errorf("the node bears the claim %+v, %t", c, ok)
+			}
+		})
+	}
+}
+
+func TestALostRecordIsFoundAgainOnTheNode(t *testing.T) {
+	s := play(t, withdrawnSoon)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.nth.Stop(t)
+
+	s.machine.Forget(t)
+	s.imds.ClearSpot()
+	s.start(t)
+	s.nth.WaitSays(t, "taking it over")
+	s.waitPodsBack(t)
+	s.nth.WaitLog(t, systemd.Uncordoned)
+}

@@ -1,0 +1,233 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+)
+
+// startLimit bounds the start of a control plane: about five seconds on an
+// idle machine, several times that on a busy one.
+const startLimit = 90 * time.Second
+
+// pollEvery is the pause between two questions where nothing can be watched.
+const pollEvery = 25 * time.Millisecond
+
+// A ControlPlane is a running etcd, API server, controller manager, scheduler
+// and kwok.
+type ControlPlane struct {
+	// Dir holds data, logs, certificates and kubeconfigs.
+	Dir string
+	// Server is the API server's URL.
+	Server string
+	// Kubeconfig is the administrator's kubeconfig, for kubectl.
+	Kubeconfig string
+	// Admin is the administrator's client, with no limit on its own rate.
+	Admin kubernetes.Interface
+
+	authority     *authority
+	etcdPort      port
+	etcdPeerPort  port
+	apiserverPort port
+	processes     []*process
+	apiserver     *process
+	health        context.Context         // ends when a component ends by itself
+	crashed       context.CancelCauseFunc // with what it said last
+	nodes, users  atomic.Int32            // how many were named so far
+	shared        bool                    // outlives the test that uses it
+	kept          atomic.Bool             // Dir stays for a person to read
+}
+
+// Start starts a control plane with its files in dir, or in a new temporary
+// directory if dir is empty. ctx bounds the start only: the control plane runs
+// until Stop, or until the calling process ends.
+func Start(ctx context.Context, dir string) (*ControlPlane, error) {
+	if err := checkBuilt(); err != nil {
+		return nil, fmt.Errorf("starting a control plane: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "nth-lab-"); err != nil {
+			return nil, fmt.Errorf("starting a control plane: %w", err)
+		}
+	}
+	cp := &ControlPlane{Dir: dir}
+	cp.health, cp.crashed = context.WithCancelCause(context.WithoutCancel(ctx))
+	if err := cp.start(ctx); err != nil {
+		cp.kept.Store(true)
+		return nil, errors.Join(fmt.Errorf("starting a control plane in %q: %w", dir, err), cp.Stop())
+	}
+	return cp, nil
+}
+
+func (cp *ControlPlane) start(ctx context.Context) error {
+	if err := cp.prepare(); err != nil {
+		return err
+	}
+	if err := cp.run(etcd); err != nil {
+		return err
+	}
+	if err := cp.startAPIServer(ctx); err != nil {
+		return err
+	}
+	for _, c := range followers {
+		if err := cp.run(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes everything that the components need before they start.
+func (cp *ControlPlane) prepare() (err error) {
+	for _, p := range []*port{&cp.etcdPort, &cp.etcdPeerPort, &cp.apiserverPort} {
+		if *p, err = reservePort(); err != nil {
+			return err
+		}
+	}
+	cp.Server = cp.apiserverPort.url("https")
+	if cp.authority, err = newAuthority(); err != nil {
+		return err
+	}
+	serving, err := cp.authority.server()
+	if err != nil {
+		return err
+	}
+	serviceAccountKey, err := newServiceAccountKey()
+	if err != nil {
+		return err
+	}
+	admin, err := cp.credential("admin", "lab-admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	cp.Admin, cp.Kubeconfig = admin.Client, admin.Kubeconfig
+	return errors.Join(
+		writeFile(cp.path("ca.pem"), cp.authority.pem),
+		writeFile(cp.path("serving.pem"), serving),
+		writeFile(cp.path("service-account.pem"), serviceAccountKey),
+		writeFile(cp.path("scheduler.yaml"), schedulerConfig(cp.Kubeconfig)),
+		writeFile(cp.path("kwok.yaml"), kwokConfig),
+	)
+}
+
+func (cp *ControlPlane) path(file string) string { return filepath.Join(cp.Dir, file) }
+
+// run starts a component.
+func (cp *ControlPlane) run(c component) error {
+	p, err := c.start(cp)
+	if err != nil {
+		return err
+	}
+	cp.processes = append(cp.processes, p)
+	return nil
+}
+
+// startAPIServer starts the API server and waits until it says that it is
+// ready, which includes that the built-in roles are in place.
+func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
+	p, err := apiserver.start(cp)
+	if err != nil {
+		return err
+	}
+	cp.apiserver = p
+	return cp.awaitReady(ctx)
+}
+
+func (cp *ControlPlane) awaitReady(ctx context.Context) error {
+	for {
+		err := cp.Admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+		if crashed := cp.Crashed(); crashed != nil {
+			return crashed
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the API server: %w; the end of %s:\n%s",
+				err, cp.apiserver.log, tail(cp.apiserver.log, tailLines))
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// Crashed returns an error with the end of its log if a component has ended by
+// itself, and nil as long as all is well.
+func (cp *ControlPlane) Crashed() error { return context.Cause(cp.health) }
+
+func (cp *ControlPlane) running() []*process {
+	if cp.apiserver == nil {
+		return cp.processes
+	}
+	return append([]*process{cp.apiserver}, cp.processes...)
+}
+
+// Stop ends all processes at once and removes Dir, unless a test that failed
+// wants its logs to be read.
+func (cp *ControlPlane) Stop() error {
+	for _, p := range cp.running() {
+		p.kill()
+	}
+	cp.crashed(errors.New("the control plane was stopped"))
+	for _, p := range []port{cp.etcdPort, cp.etcdPeerPort, cp.apiserverPort} {
+		if p.number != 0 {
+			p.release()
+		}
+	}
+	if cp.kept.Load() {
+		return nil
+	}
+	return os.RemoveAll(cp.Dir)
+}
+
+// StopAPIServer ends the API server at once. Connections to it are refused
+// until StartAPIServer.
+func (cp *ControlPlane) StopAPIServer(t TB) {
+	t.Helper()
+	cp.mustOwn(t)
+	cp.apiserver.kill()
+}
+
+// StartAPIServer starts the API server again, at the same address and with the
+// same data, and waits until it is ready.
+func (cp *ControlPlane) StartAPIServer(t TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	if err := cp.startAPIServer(ctx); err != nil {
+		t.Fatalf("starting the API server again: %v", err)
+	}
+}
+
+// FreezeAPIServer makes the API server hang: it takes connections and never
+// answers, until ThawAPIServer.
+func (cp *ControlPlane) FreezeAPIServer(t TB) {
+	t.Helper()
+	cp.mustOwn(t)
+	cp.apiserver.signal(syscall.SIGSTOP)
+}
+
+// ThawAPIServer ends what FreezeAPIServer began.
+func (cp *ControlPlane) ThawAPIServer(t TB) {
+	t.Helper()
+	cp.apiserver.signal(syscall.SIGCONT)
+}
+
+// mustOwn fails a test that would pull the shared control plane from under
+// the other tests.
+func (cp *ControlPlane) mustOwn(t TB) {
+	t.Helper()
+	if cp.shared {
+		t.Fatalf("the API server is shared with other tests: use lab.ForTest")
+	}
+}

@@ -1,0 +1,71 @@
+package lab
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// A Credential is one identity at the API server.
+type Credential struct {
+	// Kubeconfig is the path of a kubeconfig that refers to Certificate.
+	Kubeconfig string
+	// Certificate is the path of the client certificate and its key, in one
+	// file as the kubelet keeps its own.
+	Certificate string
+	// Client is a client with this identity and no limit on its own rate.
+	Client kubernetes.Interface
+}
+
+// credential makes an identity and its files, which are named after file.
+func (cp *ControlPlane) credential(file, user string, groups ...string) (Credential, error) {
+	c := Credential{
+		Kubeconfig:  filepath.Join(cp.Dir, file+".kubeconfig"),
+		Certificate: filepath.Join(cp.Dir, file+".pem"),
+	}
+	if err := cp.certify(c, certificateLife, user, groups...); err != nil {
+		return Credential{}, err
+	}
+	if err := clientcmd.WriteToFile(cp.kubeconfig(c), c.Kubeconfig); err != nil {
+		return Credential{}, fmt.Errorf("writing the kubeconfig of %q: %w", user, err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return Credential{}, fmt.Errorf("reading the kubeconfig of %q: %w", user, err)
+	}
+	c.Client, err = kubernetes.NewForConfig(unlimited(config))
+	if err != nil {
+		return Credential{}, fmt.Errorf("making a client for %q: %w", user, err)
+	}
+	return c, nil
+}
+
+// certify writes a fresh certificate, good for so long, to the credential's file.
+func (cp *ControlPlane) certify(c Credential, life time.Duration, user string, groups ...string) error {
+	certificate, err := cp.authority.client(life, user, groups...)
+	if err != nil {
+		return err
+	}
+	return writeFile(c.Certificate, certificate)
+}
+
+func (cp *ControlPlane) kubeconfig(c Credential) clientcmdapi.Config {
+	const name = "lab"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: cp.Server, CertificateAuthorityData: cp.authority.pem}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificate: c.Certificate, ClientKey: c.Certificate}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return *config
+}
+
+// unlimited lifts client-go's own limit of five requests a second.
+func unlimited(config *rest.Config) *rest.Config {
+	config.QPS = -1
+	return config
+}

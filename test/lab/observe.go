@@ -1,0 +1,97 @@
+package lab
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// A Happening is something that a drain makes happen to a node.
+type Happening string
+
+// What Observe tells of.
+const (
+	Cordoned       Happening = "cordoned"
+	Uncordoned     Happening = "uncordoned"
+	PodTerminating Happening = "pod terminating" // it was evicted or deleted, and has its grace
+	PodGone        Happening = "pod gone"
+)
+
+// A Moment is a happening and when the API server told of it.
+type Moment struct {
+	At   time.Time
+	What Happening
+	Pod  string // name, where a pod is concerned
+}
+
+// Observe calls tell with everything that happens to the node and its pods
+// from now on, one at a time and in the order of each object's life, until stop
+// is called or the test ends. It watches as an administrator and sees what is,
+// whoever did it.
+func (n *Node) Observe(t TB, tell func(Moment)) (stop func()) {
+	t.Helper()
+	var mu sync.Mutex
+	now := func(what Happening, pod string) {
+		mu.Lock()
+		defer mu.Unlock()
+		tell(Moment{At: time.Now(), What: what, Pod: pod})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	stop = func() { cancel(); ended.Wait() }
+	t.Cleanup(stop)
+	for _, watched := range []struct {
+		source  source
+		handler cache.ResourceEventHandlerFuncs
+	}{
+		{n.watchNode(), cache.ResourceEventHandlerFuncs{UpdateFunc: tellNode(now)}},
+		{n.watchPods(), cache.ResourceEventHandlerFuncs{UpdateFunc: tellPod(now), DeleteFunc: tellGone(now)}},
+	} {
+		informer := cache.NewSharedIndexInformer(watched.source.watch, watched.source.example, 0, nil)
+		registration, err := informer.AddEventHandler(watched.handler)
+		if err != nil {
+			t.Fatalf("observing %s: %v", n.Name, err)
+		}
+		ended.Go(func() { informer.RunWithContext(ctx) })
+		if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			t.Fatalf("observing %s: %v", n.Name, context.Cause(ctx))
+		}
+	}
+	return stop
+}
+
+func tellNode(now func(Happening, string)) func(before, after any) {
+	return func(before, after any) {
+		was, is := before.(*corev1.Node).Spec.Unschedulable, after.(*corev1.Node).Spec.Unschedulable
+		switch {
+		case is && !was:
+			now(Cordoned, "")
+		case was && !is:
+			now(Uncordoned, "")
+		}
+	}
+}
+
+func tellPod(now func(Happening, string)) func(before, after any) {
+	return func(before, after any) {
+		was, is := before.(*corev1.Pod), after.(*corev1.Pod)
+		if was.DeletionTimestamp == nil && is.DeletionTimestamp != nil {
+			now(PodTerminating, is.Name)
+		}
+	}
+}
+
+func tellGone(now func(Happening, string)) func(any) {
+	return func(object any) {
+		// The watch may have missed the end itself and know only that it is past.
+		if last, missed := object.(cache.DeletedFinalStateUnknown); missed {
+			object = last.Obj
+		}
+		if pod, ok := object.(*corev1.Pod); ok {
+			now(PodGone, pod.Name)
+		}
+	}
+}

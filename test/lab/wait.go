@@ -1,0 +1,239 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// patience bounds every wait of the lab: more than the two minutes that EC2
+// leaves after a notice, so that what it allows is never judged too early.
+const patience = 150 * time.Second
+
+// WaitFor waits until the Node is as condition wants it, and fails the test if
+// it does not get there. what completes "waiting until the node is".
+func (n *Node) WaitFor(t TB, what string, condition func(*corev1.Node) bool) {
+	t.Helper()
+	err := await(t.Context(), n.cp, n.watchNode(), func(nodes []*corev1.Node) bool {
+		return len(nodes) == 1 && condition(nodes[0])
+	})
+	if err != nil {
+		t.Fatalf("waiting until %s is %s: %v\n%s", n.Name, what, err, n.describe(t))
+	}
+}
+
+// WaitForPods waits until the pods that are bound to the node are as condition
+// wants them, and fails the test if they do not get there.
+func (n *Node) WaitForPods(t TB, what string, condition func([]*corev1.Pod) bool) {
+	t.Helper()
+	if err := await(t.Context(), n.cp, n.watchPods(), condition); err != nil {
+		t.Fatalf("waiting until, on %s, %s: %v\n%s", n.Name, what, err, n.describe(t))
+	}
+}
+
+// WaitCordoned waits until the node is unschedulable.
+func (n *Node) WaitCordoned(t TB) {
+	t.Helper()
+	n.WaitFor(t, "cordoned", func(node *corev1.Node) bool { return node.Spec.Unschedulable })
+}
+
+// WaitUncordoned waits until the node is schedulable.
+func (n *Node) WaitUncordoned(t TB) {
+	t.Helper()
+	n.WaitFor(t, "schedulable", func(node *corev1.Node) bool { return !node.Spec.Unschedulable })
+}
+
+// WaitEmpty waits until only pods that a drain leaves alone are on the node:
+// those of DaemonSets and mirrors of static pods.
+func (n *Node) WaitEmpty(t TB) {
+	t.Helper()
+	n.WaitForPods(t, "all pods that can be evicted are gone", func(pods []*corev1.Pod) bool {
+		for _, pod := range pods {
+			if Evictable(pod) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// WaitGone waits until none of the named pods is on the node.
+func (n *Node) WaitGone(t TB, names ...string) {
+	t.Helper()
+	n.WaitForPods(t, strings.Join(names, ", ")+" gone", func(pods []*corev1.Pod) bool {
+		for _, pod := range pods {
+			for _, name := range names {
+				if pod.Name == name {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// Evictable reports whether a drain has to remove the pod.
+func Evictable(pod *corev1.Pod) bool {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return false
+	}
+	controller := metav1.GetControllerOf(pod)
+	return controller == nil || controller.Kind != "DaemonSet"
+}
+
+// waitReady waits until a workload has so many ready pods, on any node.
+func (n *Node) waitReady(t TB, app string, count int) {
+	t.Helper()
+	source := n.source("pods", &corev1.Pod{}, n.cp.Admin.CoreV1().RESTClient(), n.labelled(app))
+	err := await(t.Context(), n.cp, source, func(pods []*corev1.Pod) bool {
+		ready := 0
+		for _, pod := range pods {
+			if podReady(pod) {
+				ready++
+			}
+		}
+		return ready >= count
+	})
+	if err != nil {
+		t.Fatalf("waiting until %d pods of %s are ready: %v\n%s", count, app, err, n.describe(t))
+	}
+}
+
+// waitCounted waits until the budget knows the workload's pods.
+func (n *Node) waitCounted(t TB, app string, count int32) {
+	t.Helper()
+	source := n.source("poddisruptionbudgets", &policyv1.PodDisruptionBudget{}, n.cp.Admin.PolicyV1().RESTClient(), n.labelled(app))
+	err := await(t.Context(), n.cp, source, func(budgets []*policyv1.PodDisruptionBudget) bool {
+		return len(budgets) == 1 && budgets[0].Status.CurrentHealthy >= count
+	})
+	if err != nil {
+		t.Fatalf("waiting until the budget has counted %d pods of %s: %v\n%s", count, app, err, n.describe(t))
+	}
+}
+
+func podReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// A source is a set of objects of one type that can be watched.
+type source struct {
+	example runtime.Object
+	watch   cache.ListerWatcher
+}
+
+func (n *Node) watchNode() source {
+	return n.selected("nodes", &corev1.Node{}, fields.OneTermEqualSelector("metadata.name", n.Name))
+}
+
+func (n *Node) watchPods() source {
+	return n.selected("pods", &corev1.Pod{}, fields.OneTermEqualSelector("spec.nodeName", n.Name))
+}
+
+func (n *Node) selected(resource string, example runtime.Object, selector fields.Selector) source {
+	client := n.cp.Admin.CoreV1().RESTClient()
+	return source{example, cache.NewListWatchFromClient(client, resource, "", selector)}
+}
+
+func (n *Node) labelled(app string) func(*metav1.ListOptions) {
+	return func(options *metav1.ListOptions) {
+		options.LabelSelector = labels.Set{appLabel: app}.String()
+	}
+}
+
+func (n *Node) source(resource string, example runtime.Object, client rest.Interface, narrow func(*metav1.ListOptions)) source {
+	return source{example, cache.NewFilteredListWatchFromClient(client, resource, n.Namespace, narrow)}
+}
+
+// await watches s until condition holds for all of its objects together. It
+// does not wait for what a crashed control plane can't do any more.
+func await[T runtime.Object](ctx context.Context, cp *ControlPlane, s source, condition func([]T) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	defer context.AfterFunc(cp.health, cancel)()
+	informer := cache.NewSharedIndexInformer(s.watch, s.example, 0, nil)
+	changed := make(chan struct{}, 1)
+	change := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // the one in the channel stands for this one too
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { change() },
+		UpdateFunc: func(any, any) { change() },
+		DeleteFunc: func(any) { change() },
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		informer.RunWithContext(ctx)
+	}()
+	defer func() { cancel(); <-ended }()
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return context.Cause(ctx)
+	}
+	for {
+		if condition(objects[T](informer)) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func objects[T runtime.Object](informer cache.SharedIndexInformer) []T {
+	var all []T
+	for _, object := range informer.GetStore().List() {
+		all = append(all, object.(T))
+	}
+	return all
+}
+
+// describe says how things stand, for the message of a wait that failed.
+func (n *Node) describe(t TB) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
+	defer cancel()
+	var b strings.Builder
+	if err := n.cp.Crashed(); err != nil {
+		return err.Error()
+	}
+	core := n.cp.Admin.CoreV1()
+	if node, err := core.Nodes().Get(ctx, n.Name, metav1.GetOptions{}); err != nil {
+		fmt.Fprintln(&b, "node:", err)
+	} else {
+		fmt.Fprintf(&b, "node: ready=%t unschedulable=%t taints=%v\n", isReady(node), node.Spec.Unschedulable, node.Spec.Taints)
+	}
+	pods, err := core.Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		fmt.Fprintln(&b, "pods:", err)
+	} else {
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == n.Name || pod.Namespace == n.Namespace {
+				fmt.Fprintf(&b, "pod %s on %q: %s deletion=%v\n", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.DeletionTimestamp)
+			}
+		}
+	}
+	fmt.Fprintf(&b, "logs: %s", n.cp.Dir)
+	return b.String()
+}

@@ -1,0 +1,247 @@
+package tools
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// linkerFlags leave out what only a debugger reads: half of the size.
+const linkerFlags = "-s -w"
+
+// A report of how far a build is comes at least this often, so that five
+// minutes on a cold machine never look like a hang.
+const reportEvery = 10 * time.Second
+
+// Build compiles the programs that are missing and tells progress, line by
+// line, to out. With nothing to do it returns at once and says nothing. Two
+// builds at the same time are safe: the second waits for the first one's result.
+func Build(ctx context.Context, out io.Writer) error {
+	top, err := findTop()
+	if err != nil {
+		return err
+	}
+	for _, s := range suites {
+		if err := s.ensure(ctx, top, out); err != nil {
+			return fmt.Errorf("building %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// ensure builds the suite into its cache directory unless it is there. The
+// directory appears by a rename, complete or not at all.
+func (s suite) ensure(ctx context.Context, top string, out io.Writer) error {
+	dir, err := s.cacheDir(top)
+	if err != nil {
+		return err
+	}
+	if exists(dir) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, dir+".lock", func() {
+		fmt.Fprintf(out, "waiting for another build of %s\n", s)
+	})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if exists(dir) {
+		return nil
+	}
+	scratch, err := os.MkdirTemp(filepath.Dir(dir), "."+s.name+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch) // nothing is left of it after the rename
+	if err := s.compile(ctx, top, scratch, out); err != nil {
+		return err
+	}
+	return os.Rename(scratch, dir)
+}
+
+// compile runs one go build for all programs of the suite.
+func (s suite) compile(ctx context.Context, top, into string, out io.Writer) error {
+	version, err := s.version(ctx, top)
+	if err != nil {
+		return err
+	}
+	linker := linkerFlags
+	for _, stamp := range s.stamps {
+		linker += fmt.Sprintf(" -X %s=%s", stamp, version)
+	}
+	args := []string{"build", "-v", "-trimpath", "-ldflags=" + linker, "-o", into + "/"}
+	for _, p := range s.programs {
+		args = append(args, p.pkg)
+	}
+	fmt.Fprintf(out, "building %s (%s)\n", s, version)
+	build := s.command(ctx, top, args...)
+	log := new(buildLog)
+	build.Stderr = log
+	finished := s.report(into, log, out)
+	err = build.Run()
+	finished()
+	if err != nil {
+		return fmt.Errorf("running go build: %w\n%s", err, log.rest())
+	}
+	return s.rename(into)
+}
+
+// version asks Go which release of the upstream project the go.mod names.
+func (s suite) version(ctx context.Context, top string) (string, error) {
+	list := s.command(ctx, top, "list", "-m", "-f", "{{.Version}}", s.upstream)
+	version, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("asking for the version of %s: %w", s.upstream, err)
+	}
+	return strings.TrimSpace(string(version)), nil
+}
+
+// command prepares a run of the go command in the suite's own module, free of
+// settings of the caller that would choose another one.
+func (s suite) command(ctx context.Context, top string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = s.source(top)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	// An interrupted go build stops its compilers and clears its work directory.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd
+}
+
+// rename gives the programs the lab's names for them.
+func (s suite) rename(dir string) error {
+	for _, p := range s.programs {
+		if p.made == "" {
+			continue
+		}
+		if err := os.Rename(filepath.Join(dir, p.made), filepath.Join(dir, p.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// report tells out about each program as it appears in dir, and now and then
+// how much is compiled. The returned function ends the reports with the last.
+func (s suite) report(dir string, log *buildLog, out io.Writer) (finish func()) {
+	begin, told := time.Now(), map[string]bool{}
+	tellNew := func() {
+		for _, p := range s.programs {
+			made := p.name
+			if p.made != "" {
+				made = p.made
+			}
+			if !told[p.name] && exists(filepath.Join(dir, made)) {
+				told[p.name] = true
+				fmt.Fprintf(out, "  %-24s %4.0f s\n", p.name, time.Since(begin).Seconds())
+			}
+		}
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		look := time.NewTicker(time.Second)
+		defer look.Stop()
+		for last := begin; ; {
+			select {
+			case <-stop:
+				tellNew()
+				return
+			case now := <-look.C:
+				tellNew()
+				if now.Sub(last) >= reportEvery {
+					last = now
+					fmt.Fprintf(out, "  %-24s %4.0f s\n", log.progress(), now.Sub(begin).Seconds())
+				}
+			}
+		}
+	}()
+	return func() { close(stop); <-stopped }
+}
+
+// A buildLog reads what go build -v says: the name of each package that was
+// compiled, and what went wrong.
+type buildLog struct {
+	mu       sync.Mutex
+	partial  []byte
+	packages int
+	other    []string
+}
+
+// Write takes the output of go build.
+func (l *buildLog) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.partial = append(l.partial, data...)
+	for {
+		advance, line, _ := bufio.ScanLines(l.partial, false)
+		if advance == 0 {
+			return len(data), nil
+		}
+		l.partial = l.partial[advance:]
+		switch text := string(line); {
+		case strings.HasPrefix(text, "go: downloading "):
+		case !strings.ContainsAny(text, " :#"):
+			l.packages++
+		default:
+			l.other = append(l.other, text)
+		}
+	}
+}
+
+func (l *buildLog) progress() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Sprintf("%d packages so far", l.packages)
+}
+
+func (l *buildLog) rest() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.other, "\n")
+}
+
+// lock takes the lock file at path, and calls waiting once if it is held. The
+// kernel drops the lock with its process, so a killed build leaves none behind.
+func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for first := true; ; first = false {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			file.Close()
+			return nil, fmt.Errorf("locking %q: %w", path, err)
+		}
+		if first {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			file.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

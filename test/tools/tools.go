@@ -1,0 +1,136 @@
+// Package tools builds and finds the programs that the lab runs: etcd, the
+// Kubernetes control plane, kubectl and kwok.
+//
+// Each directory below holds a go.mod that pins one upstream project, because
+// their requirements disagree with each other. Build compiles what is missing
+// into .cache/bin at the top of the project; Path says where a program is.
+// A change of a go.mod, of a go.sum, of the Go release or of the flags leads to
+// another directory in the cache, so a stale program is never found.
+package tools
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// A suite is one go.mod and the programs that come from it in one build, so
+// that the packages they share are compiled once.
+type suite struct {
+	name     string    // directory below test/tools
+	upstream string    // module whose version the programs report
+	stamps   []string  // variables that hold that version, for the linker
+	programs []program // in the order in which they are named to the person
+}
+
+// A program is one executable of a suite.
+type program struct {
+	name string // what the lab calls it
+	pkg  string // its main package
+	made string // the name go build gives it, where that is another one
+}
+
+var suites = []suite{
+	{
+		name:     "kubernetes",
+		upstream: "k8s.io/kubernetes",
+		stamps:   []string{"k8s.io/component-base/version.gitVersion"},
+		programs: []program{
+			{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver"},
+			{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager"},
+			{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler"},
+			{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl"},
+		},
+	},
+	{
+		name:     "etcd",
+		upstream: "go.etcd.io/etcd/server/v3",
+		programs: []program{{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", made: "server"}},
+	},
+	{
+		name:     "kwok",
+		upstream: "sigs.k8s.io/kwok",
+		stamps:   []string{"sigs.k8s.io/kwok/pkg/consts.Version"},
+		programs: []program{{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}},
+	},
+}
+
+// Path returns where the named program is. A program that was not built yet is
+// an error that says how to build it: a test must not spend five silent minutes
+// in a compiler.
+func Path(name string) (string, error) {
+	top, err := findTop()
+	if err != nil {
+		return "", err
+	}
+	for _, s := range suites {
+		for _, p := range s.programs {
+			if p.name != name {
+				continue
+			}
+			dir, err := s.cacheDir(top)
+			if err != nil {
+				return "", err
+			}
+			path := filepath.Join(dir, name)
+			if _, err := os.Stat(path); err != nil {
+				return "", fmt.Errorf("%s is not built: run `go run ./cmd/labtools` in %s", name, filepath.Join(top, "test"))
+			}
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%q is not a program of the lab", name)
+}
+
+// cacheDir returns the directory of the suite's programs, named after
+// everything that decides what they are.
+func (s suite) cacheDir(top string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.Version(), runtime.GOOS, runtime.GOARCH, linkerFlags, s.stamps)
+	for _, file := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(s.source(top), file))
+		if err != nil {
+			return "", fmt.Errorf("reading what %s is built from: %w", s.name, err)
+		}
+		sum.Write(data)
+	}
+	return filepath.Join(top, ".cache", "bin", fmt.Sprintf("%s-%.6x", s.name, sum.Sum(nil))), nil
+}
+
+func (s suite) source(top string) string { return filepath.Join(top, "test", "tools", s.name) }
+
+// String names the suite's programs for a person.
+func (s suite) String() string {
+	var names []string
+	for _, p := range s.programs {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// findTop returns the top of the project: the nearest directory at or above
+// the working directory that has test/tools in it. Tests run in their package's
+// directory, commands mostly at the top or in test/.
+func findTop() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the top of the project: %w", err)
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		_, err := os.Stat(filepath.Join(dir, "test", "tools", "kubernetes", "go.mod"))
+		if err == nil {
+			return dir, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("finding the top of the project: %w", err)
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("finding the top of the project: %q is not inside it", start)
+		}
+	}
+}
