@@ -1,0 +1,84 @@
+# What can be made here: "make help". Needed: Go, git and make; the lab is run as root.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+PROGRAMS := nth nth-imds
+
+# The race detector needs cgo, which Go turns off where it finds no C compiler.
+RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+
+# The linter is kept under a name that changes with what it is built from.
+LINT_MODULE := test/tools/lint
+LINT_KEY    := $(shell { cat $(LINT_MODULE)/go.mod $(LINT_MODULE)/go.sum; go env GOVERSION; } | sha256sum | cut -c1-12)
+LINT        := $(CURDIR)/.cache/bin/lint-$(LINT_KEY)/golangci-lint
+
+say = @printf '\n== %s\n' '$(1)'
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/nth and bin/nth-imds, static and stripped
+	@mkdir -p bin
+	@for program in $(PROGRAMS); do \
+		CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o "bin/$$program" "./cmd/$$program"; \
+		printf '%s\t%s bytes\n' "bin/$$program" "$$(stat -c %s "bin/$$program")"; \
+	done
+
+.PHONY: test
+test: unit e2e ## run all tests: the product's, then the lab's on a real control plane
+
+.PHONY: unit
+unit: ## run the product's own tests, with the race detector where there is a C compiler
+	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
+	@go test $(RACE) ./...
+
+.PHONY: e2e
+e2e: lab ## run the tests of the lab
+	$(call say,tests on a real control plane)
+	@cd test && go test -timeout 30m ./...
+
+.PHONY: lab
+lab: ## build what the lab runs: etcd, Kubernetes, kwok (about 5 minutes when new)
+	$(call say,lab)
+	@cd test && go run ./cmd/labtools
+
+.PHONY: lint
+lint: $(LINT) ## judge the source: golangci-lint, with the rules of .golangci.yml
+	$(call say,lint)
+	@$(LINT) run ./...
+	@cd test && $(LINT) run --config ../.golangci.yml ./...
+
+$(LINT):
+	$(call say,building golangci-lint into .cache (a few minutes when new))
+	@rm -rf .cache/bin/lint-* && mkdir -p $(@D)
+	@cd $(LINT_MODULE) && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@.new github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@mv $@.new $@
+
+.PHONY: bench
+bench: ## measure what docs/design.md promises, and print it beside the targets
+	@cd test && go run ./cmd/bench
+
+.PHONY: demo
+demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster running)
+	@cd test && go run ./cmd/demo $(if $(KEEP),-keep)
+
+.PHONY: fmt
+fmt: ## format the source
+	@gofmt -s -w cmd docs pkg test
+
+.PHONY: tidy
+tidy: ## bring go.mod and go.sum up to date, here and in the lab
+	@go mod tidy
+	@cd test && go mod tidy
+
+.PHONY: clean
+clean: ## remove what was built (what took minutes stays in .cache)
+	@rm -rf bin dist
