@@ -12,7 +12,7 @@
 // file is read every minute, and an exec plugin runs when its token has expired. KeepWarm uses the identity now and
 // then, so that a drain does not begin with any of that.
 //
-// client-go answers for all the formats; what a kubelet's identity may do is written in docs/DESIGN.md.
+// client-go answers for all the formats; what a kubelet's identity may do is written in docs/design.md.
 package kubelet
 
 import (
