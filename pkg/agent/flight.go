@@ -150,7 +150,7 @@ func settleDrain(e *record.Entry, l landed) {
 	r := l.result
 	e.Result = &record.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 	if r.Cordon != drain.CordonNone {
-		e.Cordon = r.Cordon != drain.CordonForeign
+		e.Cordon = r.Cordon.Ours()
 		if e.CordonedAt.IsZero() {
 			e.CordonedAt = e.Changed
 		}
@@ -174,7 +174,7 @@ func settleCordon(e *record.Entry, l landed) {
 	switch {
 	case l.err == nil:
 		e.Phase, e.Failures, e.CordonedAt = record.Cordoned, 0, e.Changed
-		e.Cordon = l.cordon != drain.CordonForeign
+		e.Cordon = l.cordon.Ours()
 	case !l.calledBack:
 		failed(e, l.err)
 	}

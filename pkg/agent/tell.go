@@ -115,6 +115,8 @@ func (a *Agent) progressed(p drain.Progress) {
 		of(systemd.Cordoned).Warnf("%s after %s", a.did("cordoned the node"), since)
 	case drain.NodeCordonFound:
 		of(systemd.CordonForeign).Infof("the node was cordoned already by somebody else; that cordon stays theirs")
+	case drain.NodeLeft:
+		of(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
 	case drain.NodeExcluded:
 		of(systemd.Cordoned).Info("took the node out of external load balancers")
 	case drain.Holding:
@@ -185,6 +187,8 @@ func (a *Agent) endedCordon(of func(string) *logrus.Entry, l landed) {
 		of(systemd.DrainIncomplete).WithError(l.err).Error("the node could not be cordoned; trying again")
 	case l.cordon == drain.CordonForeign:
 		of(systemd.CordonForeign).Info("the node was cordoned already by somebody else; that cordon stays theirs")
+	case l.cordon == drain.CordonLeft:
+		of(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
 	default:
 		of(systemd.Cordoned).Warnf("%s: %s", a.did("cordoned the node"), l.step.Reason)
 	}
@@ -207,6 +211,9 @@ func (a *Agent) drained(l landed) string {
 	r := l.result
 	if r.NodeGone {
 		return "there is no Node any more; nothing to drain"
+	}
+	if r.Limited {
+		return fmt.Sprintf("no pods evicted, as the node's annotation %s asks", drain.ActionAnnotation)
 	}
 	if a.cfg.DryRun {
 		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %d pods, %d left alone", r.Evicted, r.Skipped)

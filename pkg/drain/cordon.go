@@ -27,20 +27,31 @@ const (
 	CordonSet     CordonResult = "set"
 	CordonOurs    CordonResult = "ours"
 	CordonForeign CordonResult = "foreign"
+	// CordonLeft: the node's ActionAnnotation asks for it to be left alone.
+	CordonLeft CordonResult = "left"
 	// CordonNone: the node is not cordoned, since there is none or since it was refused.
 	CordonNone CordonResult = ""
 )
+
+// Ours tells whether the node bears a cordon that is ours to lift.
+func (r CordonResult) Ours() bool { return r == CordonSet || r == CordonOurs }
 
 // Cordon makes the node unschedulable and writes the claim on it, in one request. A cordon that is already there is
 // left as it is. If the Node does not exist, the error satisfies apierrors.IsNotFound. Failures that may pass are
 // retried until ctx ends.
 func (n *Node) Cordon(ctx context.Context, claim Claim) (CordonResult, error) {
-	var result CordonResult
-	err := retry(ctx, func(ctx context.Context) error {
+	result, _, err := n.cordon(ctx, claim)
+	return result, err
+}
+
+// cordon is Cordon, and tells besides whether people want nothing more than that.
+func (n *Node) cordon(ctx context.Context, claim Claim) (result CordonResult, only bool, err error) {
+	err = retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx)
 		if err != nil {
 			return err
 		}
+		only = onlyCordon(node)
 		if result = standingCordon(node); result != CordonNone {
 			return nil
 		}
@@ -51,14 +62,16 @@ func (n *Node) Cordon(ctx context.Context, claim Claim) (CordonResult, error) {
 		return nil
 	})
 	if err != nil {
-		return CordonNone, fmt.Errorf("cordoning node %q: %w", n.name, err)
+		return CordonNone, false, fmt.Errorf("cordoning node %q: %w", n.name, err)
 	}
-	return result, nil
+	return result, only, nil
 }
 
 func standingCordon(node *corev1.Node) CordonResult {
 	_, ours := node.Annotations[CordonAnnotation]
 	switch {
+	case leave(node):
+		return CordonLeft
 	case !node.Spec.Unschedulable:
 		// Our annotation alone is left over from a cordon that somebody lifted; a new one replaces it.
 		return CordonNone

@@ -73,6 +73,8 @@ const (
 	// NodeCordoned and NodeCordonFound: the node takes no more pods, by us or already by somebody else.
 	NodeCordoned    What = "cordoned"
 	NodeCordonFound What = "cordon-found"
+	// NodeLeft: people want nothing done to this node.
+	NodeLeft What = "left-alone"
 	// NodeExcluded: the load balancer label is set.
 	NodeExcluded What = "excluded"
 	// Holding: evictions wait until the time in Detail.
@@ -125,6 +127,8 @@ type Result struct {
 	HeldBy map[string]string
 	// NodeGone tells that the Node object did not exist (any more), so that there was nothing to drain.
 	NodeGone bool
+	// Limited tells that people want this node's pods left alone, by its ActionAnnotation; none were evicted.
+	Limited bool
 	// VolumesInUse counts volumes that were still in use when the wait for them ended.
 	VolumesInUse int
 }

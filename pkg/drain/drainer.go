@@ -76,7 +76,7 @@ func (d *drainer) run(ctx context.Context) (Result, error) {
 	defer stop()
 	d.workers.Go(func() { d.node.watchPods(inner, d.changes) })
 
-	if err := d.cordon(inner); err != nil || d.result.NodeGone {
+	if err := d.cordon(inner); err != nil || d.result.NodeGone || d.result.Limited {
 		return d.result, err
 	}
 	err := d.loop(inner)
@@ -153,7 +153,7 @@ func (d *drainer) see(ctx context.Context, pod *corev1.Pod) {
 		t.pod = pod
 		return
 	}
-	if !d.node.opts.concerns(pod) {
+	if !d.node.opts.concerns(pod) || stays(pod, !d.deadline.IsZero()) {
 		d.spared[pod.UID] = true
 		return
 	}

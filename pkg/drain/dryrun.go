@@ -18,21 +18,27 @@ func NewDryRun(n *Node) *DryRun { return &DryRun{node: n} }
 
 // Cordon tells how the node would be cordoned.
 func (d *DryRun) Cordon(ctx context.Context, _ Claim) (CordonResult, error) {
-	var result CordonResult
-	err := retry(ctx, func(ctx context.Context) error {
+	result, _, err := d.look(ctx)
+	return result, err
+}
+
+// look reads how the node would be cordoned, and whether people want nothing more than that.
+func (d *DryRun) look(ctx context.Context) (result CordonResult, only bool, err error) {
+	err = retry(ctx, func(ctx context.Context) error {
 		node, err := d.node.get(ctx)
 		if err != nil {
 			return err
 		}
+		only = onlyCordon(node)
 		if result = standingCordon(node); result == CordonNone {
 			result = CordonSet
 		}
 		return nil
 	})
 	if err != nil {
-		return CordonNone, fmt.Errorf("reading node %q: %w", d.node.name, err)
+		return CordonNone, false, fmt.Errorf("reading node %q: %w", d.node.name, err)
 	}
-	return result, nil
+	return result, only, nil
 }
 
 // Drain tells which pods would be evicted. Left stays empty, as if all had gone.
@@ -41,7 +47,7 @@ func (d *DryRun) Drain(ctx context.Context, plan Plan) (Result, error) {
 	if tell == nil {
 		tell = func(Progress) {}
 	}
-	cordon, err := d.Cordon(ctx, plan.Claim)
+	cordon, only, err := d.look(ctx)
 	if apierrors.IsNotFound(err) {
 		return Result{NodeGone: true}, nil
 	}
@@ -50,16 +56,24 @@ func (d *DryRun) Drain(ctx context.Context, plan Plan) (Result, error) {
 	}
 	result := Result{Cordon: cordon}
 	found := Progress{What: NodeCordoned, Detail: string(cordon)}
-	if cordon == CordonForeign {
+	switch cordon {
+	case CordonForeign:
 		found = Progress{What: NodeCordonFound}
+	case CordonLeft:
+		found = Progress{What: NodeLeft}
+	case CordonSet, CordonOurs, CordonNone:
 	}
 	tell(found)
+	if result.Limited = only; only {
+		return result, nil
+	}
 	pods, err := d.pods(ctx)
 	if err != nil {
 		return result, fmt.Errorf("listing the pods of node %q: %w", d.node.name, err)
 	}
+	_, deadline := ctx.Deadline()
 	result.Skipped = len(pods)
-	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !d.node.opts.concerns(&p) })
+	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !d.node.opts.concerns(&p) || stays(&p, deadline) })
 	result.Evicted, result.Skipped = len(pods), result.Skipped-len(pods)
 	for i := range pods {
 		tell(Progress{What: Evicted, Pod: podName(&pods[i]), Total: len(pods)})

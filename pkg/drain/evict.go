@@ -39,6 +39,9 @@ func (d *drainer) job(pod *corev1.Pod) job {
 	if critical(pod) {
 		j.gates = append(j.gates, d.rest)
 	}
+	if waits(pod) {
+		j.gates = append(j.gates, nil) // a gate that never opens, so that only the turn ends the wait
+	}
 	if d.deadline.IsZero() {
 		return j
 	}

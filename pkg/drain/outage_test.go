@@ -34,6 +34,7 @@ func TestAPodsEndIsNoticedWhateverHappensToTheWatch(t *testing.T) {
 			s.DropWatches()
 		},
 		"hanging": func(s *apitest.Server) { s.Answer("watch", apitest.Hang()); s.DropWatches() },
+		"silent":  func(s *apitest.Server) { s.Answer("watch", apitest.Silence()); s.DropWatches() },
 	} {
 		for how, end := range map[string]func(*apitest.Server, string){
 			"an event tells": (*apitest.Server).RemovePod,

@@ -18,7 +18,8 @@ func (d *drainer) cordon(ctx context.Context) error {
 		attempt, cancel = context.WithTimeout(ctx, min(cordonPatience, time.Until(d.deadline)/4))
 	}
 	defer cancel()
-	result, err := d.node.Cordon(attempt, d.plan.Claim)
+	result, only, err := d.node.cordon(attempt, d.plan.Claim)
+	d.result.Limited = only
 	switch {
 	case apierrors.IsNotFound(err):
 		d.result.NodeGone = true
@@ -49,6 +50,8 @@ func (d *drainer) cordoned(result CordonResult) {
 	d.result.Cordon = result
 	switch result {
 	case CordonNone:
+	case CordonLeft:
+		d.tell(Progress{What: NodeLeft})
 	case CordonForeign:
 		d.tell(Progress{What: NodeCordonFound})
 	case CordonSet, CordonOurs:

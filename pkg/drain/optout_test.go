@@ -1,0 +1,93 @@
+package drain_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+func asking(key, value string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		n.Annotations[key] = value
+	}
+}
+
+func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[string]struct {
+		cordon             drain.CordonResult
+		patches, evictions int
+	}{
+		"ignore": {drain.CordonLeft, 0, 0},
+		"notify": {drain.CordonLeft, 0, 0},
+		"cordon": {drain.CordonSet, 1, 0},
+		"drain":  {drain.CordonSet, 1, 1},
+		"dance":  {drain.CordonSet, 1, 1},
+	} {
+		t.Run(action, func(t *testing.T) {
+			t.Parallel()
+			s := apitest.New(t)
+			s.ChangeNode(asking(drain.ActionAnnotation, action))
+			s.AddPod(pod("a"), 0)
+			r := drained(t, s, drain.Options{})
+			if r.result.Cordon != want.cordon || r.result.Limited != (want.evictions == 0) {
+				t.Errorf("the result is %+v", r.result)
+			}
+			if count(s, "patch") != want.patches || count(s, "evict") != want.evictions {
+				t.Errorf("%d patches and %d evictions; want %d and %d", count(s, "patch"), count(s, "evict"), want.patches, want.evictions)
+			}
+		})
+	}
+}
+
+func TestAPodThatAsksForItIsNeverEvictedAndNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.Never)), 0)
+	s.AddPod(pod("b"), 0)
+	r := drained(t, s, drain.Options{})
+	if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
+		t.Errorf("the result is %+v", r.result)
+	}
+}
+
+func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("late", grace(1), annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
+	s.AddPod(pod("b"), 0)
+	r := begin(t, s, drain.Options{}, true, 5*time.Second)
+	if result := r.succeed(); result.Evicted != 2 {
+		t.Errorf("the result is %+v", result)
+	}
+	if gone := r.of(drain.Gone); len(gone) != 2 || gone[1].Pod != "default/late" {
+		t.Errorf("gone are %+v", gone)
+	}
+}
+
+func TestWithoutADeadlineAPodThatWaitsForOneIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("late", annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
+	node := drain.New(s.Client(), apitest.Node, drain.Options{})
+	result, err := node.Drain(t.Context(), drain.Plan{Claim: claim})
+	if err != nil || result.Skipped != 1 || count(s, "evict") != 0 {
+		t.Errorf("the result is %+v, %v", result, err)
+	}
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		if p.Annotations == nil {
+			p.Annotations = map[string]string{}
+		}
+		p.Annotations[key] = value
+	}
+}
