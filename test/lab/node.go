@@ -197,10 +197,20 @@ func (n *Node) Uncordon(t TB) { t.Helper(); n.setUnschedulable(t, false) }
 
 func (n *Node) setUnschedulable(t TB, value bool) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, value)
-	_, err := n.cp.Admin.CoreV1().Nodes().Patch(t.Context(), n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	n.patch(t, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, value))
+}
+
+// Annotate writes an annotation on the node, as an administrator.
+func (n *Node) Annotate(t TB, key, value string) {
+	t.Helper()
+	n.patch(t, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
+}
+
+func (n *Node) patch(t TB, patch string) {
+	t.Helper()
+	_, err := n.cp.Admin.CoreV1().Nodes().Patch(t.Context(), n.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
-		t.Fatalf("setting unschedulable=%t on %s: %v", value, n.Name, err)
+		t.Fatalf("patching %s with %s: %v", n.Name, patch, err)
 	}
 }
 
