@@ -84,6 +84,9 @@ func tail(path string, lines int) string {
 		return err.Error()
 	}
 	data = bytes.TrimRight(data, "\n")
+	if len(data) == 0 {
+		return "(nothing)"
+	}
 	from := len(data)
 	for ; lines > 0 && from > 0; lines-- {
 		from = bytes.LastIndexByte(data[:from], '\n')
