@@ -22,7 +22,7 @@ say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/nth and bin/nth-imds, static and stripped
@@ -70,6 +70,10 @@ bench: ## measure what docs/design.md promises, and print it beside the targets
 demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster running)
 	@cd test && go run ./cmd/demo $(if $(KEEP),-keep)
 
+.PHONY: crash
+crash: lab ## kill nth in a hundred drains, at random moments (about two minutes)
+	@cd test && NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -count=1 -timeout 30m
+
 .PHONY: fmt
 fmt: ## format the source
 	@gofmt -s -w cmd docs pkg test
@@ -82,3 +86,7 @@ tidy: ## bring go.mod and go.sum up to date, here and in the lab
 .PHONY: clean
 clean: ## remove what was built (what took minutes stays in .cache)
 	@rm -rf bin dist
+
+.PHONY: package
+package: ## make the packages, a .deb and an .rpm for each architecture, in dist/
+	@packaging/build dist

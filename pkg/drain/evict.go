@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -238,6 +239,8 @@ func plain(err error) string {
 		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), s.Message)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer from the API server"
+	case strings.Contains(err.Error(), "getting credentials"): // client-go's words when an exec plugin fails
+		return "the credential plugin fails"
 	}
 	return "the API server cannot be reached"
 }

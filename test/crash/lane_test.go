@@ -1,0 +1,185 @@
+package crash_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/faultproxy"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// cordonAnnotation is the key under which nth says whose cordon it is (docs/node-contract.md).
+const cordonAnnotation = "nth/cordon"
+
+// spotDocument is the path at which nth looks for the notice.
+const spotDocument = "/latest/meta-data/spot/instance-action"
+
+// settings let a withdrawal count almost at once, but not within the same look.
+const settings = "[events.spot-interruption]\nwithdrawn_after = \"100ms\"\n"
+
+// patience bounds every wait.
+const patience = time.Minute
+
+// A lane is a machine on which one round follows the other.
+type lane struct {
+	node    *lab.Node
+	imds    *imdstest.Server
+	proxy   *faultproxy.Proxy
+	machine *daemon.Machine
+	kills   *toll
+	stayed  string // the pod that came late in the last round
+
+	// These begin anew with each round.
+	nth *daemon.Daemon
+	due time.Time // the time in the notice
+
+	mu      sync.Mutex
+	happens chan struct{}
+	count   int // of what has happened
+	seenNow []lab.Moment
+	removed map[string]int // by pod, what nth said to have evicted or deleted
+}
+
+func newLane(t *testing.T, kills *toll) *lane {
+	t.Helper()
+	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, happens: make(chan struct{})}
+	t.Cleanup(l.imds.Close)
+	l.proxy = faultproxy.New(t, l.node)
+	l.machine = daemon.NewMachine(t, daemon.Options{
+		Kubeconfig: l.proxy.Kubeconfig, IMDS: l.imds.URL, Cadence: 100 * time.Millisecond, Settings: settings,
+	})
+	l.node.AddDaemonSet(t, "agent")
+	return l
+}
+
+// observe begins to remember what happens to the node.
+func (l *lane) observe(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	l.seenNow, l.removed = nil, map[string]int{}
+	l.mu.Unlock()
+	l.node.Observe(t, func(m lab.Moment) {
+		l.mu.Lock()
+		l.seenNow = append(l.seenNow, m)
+		l.mu.Unlock()
+		l.happened()
+	})
+}
+
+// start starts nth, and counts what it says.
+func (l *lane) start(t *testing.T) {
+	t.Helper()
+	l.nth = l.machine.Start(t)
+	l.nth.Follow(l.heard)
+}
+
+// heard takes in what nth says, the words of one that is killed later too.
+func (l *lane) heard(e daemon.Entry) {
+	if id := e.Fields[systemd.FieldMessageID]; id == systemd.PodEvicted || id == systemd.PodDeleted {
+		l.mu.Lock()
+		l.removed[e.Fields[systemd.FieldPod]]++
+		l.mu.Unlock()
+	}
+	l.happened()
+}
+
+// saidToRemove counts how often nth has said in this round that the API server accepted the removal of a pod.
+func (l *lane) saidToRemove(pod string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.removed[l.node.Namespace+"/"+pod]
+}
+
+func (l *lane) happened() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count++
+	close(l.happens)
+	l.happens = make(chan struct{})
+}
+
+func (l *lane) progress() (int, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count, l.happens
+}
+
+func (l *lane) moments() []lab.Moment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.seenNow)
+}
+
+// seen counts how often something has happened, to the node or to a pod, in this round.
+func (l *lane) seen(what lab.Happening, pod string) int {
+	count := 0
+	for _, m := range l.moments() {
+		if m.What == what && m.Pod == pod {
+			count++
+		}
+	}
+	return count
+}
+
+// pass goes through a stage: it kills nth as planned, starts it again, and returns when the stage is done.
+func (l *lane) pass(t *testing.T, stage string, kills []kill, done func() bool) {
+	t.Helper()
+	for _, k := range kills {
+		begin, _ := l.progress()
+		l.waitFor(t, stage+" to come to a kill", func() bool {
+			now, _ := l.progress()
+			return now >= begin+k.after || done()
+		})
+		<-time.After(k.delay)
+		l.nth.MustRun(t)
+		l.nth.Kill()
+		l.kills.count(l.phase(t))
+		l.start(t)
+	}
+	l.waitFor(t, stage+" to end", done)
+}
+
+// hasLooked returns a condition that holds once the nth that runs then has looked for the notice so many times more.
+// Each start begins with a look of its own, so that a kill cannot make it hold too early by more than one.
+func (l *lane) hasLooked(times int) func() bool {
+	goal := l.imds.Requests().ByPath[spotDocument] + times
+	return func() bool { return l.imds.Requests().ByPath[spotDocument] >= goal }
+}
+
+// waitFor waits until a condition holds, which is judged anew when something has happened, and now and then: what nth
+// writes on its disk is told by nobody.
+func (l *lane) waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		_, happens := l.progress()
+		if condition() {
+			return
+		}
+		select {
+		case <-happens:
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("waiting for %s: %v; the status is %q, the record %+v", what, ctx.Err(), l.nth.Status(), l.machine.Record(t))
+		}
+	}
+}
+
+// phase is how far nth has come with the notice, by its record on disk; empty if it has not met it.
+func (l *lane) phase(t *testing.T) record.Phase {
+	t.Helper()
+	for _, e := range l.machine.Record(t) {
+		if e.Event.Deadline.Equal(l.due) {
+			return e.Phase
+		}
+	}
+	return ""
+}

@@ -1,0 +1,75 @@
+package crash_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// A plan is what one round does.
+type plan struct {
+	// foreign tells that somebody else has cordoned the node before.
+	foreign bool
+	// early tells that the notice is there before nth starts.
+	early bool
+	// The kills of each stage, one after the other.
+	drain, rest, withdraw []kill
+}
+
+// A kill comes when so many things have happened since nth started or the stage began, or the stage is over, and then
+// some time later.
+type kill struct {
+	after int
+	delay time.Duration
+}
+
+const (
+	// A drain of the pods of a round, with the start of nth, makes about thirty things happen, and a withdrawal
+	// about four. Some kills are to come when all is over.
+	happenDraining    = 32
+	happenWithdrawing = 5
+	longestDelay      = 50 * time.Millisecond
+)
+
+func newPlan(r *rand.Rand) plan {
+	return plan{
+		foreign:  r.IntN(4) == 0,
+		early:    r.IntN(2) == 0,
+		drain:    newKills(r, 1+r.IntN(2), happenDraining),
+		rest:     newKills(r, r.IntN(2), 4),
+		withdraw: newKills(r, r.IntN(3), happenWithdrawing),
+	}
+}
+
+func newKills(r *rand.Rand, count, happen int) []kill {
+	var kills []kill
+	for range count {
+		k := kill{after: r.IntN(happen + 1), delay: time.Duration(r.Int64N(int64(longestDelay)))}
+		if r.IntN(3) == 0 { // much is decided early, and quickly
+			k = kill{after: r.IntN(6), delay: k.delay / 10}
+		}
+		kills = append(kills, k)
+	}
+	return kills
+}
+
+// String is the plan in one line.
+func (p plan) String() string {
+	var parts []string
+	if p.foreign {
+		parts = append(parts, "cordoned by somebody else")
+	}
+	if p.early {
+		parts = append(parts, "announced before the start")
+	}
+	for _, stage := range []struct {
+		name  string
+		kills []kill
+	}{{"drain", p.drain}, {"rest", p.rest}, {"withdrawal", p.withdraw}} {
+		for _, k := range stage.kills {
+			parts = append(parts, fmt.Sprintf("%s: kill after %d things and %v", stage.name, k.after, k.delay.Round(time.Millisecond)))
+		}
+	}
+	return strings.Join(parts, "; ")
+}

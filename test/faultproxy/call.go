@@ -1,0 +1,101 @@
+package faultproxy
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Call says what a request asks for: a verb and a resource.
+type Call string
+
+// The calls of nth. Others are called by their method and path.
+const (
+	EvictPod   Call = "evict pod"
+	DeletePod  Call = "delete pod"
+	ListPods   Call = "list pods"
+	WatchPods  Call = "watch pods"
+	GetNode    Call = "get node"
+	PatchNode  Call = "patch node"
+	WhoAmI     Call = "who am I"
+	WriteEvent Call = "write event"
+)
+
+func callOf(r *http.Request) Call {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch last := parts[len(parts)-1]; {
+	case last == "eviction":
+		return EvictPod
+	case last == "selfsubjectreviews":
+		return WhoAmI
+	case slices.Contains(parts, "events"):
+		return WriteEvent
+	case slices.Contains(parts, "pods") && r.Method == http.MethodDelete:
+		return DeletePod
+	case last == "pods" && r.URL.Query().Has("watch"):
+		return WatchPods
+	case last == "pods":
+		return ListPods
+	case len(parts) == 4 && parts[2] == "nodes" && r.Method == http.MethodGet:
+		return GetNode
+	case len(parts) == 4 && parts[2] == "nodes" && r.Method == http.MethodPatch:
+		return PatchNode
+	}
+	return Call(r.Method + " " + r.URL.Path)
+}
+
+// A Request is one request and what became of it.
+type Request struct {
+	Call Call
+	Path string
+	// Began and Ended are when the request reached the proxy and when its answer was complete; Ended is zero before.
+	Began, Ended time.Time
+	// Status is what the API server, or the fault in its place, answered; 0 if nothing yet.
+	Status int
+	// Fault is the kind of the fault that met the request; empty if none did.
+	Fault Kind
+}
+
+// Pod is the name of the pod that the request is about; empty if it is about none.
+func (r Request) Pod() string {
+	parts := strings.Split(strings.Trim(r.Path, "/"), "/")
+	if i := slices.Index(parts, "pods"); i >= 0 && i+1 < len(parts) {
+		return parts[i+1]
+	}
+	return ""
+}
+
+// journal remembers requests.
+type journal struct {
+	mu       sync.Mutex
+	requests []Request
+}
+
+// begin takes a request in and returns its number.
+func (j *journal) begin(r Request) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.Began = time.Now()
+	j.requests = append(j.requests, r)
+	return len(j.requests) - 1
+}
+
+func (j *journal) answered(entry, status int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.requests[entry].Status = status
+}
+
+func (j *journal) end(entry int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.requests[entry].Ended = time.Now()
+}
+
+func (j *journal) all() []Request {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.requests)
+}

@@ -1,0 +1,23 @@
+// Package faults breaks what nth depends on, one thing at a time, and judges what it does meanwhile and after: the
+// metadata service, the API server and the way to it, the credential, and the disk.
+//
+// All tests share one control plane; each has a node, a metadata service, a daemon and, where the API server has to
+// fail, a proxy of its own. A fault is held until nth has met it often enough, and never for a time.
+package faults_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/nth-project/nth/test/lab"
+)
+
+// sideBySide is how many tests run at once. They wait far more than they work, so it does not depend on the number of
+// processors.
+const sideBySide = "8"
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", sideBySide) // -parallel, which is parsed later, overrides it
+	os.Exit(lab.Main(m))
+}

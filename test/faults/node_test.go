@@ -1,0 +1,53 @@
+package faults_test
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// patientWithVolumes makes a wait for volumes that nobody will ever release last longer than any test.
+const patientWithVolumes = "[drain]\nvolume_wait = \"1h\"\n"
+
+func TestANodeObjectThatIsDeletedInTheMidstOfADrainIsASuccess(t *testing.T) {
+	s := newScene(t, patientWithVolumes)
+	s.node.AddPods(t, "quick", 3)
+	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
+	s.watch(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitLog(t, systemd.PodHeld)
+	s.deleteNode(t)
+	// The pods of a node that is gone are removed, without asking anybody, by the cluster.
+	core, now := s.cp.Admin.CoreV1(), *metav1.NewDeleteOptions(0)
+	if err := core.Pods(s.node.Namespace).DeleteCollection(t.Context(), now, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+	if e := s.remembered(t); e.Phase != record.Drained {
+		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
+	}
+}
+
+func TestANodeObjectThatIsDeletedBeforeADrainIsASuccess(t *testing.T) {
+	s := newScene(t, "")
+	s.watch(t)
+	s.deleteNode(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitSays(t, "there is no Node any more")
+	s.nth.Stop(t)
+	if e := s.remembered(t); e.Phase != record.Drained {
+		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
+	}
+}
+
+func (s *scene) deleteNode(t *testing.T) {
+	t.Helper()
+	if err := s.cp.Admin.CoreV1().Nodes().Delete(t.Context(), s.node.Name, *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,39 @@
+package faults_test
+
+import (
+	"testing"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+func TestADrainGoesOnWithoutMemoryAndSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, disk := range map[string]struct{ prepare, settings string }{
+		"read-only":                   {prepare: `mkdir -p "$state" && mount -t tmpfs -o ro none "$state"`},
+		"full after the first record": {prepare: `mkdir -p "$state" && mount -t tmpfs -o size=4k none "$state"`},
+		"no directory":                {settings: "state_directory = \"/dev/null/nth\"\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, disk.settings+hasty)
+			s.options.Prepare = disk.prepare
+			s.machine.Configure(t, s.options)
+			s.node.AddPods(t, "work", 5)
+			s.watch(t)
+			s.imds.SetSpot("terminate", twoMinutes())
+			s.waitDrained(t)
+			if e := s.nth.WaitLog(t, systemd.StateTrouble); e.Level != "error" {
+				t.Errorf("nth said %q at the level %s, want error", e.Message, e.Level)
+			}
+
+			// The node itself remembers whose cordon it is.
+			s.nth.Kill()
+			s.imds.ClearSpot()
+			s.start(t)
+			s.node.WaitUncordoned(t)
+			s.nth.Stop(t)
+			if claim, left := s.node.Object(t).Annotations[cordonAnnotation]; left {
+				t.Errorf("nth's claim is left on the node: %s", claim)
+			}
+		})
+	}
+}
