@@ -5,6 +5,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,6 +32,9 @@ type Options struct {
 	Settings string
 	// Env is added to the environment.
 	Env []string
+	// Prepare is a shell command that runs before each start in the daemon's own mount namespace; $state is the path of the
+	// state directory.
+	Prepare string
 }
 
 // Machine is where nth runs: it keeps the configuration, the state directory and the boot ID from one run of the daemon
@@ -71,6 +75,7 @@ func (m *Machine) Configure(t lab.TB, opts Options) {
 	m.write(t, m.ConfigFile(), text)
 	m.write(t, m.DropIn(), opts.Settings)
 	m.write(t, m.file("env"), strings.Join(opts.Env, "\n"))
+	m.write(t, m.file("prepare"), cmp.Or(opts.Prepare, ":"))
 }
 
 // metadata is the table about the metadata service.
@@ -135,8 +140,8 @@ func (m *Machine) Start(t lab.TB) *Daemon {
 	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
 	// The boot ID is the kernel's; the daemon gets a mount namespace in which it is the machine's.
 	d.cmd = exec.Command("/bin/sh", "-c",
-		`mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"`, "sh",
-		m.file("boot_id"), binary, "run", "--config", m.ConfigFile())
+		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
+		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), binary, "run", "--config", m.ConfigFile())
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path, "AWS_EC2_METADATA_SERVICE_ENDPOINT=")
 	if env, err := os.ReadFile(m.file("env")); err == nil && len(env) > 0 {
 		d.cmd.Env = append(d.cmd.Env, strings.Split(string(env), "\n")...)

@@ -17,7 +17,10 @@ type notifySocket struct {
 	mu      sync.Mutex
 	isReady bool
 	status  string
-	changed chan struct{}
+	// reloading is between RELOADING=1 and the READY=1 that ends it; reloads counts those ends.
+	reloading bool
+	reloads   int
+	changed   chan struct{}
 }
 
 func newNotifySocket(path string) (*notifySocket, error) {
@@ -52,11 +55,22 @@ func (s *notifySocket) hear(assignment string) {
 	case name == "READY" && !s.isReady:
 		s.isReady = true
 		close(s.ready)
+	case name == "RELOADING":
+		s.reloading = true
+	case name == "READY" && s.reloading:
+		s.reloading = false
+		s.reloads++
+		s.tell()
 	case name == "STATUS":
 		s.status = value
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.tell()
 	}
+}
+
+// tell wakes those who wait for a change. s.mu is held.
+func (s *notifySocket) tell() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 func (s *notifySocket) statusNow() string {
@@ -67,11 +81,27 @@ func (s *notifySocket) statusNow() string {
 
 // statusHas returns a channel that is closed once the status contains text.
 func (s *notifySocket) statusHas(text string) <-chan struct{} {
+	return s.once(func() bool { return strings.Contains(s.status, text) })
+}
+
+func (s *notifySocket) reloadCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reloads
+}
+
+// reloaded returns a channel that is closed once so many reloads have ended.
+func (s *notifySocket) reloaded(count int) <-chan struct{} {
+	return s.once(func() bool { return s.reloads >= count })
+}
+
+// once returns a channel that is closed when it is so.
+func (s *notifySocket) once(isSo func() bool) <-chan struct{} {
 	seen := make(chan struct{})
 	go func() {
 		for {
 			s.mu.Lock()
-			found, changed := strings.Contains(s.status, text), s.changed
+			found, changed := isSo(), s.changed
 			s.mu.Unlock()
 			if found {
 				close(seen)
