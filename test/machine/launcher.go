@@ -1,0 +1,145 @@
+package machine
+
+import (
+	"bufio"
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+//go:embed launcher.sh
+var launcherScript string
+
+// A launcher is the process beside a machine that boots it and takes it away.
+type launcher struct {
+	command *exec.Cmd
+	stdin   io.WriteCloser
+	at      string // where the machine's disk is, in the launcher's mount namespace
+	notify  *net.UnixConn
+	console *console
+	done    chan struct{}
+	ending  sync.Once
+}
+
+// launch boots a machine over the base. heard is given what becomes of it.
+func launch(name, base string, heard func(func(*state))) (*launcher, error) {
+	at := filepath.Join(filepath.Dir(base), "mnt")
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return nil, err
+	}
+	// A name that begins with @ is one of no file, and shared with all mount namespaces.
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@" + name, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("listening to the service manager: %w", err)
+	}
+	l := &launcher{at: at, notify: notify, console: &console{}, done: make(chan struct{})}
+	l.command = exec.Command("/bin/sh", "-c", launcherScript, "launcher.sh", name, base, at)
+	l.command.Env = []string{"PATH=" + searchPath, "LANG=C.UTF-8", "NOTIFY_SOCKET=@" + name}
+	l.command.Stderr = l.console
+	// The process group keeps an interrupt at the terminal away: the launcher is to outlive the test by a moment.
+	l.command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
+	if l.stdin, err = l.command.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := l.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.command.Start(); err != nil {
+		notify.Close()
+		return nil, fmt.Errorf("starting the launcher: %w", err)
+	}
+	go l.listen(heard)
+	go l.follow(stdout, heard)
+	return l, nil
+}
+
+// listen hears what nspawn and the machine's service manager tell.
+func (l *launcher) listen(heard func(func(*state))) {
+	leader, packet := 0, make([]byte, 4096)
+	for {
+		n, err := l.notify.Read(packet)
+		if err != nil {
+			return
+		}
+		for line := range strings.Lines(string(packet[:n])) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			switch key {
+			case "X_NSPAWN_LEADER_PID":
+				leader, _ = strconv.Atoi(value)
+			case "READY":
+				heard(func(s *state) { s.leader = leader; s.boots++ })
+			}
+		}
+	}
+}
+
+// follow hears what the launcher says, to its end.
+func (l *launcher) follow(stdout io.Reader, heard func(func(*state))) {
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		switch lines.Text() {
+		case "down":
+			heard(func(s *state) { s.leader = 0 })
+		case "off":
+			heard(func(s *state) { s.off = true })
+		}
+	}
+	gone := errGone
+	if err := l.command.Wait(); err != nil {
+		gone = fmt.Errorf("%w: %w", errGone, err)
+	}
+	heard(func(s *state) { s.leader, s.off, s.gone = 0, true, gone })
+	close(l.done)
+}
+
+var errGone = errors.New("the launcher has ended")
+
+func (l *launcher) powerOn() error {
+	_, err := io.WriteString(l.stdin, "on\n")
+	return err
+}
+
+// end takes the machine away, whatever it is doing, and returns when there is nothing left of it.
+func (l *launcher) end() {
+	l.ending.Do(func() {
+		l.stdin.Close()
+		<-l.done
+		l.notify.Close()
+	})
+}
+
+// root is where the machine's disk is for the test.
+func (l *launcher) root() string {
+	return filepath.Join("/proc", strconv.Itoa(l.command.Process.Pid), "root", l.at, "root")
+}
+
+// A console keeps what a machine, or the launcher, writes to its console.
+type console struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write takes a piece of output.
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.Write(p)
+}
+
+// String is all of it.
+func (c *console) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.String()
+}

@@ -1,0 +1,49 @@
+// Package packages judges nth as people meet it: installed from its package on a machine that a real systemd has booted,
+// with the versions of systemd that the distributions in question have.
+package packages
+
+import (
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/machine"
+)
+
+// sideBySide is how many tests run at once, each with a machine of its own.
+const sideBySide = "4"
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", sideBySide) // -parallel, which is parsed later, overrides it
+	os.Exit(lab.Main(m))
+}
+
+// onEverySuite runs a test on a machine of each suite, side by side with the others.
+func onEverySuite(t *testing.T, test func(t *testing.T, suite string)) {
+	t.Helper()
+	t.Parallel()
+	for _, suite := range machine.Suites() {
+		t.Run(suite, func(t *testing.T) {
+			t.Parallel()
+			test(t, suite)
+		})
+	}
+}
+
+// newHost boots a machine on which nth watches over a node.
+func newHost(t *testing.T, suite string) *host.Host {
+	t.Helper()
+	return host.New(t, lab.Shared(t), suite)
+}
+
+// bareHost boots a machine on which neither nth is nor a kubelet.
+func bareHost(t *testing.T, suite string) *host.Host {
+	t.Helper()
+	return host.Bare(t, lab.Shared(t), suite)
+}
+
+// twoMinutes is the notice that EC2 gives.
+func twoMinutes() time.Time { return time.Now().Add(2 * time.Minute) }
