@@ -74,6 +74,10 @@ demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster r
 crash: lab ## kill nth in a hundred drains, at random moments (about two minutes)
 	@cd test && NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -count=1 -timeout 30m
 
+.PHONY: soak
+soak: lab ## let random things happen to nth for half an hour, or for as long as NTH_SOAK says ("2h")
+	@cd test && NTH_SOAK="$${NTH_SOAK:-30m}" go test ./soak -run Whatever -v -count=1 -timeout 0
+
 .PHONY: fmt
 fmt: ## format the source
 	@gofmt -s -w cmd docs pkg test

@@ -16,17 +16,22 @@ import (
 
 // commandRun is "nth run".
 func commandRun(ctx context.Context, args []string, to streams) error {
-	cfg, done, err := runSettings(args, to)
+	read, done, err := runSettings(args, to)
 	if done || err != nil {
+		return err
+	}
+	cfg, err := read()
+	if err != nil {
 		return err
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	return runDaemon(ctx, cfg, to.err)
+	return runDaemon(ctx, cfg, read, to.err)
 }
 
-// runSettings returns the settings that "nth run" has after its flags; done tells that help was asked for instead.
-func runSettings(args []string, to streams) (cfg config.Config, done bool, err error) {
+// runSettings returns what reads the settings that "nth run" has with its flags; done tells that help was asked for
+// instead.
+func runSettings(args []string, to streams) (read func() (config.Config, error), done bool, err error) {
 	var path string
 	override := func(*config.Config) {}
 	done, err = parse("run", runUsage, args, to, func(flags *flag.FlagSet) {
@@ -41,12 +46,15 @@ func runSettings(args []string, to streams) (cfg config.Config, done bool, err e
 		})
 	})
 	if done || err != nil {
-		return cfg, done, err
+		return nil, done, err
 	}
-	if cfg, err = effectiveConfig(path); err == nil {
-		override(&cfg)
-	}
-	return cfg, false, err
+	return func() (config.Config, error) {
+		cfg, err := effectiveConfig(path)
+		if err == nil {
+			override(&cfg)
+		}
+		return cfg, err
+	}, false, nil
 }
 
 // untilSignal returns a context that ends with the first SIGTERM or SIGINT, which context.Cause names. A second one

@@ -1,7 +1,12 @@
 package main
 
 import (
+	"context"
 	"io"
+	"os"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/pkg/config"
 )
@@ -16,9 +21,49 @@ var (
 
 // RunSettings returns the settings that "nth run" has after its flags.
 func RunSettings(args ...string) (config.Config, error) {
-	cfg, _, err := runSettings(args, streams{io.Discard, io.Discard})
-	return cfg, err
+	read, _, err := runSettings(args, streams{io.Discard, io.Discard})
+	if err != nil {
+		return config.Config{}, err
+	}
+	return read()
 }
 
 // ColourfulLines returns the formatter of a terminal.
 func ColourfulLines() *lineFormatter { return &lineFormatter{time: "15:04:05.000", colour: true} }
+
+// Service is what a reload tells the service manager.
+type Service interface {
+	Reloading()
+	Ready()
+}
+
+// Reloads plays a daemon that began with some settings and gets one SIGHUP for each reading.
+func Reloads(log *logrus.Entry, service Service, started config.Config, apply func(config.Config), readings ...func() (config.Config, error)) {
+	ctx, stop := context.WithCancel(context.Background())
+	hangups := make(chan os.Signal)
+	r := &reloader{service: service, log: log, started: started, current: started, apply: apply}
+	r.read = func() (config.Config, error) {
+		reading := readings[0]
+		readings = readings[1:]
+		return reading()
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.run(ctx, hangups)
+	}()
+	for range readings {
+		hangups <- syscall.SIGHUP
+	}
+	stop()
+	<-ended
+}
+
+// Usages are the help texts of the commands.
+func Usages() map[string]string {
+	usages := map[string]string{}
+	for _, c := range commands() {
+		usages[c.name] = c.usage
+	}
+	return usages
+}

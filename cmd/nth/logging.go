@@ -20,9 +20,7 @@ import (
 func newLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
 	logger.SetOutput(stderr)
-	if level, err := logrus.ParseLevel(cfg.Level); err == nil {
-		logger.SetLevel(level)
-	}
+	setLevel(logger, cfg)
 	switch {
 	case cfg.Format == "json":
 		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
@@ -34,6 +32,12 @@ func newLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
 		logger.SetFormatter(newLineFormatter(stderr))
 	}
 	return logger
+}
+
+func setLevel(logger *logrus.Logger, cfg config.Log) {
+	if level, err := logrus.ParseLevel(cfg.Level); err == nil {
+		logger.SetLevel(level)
+	}
 }
 
 // onJournal tells whether stderr is this process's own and connected to the journal.

@@ -37,6 +37,8 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"run", "watch, and drain this node when it is doomed", runUsage, commandRun},
+		{"status", "tell how the running nth stands", statusUsage, commandStatus},
+		{"check", "tell whether nth can do its work here", checkUsage, commandCheck},
 		{"config", "print the settings in effect, or judge them", configUsage, commandConfig},
 		{"version", "print the version", versionUsage, commandVersion},
 	}
@@ -75,6 +77,8 @@ func (e usageError) Error() string { return e.message }
 // configError holds what is wrong with the settings, one line for each fault.
 type configError struct{ error }
 
+func (e configError) Unwrap() error { return e.error }
+
 // finish says what went wrong, once and here alone, and translates it into an exit status.
 func finish(err error, stderr io.Writer) int {
 	if err == nil {
@@ -84,7 +88,9 @@ func finish(err error, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitUsage
 	}
-	complain(stderr, err)
+	if !errors.Is(err, errTold) {
+		complain(stderr, err)
+	}
 	if _, ok := errors.AsType[configError](err); ok {
 		return exitConfig
 	}

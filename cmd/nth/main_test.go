@@ -79,6 +79,8 @@ func TestOutputOfEveryCommand(t *testing.T) {
 		{"help config", "help-config"},
 		{"config --help", "help-config"},
 		{"version --help", "help-version"},
+		{"status --help", "help-status"},
+		{"check --help", "help-check"},
 		{"config --config testdata/spot.toml", "config-spot"},
 		{"config --check --config testdata/spot.toml", "config-check-spot"},
 	} {
@@ -103,6 +105,8 @@ func TestAWrongCommandLineIsStatus64AndOneLine(t *testing.T) {
 		{"run --config=", `nth run: invalid value "" for flag -config: must name a file, see "nth run --help"`},
 		{"run --dry-run=perhaps", `nth run: invalid boolean value "perhaps" for -dry-run: must be true or false, see "nth run --help"`},
 		{"config --chekc", `nth config: flag provided but not defined: -chekc, see "nth config --help"`},
+		{"status now", `nth status: unexpected argument "now", see "nth status --help"`},
+		{"check --online", `nth check: flag provided but not defined: -online, see "nth check --help"`},
 		{"version 1", `nth version: unexpected argument "1", see "nth version --help"`},
 	} {
 		t.Run(c.args, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 
@@ -20,9 +21,12 @@ import (
 )
 
 // runDaemon wires the daemon and runs it until ctx ends; then, if it is the whole system that stops, until the node is
-// drained.
-func runDaemon(ctx context.Context, cfg config.Config, stderr io.Writer) error {
-	log := logrus.NewEntry(newLogger(cfg.Log, stderr))
+// drained. read reads the settings again.
+func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Config, error), stderr io.Writer) error {
+	hangups, deaf := hangups()
+	defer deaf()
+	logger := newLogger(cfg.Log, stderr)
+	log := logrus.NewEntry(logger)
 	quietLibraries(log)
 	if err := hurryLibraries(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
@@ -31,24 +35,23 @@ func runDaemon(ctx context.Context, cfg config.Config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	store, warnings := record.Open(recordDirectory(cfg), bootID)
-	for _, w := range warnings {
-		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
-	}
+	version, _ := buildVersion()
+	file := record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
+	board := newBoard(file, version, cfg)
 	rules := policyOf(cfg.Events)
-	metadata, err := imdsSource(cfg, bootID, rules, log)
+	metadata, err := imdsSource(cfg, bootID, rules, log, board)
 	if err != nil {
 		return err
 	}
-	shutdown := newShutdown(cfg.Events.Shutdown, bootID, log)
-	version, _ := buildVersion()
+	shutdown := newShutdown(cfg.Events.Shutdown, bootID, log, board.hearing)
 	borrowed := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, UserAgent: "nth/" + version})
 	service := &systemd.Notifier{}
+	node := newSelf(borrowed, cfg)
 	daemon := agent.New(agent.Config{
 		Sources:  append(shutdown.sources(), metadata),
-		Node:     &self{kubelet: borrowed, options: drainOptions(cfg.Drain), dryRun: cfg.DryRun},
-		Identity: warm{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm},
-		Record:   store,
+		Node:     node,
+		Identity: warm{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
+		Record:   openRecord(cfg, bootID, log),
 		Service:  service,
 		Policy:   rules,
 		BootID:   bootID,
@@ -56,10 +59,41 @@ func runDaemon(ctx context.Context, cfg config.Config, stderr io.Writer) error {
 		Beat:     service.WatchdogInterval() / 3,
 		Settled:  shutdown.settled,
 		DryRun:   cfg.DryRun,
+		Board:    board,
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
-	return errors.Join(daemon.Run(running), service.Err())
+	again := &reloader{
+		read: read, service: service, log: log, started: cfg, current: cfg,
+		apply: func(cfg config.Config) {
+			rules := policyOf(cfg.Events)
+			setLevel(logger, cfg.Log)
+			node.use(drainOptions(cfg.Drain))
+			board.configured(rules)
+			daemon.Obey(rules)
+		},
+	}
+	go again.run(running, hangups)
+	return errors.Join(shown(running, file, daemon.Run), service.Err())
+}
+
+// shown runs the daemon while its status is being written, to the last word.
+func shown(ctx context.Context, file *record.Board, run func(context.Context) error) error {
+	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var written sync.WaitGroup
+	written.Go(func() { file.Run(writing) })
+	defer written.Wait()
+	defer stop()
+	return run(ctx)
+}
+
+// openRecord opens the record, and says what is wrong with it.
+func openRecord(cfg config.Config, bootID string, log *logrus.Entry) *record.Store {
+	store, warnings := record.Open(recordDirectory(cfg), bootID)
+	for _, w := range warnings {
+		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
+	}
+	return store
 }
 
 // recordDirectory is where the record lies. A dry run has one of its own: what was only talked about must not count as
@@ -71,7 +105,7 @@ func recordDirectory(cfg config.Config) string {
 	return cfg.StateDirectory
 }
 
-func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *logrus.Entry) (agent.Source, error) {
+func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *logrus.Entry, board *board) (agent.Source, error) {
 	source, err := imds.New(imds.Options{
 		Endpoint:            cfg.IMDS.Endpoint,
 		UrgentInterval:      cfg.IMDS.UrgentInterval,
@@ -81,6 +115,7 @@ func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *lo
 		Kinds:               watched(rules),
 		BootID:              bootID,
 		Told: func(scope imds.Scope) {
+			board.scoped(scope)
 			log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 		},
 	})

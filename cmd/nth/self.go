@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kubelet"
 )
 
@@ -15,9 +18,18 @@ import (
 // yet, or may have been replaced.
 type self struct {
 	kubelet *kubelet.Kubelet
-	options drain.Options
 	dryRun  bool
+	options atomic.Pointer[drain.Options] // for what begins now
 }
+
+func newSelf(borrowed *kubelet.Kubelet, cfg config.Config) *self {
+	s := &self{kubelet: borrowed, dryRun: cfg.DryRun}
+	s.use(drainOptions(cfg.Drain))
+	return s
+}
+
+// use replaces the options for all that begins from now on.
+func (s *self) use(options drain.Options) { s.options.Store(&options) }
 
 // identityPause is how long to wait before the credential is looked for again. A node that joins its cluster gets it
 // once, and a notice may be waiting.
@@ -29,7 +41,7 @@ func (s *self) node(ctx context.Context) (agent.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.of(id), nil
+	return s.of(id, *s.options.Load()), nil
 }
 
 func (s *self) identity(ctx context.Context) (kubelet.Identity, error) {
@@ -46,8 +58,8 @@ func (s *self) identity(ctx context.Context) (kubelet.Identity, error) {
 	}
 }
 
-func (s *self) of(id kubelet.Identity) agent.Node {
-	node := drain.New(id.Client, id.Node, s.options)
+func (s *self) of(id kubelet.Identity, options drain.Options) agent.Node {
+	node := drain.New(id.Client, id.Node, options)
 	if s.dryRun {
 		return drain.NewDryRun(node)
 	}
@@ -64,19 +76,30 @@ func (s *self) Cordon(ctx context.Context, claim drain.Claim) (drain.CordonResul
 }
 
 // Drain implements agent.Node. A drain can outlive its credential: when the kubeconfig is replaced, it goes on with the
-// new one.
+// new one, and with the options that it began with.
 func (s *self) Drain(ctx context.Context, plan drain.Plan) (drain.Result, error) {
+	if plan.Claim.Kind == string(event.Shutdown) && s.neverJoined(ctx) {
+		return drain.Result{NodeGone: true}, nil
+	}
+	options := *s.options.Load()
 	for {
 		id, err := s.identity(ctx)
 		if err != nil {
 			return drain.Result{}, err
 		}
 		attempt, replaced := s.whileCurrent(ctx, id)
-		result, err := s.of(id).Drain(attempt, plan)
+		result, err := s.of(id, options).Drain(attempt, plan)
 		if err == nil || ctx.Err() != nil || !replaced() {
 			return result, err
 		}
 	}
+}
+
+// neverJoined tells whether this machine is no node: there is no credential, and there was none since the start. A
+// credential is worth waiting for, but not for a machine that goes down; an image that is being baked, say.
+func (s *self) neverJoined(ctx context.Context) bool {
+	_, err := s.kubelet.Identity(ctx)
+	return errors.Is(err, kubelet.ErrNotYet)
 }
 
 // whileCurrent returns a context that ends when the identity is no longer the present one, and a function that ends it
@@ -124,6 +147,7 @@ func (s *self) Claim(ctx context.Context) (drain.Claim, bool, error) {
 type warm struct {
 	kubelet *kubelet.Kubelet
 	every   time.Duration
+	found   func(kubelet.Identity)
 }
 
 // KeepWarm implements agent.Identity: it looks for the identity until it is found, and then at the given pace.
@@ -131,7 +155,7 @@ func (w warm) KeepWarm(ctx context.Context, tell func(node string, err error)) {
 	for ctx.Err() == nil {
 		id, err := w.kubelet.Identity(ctx)
 		if err == nil || !errors.Is(err, context.Canceled) {
-			tell(id.Node, err)
+			w.tell(tell, id, err)
 		}
 		if err == nil {
 			break
@@ -143,6 +167,13 @@ func (w warm) KeepWarm(ctx context.Context, tell func(node string, err error)) {
 	}
 	w.kubelet.KeepWarm(ctx, w.every, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)
-		tell(id.Node, errors.Join(err, idErr))
+		w.tell(tell, id, errors.Join(err, idErr))
 	})
+}
+
+func (w warm) tell(tell func(node string, err error), id kubelet.Identity, err error) {
+	if id.Client != nil {
+		w.found(id)
+	}
+	tell(id.Node, err)
 }

@@ -22,6 +22,9 @@ const stopLimit = 145 * time.Second
 // shortDelay is the least that logind should grant: less is hardly enough for pods to end by themselves.
 const shortDelay = 30 * time.Second
 
+// dropInDelay is what systemd/80-nth.conf asks of logind.
+const dropInDelay = 150 * time.Second
+
 // shutdown is the part of the daemon that lives with the end of the system.
 type shutdown struct {
 	source *logind.Source // nil if shutdowns are to be ignored
@@ -30,7 +33,9 @@ type shutdown struct {
 	done func() // what to call when the shutdown has got what it is due; nil until it is waited for
 }
 
-func newShutdown(c config.Shutdown, bootID string, log *logrus.Entry) *shutdown {
+// newShutdown returns the part that treats shutdowns as the settings say. heard is called when it is known whether logind
+// announces them: with nil, or with why it does not.
+func newShutdown(c config.Shutdown, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
 	s := &shutdown{}
 	if policy.Action(c.Action) == policy.Ignore {
 		return s
@@ -39,14 +44,17 @@ func newShutdown(c config.Shutdown, bootID string, log *logrus.Entry) *shutdown 
 		BootID: bootID,
 		Margin: c.Margin,
 		Holding: func(delay time.Duration) {
+			heard(nil)
 			entry := log.WithField(systemd.FieldMessageID, systemd.Started)
-			if delay < shortDelay {
-				entry.Warnf("a shutdown can be held for %s only: raise InhibitDelayMaxSec= in logind.conf", delay)
+			if delay < dropInDelay {
+				entry.Warnf("a shutdown can be held for %s only, not for the %s that 80-nth.conf asks for: another file in "+
+					"logind.conf.d has the last word, or that one is not there", delay, dropInDelay)
 				return
 			}
 			entry.Infof("a shutdown can be held for up to %s", delay)
 		},
 		Off: func(err error) {
+			heard(err)
 			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
 				Infof("shutdowns cannot be heard of in advance: %s", err)
 		},

@@ -17,6 +17,26 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.
   --dry-run      say what would be done, but write nothing to the cluster
 `
 
+const statusUsage = `Usage: nth status [--config FILE] [--json]
+
+Tells how the running nth stands: what it is doing, what is announced, how the metadata service answers, with whose
+identity it acts, and what is switched off and why. The status is 0 if it runs, and 1 if it does not, or hangs; what is
+printed is the last that is known of it then.
+
+  --config FILE  read FILE and FILE.d/*.toml to find the runtime directory
+  --json         print it for programs
+`
+
+const checkUsage = `Usage: nth check [--config FILE] [--offline]
+
+Tries everything that nth needs to drain this node, one line each: "ok" is as it should be, "warn" deserves a look, and
+with "fail" nth would not do its work. Nothing is changed, on the node or on this machine. The status is 0 without a
+"fail", 1 with one, and 78 if the settings are wrong. It needs root's rights, as nth does.
+
+  --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
+  --offline      check what is there while an image is baked: no cluster, no metadata service, no logind
+`
+
 const configUsage = `Usage: nth config [--config FILE] [--check]
 
 Prints the settings in effect, all of them, in a form that can be read again.

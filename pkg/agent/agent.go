@@ -74,6 +74,8 @@ type Config struct {
 	Settled func(event.Kind)
 	// DryRun changes the words, so that nobody believes that something was done. The Node must be one that does nothing.
 	DryRun bool
+	// Board, if set, is shown how things stand.
+	Board Board
 }
 
 // Agent is the daemon as a value: New wires it, Run runs it.
@@ -91,6 +93,9 @@ type Agent struct {
 	held    map[string]string // pods held in the drain under way, and by what
 	total   int
 	left    int
+	began   time.Time
+	shown   shown
+	stuck   bool // a source is, and that was said
 }
 
 // trouble is an outage of a source.
@@ -114,6 +119,7 @@ func New(cfg Config) *Agent {
 
 // Run watches, decides and acts until ctx ends, and returns nil then. It returns an error if a source gives up.
 func (a *Agent) Run(ctx context.Context) error {
+	a.began = time.Now()
 	inner, stop := context.WithCancel(ctx)
 	defer a.tasks.Wait()
 	defer stop()
@@ -131,6 +137,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.cfg.Service.Stopping()
 	a.land()
 	if err == nil {
+		a.showStopped()
 		a.stopped()
 	}
 	return err
@@ -153,7 +160,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-revisit.C:
 		case <-ticks.C:
-			a.cfg.Service.Beat()
+			a.beat()
 			a.compareClocks()
 			a.recovered()
 		case <-a.inbox.ready:
@@ -190,6 +197,8 @@ func (a *Agent) take(news []any) error {
 			a.settle(n)
 		case adopted:
 			a.adoptClaim(n.claim)
+		case order:
+			a.cfg.Policy = n.rules
 		case sourceEnded:
 			if gaveUp == nil {
 				gaveUp = n.err
@@ -203,12 +212,12 @@ func (a *Agent) take(news []any) error {
 // look again without news.
 func (a *Agent) advance(ctx context.Context) time.Time {
 	sit := a.situation()
-	for _, e := range a.cfg.Policy.Fold(sit) {
+	for _, e := range a.rules().Fold(sit) {
 		a.put(e)
 		a.folded(e)
 	}
 	sit.Past = a.cfg.Record.Entries()
-	step := a.cfg.Policy.Decide(sit)
+	step := a.rules().Decide(sit)
 	switch {
 	case a.flight == nil && step.Action != policy.Wait:
 		a.takeOff(ctx, step)

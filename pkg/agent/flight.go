@@ -13,6 +13,7 @@ import (
 // flight is the step being taken.
 type flight struct {
 	step   policy.Step
+	rule   policy.Rule // its kind's, as it was when the step began
 	cancel context.CancelFunc
 	began  time.Time // with its monotonic reading
 	// ends is the deadline on the monotonic clock; zero if the step has none.
@@ -42,7 +43,7 @@ func (a *Agent) takeOff(all context.Context, step policy.Step) {
 	a.put(e)
 	a.begun(step)
 
-	f := &flight{step: step, began: time.Now(), done: make(chan struct{})}
+	f := &flight{step: step, rule: a.cfg.Policy[step.Event.Kind], began: time.Now(), done: make(chan struct{})}
 	var ctx context.Context
 	if step.Deadline.IsZero() {
 		ctx, f.cancel = context.WithCancel(all)
@@ -139,7 +140,7 @@ func (a *Agent) lifted(l landed) {
 			continue
 		}
 		e.Cordon = false
-		if l.uncordon == drain.UncordonLifted && a.cfg.Policy.Stands(sit, e) {
+		if l.uncordon == drain.UncordonLifted && a.rules().Stands(sit, e) {
 			e.Phase, e.Result, e.CordonedAt, e.Changed = record.Seen, nil, time.Time{}, now()
 		}
 		a.put(e)

@@ -35,6 +35,7 @@ type (
 		calledBack, timedOut bool
 	}
 	adopted     struct{ claim drain.Claim }
+	order       struct{ rules policy.Settings }
 	sourceEnded struct{ err error }
 )
 

@@ -34,6 +34,7 @@ type rig struct {
 	hook    *logtest.Hook
 
 	start time.Time
+	agent *agent.Agent
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -81,8 +82,8 @@ func (r *rig) run() {
 	r.t.Helper()
 	ctx, stop := context.WithCancel(r.t.Context())
 	ended := make(chan error, 1)
-	r.stop, r.ended = stop, ended
-	go func() { ended <- agent.New(r.cfg).Run(ctx) }()
+	r.stop, r.ended, r.agent = stop, ended, agent.New(r.cfg)
+	go func() { ended <- r.agent.Run(ctx) }()
 	synctest.Wait()
 }
 

@@ -12,8 +12,15 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// status keeps the one sentence current that "systemctl status nth" shows.
+// status keeps the one sentence current that "systemctl status nth" shows, and the board.
 func (a *Agent) status() {
+	sentence := a.whole()
+	a.cfg.Service.Status("%s", sentence)
+	a.show(sentence)
+}
+
+// whole is the sentence with what holds beside it.
+func (a *Agent) whole() string {
 	sentence := a.sentence()
 	if since := a.outage(); !since.IsZero() {
 		sentence += fmt.Sprintf("; metadata service unreachable since %s", since.Format("15:04:05"))
@@ -21,7 +28,7 @@ func (a *Agent) status() {
 	if a.cfg.DryRun {
 		sentence += " (dry run)"
 	}
-	a.cfg.Service.Status("%s", sentence)
+	return sentence
 }
 
 func (a *Agent) sentence() string {
@@ -36,7 +43,7 @@ func (a *Agent) sentence() string {
 		return why
 	}
 	if e, ok := a.foremost(); ok && e.Phase == record.Seen {
-		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
+		return fmt.Sprintf("watching node %s: %s", a.node, a.rules().Describe(e))
 	} else if ok {
 		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	}

@@ -56,10 +56,10 @@ func (a *Agent) folded(e record.Entry) {
 		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to be sure before anything is undone", e.Event.Kind)
 	case e.Phase == record.Seen:
 		a.sayOf(systemd.EventSeen, e.Event).WithField(systemd.FieldPhase, string(e.Phase)).
-			Warnf("%s: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
+			Warnf("%s: %s", e.Event.Kind, a.rules().Describe(e))
 	default:
 		a.sayOf(systemd.EventSeen, e.Event).WithField(systemd.FieldPhase, string(e.Phase)).
-			Infof("%s: changed: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
+			Infof("%s: changed: %s", e.Event.Kind, a.rules().Describe(e))
 	}
 }
 

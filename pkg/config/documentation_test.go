@@ -16,6 +16,7 @@ var update = flag.Bool("update", false, "write the generated files anew")
 const (
 	manual   = "../../docs/configuration.md"
 	conffile = "../../packaging/nth.toml"
+	manpage  = "../../packaging/man/nth.toml.5"
 )
 
 // generated compares a file with what it should be, or writes it.
@@ -89,6 +90,76 @@ func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
 		}
 	}
 	generated(t, conffile, b.String())
+}
+
+func TestGeneratedManualPageDescribesEverySetting(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(manpageHead)
+	for _, table := range config.Describe() {
+		title := "[" + table.Name + "]"
+		if table.Name == "" {
+			title = "At the top of the file"
+		}
+		fmt.Fprintf(&b, ".SS %s\n", roff(title))
+		if table.Doc != "" {
+			fmt.Fprintf(&b, "%s\n", roff(table.Doc))
+		}
+		for _, s := range table.Settings {
+			fmt.Fprintf(&b, ".TP\n.B %s\n%s\nIt may be %s. Default:\n.B %s\n",
+				roff(s.Name), roff(s.Doc), roff(s.Allowed), roff(s.Default))
+		}
+	}
+	b.WriteString(manpageFoot)
+	generated(t, manpage, b.String())
+}
+
+const manpageHead = `.\" Written by: go test ./pkg/config -update
+.TH NTH.TOML 5 "" "nth" "File Formats"
+.SH NAME
+nth.toml \- settings of nth
+.SH SYNOPSIS
+.I /etc/nth/nth.toml
+.br
+.I /etc/nth/nth.toml.d/*.toml
+.SH DESCRIPTION
+Nothing needs to be set. The files are read in that order, the drop\-ins by their names; a later one overrides single
+keys of an earlier one. They are written in TOML. Durations are written as in
+.B \(dq500ms\(dq
+or
+.BR \(dq1h30m\(dq .
+.PP
+A key or value that is wrong is an error, never a guess: nth does not start with it, and on a reload keeps what it has.
+.B nth config \-\-check
+names each fault with its file, key and value, and what would be right;
+.B nth config
+prints the settings in effect.
+.SH SETTINGS
+`
+
+const manpageFoot = `.SH EXAMPLE
+.nf
+[events.rebalance\-recommendation]
+action = \(dqcordon\(dq
+cordon_for = \(dq1h\(dq
+
+[drain]
+exclude_from_load_balancers = true
+load_balancer_wait = \(dq20s\(dq
+.fi
+.SH SEE ALSO
+.BR nth (8)
+`
+
+var codeSpan = regexp.MustCompile("`([^`]*)`")
+
+// roff writes a sentence of Markdown, or a value, for a manual page.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, `"`, `\(dq`, "'", `\(aq`).Replace(text)
+	text = codeSpan.ReplaceAllString(text, `\fB$1\fP`)
+	if strings.HasPrefix(text, ".") {
+		text = `\&` + text
+	}
+	return text
 }
 
 func TestTheConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {

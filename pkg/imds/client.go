@@ -177,7 +177,7 @@ func (e *exchange) cause(err error) error {
 // during names the step in which err happened, if it was not the document itself.
 func (e *exchange) during(err error) error {
 	if e.token {
-		return fmt.Errorf("asking for a session token: %w", err)
+		return fmt.Errorf("%w: %w", errToken, err)
 	}
 	return err
 }

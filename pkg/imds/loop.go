@@ -61,16 +61,19 @@ type look func(context.Context) (reading, error)
 
 // loop looks for events of one kind, again and again. Its looks follow one another and never overlap.
 type loop struct {
-	kind event.Kind
-	pace pace
-	look look
+	kind  event.Kind
+	pace  pace
+	look  look
+	pulse *pulse
 }
 
 // run looks until ctx ends, the first time at once. A look that takes longer than the pace allows is followed by the
 // next one immediately, and none is made up for.
 func (l loop) run(ctx context.Context, sink event.Sink) {
+	defer l.pulse.rest()
 	failures := 0
 	for {
+		l.pulse.beat()
 		start := time.Now()
 		found, err := l.look(ctx)
 		if ctx.Err() != nil {

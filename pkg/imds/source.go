@@ -63,6 +63,9 @@ type Options struct {
 type Source struct {
 	opts Options
 	dial dialer
+
+	mu     sync.Mutex
+	pulses []*pulse // of the loops of the present run
 }
 
 // New checks the options and returns a source that has not asked anything yet.
@@ -161,12 +164,20 @@ func (s *Source) loops() []loop {
 	maintenance := pace{interval: s.opts.MaintenanceInterval, ceiling: max(s.opts.MaintenanceInterval, slowCeiling)}
 
 	all := []loop{
-		{event.SpotInterruption, urgent, spot(s.client(urgentTimeout))},
-		{event.ASGTermination, urgent, targetState(s.client(urgentTimeout), s.opts.BootID)},
-		{event.RebalanceRecommendation, rebalance, rebalanceRecommendation(s.client(patientTimeout))},
-		{event.ScheduledMaintenance, maintenance, scheduledMaintenance(s.client(patientTimeout))},
+		{event.SpotInterruption, urgent, spot(s.client(urgentTimeout)), nil},
+		{event.ASGTermination, urgent, targetState(s.client(urgentTimeout), s.opts.BootID), nil},
+		{event.RebalanceRecommendation, rebalance, rebalanceRecommendation(s.client(patientTimeout)), nil},
+		{event.ScheduledMaintenance, maintenance, scheduledMaintenance(s.client(patientTimeout)), nil},
 	}
-	return slices.DeleteFunc(all, func(l loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
+	all = slices.DeleteFunc(all, func(l loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pulses = nil
+	for i := range all {
+		all[i].pulse = newPulse(all[i].kind, all[i].pace, patientTimeout)
+		s.pulses = append(s.pulses, all[i].pulse)
+	}
+	return all
 }
 
 // client returns a new client of the service. One for each loop: an SDK client lets only one request at a time ask for

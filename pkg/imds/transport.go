@@ -65,6 +65,7 @@ func (c careful) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, note.err
 	}
 	note.status = resp.StatusCode
+	noteDate(r.Context(), resp.Header)
 	resp.Body = &body{http.MaxBytesReader(nil, resp.Body, bodyLimit), note}
 	if note.token && resp.StatusCode == http.StatusOK {
 		if err := checkToken(resp); err != nil {

@@ -23,6 +23,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	authorization "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // apiServer is as much of an API server as an identity is proved against: it takes client certificates by their common
@@ -34,11 +37,14 @@ type apiServer struct {
 	agents   []string
 	refusal  int             // the status that answers everything; 0 for none
 	absent   map[string]bool // nodes that do not exist
+	denied   map[string]bool // rights, as in "delete pods"
+	reviews  map[string]string
+	date     string // of the answers, if it is not now
 }
 
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{absent: map[string]bool{}}
+	s := &apiServer{absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{}}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
@@ -61,6 +67,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.agents = append(s.agents, r.UserAgent())
 	refusal, node := s.refusal, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")
 	absent := s.absent[node]
+	if s.date != "" {
+		w.Header().Set("Date", s.date)
+	}
 	s.mu.Unlock()
 	switch {
 	case refusal != 0:
@@ -70,11 +79,54 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
 			"status": map[string]any{"userInfo": map[string]any{"username": user}},
 		})
+	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		s.review(w, r)
 	case absent:
 		answer(w, http.StatusNotFound, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"})
 	default:
 		answer(w, http.StatusOK, map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": node}})
 	}
+}
+
+// review answers whether a right is granted.
+func (s *apiServer) review(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	review := &authorization.SelfSubjectAccessReview{}
+	if err == nil {
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, review)
+	}
+	if err != nil {
+		answer(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	a := review.Spec.ResourceAttributes
+	text, _ := json.Marshal(a) // It was decoded.
+	s.mu.Lock()
+	s.reviews[a.Verb+" "+a.Resource] = string(text)
+	review.Status.Allowed = !s.denied[a.Verb+" "+a.Resource]
+	s.mu.Unlock()
+	review.Kind, review.APIVersion = "SelfSubjectAccessReview", "authorization.k8s.io/v1"
+	answer(w, http.StatusCreated, review)
+}
+
+func (s *apiServer) deny(right string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denied[right] = true
+}
+
+// say dates the answers.
+func (s *apiServer) say(date string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.date = date
+}
+
+// reviewed returns the attributes, as JSON, that a right was last asked for with.
+func (s *apiServer) reviewed(right string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reviews[right]
 }
 
 func answer(w http.ResponseWriter, status int, body any) {

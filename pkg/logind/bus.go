@@ -3,62 +3,136 @@ package logind
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 )
 
+const (
+	busName     = "org.freedesktop.login1"
+	busPath     = "/org/freedesktop/login1"
+	busManager  = "org.freedesktop.login1.Manager"
+	nameChanged = "org.freedesktop.DBus.NameOwnerChanged"
+)
+
 // manager is what logind's manager object says of itself.
 type manager struct {
 	// delay is InhibitDelayMaxSec as it is in effect, whichever file it comes from.
 	delay time.Duration
-	// preparing is true while an announced shutdown waits for its locks.
+	// preparing is true from the announcement of a shutdown on, until it was called off.
 	preparing bool
 }
 
 // answerLimit bounds a question to the bus.
 const answerLimit = 5 * time.Second
 
-// readManager asks logind. go-systemd's login1 gives no access to the manager's properties.
-func readManager(ctx context.Context) (manager, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
+// bus is a connection to the system bus. go-systemd's login1 would do, but gives no access to the manager's properties,
+// waits without a limit, and takes a signal for logind's whoever has sent it.
+type bus struct {
+	conn   *dbus.Conn
+	logind dbus.BusObject
+	end    context.CancelFunc
+}
+
+// dial connects to the system bus, until ctx ends or the bus is closed.
+func dial(ctx context.Context) (*bus, error) {
+	ctx, end := context.WithCancel(ctx)
+	overdue := time.AfterFunc(answerLimit, end)
+	defer overdue.Stop()
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	if err != nil {
-		return manager{}, fmt.Errorf("connecting to the system bus: %w", err)
+		end()
+		return nil, fmt.Errorf("connecting to the system bus: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
-	logind := conn.Object("org.freedesktop.login1", "/org/freedesktop/login1")
+	return &bus{conn: conn, logind: conn.Object(busName, busPath), end: end}, nil
+}
+
+func (b *bus) close() {
+	b.end()
+	_ = b.conn.Close() // nothing was written
+}
+
+// hints subscribes to what makes it worth asking logind again: that it announces a shutdown or calls one off, and that
+// it was started again. The channel is closed when the connection is lost.
+func (b *bus) hints(ctx context.Context) (<-chan *dbus.Signal, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	signals := make(chan *dbus.Signal, 16)
+	b.conn.Signal(signals)
+	for _, match := range [][]dbus.MatchOption{
+		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busManager), dbus.WithMatchMember("PrepareForShutdown")},
+		{
+			dbus.WithMatchSender("org.freedesktop.DBus"), dbus.WithMatchInterface("org.freedesktop.DBus"),
+			dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, busName),
+		},
+	} {
+		if err := b.conn.AddMatchSignalContext(ctx, match...); err != nil {
+			return nil, fmt.Errorf("subscribing to logind's signals: %w", err)
+		}
+	}
+	return signals, nil
+}
+
+// worthALook tells whether logind should be asked after a signal. While it is away, there is nobody to ask.
+func worthALook(signal *dbus.Signal) bool {
+	if signal.Name == nameChanged && len(signal.Body) == 3 {
+		return signal.Body[2] != ""
+	}
+	return signal.Name == busManager+".PrepareForShutdown"
+}
+
+// manager asks logind.
+func (b *bus) manager(ctx context.Context) (manager, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
 	get := func(property string, into any) error {
-		call := logind.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, "org.freedesktop.login1.Manager", property)
-		if err := call.Store(into); err != nil {
+		call := b.logind.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, busManager, property)
+		value := dbus.Variant{}
+		err := call.Store(&value)
+		if err == nil {
+			err = value.Store(into)
+		}
+		if err != nil {
 			return fmt.Errorf("asking logind for %s: %w", property, err)
 		}
 		return nil
 	}
-	var delay, preparing dbus.Variant
-	if err := get("InhibitDelayMaxUSec", &delay); err != nil {
-		return manager{}, err
-	}
-	if err := get("PreparingForShutdown", &preparing); err != nil {
-		return manager{}, err
-	}
 	var m manager
-	if usec, ok := delay.Value().(uint64); ok {
-		m.delay = time.Duration(usec) * time.Microsecond //nolint:gosec // logind's longest delay fits
+	var usec uint64
+	if err := get("InhibitDelayMaxUSec", &usec); err != nil {
+		return manager{}, err
 	}
-	m.preparing, _ = preparing.Value().(bool)
+	if err := get("PreparingForShutdown", &m.preparing); err != nil {
+		return manager{}, err
+	}
+	// More than a day is as good as for ever, and the largest value would not fit.
+	m.delay = time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond //nolint:gosec // it fits
 	return m, nil
 }
 
-// prepares reads a PrepareForShutdown signal: whether a shutdown begins, or was called off.
-func prepares(signal *dbus.Signal) (begins, ok bool) {
-	if signal == nil || signal.Name != "org.freedesktop.login1.Manager.PrepareForShutdown" || len(signal.Body) != 1 {
-		return false, false
+// inhibit takes the lock. Closing the file gives it back.
+func (b *bus) inhibit(ctx context.Context) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	var fd dbus.UnixFD
+	err := b.logind.CallWithContext(ctx, busManager+".Inhibit", 0,
+		"shutdown", "nth", "draining this Kubernetes node before it goes down", "delay").Store(&fd)
+	if err != nil {
+		return nil, fmt.Errorf("taking the inhibitor lock: %w", err)
 	}
-	begins, ok = signal.Body[0].(bool)
-	return begins, ok
+	return os.NewFile(uintptr(fd), "inhibitor lock"), nil
+}
+
+// readManager asks logind over a connection of its own.
+func readManager(ctx context.Context) (manager, error) {
+	b, err := dial(ctx)
+	if err != nil {
+		return manager{}, err
+	}
+	defer b.close()
+	return b.manager(ctx)
 }
 
 // GoingDown tells whether systemd is stopping the whole system, rather than this service alone. Where systemd cannot be

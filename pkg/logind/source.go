@@ -4,6 +4,10 @@
 // It holds a delay inhibitor lock, which makes logind announce a shutdown and wait until the lock is given back, at most
 // InhibitDelayMaxSec. A lock only ever delays: it is never held past that, whatever becomes of this process.
 //
+// What a signal says is not believed, since everybody on the bus may send one. It is a reason to ask logind itself, and
+// so are a new connection and a logind that was started again. What was announced while nobody listened is heard of
+// then, and so is what was called off.
+//
 // Not every shutdown goes through logind. The second net is nth's own stop job: a SIGTERM that arrives while systemd is
 // stopping the system (GoingDown) is the same event, and Stopping announces it. Both have the same ID, made from the
 // boot ID, so that one shutdown is one event. A restart of the service alone is none.
@@ -13,12 +17,12 @@ package logind
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/login1"
+	"github.com/godbus/dbus/v5"
 
 	"github.com/nth-project/nth/pkg/event"
 )
@@ -29,8 +33,9 @@ type Options struct {
 	BootID string
 	// Margin is how much of logind's delay is left unused.
 	Margin time.Duration
-	// Holding, if set, is called when the lock has been taken, with the longest delay that logind grants; Off, if set,
-	// once when there is no logind to be had.
+	// Holding, if set, is called when the lock has been taken, with the longest delay that logind grants, and when that
+	// has changed or is known again. Off, if set, is called with the reason when there is no logind to be had, once for
+	// each time that it goes away.
 	Holding func(delay time.Duration)
 	Off     func(error)
 }
@@ -44,106 +49,160 @@ type Source struct {
 	lock    *os.File      // nil while it is not held
 	delay   time.Duration // what logind grants; 0 until it was asked
 	pending *event.Event  // the shutdown that is announced
-	saidOff bool
+	told    time.Duration // the delay that Holding was called with last; 0 before, negative after Off
 }
 
 // New returns a source that has not looked yet.
 func New(opts Options) *Source { return &Source{opts: opts} }
 
 const (
-	// reconnectPause is how long to wait before the bus is tried again that was there before, and absentPause where
-	// there never was one.
-	reconnectPause = time.Second
-	absentPause    = time.Minute
+	// firstPause is how long to wait before a bus that is not there is tried again. It doubles, up to lostPause where
+	// there was one before, and to absentPause where there never was.
+	firstPause  = 250 * time.Millisecond
+	lostPause   = time.Second
+	absentPause = time.Minute
+	// quietFor is how long a logind that was there may be away before it is said: a restart is none of people's business.
+	quietFor = 10 * time.Second
 )
 
 // Run holds the lock and watches until ctx ends, and returns nil then. The lock is given back when Run returns.
+//
+// It tells the sink nothing before logind has been asked: nth may be starting again in the middle of a shutdown.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	s.mu.Lock()
 	s.sink = sink
 	s.tell()
 	s.mu.Unlock()
-	defer s.Release()
+	defer s.drop()
+	pause, longest, since := firstPause, absentPause, time.Time{}
 	for {
-		pause := reconnectPause
-		if err := s.session(ctx); err != nil {
+		met, err := s.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if met {
+			pause, longest, since = firstPause, lostPause, time.Now()
+		}
+		if time.Since(since) >= quietFor {
 			s.off(err)
-			pause = absentPause
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
 		}
+		pause = min(2*pause, longest)
 	}
 }
 
-// session is one connection to the bus, from its beginning to its loss. It returns an error if there was none.
-func (s *Source) session(ctx context.Context) error {
-	conn, err := login1.New()
+var errLost = errors.New("the connection to the system bus was lost")
+
+// session is one connection to the bus, from its beginning to its loss. met tells whether logind has answered.
+func (s *Source) session(ctx context.Context) (met bool, err error) {
+	b, err := dial(ctx)
 	if err != nil {
-		return fmt.Errorf("connecting to the system bus: %w", err)
+		return false, err
 	}
-	defer conn.Close()
+	defer b.close()
 	// Subscribe first: what is announced between the two would be missed otherwise.
-	signals := conn.Subscribe("PrepareForShutdown")
-	if err := s.take(ctx, conn); err != nil {
-		return err
+	hints, err := b.hints(ctx)
+	if err != nil {
+		return false, err
 	}
+	for {
+		if err := s.look(ctx, b); err != nil {
+			return met, err
+		}
+		met = true
+		if err := awaitHint(ctx, hints); err != nil {
+			return met, err
+		}
+	}
+}
+
+// awaitHint waits for a reason to ask logind again.
+func awaitHint(ctx context.Context, hints <-chan *dbus.Signal) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case signal, connected := <-signals:
+			return ctx.Err()
+		case signal, connected := <-hints:
 			if !connected {
-				return nil
+				return errLost
 			}
-			if begins, ok := prepares(signal); ok && begins {
-				s.announce(s.budget())
-			} else if ok {
-				s.withdraw()
-				if err := s.take(ctx, conn); err != nil {
-					return err
-				}
+			if worthALook(signal) {
+				return nil
 			}
 		}
 	}
 }
 
-// take takes the lock unless it is held. logind refuses one while a shutdown is under way; that shutdown is news then.
-func (s *Source) take(ctx context.Context, conn *login1.Conn) error {
-	manager, err := readManager(ctx)
+// look asks logind how things stand, and does what follows.
+func (s *Source) look(ctx context.Context, b *bus) error {
+	m, err := b.manager(ctx)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.delay = manager.delay
-	held := s.lock != nil
+	s.delay = m.delay
+	announced := s.pending != nil
 	s.mu.Unlock()
-	if manager.preparing {
+	switch {
+	case m.preparing:
 		s.announce(s.budget())
 		return nil
-	}
-	if held {
+	case announced && GoingDown(ctx):
+		// logind does not know of this one, or has forgotten it while it was started again. It happens all the same.
 		return nil
 	}
-	lock, err := conn.Inhibit("shutdown", "nth", "draining this Kubernetes node before it goes down", "delay")
-	if err != nil {
-		return fmt.Errorf("taking the inhibitor lock: %w", err)
+	s.withdraw()
+	return s.take(ctx, b, m.delay)
+}
+
+// take takes the lock unless it is held.
+func (s *Source) take(ctx context.Context, b *bus, delay time.Duration) error {
+	s.mu.Lock()
+	held := s.lock != nil
+	s.mu.Unlock()
+	if !held {
+		// Refused if a shutdown was announced this very moment. The next look will find it.
+		lock, err := b.inhibit(ctx)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.lock, s.told = lock, 0
+		s.mu.Unlock()
 	}
 	s.mu.Lock()
-	s.lock, s.saidOff = lock, false
+	news := s.told != delay
+	s.told = delay // also if it is 0: then there is nothing to hold
 	s.mu.Unlock()
-	if s.opts.Holding != nil {
-		s.opts.Holding(manager.delay)
+	if news && s.opts.Holding != nil {
+		s.opts.Holding(delay)
 	}
 	return nil
 }
 
-// Release gives the lock back: as far as nth is concerned, the shutdown may go on.
+// Release gives the lock back: as far as nth is concerned, the shutdown that is announced may go on. Without one it does
+// nothing, so that a late word about a shutdown that was called off costs no lock.
 func (s *Source) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pending != nil {
+		s.giveBack()
+	}
+}
+
+// drop gives the lock back for good.
+func (s *Source) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.giveBack()
+}
+
+// giveBack closes the lock. s.mu is held.
+func (s *Source) giveBack() {
 	if s.lock != nil {
 		_ = s.lock.Close() // closing is the release; there is nobody to hear of an error
 		s.lock = nil
@@ -176,31 +235,28 @@ func (s *Source) announce(limit time.Duration) {
 	s.tell()
 }
 
-// withdraw tells that the shutdown was called off.
+// withdraw tells that no shutdown is announced, be it that one was called off.
 func (s *Source) withdraw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = nil
-	s.tell()
+	if s.sink != nil {
+		s.sink.Snapshot(event.Snapshot{Kind: event.Shutdown})
+	}
 }
 
-// tell delivers the present state. s.mu is held.
+// tell delivers the shutdown that is announced, if there is one. s.mu is held.
 func (s *Source) tell() {
-	if s.sink == nil {
-		return
+	if s.sink != nil && s.pending != nil {
+		s.sink.Snapshot(event.Snapshot{Kind: event.Shutdown, Events: []event.Event{*s.pending}})
 	}
-	snapshot := event.Snapshot{Kind: event.Shutdown}
-	if s.pending != nil {
-		snapshot.Events = []event.Event{*s.pending}
-	}
-	s.sink.Snapshot(snapshot)
 }
 
 // off says once that there is no logind.
 func (s *Source) off(err error) {
 	s.mu.Lock()
-	said := s.saidOff
-	s.saidOff = true
+	said := s.told < 0
+	s.told = -1
 	s.mu.Unlock()
 	if !said && s.opts.Off != nil {
 		s.opts.Off(err)

@@ -92,13 +92,13 @@ func (s Settings) close(sit Situation, e record.Entry) record.Entry {
 	return e
 }
 
-// postpone puts an entry whose event was moved to a later time back to its beginning, if there is no cordon of ours to
-// lift first: it is acted upon anew when its time comes.
+// postpone puts an entry whose event was moved to a later time back to its beginning, unless a cordon of ours has to be
+// lifted for it first: it is acted upon anew when its time comes, and a reboot before that is not the announced one.
 func (s Settings) postpone(sit Situation, e record.Entry) record.Entry {
-	if e.Cordon || !s.rescheduled(sit, e) {
+	if !s.rescheduled(sit, e) || e.Cordon && !s.neededByOther(sit, e) {
 		return e
 	}
-	e.Phase, e.Result, e.CordonedAt = record.Seen, nil, time.Time{}
+	e.Phase, e.Result, e.CordonedAt, e.Cordon = record.Seen, nil, time.Time{}, false
 	e.Error, e.Failures, e.Changed = "", 0, sit.Now
 	return e
 }

@@ -78,6 +78,14 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 			past: past(entry(moved, record.Drained, actedFor(0), foreign)), want: "c seen",
 		},
 		{
+			name: "or another event holds it", known: known(moved, notice),
+			past: past(entry(moved, record.Drained, actedFor(0)), entry(notice, record.Drained)), want: "c seen",
+		},
+		{
+			name: "so that a reboot before its time is not the announced one", known: known(moved, notice),
+			past: past(entry(moved, record.Seen, actedFor(0), before), entry(notice, record.Drained, before)), want: "",
+		},
+		{
 			name: "a time in another zone is the same time", known: known(inZone(notice)),
 			past: past(entry(notice, record.Drained)), want: "",
 		},

@@ -5,6 +5,8 @@ package systemd
 const (
 	// Started: nth has read its settings and begins to watch.
 	Started = "f8b18783b77249558fbb6132356cb467"
+	// Reloaded: nth has read its settings again, and goes on by them.
+	Reloaded = "09f4a742e016493aa30807f8681a0cea"
 	// Stopping: nth was asked to stop, and stops.
 	Stopping = "f2f41d2ceedd43468ff8a98e436abbb4"
 	// EventSeen: an event was announced.
@@ -41,7 +43,7 @@ const (
 	IdentityFound = "d0d64c3fa83747078e26052296491dd4"
 	// StateTrouble: the record on disk can't be read or written.
 	StateTrouble = "c83691e3db4f4f6684de2dee1809feee"
-	// ConfigInvalid: the settings are wrong, and nth does not start.
+	// ConfigInvalid: the settings are wrong. nth does not start with them, and on a reload keeps those it has.
 	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
 	// DryRun: what nth would do now, if it were not told to only say so.
 	DryRun = "c6ddba585f5e4728855d913e38d03983"
@@ -66,6 +68,7 @@ const (
 func Messages() map[string]string {
 	return map[string]string{
 		"Started":         Started,
+		"Reloaded":        Reloaded,
 		"Stopping":        Stopping,
 		"EventSeen":       EventSeen,
 		"EventWithdrawn":  EventWithdrawn,

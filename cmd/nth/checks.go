@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/logind"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// metadata checks the metadata service.
+func (c *check) metadata(ctx context.Context, cfg config.Config) error {
+	bootID, err := record.BootID("/")
+	if err != nil {
+		return err
+	}
+	source, err := imds.New(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
+	if err != nil {
+		return err
+	}
+	found := source.Check(ctx)
+	if found.Unreachable != nil {
+		hint := ""
+		if found.Hops() {
+			hint = "; it takes the connection, and its answer gets lost: in a container, the instance's hop limit must be 2 or more"
+		}
+		c.fail("metadata", "%s%s", found.Unreachable, hint)
+		return nil
+	}
+	c.ok("metadata", "it gives a session token")
+	if found.LifeCycle == "" {
+		c.warn("metadata", "it does not tell the instance's life cycle; everything will be polled")
+	} else {
+		c.ok("metadata", "%s", source.Scope(found.LifeCycle))
+	}
+	for _, poll := range found.Polls {
+		if poll.Result == imds.Failed {
+			c.fail("metadata", "%s", poll)
+		} else {
+			c.ok("metadata", "%s", poll)
+		}
+	}
+	if found.Dated {
+		c.clock("the metadata service", found.Ahead)
+	}
+	return nil
+}
+
+// skew is how far clocks may be apart without a word. A deadline is a time of EC2's, and their dates are in seconds.
+const skew = 3 * time.Second
+
+func (c *check) clock(whose string, ahead time.Duration) {
+	switch {
+	case ahead.Abs() <= skew:
+		c.ok("clock", "it agrees with that of %s", whose)
+	case ahead > 0:
+		c.warn("clock", "it is %s ahead of that of %s: deadlines will seem nearer than they are", ahead, whose)
+	default:
+		c.warn("clock", "it is %s behind that of %s: deadlines will seem farther than they are", -ahead, whose)
+	}
+}
+
+// cluster checks the kubelet's identity and what it may do.
+func (c *check) cluster(ctx context.Context, cfg config.Config) {
+	version, _ := buildVersion()
+	id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, UserAgent: "nth/" + version}).Identity(ctx)
+	if errors.Is(err, kubelet.ErrNotYet) {
+		c.fail("identity", "%s; nth would wait for it", err)
+		return
+	}
+	if err != nil {
+		c.fail("identity", "%s", err)
+		return
+	}
+	c.ok("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
+	for _, right := range id.Rights() {
+		switch allowed, err := id.May(ctx, right); {
+		case err != nil:
+			c.fail("right", "%s", err)
+		case !allowed:
+			c.fail("right", "%s: refused; it is needed %s", right, right.For)
+		default:
+			c.ok("right", "%s", right)
+		}
+	}
+	c.rehearse(ctx, drain.New(id.Client, id.Node, drainOptions(cfg.Drain)))
+	if ahead, err := id.Ahead(ctx); err != nil {
+		c.warn("clock", "%s", err)
+	} else {
+		c.clock("the API server", ahead)
+	}
+}
+
+// rehearse tries one eviction without effect.
+func (c *check) rehearse(ctx context.Context, node *drain.Node) {
+	rehearsed, err := node.Rehearse(ctx)
+	switch {
+	case err != nil:
+		c.fail("eviction", "%s", err)
+	case rehearsed.Pod == "":
+		c.ok("eviction", "there is no pod on the node to rehearse it with")
+	case rehearsed.HeldBy != "":
+		c.ok("eviction", "rehearsed with %s, which the disruption budget %s holds at present", rehearsed.Pod, rehearsed.HeldBy)
+	default:
+		c.ok("eviction", "rehearsed with %s", rehearsed.Pod)
+	}
+}
+
+// shutdown checks how long a shutdown can be held, and what the kubelet makes of that.
+func (c *check) shutdown(ctx context.Context, cfg config.Config) {
+	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
+		c.ok("shutdown", "the settings say that it is to be ignored: events.%s.action", event.Shutdown)
+		return
+	}
+	delay, err := logind.Delay(ctx)
+	switch {
+	case err != nil:
+		c.warn("shutdown", "it cannot be heard of in advance: %s", err)
+	case delay < shortDelay:
+		c.warn("shutdown", "logind lets it be held for %s only: raise InhibitDelayMaxSec= in logind.conf", delay)
+	default:
+		c.ok("shutdown", "logind lets it be held for up to %s", delay)
+	}
+	kubelets, kubeletErr := kubelet.ReadGracefulShutdown("/")
+	switch {
+	case kubeletErr != nil:
+		c.warn("shutdown", "%s", kubeletErr)
+	case kubelets.Period == 0:
+		c.ok("shutdown", "the kubelet does not hold it")
+	case err == nil && delay < kubelets.Period:
+		c.warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
+	default:
+		c.ok("shutdown", "the kubelet holds it for %s beside nth", kubelets.Period)
+	}
+}

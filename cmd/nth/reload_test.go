@@ -1,0 +1,120 @@
+package main_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	nth "github.com/nth-project/nth/cmd/nth"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// manager is a service manager that notes what it is told.
+type manager struct{ told []string }
+
+func (m *manager) Reloading() { m.told = append(m.told, "RELOADING=1") }
+func (m *manager) Ready()     { m.told = append(m.told, "READY=1") }
+
+// reloads plays one SIGHUP for each reading and returns what was put into effect and what was said.
+func reloads(t *testing.T, started config.Config, readings ...func() (config.Config, error)) (applied []config.Config, said []string) {
+	t.Helper()
+	logger, hook := logtest.NewNullLogger()
+	logger.SetOutput(io.Discard)
+	m := &manager{}
+	nth.Reloads(logrus.NewEntry(logger), m, started, func(cfg config.Config) { applied = append(applied, cfg) }, readings...)
+	var want []string
+	for range readings {
+		want = append(want, "RELOADING=1", "READY=1")
+	}
+	if !slices.Equal(m.told, want) {
+		t.Errorf("systemd was told %q, want %q", m.told, want)
+	}
+	for _, e := range hook.AllEntries() {
+		if id := e.Data[systemd.FieldMessageID]; id != systemd.Reloaded && id != systemd.ConfigInvalid {
+			t.Errorf("%q has the message ID %v", e.Message, id)
+		}
+		said = append(said, e.Level.String()+": "+e.Message)
+	}
+	return applied, said
+}
+
+// with returns what reads the default settings with one change.
+func with(change func(*config.Config)) func() (config.Config, error) {
+	cfg := config.Default()
+	change(&cfg)
+	return func() (config.Config, error) { return cfg, nil }
+}
+
+func TestAReloadSaysWhatTakesEffectAndWhatNeedsAnotherStart(t *testing.T) {
+	const nothing = "info: read the settings again; nothing changes by that"
+	for name, test := range map[string]struct {
+		change func(*config.Config)
+		want   []string
+	}{
+		"nothing": {func(*config.Config) {}, []string{nothing}},
+		"rules, drains and the level": {
+			func(c *config.Config) {
+				c.Log.Level, c.Drain.Margin, c.Events.SpotInterruption.Action = "debug", time.Second, "cordon"
+			},
+			[]string{"info: read the settings again; in effect from now on: log.level, drain.margin, events.spot-interruption.action"},
+		},
+		"what is wired at the start": {
+			func(c *config.Config) {
+				c.DryRun, c.StateDirectory, c.Log.Format, c.IMDS.Endpoint, c.Kubernetes.KeepWarm = true, "/s", "json", "http://a", time.Hour
+				c.Events.Shutdown.Margin = time.Second
+			},
+			[]string{nothing, "warning: in effect when nth is started again: dry_run, state_directory, log.format, imds.endpoint, " +
+				"kubernetes.keep_warm, events.shutdown.margin"},
+		},
+		"a kind that is ignored from now on": {
+			func(c *config.Config) { c.Events.Shutdown.Action = "ignore" },
+			[]string{"info: read the settings again; in effect from now on: events.shutdown.action"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			applied, said := reloads(t, config.Default(), with(test.change))
+			if !slices.Equal(said, test.want) {
+				t.Errorf("said\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(test.want, "\n"))
+			}
+			if want, _ := with(test.change)(); len(applied) != 1 || len(config.Diff(applied[0], want)) > 0 {
+				t.Errorf("put into effect: %+v", applied)
+			}
+		})
+	}
+}
+
+// Nobody asks for a kind that was ignored at the start.
+func TestAKindThatWasIgnoredNeedsAnotherStart(t *testing.T) {
+	started := config.Default()
+	started.Events.SpotInterruption.Action = "ignore"
+	_, said := reloads(t, started, with(func(*config.Config) {}))
+	if want := []string{
+		"info: read the settings again; nothing changes by that",
+		"warning: in effect when nth is started again: events.spot-interruption.action",
+	}; !slices.Equal(said, want) {
+		t.Errorf("said %q", said)
+	}
+}
+
+func TestWrongSettingsChangeNothingAndAreToldFaultByFault(t *testing.T) {
+	wrong := func() (config.Config, error) { return config.Config{}, errors.New("a: one\nb: two") }
+	quick := with(func(c *config.Config) { c.Drain.Margin = time.Second })
+	applied, said := reloads(t, config.Default(), wrong, quick, quick)
+	if want := []string{
+		"error: a: one", "error: b: two", "warning: the settings are wrong; those in effect stay so",
+		"info: read the settings again; in effect from now on: drain.margin",
+		"info: read the settings again; nothing changes by that",
+	}; !slices.Equal(said, want) {
+		t.Errorf("said\n%s", strings.Join(said, "\n"))
+	}
+	if len(applied) != 2 {
+		t.Errorf("%d settings were put into effect, want 2", len(applied))
+	}
+}

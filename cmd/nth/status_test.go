@@ -1,0 +1,122 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// draining is the status of a daemon in the middle of a drain.
+func draining(pid int) record.Status {
+	at := noon
+	return record.Status{
+		Version: record.StatusVersion, Program: "v1.0.0", PID: pid, Started: at.Add(-time.Hour), Updated: time.Now(),
+		Node: "ip-10-0-0-1", Sentence: "draining node ip-10-0-0-1 for spot-interruption: 1 of 3 pods gone, held by PDB web",
+		Identity: record.IdentityStatus{Credential: "the exec plugin aws", Source: "/var/lib/kubelet/kubeconfig", Server: "https://10.0.0.9"},
+		Step: &record.StepStatus{
+			Action: "drain", Event: "a", Kind: event.SpotInterruption, Began: at, Hard: true,
+			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web-1": "PDB web", "default/web-2": "PDB web"},
+		},
+		Events: []record.EventStatus{
+			{ID: "a", Kind: event.SpotInterruption, Phase: record.Draining, Plan: "EC2 will terminate this spot instance; drain now"},
+			{ID: "b", Kind: event.ScheduledMaintenance, Phase: record.Incomplete, Plan: "EC2 has scheduled a stop; drain now",
+				Missing: at, Error: "the deadline came first", Failures: 2},
+		},
+		Documents: []record.DocumentStatus{
+			{Kind: event.SpotInterruption, LastGood: at},
+			{Kind: event.ASGTermination, Trouble: "connection refused", Since: at},
+		},
+		Off: []record.OffStatus{{What: "shutdown", Why: "there is no bus"}},
+	}
+}
+
+// statusOf runs "nth status" over a status, or over an empty directory.
+func statusOf(t *testing.T, s *record.Status, flags string) (status int, stdout, stderr string) {
+	t.Helper()
+	dir := t.TempDir()
+	if s != nil {
+		board := record.NewBoard(dir, func(err error) { t.Error(err) })
+		board.Show(*s)
+		ended, stop := context.WithCancel(t.Context())
+		stop()
+		board.Run(ended)
+	}
+	file := filepath.Join(t.TempDir(), "nth.toml")
+	if err := os.WriteFile(file, []byte("runtime_directory = \""+dir+"\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr = call(t, "status --config "+file+" "+flags)
+	return status, strings.ReplaceAll(stdout, dir, "/run/nth"), stderr
+}
+
+func TestStatusOfADrainForPeople(t *testing.T) {
+	s := draining(os.Getpid())
+	status, stdout, stderr := statusOf(t, &s, "")
+	if status != 0 || stderr != "" {
+		t.Errorf("status %d, on standard error: %s", status, stderr)
+	}
+	pid := strings.NewReplacer("process "+itoa(os.Getpid()), "process 42")
+	golden(t, "status-draining", pid.Replace(stdout))
+}
+
+func itoa(n int) string {
+	text, _ := json.Marshal(n) // An integer.
+	return string(text)
+}
+
+func TestStatusOfADaemonThatDoesNotRun(t *testing.T) {
+	silent, stopped, gone := draining(os.Getpid()), draining(os.Getpid()), draining(1<<30)
+	silent.Updated, stopped.Stopped = noon, noon
+	for name, test := range map[string]struct {
+		status *record.Status
+		state  string
+		first  string
+	}{
+		"never started": {nil, "unknown", "nth does not run, or has just been started: there is no status in /run/nth"},
+		"hangs":         {&silent, "silent", "nth may hang: process " + itoa(os.Getpid()) + " has not told how it stands since 2026-01-31 12:00:00 UTC"},
+		"stopped":       {&stopped, "stopped", "nth does not run: it stopped as asked at 2026-01-31 12:00:00 UTC"},
+		"crashed":       {&gone, "gone", "nth does not run: its process 1073741824 is gone, without having been asked to stop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, stdout, _ := statusOf(t, test.status, "")
+			lines := strings.Split(stdout, "\n")
+			if status != 1 || lines[0] != test.first {
+				t.Errorf("status %d, and the first line is\n%s\nwant\n%s", status, lines[0], test.first)
+			}
+			if test.status != nil && lines[1] != "last known: "+test.status.Sentence {
+				t.Errorf("the second line is %s", lines[1])
+			}
+			var found struct {
+				State, Why string
+				PID        int
+			}
+			status, stdout, _ = statusOf(t, test.status, "--json")
+			if err := json.Unmarshal([]byte(stdout), &found); err != nil || status != 1 || found.State != test.state || found.Why != test.first {
+				t.Errorf("as JSON: status %d, %v\n%s", status, err, stdout)
+			}
+			if (found.PID != 0) != (test.status != nil) {
+				t.Errorf("as JSON, the process is %d", found.PID)
+			}
+		})
+	}
+}
+
+// The names in the status itself are judged where it is written.
+func TestStatusAsJSONIsTheStateAndTheStatus(t *testing.T) {
+	s := draining(os.Getpid())
+	_, stdout, _ := statusOf(t, &s, "--json")
+	var found map[string]any
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil {
+		t.Fatal(err)
+	}
+	if found["state"] != "running" || found["why"] != "" || found["sentence"] != s.Sentence || found["version"] != 1.0 {
+		t.Errorf("got\n%s", stdout)
+	}
+}

@@ -1,0 +1,36 @@
+#compdef nth
+# Completion of nth for zsh.
+
+_nth() {
+	local -a commands
+	commands=(
+		'run:watch, and drain this node when it is doomed'
+		'status:tell how the running nth stands'
+		'check:tell whether nth can do its work here'
+		'config:print the settings in effect, or judge them'
+		'version:print the version'
+		'help:tell how nth is used'
+	)
+	if ((CURRENT == 2)); then
+		_describe command commands
+		return
+	fi
+	local -a flags
+	local config='--config[read this file and its drop-ins]:file:_files' help='--help[tell how it is used]'
+	case $words[2] in
+	run) flags=("$config" '--dry-run[write nothing to the cluster]' "$help") ;;
+	status) flags=("$config" '--json[print it for programs]' "$help") ;;
+	check) flags=("$config" '--offline[check what is there while an image is baked]' "$help") ;;
+	config) flags=("$config" '--check[only judge them]' "$help") ;;
+	version) flags=("$help") ;;
+	help)
+		_describe command commands
+		return
+		;;
+	esac
+	shift words
+	((CURRENT--))
+	_arguments $flags
+}
+
+_nth "$@"

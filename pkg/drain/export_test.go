@@ -1,0 +1,4 @@
+package drain
+
+// ReadClaim is how the annotation is read.
+var ReadClaim = readClaim

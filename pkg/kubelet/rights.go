@@ -1,0 +1,94 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	authorization "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Right is something that nth asks of the API server.
+type Right struct {
+	// For says what it is needed for.
+	For string
+	// Optional tells that a drain does not need it.
+	Optional bool
+	// attributes are how the API server knows it.
+	attributes authorization.ResourceAttributes
+}
+
+// String is the right in the words of kubectl auth can-i.
+func (r Right) String() string {
+	a := r.attributes
+	words := []string{a.Verb, a.Resource}
+	if a.Subresource != "" {
+		words[1] += "/" + a.Subresource
+	}
+	if a.Name != "" {
+		words = append(words, a.Name)
+	}
+	return strings.Join(words, " ")
+}
+
+// Rights lists what nth asks for with the identity.
+func (id Identity) Rights() []Right {
+	own := &authorization.FieldSelectorAttributes{Requirements: []meta.FieldSelectorRequirement{
+		{Key: "spec.nodeName", Operator: meta.FieldSelectorOpIn, Values: []string{id.Node}},
+	}}
+	of := func(verb, resource, subresource, name string) authorization.ResourceAttributes {
+		return authorization.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Subresource: subresource, Name: name}
+	}
+	list, watch := of("list", "pods", "", ""), of("watch", "pods", "", "")
+	list.FieldSelector, watch.FieldSelector = own, own
+	return []Right{
+		{For: "to see whether the node is cordoned, and by whom", attributes: of("get", "nodes", "", id.Node)},
+		{For: "to cordon and uncordon it", attributes: of("patch", "nodes", "", id.Node)},
+		{For: "to find its pods", attributes: list},
+		{For: "to see that they are gone", attributes: watch},
+		{For: "to evict them", attributes: of("create", "pods", "eviction", "")},
+		{For: "to delete what cannot be evicted in time", attributes: of("delete", "pods", "", "")},
+	}
+}
+
+// May asks the API server whether the identity has a right. Admission may still refuse a single request.
+func (id Identity) May(ctx context.Context, r Right) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	review := &authorization.SelfSubjectAccessReview{
+		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.attributes},
+	}
+	answer, err := id.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, meta.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, oneLine(err))
+	}
+	return answer.Status.Allowed, nil
+}
+
+// Ahead tells how far this machine's clock is ahead of the API server's, to a second.
+func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	client, ok := id.Client.CoreV1().RESTClient().(*rest.RESTClient)
+	if !ok {
+		return 0, fmt.Errorf("asking %s for the time: this client shows no headers", id.Server)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Get().AbsPath("/version").URL().String(), nil)
+	if err != nil {
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
+	}
+	response, err := client.Client.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, oneLine(err))
+	}
+	_ = response.Body.Close() // The header says it all.
+	date, err := http.ParseTime(response.Header.Get("Date"))
+	if err != nil {
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
+	}
+	return time.Since(date).Truncate(time.Second), nil
+}

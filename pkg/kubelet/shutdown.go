@@ -1,0 +1,77 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// configPaths are the places of a kubelet's own configuration: Amazon's EKS images, the older ones and Ubuntu's,
+// Bottlerocket, kubeadm. Amazon's has drop-ins in a directory beside it.
+var configPaths = []string{
+	"/etc/kubernetes/kubelet/config.json",
+	"/etc/kubernetes/kubelet/kubelet-config.json",
+	"/etc/kubernetes/kubelet/config",
+	"/var/lib/kubelet/config.yaml",
+}
+
+// GracefulShutdown is what the kubelet itself does when the machine shuts down.
+type GracefulShutdown struct {
+	// Source is the kubelet's configuration file; empty if none was found.
+	Source string
+	// Period is how long it holds the shutdown to end pods in order; 0 if it does not.
+	Period time.Duration
+}
+
+// ReadGracefulShutdown reads the kubelet's configuration, below root ("" for "/"), and its drop-ins.
+func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
+	for _, path := range configPaths {
+		path = filepath.Join("/", root, path)
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		found := GracefulShutdown{Source: path}
+		dropins, _ := filepath.Glob(path + ".d/*.conf") // The pattern is right.
+		slices.Sort(dropins)
+		for _, file := range append([]string{path}, dropins...) {
+			if err := found.read(file); err != nil {
+				return found, fmt.Errorf("reading the kubelet's configuration %s: %w", file, err)
+			}
+		}
+		return found, nil
+	}
+	return GracefulShutdown{}, nil
+}
+
+// read takes over what one file says.
+func (g *GracefulShutdown) read(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var config struct {
+		ShutdownGracePeriod              *meta.Duration `json:"shutdownGracePeriod"`
+		ShutdownGracePeriodByPodPriority []struct {
+			ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
+		} `json:"shutdownGracePeriodByPodPriority"`
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil { // JSON is YAML, too.
+		return oneLine(err)
+	}
+	if config.ShutdownGracePeriod != nil {
+		g.Period = config.ShutdownGracePeriod.Duration
+	}
+	var byPriority time.Duration
+	for _, p := range config.ShutdownGracePeriodByPodPriority {
+		byPriority += time.Duration(p.ShutdownGracePeriodSeconds) * time.Second
+	}
+	g.Period = max(g.Period, byPriority)
+	return nil
+}
