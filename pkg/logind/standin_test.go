@@ -1,0 +1,266 @@
+package logind_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+const (
+	loginName    = "org.freedesktop.login1"
+	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
+	managerName  = "org.freedesktop.login1.Manager"
+	announcement = managerName + ".PrepareForShutdown"
+)
+
+// busConfig is that of a bus on which everybody may do everything.
+const busConfig = `<busconfig><listen>unix:path=%s</listen><policy context="default">
+<allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>`
+
+// A systemBus is a real message bus that the code under test takes for the system's.
+type systemBus struct {
+	dir    string
+	daemon *exec.Cmd
+}
+
+func newBus(t *testing.T) *systemBus {
+	t.Helper()
+	needDaemon(t)
+	dir, err := os.MkdirTemp("", "bus") // t.TempDir can be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b := &systemBus{dir: dir}
+	if err := os.WriteFile(filepath.Join(dir, "conf"), fmt.Appendf(nil, busConfig, b.socket()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", b.address())
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *systemBus) socket() string  { return filepath.Join(b.dir, "bus") }
+func (b *systemBus) address() string { return "unix:path=" + b.socket() }
+
+// start returns when the bus can be connected to.
+func (b *systemBus) start(t *testing.T) {
+	t.Helper()
+	b.daemon = exec.Command("dbus-daemon", "--config-file="+filepath.Join(b.dir, "conf"), "--nofork", "--nopidfile", "--print-address")
+	b.daemon.Stderr = os.Stderr
+	said, err := b.daemon.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(said).ReadString('\n'); err != nil {
+		t.Fatalf("starting the bus: %v", err)
+	}
+}
+
+func (b *systemBus) stop() {
+	if b.daemon == nil {
+		return
+	}
+	_ = b.daemon.Process.Kill() // fails only if it has ended
+	_ = b.daemon.Wait()         // it was killed
+	_ = os.Remove(b.socket())
+	b.daemon = nil
+}
+
+// needDaemon installs the bus where it is missing and may be, and skips the test where not; but not in CI, where nobody
+// would notice.
+func needDaemon(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("dbus-daemon"); err == nil {
+		return
+	}
+	if os.Getuid() == 0 {
+		fmt.Fprintln(os.Stderr, "*** dbus-daemon is missing: installing it with apt-get ***")
+		install := exec.Command("/bin/sh", "-c", "apt-get -qq update && apt-get -qq install -y --no-install-recommends dbus-daemon >&2")
+		install.Stderr = os.Stderr
+		if install.Run() == nil {
+			return
+		}
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal("there is no dbus-daemon, and it cannot be installed")
+	}
+	fmt.Fprintf(os.Stderr, "\n*** %s is SKIPPED: there is no dbus-daemon ***\n\n", t.Name())
+	t.Skip("there is no dbus-daemon")
+}
+
+// A standIn is on the bus what logind is, as far as a shutdown goes.
+type standIn struct {
+	bus  *systemBus
+	conn *dbus.Conn
+
+	mu        sync.Mutex
+	delay     time.Duration
+	preparing bool
+	pipes     []pipe // one for each lock that was taken
+}
+
+// A pipe is a lock: the one who took it has the end to write to, or a closed one.
+type pipe struct{ read, write *os.File }
+
+// newLogind returns a stand-in that is not on the bus yet.
+func newLogind(t *testing.T, bus *systemBus, delay time.Duration) *standIn {
+	t.Helper()
+	l := &standIn{bus: bus, delay: delay}
+	t.Cleanup(func() {
+		l.leave()
+		l.forgetCopies()
+		for _, p := range l.pipes {
+			_ = p.read.Close() // nothing was written
+		}
+	})
+	return l
+}
+
+// join brings logind onto the bus, with all that it knew.
+func (l *standIn) join(t *testing.T) {
+	t.Helper()
+	l.conn = connect(t, l.bus)
+	manager := map[string]any{"Inhibit": l.inhibit}
+	properties := map[string]any{"Get": l.get}
+	if err := errors.Join(
+		l.conn.ExportMethodTable(manager, loginPath, managerName),
+		l.conn.ExportMethodTable(properties, loginPath, "org.freedesktop.DBus.Properties"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := l.conn.RequestName(loginName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("taking logind's name: %v %v", reply, err)
+	}
+}
+
+func connect(t *testing.T, bus *systemBus) *dbus.Conn {
+	t.Helper()
+	conn, err := dbus.Connect(bus.address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// leave takes logind off the bus, as a restart does for a moment.
+func (l *standIn) leave() {
+	if l.conn != nil {
+		_ = l.conn.Close()
+		l.conn = nil
+	}
+}
+
+func (l *standIn) get(of, property string) (dbus.Variant, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case of == managerName && property == "InhibitDelayMaxUSec":
+		return dbus.MakeVariant(uint64(l.delay.Microseconds())), nil
+	case of == managerName && property == "PreparingForShutdown":
+		return dbus.MakeVariant(l.preparing), nil
+	}
+	return dbus.Variant{}, dbus.MakeFailedError(fmt.Errorf("no property %s of %s", property, of))
+}
+
+func (l *standIn) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.preparing {
+		return 0, dbus.NewError(loginName+".OperationInProgress", []any{"the operation is already running"})
+	}
+	if what != "shutdown" || who != "nth" || why == "" || mode != "delay" {
+		return 0, dbus.MakeFailedError(fmt.Errorf("refusing a lock of %q for %q, for %q, mode %q", what, who, why, mode))
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	l.pipes = append(l.pipes, pipe{read, write})
+	return dbus.UnixFD(write.Fd()), nil
+}
+
+// set changes what logind says when it is asked.
+func (l *standIn) set(change func(*standIn)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(l)
+}
+
+// prepare announces a shutdown, or calls it off.
+func (l *standIn) prepare(t *testing.T, begins bool) {
+	t.Helper()
+	l.set(func(l *standIn) { l.preparing = begins })
+	if err := l.conn.Emit(loginPath, announcement, begins); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// taken is how often the lock was taken, and held how many are held. It is to be called only when nth has got what it
+// took, since logind's own copy is closed.
+func (l *standIn) locks(t *testing.T) (taken, held int) {
+	t.Helper()
+	l.forgetCopies()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.pipes {
+		if !ended(t, p.read) {
+			held++
+		}
+	}
+	return len(l.pipes), held
+}
+
+func (l *standIn) forgetCopies() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.pipes {
+		_ = p.write.Close() // may be closed already
+	}
+}
+
+// ended tells whether nobody has the other end of a pipe any more.
+func ended(t *testing.T, read *os.File) bool {
+	t.Helper()
+	raw, err := read.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got error
+	n := 0
+	if err := raw.Read(func(fd uintptr) bool {
+		n, got = syscall.Read(int(fd), make([]byte, 1)) //nolint:gosec // descriptors are small
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n == 0 && got == nil
+}
+
+// forged is an announcement that is addressed to one connection.
+func forged(destination string) *dbus.Message {
+	return &dbus.Message{
+		Type: dbus.TypeSignal,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: dbus.MakeVariant(destination),
+			dbus.FieldPath:        dbus.MakeVariant(loginPath),
+			dbus.FieldInterface:   dbus.MakeVariant(managerName),
+			dbus.FieldMember:      dbus.MakeVariant("PrepareForShutdown"),
+			dbus.FieldSignature:   dbus.MakeVariant(dbus.SignatureOf(true)),
+		},
+		Body: []any{true},
+	}
+}
