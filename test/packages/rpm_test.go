@@ -91,11 +91,12 @@ func TestThePackagesAskForWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// familyOnly are the places where the families differ: where the license and the changelog are, and what their linters
-// are told.
+// familyOnly are the places where the families differ: where the license and the changelog are, where zsh looks for
+// completions, and what their linters are told.
 var familyOnly = []string{
 	"/usr/share/doc/nth/copyright", "/usr/share/doc/nth/changelog.Debian.gz", "/usr/share/lintian/overrides/nth",
 	"/usr/share/licenses/nth/LICENSE",
+	"/usr/share/zsh/vendor-completions/_nth", "/usr/share/zsh/site-functions/_nth",
 }
 
 func TestBothPackagesInstallTheSameFiles(t *testing.T) {
