@@ -168,7 +168,9 @@ func TestAStopJobIsTheSameShutdown(t *testing.T) {
 func TestAStopJobIsAShutdownWhereThereIsNoLogind(t *testing.T) {
 	r := newRig(t)
 	r.run(t)
-	next(t, r.off)
+	if reason := next(t, r.off); reason == nil {
+		t.Error("it is off for no reason")
+	}
 	before := time.Now()
 	r.source.Stopping(time.Minute)
 	if deadline := r.announced(t).Deadline; deadline.Before(before.Add(time.Minute).Round(0)) || deadline.After(time.Now().Add(time.Minute)) {

@@ -35,7 +35,7 @@ type systemBus struct {
 func newBus(t *testing.T) *systemBus {
 	t.Helper()
 	needDaemon(t)
-	dir, err := os.MkdirTemp("", "bus") // t.TempDir can be too long for a socket
+	dir, err := os.MkdirTemp("", "bus") //nolint:usetesting // t.TempDir can be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
