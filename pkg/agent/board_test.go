@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -126,10 +127,21 @@ func TestTheBoardsLastWordIsThatNTHStoppedAsAsked(t *testing.T) {
 // numb is a source that can lose its sight.
 type numb struct {
 	source
+	mu    sync.Mutex
 	stuck error
 }
 
-func (n *numb) Stuck() error { return n.stuck }
+func (n *numb) Stuck() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stuck
+}
+
+func (n *numb) become(stuck error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stuck = stuck
+}
 
 func TestAStuckSourceStarvesTheWatchdog(t *testing.T) {
 	t.Parallel()
@@ -146,13 +158,13 @@ func TestAStuckSourceStarvesTheWatchdog(t *testing.T) {
 		if beats() != 10 {
 			t.Errorf("%d beats in ten seconds, want 10", beats())
 		}
-		eyes.stuck = errors.New("looking for spot-interruption: neither an answer nor an error for 1m1s")
+		eyes.become(errors.New("looking for spot-interruption: neither an answer nor an error for 1m1s"))
 		r.pass(10 * time.Second)
 		if beats() != 10 {
 			t.Errorf("the watchdog was fed %d times for a source that is stuck", beats()-10)
 		}
 		r.wantSaid(systemd.SourceTrouble, "error: a source has come to a stop; waiting for the service manager to start nth again")
-		eyes.stuck = nil
+		eyes.become(nil)
 		r.pass(10 * time.Second)
 		if beats() != 20 {
 			t.Errorf("%d beats after it goes on again, want 10", beats()-10)
