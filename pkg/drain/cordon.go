@@ -81,6 +81,17 @@ func standingCordon(node *corev1.Node) CordonResult {
 	return CordonForeign
 }
 
+// reopened tells whether somebody has uncordoned the node in the midst of a drain. That is an order: what comes to the
+// node since then was meant to, and evicting it would go on without end.
+func (n *Node) reopened(ctx context.Context) bool {
+	var node *corev1.Node
+	err := retry(ctx, func(ctx context.Context) (err error) {
+		node, err = n.get(ctx)
+		return err
+	})
+	return err == nil && !node.Spec.Unschedulable
+}
+
 // Claim reads who holds the node's cordon. ok is false if it is not ours: no annotation, or one that cannot be read.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx)

@@ -90,6 +90,8 @@ const (
 	Refused What = "refused"
 	// Gone: the pod is no longer on the node.
 	Gone What = "gone"
+	// spared: the pod may stay after all; nobody is told.
+	spared What = "spared"
 	// Volumes: the pods are gone, and volumes are still in use.
 	Volumes What = "volumes"
 )

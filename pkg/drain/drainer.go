@@ -33,6 +33,7 @@ type drainer struct {
 
 	targets map[types.UID]*target
 	spared  map[types.UID]bool
+	kept    map[types.UID]bool // those that came to a node that somebody has uncordoned meanwhile
 	synced  bool
 	settled bool
 	total   int
@@ -64,6 +65,7 @@ func newDrainer(n *Node, plan Plan) *drainer {
 		rest:     make(chan struct{}),
 		targets:  map[types.UID]*target{},
 		spared:   map[types.UID]bool{},
+		kept:     map[types.UID]bool{},
 	}
 }
 
@@ -153,7 +155,7 @@ func (d *drainer) see(ctx context.Context, pod *corev1.Pod) {
 		t.pod = pod
 		return
 	}
-	if !d.node.opts.concerns(pod) || stays(pod, !d.deadline.IsZero()) {
+	if d.kept[pod.UID] || !d.node.opts.concerns(pod) || stays(pod, !d.deadline.IsZero()) {
 		d.spared[pod.UID] = true
 		return
 	}
@@ -205,6 +207,12 @@ func (d *drainer) note(o outcome) {
 		return
 	}
 	switch o.what {
+	case spared:
+		t.cancel()
+		delete(d.targets, o.uid)
+		d.spared[o.uid], d.kept[o.uid] = true, true
+		d.total--
+		return
 	case Evicted, Deleted:
 		t.how, t.held = o.what, ""
 	default:

@@ -26,6 +26,8 @@ type job struct {
 	turn time.Time
 	// end is when the pod must be gone; zero without a hard deadline. With one, eviction gives way to deletion at turn.
 	end time.Time
+	// late tells that the pod came when the drain was well under way.
+	late bool
 	// gates are closed when the pod may be evicted.
 	gates []<-chan struct{}
 	tell  func(context.Context, outcome)
@@ -34,6 +36,7 @@ type job struct {
 func (d *drainer) job(pod *corev1.Pod) job {
 	j := job{
 		node: d.node, pod: pod, grace: d.node.opts.grace(pod),
+		late:  d.settled,
 		gates: []<-chan struct{}{d.open},
 		tell:  d.report,
 	}
@@ -77,6 +80,10 @@ func (j job) run(ctx context.Context) What {
 		what = Deleted
 	}
 	if !j.due(ctx) {
+		return ""
+	}
+	if j.late && j.node.reopened(ctx) {
+		j.tell(ctx, outcome{uid: j.pod.UID, what: spared})
 		return ""
 	}
 	b := &backoff{next: 200 * time.Millisecond, longest: longestEvictionPause}

@@ -91,3 +91,22 @@ func annotated(key, value string) func(*corev1.Pod) {
 		p.Annotations[key] = value
 	}
 }
+
+// Somebody uncordons the node in the midst of a drain: what comes to it then was meant to, or the two would go on for
+// ever.
+func TestPodsThatComeToANodeThatSomebodyHasUncordonedAreLeftThere(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("held"), 0)
+	s.Always("evict default/held", apitest.HeldBy("budget", 0))
+	r := begin(t, s, drain.Options{}, false, plenty)
+	r.await(drain.Held, "default/held")
+	time.Sleep(1500 * time.Millisecond) // a pod that a scheduler had bound before it heard of the cordon comes sooner
+	s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
+	s.AddPod(pod("new"), 0)
+	s.Always("evict default/held", nil)
+	result := r.succeed()
+	if result.Evicted != 1 || !s.HasPod("default/new") || count(s, "evict default/new") != 0 {
+		t.Errorf("the result is %+v", result)
+	}
+}
