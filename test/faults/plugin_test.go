@@ -135,8 +135,8 @@ func TestANoticeWaitsForAnExecPluginThatFailsFromTheStart(t *testing.T) {
 func TestADrainSurvivesAnExecPluginThatFailsInItsMidst(t *testing.T) {
 	t.Parallel()
 	for mode, complaint := range map[string]string{
-		bad:  "the API server cannot be reached",
-		junk: "the API server cannot be reached",
+		bad:  "the credential plugin fails",
+		junk: "the credential plugin fails",
 		hung: "no answer from the API server",
 	} {
 		t.Run(mode, func(t *testing.T) {

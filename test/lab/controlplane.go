@@ -215,6 +215,15 @@ func (cp *ControlPlane) FreezeAPIServer(t TB) {
 	t.Helper()
 	cp.mustOwn(t)
 	cp.apiserver.signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	for !cp.apiserver.stands() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the API server goes on after SIGSTOP")
+		case <-time.After(pollEvery):
+		}
+	}
 }
 
 // ThawAPIServer ends what FreezeAPIServer began.

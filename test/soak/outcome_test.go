@@ -22,7 +22,8 @@ func (n *notice) mayBeOver() bool {
 
 // owners are those who may hold the cordon when things have settled.
 func (m *model) owners() []owner {
-	mustHold, shaky, open := m.any((*notice).mustHold), m.any((*notice).isShaky), m.any((*notice).isOpen)
+	mustHold := m.any(func(n *notice) bool { return n.mustHold() && !(m.reopened() && !n.overtakes()) })
+	shaky, open := m.any((*notice).isShaky), m.any((*notice).isOpen)
 	maybe := m.any(func(n *notice) bool { return n.acts() && n.holds == maybe })
 	switch m.owner {
 	case admin:
@@ -47,6 +48,12 @@ func (m *model) owners() []owner {
 	return []owner{nobody}
 }
 
+// reopened tells whether an administrator has uncordoned the node in the midst of a drain, which goes on with the pods
+// that were there. Other notices wait for its end, but for those that overtake it.
+func (m *model) reopened() bool { return m.owner == nobody && m.any((*notice).isOpen) }
+
+func (n *notice) overtakes() bool { return n.wants == drain && n.hard }
+
 // A fate is what becomes of a pod in a round.
 type fate int
 
@@ -66,7 +73,8 @@ func (m *model) fate(p *pod) fate {
 		}
 		drains, forced = true, forced || n.hard
 		late := n.fresh && n.since < p.born // it may have come when the drain was over
-		if !p.spared && !late && !n.isShaky() && (!p.guarded || n.hard) {
+		waits := m.reopened() && !n.overtakes()
+		if !p.spared && !late && !waits && !n.isShaky() && (!p.guarded || n.hard) {
 			return mustGo
 		}
 	}

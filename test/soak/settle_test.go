@@ -195,7 +195,7 @@ func (l *life) wrongPods(s sight) []string {
 	if open && guarded == 0 {
 		wrong = append(wrong, "nth is draining, and no budget holds a pod")
 	}
-	if open {
+	if open && s.owner != nobody {
 		for uid, object := range s.pods {
 			if p := l.model.pods[uid]; lab.Evictable(&object) && (p == nil || !p.guarded) {
 				wrong = append(wrong, "nth is draining, and pod "+object.Name+" is there")
