@@ -76,6 +76,8 @@ type Config struct {
 	DryRun bool
 	// Board, if set, is shown how things stand.
 	Board Board
+	// Listeners are told what happens.
+	Listeners []Listener
 }
 
 // Agent is the daemon as a value: New wires it, Run runs it.
@@ -215,6 +217,7 @@ func (a *Agent) advance(ctx context.Context) time.Time {
 	for _, e := range a.rules().Fold(sit) {
 		a.put(e)
 		a.folded(e)
+		a.happenedTo(e)
 	}
 	sit.Past = a.cfg.Record.Entries()
 	step := a.rules().Decide(sit)

@@ -42,6 +42,7 @@ func (a *Agent) takeOff(all context.Context, step policy.Step) {
 	}
 	a.put(e)
 	a.begun(step)
+	a.happenedIn(step, time.Time{}, record.Happening{What: record.Begun, Entry: e})
 
 	f := &flight{step: step, rule: a.cfg.Policy[step.Event.Kind], began: time.Now(), done: make(chan struct{})}
 	var ctx context.Context
@@ -107,6 +108,7 @@ func (a *Agent) land() {
 func (a *Agent) settle(l landed) {
 	l.calledBack = l.calledBack || a.flight.calledBack
 	a.flight.cancel()
+	began := a.flight.began
 	a.flight = nil
 	e := a.entry(l.step)
 	// What was closed while its step was under way stays so: another event holds the node's cordon.
@@ -127,6 +129,7 @@ func (a *Agent) settle(l landed) {
 		a.lifted(l)
 	}
 	a.ended(l, e)
+	a.happenedAtEnd(l, e, began)
 	clear(a.held)
 	a.total, a.left = 0, 0
 }

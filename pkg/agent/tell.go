@@ -101,6 +101,7 @@ func (a *Agent) progressed(p drain.Progress) {
 	if a.flight == nil {
 		return
 	}
+	a.happenedThere(p)
 	ev := a.flight.step.Event
 	since := time.Since(a.flight.began).Round(time.Millisecond)
 	of := func(id string) *logrus.Entry {
@@ -192,6 +193,7 @@ func (a *Agent) troubled(n lookFailed) {
 			Warnf("cannot tell about %s: %s; what was last known stands", n.kind, text)
 	}
 	a.trouble[n.kind] = known
+	a.happened(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
 }
 
 // alike tells whether two errors differ in their numbers only. Ports and times change with every attempt.
@@ -221,6 +223,7 @@ func (a *Agent) recovered() {
 			continue
 		}
 		delete(a.trouble, kind)
+		a.happened(record.Happening{What: record.SourceBack, Entry: record.Entry{Event: event.Event{Kind: kind}}})
 		a.say(systemd.SourceRecovered).WithField(systemd.FieldEventKind, string(kind)).
 			Infof("%s can be told again, after %s", kind, t.over.Sub(t.since).Round(time.Second))
 	}

@@ -101,6 +101,9 @@ type Progress struct {
 	What What
 	// Pod is "namespace/name"; empty for what concerns the node.
 	Pod string
+	// PodUID and PodLabels are that pod's. Nobody may change the labels.
+	PodUID    string
+	PodLabels map[string]string
 	// Detail names the budget, the reason or the time that belongs to What.
 	Detail string
 	// Total and Left count the pods to evict: all that were met, and those still on the node.

@@ -178,11 +178,11 @@ func (d *drainer) lose(uid types.UID) {
 	t.cancel()
 	if how := <-t.end; how != "" && t.how == "" {
 		t.how = how
-		d.tell(Progress{What: how, Pod: podName(t.pod)})
+		d.tell(aboutPod(how, t.pod))
 	}
 	delete(d.targets, uid)
 	d.count(t)
-	d.tell(Progress{What: Gone, Pod: podName(t.pod)})
+	d.tell(aboutPod(Gone, t.pod))
 }
 
 func (d *drainer) count(t *target) {
@@ -221,7 +221,9 @@ func (d *drainer) note(o outcome) {
 		}
 		t.held = o.detail
 	}
-	d.tell(Progress{What: o.what, Pod: podName(t.pod), Detail: o.detail})
+	p := aboutPod(o.what, t.pod)
+	p.Detail = o.detail
+	d.tell(p)
 }
 
 // openRest lets critical pods go once nothing is left that may need them.
@@ -251,6 +253,11 @@ func (d *drainer) tell(p Progress) {
 	}
 	p.Total, p.Left = d.total, len(d.targets)
 	d.plan.Tell(p)
+}
+
+// aboutPod is a thing that happened to a pod.
+func aboutPod(what What, pod *corev1.Pod) Progress {
+	return Progress{What: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels}
 }
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }

@@ -76,7 +76,9 @@ func (d *DryRun) Drain(ctx context.Context, plan Plan) (Result, error) {
 	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !d.node.opts.concerns(&p) || stays(&p, deadline) })
 	result.Evicted, result.Skipped = len(pods), result.Skipped-len(pods)
 	for i := range pods {
-		tell(Progress{What: Evicted, Pod: podName(&pods[i]), Total: len(pods)})
+		evicted := aboutPod(Evicted, &pods[i])
+		evicted.Total = len(pods)
+		tell(evicted)
 	}
 	return result, nil
 }

@@ -1,0 +1,71 @@
+package record
+
+import "time"
+
+// What says which thing happened. Its text never changes: people meet it in metrics and in webhook templates.
+type What string
+
+// The things that happen.
+const (
+	// Announced: an event was met for the first time, or again after it had been closed. Changed: its document says
+	// something else of it now. Missed: its document no longer has it, which may pass.
+	Announced What = "announced"
+	Changed   What = "changed"
+	Missed    What = "missed"
+	// Begun: a step (a cordon, a drain, an uncordon) begins.
+	Begun What = "begun"
+	// NodeCordoned and CordonFound: the node takes no more pods, by nth or already by somebody else.
+	NodeCordoned What = "cordoned"
+	CordonFound  What = "cordon-found"
+	// PodEvicted and PodDeleted: the API server accepted it. PodHeld: it refused, for the reason in Detail; nth asks
+	// again. PodGone: the pod is no longer on the node.
+	PodEvicted What = "pod-evicted"
+	PodDeleted What = "pod-deleted"
+	PodHeld    What = "pod-held"
+	PodGone    What = "pod-gone"
+	// Done: the step did what it was to do. Failed: it ended in Err and will be taken again. RanOut: its deadline came
+	// first. CalledBack: it was stopped, as another one (or none) is to be taken now.
+	Done       What = "done"
+	Failed     What = "failed"
+	RanOut     What = "ran-out"
+	CalledBack What = "called-back"
+	// ClosedWith: the event no longer stands and nothing is left to undo; the entry says how it ended.
+	ClosedWith What = "closed"
+	// SourceLost and SourceBack: a look for a kind of event failed, for the reason in Err (told for each), or looks are
+	// good again.
+	SourceLost What = "source-lost"
+	SourceBack What = "source-back"
+)
+
+// Happening is one thing that happened, told to whoever passes it on. Happenings are values.
+type Happening struct {
+	What What
+	// At is when, with a monotonic reading.
+	At time.Time
+	// Node is the node's name; empty as long as there is no identity.
+	Node string
+	// Entry is the event's entry as it is now. Of SourceLost and SourceBack only Entry.Event.Kind is set.
+	Entry Entry
+	// Plan says in words what is going to be done about the event.
+	Plan string
+	// Action is the step's, "cordon", "drain" or "uncordon", and Reason why it is taken. Deadline is when the step must
+	// have ended (wall time), zero where it has none; Hard tells that the machine is gone then. For what happens within
+	// a step or ends it.
+	Action   string
+	Reason   string
+	Deadline time.Time
+	Hard     bool
+	// Took is the time since the step began, for what happens within a step or ends it.
+	Took time.Duration
+	// Pod is "namespace/name", and PodUID and PodLabels are that pod's, for what happens to a pod. Nobody may change the
+	// labels.
+	Pod       string
+	PodUID    string
+	PodLabels map[string]string
+	// Total and Left count the pods to evict, as far as they are known.
+	Total, Left int
+	// Detail is what belongs to What: the disruption budget that holds a pod.
+	Detail string
+	// Err is why something failed.
+	Err error
+}
