@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,15 +23,19 @@ const linkerFlags = "-s -w"
 // minutes on a cold machine never look like a hang.
 const reportEvery = 10 * time.Second
 
-// Build compiles the programs that are missing and tells progress, line by
-// line, to out. With nothing to do it returns at once and says nothing. Two
-// builds at the same time are safe: the second waits for the first one's result.
-func Build(ctx context.Context, out io.Writer) error {
+// Build compiles the programs that are missing, those of the suites apart only
+// if they are named, and tells progress, line by line, to out. With nothing to
+// do it returns at once and says nothing. Two builds at the same time are safe:
+// the second waits for the first one's result.
+func Build(ctx context.Context, out io.Writer, apart ...string) error {
 	top, err := findTop()
 	if err != nil {
 		return err
 	}
 	for _, s := range suites {
+		if s.apart && !slices.Contains(apart, s.name) {
+			continue
+		}
 		if err := s.ensure(ctx, top, out); err != nil {
 			return fmt.Errorf("building %s: %w", s.name, err)
 		}

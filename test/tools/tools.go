@@ -1,5 +1,6 @@
 // Package tools builds and finds the programs that the lab runs: etcd, the
-// Kubernetes control plane, kubectl and kwok.
+// Kubernetes control plane, kubectl and kwok; and Packer, with which images are
+// made, for the tests that judge its templates.
 //
 // Each directory below holds a go.mod that pins one upstream project, because
 // their requirements disagree with each other. Build compiles what is missing
@@ -26,6 +27,7 @@ type suite struct {
 	upstream string    // module whose version the programs report
 	stamps   []string  // variables that hold that version, for the linker
 	programs []program // in the order in which they are named to the person
+	apart    bool      // built only where it is asked for: no cluster needs it
 }
 
 // A program is one executable of a suite.
@@ -58,6 +60,18 @@ var suites = []suite{
 		stamps:   []string{"sigs.k8s.io/kwok/pkg/consts.Version"},
 		programs: []program{{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}},
 	},
+	{
+		name:     "packer",
+		upstream: "github.com/hashicorp/packer",
+		programs: []program{{name: "packer", pkg: "github.com/hashicorp/packer"}},
+		apart:    true,
+	},
+	{
+		name:     "packer-amazon",
+		upstream: "github.com/hashicorp/packer-plugin-amazon",
+		programs: []program{{name: "packer-plugin-amazon", pkg: "github.com/hashicorp/packer-plugin-amazon"}},
+		apart:    true,
+	},
 }
 
 // Path returns where the named program is. A program that was not built yet is
@@ -79,7 +93,7 @@ func Path(name string) (string, error) {
 			}
 			path := filepath.Join(dir, name)
 			if _, err := os.Stat(path); err != nil {
-				return "", fmt.Errorf("%s is not built: run `go run ./cmd/labtools` in %s", name, filepath.Join(top, "test"))
+				return "", fmt.Errorf("%s is not built: run `go run ./cmd/labtools%s` in %s", name, s.asked(), filepath.Join(top, "test"))
 			}
 			return path, nil
 		}
@@ -100,6 +114,14 @@ func (s suite) cacheDir(top string) (string, error) {
 		sum.Write(data)
 	}
 	return filepath.Join(top, ".cache", "bin", fmt.Sprintf("%s-%.6x", s.name, sum.Sum(nil))), nil
+}
+
+// asked is what labtools is given to build the suite.
+func (s suite) asked() string {
+	if s.apart {
+		return " " + s.name
+	}
+	return ""
 }
 
 func (s suite) source(top string) string { return filepath.Join(top, "test", "tools", s.name) }

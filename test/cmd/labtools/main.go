@@ -1,5 +1,6 @@
 // The labtools command builds the programs that the lab runs, where they are
-// missing: etcd, the Kubernetes control plane, kubectl and kwok.
+// missing: etcd, the Kubernetes control plane, kubectl and kwok; and those that
+// its arguments name ("packer", "packer-amazon").
 package main
 
 import (
@@ -15,7 +16,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := tools.Build(ctx, os.Stdout); err != nil {
+	if err := tools.Build(ctx, os.Stdout, os.Args[1:]...); err != nil {
 		fmt.Fprintln(os.Stderr, "labtools:", err)
 		os.Exit(1)
 	}

@@ -1,0 +1,161 @@
+package images_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/test/tools"
+)
+
+// packer is Packer with its plugin for EC2, both without a network: what it needs to know about a template is in them.
+type packer struct {
+	program string
+	home    string
+}
+
+func newPacker(t *testing.T) packer {
+	t.Helper()
+	program, err := tools.Path("packer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := packer{program: program, home: t.TempDir()}
+	p.install(t, "packer-plugin-amazon")
+	return p
+}
+
+// install puts a plugin where Packer looks for it, under the name that it looks for, with its checksum beside it.
+func (p packer) install(t *testing.T, name string) {
+	t.Helper()
+	plugin, err := tools.Path(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := exec.CommandContext(t.Context(), plugin, "describe").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var description struct {
+		Version string `json:"version"`
+		API     string `json:"api_version"`
+	}
+	if err := json.Unmarshal(said, &description); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(plugin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(p.home, "github.com", "hashicorp", "amazon")
+	path := filepath.Join(dir, fmt.Sprintf("%s_v%s_%s_%s_%s", name, description.Version, description.API, runtime.GOOS, runtime.GOARCH))
+	sum := sha256.Sum256(content)
+	for _, err := range []error{
+		os.MkdirAll(dir, 0o700),
+		os.WriteFile(path, content, 0o700), //nolint:gosec // it is a program
+		os.WriteFile(path+"_SHA256SUM", []byte(hex.EncodeToString(sum[:])+"\n"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// run runs Packer and returns what it says.
+func (p packer) run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, p.program, args...)
+	cmd.Env = append(os.Environ(), "PACKER_PLUGIN_PATH="+p.home, "PACKER_CONFIG_DIR="+p.home, "CHECKPOINT_DISABLE=1", "AWS_EC2_METADATA_DISABLED=true")
+	said, err := cmd.CombinedOutput()
+	return string(said), err
+}
+
+// templates copies the templates, so that a test can change them, with packages that are none.
+func templates(t *testing.T) (dir string, variables []string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(packaging, "packer"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []string{"rpm", "deb"} {
+		path := filepath.Join(dir, "nth."+family)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		variables = append(variables, "-var", family+"="+path)
+	}
+	return dir, append(variables, "-var", "settings="+filepath.Join(dir, "settings.toml"))
+}
+
+func TestThePackerTemplatesAreValid(t *testing.T) {
+	t.Parallel()
+	p := newPacker(t)
+	dir, variables := templates(t)
+	for _, architecture := range []string{"amd64", "arm64"} {
+		args := append([]string{"validate", "-var", "architecture=" + architecture}, variables...)
+		if said, err := p.run(t.Context(), append(args, dir)...); err != nil {
+			t.Errorf("for %s: %v\n%s", architecture, err, said)
+		}
+	}
+}
+
+func TestThePackerTemplatesAreFormatted(t *testing.T) {
+	t.Parallel()
+	if said, err := newPacker(t).run(t.Context(), "fmt", "-check", "-diff", filepath.Join(packaging, "packer")); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+func TestPackerRefusesWhatIsWrongInATemplate(t *testing.T) {
+	t.Parallel()
+	p := newPacker(t)
+	tests := []struct{ name, file, old, changed, want string }{
+		{"an argument of the builder", "al2023.pkr.hcl", "ami_name ", "ami_nam ", "ami_nam"},
+		{"a metadata option", "ubuntu.pkr.hcl", "http_tokens ", "http_token ", "http_token"},
+		{"a variable that there is not", "al2023.pkr.hcl", "var.rpm", "var.rmp", "rmp"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir, variables := templates(t)
+			path := filepath.Join(dir, tt.file)
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := strings.Replace(string(content), tt.old, tt.changed, 1)
+			if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			said, err := p.run(t.Context(), append(append([]string{"validate"}, variables...), dir)...)
+			if err == nil || !strings.Contains(said, tt.want) {
+				t.Errorf("with %q, Packer says %v\n%s", tt.changed, err, said)
+			}
+		})
+	}
+}
+
+func TestEveryImageIsBakedAlike(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"al2023.pkr.hcl", "ubuntu.pkr.hcl"} {
+		content := string(read(t, "packer/"+file))
+		for _, want := range []string{
+			`http_tokens                 = "required"`, `imds_support = "v2.0"`, `"sudo systemctl enable nth.service"`,
+			"\"sudo nth check --offline\",\n    ]", // the last word of the last provisioner
+		} {
+			if !strings.Contains(content, want) {
+				t.Errorf("%s lacks %s", file, want)
+			}
+		}
+		if strings.Contains(content, "systemctl start") || strings.Contains(content, "enable --now") {
+			t.Errorf("%s starts nth in an image that has no cluster", file)
+		}
+	}
+}
