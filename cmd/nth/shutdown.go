@@ -70,8 +70,8 @@ func (s *shutdown) sources() []agent.Source {
 }
 
 // settled lets the shutdown go on once nothing more is to be done for it.
-func (s *shutdown) settled(kind event.Kind) {
-	if kind != event.Shutdown {
+func (s *shutdown) settled(ev event.Event) {
+	if ev.Kind != event.Shutdown {
 		return
 	}
 	s.source.Release()

@@ -41,11 +41,11 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	e := record.Entry{
 		Event:  event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)},
 		Phase:  record.Cordoned,
-		BootID: claim.BootID, FirstSeen: claim.Since, Changed: now(), CordonedAt: claim.Since,
+		BootID: claim.BootID, FirstSeen: claim.Since, Changed: a.now(), CordonedAt: claim.Since,
 		Cordon: true,
 		// A claim does not say what is announced, so nothing new is begun for it until its source says so; if it does not,
 		// the cordon is lifted in time.
-		Missing: now(),
+		Missing: a.now(),
 	}
 	a.put(e)
 	a.foundClaim(e)

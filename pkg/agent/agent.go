@@ -62,16 +62,22 @@ type Config struct {
 	Node     Node
 	Identity Identity
 	Record   Record
-	Service  Service
-	Policy   policy.Settings
+	// Service is nil for an agent that is one of many in its process: it starts and stops without a word.
+	Service Service
+	Policy  policy.Settings
 	// BootID is the kernel's ID of this boot.
 	BootID string
 	Log    *logrus.Entry
+	// Now reads the wall clock; nil is the system's. It is called from one goroutine.
+	Now func() time.Time
 	// Beat is how often the service manager's watchdog is fed; 0 means that nobody watches.
 	Beat time.Duration
-	// Settled, if set, is called whenever events of a kind are announced and nothing more is to be done for them now: the
-	// drain has ended, or none was wanted. It may be called often and must not block.
-	Settled func(event.Kind)
+	// Settled, if set, is called whenever an event is announced and nothing more is to be done for it now: the drain has
+	// ended, or none was wanted. It may be called often and must not block.
+	Settled func(event.Event)
+	// Rested, if set, is called like Settled, and says when a step may be due for the event without further news; zero
+	// means never.
+	Rested func(ev event.Event, again time.Time)
 	// DryRun changes the words, so that nobody believes that something was done. The Node must be one that does nothing.
 	DryRun bool
 	// Board, if set, is shown how things stand.
@@ -83,6 +89,7 @@ type Config struct {
 // Agent is the daemon as a value: New wires it, Run runs it.
 type Agent struct {
 	cfg   Config
+	clock *clock
 	inbox *inbox
 	tasks sync.WaitGroup
 
@@ -111,7 +118,7 @@ type trouble struct {
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
 	return &Agent{
-		cfg: cfg, inbox: newInbox(),
+		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(),
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
@@ -131,12 +138,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.tasks.Go(func() {
 		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.inbox.put(identity{node: node, err: err}) })
 	})
-	a.started()
-	a.cfg.Service.Ready()
+	if a.cfg.Service != nil {
+		a.started()
+		a.cfg.Service.Ready()
+	}
 	a.tasks.Go(func() { a.adopt(inner) })
 
 	err := a.loop(inner)
-	a.cfg.Service.Stopping()
+	if a.cfg.Service != nil {
+		a.cfg.Service.Stopping()
+	}
 	a.land()
 	if err == nil {
 		a.showStopped()
@@ -155,17 +166,19 @@ func (a *Agent) loop(ctx context.Context) error {
 	defer revisit.Stop()
 	for ctx.Err() == nil {
 		if next := a.advance(ctx); !next.IsZero() {
-			revisit.Reset(max(time.Until(next), 0))
+			revisit.Reset(max(next.Sub(a.now()), 0))
 		}
 		a.status()
 		select {
 		case <-ctx.Done():
 		case <-revisit.C:
+			a.compareClocks()
 		case <-ticks.C:
 			a.beat()
 			a.compareClocks()
 			a.recovered()
 		case <-a.inbox.ready:
+			a.compareClocks()
 			if err := a.take(a.inbox.empty()); err != nil && ctx.Err() == nil {
 				return err
 			}
@@ -187,7 +200,8 @@ func (a *Agent) take(news []any) error {
 	for _, n := range news {
 		switch n := n.(type) {
 		case event.Snapshot:
-			a.known[n.Kind], a.looked[n.Kind] = n.Events, now()
+			a.looked[n.Kind] = a.now()
+			a.known[n.Kind] = a.believed(n)
 			a.healed(n.Kind)
 		case lookFailed:
 			a.troubled(n)
@@ -216,6 +230,9 @@ func (a *Agent) advance(ctx context.Context) time.Time {
 	sit := a.situation()
 	for _, e := range a.rules().Fold(sit) {
 		a.put(e)
+		if before, met := find(sit.Past, e.Event.ID); met && policy.SameNews(before, e) {
+			continue
+		}
 		a.folded(e)
 		a.happenedTo(e)
 	}
@@ -227,18 +244,21 @@ func (a *Agent) advance(ctx context.Context) time.Time {
 	case a.flight != nil && !step.Same(a.flight.step):
 		a.callBack(step)
 	}
-	a.settled()
+	a.settled(sit)
+	a.rested(sit)
 	return step.Revisit
 }
 
-// settled tells which announced kinds have got what they are due.
-func (a *Agent) settled() {
+// settled tells which announced events have got what they are due.
+func (a *Agent) settled(sit policy.Situation) {
 	if a.flight != nil || a.cfg.Settled == nil {
 		return
 	}
-	for kind, events := range a.known {
-		if len(events) > 0 {
-			a.cfg.Settled(kind)
+	for _, events := range a.known {
+		for _, ev := range events {
+			if a.rules().Settled(sit, ev) {
+				a.cfg.Settled(ev)
+			}
 		}
 	}
 }
@@ -251,9 +271,6 @@ func (a *Agent) situation() policy.Situation {
 		}
 	}
 	return policy.Situation{
-		Now: now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Past: a.cfg.Record.Entries(),
+		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Past: a.cfg.Record.Entries(),
 	}
 }
-
-// now is the wall clock alone: what is compared with documents and with the record must not carry a monotonic reading.
-func now() time.Time { return time.Now().Round(0) }

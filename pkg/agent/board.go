@@ -43,7 +43,7 @@ func (a *Agent) showStopped() {
 		return
 	}
 	status := a.standing(a.whole())
-	status.Stopped = now()
+	status.Stopped = a.now()
 	a.post(status)
 }
 
@@ -69,7 +69,7 @@ func alikeStatus(x, y record.Status) bool {
 // standing is the status as far as the agent knows it. It shares nothing with the agent.
 func (a *Agent) standing(sentence string) record.Status {
 	status := record.Status{
-		Version: record.StatusVersion, Started: a.began.Round(0), Updated: now(),
+		Version: record.StatusVersion, Started: a.began.Round(0), Updated: a.now(),
 		DryRun: a.cfg.DryRun, Node: a.node, Sentence: sentence,
 		Step: a.stepStatus(), Events: []record.EventStatus{}, Documents: a.documents(), Off: []record.OffStatus{},
 	}

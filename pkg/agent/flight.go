@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
@@ -25,7 +26,11 @@ type flight struct {
 // takeOff records what is about to be done, and begins it.
 func (a *Agent) takeOff(all context.Context, step policy.Step) {
 	e := a.entry(step)
-	e.Error, e.Changed = "", now()
+	claim := drain.Claim{Event: step.Event.ID, Kind: string(step.Event.Kind), BootID: a.cfg.BootID, Since: a.now().UTC()}
+	if e.Acted() {
+		claim.Resumes = e.FirstSeen
+	}
+	e.Error, e.Changed = "", a.now()
 	switch step.Action {
 	case policy.Drain:
 		e.Phase = record.Draining
@@ -49,14 +54,14 @@ func (a *Agent) takeOff(all context.Context, step policy.Step) {
 	if step.Deadline.IsZero() {
 		ctx, f.cancel = context.WithCancel(all)
 	} else {
-		left := time.Until(step.Deadline)
+		left := step.Deadline.Sub(a.now())
 		f.ends = f.began.Add(left)
 		ctx, f.cancel = context.WithTimeout(all, left)
 	}
 	a.flight = f
 	a.tasks.Go(func() {
 		defer close(f.done)
-		l := a.act(ctx, step)
+		l := a.act(ctx, step, claim)
 		l.timedOut = errors.Is(ctx.Err(), context.DeadlineExceeded)
 		l.calledBack = all.Err() != nil
 		a.inbox.put(l)
@@ -64,9 +69,8 @@ func (a *Agent) takeOff(all context.Context, step policy.Step) {
 }
 
 // act takes the step. It runs beside the loop and touches nothing of it.
-func (a *Agent) act(ctx context.Context, step policy.Step) landed {
+func (a *Agent) act(ctx context.Context, step policy.Step, claim drain.Claim) landed {
 	l := landed{step: step}
-	claim := drain.Claim{Event: step.Event.ID, Kind: string(step.Event.Kind), BootID: a.cfg.BootID, Since: now().UTC()}
 	switch step.Action {
 	case policy.Drain:
 		l.result, l.err = a.cfg.Node.Drain(ctx, drain.Plan{
@@ -113,7 +117,7 @@ func (a *Agent) settle(l landed) {
 	e := a.entry(l.step)
 	// What was closed while its step was under way stays so: another event holds the node's cordon.
 	if e.Phase != record.Closed {
-		e.Changed = now()
+		e.Changed = a.now()
 		switch l.step.Action {
 		case policy.Drain:
 			settleDrain(&e, l)
@@ -144,7 +148,7 @@ func (a *Agent) lifted(l landed) {
 		}
 		e.Cordon = false
 		if l.uncordon == drain.UncordonLifted && a.rules().Stands(sit, e) {
-			e.Phase, e.Result, e.CordonedAt, e.Changed = record.Seen, nil, time.Time{}, now()
+			e.Phase, e.Result, e.CordonedAt, e.Changed = record.Seen, nil, time.Time{}, a.now()
 		}
 		a.put(e)
 	}
@@ -204,28 +208,17 @@ func failed(e *record.Entry, err error) {
 
 // entry is the record's entry for a step's event.
 func (a *Agent) entry(step policy.Step) record.Entry {
-	for _, e := range a.cfg.Record.Entries() {
-		if e.Event.ID == step.Event.ID {
-			return e
-		}
+	if e, met := find(a.cfg.Record.Entries(), step.Event.ID); met {
+		return e
 	}
-	return record.Entry{Event: step.Event, FirstSeen: now(), BootID: a.cfg.BootID}
+	return record.Entry{Event: step.Event, FirstSeen: a.now(), BootID: a.cfg.BootID}
 }
 
-// tolerance is how far the clocks may drift apart before a drain's deadline is set anew.
-const tolerance = 2 * time.Second
-
-// compareClocks calls a step back whose deadline has moved against the monotonic clock: somebody has set the clock, and
-// a time in a document is wall time. The same step then begins again with the right time left.
-func (a *Agent) compareClocks() {
-	f := a.flight
-	if f == nil || f.ends.IsZero() || f.step.Event.Deadline.IsZero() || f.calledBack {
-		return
+// find returns the entry of an event.
+func find(entries []record.Entry, id string) (record.Entry, bool) {
+	i := slices.IndexFunc(entries, func(e record.Entry) bool { return e.Event.ID == id })
+	if i < 0 {
+		return record.Entry{}, false
 	}
-	drift := time.Until(f.ends) - time.Until(f.step.Deadline)
-	if drift.Abs() > tolerance {
-		f.calledBack = true
-		a.clockSet(drift)
-		f.cancel()
-	}
+	return entries[i], true
 }

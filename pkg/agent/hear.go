@@ -19,7 +19,7 @@ func (a *Agent) happened(h record.Happening) {
 	if len(a.cfg.Listeners) == 0 {
 		return
 	}
-	h.At, h.Node = time.Now(), a.node
+	h.At, h.Node = a.now(), a.node
 	for _, l := range a.cfg.Listeners {
 		l.Hear(h)
 	}

@@ -138,4 +138,3 @@ func TestListenersHearOfEachLookThatFails(t *testing.T) {
 		e.want(t, "source-lost : no answer", "source-lost : no answer", "source-back")
 	})
 }
-

@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -40,6 +39,8 @@ func (a *Agent) endedCordon(of func(string) *logrus.Entry, l landed) {
 		of(systemd.DrainIncomplete).WithError(l.err).Error("the node could not be cordoned; trying again")
 	case l.cordon == drain.CordonForeign:
 		of(systemd.CordonForeign).Info("the node was cordoned already by somebody else; that cordon stays theirs")
+	case l.cordon == drain.CordonLifted:
+		of(systemd.CordonForeign).Info("somebody has lifted the cordon for this event; the node stays as it is")
 	case l.cordon == drain.CordonLeft:
 		of(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
 	default:
@@ -73,7 +74,7 @@ func (a *Agent) drained(l landed) string {
 	}
 	text := fmt.Sprintf("drained: %d pods evicted, %d deleted, %d left alone as they should be", r.Evicted, r.Deleted, r.Skipped)
 	if !l.step.Deadline.IsZero() {
-		text += fmt.Sprintf("; %.0f s before the deadline", time.Until(l.step.Deadline).Seconds())
+		text += fmt.Sprintf("; %.0f s before the deadline", l.step.Deadline.Sub(a.now()).Seconds())
 	}
 	return text
 }

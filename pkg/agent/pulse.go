@@ -11,6 +11,9 @@ type Pulse interface {
 // beat feeds the service manager's watchdog, unless a source is stuck: a daemon that decides and no longer sees is as
 // good as dead, and the service manager is to start it again.
 func (a *Agent) beat() {
+	if a.cfg.Service == nil {
+		return
+	}
 	for _, s := range a.cfg.Sources {
 		pulse, ok := s.(Pulse)
 		if !ok {

@@ -14,8 +14,13 @@ import (
 
 // status keeps the one sentence current that "systemctl status nth" shows, and the board.
 func (a *Agent) status() {
+	if a.cfg.Service == nil && a.cfg.Board == nil {
+		return
+	}
 	sentence := a.whole()
-	a.cfg.Service.Status("%s", sentence)
+	if a.cfg.Service != nil {
+		a.cfg.Service.Status("%s", sentence)
+	}
 	a.show(sentence)
 }
 

@@ -37,7 +37,11 @@ func (a *Agent) started() {
 	a.say(systemd.Started).Infof("watching for interruptions%s", mode)
 }
 
-func (a *Agent) stopped() { a.say(systemd.Stopping).Info("stopped as asked; the node stays as it is") }
+func (a *Agent) stopped() {
+	if a.cfg.Service != nil {
+		a.say(systemd.Stopping).Info("stopped as asked; the node stays as it is")
+	}
+}
 
 // put records an entry. A record that cannot be written is told, and work goes on: a drain matters more than its memory.
 func (a *Agent) put(e record.Entry) {
@@ -68,7 +72,7 @@ func (a *Agent) begun(step policy.Step) {
 	case policy.Drain:
 		limit := "no deadline"
 		if !step.Deadline.IsZero() {
-			limit = fmt.Sprintf("%.0f s left", time.Until(step.Deadline).Seconds())
+			limit = fmt.Sprintf("%.0f s left", step.Deadline.Sub(a.now()).Seconds())
 		}
 		a.sayOf(systemd.DrainStarted, step.Event).WithField(systemd.FieldPhase, string(record.Draining)).
 			Warnf("%s the node: %s (%s)", a.doing("draining"), step.Reason, limit)
@@ -114,10 +118,8 @@ func (a *Agent) progressed(p drain.Progress) {
 	switch p.What {
 	case drain.NodeCordoned:
 		of(systemd.Cordoned).Warnf("%s after %s", a.did("cordoned the node"), since)
-	case drain.NodeCordonFound:
-		of(systemd.CordonForeign).Infof("the node was cordoned already by somebody else; that cordon stays theirs")
-	case drain.NodeLeft:
-		of(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
+	case drain.NodeCordonFound, drain.NodeLeft, drain.NodeReopened:
+		left(of(systemd.CordonForeign), p.What)
 	case drain.NodeExcluded:
 		of(systemd.Cordoned).Info("took the node out of external load balancers")
 	case drain.Holding:
@@ -135,6 +137,8 @@ func (a *Agent) progressed(p drain.Progress) {
 		of(systemd.PodHeld).Infof("disruption budget %s holds %s; asking again", p.Detail, p.Pod)
 	case drain.Refused:
 		a.refused(of(systemd.PodHeld), p)
+	case drain.Overdue, drain.Returning, drain.LeftToReturn:
+		a.resisted(of(systemd.PodHeld), p)
 	case drain.Gone:
 		a.unheld(p.Pod)
 		of(systemd.PodGone).Infof("%s is gone, %d of %d left", p.Pod, p.Left, p.Total)
@@ -159,10 +163,35 @@ func (a *Agent) refused(l *logrus.Entry, p drain.Progress) {
 	l.Warnf("evicting %s was refused: %s; asking again", p.Pod, p.Detail)
 }
 
+// left tells why the node was left schedulable, or unschedulable, as it was found.
+func left(l *logrus.Entry, what drain.What) {
+	switch what { //nolint:exhaustive // the others are told elsewhere
+	case drain.NodeCordonFound:
+		l.Info("the node was cordoned already by somebody else; that cordon stays theirs")
+	case drain.NodeLeft:
+		l.Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
+	case drain.NodeReopened:
+		l.Info("somebody has lifted the cordon for this event; pods that came since are left alone")
+	}
+}
+
+// resisted tells of what is accepted and still does not leave the node empty.
+func (a *Agent) resisted(l *logrus.Entry, p drain.Progress) {
+	switch p.What { //nolint:exhaustive // the others are told elsewhere
+	case drain.Overdue:
+		a.held[p.Pod] = p.Detail
+		l.Warnf("%s has not ended within its grace period; critical pods no longer wait for it", p.Pod)
+	case drain.Returning:
+		l.Warnf("%s keeps bringing pods back to the cordoned node; evicting them ever more slowly", p.Detail)
+	case drain.LeftToReturn:
+		l.Warnf("%s keeps bringing pods back to the cordoned node; leaving them there", p.Detail)
+	}
+}
+
 func (a *Agent) unheld(pod string) { delete(a.held, pod) }
 
-func (a *Agent) clockSet(drift time.Duration) {
-	a.say(systemd.EventSeen).Warnf("the clock was set by %s; counting the time left anew", drift.Round(time.Second))
+func (a *Agent) clockSet(by time.Duration) {
+	a.say(systemd.EventSeen).Warnf("the clock was set by %s; what is left until an announced time is counted anew", by.Round(time.Second))
 }
 
 func (a *Agent) foundClaim(e record.Entry) {
@@ -174,6 +203,9 @@ func (a *Agent) identified(n identity) {
 	switch {
 	case n.err == nil && (a.waiting != nil || a.node != n.node):
 		a.node = n.node
+		if a.cfg.Service == nil {
+			break // Whose part it is knows.
+		}
 		a.say(systemd.IdentityFound).Infof("acting for node %s", n.node)
 	case n.err != nil && (a.waiting == nil || !alike(a.waiting.Error(), n.err.Error())):
 		a.say(systemd.IdentityWaiting).Warnf("waiting for the kubelet's credential: %s", n.err)

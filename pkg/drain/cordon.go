@@ -16,6 +16,9 @@ type Claim struct {
 	Kind   string    `json:"kind"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
+	// Resumes is for a step that was begun before: when its event was met. A claim for that event which is not older was
+	// written by the step itself. It is not part of the annotation.
+	Resumes time.Time `json:"-"`
 }
 
 // CordonResult says how a node came to be cordoned.
@@ -29,56 +32,100 @@ const (
 	CordonForeign CordonResult = "foreign"
 	// CordonLeft: the node's ActionAnnotation asks for it to be left alone.
 	CordonLeft CordonResult = "left"
+	// CordonLifted: somebody has lifted the cordon that we had set for this event. That is an order, and stands.
+	CordonLifted CordonResult = "lifted"
 	// CordonNone: the node is not cordoned, since there is none or since it was refused.
 	CordonNone CordonResult = ""
 )
 
-// Ours tells whether the node bears a cordon that is ours to lift.
-func (r CordonResult) Ours() bool { return r == CordonSet || r == CordonOurs }
+// Ours tells whether the node bears something of ours to take off it when all is over: a cordon, or what is left of one.
+func (r CordonResult) Ours() bool { return r == CordonSet || r == CordonOurs || r == CordonLifted }
 
 // Cordon makes the node unschedulable and writes the claim on it, in one request. A cordon that is already there is
 // left as it is. If the Node does not exist, the error satisfies apierrors.IsNotFound. Failures that may pass are
 // retried until ctx ends.
 func (n *Node) Cordon(ctx context.Context, claim Claim) (CordonResult, error) {
-	result, _, err := n.cordon(ctx, claim)
-	return result, err
+	found, err := n.cordon(ctx, claim)
+	return found.result, err
 }
 
-// cordon is Cordon, and tells besides whether people want nothing more than that.
-func (n *Node) cordon(ctx context.Context, claim Claim) (result CordonResult, only bool, err error) {
-	err = retry(ctx, func(ctx context.Context) error {
+// cordoning is what a cordon has come to.
+type cordoning struct {
+	result CordonResult
+	only   bool      // people want nothing more than that
+	since  time.Time // for CordonLifted: when we had set it
+}
+
+func (n *Node) cordon(ctx context.Context, claim Claim) (cordoning, error) {
+	var found cordoning
+	err := retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx)
 		if err != nil {
 			return err
 		}
-		only = onlyCordon(node)
-		if result = standingCordon(node); result != CordonNone {
+		if found = standingCordon(node, claim); found.result != CordonNone {
 			return nil
 		}
 		if err := n.patch(ctx, cordonPatch(claim)); err != nil {
 			return err
 		}
-		result = CordonSet
+		found.result = CordonSet
 		return nil
 	})
 	if err != nil {
-		return CordonNone, false, fmt.Errorf("cordoning node %q: %w", n.name, err)
+		return cordoning{}, fmt.Errorf("cordoning node %q: %w", n.name, err)
 	}
-	return result, only, nil
+	return found, nil
 }
 
-func standingCordon(node *corev1.Node) CordonResult {
-	_, ours := node.Annotations[CordonAnnotation]
+// standingCordon says what a cordon with that claim comes to, or CordonNone if it is to be set.
+func standingCordon(node *corev1.Node, claim Claim) cordoning {
+	found := cordoning{only: onlyCordon(node)}
+	before, ours := readClaim(node)
 	switch {
 	case leave(node):
-		return CordonLeft
+		found.result = CordonLeft
+	case !node.Spec.Unschedulable && ours && claim.resumes(before):
+		found.result, found.since = CordonLifted, before.Since
 	case !node.Spec.Unschedulable:
-		// Our annotation alone is left over from a cordon that somebody lifted; a new one replaces it.
-		return CordonNone
-	case ours:
-		return CordonOurs
+		// An annotation for another event is left over from a cordon that somebody lifted; a new one replaces it.
+	case !setByOther(node) && claimed(node):
+		found.result = CordonOurs
+	default:
+		found.result = CordonForeign
 	}
-	return CordonForeign
+	return found
+}
+
+// resumes tells whether a claim that is there was written by the step that now begins anew.
+func (c Claim) resumes(before Claim) bool {
+	return !c.Resumes.IsZero() && c.Event == before.Event && !before.Since.Before(c.Resumes)
+}
+
+func claimed(node *corev1.Node) bool {
+	_, there := node.Annotations[CordonAnnotation]
+	return there
+}
+
+// setByOther tells whether somebody else has made the node unschedulable, as the API server remembers it. Where our
+// annotation is there all the same, it is left over from a cordon that they lifted before.
+func setByOther(node *corev1.Node) bool {
+	other := false
+	for _, m := range node.ManagedFields {
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		if _, set := fields.Spec["f:unschedulable"]; set {
+			if m.Manager == fieldManager {
+				return false
+			}
+			other = true
+		}
+	}
+	return other
 }
 
 // reopened tells whether somebody has uncordoned the node in the midst of a drain. That is an order: what comes to the
@@ -136,14 +183,13 @@ func (n *Node) Uncordon(ctx context.Context, ready bool) (UncordonResult, error)
 		if err != nil {
 			return err
 		}
-		var ours bool
-		if result, ours = standingClaim(node); !ours {
+		if result = standingClaim(node); !claimed(node) {
 			return nil
 		}
 		if ready && !isReady(node) {
 			return errNotReady
 		}
-		return n.patch(ctx, uncordonPatch(node))
+		return n.patch(ctx, uncordonPatch(node, result))
 	})
 	if err != nil {
 		return "", fmt.Errorf("uncordoning node %q: %w", n.name, err)
@@ -151,13 +197,12 @@ func (n *Node) Uncordon(ctx context.Context, ready bool) (UncordonResult, error)
 	return result, nil
 }
 
-// standingClaim says what an uncordon comes to, and whether there is anything of ours to take off the node.
-func standingClaim(node *corev1.Node) (result UncordonResult, ours bool) {
-	_, ours = node.Annotations[CordonAnnotation]
-	if ours && node.Spec.Unschedulable {
-		return UncordonLifted, true
+// standingClaim says what an uncordon comes to.
+func standingClaim(node *corev1.Node) UncordonResult {
+	if claimed(node) && node.Spec.Unschedulable && !setByOther(node) {
+		return UncordonLifted
 	}
-	return UncordonNotOurs, ours
+	return UncordonNotOurs
 }
 
 func isReady(node *corev1.Node) bool {
@@ -177,12 +222,17 @@ func cordonPatch(claim Claim) map[string]any {
 	}
 }
 
-func uncordonPatch(node *corev1.Node) map[string]any {
+// uncordonPatch takes our keys off the node, and the cordon with them if that is ours to lift.
+func uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
 	metadata := map[string]any{"annotations": map[string]any{CordonAnnotation: nil}}
 	if node.Labels[ExcludeLabel] == ExcludeValue {
 		metadata["labels"] = map[string]any{ExcludeLabel: nil}
 	}
-	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": nil}}
+	patch := map[string]any{"metadata": metadata}
+	if result == UncordonLifted {
+		patch["spec"] = map[string]any{"unschedulable": nil}
+	}
+	return patch
 }
 
 // exclude takes the node out of load balancers' target sets. A label that is already there is somebody else's.

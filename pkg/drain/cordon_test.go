@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -27,6 +29,23 @@ func cordoned(text string) func(*corev1.Node) {
 	}
 }
 
+// resumed is a claim of a step that is begun anew.
+var resumed = func() drain.Claim {
+	c := claim
+	c.Resumes = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return c
+}()
+
+// setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.
+func setBy(manager string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.ManagedFields = []metav1.ManagedFieldsEntry{
+			{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:providerID":{}}}`)},
+			{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)},
+		}
+	}
+}
+
 func TestACordonIsOnePatchOrNone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -38,6 +57,22 @@ func TestACordonIsOnePatchOrNone(t *testing.T) {
 		"a schedulable node":                 {func(*corev1.Node) {}, drain.CordonSet, 1, "event-1"},
 		"a node that somebody else cordoned": {cordoned(""), drain.CordonForeign, 0, ""},
 		"a node that we cordoned":            {cordoned(ours), drain.CordonOurs, 0, "event-0"},
+		"a node that we cordoned, as the API server remembers": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonOurs, 0, "event-0",
+		},
+		"a node that somebody else cordoned after lifting our cordon": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 0, "event-0",
+		},
+		"a node whose cordon for the same event somebody has lifted": {
+			func(n *corev1.Node) {
+				n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", "event-1", 1)
+			}, drain.CordonLifted, 0, "event-1",
+		},
+		"an annotation left from an earlier announcement of the same event": {
+			func(n *corev1.Node) {
+				n.Annotations[drain.CordonAnnotation] = strings.NewReplacer("event-0", "event-1", "2026-", "2025-").Replace(ours)
+			}, drain.CordonSet, 1, "event-1",
+		},
 		"an annotation left from a cordon of ours that somebody lifted": {
 			func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = ours }, drain.CordonSet, 1, "event-1",
 		},
@@ -47,15 +82,15 @@ func TestACordonIsOnePatchOrNone(t *testing.T) {
 			s := apitest.New(t)
 			s.ChangeNode(c.node)
 			node := drain.New(s.Client(), apitest.Node, drain.Options{})
-			got, err := node.Cordon(within(t, plenty), claim)
+			got, err := node.Cordon(within(t, plenty), resumed)
 			if err != nil || got != c.want {
 				t.Fatalf("cordon is %q, %v; want %q", got, err, c.want)
 			}
 			if n := count(s, "patch"); n != c.patches {
 				t.Errorf("%d patches; want %d", n, c.patches)
 			}
-			if !s.CurrentNode().Spec.Unschedulable {
-				t.Error("the node is schedulable")
+			if s.CurrentNode().Spec.Unschedulable == (c.want == drain.CordonLifted) {
+				t.Error("the node is not as it must be")
 			}
 			held, found, err := node.Claim(within(t, plenty))
 			if err != nil || found != (c.claim != "") || held.Event != c.claim {
@@ -151,6 +186,8 @@ func TestUncordonTakesBackOnlyWhatIsOurs(t *testing.T) {
 		"our cordon and somebody's label":       {[]func(*corev1.Node){cordoned(ours), label("true")}, drain.UncordonLifted, 1, false, "true"},
 		"our cordon and somebody's empty label": {[]func(*corev1.Node){cordoned(ours), label("")}, drain.UncordonLifted, 1, false, ""},
 		"somebody's cordon":                     {[]func(*corev1.Node){cordoned(""), label("nth")}, drain.UncordonNotOurs, 0, true, "nth"},
+		"our cordon, as the server remembers":   {[]func(*corev1.Node){cordoned(ours), setBy("nth")}, drain.UncordonLifted, 1, false, ""},
+		"somebody's cordon after ours":          {[]func(*corev1.Node){cordoned(ours), setBy("kubectl")}, drain.UncordonNotOurs, 1, true, ""},
 		"no cordon":                             {nil, drain.UncordonNotOurs, 0, false, ""},
 		"a cordon of ours that somebody lifted": {
 			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonNotOurs, 1, false, "",

@@ -73,6 +73,8 @@ const (
 	// NodeCordoned and NodeCordonFound: the node takes no more pods, by us or already by somebody else.
 	NodeCordoned    What = "cordoned"
 	NodeCordonFound What = "cordon-found"
+	// NodeReopened: somebody has lifted the cordon that was set for the same event before.
+	NodeReopened What = "reopened"
 	// NodeLeft: people want nothing done to this node.
 	NodeLeft What = "left-alone"
 	// NodeExcluded: the load balancer label is set.
@@ -88,6 +90,12 @@ const (
 	Held What = "held"
 	// Refused: an attempt failed for another reason, given in Detail; it will be repeated.
 	Refused What = "refused"
+	// Overdue: the pod is terminating and should have ended; critical pods wait for it no longer.
+	Overdue What = "overdue"
+	// Returning: the controller in Detail keeps bringing pods back to the cordoned node, which are evicted ever more
+	// slowly. LeftToReturn: they are left there, since there is no deadline.
+	Returning    What = "returning"
+	LeftToReturn What = "left-to-return"
 	// Gone: the pod is no longer on the node.
 	Gone What = "gone"
 	// spared: the pod may stay after all; nobody is told.

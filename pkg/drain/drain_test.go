@@ -59,10 +59,24 @@ type trial struct {
 	told []drain.Progress
 }
 
-// begin starts a drain with so much time.
+// begin starts a drain with so much time; with 0, it has no deadline.
 func begin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool, limit time.Duration) *trial {
 	t.Helper()
+	return beginFor(t, s, claim, opts, hard, limit)
+}
+
+// resume starts a drain that was begun before.
+func resume(t *testing.T, s *apitest.Server) *trial {
+	t.Helper()
+	return beginFor(t, s, resumed, drain.Options{}, false, plenty)
+}
+
+func beginFor(t *testing.T, s *apitest.Server, claim drain.Claim, opts drain.Options, hard bool, limit time.Duration) *trial {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	if limit == 0 {
+		ctx, cancel = context.WithCancel(t.Context())
+	}
 	r := &trial{t: t, cancel: cancel, done: make(chan struct{})}
 	node := drain.New(s.Client(), apitest.Node, opts)
 	go func() {

@@ -29,24 +29,31 @@ type drainer struct {
 	rest     chan struct{} // closed when only critical pods are left
 	restDone bool
 
-	late <-chan CordonResult // the end of a cordon that goes on beside the evictions; nil without one
+	// lifted is when the cordon was set that somebody has lifted since; zero if nobody has. What came after that stays.
+	lifted time.Time
+	late   <-chan CordonResult // the end of a cordon that goes on beside the evictions; nil without one
 
 	targets map[types.UID]*target
-	spared  map[types.UID]bool
-	kept    map[types.UID]bool // those that came to a node that somebody has uncordoned meanwhile
-	synced  bool
-	settled bool
-	total   int
-	result  Result
+	spared  map[types.UID]*corev1.Pod
+	// kept are those that came to a node that somebody has uncordoned meanwhile, or keep coming back.
+	kept     map[types.UID]bool
+	families map[string]*family
+	synced   bool
+	settled  bool
+	total    int
+	result   Result
 }
 
 // target is a pod that has to go.
 type target struct {
 	pod    *corev1.Pod
+	ctx    context.Context //nolint:containedctx // the pod's: it ends when the pod is gone
 	cancel context.CancelFunc
 	how    What      // Evicted or Deleted once accepted
 	held   string    // what refuses it now
 	end    chan What // gets the last word of the pod's worker
+	// timed tells that its end is being waited for, and overdue that it should have come.
+	timed, overdue bool
 }
 
 // outcome is what happened to a pod, as its worker or another helper of the drain reports it.
@@ -64,8 +71,9 @@ func newDrainer(n *Node, plan Plan) *drainer {
 		open:     make(chan struct{}),
 		rest:     make(chan struct{}),
 		targets:  map[types.UID]*target{},
-		spared:   map[types.UID]bool{},
+		spared:   map[types.UID]*corev1.Pod{},
 		kept:     map[types.UID]bool{},
+		families: map[string]*family{},
 	}
 }
 
@@ -142,7 +150,7 @@ func (d *drainer) replace(ctx context.Context, all []*corev1.Pod) {
 			d.lose(uid)
 		}
 	}
-	maps.DeleteFunc(d.spared, func(uid types.UID, _ bool) bool { return !there[uid] })
+	maps.DeleteFunc(d.spared, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
 	if !d.synced {
 		d.synced = true
 		d.tell(Progress{What: Found})
@@ -153,19 +161,27 @@ func (d *drainer) replace(ctx context.Context, all []*corev1.Pod) {
 func (d *drainer) see(ctx context.Context, pod *corev1.Pod) {
 	if t, known := d.targets[pod.UID]; known {
 		t.pod = pod
+		d.timeEnd(t)
 		return
 	}
-	if d.kept[pod.UID] || !d.node.opts.concerns(pod) || stays(pod, !d.deadline.IsZero()) {
-		d.spared[pod.UID] = true
+	if d.kept[pod.UID] || d.cameSince(pod) || !d.node.opts.concerns(pod) || stays(pod, !d.deadline.IsZero()) {
+		d.spared[pod.UID] = pod
+		return
+	}
+	round := d.round(pod)
+	if d.gaveUp(pod, round) {
+		d.spared[pod.UID], d.kept[pod.UID] = pod, true
 		return
 	}
 	delete(d.spared, pod.UID)
-	worker, cancel := context.WithCancel(ctx)
-	t := &target{pod: pod, cancel: cancel, end: make(chan What, 1)}
+	t := &target{pod: pod, end: make(chan What, 1)}
+	t.ctx, t.cancel = context.WithCancel(ctx)
 	d.targets[pod.UID] = t
 	d.total++
 	job := d.job(pod)
-	d.workers.Go(func() { t.end <- job.run(worker) })
+	job.pause = roundPause(round)
+	d.workers.Go(func() { t.end <- job.run(t.ctx) })
+	d.timeEnd(t)
 }
 
 // lose takes in that a pod is gone. The watch may be faster than the answer to the request that removed it.
@@ -182,6 +198,7 @@ func (d *drainer) lose(uid types.UID) {
 	}
 	delete(d.targets, uid)
 	d.count(t)
+	d.wentAway(t.pod)
 	d.tell(aboutPod(Gone, t.pod))
 }
 
@@ -210,12 +227,13 @@ func (d *drainer) note(o outcome) {
 	case spared:
 		t.cancel()
 		delete(d.targets, o.uid)
-		d.spared[o.uid], d.kept[o.uid] = true, true
+		d.spared[o.uid], d.kept[o.uid] = t.pod, true
 		d.total--
 		return
 	case Evicted, Deleted:
 		t.how, t.held = o.what, ""
 	default:
+		t.overdue = t.overdue || o.what == Overdue
 		if t.held == o.detail {
 			return // told already
 		}
@@ -224,20 +242,6 @@ func (d *drainer) note(o outcome) {
 	p := aboutPod(o.what, t.pod)
 	p.Detail = o.detail
 	d.tell(p)
-}
-
-// openRest lets critical pods go once nothing is left that may need them.
-func (d *drainer) openRest() {
-	if d.restDone || !d.synced {
-		return
-	}
-	for _, t := range d.targets {
-		if !critical(t.pod) {
-			return
-		}
-	}
-	d.restDone = true
-	close(d.rest)
 }
 
 func (d *drainer) report(ctx context.Context, o outcome) {

@@ -17,28 +17,28 @@ type DryRun struct{ node *Node }
 func NewDryRun(n *Node) *DryRun { return &DryRun{node: n} }
 
 // Cordon tells how the node would be cordoned.
-func (d *DryRun) Cordon(ctx context.Context, _ Claim) (CordonResult, error) {
-	result, _, err := d.look(ctx)
-	return result, err
+func (d *DryRun) Cordon(ctx context.Context, claim Claim) (CordonResult, error) {
+	found, err := d.look(ctx, claim)
+	return found.result, err
 }
 
-// look reads how the node would be cordoned, and whether people want nothing more than that.
-func (d *DryRun) look(ctx context.Context) (result CordonResult, only bool, err error) {
-	err = retry(ctx, func(ctx context.Context) error {
+// look reads how the node would be cordoned.
+func (d *DryRun) look(ctx context.Context, claim Claim) (cordoning, error) {
+	var found cordoning
+	err := retry(ctx, func(ctx context.Context) error {
 		node, err := d.node.get(ctx)
 		if err != nil {
 			return err
 		}
-		only = onlyCordon(node)
-		if result = standingCordon(node); result == CordonNone {
-			result = CordonSet
+		if found = standingCordon(node, claim); found.result == CordonNone {
+			found.result = CordonSet
 		}
 		return nil
 	})
 	if err != nil {
-		return CordonNone, false, fmt.Errorf("reading node %q: %w", d.node.name, err)
+		return cordoning{}, fmt.Errorf("reading node %q: %w", d.node.name, err)
 	}
-	return result, only, nil
+	return found, nil
 }
 
 // Drain tells which pods would be evicted. Left stays empty, as if all had gone.
@@ -47,24 +47,26 @@ func (d *DryRun) Drain(ctx context.Context, plan Plan) (Result, error) {
 	if tell == nil {
 		tell = func(Progress) {}
 	}
-	cordon, only, err := d.look(ctx)
+	cordon, err := d.look(ctx, plan.Claim)
 	if apierrors.IsNotFound(err) {
 		return Result{NodeGone: true}, nil
 	}
 	if err != nil {
 		return Result{}, err
 	}
-	result := Result{Cordon: cordon}
-	found := Progress{What: NodeCordoned, Detail: string(cordon)}
-	switch cordon {
+	result := Result{Cordon: cordon.result}
+	found := Progress{What: NodeCordoned, Detail: string(cordon.result)}
+	switch cordon.result {
 	case CordonForeign:
 		found = Progress{What: NodeCordonFound}
 	case CordonLeft:
 		found = Progress{What: NodeLeft}
+	case CordonLifted:
+		found = Progress{What: NodeReopened}
 	case CordonSet, CordonOurs, CordonNone:
 	}
 	tell(found)
-	if result.Limited = only; only {
+	if result.Limited = cordon.only; cordon.only {
 		return result, nil
 	}
 	pods, err := d.pods(ctx)
@@ -98,7 +100,7 @@ func (d *DryRun) Uncordon(ctx context.Context, _ bool) (UncordonResult, error) {
 	var result UncordonResult
 	err := retry(ctx, func(ctx context.Context) error {
 		node, err := d.node.get(ctx)
-		result, _ = standingClaim(node)
+		result = standingClaim(node)
 		return err
 	})
 	switch {

@@ -28,6 +28,8 @@ type job struct {
 	end time.Time
 	// late tells that the pod came when the drain was well under way.
 	late bool
+	// pause is kept before the pod is evicted, if its controller keeps bringing pods back.
+	pause time.Duration
 	// gates are closed when the pod may be evicted.
 	gates []<-chan struct{}
 	tell  func(context.Context, outcome)
@@ -57,11 +59,6 @@ func (d *drainer) job(pod *corev1.Pod) job {
 	return j
 }
 
-// critical tells whether other pods may need this one until they are gone.
-func critical(pod *corev1.Pod) bool {
-	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
-}
-
 func (o Options) grace(pod *corev1.Pod) time.Duration {
 	switch {
 	case o.GracePeriod != nil:
@@ -79,7 +76,7 @@ func (j job) run(ctx context.Context) What {
 	if j.pod.DeletionTimestamp != nil {
 		what = Deleted
 	}
-	if !j.due(ctx) {
+	if !j.due(ctx) || !j.waitRound(ctx) {
 		return ""
 	}
 	if j.late && j.node.reopened(ctx) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -120,56 +119,6 @@ func TestALoadBalancerLabelThatIsRefusedBlocksNothing(t *testing.T) {
 	if told := r.of(drain.Refused, ""); r.result.Evicted != 1 || len(told) != 1 || !strings.Contains(told[0].Detail, "no such label") {
 		t.Errorf("the result is %+v, told %+v", r.result, told)
 	}
-}
-
-func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
-	t.Parallel()
-	inUse := func(names ...corev1.UniqueVolumeName) func(*corev1.Node) {
-		return func(n *corev1.Node) { n.Status.VolumesInUse = names }
-	}
-	t.Run("until they are free", func(t *testing.T) {
-		t.Parallel()
-		s := apitest.New(t)
-		s.ChangeNode(inUse("vol-1", "vol-2"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour}, false, plenty)
-		r.await(drain.Volumes)
-		if told := r.of(drain.Volumes); told[0].Detail != "2" {
-			t.Errorf("told %+v", told)
-		}
-		s.ChangeNode(inUse())
-		if result := r.succeed(); result.VolumesInUse != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	t.Run("until the wait ends", func(t *testing.T) {
-		t.Parallel()
-		s := apitest.New(t)
-		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "vol-1"}} })
-		r := begin(t, s, drain.Options{VolumeWait: 100 * time.Millisecond}, false, plenty)
-		if result := r.succeed(); result.VolumesInUse != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	t.Run("until the deadline", func(t *testing.T) {
-		t.Parallel()
-		s := apitest.New(t)
-		s.ChangeNode(inUse("vol-1"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour}, true, 3*time.Second)
-		if result := r.succeed(); result.VolumesInUse != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	t.Run("not on a node that is gone", func(t *testing.T) {
-		t.Parallel()
-		s := apitest.New(t)
-		s.ChangeNode(inUse("vol-1"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour}, false, plenty)
-		r.await(drain.Volumes)
-		s.RemoveNode()
-		if result := r.succeed(); result.VolumesInUse != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 }
 
 func TestADrainThatIsCalledOffEndsAtOnceAndSaysWhatIsLeft(t *testing.T) {

@@ -1,10 +1,12 @@
 package drain_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -108,5 +110,33 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedAreLeftThere(t *testing.T) 
 	result := r.succeed()
 	if result.Evicted != 1 || !s.HasPod("default/new") || count(s, "evict default/new") != 0 {
 		t.Errorf("the result is %+v", result)
+	}
+}
+
+// A drain that is begun anew, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
+// lifted that cordon.
+func TestADrainThatIsBegunAnewDoesNotCordonANodeAgainThatSomebodyHasUncordoned(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.ChangeNode(func(n *corev1.Node) {
+		n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+	})
+	at := func(year int) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Date(year, 1, 3, 0, 0, 0, 0, time.UTC) }
+	}
+	s.AddPod(pod("old", at(2025)), 0)
+	s.AddPod(pod("new", at(2026)), 0)
+	s.AddPod(pod("waited", at(2025), func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC),
+		}}
+	}), 0)
+	r := resume(t, s)
+	r.succeed()
+	if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
+		t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
+	}
+	if told := r.of(drain.NodeReopened); len(told) != 1 {
+		t.Errorf("told %+v", told)
 	}
 }

@@ -18,8 +18,8 @@ func (d *drainer) cordon(ctx context.Context) error {
 		attempt, cancel = context.WithTimeout(ctx, min(cordonPatience, time.Until(d.deadline)/4))
 	}
 	defer cancel()
-	result, only, err := d.node.cordon(attempt, d.plan.Claim)
-	d.result.Limited = only
+	found, err := d.node.cordon(attempt, d.plan.Claim)
+	d.result.Limited, d.lifted = found.only, found.since
 	switch {
 	case apierrors.IsNotFound(err):
 		d.result.NodeGone = true
@@ -33,7 +33,7 @@ func (d *drainer) cordon(ctx context.Context) error {
 	case err != nil:
 		return err
 	default:
-		d.cordoned(result)
+		d.cordoned(found.result)
 	}
 	return nil
 }
@@ -52,6 +52,8 @@ func (d *drainer) cordoned(result CordonResult) {
 	case CordonNone:
 	case CordonLeft:
 		d.tell(Progress{What: NodeLeft})
+	case CordonLifted:
+		d.tell(Progress{What: NodeReopened})
 	case CordonForeign:
 		d.tell(Progress{What: NodeCordonFound})
 	case CordonSet, CordonOurs:

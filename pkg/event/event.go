@@ -23,11 +23,27 @@ const (
 	ASGTermination Kind = "asg-termination"
 	// Shutdown is the operating system going down, whoever asked for it.
 	Shutdown Kind = "shutdown"
+	// ReservationEnd is the end of the capacity reservation that the instance runs in.
+	ReservationEnd Kind = "reservation-end"
+	// StateChange is the instance stopping or terminating, whoever asked for it, as EC2 sees it.
+	StateChange Kind = "state-change"
 )
 
-// Kinds lists all kinds, in the order in which documentation and output name them.
+// Kinds lists the kinds that a machine hears of by itself, in the order in which documentation and output name them.
 func Kinds() []Kind {
 	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown}
+}
+
+// QueuedKinds lists the kinds that come through a queue, in the same order.
+func QueuedKinds() []Kind {
+	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, ReservationEnd, StateChange}
+}
+
+// AllKinds lists every kind there is, the one that goes before others first.
+func AllKinds() []Kind {
+	return []Kind{
+		SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown, ReservationEnd, StateChange,
+	}
 }
 
 // State is how far an announced event has come, as its source reports it.

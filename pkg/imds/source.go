@@ -55,6 +55,9 @@ type Options struct {
 	BootID string
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
+	// Renewed, if set, is called after each request for a session token, from several goroutines at once; err says why
+	// there is none.
+	Renewed func(err error)
 	// Told, if set, is called once, when the instance's life cycle has become known.
 	Told func(Scope)
 }
@@ -183,5 +186,5 @@ func (s *Source) loops() []loop {
 // client returns a new client of the service. One for each loop: an SDK client lets only one request at a time ask for
 // a session token and makes the others wait for it, however long that takes.
 func (s *Source) client(timeout time.Duration) *client {
-	return newClient(s.opts.Endpoint, timeout, s.opts.Observe, s.dial)
+	return newClient(s.opts.Endpoint, timeout, s.opts.Observe, s.opts.Renewed, s.dial)
 }

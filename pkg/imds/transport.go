@@ -34,12 +34,12 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newHTTPClient returns a client that speaks to the metadata service alone: no proxy and no redirect, which could
 // carry the session token elsewhere, nothing unbounded, and one connection for each request, as EC2 closes it anyway.
-func newHTTPClient(dial dialer) *http.Client {
+func newHTTPClient(dial dialer, renewed func(error)) *http.Client {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
 	return &http.Client{
-		Transport: careful{&http.Transport{
+		Transport: careful{renewed: renewed, next: &http.Transport{
 			DialContext:            dial,
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
@@ -50,10 +50,26 @@ func newHTTPClient(dial dialer) *http.Client {
 }
 
 // careful makes requests, bounds their answers and notes how they ended in the request's exchange.
-type careful struct{ next http.RoundTripper }
+type careful struct {
+	next    http.RoundTripper
+	renewed func(error) // Options.Renewed
+}
 
 // RoundTrip implements http.RoundTripper.
 func (c careful) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.roundTrip(r)
+	if r.Method != http.MethodPut || c.renewed == nil {
+		return resp, err
+	}
+	refused := err
+	if err == nil && resp.StatusCode != http.StatusOK {
+		refused = fmt.Errorf("the metadata service answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	c.renewed(refused)
+	return resp, err
+}
+
+func (c careful) roundTrip(r *http.Request) (*http.Response, error) {
 	note, _ := r.Context().Value(exchangeKey{}).(*exchange)
 	if note == nil {
 		note = new(exchange)

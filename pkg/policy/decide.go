@@ -61,6 +61,22 @@ func (s Settings) stepFor(sit Situation, e record.Entry) (Step, time.Time) {
 	return ifDue(sit, e, step, revisit)
 }
 
+// Again returns when an announced event may call for a step without further news: now if one is due, zero if never. It
+// expects a record that Fold has brought up to date.
+func (s Settings) Again(sit Situation, ev event.Event) time.Time {
+	for _, e := range sit.Past {
+		if e.Event.ID != ev.ID {
+			continue
+		}
+		step, again := s.stepFor(sit, e)
+		if step.Action != Wait {
+			return sit.Now
+		}
+		return again
+	}
+	return time.Time{}
+}
+
 // done tells whether a phase is as far as an action goes.
 func done(phase record.Phase, action Action) bool {
 	switch phase {
@@ -107,7 +123,7 @@ func byDeadline(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-func kindOrder(k event.Kind) int { return slices.Index(event.Kinds(), k) }
+func kindOrder(k event.Kind) int { return slices.Index(event.AllKinds(), k) }
 
 func reason(ev event.Event) string {
 	at := ""
@@ -122,9 +138,16 @@ func reason(ev event.Event) string {
 	case event.ScheduledMaintenance:
 		return fmt.Sprintf("EC2 has scheduled %s%s", ev.Code, at)
 	case event.ASGTermination:
-		return "the Auto Scaling group terminates this instance"
+		if at != "" {
+			at = "," + at + " at the latest"
+		}
+		return "the Auto Scaling group terminates this instance" + at
 	case event.Shutdown:
 		return "the system is shutting down"
+	case event.ReservationEnd:
+		return fmt.Sprintf("the %s reservation of this instance ends%s", ev.Code, at)
+	case event.StateChange:
+		return "EC2 says that the instance is " + ev.Code
 	}
 	return string(ev.Kind)
 }

@@ -15,7 +15,7 @@ func (s Settings) Fold(sit Situation) []record.Entry {
 		past[e.Event.ID] = e
 	}
 	var changed []record.Entry
-	for _, kind := range event.Kinds() {
+	for _, kind := range event.AllKinds() {
 		for _, ev := range sit.Known[kind] {
 			e, met := past[ev.ID]
 			if !met && s.worthMeeting(ev) {
@@ -31,7 +31,7 @@ func (s Settings) Fold(sit Situation) []record.Entry {
 	before := sit.Past
 	sit.Past = make([]record.Entry, len(before))
 	for i, e := range before {
-		sit.Past[i] = miss(sit, past[e.Event.ID])
+		sit.Past[i] = miss(sit, settle(sit, past[e.Event.ID]))
 	}
 	for i, e := range sit.Past {
 		if after := s.postpone(sit, s.close(sit, e)); !same(before[i], after) {
@@ -48,7 +48,7 @@ func (s Settings) worthMeeting(ev event.Event) bool {
 }
 
 func meet(sit Situation, ev event.Event) record.Entry {
-	return record.Entry{Event: ev, Phase: record.Seen, BootID: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
+	return record.Entry{Event: ev, Phase: record.Seen, BootID: sit.BootID, ListedIn: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
 }
 
 // refresh takes over what the source says now. An event that was given up and is back is met anew: nothing of what was
@@ -61,7 +61,21 @@ func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.
 		}
 		return e
 	}
-	e.Event, e.Missing = ev, time.Time{}
+	e.Event, e.Missing, e.ListedIn = ev, time.Time{}, sit.BootID
+	return e
+}
+
+// settle brings times that lie in the future back to now. They were read before the clock was set back, and what is
+// counted from them would take as much longer.
+func settle(sit Situation, e record.Entry) record.Entry {
+	if e.Phase == record.Closed {
+		return e
+	}
+	for _, t := range []*time.Time{&e.FirstSeen, &e.CordonedAt} {
+		if t.After(sit.Now) {
+			*t = sit.Now
+		}
+	}
 	return e
 }
 
@@ -115,6 +129,12 @@ func (s Settings) neededByOther(sit Situation, e record.Entry) bool {
 
 // same compares what Fold can change.
 func same(a, b record.Entry) bool {
+	return SameNews(a, b) && a.ListedIn == b.ListedIn && a.FirstSeen.Equal(b.FirstSeen) && a.CordonedAt.Equal(b.CordonedAt)
+}
+
+// SameNews tells whether two entries of one event say the same to those who follow what happens to it. What else Fold
+// changes is bookkeeping.
+func SameNews(a, b record.Entry) bool {
 	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
 }
 

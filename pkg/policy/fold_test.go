@@ -83,11 +83,19 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		},
 		{
 			name: "so that a reboot before its time is not the announced one", known: known(moved, notice),
-			past: past(entry(moved, record.Seen, actedFor(0), before), entry(notice, record.Drained, before)), want: "",
+			past: past(entry(moved, record.Seen, actedFor(0), before, listedHere), entry(notice, record.Drained, before, listedHere)), want: "",
 		},
 		{
 			name: "a time in another zone is the same time", known: known(inZone(notice)),
 			past: past(entry(notice, record.Drained)), want: "",
+		},
+		{
+			name: "that an event is still announced after a reboot is remembered", known: known(notice),
+			past: past(entry(notice, record.Drained, before)), want: "a drained cordoned",
+		},
+		{
+			name: "a span that begins in the future begins now", known: known(notice),
+			past: past(entry(notice, record.Drained, seenAt(time.Hour))), want: "a drained cordoned",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -117,7 +125,7 @@ func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
 		Past: past(entry(again, record.Closed, closed(record.Withdrawn), before, failed(3, 0))),
 	}
 	for _, e := range rules().Fold(sit) {
-		want := record.Entry{Event: e.Event, Phase: record.Seen, BootID: thisBoot, FirstSeen: sit.Now, Changed: sit.Now}
+		want := record.Entry{Event: e.Event, Phase: record.Seen, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: sit.Now, Changed: sit.Now}
 		if e != want {
 			t.Errorf("met as %+v\n   want %+v", e, want)
 		}

@@ -55,7 +55,7 @@ type Rule struct {
 	// Hard tells that the machine is gone at the deadline: pods that resist eviction are deleted in time.
 	Hard bool
 	// Budget is the time given to an event that brings no deadline, counted from when it was first seen; 0 means as
-	// long as the event stands.
+	// long as the event stands. A termination by its Auto Scaling group has its budget, or less if there is less time.
 	Budget time.Duration
 	// CordonFor is how long a cordon (without a drain) for such an event lasts; 0 means as long as the event stands.
 	CordonFor time.Duration
@@ -134,8 +134,9 @@ func (s Settings) plan(e record.Entry) plan {
 	if e.Event.Kind == event.ScheduledMaintenance {
 		p = rule.forCode(p, e.Event)
 	}
-	if p.deadline.IsZero() && rule.Budget > 0 {
-		p.deadline = e.FirstSeen.Add(rule.Budget)
+	// A termination has a deadline only where Auto Scaling waits for less than the budget may be.
+	if rule.Budget > 0 && (p.deadline.IsZero() || e.Event.Kind == event.ASGTermination) {
+		p.deadline = soonest(p.deadline, e.FirstSeen.Add(rule.Budget))
 	}
 	return p
 }
@@ -177,3 +178,6 @@ func pause(failures int) time.Duration {
 	}
 	return p
 }
+
+// Ignores tells whether an entry's event is, by the rules, nobody's business.
+func (s Settings) Ignores(e record.Entry) bool { return s.plan(e).action == Ignore }

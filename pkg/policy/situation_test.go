@@ -119,7 +119,7 @@ type detail func(*record.Entry)
 
 // entry is a record's entry of an event that was met at noon, in this boot. What was acted upon holds a cordon.
 func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
-	e := record.Entry{Event: ev, Phase: phase, BootID: thisBoot, FirstSeen: noon, Changed: noon}
+	e := record.Entry{Event: ev, Phase: phase, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: noon, Changed: noon}
 	if e.Acted() {
 		e.Cordon, e.CordonedAt, e.ActedFor = true, noon, ev.Deadline
 	}
@@ -129,7 +129,8 @@ func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
 	return e
 }
 
-func before(e *record.Entry)         { e.BootID = earlierBoot }
+func before(e *record.Entry)         { e.BootID, e.ListedIn = earlierBoot, earlierBoot }
+func listedHere(e *record.Entry)     { e.ListedIn = thisBoot }
 func foreign(e *record.Entry)        { e.Cordon = false }
 func adopted(e *record.Entry)        { e.ActedFor, e.Missing = time.Time{}, noon }
 func missing(t time.Duration) detail { return func(e *record.Entry) { e.Missing = at(t) } }

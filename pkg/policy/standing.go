@@ -85,8 +85,17 @@ func (sit Situation) survived(e record.Entry) bool {
 		return false
 	}
 	// A stop, a retirement or a spot interruption ends with the machine started again after its time. While the
-	// document still lists it, it is not over; a document that cannot be read does not keep the node cordoned.
-	return sit.Now.After(e.Event.Deadline) && sit.asked(e.Event.Kind) && !sit.listed(e.Event)
+	// document still lists it, it is not over. A document that cannot be read does not keep the node cordoned, unless it
+	// has listed the event since the reboot: what was known then stands.
+	return sit.Now.After(e.Event.Deadline) && sit.asked(e.Event.Kind) && !sit.stillListed(e)
+}
+
+// stillListed tells whether the last good look of this boot, which may have been an earlier process's, found the event.
+func (sit Situation) stillListed(e record.Entry) bool {
+	if _, known := sit.Known[e.Event.Kind]; known {
+		return sit.listed(e.Event)
+	}
+	return e.ListedIn == sit.BootID && e.Missing.IsZero()
 }
 
 // announced tells whether an entry's event is well enough attested to act upon it now. What has disappeared is not, but

@@ -137,6 +137,14 @@ func TestAReboot(t *testing.T) {
 			name: "but a document that cannot be read keeps no node cordoned", failing: failing(time.Time{}), now: 2 * time.Hour,
 			past: drained(stop), want: "uncordon a (rebooted) when ready",
 		},
+		{
+			name: "unless it has listed the event since the reboot", failing: failing(time.Time{}), now: 2 * time.Hour,
+			past: past(entry(stop, record.Drained, before, listedHere)), want: "wait",
+		},
+		{
+			name: "and has not left it out since", failing: failing(time.Time{}), now: 2 * time.Hour, want: "uncordon a (rebooted) when ready",
+			past: past(entry(stop, record.Drained, before, listedHere, missing(time.Hour))),
+		},
 		{name: "after its time ends a spot interruption", known: known(), now: time.Hour, past: drained(notice), want: "uncordon a (rebooted) when ready"},
 		{name: "leaves what has no time to its document", known: known(rebalance("a")), past: drained(rebalance("a")), want: "wait"},
 		{

@@ -53,7 +53,11 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 // rest decides and acts until there is nothing to do.
 func (w *world) rest() {
 	for range 100 {
-		w.record.put(w.rules.Fold(w.situation())...)
+		folded := w.rules.Fold(w.situation())
+		w.record.put(folded...)
+		for _, e := range folded {
+			w.checkEnding(e, e.Ending)
+		}
 		if again := w.rules.Fold(w.situation()); len(again) > 0 {
 			w.t.Errorf("a second Fold changes %s", describeEntries(again))
 		}
@@ -83,6 +87,7 @@ func (w *world) checkStep(step policy.Step) {
 	switch step.Action {
 	case policy.Uncordon:
 		w.checkUncordon(e)
+		w.checkEnding(e, step.Ending)
 	case policy.Cordon, policy.Drain:
 		w.checkBeginning(step, e)
 	case policy.Ignore, policy.Notify:
@@ -100,6 +105,15 @@ func (w *world) checkUncordon(e record.Entry) {
 		if w.holds(other) {
 			w.t.Errorf("uncordoning for %s, while %s holds the cordon", e.Event.ID, other.Event.ID)
 		}
+	}
+}
+
+// checkEnding looks that nothing is over by a reboot that the last good look since then has still found announced, but
+// for what a reboot ends in any case.
+func (w *world) checkEnding(e record.Entry, ending record.Ending) {
+	ends := e.Event.Kind == event.Shutdown || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"
+	if ending == record.Rebooted && w.attested[e.Event.ID] && !ends {
+		w.t.Errorf("%s is over by a reboot, since which it was found announced", e.Event.ID)
 	}
 }
 

@@ -38,6 +38,8 @@ func TestStepsSayWhy(t *testing.T) {
 	t.Parallel()
 	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
 	moved := maintenance("a", "system-reboot", 48*time.Hour)
+	limited := termination("a")
+	limited.Deadline = at(5 * time.Minute)
 	for _, row := range []struct {
 		known map[event.Kind][]event.Event
 		entry record.Entry
@@ -45,6 +47,7 @@ func TestStepsSayWhy(t *testing.T) {
 	}{
 		{known(spot("a", time.Minute)), entry(spot("a", time.Minute), record.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026"},
 		{known(termination("a")), entry(termination("a"), record.Seen), "the Auto Scaling group terminates this instance"},
+		{known(limited), entry(limited, record.Seen), "the Auto Scaling group terminates this instance, at 12:05:00 UTC on 1 Mar 2026 at the latest"},
 		{known(shutdown("a", 0)), entry(shutdown("a", 0), record.Seen), "the system is shutting down"},
 		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), record.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
 		{known(canceled), entry(canceled, record.Drained), "the event was canceled"},

@@ -57,7 +57,9 @@ type world struct {
 	known     map[event.Kind][]event.Event
 	failing   map[event.Kind]time.Time
 	lastGood  time.Time
-	record    *book
+	// attested are the events that the last good look of this boot has found announced.
+	attested map[string]bool
+	record   *book
 	// cordoned is the node's; ours tells whether it bears our annotation.
 	cordoned, ours bool
 	log            []string
@@ -138,6 +140,7 @@ func (w *world) alter(i int) {
 // reboot ends what a boot ends. A list may lag behind.
 func (w *world) reboot() {
 	w.boot++
+	w.attested = nil
 	w.now = w.now.Add(time.Minute)
 	w.truth = slices.DeleteFunc(w.truth, func(ev event.Event) bool {
 		over := !ev.Deadline.IsZero() && ev.Deadline.Before(w.now)
@@ -169,6 +172,10 @@ func (w *world) interfere() {
 func (w *world) poll() {
 	if w.reachable {
 		w.known, w.failing, w.lastGood = known(w.truth...), nil, w.now
+		w.attested = map[string]bool{}
+		for _, ev := range w.truth {
+			w.attested[ev.ID] = true
+		}
 		return
 	}
 	w.failing = failing(w.lastGood)

@@ -20,9 +20,9 @@ const (
 	version = 1
 	// longest is the largest file that is read as ours: far above what keepClosed entries need.
 	longest = 16 << 20
-	// temporary and broken begin the names of files beside the state file: not yet, and no longer, the record.
-	temporary = fileName + ".tmp-"
-	broken    = fileName + ".broken-"
+	// temporary and broken follow the name of a file in the names of files beside it: not yet, and no longer, that file.
+	temporary = ".tmp-"
+	broken    = ".broken-"
 	// keepBroken is how many files that were set aside are kept.
 	keepBroken = 4
 )
@@ -37,37 +37,36 @@ type state struct {
 
 // read returns the content of a state file. A missing file is an error that is fs.ErrNotExist.
 func read(path string) (state, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return state{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return state{}, fmt.Errorf("%s is not a regular file", path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return state{}, err
-	}
-	defer func() { _ = file.Close() }() // Nothing was written.
-	content, err := io.ReadAll(io.LimitReader(file, longest+1))
+	content, err := contentOf(path)
 	if err != nil {
 		return state{}, err
 	}
 	return parse(content)
 }
 
+// contentOf returns what is in a file of ours, and at most one byte more than longest of it.
+func contentOf(path string) ([]byte, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // Nothing was written.
+	return io.ReadAll(io.LimitReader(file, longest+1))
+}
+
 // parse judges the content of a state file as a whole: what nth wrote is right to the last entry, so anything else is
 // not ours.
 func parse(content []byte) (state, error) {
-	if len(content) == 0 {
-		return state{}, errors.New("the file is empty")
-	}
-	if len(content) > longest {
-		return state{}, fmt.Errorf("the file is larger than %d bytes", longest)
-	}
 	var s state
-	if err := json.Unmarshal(content, &s); err != nil {
-		return state{}, fmt.Errorf("decoding JSON: %w", err)
+	if err := decode(content, &s); err != nil {
+		return state{}, err
 	}
 	if s.Version != version {
 		return state{}, fmt.Errorf("the file has version %d, this nth writes version %d", s.Version, version)
@@ -85,6 +84,20 @@ func parse(content []byte) (state, error) {
 	return s, nil
 }
 
+// decode reads the JSON of a file of ours.
+func decode(content []byte, into any) error {
+	if len(content) == 0 {
+		return errors.New("the file is empty")
+	}
+	if len(content) > longest {
+		return fmt.Errorf("the file is larger than %d bytes", longest)
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		return fmt.Errorf("decoding JSON: %w", err)
+	}
+	return nil
+}
+
 // valid tells what keeps an entry from being one of ours.
 func (e Entry) valid() error {
 	if e.Event.ID == "" {
@@ -97,9 +110,9 @@ func (e Entry) valid() error {
 	return fmt.Errorf("the phase %q is unknown", e.Phase)
 }
 
-// replace puts content in the place of dir's state file, whole and durable, or leaves everything as it was.
-func replace(dir string, content []byte) (err error) {
-	file, err := os.CreateTemp(dir, temporary) // Mode 0600.
+// replace puts content in the place of a file in dir, whole and durable, or leaves everything as it was.
+func replace(dir, name string, content []byte) (err error) {
+	file, err := os.CreateTemp(dir, name+temporary) // Mode 0600.
 	if err != nil {
 		return err
 	}
@@ -115,7 +128,7 @@ func replace(dir string, content []byte) (err error) {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(file.Name(), filepath.Join(dir, fileName)); err != nil {
+	if err = os.Rename(file.Name(), filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	return syncDirectory(dir)
@@ -130,29 +143,29 @@ func syncDirectory(dir string) error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// setAside renames dir's state file to a name that is free, forgets the oldest of those that were set aside before, and
+// setAside renames a file in dir to a name that is free, forgets the oldest of those that were set aside before, and
 // returns the new name.
-func setAside(dir string) (string, error) {
-	numbers := brokenNumbers(dir)
+func setAside(dir, name string) (string, error) {
+	numbers := brokenNumbers(dir, name)
 	next := 1
 	if len(numbers) > 0 {
 		next = numbers[len(numbers)-1] + 1
 	}
-	path := filepath.Join(dir, broken+strconv.Itoa(next))
-	if err := os.Rename(filepath.Join(dir, fileName), path); err != nil {
+	path := filepath.Join(dir, name+broken+strconv.Itoa(next))
+	if err := os.Rename(filepath.Join(dir, name), path); err != nil {
 		return "", err
 	}
 	for ; len(numbers) >= keepBroken; numbers = numbers[1:] {
-		_ = os.RemoveAll(filepath.Join(dir, broken+strconv.Itoa(numbers[0]))) // Tidiness, not worth a word.
+		_ = os.RemoveAll(filepath.Join(dir, name+broken+strconv.Itoa(numbers[0]))) // Tidiness, not worth a word.
 	}
 	return path, nil
 }
 
-// brokenNumbers lists the numbers of the files that were set aside in dir, the oldest first.
-func brokenNumbers(dir string) []int {
+// brokenNumbers lists the numbers under which a file in dir was set aside, the oldest first.
+func brokenNumbers(dir, name string) []int {
 	var numbers []int
-	for _, name := range names(dir, broken) {
-		if n, err := strconv.Atoi(strings.TrimPrefix(name, broken)); err == nil && n > 0 {
+	for _, aside := range names(dir, name+broken) {
+		if n, err := strconv.Atoi(strings.TrimPrefix(aside, name+broken)); err == nil && n > 0 {
 			numbers = append(numbers, n)
 		}
 	}
@@ -160,10 +173,10 @@ func brokenNumbers(dir string) []int {
 	return numbers
 }
 
-// sweep removes what a writer that was killed has left behind.
-func sweep(dir string) {
-	for _, name := range names(dir, temporary) {
-		_ = os.Remove(filepath.Join(dir, name)) // Tidiness, not worth a word.
+// sweep removes what a writer of a file in dir that was killed has left behind.
+func sweep(dir, name string) {
+	for _, left := range names(dir, name+temporary) {
+		_ = os.Remove(filepath.Join(dir, left)) // Tidiness, not worth a word.
 	}
 }
 

@@ -36,7 +36,7 @@ func Open(dir, bootID string) (*Store, []error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, []error{fmt.Errorf("creating the state directory %s: %w", dir, err)}
 	}
-	sweep(dir)
+	sweep(dir, fileName)
 	path := filepath.Join(dir, fileName)
 	content, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func Open(dir, bootID string) (*Store, []error) {
 	}
 	if err != nil {
 		warning := fmt.Errorf("reading the record %s: %w", path, err)
-		aside, err := setAside(dir)
+		aside, err := setAside(dir, fileName)
 		if err != nil {
 			return s, []error{warning, fmt.Errorf("setting the record aside: %w", err)}
 		}
@@ -94,7 +94,7 @@ func (s *Store) write() error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	return replace(s.dir, append(content, '\n'))
+	return replace(s.dir, fileName, append(content, '\n'))
 }
 
 // sorted returns copies in the order of FirstSeen, and of ID where that is the same.

@@ -28,7 +28,7 @@ func Writable(dir string) error {
 
 // try writes a file, syncs it and removes it.
 func try(dir string) error {
-	file, err := os.CreateTemp(dir, temporary)
+	file, err := os.CreateTemp(dir, fileName+temporary)
 	if err != nil {
 		return err
 	}

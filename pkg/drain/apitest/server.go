@@ -31,7 +31,8 @@ const Node = "node-1"
 
 // Request is one request that reached the server.
 type Request struct {
-	// What is "get node", "patch node", "list pods", "watch pods", "evict namespace/name" or "delete namespace/name".
+	// What is "get node", "patch node", "list pods", "watch pods", "evict namespace/name", "delete namespace/name",
+	// "get claim namespace/name" or "get volume".
 	What string
 	// Query and Body are as they came.
 	Query map[string][]string
@@ -55,6 +56,7 @@ type Server struct {
 	version int64
 	node    *corev1.Node
 	pods    map[string]*corev1.Pod
+	volumes map[string]*corev1.PersistentVolume // by claim
 	endings map[string]Ending
 	history []change
 	changed chan struct{} // closed and replaced at every change
@@ -67,7 +69,7 @@ func New(t testing.TB) *Server {
 	s := &Server{
 		t: t, node: readyNode(), version: 1,
 		conns: map[net.Conn]bool{}, once: map[string][]Answer{}, always: map[string]Answer{},
-		pods: map[string]*corev1.Pod{}, endings: map[string]Ending{},
+		pods: map[string]*corev1.Pod{}, endings: map[string]Ending{}, volumes: map[string]*corev1.PersistentVolume{},
 		changed: make(chan struct{}), dropped: make(chan struct{}),
 	}
 	mux := http.NewServeMux()
@@ -76,6 +78,8 @@ func New(t testing.TB) *Server {
 	mux.HandleFunc("GET /api/v1/pods", s.serve("list pods", s.listPods))
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", s.serve("evict", s.evict))
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", s.serve("delete", s.deletePod))
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}", s.serve("get claim", s.getClaim))
+	mux.HandleFunc("GET /api/v1/persistentvolumes/{name}", s.serve("get volume", s.getVolume))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		t.Errorf("unexpected request %s %s", r.Method, r.URL)
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a kubelet may not ask this")
@@ -163,7 +167,9 @@ func (s *Server) serve(what string, handler http.HandlerFunc) http.HandlerFunc {
 		}
 		if namespace := r.PathValue("namespace"); namespace != "" {
 			req.What += " " + namespace + "/" + r.PathValue("name")
-			req.Options = s.deleteOptions(what, body)
+			if r.Method != http.MethodGet {
+				req.Options = s.deleteOptions(what, body)
+			}
 		}
 		if answer := s.record(req); answer == nil || !answer(w, r) {
 			handler(w, r)

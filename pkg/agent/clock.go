@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// clock is the wall clock as the loop knows it. Between two looks it goes on with the monotonic clock, so that whatever
+// hangs on it can be moved in one piece when somebody has set it.
+//
+// A time in a document is wall time, and what is left until then changes with the clock. A span, such as the time an
+// event has been missing or a cordon's time to live, is as long as it is: where it began moves with the clock.
+type clock struct {
+	read  func() time.Time
+	wall  time.Time // as it was read last, without a monotonic reading
+	at    time.Time // when that was; only its monotonic reading counts
+	since time.Time // when this process began, by the clock as it is set now
+}
+
+func newClock(read func() time.Time) *clock {
+	if read == nil {
+		read = time.Now
+	}
+	wall := read().Round(0)
+	return &clock{read: read, wall: wall, at: time.Now(), since: wall}
+}
+
+func (c *clock) now() time.Time { return c.wall.Add(time.Since(c.at)) }
+
+// look reads the clock again and returns by how much it was set meanwhile.
+func (c *clock) look() time.Duration {
+	wall, expected := c.read().Round(0), c.now()
+	c.wall, c.at = wall, time.Now()
+	return wall.Sub(expected)
+}
+
+// now is the wall clock without a monotonic reading, to be compared with documents and with the record. It belongs to
+// the loop.
+func (a *Agent) now() time.Time { return a.clock.now() }
+
+// tolerance is how far the clock may be set without anybody noticing.
+const tolerance = 2 * time.Second
+
+// compareClocks looks whether somebody has set the clock.
+func (a *Agent) compareClocks() {
+	before := a.clock.now()
+	if by := a.clock.look(); by.Abs() > tolerance {
+		a.clock.since = a.clock.since.Add(by)
+		a.clockSet(by)
+		a.moveSpans(before, by)
+	}
+	a.recount()
+}
+
+// moveSpans moves where spans began with the clock, which said before and was set by so much.
+func (a *Agent) moveSpans(before time.Time, by time.Duration) {
+	for _, e := range a.cfg.Record.Entries() {
+		if e.Phase == record.Closed {
+			continue
+		}
+		if moved := a.moved(e, before, by); moved != e {
+			a.put(moved)
+		}
+	}
+	for kind, at := range a.looked {
+		a.looked[kind] = at.Add(by)
+	}
+	a.known[event.Shutdown] = slices.Clone(a.known[event.Shutdown])
+	for i := range a.known[event.Shutdown] {
+		shift(&a.known[event.Shutdown][i].Deadline, by)
+	}
+	if f := a.flight; f != nil && spanned(f.step.Event) {
+		shift(&f.step.Deadline, by)
+		if f.step.Event.Kind == event.Shutdown {
+			shift(&f.step.Event.Deadline, by)
+		}
+	}
+}
+
+// moved is an entry with its spans moved. Only times that were read off the clock as it was set before are meant: those
+// of this boot, and among those of an earlier one what this process has added.
+func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record.Entry {
+	here := e.BootID == a.cfg.BootID
+	began := a.clock.since.Add(-by)
+	for _, t := range []*time.Time{&e.FirstSeen, &e.Changed, &e.Missing, &e.CordonedAt} {
+		if !t.After(before) && (here || !t.Before(began)) {
+			shift(t, by)
+		}
+	}
+	if here && e.Event.Kind == event.Shutdown {
+		shift(&e.Event.Deadline, by)
+		shift(&e.ActedFor, by)
+	}
+	return e
+}
+
+// believed is what a source says. A shutdown that is announced already keeps the deadline that it had, which has moved
+// with the clock.
+func (a *Agent) believed(s event.Snapshot) []event.Event {
+	if s.Kind != event.Shutdown {
+		return s.Events
+	}
+	events := slices.Clone(s.Events)
+	for i := range events {
+		for _, known := range a.known[s.Kind] {
+			if known.ID == events[i].ID {
+				events[i].Deadline = known.Deadline
+			}
+		}
+	}
+	return events
+}
+
+func shift(t *time.Time, by time.Duration) {
+	if !t.IsZero() {
+		*t = t.Add(by)
+	}
+}
+
+// spanned tells whether the deadline of an event's step is a span from a time that nth itself has noted: a budget, or
+// how long a shutdown can be held.
+func spanned(ev event.Event) bool { return ev.Deadline.IsZero() || ev.Kind == event.Shutdown }
+
+// recount calls a step back whose deadline, which a document has given, has moved against the monotonic clock. The same
+// step then begins again with the right time left.
+func (a *Agent) recount() {
+	f := a.flight
+	if f == nil || f.ends.IsZero() || spanned(f.step.Event) || f.calledBack {
+		return
+	}
+	if drift := time.Until(f.ends) - f.step.Deadline.Sub(a.now()); drift.Abs() > tolerance {
+		f.calledBack = true
+		f.cancel()
+	}
+}

@@ -1,0 +1,199 @@
+package agent_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// wall is a clock that can be set. The machine's own cannot be, from within a test: neither a container nor a time
+// namespace has a wall clock of its own.
+type wall struct{ ahead atomic.Int64 }
+
+func (w *wall) now() time.Time       { return time.Now().Add(time.Duration(w.ahead.Load())) }
+func (w *wall) set(by time.Duration) { w.ahead.Add(int64(by)) }
+
+// begins are the calls that begin something on the node since it was last asked.
+func (r *rig) begins() []string {
+	var begun []string
+	for _, call := range r.tape.take() {
+		if !strings.HasPrefix(call, "put ") && !strings.HasSuffix(call, " ended") {
+			begun = append(begun, call)
+		}
+	}
+	return begun
+}
+
+func (r *rig) wantBegun(want ...string) {
+	r.t.Helper()
+	if got := r.begins(); strings.Join(got, "; ") != strings.Join(want, "; ") {
+		r.t.Errorf("after %s, what was begun is %q, want %q", time.Since(r.start), got, want)
+	}
+}
+
+// A stepped row sets the clock in the midst of something and says what is begun afterwards, and how long it takes.
+type stepped struct {
+	name string
+	// until brings the agent to where it waits, or drains.
+	until func(r *rig)
+	// back and ahead are how long it takes from when the clock was set by five hours until begun happens.
+	back, ahead time.Duration
+	// begun is what happens then; if the time left was counted anew, it differs with the direction.
+	begun func(by time.Duration) string
+}
+
+const farOff = 5 * time.Hour
+
+func always(what string) func(time.Duration) string {
+	return func(time.Duration) string { return what }
+}
+
+var steps = []stepped{
+	{
+		name: "waiting for a maintenance's lead, which hangs on an announced time",
+		until: func(r *rig) {
+			ev := r.stopping("a", 10*time.Hour)
+			ev.Code = "system-reboot"
+			r.announce(ev)
+			r.pass(time.Hour)
+		},
+		ahead: 3*time.Hour + 50*time.Minute, back: 13*time.Hour + 50*time.Minute,
+		begun: always("drain for a in 10m0s"),
+	},
+	{
+		name: "waiting until an event counts as withdrawn",
+		until: func(r *rig) {
+			r.announce(r.spot("a", 20*time.Hour))
+			r.announce()
+			r.pass(10 * time.Second)
+		},
+		ahead: 20 * time.Second, back: 20 * time.Second,
+		begun: always("uncordon"),
+	},
+	{
+		name: "waiting until a cordon's time to live ends",
+		until: func(r *rig) {
+			r.announce(event.Event{ID: "a", Kind: event.RebalanceRecommendation, State: event.Pending})
+			r.pass(10 * time.Minute)
+		},
+		ahead: 50 * time.Minute, back: 50 * time.Minute,
+		begun: always("uncordon"),
+	},
+	{
+		name: "waiting to try again",
+		until: func(r *rig) {
+			r.node.toDrain(fails)
+			r.announce(r.spot("a", 20*time.Hour))
+			r.pass(200 * time.Second) // the pause has become a minute
+			r.node.toDrain(stuck)
+			r.pass(20 * time.Second)
+		},
+		ahead: 22 * time.Second, back: 22 * time.Second,
+		begun: func(by time.Duration) string {
+			return "drain for a in " + (20*time.Hour - 242*time.Second - by).String() + " hard"
+		},
+	},
+	{
+		name: "draining until an announced deadline",
+		until: func(r *rig) {
+			r.node.toDrain(stuck)
+			r.announce(r.spot("a", 10*time.Hour))
+			r.pass(time.Hour)
+		},
+		ahead: time.Second, back: time.Second, // it is noticed in the next tick
+		begun: func(by time.Duration) string {
+			return "drain for a in " + (9*time.Hour - time.Second - by).String() + " hard"
+		},
+	},
+	{
+		name: "draining within a budget",
+		until: func(r *rig) {
+			r.node.toDrain(stuck)
+			r.announce(event.Event{ID: "a", Kind: event.ASGTermination, Code: "Terminated", State: event.Pending})
+			r.pass(5 * time.Minute)
+		},
+		// The budget ends after ten minutes more; two seconds later the drain is given overtime.
+		ahead: 10*time.Minute + 2*time.Second, back: 10*time.Minute + 2*time.Second,
+		begun: always("drain for a in 30s hard"),
+	},
+	{
+		name: "draining for a shutdown, as long as it can be held",
+		until: func(r *rig) {
+			r.node.toDrain(stuck)
+			r.announce(event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(4 * time.Minute)})
+			r.pass(time.Minute)
+		},
+		ahead: 3*time.Minute + 2*time.Second, back: 3*time.Minute + 2*time.Second,
+		begun: always("drain for a in 30s hard"),
+	},
+}
+
+func TestAClockThatIsSetMovesAnnouncedTimesAndNoSpans(t *testing.T) {
+	t.Parallel()
+	for _, row := range steps {
+		for direction, by := range map[string]time.Duration{"ahead": farOff, "back": -farOff} {
+			t.Run(row.name+", "+direction, func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(r *rig) {
+					row.play(r, by)
+				})
+			})
+		}
+	}
+}
+
+func (row stepped) play(r *rig, by time.Duration) {
+	clock := &wall{}
+	r.cfg.Now = clock.now
+	r.cfg.Policy = rules()
+	r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
+	r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+	r.run()
+	row.until(r)
+	r.begins()
+	clock.set(by)
+	takes := row.ahead
+	if by < 0 {
+		takes = row.back
+	}
+	r.pass(takes - 1)
+	r.wantBegun()
+	r.pass(1)
+	r.wantBegun(row.begun(by))
+	if said := r.said(systemd.EventSeen); !strings.HasPrefix(said[len(said)-1], "warning: the clock was set by "+by.String()) {
+		r.t.Errorf("what was said last is %q", said[len(said)-1])
+	}
+}
+
+// Where the clock is set right after a reboot, what was noted before the reboot was right already.
+func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		clock := &wall{}
+		clock.set(farOff)
+		r.cfg.Now = clock.now
+		earlier := r.start.Add(-time.Hour).UTC()
+		r.record.entries = []record.Entry{{
+			Event: r.spot("a", 20*time.Hour), Phase: record.Drained, BootID: "boot-0",
+			FirstSeen: earlier, Changed: earlier, Cordon: true, CordonedAt: earlier,
+		}}
+		r.run()
+		r.announce()
+		missing := r.entry("a").Missing
+		clock.set(-farOff)
+		r.pass(time.Second)
+		e := r.entry("a")
+		if !e.FirstSeen.Equal(earlier) || !e.CordonedAt.Equal(earlier) {
+			t.Errorf("first seen at %s and cordoned at %s, want both at %s", e.FirstSeen, e.CordonedAt, earlier)
+		}
+		if want := missing.Add(-farOff); !e.Missing.Equal(want) {
+			t.Errorf("missing since %s, want %s", e.Missing, want)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// volumePoll is how often the node's volumes are looked at. The kubelet reports them with its status, about every ten
+// seconds or when they change.
+const volumePoll = time.Second
+
+// awaitVolumes waits, within its setting and the deadline, until the node reports no volumes in use or attached but those
+// of pods that stay, and returns how many others are left. A volume that is still attached keeps its pod from starting
+// elsewhere for minutes.
+func (d *drainer) awaitVolumes(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, d.node.opts.VolumeWait)
+	defer cancel()
+	staying, told := d.stayingClaims(), -1
+	for {
+		node, err := d.node.get(ctx)
+		if apierrors.IsNotFound(err) {
+			return 0
+		}
+		if err == nil {
+			left := len(staying.without(ctx, d.node, volumesOf(node)))
+			if left == 0 {
+				return 0
+			}
+			if left != told {
+				d.tell(Progress{What: Volumes, Detail: fmt.Sprint(left)})
+			}
+			told = left
+		}
+		if !sleep(ctx, volumePoll) {
+			return max(told, 0)
+		}
+	}
+}
+
+// volumesOf is the set of volumes that a node reports.
+func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
+	volumes := map[corev1.UniqueVolumeName]bool{}
+	for _, name := range node.Status.VolumesInUse {
+		volumes[name] = true
+	}
+	for _, attached := range node.Status.VolumesAttached {
+		volumes[attached.Name] = true
+	}
+	return volumes
+}
+
+// claim is a PersistentVolumeClaim of a pod that stays.
+type claim struct{ namespace, name string }
+
+// claims are those whose volumes stay in use. What they are is asked of the API server when the first volume is waited
+// for: a node may read the claims and the volumes of its own pods.
+type claims struct {
+	unknown []claim
+	known   map[corev1.UniqueVolumeName]bool
+}
+
+func (d *drainer) stayingClaims() *claims {
+	c := &claims{known: map[corev1.UniqueVolumeName]bool{}}
+	for _, pod := range d.spared {
+		for _, volume := range pod.Spec.Volumes {
+			switch {
+			case volume.PersistentVolumeClaim != nil:
+				c.unknown = append(c.unknown, claim{pod.Namespace, volume.PersistentVolumeClaim.ClaimName})
+			case volume.Ephemeral != nil:
+				c.unknown = append(c.unknown, claim{pod.Namespace, pod.Name + "-" + volume.Name})
+			}
+		}
+	}
+	return c
+}
+
+// without takes the volumes of the claims out of a set. Those that cannot be told are waited for like all others.
+func (c *claims) without(ctx context.Context, n *Node, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
+	if len(volumes) > 0 {
+		c.learn(ctx, n)
+	}
+	for name := range c.known {
+		delete(volumes, name)
+	}
+	return volumes
+}
+
+// learn asks for what is not known yet. A failure that may pass is asked about again.
+func (c *claims) learn(ctx context.Context, n *Node) {
+	var again []claim
+	for _, claim := range c.unknown {
+		name, err := n.volumeOf(ctx, claim)
+		if err != nil && passing(err) {
+			again = append(again, claim)
+		}
+		if err == nil && name != "" {
+			c.known[name] = true
+		}
+	}
+	c.unknown = again
+}
+
+// volumeOf returns the name under which the node reports the volume of a claim: the CSI driver's and its handle for the
+// volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes of other sorts.
+func (n *Node) volumeOf(ctx context.Context, of claim) (corev1.UniqueVolumeName, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
+	err := n.rest().Get().Namespace(of.namespace).Resource("persistentvolumeclaims").Name(of.name).MaxRetries(0).Do(ctx).Into(bound)
+	if err != nil || bound.Spec.VolumeName == "" {
+		return "", err
+	}
+	err = n.rest().Get().Resource("persistentvolumes").Name(bound.Spec.VolumeName).MaxRetries(0).Do(ctx).Into(volume)
+	if err != nil || volume.Spec.CSI == nil {
+		return "", err
+	}
+	csi := volume.Spec.CSI
+	return corev1.UniqueVolumeName("kubernetes.io/csi/" + csi.Driver + "^" + csi.VolumeHandle), nil
+}

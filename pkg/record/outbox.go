@@ -1,0 +1,180 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// outboxName is the name of the outbox's file in the state directory, and outboxVersion its format.
+	outboxName    = "outbox.json"
+	outboxVersion = 1
+	// keepNotices and keepText bound what waits: so many notices, of so many bytes each. 8 MiB are a long outage.
+	keepNotices = 64
+	keepText    = 128 << 10
+	// keepTold is how many notices are known to have been made, so that none is made twice.
+	keepTold = 256
+)
+
+// Notice is a message that somebody outside the cluster is to get. Notices are values.
+type Notice struct {
+	// ID is the same however often the notice is sent, and no other notice's.
+	ID string `json:"id"`
+	// Event is the ID of the event that it is about; what is about one event is kept in order.
+	Event string `json:"event"`
+	// What says in a word what it tells.
+	What string `json:"what"`
+	// Made is when, by wall time.
+	Made time.Time `json:"made"`
+	// Text is what is sent, whole.
+	Text string `json:"text"`
+}
+
+// Outbox keeps notices until they are delivered, over restarts. It holds neither addresses nor credentials. Its methods
+// may be called from several goroutines; the file belongs to one process.
+type Outbox struct {
+	dir string
+
+	mu      sync.Mutex
+	waiting []Notice
+	told    []told // the newest last
+}
+
+// told is a notice that was made, delivered or not.
+type told struct {
+	Event string `json:"event"`
+	What  string `json:"what"`
+}
+
+// outbox is the content of the file.
+type outbox struct {
+	Version int      `json:"version"`
+	Waiting []Notice `json:"waiting"`
+	Told    []told   `json:"told"`
+}
+
+// ErrTooLong is what Add says of a notice that is longer than an outbox takes.
+var ErrTooLong = fmt.Errorf("it is longer than %d bytes", keepText)
+
+// OpenOutbox reads the outbox in dir; a missing one is empty, and nothing is written. Like Store, an Outbox always works,
+// and the warnings tell what a person should know.
+func OpenOutbox(dir string) (*Outbox, []error) {
+	o := &Outbox{dir: dir}
+	sweep(dir, outboxName)
+	path := filepath.Join(dir, outboxName)
+	content, err := readOutbox(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return o, nil
+	case err != nil:
+		warning := fmt.Errorf("reading the outbox %s: %w", path, err)
+		aside, err := setAside(dir, outboxName)
+		if err != nil {
+			return o, []error{warning, fmt.Errorf("setting the outbox aside: %w", err)}
+		}
+		return o, []error{fmt.Errorf("%w; it is now %s, and what waited in it may not be sent", warning, aside)}
+	}
+	o.waiting, o.told = content.Waiting, content.Told
+	return o, nil
+}
+
+func readOutbox(path string) (outbox, error) {
+	var box outbox
+	content, err := contentOf(path)
+	if err != nil {
+		return box, err
+	}
+	if err := decode(content, &box); err != nil {
+		return box, err
+	}
+	if box.Version != outboxVersion {
+		return box, fmt.Errorf("the file has version %d, this nth writes version %d", box.Version, outboxVersion)
+	}
+	for i, n := range box.Waiting {
+		if n.ID == "" || n.Text == "" || len(n.Text) > keepText {
+			return box, fmt.Errorf("notice %d is none of ours", i)
+		}
+	}
+	return box, nil
+}
+
+// Told lists what the notices about an event told that have been made, delivered or not, the oldest first, as far as that
+// is remembered.
+func (o *Outbox) Told(event string) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var whats []string
+	for _, t := range o.told {
+		if t.Event == event {
+			whats = append(whats, t.What)
+		}
+	}
+	return whats
+}
+
+// Note remembers something as told of which there is no notice, since nobody wants one.
+func (o *Outbox) Note(event, what string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.note(event, what)
+	return o.write()
+}
+
+func (o *Outbox) note(event, what string) {
+	o.told = append(o.told, told{event, what})
+	if over := len(o.told) - keepTold; over > 0 {
+		o.told = slices.Delete(o.told, 0, over)
+	}
+}
+
+// Add takes a notice in. Where too many wait, it returns the oldest, which have been given up. Without an error the notice is on disk; otherwise it is in memory only, or, with ErrTooLong, not taken.
+func (o *Outbox) Add(n Notice) (givenUp []Notice, err error) {
+	if len(n.Text) > keepText {
+		return nil, fmt.Errorf("keeping a notice of %d bytes: %w", len(n.Text), ErrTooLong)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting, n)
+	o.note(n.Event, n.What)
+	if over := len(o.waiting) - keepNotices; over > 0 {
+		givenUp = slices.Clone(o.waiting[:over])
+		o.waiting = slices.Delete(o.waiting, 0, over)
+	}
+	return givenUp, o.write()
+}
+
+// Waiting returns the notices that have not been delivered, the oldest first.
+func (o *Outbox) Waiting() []Notice {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.waiting)
+}
+
+// Remove takes a notice out: it has been delivered, or given up. With an error that may not outlive a restart.
+func (o *Outbox) Remove(id string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = slices.DeleteFunc(o.waiting, func(n Notice) bool { return n.ID == id })
+	return o.write()
+}
+
+func (o *Outbox) write() error {
+	content, err := json.Marshal(outbox{Version: outboxVersion, Waiting: o.waiting, Told: o.told})
+	if err != nil {
+		return fmt.Errorf("writing the outbox: %w", err)
+	}
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return fmt.Errorf("writing the outbox: %w", err)
+	}
+	if err := replace(o.dir, outboxName, content); err != nil {
+		return fmt.Errorf("writing the outbox: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package record_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func openOutbox(t *testing.T, dir string) *record.Outbox {
+	t.Helper()
+	box, warnings := record.OpenOutbox(dir)
+	for _, w := range warnings {
+		t.Errorf("opening an outbox: %v", w)
+	}
+	return box
+}
+
+func notice(id string) record.Notice {
+	return record.Notice{ID: id, Event: "spot-1", What: "what " + id + " tells", Made: noon, Text: `{"text":"` + id + `"}`}
+}
+
+func add(t *testing.T, box *record.Outbox, id string) []record.Notice {
+	t.Helper()
+	givenUp, err := box.Add(notice(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return givenUp
+}
+
+func TestNoticesWaitOverARestartInTheirOrder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	box := openOutbox(t, dir)
+	add(t, box, "a")
+	add(t, box, "b")
+	add(t, box, "c")
+	if err := box.Remove("b"); err != nil {
+		t.Fatal(err)
+	}
+	again := openOutbox(t, dir)
+	if got, want := again.Waiting(), []record.Notice{notice("a"), notice("c")}; !slices.Equal(got, want) {
+		t.Errorf("waiting are %v, want %v", got, want)
+	}
+}
+
+func TestWhatWasToldIsRememberedByEventInItsOrder(t *testing.T) {
+	dir := t.TempDir()
+	box := openOutbox(t, dir)
+	add(t, box, "a")
+	if err := box.Note("spot-2", "announced"); err != nil {
+		t.Fatal(err)
+	}
+	if err := box.Note("spot-1", "drained"); err != nil {
+		t.Fatal(err)
+	}
+	if err := box.Remove("a"); err != nil {
+		t.Fatal(err)
+	}
+	again := openOutbox(t, dir)
+	for id, want := range map[string][]string{"spot-1": {"what a tells", "drained"}, "spot-2": {"announced"}, "spot-3": nil} {
+		if got := again.Told(id); !slices.Equal(got, want) {
+			t.Errorf("told of %s were %q, want %q", id, got, want)
+		}
+	}
+	for range 300 {
+		if err := box.Note("spot-3", "announced"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(openOutbox(t, dir).Told("spot-3")); got != 256 {
+		t.Errorf("%d things are remembered as told, want 256", got)
+	}
+}
+
+func TestAnOutboxIsForItsOwnerAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	add(t, openOutbox(t, dir), "a")
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, "outbox.json"): 0o600} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s has mode %o, want %o", path, got, want)
+		}
+	}
+}
+
+func TestAnOutboxIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	box := openOutbox(t, dir)
+	for i := range 64 {
+		if givenUp := add(t, box, fmt.Sprint(i)); len(givenUp) > 0 {
+			t.Fatalf("notice %d makes it give up %v", i, givenUp)
+		}
+	}
+	if givenUp := add(t, box, "one more"); len(givenUp) != 1 || givenUp[0].ID != "0" {
+		t.Errorf("given up are %v, want the oldest", givenUp)
+	}
+	if got := len(openOutbox(t, dir).Waiting()); got != 64 {
+		t.Errorf("%d notices wait, want 64", got)
+	}
+	long := notice("long")
+	long.Text = strings.Repeat("x", 1<<20)
+	if _, err := box.Add(long); !errors.Is(err, record.ErrTooLong) {
+		t.Errorf("a notice of 1 MiB: %v", err)
+	}
+	if slices.Contains(box.Told("spot-1"), "what long tells") {
+		t.Error("a notice that was refused counts as made")
+	}
+}
+
+func TestAnOutboxThatIsNotOursIsSetAsideAndReported(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty":        "",
+		"torn":         `{"version":1,"waiting":[{"id":"a"`,
+		"newer":        `{"version":2}`,
+		"without ID":   `{"version":1,"waiting":[{"text":"x"}]}`,
+		"without text": `{"version":1,"waiting":[{"id":"a"}]}`,
+		"far too long": `{"version":1,"waiting":[{"id":"a","text":"` + strings.Repeat("x", 1<<20) + `"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "outbox.json")
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			box, warnings := record.OpenOutbox(dir)
+			if len(warnings) != 1 || !strings.Contains(warnings[0].Error(), "outbox.json.broken-1") {
+				t.Errorf("the warnings are %v", warnings)
+			}
+			if aside, err := os.ReadFile(path + ".broken-1"); err != nil || string(aside) != content {
+				t.Errorf("set aside is %d bytes (%v), want %d", len(aside), err, len(content))
+			}
+			add(t, box, "a")
+			if got := openOutbox(t, dir).Waiting(); len(got) != 1 {
+				t.Errorf("%d notices wait afterwards, want 1", len(got))
+			}
+		})
+	}
+}
+
+func TestWithoutADiskNoticesAreKeptInMemory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	box, _ := record.OpenOutbox(filepath.Join(file, "below"))
+	if _, err := box.Add(notice("a")); err == nil {
+		t.Error("a notice was written below a file")
+	}
+	if got := len(box.Waiting()); got != 1 {
+		t.Errorf("%d notices wait, want 1", got)
+	}
+}
