@@ -22,7 +22,7 @@ say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/nth and bin/nth-imds, static and stripped
@@ -39,6 +39,7 @@ test: unit e2e ## run all tests: the product's, then the lab's on a real control
 unit: ## run the product's own tests, with the race detector where there is a C compiler
 	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
 	@go test $(RACE) ./...
+	@cd test/tools/image && go test ./...
 
 .PHONY: e2e
 e2e: lab ## run the tests of the lab
@@ -56,6 +57,7 @@ lint: $(LINT) ## judge the source: golangci-lint, with the rules of .golangci.ym
 	$(call say,lint)
 	@$(LINT) run ./...
 	@cd test && $(LINT) run --config ../.golangci.yml ./...
+	@cd test/tools/image && $(LINT) run --config ../../../.golangci.yml ./...
 
 $(LINT):
 	$(call say,building golangci-lint into .cache (a few minutes when new))
@@ -74,6 +76,10 @@ demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster r
 .PHONY: crash
 crash: lab ## kill nth in a hundred drains, at random moments (about two minutes)
 	@cd test && NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -count=1 -timeout 30m
+
+.PHONY: power-button
+power-button: lab ## press the power button of a machine with a kernel of its own, and starve one (about three minutes)
+	@cd test && NTH_POWER=all go test ./power -v -count=1 -timeout 30m
 
 .PHONY: soak
 soak: lab ## let random things happen to nth for half an hour, or for as long as NTH_SOAK says ("2h")
@@ -95,3 +101,13 @@ clean: ## remove what was built (what took minutes stays in .cache)
 .PHONY: package
 package: ## make the packages, a .deb and an .rpm for each architecture, in dist/
 	@packaging/build dist
+
+.PHONY: image
+image: ## make the image of a Bottlerocket host container, for each architecture, in dist/image
+	@bottlerocket/build dist/image
+
+.PHONY: image-push
+image-push: ## make it and push it: make image-push IMAGE=registry.example/nth:v1
+	@: "$${IMAGE:?say where to, as in IMAGE=registry.example/nth:v1}"
+	@bottlerocket/build dist/image
+	@cd test/tools/image && CGO_ENABLED=0 go run . push $(CURDIR)/dist/image "$$IMAGE"

@@ -21,16 +21,17 @@ const checkLimit = time.Minute
 // commandCheck is "nth check".
 func commandCheck(ctx context.Context, args []string, to streams) error {
 	var path string
-	var offline bool
+	var offline, post bool
 	done, err := parse("check", checkUsage, args, to, func(flags *flag.FlagSet) {
 		configFlag(flags, &path)
 		flags.BoolVar(&offline, "offline", false, "")
+		flags.BoolVar(&post, "webhook", false, "")
 	})
 	if done || err != nil {
 		return err
 	}
 	c := &check{out: to.out}
-	cfg, err := effectiveConfig(path)
+	cfg, err := soundConfig(path)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			c.fail("settings", "%s", line)
@@ -41,6 +42,7 @@ func commandCheck(ctx context.Context, args []string, to streams) error {
 	defer cancel()
 	c.settings(path, cfg)
 	c.machine(cfg, "/", offline)
+	c.webhook(ctx, cfg, post)
 	if !offline {
 		if err := c.surroundings(ctx, cfg); err != nil {
 			return err
@@ -76,9 +78,10 @@ func (c *check) fail(subject, format string, args ...any) {
 
 // settings tells where the settings come from, and what in them keeps nth from acting.
 func (c *check) settings(path string, cfg config.Config) {
-	files, _ := config.Files(path) // They have just been read.
+	place := lookAround().place()
+	files, _ := place.Files(path) // They have just been read.
 	if len(files) == 0 {
-		files = []string{"the defaults; there is no " + config.DefaultFile}
+		files = []string{"the defaults; there is no " + place.File}
 	}
 	c.ok("settings", "%s", strings.Join(files, ", "))
 	if cfg.DryRun {
@@ -97,6 +100,10 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 		c.fail("memory", "%s", err)
 	} else {
 		c.ok("memory", "%s can be written to", cfg.StateDirectory)
+	}
+	if around := lookAround(); around.contained {
+		c.container(around, cfg)
+		return
 	}
 	found := systemd.FindInstalled(root)
 	switch {
@@ -127,14 +134,19 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	if err := hurryLibraries(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
-	if err := c.metadata(ctx, cfg); err != nil {
+	metadata, err := checkedSource(cfg)
+	if err != nil {
 		return err
 	}
-	c.cluster(ctx, cfg)
+	c.metadata(ctx, cfg, metadata)
+	c.cluster(ctx, cfg, metadata)
 	c.shutdown(ctx, cfg)
-	if systemd.JournalAnswers() {
+	switch {
+	case cfg.Log.Format == "prefix":
+		c.ok("journal", "what nth says goes to standard output, with priorities")
+	case systemd.JournalAnswers():
 		c.ok("journal", "it takes entries")
-	} else {
+	default:
 		c.warn("journal", "there is none on this machine; what nth says goes to standard error")
 	}
 	return nil

@@ -10,21 +10,21 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
-	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// metadata checks the metadata service.
-func (c *check) metadata(ctx context.Context, cfg config.Config) error {
+// checkedSource returns the metadata service as it is checked.
+func checkedSource(cfg config.Config) (*imds.Source, error) {
 	bootID, err := record.BootID("/")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	source, err := imds.New(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
-	if err != nil {
-		return err
-	}
+	return imds.New(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
+}
+
+// metadata checks the metadata service.
+func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.Source) {
 	found := source.Check(ctx)
 	if found.Unreachable != nil {
 		hint := ""
@@ -32,7 +32,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config) error {
 			hint = "; it takes the connection, and its answer gets lost: in a container, the instance's hop limit must be 2 or more"
 		}
 		c.fail("metadata", "%s%s", found.Unreachable, hint)
-		return nil
+		return
 	}
 	c.ok("metadata", "it gives a session token")
 	if found.LifeCycle == "" {
@@ -50,7 +50,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config) error {
 	if found.Dated {
 		c.clock("the metadata service", found.Ahead)
 	}
-	return nil
+	c.hook(ctx, cfg, source)
 }
 
 // skew is how far clocks may be apart without a word. A deadline is a time of EC2's, and their dates are in seconds.
@@ -68,9 +68,8 @@ func (c *check) clock(whose string, ahead time.Duration) {
 }
 
 // cluster checks the kubelet's identity and what it may do.
-func (c *check) cluster(ctx context.Context, cfg config.Config) {
-	version, _ := buildVersion()
-	id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, UserAgent: "nth/" + version}).Identity(ctx)
+func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) {
+	id, err := kubelet.New(lookAround().identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if errors.Is(err, kubelet.ErrNotYet) {
 		c.fail("identity", "%s; nth would wait for it", err)
 		return
@@ -84,6 +83,8 @@ func (c *check) cluster(ctx context.Context, cfg config.Config) {
 		switch allowed, err := id.May(ctx, right); {
 		case err != nil:
 			c.fail("right", "%s", err)
+		case !allowed && right.Optional:
+			c.warn("right", "%s: refused; nth asks for it %s, and can do without", right, right.For)
 		case !allowed:
 			c.fail("right", "%s: refused; it is needed %s", right, right.For)
 		default:
@@ -119,16 +120,21 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 		c.ok("shutdown", "the settings say that it is to be ignored: events.%s.action", event.Shutdown)
 		return
 	}
-	delay, err := logind.Delay(ctx)
+	where := lookAround().system(cfg)
+	if where.deaf != nil {
+		c.ok("shutdown", "it cannot be heard of: %s", where.deaf)
+		return
+	}
+	delay, err := where.host.Delay(ctx)
 	switch {
 	case err != nil:
 		c.warn("shutdown", "it cannot be heard of in advance: %s", err)
-	case delay < shortDelay:
-		c.warn("shutdown", "logind lets it be held for %s only: raise InhibitDelayMaxSec= in logind.conf", delay)
+	case delay < dropInDelay:
+		c.warn("shutdown", "logind lets it be held for %s", tooShort(delay))
 	default:
 		c.ok("shutdown", "logind lets it be held for up to %s", delay)
 	}
-	kubelets, kubeletErr := kubelet.ReadGracefulShutdown("/")
+	kubelets, kubeletErr := kubelet.ReadGracefulShutdown(cfg.HostRoot)
 	switch {
 	case kubeletErr != nil:
 		c.warn("shutdown", "%s", kubeletErr)

@@ -14,6 +14,9 @@ import (
 
 // commandConfig is "nth config".
 func commandConfig(_ context.Context, args []string, to streams) error {
+	if len(args) > 0 && args[0] == "import" {
+		return importConfig(args[1:], to)
+	}
 	var path string
 	var check bool
 	done, err := parse("config", configUsage, args, to, func(flags *flag.FlagSet) {
@@ -23,7 +26,7 @@ func commandConfig(_ context.Context, args []string, to streams) error {
 	if done || err != nil {
 		return err
 	}
-	cfg, err := effectiveConfig(path)
+	cfg, err := soundConfig(path)
 	if err != nil {
 		return err
 	}
@@ -35,12 +38,13 @@ func commandConfig(_ context.Context, args []string, to streams) error {
 
 // approve says which files were judged and found right.
 func approve(path string, to streams) error {
-	files, err := config.Files(path)
+	place := lookAround().place()
+	files, err := place.Files(path)
 	if err != nil {
 		return configError{err}
 	}
 	if len(files) == 0 {
-		files = []string{config.DefaultFile + " (absent)"}
+		files = []string{place.File + " (absent)"}
 	}
 	_, err = fmt.Fprintf(to.out, "%s: ok\n", strings.Join(files, ", "))
 	return err
@@ -60,10 +64,12 @@ func configFlag(flags *flag.FlagSet, path *string) {
 
 // effectiveConfig reads the files and lets systemd's directories go before theirs.
 func effectiveConfig(path string) (config.Config, error) {
-	cfg, err := config.Load(path)
+	around := lookAround()
+	cfg, err := around.place().Load(path)
 	if err != nil {
 		return config.Config{}, configError{err}
 	}
+	around.settle(&cfg)
 	cfg.StateDirectory = directoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
 	cfg.RuntimeDirectory = directoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
 	return cfg, nil

@@ -20,13 +20,21 @@ func commandRun(ctx context.Context, args []string, to streams) error {
 	if done || err != nil {
 		return err
 	}
+	if err = watch(ctx, read, to); err != nil && lookAround().contained {
+		return complainContained(to.out, err)
+	}
+	return err
+}
+
+// watch runs the daemon with the settings that read reads, until a signal asks it to stop.
+func watch(ctx context.Context, read func() (config.Config, error), to streams) error {
 	cfg, err := read()
 	if err != nil {
 		return err
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	return runDaemon(ctx, cfg, read, to.err)
+	return runDaemon(ctx, cfg, read, logStream(cfg.Log, to))
 }
 
 // runSettings returns what reads the settings that "nth run" has with its flags; done tells that help was asked for
@@ -49,7 +57,7 @@ func runSettings(args []string, to streams) (read func() (config.Config, error),
 		return nil, done, err
 	}
 	return func() (config.Config, error) {
-		cfg, err := effectiveConfig(path)
+		cfg, err := soundConfig(path)
 		if err == nil {
 			override(&cfg)
 		}

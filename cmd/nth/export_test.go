@@ -17,6 +17,9 @@ var (
 	UntilSignal = untilSignal
 	NewLogger   = newLogger
 	Complain    = complain
+
+	HookSettings = hookSettings
+	TellHook     = tellHook
 )
 
 // RunSettings returns the settings that "nth run" has after its flags.

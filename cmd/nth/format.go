@@ -19,10 +19,13 @@ import (
 //
 //	2026-01-31 09:00:00.250  info     cordoned the node  event=spot-… node=ip-10-0-0-1
 //
-// A terminal gets the time of day alone, and colours.
+// A terminal gets the time of day alone, and colours; what reads priorities gets those and no time, since it knows that:
+//
+//	<6>cordoned the node  event=spot-… node=ip-10-0-0-1
 type lineFormatter struct {
-	time   string
-	colour bool
+	time     string
+	colour   bool
+	priority bool
 }
 
 func newLineFormatter(w io.Writer) *lineFormatter {
@@ -36,8 +39,10 @@ func newLineFormatter(w io.Writer) *lineFormatter {
 // Format writes one entry.
 func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	var b bytes.Buffer
-	message := strings.TrimRight(entry.Message, "\n")
-	fmt.Fprintf(&b, "%s  %s  %s", entry.Time.Format(f.time), f.paint(entry.Level, fmt.Sprintf("%-7s", entry.Level)), message)
+	if !f.priority {
+		fmt.Fprintf(&b, "%s  %s  ", entry.Time.Format(f.time), f.paint(entry.Level, fmt.Sprintf("%-7s", entry.Level)))
+	}
+	b.WriteString(strings.TrimRight(entry.Message, "\n"))
 	separator := "  "
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
 		if name == systemd.FieldMessageID {
@@ -45,6 +50,9 @@ func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 		}
 		b.WriteString(separator + f.field(name, fmt.Sprint(entry.Data[name])))
 		separator = " "
+	}
+	if f.priority {
+		return []byte(systemd.Prefixed(b.String(), entry.Level)), nil
 	}
 	b.WriteByte('\n')
 	return b.Bytes(), nil

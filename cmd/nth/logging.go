@@ -24,6 +24,8 @@ func newLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
 	switch {
 	case cfg.Format == "json":
 		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
+	case cfg.Format == "prefix":
+		logger.SetFormatter(&lineFormatter{priority: true})
 	case cfg.Format == "journal" || cfg.Format == "auto" && onJournal(stderr):
 		// The journal takes entries with their fields; stderr is left for the time it does not answer.
 		logger.SetOutput(io.Discard)
@@ -48,17 +50,21 @@ func complain(stderr io.Writer, err error) {
 	_, wrongConfig := errors.AsType[configError](err)
 	switch {
 	case onJournal(stderr):
-		entry := logrus.NewEntry(newLogger(config.Default().Log, stderr))
-		if wrongConfig {
-			entry = entry.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
-		}
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			entry.Error(line)
-		}
+		complainTo(logrus.NewEntry(newLogger(config.Default().Log, stderr)), err)
 	case wrongConfig: // Every line begins with the name of a file.
 		fmt.Fprintln(stderr, err)
 	default:
 		fmt.Fprintln(stderr, "nth:", err)
+	}
+}
+
+// complainTo logs what ends the program, line by line.
+func complainTo(entry *logrus.Entry, err error) {
+	if _, wrongConfig := errors.AsType[configError](err); wrongConfig {
+		entry = entry.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		entry.Error(line)
 	}
 }
 

@@ -123,3 +123,21 @@ func TestOnTheJournalsStreamEveryFaultHasItsPriority(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 }
+
+func TestLinesForAJournalBeginWithAPriorityEachAndHaveNoTime(t *testing.T) {
+	var out bytes.Buffer
+	logger := nth.NewLogger(config.Log{Level: "debug", Format: "prefix"}, &out)
+	cordoned(logger).Info("cordoned the node")
+	logger.Error("one\ntwo\n")
+	logger.Warning("three")
+	logger.Debug("four")
+	want := `<6>cordoned the node  node=ip-10-0-0-1 why="spot interruption"
+<3>one
+<3>two
+<4>three
+<7>four
+`
+	if out.String() != want {
+		t.Errorf("got\n%s", &out)
+	}
+}

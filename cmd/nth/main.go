@@ -60,6 +60,8 @@ func dispatch(ctx context.Context, name string, args []string, to streams) error
 		return commandHelp(args, to)
 	case "-version", "--version":
 		return commandVersion(ctx, args, to)
+	case inRoot:
+		return commandInRoot(args)
 	}
 	for _, c := range commands() {
 		if c.name == name {

@@ -82,7 +82,7 @@ func (r *reloader) late(name string, cfg config.Config) bool {
 	switch {
 	case name == "events.shutdown.margin":
 		return true // logind is watched with it
-	case name == "log.level", strings.HasPrefix(name, "drain."):
+	case name == "log.level", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):
 		return false
 	case strings.HasPrefix(name, "events."):
 		// What is ignored is not asked for.

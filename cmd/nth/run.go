@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -37,44 +38,69 @@ func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Confi
 	}
 	version, _ := buildVersion()
 	file := record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
-	board := newBoard(file, version, cfg)
+	meter := newMeter(cfg, log)
+	board := newBoard(meter.both(file), version, cfg)
 	rules := policyOf(cfg.Events)
-	metadata, err := imdsSource(cfg, bootID, rules, log, board)
+	metadata, err := imdsSource(cfg, bootID, rules, log, board, meter)
 	if err != nil {
 		return err
 	}
-	shutdown := newShutdown(cfg.Events.Shutdown, bootID, log, board.hearing)
-	borrowed := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, UserAgent: "nth/" + version})
+	around := lookAround()
+	shutdown := newShutdown(cfg.Events.Shutdown, around.system(cfg), bootID, log, board.hearing)
+	identity := around.identityOptions(cfg, metadata.Document)
+	identity.Requested = meter.requested()
+	borrowed := kubelet.New(identity)
 	service := &systemd.Notifier{}
 	node := newSelf(borrowed, cfg)
+	book := openRecord(cfg, bootID, log)
+	hooks := newHooks(metadata, cfg, book, log)
+	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, log: log})
+	meter.join(notices, metadata)
 	daemon := agent.New(agent.Config{
-		Sources:  append(shutdown.sources(), metadata),
-		Node:     node,
-		Identity: warm{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
-		Record:   openRecord(cfg, bootID, log),
-		Service:  service,
-		Policy:   rules,
-		BootID:   bootID,
-		Log:      log,
-		Beat:     service.WatchdogInterval() / 3,
-		Settled:  shutdown.settled,
-		DryRun:   cfg.DryRun,
-		Board:    board,
+		Sources:   append(shutdown.sources(), hooks),
+		Node:      node,
+		Identity:  warm{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
+		Record:    book,
+		Service:   service,
+		Policy:    rules,
+		BootID:    bootID,
+		Log:       log,
+		Beat:      service.WatchdogInterval() / 3,
+		Settled:   func(ev event.Event) { shutdown.settled(ev); hooks.Settled(ev) },
+		DryRun:    cfg.DryRun,
+		Board:     board,
+		Listeners: notices.listeners,
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	again := &reloader{
 		read: read, service: service, log: log, started: cfg, current: cfg,
-		apply: func(cfg config.Config) {
-			rules := policyOf(cfg.Events)
-			setLevel(logger, cfg.Log)
-			node.use(drainOptions(cfg.Drain))
-			board.configured(rules)
-			daemon.Obey(rules)
-		},
+		apply: adjustable{logger, node, board, hooks, notices, daemon}.use,
 	}
 	go again.run(running, hangups)
-	return errors.Join(shown(running, file, daemon.Run), service.Err())
+	return errors.Join(shown(running, file, notices.around(daemon.Run)), service.Err())
+}
+
+// adjustable are the parts of the daemon that follow the settings while they run.
+type adjustable struct {
+	logger  *logrus.Logger
+	node    *self
+	board   *board
+	hooks   *lifecycle.Keeper
+	notices *notices
+	daemon  *agent.Agent
+}
+
+// use puts settings into effect for what begins from now on.
+func (a adjustable) use(cfg config.Config) {
+	rules := policyOf(cfg.Events)
+	setLevel(a.logger, cfg.Log)
+	a.node.use(drainOptions(cfg.Drain))
+	a.board.configured(rules)
+	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))
+	a.notices.use(rules)
+	a.notices.reposted(cfg)
+	a.daemon.Obey(rules)
 }
 
 // shown runs the daemon while its status is being written, to the last word.
@@ -105,8 +131,8 @@ func recordDirectory(cfg config.Config) string {
 	return cfg.StateDirectory
 }
 
-func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *logrus.Entry, board *board) (agent.Source, error) {
-	source, err := imds.New(imds.Options{
+func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *logrus.Entry, board *board, meter *meter) (*imds.Source, error) {
+	opts := imds.Options{
 		Endpoint:            cfg.IMDS.Endpoint,
 		UrgentInterval:      cfg.IMDS.UrgentInterval,
 		RebalanceInterval:   cfg.IMDS.RebalanceInterval,
@@ -118,7 +144,9 @@ func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *lo
 			board.scoped(scope)
 			log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 		},
-	})
+	}
+	meter.ask(&opts)
+	source, err := imds.New(opts)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the metadata source: %w", err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,19 +16,36 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// stopLimit is how long nth's own stop job may drain for, where logind did not announce the shutdown. The unit's
-// TimeoutStopSec= is a little longer.
-const stopLimit = 145 * time.Second
+// stopLimit is how long nth's own stop job may drain for, where logind did not announce the shutdown and the unit's
+// TimeoutStopSec= cannot be asked for. Where it can, stopReserve of it is left to stop everything else.
+const (
+	stopLimit   = 145 * time.Second
+	stopReserve = 35 * time.Second
+)
 
-// shortDelay is the least that logind should grant: less is hardly enough for pods to end by themselves.
-const shortDelay = 30 * time.Second
+// lastWords is how long nth has after that to say what is left, should its drain not end by itself.
+const lastWords = 5 * time.Second
 
 // dropInDelay is what systemd/80-nth.conf asks of logind.
 const dropInDelay = 150 * time.Second
 
+// tooShort says what to make of a delay that is not what the drop-in asks for.
+func tooShort(delay time.Duration) string {
+	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d has the last word, "+
+		"or that one is not there", delay, dropInDelay)
+}
+
+// system is what that part of the daemon knows of where it runs.
+type system struct {
+	host  logind.Host
+	limit time.Duration // for nth's own stop job, unless its unit says otherwise
+	deaf  error         // why no shutdown can be heard of; nil if it can
+}
+
 // shutdown is the part of the daemon that lives with the end of the system.
 type shutdown struct {
-	source *logind.Source // nil if shutdowns are to be ignored
+	source *logind.Source // nil if shutdowns are to be ignored, or cannot be heard of
+	system system
 
 	mu   sync.Mutex
 	done func() // what to call when the shutdown has got what it is due; nil until it is waited for
@@ -35,29 +53,34 @@ type shutdown struct {
 
 // newShutdown returns the part that treats shutdowns as the settings say. heard is called when it is known whether logind
 // announces them: with nil, or with why it does not.
-func newShutdown(c config.Shutdown, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
-	s := &shutdown{}
+func newShutdown(c config.Shutdown, where system, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
+	s := &shutdown{system: where}
 	if policy.Action(c.Action) == policy.Ignore {
 		return s
 	}
+	off := func(err error) {
+		heard(err)
+		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
+			Infof("shutdowns cannot be heard of in advance: %s", err)
+	}
+	if where.deaf != nil {
+		off(where.deaf)
+		return s
+	}
 	s.source = logind.New(logind.Options{
+		Host:   where.host,
 		BootID: bootID,
 		Margin: c.Margin,
 		Holding: func(delay time.Duration) {
 			heard(nil)
 			entry := log.WithField(systemd.FieldMessageID, systemd.Started)
 			if delay < dropInDelay {
-				entry.Warnf("a shutdown can be held for %s only, not for the %s that 80-nth.conf asks for: another file in "+
-					"logind.conf.d has the last word, or that one is not there", delay, dropInDelay)
+				entry.Warnf("a shutdown can be held for %s", tooShort(delay))
 				return
 			}
 			entry.Infof("a shutdown can be held for up to %s", delay)
 		},
-		Off: func(err error) {
-			heard(err)
-			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
-				Infof("shutdowns cannot be heard of in advance: %s", err)
-		},
+		Off: off,
 	})
 	return s
 }
@@ -87,15 +110,25 @@ func (s *shutdown) settled(ev event.Event) {
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if s.source == nil || !logind.GoingDown(running) {
+		if s.source == nil || !s.system.host.GoingDown(running) {
 			stop()
 			return
 		}
 		s.mu.Lock()
 		s.done = stop
 		s.mu.Unlock()
-		s.source.Stopping(stopLimit)
-		time.AfterFunc(stopLimit, stop)
+		limit := s.system.stopTime(running)
+		s.source.Stopping(limit)
+		time.AfterFunc(limit+min(lastWords, limit/4), stop)
 	})
 	return running, stop
+}
+
+// stopTime is how long nth's own stop job may drain for: what its unit allows less the reserve, but at least half of it.
+func (s system) stopTime(ctx context.Context) time.Duration {
+	timeout, err := s.host.StopTimeout(ctx)
+	if err != nil {
+		return s.limit
+	}
+	return max(timeout-stopReserve, timeout/2)
 }

@@ -27,7 +27,7 @@ printed is the last that is known of it then.
   --json         print it for programs
 `
 
-const checkUsage = `Usage: nth check [--config FILE] [--offline]
+const checkUsage = `Usage: nth check [--config FILE] [--offline] [--webhook]
 
 Tries everything that nth needs to drain this node, one line each: "ok" is as it should be, "warn" deserves a look, and
 with "fail" nth would not do its work. Nothing is changed, on the node or on this machine. The status is 0 without a
@@ -35,11 +35,15 @@ with "fail" nth would not do its work. Nothing is changed, on the node or on thi
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
   --offline      check what is there while an image is baked: no cluster, no metadata service, no logind
+  --webhook      post a message to the webhook, marked as a test
 `
 
 const configUsage = `Usage: nth config [--config FILE] [--check]
+       nth config import FILE
 
-Prints the settings in effect, all of them, in a form that can be read again.
+Prints the settings in effect, all of them, in a form that can be read again. With import, it turns the settings of
+aws-node-termination-handler into those of nth and prints them: FILE holds its environment ("NAME=value" lines), the
+values of its Helm chart, or its DaemonSet ("kubectl get daemonset -o yaml"); "-" is standard input.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
   --check        only judge them: one line, and status 78 if any is wrong

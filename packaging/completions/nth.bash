@@ -16,7 +16,7 @@ _nth() {
 	case $command in
 	run) flags='--config --dry-run --help' ;;
 	status) flags='--config --json --help' ;;
-	check) flags='--config --offline --help' ;;
+	check) flags='--config --offline --webhook --help' ;;
 	config) flags='--config --check --help' ;;
 	version) flags='--help' ;;
 	help) flags='run status check config version' ;;

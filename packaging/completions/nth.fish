@@ -12,6 +12,7 @@ complete -c nth -n '__fish_seen_subcommand_from run status check config' -l conf
 complete -c nth -n '__fish_seen_subcommand_from run' -l dry-run -d 'Write nothing to the cluster'
 complete -c nth -n '__fish_seen_subcommand_from status' -l json -d 'Print it for programs'
 complete -c nth -n '__fish_seen_subcommand_from check' -l offline -d 'Check what is there while an image is baked'
+complete -c nth -n '__fish_seen_subcommand_from check' -l webhook -d 'Post a test to the webhook'
 complete -c nth -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l check -d 'Only judge them'
 complete -c nth -n '__fish_seen_subcommand_from run status check config version' -l help -d 'Tell how it is used'
 complete -c nth -n '__fish_seen_subcommand_from help' -a 'run status check config version'

@@ -20,7 +20,7 @@ _nth() {
 	case $words[2] in
 	run) flags=("$config" '--dry-run[write nothing to the cluster]' "$help") ;;
 	status) flags=("$config" '--json[print it for programs]' "$help") ;;
-	check) flags=("$config" '--offline[check what is there while an image is baked]' "$help") ;;
+	check) flags=("$config" '--offline[check what is there while an image is baked]' '--webhook[post a test to the webhook]' "$help") ;;
 	config) flags=("$config" '--check[only judge them]' "$help") ;;
 	version) flags=("$help") ;;
 	help)

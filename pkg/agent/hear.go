@@ -82,7 +82,7 @@ func (a *Agent) happenedAtEnd(l landed, e record.Entry, began time.Time) {
 	default:
 		h.What = record.Failed
 	}
-	if l.step.Action == policy.Cordon && l.err == nil {
+	if l.step.Action == policy.Cordon && l.err == nil && l.cordon != drain.CordonLeft {
 		a.happenedIn(l.step, began, record.Happening{What: cordonedAs(l.cordon), Entry: e})
 	}
 	a.happenedIn(l.step, began, h)

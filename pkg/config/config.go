@@ -24,17 +24,21 @@ type Config struct {
 	DryRun           bool
 	StateDirectory   string
 	RuntimeDirectory string
+	HostRoot         string // "" is "/"
 	Log              Log
 	IMDS             IMDS
+	AWS              AWS
 	Kubernetes       Kubernetes
 	Drain            Drain
+	Webhook          Webhook
+	Metrics          Metrics
 	Events           Events
 }
 
 // Log is the table [log].
 type Log struct {
 	Level  string // debug, info, warning or error
-	Format string // auto, text, journal or json
+	Format string // auto, text, journal, json or prefix
 }
 
 // IMDS is the table [imds].
@@ -49,7 +53,14 @@ type IMDS struct {
 // Kubernetes is the table [kubernetes].
 type Kubernetes struct {
 	Kubeconfig string // "" is to be searched for
+	Source     string // kubeconfig or bottlerocket
+	Token      string // plugin or eks
 	KeepWarm   time.Duration
+	Condition  bool
+	Events     bool
+	// EventSource and EventAnnotations are what each Event bears.
+	EventSource      string
+	EventAnnotations map[string]string
 }
 
 // Drain is the table [drain].
@@ -101,6 +112,8 @@ type ScheduledMaintenance struct {
 type ASGTermination struct {
 	Action         string
 	Budget         time.Duration
+	CompleteHook   bool
+	Hooks          []string // nil is the only one
 	WithdrawnAfter time.Duration
 }
 
@@ -121,8 +134,9 @@ func Default() Config {
 			RebalanceInterval:   5 * time.Second,
 			MaintenanceInterval: 30 * time.Second,
 		},
-		Kubernetes: Kubernetes{KeepWarm: 5 * time.Minute},
+		Kubernetes: Kubernetes{Source: "kubeconfig", Token: "plugin", KeepWarm: 5 * time.Minute, Condition: true, Events: true, EventSource: "nth"},
 		Drain:      Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
+		Webhook:    defaultWebhook(),
 		Events:     defaultEvents(),
 	}
 }
@@ -147,7 +161,7 @@ func defaultEvents() Events {
 			},
 		},
 		ASGTermination: ASGTermination{
-			Action: "drain", Budget: 15 * time.Minute, WithdrawnAfter: 30 * time.Second,
+			Action: "drain", Budget: 15 * time.Minute, CompleteHook: true, WithdrawnAfter: 30 * time.Second,
 		},
 		Shutdown: Shutdown{Action: "drain", Margin: 5 * time.Second},
 	}

@@ -10,14 +10,17 @@ import (
 
 // Decode reads the text of one file over cfg: keys that the text does not name keep their values. The name is used in
 // errors. Faults leave their keys as they were; the error has one line for each.
-func Decode(name string, text []byte, cfg *Config) error {
+func Decode(name string, text []byte, cfg *Config) error { return decode(name, text, cfg.tables()) }
+
+// decode reads the text of one file into what the tables describe.
+func decode(name string, text []byte, tables []table) error {
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
 	if err != nil {
 		return syntaxFault(name, err)
 	}
 	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}}
-	for _, t := range cfg.tables() {
+	for _, t := range tables {
 		d.know(t)
 	}
 	for _, key := range meta.Keys() {

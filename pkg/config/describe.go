@@ -14,8 +14,12 @@ type Setting struct {
 // Describe lists every table and key there is, in the order in which files and documentation have them.
 func Describe() []Table {
 	cfg := Default()
+	return describe(cfg.tables())
+}
+
+func describe(tables []table) []Table {
 	var described []Table
-	for _, t := range cfg.tables() {
+	for _, t := range tables {
 		settings := make([]Setting, len(t.settings))
 		for i, s := range t.settings {
 			settings[i] = Setting{Name: s.name, Default: s.value.show(), Allowed: s.value.allowed(), Doc: s.doc}

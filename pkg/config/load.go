@@ -9,14 +9,34 @@ import (
 	"strings"
 )
 
+// Place is where the settings are if nobody names a file, and what they are without one.
+type Place struct {
+	File     string // may be absent
+	Defaults Config
+}
+
+// Usual is the place on a machine.
+func Usual() Place { return Place{File: DefaultFile, Defaults: Default()} }
+
+// Load reads the settings as Place.Load does, from the usual place.
+func Load(path string) (Config, error) { return Usual().Load(path) }
+
 // Load reads the settings from path and its drop-ins, path.d/*.toml, in lexical order; a later file overrides single
-// keys of an earlier one. The empty path is DefaultFile, which may be absent. The error has one line for each fault.
-func Load(path string) (Config, error) {
-	files, err := Files(path)
+// keys of an earlier one. The empty path is the place's File. The error has one line for each fault.
+func (p Place) Load(path string) (Config, error) {
+	files, err := p.Files(path)
 	if err != nil {
 		return Config{}, err
 	}
-	cfg := Default()
+	cfg := p.Defaults
+	if err := read(files, cfg.tables()); err != nil {
+		return Config{}, err
+	}
+	return cfg, nil
+}
+
+// read reads files, one after the other, into what the tables describe.
+func read(files []string, tables []table) error {
 	var faults []error
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -24,23 +44,23 @@ func Load(path string) (Config, error) {
 			faults = append(faults, fileFault(file, err))
 			continue
 		}
-		if err := Decode(file, data, &cfg); err != nil {
+		if err := decode(file, data, tables); err != nil {
 			faults = append(faults, err)
 		}
 	}
-	if len(faults) > 0 {
-		return Config{}, errors.Join(faults...)
-	}
-	return cfg, nil
+	return errors.Join(faults...)
 }
 
 // Files lists the files that Load reads for path, in order.
-func Files(path string) ([]string, error) {
+func (p Place) Files(path string) ([]string, error) { return filesAt(path, p.File) }
+
+// filesAt lists the files to read for path or, if that is empty, for usual, which may be absent.
+func filesAt(path, usual string) ([]string, error) {
 	var files []string
 	if path != "" {
 		files = append(files, path)
 	} else {
-		path = DefaultFile
+		path = usual
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			files = append(files, path)
 		}

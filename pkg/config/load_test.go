@@ -57,15 +57,23 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 		DryRun:           true,
 		StateDirectory:   `/state/"quoted"`,
 		RuntimeDirectory: "/runtime",
+		HostRoot:         "/host",
 		Log:              config.Log{Level: "debug", Format: "json"},
 		IMDS: config.IMDS{
 			Endpoint: "http://127.0.0.1:1338", UrgentInterval: time.Second, RebalanceInterval: 2 * time.Second,
 			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
 		},
-		Kubernetes: config.Kubernetes{Kubeconfig: "/kubeconfig", KeepWarm: 4 * time.Second},
+		Kubernetes: config.Kubernetes{
+			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Condition: false, Events: false, EventSource: "other.source",
+			EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+		},
 		Drain: config.Drain{
 			EvictAfter: 5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
 			ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
+		},
+		Webhook: config.Webhook{
+			URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
+			Timeout: 13 * time.Second, AtDetection: true, AtClose: true,
 		},
 		Events: config.Events{
 			SpotInterruption:        config.SpotInterruption{Action: "cordon", Hibernate: "ignore", WithdrawnAfter: 9 * time.Second},
@@ -150,5 +158,29 @@ func TestEveryKindOfEventHasATableWithAnAction(t *testing.T) {
 		if !actions["events."+string(kind)] {
 			t.Errorf("nothing sets the action for %s", kind)
 		}
+	}
+}
+
+// A host container has its settings, and its defaults, where Bottlerocket puts them.
+func TestAnotherPlaceHasItsOwnFileAndDefaults(t *testing.T) {
+	place := config.Usual()
+	place.File = filepath.Join(t.TempDir(), "user-data")
+	place.Defaults.HostRoot = "/.bottlerocket/rootfs"
+	if cfg, err := place.Load(""); err != nil || cfg.HostRoot != "/.bottlerocket/rootfs" {
+		t.Errorf("without the file: host root %q, %v", cfg.HostRoot, err)
+	}
+	if err := os.WriteFile(place.File, []byte("dry_run = true"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := place.Load("")
+	if err != nil || !cfg.DryRun || cfg.HostRoot != "/.bottlerocket/rootfs" {
+		t.Errorf("with the file: dry run %t, host root %q, %v", cfg.DryRun, cfg.HostRoot, err)
+	}
+	other := write(t, "nth.toml", `host_root = ""`)
+	if cfg, err := place.Load(other); err != nil || cfg.DryRun || cfg.HostRoot != "" {
+		t.Errorf("with another file: dry run %t, host root %q, %v", cfg.DryRun, cfg.HostRoot, err)
+	}
+	if _, err := place.Load(place.File + ".toml"); err == nil {
+		t.Error("a file that was named and is not there is no error")
 	}
 }

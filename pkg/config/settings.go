@@ -24,7 +24,7 @@ const day = 24 * time.Hour
 var (
 	actions    = []string{"ignore", "notify", "cordon", "drain"}
 	levels     = []string{"debug", "info", "warning", "error"}
-	formats    = []string{"auto", "text", "journal", "json"}
+	formats    = []string{"auto", "text", "journal", "json", "prefix"}
 	lifeCycles = []string{"spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
 	codes      = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
 	whens      = []string{"now", "lead", "notify", "ignore"}
@@ -32,7 +32,7 @@ var (
 
 // tables describes every key there is, with its place in c.
 func (c *Config) tables() []table {
-	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.Kubernetes.table(), c.Drain.table()}
+	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.AWS.table(), c.Kubernetes.table(), c.Drain.table(), c.Webhook.table(), c.Metrics.table()}
 	return append(tables, c.Events.tables()...)
 }
 
@@ -44,6 +44,8 @@ func (c *Config) top() table {
 			"Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, goes before it."},
 		{"runtime_directory", directory(&c.RuntimeDirectory),
 			"Where nth keeps what needs not outlive a reboot. `$RUNTIME_DIRECTORY` goes before it."},
+		{"host_root", optionalFile(&c.HostRoot),
+			"Where the host's file system begins for an nth that runs in a container or a chroot of its own: the kubelet's files and plugin, and the sockets of D-Bus and systemd, are looked for below. Empty is `/`."},
 	}}
 }
 
@@ -52,7 +54,7 @@ func (c *Log) table() table {
 		{"level", choice{&c.Level, levels},
 			"The least important messages that are still written."},
 		{"format", choice{&c.Format, formats},
-			"`journal` writes to the systemd journal with fields, `text` and `json` write lines to standard error. `auto` is `journal` when systemd connects standard error to the journal, else `text`."},
+			"`journal` writes to the systemd journal with fields, `text` and `json` write lines to standard error. `prefix` writes lines that begin with a priority such as `<6>` to standard output, for what hands them to a journal. `auto` is `journal` when systemd connects standard error to the journal, `prefix` in a host container of Bottlerocket, else `text`."},
 	}}
 }
 
@@ -68,15 +70,6 @@ func (c *IMDS) table() table {
 			"The time between two looks at scheduled maintenance."},
 		{"life_cycles", choices{&c.LifeCycles, lifeCycles},
 			"Watch only on instances of these life cycles (`[\"spot\"]`), so that one image serves all. Empty is all of them."},
-	}}
-}
-
-func (c *Kubernetes) table() table {
-	return table{"kubernetes", "The way to the API server, with the kubelet's own identity.", []setting{
-		{"kubeconfig", optionalFile(&c.Kubeconfig),
-			"The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`."},
-		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
-			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
 	}}
 }
 
@@ -151,7 +144,11 @@ func (c *ASGTermination) table() table {
 	return table{tableOf(event.ASGTermination), "The Auto Scaling group has chosen the instance for termination.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"budget", duration{&c.Budget, time.Second, 2 * day},
-			"How long the drain may take: the announcement names no time. Keep it within the timeout of the group's lifecycle hook."},
+			"How long the drain may take: the announcement names no time. Heartbeats hold the machine that long, if nth may send them; otherwise keep this within the timeout of the group's lifecycle hook."},
+		{"complete_hook", boolean{&c.CompleteHook},
+			"If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended. It needs a policy on the instance's role, see docs/lifecycle.md."},
+		{"hooks", names{&c.Hooks, hookName, `a list of names of lifecycle hooks, such as ["drain"]`},
+			"The names of the lifecycle hooks to complete. Empty is the group's only one, unless it notifies somebody or is the one of an EKS managed node group."},
 		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
 	}}
 }

@@ -52,11 +52,22 @@ const patience = 10 * time.Second
 type Options struct {
 	// Kubeconfig is the file's path; "" is the first of SearchPaths that exists.
 	Kubeconfig string
-	// Root is where the host's file system begins, "" for "/". Kubeconfig and the files that it names lie below it; an
-	// exec plugin does not: it is run as it is written.
+	// Root is where the host's file system begins, "" for "/". Kubeconfig and the files that it names lie below it.
 	Root string
+	// Launcher begins the command line with which an exec plugin is run that lies below Root; the plugin's own follows.
+	// Without it, the plugin is run as it is written.
+	Launcher []string
+	// Read, if set, gives a kubeconfig that is in no file, and tells where it is from. An error that is an fs.ErrNotExist
+	// is an ErrNotYet. Kubeconfig has no meaning then.
+	Read func(ctx context.Context) (from string, text []byte, err error)
+	// Token, if set, makes the tokens for an EKS cluster, and tells when each expires, in place of the exec plugin. The
+	// cluster and the region, "" for the instance's own, are those that the plugin would be called with.
+	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
 	// UserAgent is how the API server's audit log names nth, as in "nth/v1.0.0".
 	UserAgent string
+	// Requested, if set, is called after each request to the API server, from several goroutines at once, with its HTTP
+	// method and the status of the answer; 0 is none.
+	Requested func(method string, status int)
 }
 
 // Identity is a client with the rights of one node's kubelet. Its requests have no rate limit and no timeout of their
@@ -65,8 +76,8 @@ type Identity struct {
 	Client kubernetes.Interface
 	// Node is the name of the node.
 	Node string
-	// Source is the kubeconfig's path, Server the API server's address, and Credential says in a few words what proves
-	// the identity, as in "the exec plugin aws".
+	// Source is the kubeconfig's path, or where else it is from, Server the API server's address, and Credential says in a
+	// few words what proves the identity, as in "the exec plugin aws".
 	Source, Server, Credential string
 }
 
@@ -118,7 +129,7 @@ func (k *Kubelet) look(ctx context.Context) (Identity, error) {
 
 // refresh brings known up to date with the kubeconfig.
 func (k *Kubelet) refresh(ctx context.Context) error {
-	path, text, err := k.read()
+	path, text, err := k.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,8 +154,12 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	return nil
 }
 
-// read returns the path and the content of the kubeconfig.
-func (k *Kubelet) read() (string, []byte, error) {
+// read returns the content of the kubeconfig, and its path or where else it is from.
+func (k *Kubelet) read(ctx context.Context) (string, []byte, error) {
+	if k.opts.Read != nil {
+		from, text, err := k.opts.Read(ctx)
+		return from, text, unlessMissing(err)
+	}
 	paths := SearchPaths
 	if k.opts.Kubeconfig != "" {
 		paths = []string{k.opts.Kubeconfig}

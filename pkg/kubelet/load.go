@@ -28,18 +28,26 @@ func (k *Kubelet) load(path string, text []byte) (Identity, error) {
 	if err != nil {
 		return Identity{}, unlessMissing(fmt.Errorf("reading the kubeconfig %s: %w", path, oneLine(err)))
 	}
+	fetched := config.ExecProvider != nil // by the plugin, or in its place
+	proof, err := k.settlePlugin(config)
+	if err != nil {
+		return Identity{}, fmt.Errorf("using the kubeconfig %s: %w", path, err)
+	}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return Identity{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, oneLine(err)))
 	}
-	if config.ExecProvider != nil {
+	if fetched {
 		httpClient.Transport = punctual{httpClient.Transport}
+	}
+	if k.opts.Requested != nil {
+		httpClient.Transport = counted{next: httpClient.Transport, tell: k.opts.Requested}
 	}
 	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return Identity{}, fmt.Errorf("using the kubeconfig %s: %w", path, oneLine(err))
 	}
-	return Identity{Client: client, Source: path, Server: config.Host, Credential: credential(config)}, nil
+	return Identity{Client: client, Source: path, Server: config.Host, Credential: proof}, nil
 }
 
 // unlessMissing turns an error about a file that the kubeconfig names, and that does not exist, into an ErrNotYet: the

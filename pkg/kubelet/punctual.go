@@ -8,7 +8,7 @@ import (
 
 // punctual ends a request when its context ends. Before a request is sent, client-go runs an exec plugin whose token
 // has expired, however long that takes and whatever became of the context; a plugin that hangs would hold a drain past
-// its deadline.
+// its deadline. So would a request that waits for the token that another one gets.
 type punctual struct{ next http.RoundTripper }
 
 var _ utilnet.RoundTripperWrapper = punctual{}

@@ -52,6 +52,8 @@ func (id Identity) Rights() []Right {
 		{For: "to see that they are gone", attributes: watch},
 		{For: "to evict them", attributes: of("create", "pods", "eviction", "")},
 		{For: "to delete what cannot be evicted in time", attributes: of("delete", "pods", "", "")},
+		{For: "to keep the node's condition", Optional: true, attributes: of("patch", "nodes", "status", id.Node)},
+		{For: "to write Events", Optional: true, attributes: of("create", "events", "", "")},
 	}
 }
 

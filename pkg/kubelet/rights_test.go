@@ -26,7 +26,10 @@ func TestRightsAreAskedForAsTheyAreUsed(t *testing.T) {
 			refused = append(refused, right.String())
 		}
 	}
-	if want := []string{"get nodes a", "patch nodes a", "list pods", "watch pods", "create pods/eviction"}; !slices.Equal(allowed, want) {
+	want := []string{
+		"get nodes a", "patch nodes a", "list pods", "watch pods", "create pods/eviction", "patch nodes/status a", "create events",
+	}
+	if !slices.Equal(allowed, want) {
 		t.Errorf("allowed: %q, want %q", allowed, want)
 	}
 	if !slices.Equal(refused, []string{"delete pods"}) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
@@ -28,6 +30,40 @@ type manager struct {
 // answerLimit bounds a question to the bus.
 const answerLimit = 5 * time.Second
 
+// Host is the machine that is spoken to, by the directory in which its file system begins: "" is that of this process,
+// and in a container it may be another.
+type Host string
+
+// systemBus connects to the host's system bus.
+func (h Host) systemBus(ctx context.Context) (*dbus.Conn, error) {
+	if h == "" {
+		return dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	}
+	return dbus.Connect(h.address("run/dbus/system_bus_socket"), dbus.WithContext(ctx))
+}
+
+// serviceManager connects to the host's systemd by its private socket, which is there without a bus.
+func (h Host) serviceManager(ctx context.Context) (*systemd.Conn, error) {
+	if h == "" {
+		return systemd.NewSystemdConnectionContext(ctx)
+	}
+	return systemd.NewConnection(func() (*dbus.Conn, error) {
+		conn, err := dbus.Dial(h.address("run/systemd/private"), dbus.WithContext(ctx))
+		if err != nil {
+			return nil, err
+		}
+		if err := conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err != nil {
+			_ = conn.Close() // it was of no use
+			return nil, err
+		}
+		return conn, nil
+	})
+}
+
+func (h Host) address(socket string) string {
+	return "unix:path=" + dbus.EscapeBusAddressValue(filepath.Join(string(h), socket))
+}
+
 // bus is a connection to the system bus. go-systemd's login1 would do, but gives no access to the manager's properties,
 // waits without a limit, and takes a signal for logind's whoever has sent it.
 type bus struct {
@@ -37,11 +73,11 @@ type bus struct {
 }
 
 // dial connects to the system bus, until ctx ends or the bus is closed.
-func dial(ctx context.Context) (*bus, error) {
+func (h Host) dial(ctx context.Context) (*bus, error) {
 	ctx, end := context.WithCancel(ctx)
 	overdue := time.AfterFunc(answerLimit, end)
 	defer overdue.Stop()
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	conn, err := h.systemBus(ctx)
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("connecting to the system bus: %w", err)
@@ -107,9 +143,14 @@ func (b *bus) manager(ctx context.Context) (manager, error) {
 	if err := get("PreparingForShutdown", &m.preparing); err != nil {
 		return manager{}, err
 	}
-	// More than a day is as good as for ever, and the largest value would not fit.
-	m.delay = time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond //nolint:gosec // it fits
+	m.delay = fromMicroseconds(usec)
 	return m, nil
+}
+
+// fromMicroseconds translates a time of systemd's. More than a day is as good as for ever, and the largest value would
+// not fit.
+func fromMicroseconds(usec uint64) time.Duration {
+	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond //nolint:gosec // it fits
 }
 
 // inhibit takes the lock. Closing the file gives it back.
@@ -126,8 +167,8 @@ func (b *bus) inhibit(ctx context.Context) (*os.File, error) {
 }
 
 // readManager asks logind over a connection of its own.
-func readManager(ctx context.Context) (manager, error) {
-	b, err := dial(ctx)
+func (h Host) readManager(ctx context.Context) (manager, error) {
+	b, err := h.dial(ctx)
 	if err != nil {
 		return manager{}, err
 	}
@@ -137,15 +178,15 @@ func readManager(ctx context.Context) (manager, error) {
 
 // GoingDown tells whether systemd is stopping the whole system, rather than this service alone. Where systemd cannot be
 // asked, it is not.
-func GoingDown(ctx context.Context) bool {
+func (h Host) GoingDown(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	// The private socket is there without a bus, which may be gone by now.
-	conn, err := systemd.NewSystemdConnectionContext(ctx)
+	conn, err := h.serviceManager(ctx)
+	if err != nil { // Perhaps the bus is still there.
+		conn, err = systemd.NewConnection(func() (*dbus.Conn, error) { return h.systemBus(ctx) })
+	}
 	if err != nil {
-		if conn, err = systemd.NewSystemConnectionContext(ctx); err != nil {
-			return false
-		}
+		return false
 	}
 	defer conn.Close()
 	state, err := conn.SystemStateContext(ctx)

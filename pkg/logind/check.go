@@ -6,7 +6,7 @@ import (
 )
 
 // Delay asks logind how long it lets a shutdown be held, whichever file says so.
-func Delay(ctx context.Context) (time.Duration, error) {
-	m, err := readManager(ctx)
+func (h Host) Delay(ctx context.Context) (time.Duration, error) {
+	m, err := h.readManager(ctx)
 	return m.delay, err
 }

@@ -9,7 +9,7 @@
 // then, and so is what was called off.
 //
 // Not every shutdown goes through logind. The second net is nth's own stop job: a SIGTERM that arrives while systemd is
-// stopping the system (GoingDown) is the same event, and Stopping announces it. Both have the same ID, made from the
+// stopping the system (Host.GoingDown) is the same event, and Stopping announces it. Both have the same ID, made from the
 // boot ID, so that one shutdown is one event. A restart of the service alone is none.
 //
 // Where there is no D-Bus or no logind (a container, say) the source says so once and looks again from time to time.
@@ -29,6 +29,8 @@ import (
 
 // Options say how a shutdown is announced.
 type Options struct {
+	// Host is the machine.
+	Host Host
 	// BootID is the kernel's ID of this boot; a shutdown is known by it.
 	BootID string
 	// Margin is how much of logind's delay is left unused.
@@ -99,7 +101,7 @@ var errLost = errors.New("the connection to the system bus was lost")
 
 // session is one connection to the bus, from its beginning to its loss. met tells whether logind has answered.
 func (s *Source) session(ctx context.Context) (met bool, err error) {
-	b, err := dial(ctx)
+	b, err := s.opts.Host.dial(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -151,7 +153,7 @@ func (s *Source) look(ctx context.Context, b *bus) error {
 	case m.preparing:
 		s.announce(s.budget())
 		return nil
-	case announced && GoingDown(ctx):
+	case announced && s.opts.Host.GoingDown(ctx):
 		// logind does not know of this one, or has forgotten it while it was started again. It happens all the same.
 		return nil
 	}

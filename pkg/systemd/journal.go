@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/coreos/go-systemd/v22/journal"
@@ -32,22 +33,25 @@ type JournalHook struct {
 	// Fallback takes what could not be sent as lines of text that begin with "<priority>", which systemd understands
 	// on standard error too; nil drops it.
 	Fallback io.Writer
+
+	begin   sync.Once
+	courier courier
 }
 
 // NewJournalHook returns a hook for the local journal that falls back to the given writer, usually standard error.
 func NewJournalHook(fallback io.Writer) *JournalHook {
-	return &JournalHook{
-		Send: func(message string, priority int, fields map[string]string) error {
-			return journal.Send(message, journal.Priority(priority), fields)
-		},
-		Fallback: fallback,
-	}
+	return &JournalHook{Send: sendToJournal, Fallback: fallback}
+}
+
+func sendToJournal(message string, priority int, fields map[string]string) error {
+	return journal.Send(message, journal.Priority(priority), fields)
 }
 
 // Levels makes logrus call the hook for everything.
 func (h *JournalHook) Levels() []logrus.Level { return logrus.AllLevels }
 
-// Fire writes one entry. It never returns an error: what the journal refuses goes to Fallback.
+// Fire writes one entry. It never returns an error: what the journal refuses goes to Fallback. It never waits for long
+// either: what a journal that hangs does not take is kept and written later, and what is too much of that is counted.
 func (h *JournalHook) Fire(entry *logrus.Entry) error {
 	fields := map[string]string{fieldIdentifier: Identifier}
 	message := strings.TrimRight(entry.Message, "\n")
@@ -59,11 +63,16 @@ func (h *JournalHook) Fire(entry *logrus.Entry) error {
 			message += " " + name + "=" + quoteIfNeeded(value)
 		}
 	}
-	priority := priorityOf(entry.Level)
-	if err := h.Send(message, priority, fields); err != nil && h.Fallback != nil {
-		_, _ = io.WriteString(h.Fallback, prefixed(message, priority))
-	}
+	h.begin.Do(func() { h.courier.deliver = h.deliver })
+	h.courier.take(message, priorityOf(entry.Level), fields)
 	return nil
+}
+
+// deliver is called for one entry at a time.
+func (h *JournalHook) deliver(l letter) {
+	if err := h.Send(l.message, l.priority, l.fields); err != nil && h.Fallback != nil {
+		_, _ = io.WriteString(h.Fallback, prefixed(l.message, l.priority))
+	}
 }
 
 // ForJournal tells whether a logrus field goes into the journal as a field of its own. The journal takes no names but
@@ -77,7 +86,10 @@ func ForJournal(name string) bool {
 	return ours && rest != "" && len(name) <= 64 && !strings.ContainsFunc(rest, other)
 }
 
-// prefixed begins every line with the priority, or else only the first would have it.
+// Prefixed begins every line of a message with "<priority>", which systemd understands on the standard output and error
+// of a service. With the first line alone, the others would have none.
+func Prefixed(message string, level logrus.Level) string { return prefixed(message, priorityOf(level)) }
+
 func prefixed(message string, priority int) string {
 	var b strings.Builder
 	for line := range strings.SplitSeq(message, "\n") {
@@ -86,6 +98,9 @@ func prefixed(message string, priority int) string {
 	return b.String()
 }
 
+// warning is the priority of what is worth a look.
+const warning = int(journal.PriWarning)
+
 func priorityOf(level logrus.Level) int {
 	switch level {
 	case logrus.PanicLevel, logrus.FatalLevel:
@@ -93,7 +108,7 @@ func priorityOf(level logrus.Level) int {
 	case logrus.ErrorLevel:
 		return int(journal.PriErr)
 	case logrus.WarnLevel:
-		return int(journal.PriWarning)
+		return warning
 	case logrus.InfoLevel:
 		return int(journal.PriInfo)
 	default:

@@ -1,13 +1,14 @@
 package systemd_test
 
 import (
-	"bytes"
+	"bufio"
 	"errors"
 	"io"
 	"maps"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -21,21 +22,31 @@ type entry struct {
 	fields   map[string]string
 }
 
-// journaling returns a logger whose entries reach the returned list.
-func journaling() (*logrus.Logger, *[]entry) {
-	var sent []entry
-	logger := logrus.New()
+// journaling returns a logger, and a function that returns the next entry that has reached the journal.
+func journaling(t *testing.T) (logger *logrus.Logger, next func() entry) {
+	t.Helper()
+	sent := make(chan entry, 16)
+	logger = logrus.New()
 	logger.SetOutput(io.Discard)
 	logger.SetLevel(logrus.DebugLevel)
 	logger.AddHook(&systemd.JournalHook{Send: func(message string, priority int, fields map[string]string) error {
-		sent = append(sent, entry{message, priority, fields})
+		sent <- entry{message, priority, fields}
 		return nil
 	}})
-	return logger, &sent
+	return logger, func() entry {
+		t.Helper()
+		select {
+		case e := <-sent:
+			return e
+		case <-time.After(time.Minute):
+			t.Fatal("the journal gets nothing")
+			return entry{}
+		}
+	}
 }
 
 func TestJournalGetsItsFieldsAndTheMessageTheRest(t *testing.T) {
-	logger, sent := journaling()
+	logger, next := journaling(t)
 	logger.WithFields(logrus.Fields{
 		systemd.FieldMessageID: systemd.PodEvicted,
 		systemd.FieldPod:       "default/web-0",
@@ -53,45 +64,41 @@ func TestJournalGetsItsFieldsAndTheMessageTheRest(t *testing.T) {
 			"MESSAGE_ID": systemd.PodEvicted, "NTH_POD": "default/web-0", "SYSLOG_IDENTIFIER": "nth",
 		},
 	}
-	if len(*sent) != 1 {
-		t.Fatalf("%d entries", len(*sent))
-	}
-	got := (*sent)[0]
+	got := next()
 	if got.message != want.message || got.priority != want.priority || !maps.Equal(got.fields, want.fields) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
 func TestJournalPrioritiesFollowLevels(t *testing.T) {
-	logger, sent := journaling()
+	logger, next := journaling(t)
 	for _, level := range []logrus.Level{logrus.FatalLevel, logrus.ErrorLevel, logrus.WarnLevel, logrus.InfoLevel, logrus.DebugLevel} {
 		logger.Log(level, "x")
 	}
-	var got []int
-	for _, e := range *sent {
-		got = append(got, e.priority)
-	}
-	want := []int{2, 3, 4, 6, 7}
-	for i := range want {
-		if len(got) != len(want) || got[i] != want[i] {
-			t.Fatalf("got %v, want %v", got, want)
+	for _, want := range []int{2, 3, 4, 6, 7} {
+		if got := next().priority; got != want {
+			t.Errorf("got %d, want %d", got, want)
 		}
 	}
 }
 
 func TestAnEntryThatTheJournalRefusesIsWrittenWithItsPriority(t *testing.T) {
-	var lines bytes.Buffer
+	read, write := io.Pipe()
 	logger := logrus.New()
 	logger.SetOutput(io.Discard)
 	logger.AddHook(&systemd.JournalHook{
 		Send:     func(string, int, map[string]string) error { return errors.New("no journal") },
-		Fallback: &lines,
+		Fallback: write,
 	})
-	logger.WithField(systemd.FieldNode, "a").WithField("left", 2).Warn("pods are left:\ndefault/x\n")
-	logger.Error("over")
-	want := "<4>pods are left:\n<4>default/x left=2\n<3>over\n"
-	if got := lines.String(); got != want {
-		t.Errorf("got  %q\nwant %q", got, want)
+	go func() {
+		logger.WithField(systemd.FieldNode, "a").WithField("left", 2).Warn("pods are left:\ndefault/x\n")
+		logger.Error("over")
+	}()
+	lines := bufio.NewReader(read)
+	for _, want := range []string{"<4>pods are left:\n", "<4>default/x left=2\n", "<3>over\n"} {
+		if got, err := lines.ReadString('\n'); got != want || err != nil {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
 	}
 }
 

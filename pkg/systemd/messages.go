@@ -43,8 +43,26 @@ const (
 	IdentityFound = "d0d64c3fa83747078e26052296491dd4"
 	// StateTrouble: the record on disk can't be read or written.
 	StateTrouble = "c83691e3db4f4f6684de2dee1809feee"
+	// NoticeTrouble: what happens cannot be passed on to the cluster or to people. What nth does is not affected.
+	NoticeTrouble = "76fdff4a63a140329126590b819407a9"
+	// NoticeSent: the webhook has taken a notice.
+	NoticeSent = "e22304e3b48d4a2897e08306003e0996"
+	// HookFound: it is known which lifecycle hooks wait for the termination, and which of them nth looks after.
+	HookFound = "b5cb74be512b4eef81db27d3678fdee9"
+	// HookTrouble: Auto Scaling does not answer as it should; it is asked again.
+	HookTrouble = "36813462b29b46e499e0c32d931f13fe"
+	// HookRefused: the instance's role lacks a permission, so that a lifecycle hook is not looked after.
+	HookRefused = "ae1ea81054434ab9a1bbcc75f86213ab"
+	// HookCompleted: a lifecycle hook was completed, or was done with already.
+	HookCompleted = "55bff9ece09c4318836f49c7677df58d"
+	// MetricsTrouble: metrics can't be served, or their file can't be written. What nth does is not affected.
+	MetricsTrouble = "c098d30cd5a74cf4ae2bff56df5bd484"
+	// MessagesLost: the journal took no messages for a while, and some are missing. What nth does is not affected.
+	MessagesLost = "f085fb4339a845e9acc48245f1c888a8"
 	// ConfigInvalid: the settings are wrong. nth does not start with them, and on a reload keeps those it has.
 	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
+	// MessagePoisoned, of nth-queue: a message in the queue cannot be understood.
+	MessagePoisoned = "b7e1f60dd6c94bf29c0b5f4f5c8b2f57"
 	// DryRun: what nth would do now, if it were not told to only say so.
 	DryRun = "c6ddba585f5e4728855d913e38d03983"
 )
@@ -87,7 +105,16 @@ func Messages() map[string]string {
 		"IdentityWaiting": IdentityWaiting,
 		"IdentityFound":   IdentityFound,
 		"StateTrouble":    StateTrouble,
+		"NoticeTrouble":   NoticeTrouble,
+		"NoticeSent":      NoticeSent,
+		"HookFound":       HookFound,
+		"HookTrouble":     HookTrouble,
+		"HookRefused":     HookRefused,
+		"HookCompleted":   HookCompleted,
+		"MetricsTrouble":  MetricsTrouble,
+		"MessagesLost":    MessagesLost,
 		"ConfigInvalid":   ConfigInvalid,
+		"MessagePoisoned": MessagePoisoned,
 		"DryRun":          DryRun,
 	}
 }

@@ -67,8 +67,8 @@ func NewMachine(t lab.TB, opts Options) *Machine {
 // Configure writes the configuration anew: a file and, if there are Settings, a drop-in.
 func (m *Machine) Configure(t lab.TB, opts Options) {
 	t.Helper()
-	text := fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s",
-		m.StateDirectory(), m.file("run"), opts.Kubeconfig, metadata(opts))
+	text := fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
+		m.StateDirectory(), m.file("run"), opts.Kubeconfig, metadata(opts), noHooks)
 	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
 		t.Fatalf("preparing a machine: %v", err)
 	}
@@ -77,6 +77,10 @@ func (m *Machine) Configure(t lab.TB, opts Options) {
 	m.write(t, m.file("env"), strings.Join(opts.Env, "\n"))
 	m.write(t, m.file("prepare"), cmp.Or(opts.Prepare, ":"))
 }
+
+// noHooks keeps the daemon from asking AWS about lifecycle hooks. A test that brings an Auto Scaling of its own says
+// otherwise in its Settings.
+const noHooks = "[events.asg-termination]\ncomplete_hook = false\n"
 
 // metadata is the table about the metadata service.
 func metadata(opts Options) string {

@@ -64,8 +64,8 @@ func (s *stage) mustOnlyTalk(t *testing.T) {
 }
 
 // The original asks for Kubernetes Events about the interruption, the cordon and the drain, each with the instance's
-// description. Here they are told to the journal, each with its event, kind and node. That they are told to the cluster
-// too is judged with the feature that does it.
+// description. That is judged with number 15; this one judges that they are told to the journal, too, each with its event,
+// kind and node.
 func TestPeer03SpotInterruptionIsTold(t *testing.T) {
 	s := play(t, "")
 	s.imds.SetSpot("terminate", twoMinutes())

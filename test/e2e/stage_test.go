@@ -160,10 +160,11 @@ func (s *stage) mustBeUntouched(t *testing.T) {
 	s.mustKeepPods(t)
 }
 
-// byNTH returns the fields of the node that nth has written, as the API server tells them.
+// byNTH returns the fields of the node that nth has written, as the API server tells them. Its status, which holds a
+// condition and steers nothing, is not among them.
 func byNTH(node *corev1.Node) string {
 	for _, change := range node.ManagedFields {
-		if change.Manager == "nth" {
+		if change.Manager == "nth" && change.Subresource == "" {
 			return change.FieldsV1.String()
 		}
 	}

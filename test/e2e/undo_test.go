@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -133,6 +134,58 @@ func TestAnAdministratorWhoUncordonsIsNotFought(t *testing.T) {
 	if c, ok := s.claim(t); ok {
 		t.Errorf("the node still bears %+v, after all is over", c)
 	}
+}
+
+func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *testing.T) {
+	s := prepare(t, "")
+	s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
+	s.start(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitSays(t, "disruption budget web holds ")
+	s.waitLeft(t, "web")
+	s.nth.Kill()
+	// The API server keeps the time at which a pod is bound in whole seconds.
+	c, _ := s.claim(t)
+	<-time.After(time.Until(c.Since.Add(1100 * time.Millisecond)))
+	s.node.Uncordon(t)
+	s.waitPodsBack(t)
+	back := s.podIDs(t)
+
+	s.start(t)
+	s.nth.WaitSays(t, "somebody has lifted the cordon for this event")
+	s.nth.WaitSays(t, "disruption budget web holds ")
+	scale(t, lab.Shared(t), s.node.Namespace, "web", 0)
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+	if s.node.Object(t).Spec.Unschedulable {
+		t.Error("nth has cordoned the node again")
+	}
+	for _, pod := range s.node.Pods(t) {
+		if !slices.Contains(back, pod.UID) {
+			t.Errorf("pod %s is new", pod.Name)
+		}
+	}
+	s.mustKeep(t, "regular-", 1)
+}
+
+// Our annotation is still there, since nth does not look at its node while nothing is to be done.
+func TestACordonThatAnAdministratorSetsAfterLiftingOursIsNeverLifted(t *testing.T) {
+	s := play(t, withdrawnSoon)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.node.Uncordon(t)
+	s.node.Cordon(t)
+	if _, ok := s.claim(t); !ok {
+		t.Fatal("the node bears no claim any more, so that this is no test")
+	}
+
+	s.withdrawSpot(t)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	if c, ok := s.claim(t); ok {
+		t.Errorf("the node still bears %+v, after all is over", c)
+	}
+	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
 }
 
 func TestOneCordonServesTwoEventsUntilBothAreOver(t *testing.T) {

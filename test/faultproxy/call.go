@@ -13,14 +13,15 @@ type Call string
 
 // The calls of nth. Others are called by their method and path.
 const (
-	EvictPod   Call = "evict pod"
-	DeletePod  Call = "delete pod"
-	ListPods   Call = "list pods"
-	WatchPods  Call = "watch pods"
-	GetNode    Call = "get node"
-	PatchNode  Call = "patch node"
-	WhoAmI     Call = "who am I"
-	WriteEvent Call = "write event"
+	EvictPod    Call = "evict pod"
+	DeletePod   Call = "delete pod"
+	ListPods    Call = "list pods"
+	WatchPods   Call = "watch pods"
+	GetNode     Call = "get node"
+	PatchNode   Call = "patch node"
+	PatchStatus Call = "patch status"
+	WhoAmI      Call = "who am I"
+	WriteEvent  Call = "write event"
 )
 
 func callOf(r *http.Request) Call {
@@ -38,10 +39,21 @@ func callOf(r *http.Request) Call {
 		return WatchPods
 	case last == "pods":
 		return ListPods
-	case len(parts) == 4 && parts[2] == "nodes" && r.Method == http.MethodGet:
+	case len(parts) > 2 && parts[2] == "nodes":
+		return callOfNode(r, len(parts))
+	}
+	return Call(r.Method + " " + r.URL.Path)
+}
+
+// callOfNode is the call of a request for a node, whose path has so many parts.
+func callOfNode(r *http.Request, parts int) Call {
+	switch {
+	case parts == 4 && r.Method == http.MethodGet:
 		return GetNode
-	case len(parts) == 4 && parts[2] == "nodes" && r.Method == http.MethodPatch:
+	case parts == 4 && r.Method == http.MethodPatch:
 		return PatchNode
+	case parts == 5 && strings.HasSuffix(r.URL.Path, "/status") && r.Method == http.MethodPatch:
+		return PatchStatus
 	}
 	return Call(r.Method + " " + r.URL.Path)
 }

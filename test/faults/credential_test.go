@@ -52,3 +52,52 @@ func TestAKubeconfigThatIsReplacedInTheMidstOfADrainIsFollowed(t *testing.T) {
 		t.Error("nth did not use the new kubeconfig")
 	}
 }
+
+// warmEverySecond has nth look after its credential every second.
+const warmEverySecond = "[kubernetes]\nkeep_warm = \"1s\"\n"
+
+// become makes the machine another node, as when its host name has changed and its kubelet has joined anew.
+func (s *scene) become(t *testing.T, other *lab.Node) {
+	t.Helper()
+	if err := os.Rename(other.Kubeconfig, s.node.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestANodeThatIsRenamedIsFollowedWhileNothingIsAnnounced(t *testing.T) {
+	s := newScene(t, warmEverySecond)
+	s.watch(t)
+	renamed := s.cp.AddNode(t)
+	s.become(t, renamed)
+	s.nth.WaitStatus(t, "watching; nothing is announced for node "+renamed.Name)
+	s.nth.WaitSays(t, "acting for node "+renamed.Name)
+	renamed.AddPods(t, "quick", 3)
+	s.imds.SetSpot("terminate", twoMinutes())
+	renamed.WaitCordoned(t)
+	renamed.WaitEmpty(t)
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+	s.mustBeUntouched(t)
+}
+
+func TestANodeThatIsRenamedInTheMidstOfADrainIsDrainedUnderItsNewName(t *testing.T) {
+	s := newScene(t, warmEverySecond)
+	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
+	s.watch(t)
+	renamed := s.cp.AddNode(t)
+	renamed.AddPods(t, "quick", 3)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitLog(t, systemd.PodHeld)
+	s.become(t, renamed)
+	renamed.WaitCordoned(t)
+	renamed.WaitEmpty(t)
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.WaitSays(t, "acting for node "+renamed.Name)
+	s.nth.Stop(t)
+	if e := s.remembered(t); e.Phase != record.Drained || e.Result.Evicted != 3 {
+		t.Errorf("nth remembers %s %+v, want it drained of three pods", e.Phase, e.Result)
+	}
+	if pods := s.node.Pods(t); len(pods) != 1 || pods[0].DeletionTimestamp != nil {
+		t.Errorf("what was held on the node of the old name has been touched: %+v", pods)
+	}
+}

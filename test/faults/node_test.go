@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,6 +31,21 @@ func TestANodeObjectThatIsDeletedInTheMidstOfADrainIsASuccess(t *testing.T) {
 	s.nth.Stop(t)
 	if e := s.remembered(t); e.Phase != record.Drained {
 		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
+	}
+}
+
+// The pods of a node that is gone are removed by the cluster's garbage collector for pods, some forty seconds later.
+func TestADrainEndsWhenTheClusterHasRemovedThePodsOfANodeThatIsGone(t *testing.T) {
+	s := newScene(t, rebalanceDrains+patientWithVolumes)
+	s.node.AddDeployment(t, "guarded", 2, lab.MinAvailable(2))
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	s.nth.WaitLog(t, systemd.PodHeld)
+	s.deleteNode(t)
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+	if left := s.node.Pods(t); len(left) > 0 {
+		t.Errorf("%d pods are left", len(left))
 	}
 }
 

@@ -92,27 +92,39 @@ func lock(path string) (unlock func(), err error) {
 // tools are the programs that a host needs, by the Debian package that has them.
 var tools = map[string]string{"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap"}
 
-var prepared struct {
-	once sync.Once
-	err  error
+// Root returns the directory with the root file system of a suite that has some more packages. It is made if it is not
+// there, and shared: nobody may write to it.
+func Root(t lab.TB, suite string, packages ...string) string {
+	t.Helper()
+	Need(t, tools)
+	dir, err := base(t.Context(), suite, packages, t.Logf)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return dir
 }
 
-// prepareHost installs what is missing on the host. Where there can be no machines the test is skipped, loudly; in CI,
-// where nobody would notice, it fails.
-func prepareHost(t lab.TB) {
+// installing keeps two tests from asking for the same packages at once.
+var installing sync.Mutex
+
+// Need installs those of the programs that the host lacks, each from the Debian package that the map names. Where there
+// can be no machines the test is skipped, loudly; in CI, where nobody would notice, it fails.
+func Need(t lab.TB, programs map[string]string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		without(t, "booting a machine needs root")
 	}
-	prepared.once.Do(func() { prepared.err = installTools(t.Logf) })
-	if prepared.err != nil {
-		without(t, fmt.Sprintf("the host cannot boot machines: %v", prepared.err))
+	installing.Lock()
+	err := install(programs, t.Logf)
+	installing.Unlock()
+	if err != nil {
+		without(t, fmt.Sprintf("the host cannot boot machines: %v", err))
 	}
 }
 
-func installTools(tell func(string, ...any)) error {
+func install(programs map[string]string, tell func(string, ...any)) error {
 	var missing []string
-	for program, debian := range tools {
+	for program, debian := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, debian)
 		}
@@ -122,7 +134,9 @@ func installTools(tell func(string, ...any)) error {
 	}
 	slices.Sort(missing)
 	tell("installing %q on this host", missing)
-	script := "apt-get -qq update && apt-get -qq install -y --no-install-recommends " + strings.Join(missing, " ")
+	// Another process may be at it.
+	const apt = "apt-get -o DPkg::Lock::Timeout=120 -qq "
+	script := apt + "update && " + apt + "install -y --no-install-recommends " + strings.Join(missing, " ")
 	command := exec.Command("/bin/sh", "-c", script)
 	command.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	if said, err := command.CombinedOutput(); err != nil {

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Boots one machine, again after each reboot, and takes everything away when its standard input ends, which it does at
 # the latest when the test dies. It has a mount namespace of its own, in which all of this happens.
-#   launcher.sh NAME BASE MOUNTPOINT
+#   launcher.sh NAME BASE MOUNTPOINT [NSPAWN-OPTION...]
 # reads "on" where a machine that is off is to boot, and writes "down" when it has gone down, and "off" if it stays so.
 set -eu
 name=$1 base=$2 at=$3
+shift 3
 
 # What the machine writes is kept in memory, over the base that all machines share.
 mount -t tmpfs -o mode=755 tmpfs "$at"
@@ -33,7 +34,7 @@ for group in nth-machine-*; do
 	[ -d "/proc/$pid" ] || remove "$group"
 done
 
-boot() {
+boot() { # NSPAWN-OPTION...
 	while :; do
 		mkdir -p "$name"
 		status=0
@@ -42,7 +43,7 @@ boot() {
 		sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$name" \
 			systemd-nspawn --quiet --settings=no --keep-unit --register=no --notify-ready=yes --boot \
 			--directory="$at/root" --machine="$name" --hostname="$name" \
-			--link-journal=no --timezone=off --resolv-conf=off --console=read-only \
+			--link-journal=no --timezone=off --resolv-conf=off --console=read-only "$@" \
 			</dev/null >&2 || status=$?
 		remove "$name"
 		echo down
@@ -51,10 +52,10 @@ boot() {
 	echo off
 }
 
-boot &
+boot "$@" &
 while read -r command; do
 	case $command in
-	on) wait; boot & ;;
+	on) wait; boot "$@" & ;;
 	esac
 done
 

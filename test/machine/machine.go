@@ -14,8 +14,8 @@
 //
 // The host needs no systemd. Everything happens in a mount namespace and a control group that go with the machine, and
 // the machine goes with the test, however that ends: nothing has to be cleaned up by hand. What a container cannot show
-// is a kernel that boots, a power button, and, where the host keeps those controllers to itself, limits of memory and
-// processor time.
+// is in package virtual: a kernel that boots, a power button, and, where the host keeps those controllers to itself,
+// limits of memory and processor time.
 package machine
 
 import (
@@ -23,6 +23,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,16 +67,13 @@ var number atomic.Int32
 // The first machine of a suite takes 20 s more. The machine is off and gone when the test has ended.
 func Boot(t lab.TB, suite string, packages ...string) *Machine {
 	t.Helper()
-	prepareHost(t)
-	base, err := base(t.Context(), suite, packages, t.Logf)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	base := Root(t, suite, packages...)
 	m := &Machine{
 		Name:  fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1)),
 		moved: make(chan struct{}),
 	}
-	m.launcher, err = launch(m.Name, base, m.heard)
+	var err error
+	m.launcher, err = launch(m.Name, base, optionsFor(packages), m.heard)
 	if err != nil {
 		t.Fatalf("booting a machine: %v", err)
 	}
@@ -87,6 +85,15 @@ func Boot(t lab.TB, suite string, packages ...string) *Machine {
 	})
 	m.await(t, "the machine is up", func(s state) bool { return s.leader != 0 })
 	return m
+}
+
+// optionsFor are the options of systemd-nspawn for a machine with these packages. What runs containers needs rights that
+// nspawn keeps from its own.
+func optionsFor(packages []string) []string {
+	if slices.Contains(packages, "runc") {
+		return []string{"--capability=CAP_BPF,CAP_NET_ADMIN", "--system-call-filter=bpf keyctl"}
+	}
+	return nil
 }
 
 // tell says what a person wants to know of a machine on which a test failed.

@@ -11,10 +11,13 @@ import (
 	"github.com/nth-project/nth/test/machine"
 )
 
+// tasters are programs of Debian's that judge what the packages hold.
+var tasters = []string{"lintian", "rpmlint", "zsh", "fish"}
+
 // Overrides are in packaging/deb/lintian-overrides and packaging/rpm/rpmlint.toml, each with its reason.
 func TestLintersFindNothingToSay(t *testing.T) {
 	t.Parallel()
-	m := machine.Boot(t, "trixie", "lintian", "rpmlint")
+	m := machine.Boot(t, "trixie", tasters...)
 	top, err := host.Top()
 	if err != nil {
 		t.Fatal(err)

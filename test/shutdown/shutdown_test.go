@@ -185,8 +185,8 @@ func TestAnotherLockIsHeldSideBySide(t *testing.T) {
 	})
 }
 
-// The hogs stand for pods that take every processor. Limits of memory cannot be shown where the host keeps that
-// controller to itself.
+// The hogs stand for pods that take every processor. Package power has those that take all memory, which a container
+// cannot show where the host keeps that controller to itself.
 func TestANoticeIsHeededOnAStarvedMachine(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, h *host.Host) {
 		h.Node.AddPods(t, "web", pods)

@@ -29,6 +29,10 @@ func TestAnAPIServerThatIsGoneDoesNotHoldTheMachine(t *testing.T) {
 				}
 				return false
 			})
+			h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
+			mustCheck(t, h,
+				"warn  shutdown    logind lets it be held for 10s only, not for the 2m30s that 80-nth.conf asks for: ",
+				"warn  shutdown    the kubelet wants to hold it for 1m0s, and logind grants 10s: ")
 			h.Node.AddPods(t, "web", 3)
 			cp.StopAPIServer(t)
 			h.PowerOff(t)
@@ -40,5 +44,16 @@ func TestAnAPIServerThatIsGoneDoesNotHoldTheMachine(t *testing.T) {
 			}
 			cp.StartAPIServer(t)
 		})
+	}
+}
+
+// mustCheck fails the test unless "nth check" has lines that begin like this.
+func mustCheck(t *testing.T, h *host.Host, lines ...string) {
+	t.Helper()
+	said := "\n" + h.Run(t, "nth", "check")
+	for _, line := range lines {
+		if !strings.Contains(said, "\n"+line) {
+			t.Errorf("nth check says%s\nwant a line that begins with %q", said, line)
+		}
 	}
 }

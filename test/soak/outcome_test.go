@@ -96,8 +96,10 @@ func (m *model) settled(found owner, phase func(*notice) record.Phase) {
 		switch {
 		case n.brief && n.acts() && !n.open:
 			n.holds, n.over = no, true
-		case !n.acts() || found == admin && (n.fresh || n.shaky):
+		case !n.acts() || found == admin && n.fresh:
 			n.holds = no
+		case found == admin && n.shaky:
+			n.holds = min(n.holds, maybe) // it may not have been missing long enough for nth to look at the cordon
 		case n.fresh:
 			n.holds = yes
 		case found == nobody && m.owner == nth:

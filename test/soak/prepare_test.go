@@ -2,9 +2,11 @@ package soak_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -80,12 +82,8 @@ func (l *life) yield(t *testing.T) {
 // administrate has an administrator interfere.
 func (l *life) administrate(t *testing.T) {
 	t.Helper()
-	_, claimed := l.node.Object(t).Annotations[cordonAnnotation]
 	switch l.model.owner {
-	case nobody:
-		if claimed {
-			return // nth would take a cordon for its own
-		}
+	case nobody: // nth's annotation may still be there
 		l.node.Cordon(t)
 		l.model.admin(admin)
 	case admin:
@@ -111,4 +109,11 @@ func (l *life) takeOver(t *testing.T) {
 	if err != nil {
 		t.Fatalf("taking the cordon over: %v", err)
 	}
+}
+
+// cordonedByNTH tells whether it was nth that has made the node unschedulable, as the API server remembers it.
+func cordonedByNTH(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == "nth" && strings.Contains(m.FieldsV1.String(), `"f:unschedulable"`)
+	})
 }

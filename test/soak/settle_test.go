@@ -72,7 +72,7 @@ func (l *life) look(t *testing.T) (sight, []string) {
 	switch {
 	case !node.Spec.Unschedulable:
 		s.owner = nobody
-	case s.claimed:
+	case s.claimed && cordonedByNTH(node):
 		s.owner = nth
 	default:
 		s.owner = admin

@@ -1,0 +1,120 @@
+package main_test
+
+import (
+	"encoding/base64"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nth-project/nth/pkg/config"
+)
+
+const examples = "../../bottlerocket/"
+
+// hostContainer is what user data says about a host container; Bottlerocket itself refuses what it does not know.
+type hostContainer struct {
+	Enabled      bool   `toml:"enabled"`
+	Superpowered bool   `toml:"superpowered"`
+	Source       string `toml:"source"`
+	UserData     string `toml:"user-data"`
+}
+
+// containerIn reads the user data of a node.
+func containerIn(t *testing.T, text string) hostContainer {
+	t.Helper()
+	var data struct {
+		Settings struct {
+			HostContainers map[string]hostContainer `toml:"host-containers"`
+		} `toml:"settings"`
+	}
+	meta, err := toml.Decode(text, &data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		t.Errorf("Bottlerocket knows no %v", unknown)
+	}
+	return data.Settings.HostContainers["nth"]
+}
+
+func TestTheUserDataForBottlerocketHasGoodSettings(t *testing.T) {
+	want := config.Default()
+	if err := config.Decode("nth.toml", []byte(shipped(t, examples+"nth.toml")), &want); err != nil {
+		t.Fatal(err)
+	}
+	if reflect.DeepEqual(want, config.Default()) {
+		t.Error("nth.toml sets nothing")
+	}
+	var class struct {
+		Spec struct {
+			UserData string `json:"userData"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(shipped(t, examples+"karpenter.yaml")), &class); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		text         string
+		superpowered bool
+	}{
+		"normal.toml":       {shipped(t, examples+"normal.toml"), false},
+		"superpowered.toml": {shipped(t, examples+"superpowered.toml"), true},
+		"karpenter.yaml":    {class.Spec.UserData, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := containerIn(t, test.text)
+			if !c.Enabled || c.Superpowered != test.superpowered || c.Source == "" {
+				t.Errorf("the host container is %+v", c)
+			}
+			text, err := base64.StdEncoding.DecodeString(c.UserData)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := config.Default()
+			if err := config.Decode(name, text, &got); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("the settings are not those of nth.toml, %v:\n%s", err, text)
+			}
+		})
+	}
+}
+
+func TestTheCommandForAnotherRootNeedsBothAndSaysWhatIsMissing(t *testing.T) {
+	if status, _, stderr := call(t, "in-root /"); status != 64 || stderr == "" {
+		t.Errorf("without a command: status %d, %s", status, stderr)
+	}
+	missing := t.TempDir() + "/none"
+	status, _, stderr := call(t, "in-root "+missing+" true")
+	if want := "nth: running true in " + missing + ": changing the root directory: "; status != 1 || len(stderr) < len(want) || stderr[:len(want)] != want {
+		t.Errorf("status %d, %s", status, stderr)
+	}
+}
+
+func TestACommandIsRunBelowAnotherRoot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("changing the root directory needs root")
+	}
+	t.Setenv("SSL_CERT_FILE", "/nowhere")
+	out, err := asNth(t, "in-root", "/", "env").Output()
+	if err != nil || !containsLine(string(out), asProgram+"=nth") || containsLine(string(out), "SSL_CERT_FILE=/nowhere") {
+		t.Errorf("the command's environment is\n%s%v", out, err)
+	}
+	if out, err := asNth(t, "in-root", "/", "no-such-command").CombinedOutput(); err == nil {
+		t.Errorf("a command that is not there has run: %s", out)
+	}
+}
+
+// asNth is nth as a process, with the arguments.
+func asNth(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	program := exec.CommandContext(t.Context(), os.Args[0], args...)
+	program.Env = append(os.Environ(), asProgram+"=nth")
+	return program
+}
+
+func containsLine(text, line string) bool { return slices.Contains(strings.Split(text, "\n"), line) }

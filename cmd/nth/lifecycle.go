@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// newHooks returns the metadata source with one before it that keeps lifecycle hooks.
+func newHooks(metadata *imds.Source, cfg config.Config, book *record.Store, log *logrus.Entry) *lifecycle.Keeper {
+	options := hookOptions(cfg, metadata)
+	options.FirstSeen = func(id string) time.Time { return firstSeen(book, id) }
+	options.Tell = func(n lifecycle.News) { tellHook(log, n) }
+	return lifecycle.New(metadata, options, hookSettings(cfg.Events.ASGTermination))
+}
+
+func hookOptions(cfg config.Config, metadata *imds.Source) lifecycle.Options {
+	return lifecycle.Options{
+		Region: cfg.AWS.Region, Endpoint: cfg.AWS.Endpoint, Metadata: metadata.Document, DryRun: cfg.DryRun,
+	}
+}
+
+// hookSettings are the settings for lifecycle hooks. Where nth does not drain, it is not for nth to say when the machine
+// may go.
+func hookSettings(c config.ASGTermination) lifecycle.Settings {
+	return lifecycle.Settings{
+		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
+		Hooks:    c.Hooks,
+		Budget:   c.Budget,
+	}
+}
+
+// firstSeen is when the event was first met, by this process or one before it; zero if never.
+func firstSeen(book *record.Store, id string) time.Time {
+	for _, e := range book.Entries() {
+		if e.Event.ID == id {
+			return e.FirstSeen
+		}
+	}
+	return time.Time{}
+}
+
+// tellHook writes news of a lifecycle hook into the journal.
+func tellHook(log *logrus.Entry, n lifecycle.News) {
+	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
+	switch n.What {
+	case lifecycle.Trouble:
+		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
+	case lifecycle.Refused:
+		log.WithField(systemd.FieldMessageID, systemd.HookRefused).Warn(n.Text)
+	case lifecycle.Completed:
+		log.WithField(systemd.FieldMessageID, systemd.HookCompleted).Info(n.Text)
+	case lifecycle.Found:
+		log.WithField(systemd.FieldMessageID, systemd.HookFound).Info(n.Text)
+	}
+}
+
+// hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
+func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
+	if !hookSettings(cfg.Events.ASGTermination).Complete {
+		c.ok("hook", "the settings leave lifecycle hooks alone: events.%s", event.ASGTermination)
+		return
+	}
+	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), cfg.Events.ASGTermination.Hooks)
+	switch {
+	case found.Err != nil:
+		c.warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)
+	case found.Found == "":
+		c.ok("hook", "the instance is in no Auto Scaling group")
+	case !found.Ours:
+		c.warn("hook", "%s", found.Found)
+	default:
+		c.ok("hook", "%s", found.Found)
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/bottlerocket"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/ekstoken"
+	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/logind"
+)
+
+// fromBottlerocket is a value of kubernetes.source, and eksToken one of kubernetes.token.
+const (
+	fromBottlerocket = "bottlerocket"
+	eksToken         = "eks"
+)
+
+// containerStop is how long nth's own stop job may drain for in a host container: Bottlerocket kills what has not ended
+// 20 s after it was asked to.
+const containerStop = 18 * time.Second
+
+// errNoHost is why a host container that is not superpowered hears of no shutdown.
+var errNoHost = errors.New("a host container that is not superpowered has no way to the host's logind")
+
+// surroundings are where nth finds itself: on a machine, or in a host container of Bottlerocket.
+type surroundings struct {
+	bottlerocket.Container
+	contained bool
+}
+
+func lookAround() surroundings {
+	container, found := bottlerocket.Find("/")
+	return surroundings{container, found}
+}
+
+// place is where the settings are, and what they are without a word from anybody.
+func (s surroundings) place() config.Place {
+	place := config.Usual()
+	if !s.contained {
+		return place
+	}
+	place.File = s.UserData
+	place.Defaults.StateDirectory = s.StateDirectory
+	place.Defaults.HostRoot = s.Host
+	if s.Host == "" {
+		place.Defaults.Kubernetes.Source = fromBottlerocket
+	}
+	return place
+}
+
+// settle replaces what the settings leave to the surroundings.
+func (s surroundings) settle(cfg *config.Config) {
+	if s.contained && cfg.Log.Format == "auto" {
+		cfg.Log.Format = "prefix"
+	}
+}
+
+// identityOptions say where the identity is found, by the settings.
+func (s surroundings) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) kubelet.Options {
+	version, _ := buildVersion()
+	options := kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot, UserAgent: "nth/" + version}
+	if cfg.HostRoot != "" {
+		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
+	}
+	bottlerockets := cfg.Kubernetes.Source == fromBottlerocket
+	if bottlerockets {
+		options.Read = s.API.Kubeconfig
+	}
+	if bottlerockets || cfg.Kubernetes.Token == eksToken {
+		options.Token = ekstoken.New(metadata).Token
+	}
+	return options
+}
+
+// deaf is why shutdowns cannot be heard of, nil if they can.
+func (s surroundings) deaf(cfg config.Config) error {
+	if s.contained && cfg.HostRoot == "" {
+		return errNoHost
+	}
+	return nil
+}
+
+// system is what nth's part that lives with the end of the system knows of where it runs.
+func (s surroundings) system(cfg config.Config) system {
+	found := system{host: logind.Host(cfg.HostRoot), limit: stopLimit, deaf: s.deaf(cfg)}
+	if s.contained {
+		found.limit = containerStop
+	}
+	return found
+}
+
+// logStream is where what is logged goes.
+func logStream(cfg config.Log, to streams) io.Writer {
+	if cfg.Format == "prefix" {
+		return to.out
+	}
+	return to.err
+}
+
+// complainContained writes what ends the daemon in a host container as all else that it logs there, since standard error
+// is the console's too. The error that it returns has been told, and stands for the same exit status.
+func complainContained(out io.Writer, err error) error {
+	complainTo(logrus.NewEntry(newLogger(config.Log{Level: "info", Format: "prefix"}, out)), err)
+	if _, wrongConfig := errors.AsType[configError](err); wrongConfig {
+		return errToldConfig
+	}
+	return errTold
+}
+
+// container checks a host container: there is no service, catalog or drop-in in one.
+func (c *check) container(s surroundings, cfg config.Config) {
+	switch {
+	case s.Host != "":
+		c.ok("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", s.Host)
+	case s.deaf(cfg) != nil:
+		c.ok("container", "a host container of Bottlerocket; shutdowns cannot be heard of: %s", s.deaf(cfg))
+	default:
+		c.ok("container", "a host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
+	}
+}

@@ -1,0 +1,40 @@
+# What packaging/build and bottlerocket/build have in common: which version this is, when it was made, and what it is
+# linked with. They run it at the project's top.
+
+# version_from_git prints the release that a tag names; what comes after it sorts after it, and what comes before the
+# first tag before that.
+version_from_git() {
+	local described next
+	next=$(sed -n 's/^- semver: //p' packaging/changelog.yaml | head -n 1)
+	if described=$(git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null); then
+		described=${described#v}
+		sed -E 's/-([0-9]+)-g/+\1.g/; s/-dirty$/+dirty/' <<<"$described"
+	elif git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
+		echo "$next~$(git rev-list --count HEAD).g$(git rev-parse --short=12 HEAD)"
+	else
+		echo "$next~0"
+	fi
+}
+
+# linked_modules prints what the program is linked with, and under which terms: whoever passes the program on has to
+# pass them on.
+linked_modules() {
+	GOOS=linux go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/nth |
+		sort -u | while read -r path release dir; do
+		printf '%s %s\n\n' "$path" "$release"
+		find "$dir" -maxdepth 1 -type f \( -iname 'licen[cs]e*' -o -iname 'copying*' -o -iname 'notice*' \) | sort | xargs -r -d '\n' cat
+		printf '\n%s\n\n' ------------------------------------------------------------------------
+	done
+}
+
+# program OUTPUT ARCHITECTURE builds nth as it is released.
+program() {
+	GOOS=linux GOARCH=$2 CGO_ENABLED=0 go build -trimpath \
+		-ldflags "-s -w -X main.version=$VERSION -X main.commit=$commit" -o "$1" ./cmd/nth
+}
+
+VERSION=${version:-$(version_from_git)}
+# Where there is no commit, some moment that does not pass.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1763683200)}
+commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+export VERSION SOURCE_DATE_EPOCH

@@ -1,0 +1,101 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// hidden is a value that is not printed, whatever it holds. Its show is for comparing.
+type hidden interface {
+	value
+	// isSet tells whether there is something to hide.
+	isSet() bool
+}
+
+// notShown stands for a wrong value of a secret.
+const notShown = "(not shown)"
+
+// secret is a text that is never printed; empty is none.
+type secret struct {
+	at   *string
+	good func(string) bool
+	want string
+}
+
+func (v secret) allowed() string { return v.want }
+func (v secret) show() string    { return quote(*v.at) }
+func (v secret) isSet() bool     { return *v.at != "" }
+
+func (v secret) set(got any, fault func(string, any, string)) {
+	s, ok := got.(string)
+	if !ok || s != "" && !v.good(s) {
+		fault("", notShown, v.want)
+		return
+	}
+	*v.at = s
+}
+
+// secrets is a table of texts that are never printed. A file sets only the names it holds; "" takes one away.
+type secrets struct{ at *map[string]string }
+
+func (v secrets) allowed() string { return "a table of names and texts" }
+func (v secrets) isSet() bool     { return len(*v.at) > 0 }
+
+func (v secrets) show() string {
+	items := make([]string, 0, len(*v.at))
+	for _, name := range sorted(*v.at) {
+		items = append(items, quote(name)+" = "+quote((*v.at)[name]))
+	}
+	return "{" + strings.Join(items, ", ") + "}"
+}
+
+func (v secrets) set(got any, fault func(string, any, string)) {
+	table, ok := got.(map[string]any)
+	if !ok {
+		fault("", notShown, v.allowed())
+		return
+	}
+	texts := map[string]string{}
+	for name, text := range *v.at {
+		texts[name] = text
+	}
+	for _, name := range sorted(table) {
+		text, ok := table[name].(string)
+		if !ok || name == "" || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			fault(name, notShown, "a text on one line")
+			continue
+		}
+		if texts[name] = text; text == "" {
+			delete(texts, name)
+		}
+	}
+	if len(texts) == 0 {
+		texts = nil
+	}
+	*v.at = texts
+}
+
+// anyText is a text that others judge.
+func anyText(at *string) value {
+	return text{at, func(string) bool { return true }, "a text"}
+}
+
+func isEndpoint(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+}
+
+func isProxy(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
+}
+
+// printed writes one setting as a line of TOML, or, of a secret, that it is there.
+func printed(s setting) string {
+	if h, ok := s.value.(hidden); ok && h.isSet() {
+		return fmt.Sprintf("# %s is set, and not shown.", s.name)
+	}
+	return s.name + " = " + s.value.show()
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"regexp"
+	"strings"
+	"time"
+)
+
+var (
+	sources = []string{"kubeconfig", "bottlerocket"}
+	tokens  = []string{"plugin", "eks"}
+)
+
+func (c *Kubernetes) table() table {
+	return table{"kubernetes", "The way to the API server, with the kubelet's own identity, and what is told there.", []setting{
+		{"kubeconfig", optionalFile(&c.Kubeconfig),
+			"The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`."},
+		{"source", choice{&c.Source, sources},
+			"Where the API server, its certificate and the cluster's name are from: the kubelet's kubeconfig, or the settings of the Bottlerocket host on which nth is a host container."},
+		{"token", choice{&c.Token, tokens},
+			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): by running the plugin, or made by nth itself from the instance's role, as the plugin would. With `source = \"bottlerocket\"` it is always `eks`."},
+		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
+			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
+		{"condition", boolean{&c.Condition},
+			"Keep the Node's condition `InterruptionPending`."},
+		{"events", boolean{&c.Events},
+			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
+		{"event_source", text{&c.EventSource, func(s string) bool { return component.MatchString(s) },
+			"a name of letters, digits, dashes and dots"},
+			"The component that Events name as their source."},
+		{"event_annotations", texts{&c.EventAnnotations, annotation,
+			`a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`},
+			"Annotations that every Event gets; of the same name, they go before those of nth."},
+	}}
+}
+
+var (
+	component = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
+	// An annotation's key is a name, after a domain and a slash or alone.
+	annotationName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	annotationDomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+)
+
+// annotation tells whether the API server takes that for an annotation of reasonable size.
+func annotation(key, text string) bool {
+	domain, name, found := strings.Cut(key, "/")
+	if !found {
+		domain, name = "none", key
+	}
+	return annotationDomain.MatchString(domain) && annotationName.MatchString(name) && len(text) <= 1024
+}

@@ -1,0 +1,226 @@
+package kubelet_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/kubelet"
+)
+
+// execUser is a kubeconfig's user with an exec plugin that is called with these words.
+func execUser(t *testing.T, line string, env ...string) string {
+	t.Helper()
+	words := strings.Fields(line)
+	exec := map[string]any{"apiVersion": "client.authentication.k8s.io/v1beta1", "command": words[0], "args": words[1:]}
+	if len(env) > 0 {
+		exec["env"] = []map[string]string{{"name": env[0], "value": env[1]}}
+	}
+	text, err := json.Marshal(map[string]any{"exec": exec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// mint makes tokens: the user is a node of the name, and the rest says how often one was made.
+type mint struct {
+	life            time.Duration
+	made            int
+	cluster, region string
+	broken          error
+}
+
+func (m *mint) token(_ context.Context, cluster, region string) (string, time.Time, error) {
+	if m.broken != nil {
+		return "", time.Time{}, m.broken
+	}
+	m.made++
+	m.cluster, m.region = cluster, region
+	return fmt.Sprintf("system:node:made-%d", m.made), time.Now().Add(m.life), nil
+}
+
+// minted returns the kubelet of a kubeconfig with that user, for which the mint makes tokens.
+func minted(t *testing.T, server *apiServer, m *mint, user string) *kubelet.Kubelet {
+	t.Helper()
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(user)))
+	return kubelet.New(kubelet.Options{Kubeconfig: path, Token: m.token})
+}
+
+const eksPlugin = "aws eks get-token --cluster-name production --region eu-central-1"
+
+func TestATokenIsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
+	server := startAPIServer(t)
+	for line, test := range map[string]struct {
+		env    []string
+		region string
+	}{
+		eksPlugin: {nil, "eu-central-1"},
+		"/usr/local/bin/aws --region=eu-west-1 eks get-token --cluster-name=production --output json": {nil, "eu-west-1"},
+		"/usr/bin/aws-iam-authenticator token -i production --region us-east-1":                       {nil, "us-east-1"},
+		"aws-iam-authenticator token --cluster-id production":                                         {nil, ""},
+		"aws eks get-token --cluster-name production":                                                 {[]string{"AWS_REGION", "ap-south-1"}, "ap-south-1"},
+	} {
+		t.Run(line, func(t *testing.T) {
+			m := &mint{life: 14 * time.Minute}
+			id := identityOf(t, minted(t, server, m, execUser(t, line, test.env...)))
+			if id.Node != "made-1" || m.cluster != "production" || m.region != test.region {
+				t.Errorf("node %s, by a token for cluster %q in region %q", id.Node, m.cluster, m.region)
+			}
+			if !strings.Contains(id.Credential, "token for the EKS cluster production") {
+				t.Errorf("what proves the identity is told as %s", id.Credential)
+			}
+			readNode(t, id)
+		})
+	}
+}
+
+func TestAPluginThatIsMoreThanATokenForEKSIsNotReplaced(t *testing.T) {
+	server := startAPIServer(t)
+	for line, says := range map[string]string{
+		"gke-gcloud-auth-plugin":                                       "gke-gcloud-auth-plugin",
+		"aws sts get-caller-identity":                                  "none of those",
+		"aws eks get-token --region eu-west-1":                         "for no cluster",
+		eksPlugin + " --role-arn arn:aws:iam::123456789012:role/other": "--role-arn",
+		"aws-iam-authenticator token -i production -r other":           "-r",
+		eksPlugin + " --profile=admin":                                 "--profile",
+	} {
+		_, err := minted(t, server, &mint{}, execUser(t, line)).Identity(t.Context())
+		wantError(t, err, says)
+	}
+}
+
+func TestACredentialThatIsNoPluginIsLeftAsItIs(t *testing.T) {
+	m := &mint{}
+	id := identityOf(t, minted(t, startAPIServer(t), m, tokenUser("system:node:own")))
+	if id.Node != "own" || m.made != 0 {
+		t.Errorf("node %s, %d tokens made", id.Node, m.made)
+	}
+}
+
+func TestATokenIsUsedUntilItGetsOld(t *testing.T) {
+	for name, test := range map[string]struct {
+		life time.Duration
+		made int
+	}{"young": {14 * time.Minute, 1}, "old": {5 * time.Minute, 4}} {
+		t.Run(name, func(t *testing.T) {
+			m := &mint{life: test.life}
+			id := identityOf(t, minted(t, startAPIServer(t), m, execUser(t, eksPlugin)))
+			for range 3 {
+				readNode(t, id)
+			}
+			if m.made != test.made {
+				t.Errorf("for four requests, %d tokens were made, want %d", m.made, test.made)
+			}
+		})
+	}
+}
+
+func TestAnOldTokenWillDoWhereNoOtherCanBeMade(t *testing.T) {
+	m := &mint{life: time.Minute}
+	id := identityOf(t, minted(t, startAPIServer(t), m, execUser(t, eksPlugin)))
+	m.broken = errors.New("no answer from the metadata service")
+	readNode(t, id)
+	m.life, m.broken = -time.Minute, nil
+	readNode(t, id) // and leaves a token that has expired
+	m.broken = errors.New("no answer from the metadata service")
+	err := use(t, id)
+	wantError(t, err, "getting credentials", "no answer from the metadata service")
+}
+
+func TestATokenThatIsRefusedIsNotUsedAgain(t *testing.T) {
+	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
+	id := identityOf(t, minted(t, server, m, execUser(t, eksPlugin)))
+	server.refuse(http.StatusUnauthorized)
+	if use(t, id) == nil {
+		t.Error("a server that refuses everything has answered")
+	}
+	server.refuse(0)
+	readNode(t, id)
+	if m.made != 2 {
+		t.Errorf("%d tokens were made, want 2", m.made)
+	}
+}
+
+func TestAKubeconfigNeedsNoFile(t *testing.T) {
+	server := startAPIServer(t)
+	text, readErr := []byte(nil), fmt.Errorf("asking: %w", os.ErrNotExist)
+	k := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) { return "the settings", text, readErr }})
+	if _, err := k.Identity(t.Context()); !errors.Is(err, kubelet.ErrNotYet) {
+		t.Errorf("before there is one: %v", err)
+	}
+	text, readErr = []byte(server.kubeconfig(tokenUser("system:node:a"))), nil
+	if id := identityOf(t, k); id.Node != "a" || id.Source != "the settings" {
+		t.Errorf("identity %+v", id)
+	}
+	text = []byte(server.kubeconfig(tokenUser("system:node:b")))
+	if id := identityOf(t, k); id.Node != "b" {
+		t.Errorf("after it was replaced, the identity is %+v", id)
+	}
+}
+
+func TestAPluginBelowAnotherRootIsRunByTheLauncher(t *testing.T) {
+	for name, test := range map[string]struct{ command, runs string }{
+		"by its path":           {"/usr/bin/aws-iam-authenticator", "/usr/bin/aws-iam-authenticator"},
+		"by its name":           {"aws", "aws"},
+		"beside the kubeconfig": {"./plugin", "/etc/kubernetes/kubelet/plugin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, root := startAPIServer(t), t.TempDir()
+			place(t, filepath.Join(root, "/etc/kubernetes/kubelet/kubeconfig"),
+				[]byte(server.kubeconfig(execUser(t, test.command+" token -i production"))))
+			called := filepath.Join(t.TempDir(), "called")
+			script := fmt.Sprintf(`echo "$*" >%s && echo '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1",
+				"status": {"token": "system:node:below"}}'`, called)
+			k := kubelet.New(kubelet.Options{Root: root, Launcher: []string{"/bin/sh", "-c", script, "sh", root}})
+			if id := identityOf(t, k); id.Node != "below" || !strings.HasSuffix(id.Credential, filepath.Base(test.command)) {
+				t.Errorf("identity %+v", id)
+			}
+			line, err := os.ReadFile(called)
+			if want := fmt.Sprintf("%s %s token -i production\n", root, test.runs); err != nil || string(line) != want {
+				t.Errorf("called with %q, %v, want %q", line, err, want)
+			}
+		})
+	}
+}
+
+// use makes a request with the identity.
+func use(t *testing.T, id kubelet.Identity) error {
+	t.Helper()
+	return id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + id.Node).Do(t.Context()).Error()
+}
+
+func TestATokenThatDoesNotComeDoesNotOutlastTheContext(t *testing.T) {
+	server, m := startAPIServer(t), &mint{life: -time.Minute}
+	asked, come := make(chan struct{}, 2), make(chan struct{})
+	defer close(come)
+	slow := false
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(execUser(t, eksPlugin))))
+	id := identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, Token: func(ctx context.Context, cluster, region string) (string, time.Time, error) {
+		if slow {
+			asked <- struct{}{}
+			<-come
+		}
+		return m.token(ctx, cluster, region)
+	}}))
+	slow = true
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	get := func() { ended <- id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/a").Do(ctx).Error() }
+	go get()
+	<-asked
+	go get() // waits for the same token
+	cancel()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, want the context's", err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+)
+
+func TestTheServiceOfTheInstancesOrTheNamedRegionIsAsked(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ region, endpoint, want string }{
+		{"", "", "autoscaling.eu-central-1.amazonaws.com:443"},
+		{"us-east-1", "", "autoscaling.us-east-1.amazonaws.com:443"},
+		{"cn-north-1", "", "autoscaling.cn-north-1.amazonaws.com.cn:443"},
+		{"us-east-1", "https://vpce-1.example.com/", "vpce-1.example.com:443"},
+	} {
+		bubble(t, one(hook), func(r *rig) {
+			r.opts.Region, r.opts.Endpoint = row.region, row.endpoint
+			var mu sync.Mutex
+			var dialed []string
+			r.dial = func(_ context.Context, _, address string) (net.Conn, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				dialed = append(dialed, address)
+				return nil, errors.New("there is no network")
+			}
+			r.run()
+			r.announce(ending)
+			if len(dialed) != 1 || dialed[0] != row.want {
+				t.Errorf("dialed %q, want %s", dialed, row.want)
+			}
+			r.wantNews("trouble: calling autoscaling:DescribeAutoScalingInstances: there is no network; Auto Scaling is asked again")
+		})
+	}
+}
+
+func TestAMetadataServiceThatFailsIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(hook), func(r *rig) {
+		good := r.metadata
+		r.metadata = nil
+		r.run()
+		r.aws.Terminate(instance)
+		r.announce(ending)
+		r.pass(2 * time.Second)
+		r.mu.Lock()
+		r.metadata = good
+		r.mu.Unlock()
+		r.pass(10 * time.Second)
+		r.wantActions("drain beaten at 3s")
+		r.wantNews("trouble: asking the metadata service who this is:", found)
+	})
+}
+
+func TestACheckChangesNothing(t *testing.T) {
+	t.Parallel()
+	server := asgtest.NewServer()
+	defer server.Close()
+	server.AddGroup(group, hook)
+	r := &rig{t: t, metadata: role("ASIAREHEARSALONLY000")}
+	opts := lifecycle.Options{Metadata: r.document, Endpoint: server.URL}
+	if c := lifecycle.Check(t.Context(), opts, nil); c != (lifecycle.Checkup{}) {
+		t.Errorf("in no group: %+v", c)
+	}
+	server.AddInstance(group, instance)
+	server.Terminate(instance)
+	if c := lifecycle.Check(t.Context(), opts, nil); !c.Ours || c.Found == "" || c.Err != nil {
+		t.Errorf("in a group: %+v", c)
+	}
+	if c := lifecycle.Check(t.Context(), opts, []string{"other"}); c.Ours || c.Found == "" || c.Err != nil {
+		t.Errorf("where another hook is named: %+v", c)
+	}
+	if a := server.Actions(instance)[0]; len(a.Heartbeats) > 0 || a.Result != "" {
+		t.Errorf("the hook is %+v", a)
+	}
+	server.Deny("DescribeAutoScalingInstances")
+	if c := lifecycle.Check(t.Context(), opts, nil); c.Err == nil {
+		t.Errorf("without a permission: %+v", c)
+	}
+}
+
+func TestARunEndsAtOnceAlsoInTheMidstOfARequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(hook), func(r *rig) {
+		r.aws.Fail(asgtest.Fault{})
+		r.run()
+		r.announce(ending)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		r.end() // which minds that it takes no time
+		r.wantNews()
+	})
+}

@@ -1,0 +1,239 @@
+package asgtest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The transitions of a hook.
+const (
+	Terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
+	Launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
+)
+
+// Hook is a lifecycle hook of a group. Zero fields have AWS's defaults.
+type Hook struct {
+	Name string
+	// Transition is Terminating by default.
+	Transition string
+	// HeartbeatTimeout is an hour by default; the longest wait in all is a hundred times that, and 48 hours at most.
+	HeartbeatTimeout time.Duration
+	// DefaultResult is what happens when the hook times out: "ABANDON" by default.
+	DefaultResult string
+	// NotificationTarget is the ARN of the queue or topic that is told; none by default.
+	NotificationTarget string
+}
+
+func (h Hook) withDefaults() Hook {
+	if h.Transition == "" {
+		h.Transition = Terminating
+	}
+	if h.HeartbeatTimeout == 0 {
+		h.HeartbeatTimeout = time.Hour
+	}
+	if h.DefaultResult == "" {
+		h.DefaultResult = "ABANDON"
+	}
+	return h
+}
+
+func (h Hook) global() time.Duration { return min(100*h.HeartbeatTimeout, 48*time.Hour) }
+
+// Action is what became of one hook of one instance.
+type Action struct {
+	Hook string
+	// Began is when the waiting began, and Until when it times out.
+	Began, Until time.Time
+	// Heartbeats are the times of those that were accepted.
+	Heartbeats []time.Time
+	// Result is CONTINUE or ABANDON once it has ended, and Ended when. TimedOut tells that nobody said so.
+	Result   string
+	Ended    time.Time
+	TimedOut bool
+}
+
+// instance is one instance of a group.
+type instance struct {
+	group   string
+	state   string
+	shown   string // what is answered in the place of the state, if set
+	actions []*Action
+}
+
+// Service is Auto Scaling in one region. Make one with New.
+type Service struct {
+	mu        sync.Mutex
+	groups    map[string][]Hook
+	instances map[string]*instance
+	calls     []Call
+	changed   chan struct{} // closed with the next call
+	faults    []Fault
+	denied    map[string]bool
+}
+
+// New returns a service with no groups.
+func New() *Service {
+	return &Service{
+		groups: map[string][]Hook{}, instances: map[string]*instance{}, denied: map[string]bool{}, changed: make(chan struct{}),
+	}
+}
+
+// AddGroup adds a group with its hooks, or replaces the hooks of one that is there.
+func (s *Service) AddGroup(name string, hooks ...Hook) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.groups[name] = nil
+	for _, h := range hooks {
+		s.groups[name] = append(s.groups[name], h.withDefaults())
+	}
+}
+
+// AddInstance adds an instance that is in service.
+func (s *Service) AddInstance(group, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.instances[id] = &instance{group: group, state: "InService"}
+}
+
+// Detach takes an instance out of its group.
+func (s *Service) Detach(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.instances, id)
+}
+
+// Terminate ends an instance: it waits for its group's hooks or, without any, proceeds.
+func (s *Service) Terminate(id string) {
+	s.SetState(id, "Terminating:Wait")
+}
+
+// SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". In a state of waiting for
+// a termination, the actions of its group's hooks begin; without such hooks it proceeds at once.
+func (s *Service) SetState(id, state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.mustHave(id)
+	i.state, i.shown = state, ""
+	if state != "Terminating:Wait" && state != "Warmed:Terminating:Wait" {
+		return
+	}
+	now := time.Now()
+	for _, h := range s.groups[i.group] {
+		if h.Transition == Terminating {
+			i.actions = append(i.actions, &Action{Hook: h.Name, Began: now, Until: now.Add(h.HeartbeatTimeout)})
+		}
+	}
+	i.proceed()
+}
+
+// Show makes the service tell another state of an instance than the one it is in, as one that lags behind would. An
+// empty state ends that.
+func (s *Service) Show(id, state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mustHave(id).shown = state
+}
+
+// State returns the state that an instance is in.
+func (s *Service) State(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	return s.mustHave(id).state
+}
+
+// Actions returns what became of the hooks of an instance, those first that began first.
+func (s *Service) Actions(id string) []Action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	var actions []Action
+	for _, a := range s.mustHave(id).actions {
+		c := *a
+		c.Heartbeats = slices.Clone(a.Heartbeats)
+		actions = append(actions, c)
+	}
+	return actions
+}
+
+// mustHave returns an instance. A test that names one that is not there is wrong.
+func (s *Service) mustHave(id string) *instance {
+	i, found := s.instances[id]
+	if !found {
+		panic(fmt.Sprintf("there is no instance %q", id))
+	}
+	return i
+}
+
+// expire ends what has timed out.
+func (s *Service) expire() {
+	now := time.Now()
+	for _, i := range s.instances {
+		for _, a := range i.actions {
+			if a.Result == "" && !now.Before(a.Until) {
+				h := s.hook(i.group, a.Hook)
+				i.end(a, h.DefaultResult, a.Until)
+				a.TimedOut = true
+			}
+		}
+		i.proceed()
+	}
+}
+
+func (s *Service) hook(group, name string) Hook {
+	for _, h := range s.groups[group] {
+		if h.Name == name {
+			return h
+		}
+	}
+	return Hook{}.withDefaults()
+}
+
+// active returns the action of a hook that has not ended; nil if there is none.
+func (i *instance) active(hook string) *Action {
+	for _, a := range i.actions {
+		if a.Hook == hook && a.Result == "" {
+			return a
+		}
+	}
+	return nil
+}
+
+// end ends an action. To abandon one ends them all.
+func (i *instance) end(a *Action, result string, at time.Time) {
+	a.Result, a.Ended = result, at
+	if result != "ABANDON" {
+		return
+	}
+	for _, other := range i.actions {
+		if other.Result == "" {
+			other.Result, other.Ended = "ABANDON", at
+		}
+	}
+}
+
+// proceed lets an instance go on that waits for nothing more.
+func (i *instance) proceed() {
+	if slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "" }) {
+		return
+	}
+	switch i.state {
+	case "Terminating:Wait":
+		i.state = "Terminating:Proceed"
+	case "Warmed:Terminating:Wait":
+		i.state = "Warmed:Terminating:Proceed"
+	}
+}
+
+// Forget ends the actions of an instance as if somebody else had completed them.
+func (s *Service) Forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.mustHave(id).actions {
+		if a.Result == "" {
+			a.Result, a.Ended = "CONTINUE", time.Now()
+		}
+	}
+}

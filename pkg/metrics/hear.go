@@ -1,0 +1,80 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// drains is the action of a drain, as happenings have it.
+const drains = "drain"
+
+// Hear counts something that happens.
+func (m *Metrics) Hear(h record.Happening) {
+	s := m.series
+	switch h.What {
+	case record.Announced:
+		s.events.WithLabelValues(string(h.Entry.Event.Kind)).Inc()
+	case record.NodeCordoned:
+		m.cordoned(h)
+	case record.PodEvicted:
+		s.evicted.Inc()
+	case record.PodDeleted:
+		s.deleted.Inc()
+	case record.Done, record.Failed, record.RanOut, record.CalledBack:
+		m.ended(h)
+	}
+	if h.Action == drains {
+		s.draining.Set(oneIf(!ends(h.What)))
+		s.pods.Set(float64(h.Total))
+		s.left.Set(float64(h.Left))
+	}
+	m.hearAsPeer(h)
+	m.touch()
+}
+
+// ends tells whether that is the end of a step.
+func ends(what record.What) bool {
+	switch what { //nolint:exhaustive // All others happen on the way.
+	case record.Done, record.Failed, record.RanOut, record.CalledBack:
+		return true
+	}
+	return false
+}
+
+// cordoned notes how long the node was still open. Maintenance is announced days ahead, and waited for: what counts is
+// the time since the step began. Of what an earlier process has begun, or this one before, nothing new is learned.
+func (m *Metrics) cordoned(h record.Happening) {
+	took := h.At.Sub(h.Entry.FirstSeen)
+	if h.Entry.Event.Kind == event.ScheduledMaintenance {
+		took = h.Took
+	}
+	if h.Entry.FirstSeen.Before(m.began.Round(0)) || !h.Entry.CordonedAt.IsZero() && h.Entry.CordonedAt.Before(h.At.Add(-h.Took)) {
+		return
+	}
+	m.series.cordonTook.Observe(max(took, 0).Seconds())
+}
+
+// ended counts a step that has ended. How long a drain took that was called back says nothing about drains.
+func (m *Metrics) ended(h record.Happening) {
+	m.series.actions.WithLabelValues(h.Action, string(h.What)).Inc()
+	if h.Action != drains || h.What == record.CalledBack {
+		return
+	}
+	m.series.drainTook.Observe(h.Took.Seconds())
+	if !h.Deadline.IsZero() {
+		m.series.spare.WithLabelValues(string(h.Entry.Event.Kind)).Set(h.Deadline.Sub(h.At).Seconds())
+	}
+}
+
+// touch asks for the file to be written.
+func (m *Metrics) touch() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// seconds is a time as Prometheus has it.
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -1,0 +1,233 @@
+package metrics_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/metrics"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New(metrics.Options{})
+		want(t, m, map[string]float64{
+			`nth_events_total{kind="spot-interruption"}`:          0,
+			`nth_actions_total{action="drain",outcome="done"}`:    0,
+			`nth_actions_total{action="drain",outcome="ran-out"}`: 0,
+			"nth_draining": 0,
+		})
+		wantNone(t, m, `nth_drain_deadline_remaining_seconds{kind="spot-interruption"}`)
+
+		time.Sleep(time.Minute)
+		announced := spot(record.Announced, 0, 2*time.Minute)
+		announced.Action = ""
+		m.Hear(announced)
+		m.Hear(spot(record.Begun, 0, 2*time.Minute))
+		want(t, m, map[string]float64{`nth_events_total{kind="spot-interruption"}`: 1, "nth_draining": 1})
+
+		m.Hear(spot(record.NodeCordoned, 200*time.Millisecond, 119*time.Second))
+		for left := range 3 {
+			evicted := spot(record.PodEvicted, time.Second, 119*time.Second)
+			evicted.Total, evicted.Left = 4, 4-left
+			m.Hear(evicted)
+		}
+		deleted := spot(record.PodDeleted, time.Second, 119*time.Second)
+		deleted.Total, deleted.Left = 4, 2
+		m.Hear(deleted)
+		want(t, m, map[string]float64{
+			"nth_pods_evicted_total": 3, "nth_pods_deleted_total": 1, "nth_drain_pods": 4, "nth_drain_pods_left": 2,
+			"nth_notice_to_cordon_seconds_count": 1, "nth_notice_to_cordon_seconds_sum": 0.2, "nth_draining": 1,
+		})
+
+		done := spot(record.Done, 3*time.Second, 117*time.Second)
+		done.Total = 4
+		m.Hear(done)
+		want(t, m, map[string]float64{
+			"nth_draining": 0, "nth_drain_pods": 4, "nth_drain_pods_left": 0,
+			`nth_actions_total{action="drain",outcome="done"}`:               1,
+			"nth_drain_duration_seconds_count":                               1,
+			"nth_drain_duration_seconds_sum":                                 3,
+			`nth_drain_deadline_remaining_seconds{kind="spot-interruption"}`: 117,
+		})
+	})
+}
+
+func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
+	t.Parallel()
+	for outcome, took := range map[record.What]float64{record.RanOut: 1, record.Failed: 1, record.CalledBack: 0} {
+		m := metrics.New(metrics.Options{})
+		h := spot(outcome, time.Second, -time.Second)
+		h.Left, h.Total = 1, 2
+		m.Hear(h)
+		want(t, m, map[string]float64{
+			`nth_actions_total{action="drain",outcome="` + string(outcome) + `"}`: 1,
+			"nth_drain_duration_seconds_count":                                    took, "nth_drain_pods_left": 1, "nth_draining": 0,
+		})
+		if took > 0 {
+			want(t, m, map[string]float64{`nth_drain_deadline_remaining_seconds{kind="spot-interruption"}`: -1})
+		}
+	}
+}
+
+func TestACordonOrAnUncordonIsNoDrain(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{})
+	for _, action := range []string{"cordon", "uncordon"} {
+		for _, what := range []record.What{record.Begun, record.Done} {
+			h := spot(what, time.Second, 0)
+			h.Action = action
+			m.Hear(h)
+			want(t, m, map[string]float64{"nth_draining": 0, "nth_drain_duration_seconds_count": 0})
+		}
+		want(t, m, map[string]float64{`nth_actions_total{action="` + action + `",outcome="done"}`: 1})
+	}
+}
+
+// A cordon that is a repetition, or that belongs to a notice which an earlier process met, tells nothing about the
+// speed of this one.
+func TestTheTimeToTheCordonIsMeasuredWhereItMeansSomething(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(h *record.Happening)
+		count  float64
+		sum    float64
+	}{
+		"met by this process": {func(*record.Happening) {}, 1, 5},
+		"met before the start": {func(h *record.Happening) {
+			h.Entry.FirstSeen = h.At.Add(-2 * time.Hour)
+		}, 0, 0},
+		"cordoned in an earlier step": {func(h *record.Happening) {
+			h.Entry.CordonedAt = h.At.Add(-4 * time.Second)
+			h.Took = time.Second
+		}, 0, 0},
+		"cordoned in this step": {func(h *record.Happening) { h.Entry.CordonedAt = h.At }, 1, 5},
+		"maintenance that was waited for": {func(h *record.Happening) {
+			h.Entry.Event.Kind = event.ScheduledMaintenance
+			h.Entry.FirstSeen, h.Took = h.At.Add(-time.Minute), time.Second
+		}, 1, 1},
+		"a clock that was set back": {func(h *record.Happening) { h.Entry.FirstSeen = h.At.Add(time.Hour) }, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := metrics.New(metrics.Options{})
+				time.Sleep(time.Hour)
+				h := spot(record.NodeCordoned, 5*time.Second, time.Minute)
+				test.change(&h)
+				m.Hear(h)
+				want(t, m, map[string]float64{"nth_notice_to_cordon_seconds_count": test.count, "nth_notice_to_cordon_seconds_sum": test.sum})
+			})
+		})
+	}
+}
+
+func TestWhatIsPendingFollowsTheStatus(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{})
+	near, far := time.Unix(1000, 0), time.Unix(2000, 500e6)
+	m.Show(record.Status{Events: []record.EventStatus{
+		{Kind: event.SpotInterruption, Phase: record.Draining, Deadline: near},
+		{Kind: event.ScheduledMaintenance, Phase: record.Seen, Deadline: far},
+		{Kind: event.ScheduledMaintenance, Phase: record.Drained, Deadline: far.Add(time.Hour)},
+		{Kind: event.ASGTermination, Phase: record.Seen},
+		{Kind: event.RebalanceRecommendation, Phase: record.Undoing},
+		{Kind: event.Shutdown, Phase: record.Seen, Missing: near},
+	}})
+	want(t, m, map[string]float64{
+		`nth_events_pending{kind="spot-interruption"}`:                       1,
+		`nth_events_pending{kind="scheduled-maintenance"}`:                   2,
+		`nth_events_pending{kind="asg-termination"}`:                         1,
+		`nth_events_pending{kind="rebalance-recommendation"}`:                0,
+		`nth_events_pending{kind="shutdown"}`:                                0,
+		`nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`:     1000,
+		`nth_event_deadline_timestamp_seconds{kind="scheduled-maintenance"}`: 2000.5,
+	})
+	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="asg-termination"}`)
+
+	m.Show(record.Status{})
+	want(t, m, map[string]float64{`nth_events_pending{kind="spot-interruption"}`: 0})
+	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`)
+}
+
+func TestSourcesAreUpDownOrNotThere(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{})
+	m.Show(record.Status{Node: "a", Documents: []record.DocumentStatus{
+		{Kind: event.SpotInterruption, LastGood: time.Unix(1000, 0)},
+		{Kind: event.ASGTermination, LastGood: time.Unix(900, 0), Trouble: "no answer"},
+		{Kind: event.ScheduledMaintenance, Trouble: "no answer"},
+	}})
+	want(t, m, map[string]float64{
+		`nth_source_up{kind="spot-interruption"}`: 1, `nth_source_last_success_timestamp_seconds{kind="spot-interruption"}`: 1000,
+		`nth_source_up{kind="asg-termination"}`: 0, `nth_source_last_success_timestamp_seconds{kind="asg-termination"}`: 900,
+		`nth_source_up{kind="scheduled-maintenance"}`: 0,
+		"nth_credential_up":                           1,
+	})
+	wantNone(t, m, `nth_source_up{kind="rebalance-recommendation"}`, `nth_source_last_success_timestamp_seconds{kind="scheduled-maintenance"}`)
+
+	m.Show(record.Status{Node: "a", Identity: record.IdentityStatus{Trouble: "expired"}, Step: &record.StepStatus{HeldBy: map[string]string{"a/b": "PDB a/c"}}})
+	want(t, m, map[string]float64{"nth_credential_up": 0, "nth_drain_pods_held": 1})
+	wantNone(t, m, `nth_source_up{kind="spot-interruption"}`)
+	m.Show(record.Status{})
+	want(t, m, map[string]float64{"nth_credential_up": 0, "nth_drain_pods_held": 0})
+}
+
+func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{})
+	m.Polled("spot/instance-action", "absent", 2*time.Millisecond)
+	m.Polled("spot/instance-action", "error", time.Second)
+	m.Renewed(nil)
+	m.Renewed(errors.New("no answer"))
+	m.Requested("PATCH", 200)
+	m.Requested("GET", 0)
+	want(t, m, map[string]float64{
+		`nth_imds_requests_total{document="spot/instance-action",result="absent"}`: 1,
+		`nth_imds_requests_total{document="spot/instance-action",result="error"}`:  1,
+		"nth_imds_request_duration_seconds_count":                                  2,
+		`nth_imds_token_requests_total{result="ok"}`:                               1,
+		`nth_imds_token_requests_total{result="error"}`:                            1,
+		`nth_api_requests_total{code="200",method="PATCH"}`:                        1,
+		`nth_api_requests_total{code="none",method="GET"}`:                         1,
+	})
+}
+
+func TestTheNamesOfTheContainerBasedHandlerAreThereWhenTheyAreWanted(t *testing.T) {
+	t.Parallel()
+	tell := func(m *metrics.Metrics) {
+		for _, action := range []string{"cordon", "drain", "uncordon"} {
+			for _, what := range []record.What{record.Begun, record.Done, record.Failed, record.CalledBack} {
+				h := spot(what, 0, 0)
+				h.Action = action
+				m.Hear(h)
+			}
+		}
+		for _, kind := range event.Kinds() {
+			m.Hear(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: kind}}})
+		}
+	}
+	m := metrics.New(metrics.Options{Compatible: true})
+	tell(m)
+	want(t, m, map[string]float64{
+		`actions_total{node_action="pre-drain",node_status="success"}`:             2,
+		`actions_total{node_action="cordon",node_status="success"}`:                1,
+		`actions_total{node_action="cordon-and-drain",node_status="success"}`:      1,
+		`actions_total{node_action="cordon-and-drain",node_status="error"}`:        1,
+		`actions_total{node_action="uncordon",node_status="success"}`:              1,
+		`events_error_total{event_error_where="SPOT_ITN_MONITOR"}`:                 1,
+		`events_error_total{event_error_where="SCHEDULED_EVENT_MONITOR"}`:          1,
+		`events_error_total{event_error_where="REBALANCE_RECOMMENDATION_MONITOR"}`: 1,
+		`events_error_total{event_error_where="ASG_LIFECYCLE_MONITOR"}`:            1,
+	})
+	m = metrics.New(metrics.Options{})
+	tell(m)
+	for name := range scrape(t, m) {
+		if name == "actions_total" || name == "events_error_total" {
+			t.Errorf("there is %s, which nobody has asked for", name)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package metrics
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// The buckets of the histograms, in seconds.
+var (
+	// A notice gives two minutes, and the polls come every half second.
+	cordonBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120}
+	// A drain is over in a second, or takes as long as pods and budgets need.
+	drainBuckets = []float64{0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600}
+	// The metadata service answers in milliseconds, and is given two seconds at most.
+	imdsBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2}
+)
+
+// series are all that nth has to say, but for what is read from the process itself.
+type series struct {
+	events, actions               *prometheus.CounterVec
+	pending, deadline             *prometheus.GaugeVec
+	draining, pods, left, held    prometheus.Gauge
+	evicted, deleted              prometheus.Counter
+	drainTook, cordonTook         prometheus.Histogram
+	spare                         *prometheus.GaugeVec
+	sourceUp, sourceGood          *prometheus.GaugeVec
+	imdsRequests, imdsTokens      *prometheus.CounterVec
+	imdsTook                      prometheus.Histogram
+	apiRequests                   *prometheus.CounterVec
+	credential                    prometheus.Gauge
+	peerActions, peerEventsErrors *prometheus.CounterVec // nil unless they are wanted
+}
+
+// maker makes series and registers them.
+type maker struct{ in *prometheus.Registry }
+
+func (m maker) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	m.in.MustRegister(g)
+	return g
+}
+
+func (m maker) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	m.in.MustRegister(g)
+	return g
+}
+
+func (m maker) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	m.in.MustRegister(c)
+	return c
+}
+
+func (m maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	m.in.MustRegister(c)
+	return c
+}
+
+func (m maker) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	m.in.MustRegister(h)
+	return h
+}
+
+func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *series {
+	m := maker{in}
+	s := &series{
+		events:   m.counters("nth_events_total", "Events that nth has met.", "kind"),
+		pending:  m.gauges("nth_events_pending", "Events that are announced and not over.", "kind"),
+		deadline: m.gauges("nth_event_deadline_timestamp_seconds", "The nearest deadline of the pending events, where they have one.", "kind"),
+		actions:  m.counters("nth_actions_total", "Steps that have ended, by what became of them.", "action", "outcome"),
+
+		draining:   m.gauge("nth_draining", "1 while the node is being drained."),
+		pods:       m.gauge("nth_drain_pods", "Pods to evict in the drain under way, or in the last one."),
+		left:       m.gauge("nth_drain_pods_left", "Those of them that are still on the node, or were when the drain ended."),
+		held:       m.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused."),
+		evicted:    m.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
+		deleted:    m.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
+		drainTook:  m.histogram("nth_drain_duration_seconds", "How long drains took, whether they succeeded or not.", drainBuckets),
+		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from meeting an event to the node's cordon.", cordonBuckets),
+		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
+
+		sourceUp:   m.gauges("nth_source_up", "1 if the last look for events of the kind was good.", "kind"),
+		sourceGood: m.gauges("nth_source_last_success_timestamp_seconds", "The last good look for events of the kind.", "kind"),
+
+		imdsRequests: m.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result"),
+		imdsTokens:   m.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result"),
+		imdsTook:     m.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets),
+
+		apiRequests: m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code"),
+		credential:  m.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used."),
+	}
+	m.standing(opts, healthy)
+	if opts.Compatible {
+		s.peerActions = m.counters("actions_total", "Actions, as aws-node-termination-handler counts them.", "node_action", "node_status")
+		s.peerEventsErrors = m.counters("events_error_total", "Failed looks for events, as aws-node-termination-handler counts them.", "event_error_where")
+	}
+	s.begin()
+	return s
+}
+
+// standing makes the series that need not be kept.
+func (m maker) standing(opts Options, healthy func() error) {
+	m.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
+		WithLabelValues(opts.Version, opts.Commit, runtime.Version()).Set(1)
+	m.gauge("nth_dry_run", "1 if nothing is written to the cluster, and what is counted was only talked about.").Set(oneIf(opts.DryRun))
+	m.in.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "nth_healthy", Help: "1 unless the loop or a source has come to a stop."},
+		func() float64 { return oneIf(healthy() == nil) },
+	))
+}
+
+// begin gives the counters that alerts look at their zero: an increase is seen from there only.
+func (s *series) begin() {
+	for _, kind := range event.Kinds() {
+		s.events.WithLabelValues(string(kind))
+		s.pending.WithLabelValues(string(kind))
+	}
+	for _, action := range []string{"cordon", "drain", "uncordon"} {
+		for _, outcome := range []record.What{record.Done, record.Failed, record.RanOut, record.CalledBack} {
+			s.actions.WithLabelValues(action, string(outcome))
+		}
+	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

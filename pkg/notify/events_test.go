@@ -1,0 +1,298 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// lines are the Events that are there, each as its object, type, reason and message.
+func (s *stage) lines() []string {
+	var lines []string
+	for _, e := range s.cluster.written() {
+		lines = append(lines, fmt.Sprintf("%s %s/%s %s %s: %s",
+			e.InvolvedObject.Kind, e.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Message))
+	}
+	return lines
+}
+
+func (s *stage) wantLines(want ...string) {
+	s.t.Helper()
+	if got := s.lines(); !slices.Equal(got, want) {
+		s.t.Errorf("the Events are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// cordoned begins a drain and cordons the node.
+func (s *stage) cordoned() {
+	s.tell(step(record.Begun, "drain", spot(record.Draining)))
+	s.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+}
+
+// drained is the end of a drain that evicted so many.
+func drained(evicted int) record.Happening {
+	e := spot(record.Drained)
+	e.Result = &record.Result{Evicted: evicted, Skipped: 2}
+	return step(record.Done, "drain", e)
+}
+
+func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.cordoned()
+		s.tell(pod(record.PodEvicted, "a"))
+		s.tell(pod(record.PodHeld, "b"))
+		s.tell(pod(record.PodDeleted, "b"))
+		s.tell(pod(record.PodGone, "a"))
+		s.tell(drained(1))
+		s.tell(step(record.Done, "uncordon", spot(record.Closed)))
+		s.pass(time.Second)
+		s.wantLines(
+			"Node default/node-1 Normal SpotInterruption: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
+			"Node default/node-1 Normal Draining: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
+			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
+			"Pod shop/b Warning PodEviction: deleted from node node-1, as it could not be evicted in time: the reason",
+			"Node default/node-1 Normal CordonAndDrain: cordoned and drained after 250ms: 1 pods evicted, 0 deleted, 2 left alone as they should be",
+			"Node default/node-1 Normal Uncordon: no cordon of ours is left on the node: the reason",
+		)
+	})
+}
+
+func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.opts.Describe = func(context.Context) map[string]string {
+			return map[string]string{"instance-id": "i-1", "region": "us-east-1"}
+		}
+		s.opts.Annotations = map[string]string{"region": "elsewhere", "app": "ours", "team": "a"}
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.cordoned()
+		s.tell(pod(record.PodEvicted, "a"))
+		s.pass(time.Second)
+		events := s.cluster.written()
+		node, pod := events[0], events[2]
+		for _, check := range []struct{ what, got, want string }{
+			// As the kubelet does, so that "kubectl describe node" finds it.
+			{"the node's UID", string(node.InvolvedObject.UID), nodeName},
+			{"the node's namespace", node.InvolvedObject.Namespace, ""},
+			{"the source", node.Source.Component + " " + node.Source.Host, "nth " + nodeName},
+			{"the reporter", node.ReportingController + " " + node.ReportingInstance, "nth " + nodeName},
+			{"the node's annotations", fmt.Sprint(node.Annotations),
+				"map[app:ours instance-id:i-1 nth/event:spot-1 nth/kind:spot-interruption region:elsewhere team:a]"},
+			{"the pod", fmt.Sprintf("%s %s %s", pod.InvolvedObject.Namespace, pod.InvolvedObject.Name, pod.InvolvedObject.UID), "shop a uid-a"},
+			{"the pod's annotations", fmt.Sprint(pod.Annotations),
+				"map[app:ours node:node-1 nth/event:spot-1 nth/kind:spot-interruption region:elsewhere team:a]"},
+		} {
+			if check.got != check.want {
+				t.Errorf("%s is %q, want %q", check.what, check.got, check.want)
+			}
+		}
+	})
+}
+
+func TestEveryKindOfEventHasAReasonOfItsOwn(t *testing.T) {
+	seen := map[string]event.Kind{}
+	for _, kind := range event.Kinds() {
+		play(t, bare, func(s *stage) {
+			s.opts.Condition = false
+			s.start()
+			s.tell(announced(entry("a", kind, record.Seen)))
+			s.pass(2 * time.Second)
+			events := s.cluster.written()
+			if len(events) != 1 {
+				t.Fatalf("%s: %d Events, want 1", kind, len(events))
+			}
+			if other, known := seen[events[0].Reason]; known || events[0].Reason == "" {
+				t.Errorf("%s has the reason %q, as %s", kind, events[0].Reason, other)
+			}
+			seen[events[0].Reason] = kind
+		})
+	}
+}
+
+func TestAFullNodeWritesFiftyEventsAboutPodsAndOneAboutTheOthers(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		for _, drain := range []string{"p", "q"} {
+			s.cordoned()
+			for i := range 110 {
+				s.tell(pod(record.PodEvicted, fmt.Sprintf("%s%03d", drain, i)))
+				s.tell(pod(record.PodDeleted, fmt.Sprintf("%s%03d", drain, i)))
+			}
+			s.tell(drained(110))
+		}
+		s.pass(time.Minute)
+		pods, rest := 0, []string{}
+		for _, e := range s.cluster.written() {
+			if e.InvolvedObject.Kind == "Pod" {
+				pods++
+			} else if e.Reason == "PodEviction" {
+				rest = append(rest, e.Message)
+			}
+		}
+		if pods != 100 || len(rest) != 2 {
+			t.Fatalf("%d Events about pods and %q about others, want 100 and 2", pods, rest)
+		}
+		if !strings.HasPrefix(rest[0], "and 60 more pods: shop/p050, shop/p051, ") || !strings.HasSuffix(rest[0], "shop/p109") {
+			t.Errorf("about the others: %q", rest[0])
+		}
+	})
+}
+
+func TestEventsReachTheClusterOneAfterAnother(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		s.cordoned()
+		for i := range 50 {
+			s.tell(pod(record.PodEvicted, fmt.Sprint(i)))
+		}
+		s.pass(time.Second)
+		if n := len(s.cluster.written()); n < 15 || n > 25 {
+			t.Errorf("%d Events within a second, want about 20", n)
+		}
+		s.pass(3 * time.Second)
+		if n := len(s.cluster.written()); n != 51 {
+			t.Errorf("%d Events in the end, want 51", n)
+		}
+	})
+}
+
+func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
+	held := spot(record.Incomplete)
+	held.Result = &record.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
+	for want, h := range map[string]record.Happening{
+		"CordonError: cordon after 250ms: no answer; trying again": step(record.Failed, "cordon", spot(record.Cordoning)),
+		"CordonAndDrainError: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left alone as they should be; " +
+			"2 left: shop/a, shop/b (held by PDB shop/pdb)": step(record.RanOut, "drain", held),
+		"UncordonError: uncordon after 250ms: no answer; trying again": step(record.Failed, "uncordon", spot(record.Undoing)),
+	} {
+		play(t, bare, func(s *stage) {
+			s.opts.Condition = false
+			h.Err = errors.New("no answer")
+			s.start()
+			s.tell(step(record.Begun, h.Action, h.Entry))
+			s.tell(h)
+			s.pass(time.Second)
+			s.wantLines("Node default/node-1 Warning " + want)
+		})
+	}
+}
+
+func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
+	for what, want := range map[record.What]string{
+		record.NodeCordoned: "Cordon: cordoned the node: the reason",
+		record.CordonFound:  "Cordon: the node was cordoned already by somebody else: the reason",
+		record.Begun:        "NodeLeftAlone: nothing was done to the node, as its annotation asks or it is gone: the reason",
+	} {
+		play(t, bare, func(s *stage) {
+			s.opts.Condition = false
+			s.start()
+			s.tell(step(record.Begun, "cordon", spot(record.Cordoning)))
+			s.tell(step(what, "cordon", spot(record.Cordoned)))
+			s.tell(step(record.Done, "cordon", spot(record.Cordoned)))
+			s.pass(time.Second)
+			s.wantLines("Node default/node-1 Normal " + want)
+		})
+	}
+}
+
+func TestWhatIsIgnoredIsNotTold(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.cluster.asked()
+		ignored := entry("i", event.ScheduledMaintenance, record.Seen)
+		ignored.Event.Code = "system-maintenance"
+		s.tell(announced(ignored))
+		ignored.Phase, ignored.Ending = record.Closed, record.Completed
+		s.tell(record.Happening{What: record.ClosedWith, Entry: ignored})
+		s.pass(time.Minute)
+		if events := s.lines(); len(events) != 0 {
+			t.Errorf("there are Events: %q", events)
+		}
+	})
+}
+
+func TestAnEndWithoutAnUndoingIsTold(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		e := entry("r", event.RebalanceRecommendation, record.Closed)
+		e.Ending = record.Withdrawn
+		s.tell(record.Happening{What: record.ClosedWith, Entry: e})
+		s.pass(time.Second)
+		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing is left to undo")
+	})
+}
+
+func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		look := func(what record.What, times int) {
+			for range times {
+				s.tell(record.Happening{What: what, Err: errors.New("no answer"),
+					Entry: record.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
+				s.pass(time.Second)
+			}
+		}
+		look(record.SourceLost, 20)
+		look(record.SourceBack, 1)
+		look(record.SourceLost, 29)
+		if events := s.lines(); len(events) != 0 {
+			t.Errorf("there are Events: %q", events)
+		}
+		look(record.SourceLost, 1000)
+		s.wantLines("Node default/node-1 Warning MonitorError: cannot tell about spot-interruption since 2000-01-01T00:00:31Z: " +
+			"no answer; what was last known stands")
+		look(record.SourceBack, 1)
+		look(record.SourceLost, 100)
+		if n := len(s.lines()); n != 2 {
+			t.Errorf("%d Events after two outages, want 2", n)
+		}
+	})
+}
+
+func TestARepetitionIsCountedOnTheEventThatIsThere(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		for range 4 {
+			h := step(record.Failed, "drain", spot(record.Draining))
+			h.Err = errors.New("no answer")
+			s.tell(h)
+			s.pass(time.Minute)
+		}
+		events := s.cluster.written()
+		if len(events) != 1 || events[0].Count != 4 || events[0].Type != corev1.EventTypeWarning {
+			t.Errorf("the Events are %+v, want one that counts 4", events)
+		}
+	})
+}
+
+func TestAMessageIsCutToWhatIsAllowed(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		h := announced(spot(record.Seen))
+		h.Plan = strings.Repeat("ü", 2000)
+		s.tell(h)
+		s.pass(2 * time.Second)
+		if m := s.cluster.written()[0].Message; len(m) > 1024 || len(m) < 1020 || !strings.HasSuffix(m, "ü…") {
+			t.Errorf("the message has %d bytes and ends with %q", len(m), m[len(m)-8:])
+		}
+	})
+}

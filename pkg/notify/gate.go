@@ -1,0 +1,49 @@
+package notify
+
+import (
+	"time"
+
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// decisionTime is how long after an announcement nothing is written, unless the node is cordoned before. If it is to be
+// cordoned, that begins at once; if it only is to be told, this is the delay.
+const decisionTime = time.Second
+
+// gate is closed while a cordon is under way or may be about to begin: nothing of ours goes before it, not even a
+// request that would be quick.
+type gate struct {
+	cordoning bool
+	until     time.Time
+}
+
+func (g *gate) hear(h record.Happening) {
+	switch h.What {
+	case record.Announced, record.Changed:
+		g.hold(time.Now().Add(decisionTime))
+	case record.Begun:
+		g.cordoning = h.Action == string(policy.Cordon) || h.Action == string(policy.Drain)
+	case record.CalledBack:
+		g.cordoning = false
+		g.hold(time.Now().Add(decisionTime)) // another step may follow
+	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut:
+		g.cordoning, g.until = false, time.Time{}
+	case record.Missed, record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone, record.ClosedWith,
+		record.SourceLost, record.SourceBack:
+	}
+}
+
+func (g *gate) hold(until time.Time) {
+	if until.After(g.until) {
+		g.until = until
+	}
+}
+
+// closed is how long the gate stays closed if nothing is heard; 0 if it is open.
+func (g *gate) closed(now time.Time) time.Duration {
+	if g.cordoning {
+		return idle
+	}
+	return max(g.until.Sub(now), 0)
+}

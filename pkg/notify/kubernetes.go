@@ -1,0 +1,241 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	clientrecord "k8s.io/client-go/tools/record"
+
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// The times of the Kubernetes half.
+const (
+	// settling is how long nothing is written after the start: the first look at the metadata service comes first, and a
+	// condition that an earlier run has left is in no hurry.
+	settling = 5 * time.Second
+	// requestTime is how long one request may take.
+	requestTime = 5 * time.Second
+	// pace is the pause between two Events, so that those of a full node reach etcd over seconds.
+	pace = 50 * time.Millisecond
+	// firstPause and longestPause are between attempts while the API server does not answer.
+	firstPause, longestPause = time.Second, time.Minute
+	// refusedFor is how long nothing more is tried after the API server has refused it (403).
+	refusedFor = time.Hour
+	// flushTime is how long stopping may take for what is still to be written.
+	flushTime = 2 * time.Second
+	// describeTime is how long an Event waits for the machine's description.
+	describeTime = 3 * time.Second
+)
+
+// Identity is a client and the name of the node that it belongs to.
+type Identity struct {
+	Client kubernetes.Interface
+	Node   string
+}
+
+// KubernetesOptions are what a Kubernetes is made of. All fields are needed but for those that say otherwise.
+type KubernetesOptions struct {
+	// Identity returns what to write with. Its errors are told by whoever keeps the identity.
+	Identity func(context.Context) (Identity, error)
+	// Entries returns the record.
+	Entries func() []record.Entry
+	// Rules returns the rules in effect.
+	Rules func() policy.Settings
+	// Condition and Events switch the two things on that are written.
+	Condition, Events bool
+	// Source is the component that Events name as their source.
+	Source string
+	// Describe returns annotations for Events about the Node, which tell about the machine. It may return fewer, or none,
+	// if they cannot be read in time; it may be nil.
+	Describe func(context.Context) map[string]string
+	// Annotations are added to every Event, and go before others.
+	Annotations map[string]string
+	// Trouble is told, once for each outage, what cannot be written.
+	Trouble func(error)
+}
+
+// Kubernetes is the listener that tells the cluster. Make one with NewKubernetes.
+type Kubernetes struct {
+	opts KubernetesOptions
+	// wake has an element when there is something new to look at.
+	wake chan struct{}
+
+	mu    sync.Mutex // for these, which Hear uses, too
+	gate  gate
+	told  teller
+	queue []notice
+	dirty bool      // the condition may no longer be what it should be
+	muted time.Time // until when no Events are written
+
+	// These belong to Run's goroutine.
+	correlator *clientrecord.EventCorrelator
+	sending    *correlated
+	rest       time.Time // nothing is written before
+	pause      time.Duration
+	refused    time.Time     // until when the condition is not written
+	heartbeat  time.Time     // when the condition has to be refreshed; zero if it is not True
+	named      int64         // numbers the Events, so that no two have one name
+	failing    map[area]bool // what Trouble has been told of
+}
+
+// area is one of the things that can be refused by themselves.
+type area string
+
+const (
+	conditionArea area = "the node's condition " + ConditionType
+	eventArea     area = "Events"
+	podEventArea  area = "Events about pods"
+)
+
+// NewKubernetes returns a Kubernetes that has not written anything yet.
+func NewKubernetes(opts KubernetesOptions) *Kubernetes {
+	return &Kubernetes{
+		opts: opts, wake: make(chan struct{}, 1), dirty: true,
+		correlator: newCorrelator(), failing: map[area]bool{},
+	}
+}
+
+// Hear implements agent.Listener.
+func (k *Kubernetes) Hear(h record.Happening) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.gate.hear(h)
+	if k.opts.Events && time.Now().After(k.muted) {
+		k.enqueue(k.told.tell(h, k.opts.Rules()))
+	}
+	if h.Pod == "" && h.What != record.SourceLost && h.What != record.SourceBack {
+		k.dirty = true
+	}
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes what was heard until ctx ends, and then for a moment longer, if there is anything left to write. Run it
+// once.
+func (k *Kubernetes) Run(ctx context.Context) {
+	k.mu.Lock()
+	k.gate.hold(time.Now().Add(settling))
+	k.mu.Unlock()
+	for ctx.Err() == nil {
+		wait := k.turn(ctx)
+		select {
+		case <-ctx.Done():
+		case <-k.wake:
+		case <-time.After(wait):
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+	defer cancel()
+	for last.Err() == nil && k.next(time.Now()) != nil {
+		if err := k.write(last); err != nil {
+			return
+		}
+	}
+}
+
+// idle is how long to wait when there is nothing to wait for.
+const idle = time.Hour
+
+// turn writes one thing, if it is time, and returns how long to wait until the next turn, unless something is heard
+// before.
+func (k *Kubernetes) turn(ctx context.Context) time.Duration {
+	now := time.Now()
+	if wait := k.closed(now); wait > 0 {
+		return wait
+	}
+	if wait := k.rest.Sub(now); wait > 0 {
+		return wait
+	}
+	if k.next(now) == nil {
+		return k.quiet(now)
+	}
+	if err := k.write(ctx); err != nil {
+		k.pause = min(max(2*k.pause, firstPause), longestPause)
+		k.rest = time.Now().Add(k.pause)
+		return k.pause
+	}
+	k.pause = 0
+	k.rest = time.Now().Add(pace)
+	return pace
+}
+
+func (k *Kubernetes) closed(now time.Time) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.gate.closed(now)
+}
+
+// quiet is how long there will be nothing to write if nothing is heard.
+func (k *Kubernetes) quiet(now time.Time) time.Duration {
+	next := now.Add(idle)
+	for _, t := range []time.Time{k.heartbeat, k.refused} {
+		if t.After(now) && t.Before(next) {
+			next = t
+		}
+	}
+	return next.Sub(now)
+}
+
+// job writes one thing.
+type job func(context.Context, Identity) error
+
+// next returns what is to be written next, or nil.
+func (k *Kubernetes) next(now time.Time) job {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	beat := !k.heartbeat.IsZero() && !now.Before(k.heartbeat)
+	switch {
+	case k.opts.Condition && (k.dirty || beat) && !now.Before(k.refused):
+		return k.keepCondition
+	case k.sending != nil || len(k.queue) > 0:
+		return k.sendEvent
+	}
+	return nil
+}
+
+// write does the next job. Its error means that the API server could not be asked, and that the job is still to be
+// done.
+func (k *Kubernetes) write(ctx context.Context) error {
+	do := k.next(time.Now())
+	if do == nil {
+		return nil
+	}
+	id, err := k.opts.Identity(ctx)
+	if err != nil {
+		return fmt.Errorf("writing to the node: %w", err)
+	}
+	return do(ctx, id)
+}
+
+// settle takes in how a request ended. It returns the error if the request should be made again later, and tells of the
+// first of a row.
+func (k *Kubernetes) settle(ctx context.Context, a area, err error) (verdict, error) {
+	v := judge(err)
+	if v == accepted {
+		delete(k.failing, a)
+		return v, nil
+	}
+	if !k.failing[a] && v != lost && ctx.Err() == nil {
+		k.failing[a] = true
+		k.opts.Trouble(fmt.Errorf("writing %s: %w; %s", a, err, v))
+	}
+	if v == unanswered {
+		return v, fmt.Errorf("writing %s: %w", a, err)
+	}
+	return v, nil
+}
+
+// reference names the Node in an Event about it. As the kubelet does, it takes the name for the UID: that is what
+// "kubectl describe node" looks for, and a node that registers again keeps its history.
+func reference(node string) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
+}

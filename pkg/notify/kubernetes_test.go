@@ -1,0 +1,189 @@
+package notify_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// outages are ways in which the API server does not answer.
+var outages = map[string]int{"hanging": -1, "500": 500, "503": 503, "429": 429, "401": 401}
+
+func TestWhatCannotBeWrittenIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
+	for name, status := range outages {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.start()
+				s.cluster.asked()
+				s.cluster.answers("", status)
+				s.tell(announced(spot(record.Seen)))
+				s.cordoned()
+				s.tell(drained(0))
+				s.pass(10 * time.Minute)
+				if n := len(s.cluster.asked()); n < 8 || n > 25 {
+					t.Errorf("%d requests in ten minutes of outage, want about one a minute", n)
+				}
+				if len(s.trouble) != 1 || !strings.Contains(s.trouble[0], "trying again") {
+					t.Errorf("said %q, want one sentence", s.trouble)
+				}
+				s.cluster.answers("", 0)
+				s.pass(2 * time.Minute)
+				s.want(corev1.ConditionTrue, "SpotInterruption")
+				if lines := s.lines(); len(lines) != 3 {
+					t.Errorf("the Events are %q, want 3", lines)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsRefusedIsSaidOnceAndNotTriedForAnHour(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.cluster.answers("", http.StatusForbidden)
+		s.start()
+		for range 5 {
+			s.tell(announced(spot(record.Seen)))
+			s.cordoned()
+			s.tell(drained(0))
+			s.pass(time.Minute)
+		}
+		s.cluster.wantAsked("get node", "create event SpotInterruption")
+		if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "condition InterruptionPending") || !strings.Contains(s.trouble[1], "Events") {
+			t.Errorf("said %q, want a sentence about the condition and one about Events", s.trouble)
+		}
+		s.cluster.answers("", 0)
+		s.pass(time.Hour)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		s.tell(drained(0))
+		s.pass(time.Minute)
+		if len(s.lines()) == 0 {
+			t.Errorf("there are no Events an hour later")
+		}
+	})
+}
+
+func TestOnePodsEventThatIsRefusedLeavesTheOthers(t *testing.T) {
+	for name, status := range map[string]int{"by a quota": 403, "for its namespace is gone": 404, "as no good": 422} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.opts.Condition = false
+				s.start()
+				s.cluster.answers("create event PodEviction", status)
+				s.cordoned()
+				s.tell(pod(record.PodEvicted, "a"))
+				s.tell(pod(record.PodEvicted, "b"))
+				s.tell(drained(2))
+				s.pass(time.Minute)
+				if n := len(s.lines()); n != 2 {
+					t.Errorf("the Events are %q, want the two about the node", s.lines())
+				}
+				if want := min(status-404, 1); len(s.trouble) != want*want {
+					t.Errorf("said %q, want %d", s.trouble, want*want)
+				}
+			})
+		})
+	}
+}
+
+// An answer that was lost on its way leaves an Event that is there when it is created again.
+func TestAnEventThatIsThereAlreadyIsWritten(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		s.cluster.asked()
+		s.cluster.answers("create", http.StatusConflict)
+		s.tell(announced(spot(record.Seen)))
+		s.pass(time.Minute)
+		s.cluster.wantAsked("create event SpotInterruption")
+		if len(s.trouble) != 0 {
+			t.Errorf("said %q, want nothing", s.trouble)
+		}
+	})
+}
+
+func TestWithoutAnIdentityEverythingWaits(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.away.Store(true)
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.pass(time.Hour)
+		s.cluster.wantAsked()
+		s.away.Store(false)
+		s.pass(2 * time.Minute)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		if len(s.lines()) != 1 || len(s.trouble) != 0 {
+			t.Errorf("the Events are %q, and said was %q", s.lines(), s.trouble)
+		}
+	})
+}
+
+func TestAnOutageOfDaysKeepsTheNewestEvents(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.away.Store(true)
+		s.start()
+		for i := range 1000 {
+			s.tell(announced(entry(fmt.Sprint(i), event.RebalanceRecommendation, record.Seen)))
+		}
+		s.tell(announced(spot(record.Seen)))
+		s.away.Store(false)
+		s.pass(time.Hour)
+		lines := s.lines()
+		if len(lines) > 256 || !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, "SpotInterruption") }) {
+			t.Errorf("%d Events, want at most 256 with the last one among them", len(lines))
+		}
+	})
+}
+
+func TestStoppingWritesWhatIsLeft(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.cordoned()
+		for i := range 20 {
+			s.tell(pod(record.PodEvicted, fmt.Sprint(i)))
+		}
+		began := time.Now()
+		s.end()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("stopping took %s with an API server that answers at once", took)
+		}
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		if n := len(s.lines()); n != 22 {
+			t.Errorf("%d Events, want 22", n)
+		}
+	})
+}
+
+func TestStoppingDoesNotWaitForAnAPIServerThatHangs(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.cluster.answers("", -1)
+		s.tell(announced(spot(record.Seen)))
+		s.pass(2 * time.Second)
+		began := time.Now()
+		s.end()
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("stopping took %s", took)
+		}
+	})
+}
+
+func TestNeitherIsWrittenWhenItIsSwitchedOff(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition, s.opts.Events = false, false
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.cordoned()
+		s.pass(time.Hour)
+		s.cluster.wantAsked()
+	})
+}

@@ -1,0 +1,192 @@
+package notify_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/notify"
+)
+
+const jsonType = "application/json; charset=utf-8"
+
+func compile(t *testing.T, text string) *notify.Template {
+	t.Helper()
+	template, err := notify.CompileTemplate("test", text, "text/plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return template
+}
+
+// sampleOf is the fullest sample of an outcome.
+func sampleOf(t *testing.T, kind event.Kind, outcome string) notify.Fields {
+	t.Helper()
+	i := slices.IndexFunc(notify.Samples(), func(f notify.Fields) bool { return f.EventKind == kind && f.Outcome == outcome })
+	if i < 0 {
+		t.Fatalf("there is no sample of %s, %s", kind, outcome)
+	}
+	return notify.Samples()[i]
+}
+
+func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
+	for name, test := range map[string]struct{ text, kind, want string }{
+		"no such field":                    {"{\n\n\"a\": \"{{ .Nope }}\"}", jsonType, "test:3:9: "},
+		"no such function":                 {"\n{{ nope }}", jsonType, "test:2: function \"nope\" not defined"},
+		"not closed":                       {"\n\n{{ if .Test }}", jsonType, "test:3: unexpected EOF"},
+		"reads environment":                {"{{ env \"HOME\" }}", jsonType, "function \"env\" not defined"},
+		"reads environment, the other way": {"{{ expandenv \"$HOME\" }}", jsonType, "function \"expandenv\" not defined"},
+		"asks DNS":                         {"{{ getHostByName \"a\" }}", jsonType, "function \"getHostByName\" not defined"},
+		"no JSON":                          {"hello {{ .Text }}", jsonType, `test: it gives no JSON, which is what the Content-Type says that it is, for a notice that is "announced": line 1`},
+		"no JSON, sometimes":               {"{\n{{ if eq .Outcome \"incomplete\" }}oops{{ end }}}", "application/cloudevents+json", `for a notice that is "incomplete": line 2`},
+		"nothing":                          {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: it gives nothing, for no notice"},
+		"no such method":                   {"{{ .StartTime.Nope }}", "text/plain", "test:1:13: "},
+		"a method of a text":               {"{{ .Kind.Format \"a\" }}", "text/plain", "string has no Format"},
+		"without end":                      {"{{ range until 1000000 }}{{ $.Text }}{{ end }}", "text/plain", "it gives more than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := notify.CompileTemplate("test", test.text, test.kind)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestNthsOwnTemplateIsOneSentence(t *testing.T) {
+	template, err := notify.CompileTemplate("", "", jsonType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := template.Render(sampleOf(t, event.SpotInterruption, "incomplete"))
+	want := `{"text": "nth: node ip-10-0-0-1.ec2.internal: spot-interruption: the drain ran out of time: 12 pods evicted, ` +
+		`1 deleted, left: default/web-1, default/web-2"}`
+	if err != nil || got != want {
+		t.Errorf("got\n%s (%v), want\n%s", got, err, want)
+	}
+}
+
+// What people have written for aws-node-termination-handler: the fields of its manual, sprig's functions, and methods of
+// times.
+func TestTemplatesOfTheContainerBasedHandlerWorkUnchanged(t *testing.T) {
+	f := sampleOf(t, event.ScheduledMaintenance, "drained")
+	for text, want := range map[string]string{
+		`{"text":":rotating_light: {{ .Kind }} {{ .InstanceID }} {{ .NodeName }} {{ .Description }} {{ .StartTime }}"}`: `{"text":":rotating_light: SCHEDULED_EVENT i-1234567890abcdef0 ip-10-0-0-1.ec2.internal ` +
+			`it is 'planned'; see C:/notes 2026-03-01 12:02:00 +0000 UTC"}`,
+		`{{ .EventID }} {{ .Monitor }} {{ .State }} [{{ .AutoScalingGroupName }}] {{ .IsManaged }}`:                                                `scheduled-maintenance-1 SCHEDULED_EVENT_MONITOR active [] false`,
+		`{{ .ProviderID }} {{ .InstanceType }} {{ .InstanceLifeCycle }} {{ .AccountId }} {{ .Region }} {{ .AvailabilityZone }}`:                    `aws:///us-east-1a/i-1234567890abcdef0 m5.large spot 123456789012 us-east-1 us-east-1a`,
+		`{{ .LocalIP }} {{ .LocalHostname }} {{ .PublicIP }} {{ .PublicHostname }}`:                                                                `10.0.0.1 ip-10-0-0-1.ec2.internal 203.0.113.7 ec2-203-0-113-7.compute-1.amazonaws.com`,
+		`{{ range .Pods }}{{ . }},{{ end }} {{ index .NodeLabels "team" }} {{ .NodeLabels.team }}`:                                                 `web-1,web-2, web web`,
+		`{{ .NodeProcessed }} {{ .InProgress }} {{ .TimeUntilEvent }} {{ .TimeUntilEvent.Minutes }}`:                                               `true false 1m59s 1.9833333333333334`,
+		`{{ .StartTime.Format "15:04" }} {{ .EndTime.UTC.Format "15:04" }} {{ date "2006" .StartTime }}`:                                           `12:02 13:00 2026`,
+		`{{ with .StartTime }}{{ .Format "15:04" | printf "at %s" }}{{ end }} {{ $t := .EndTime }}{{ $t.Unix }} {{ ($t.Sub .StartTime).Minutes }}`: `at 12:02 1772370000 58`,
+		`{{ if .StartTime.IsZero }}never{{ else if eq .StartTime.Year 2026 }}{{ printf "%d" .StartTime.Unix }}{{ end }}`:                           `1772366520`,
+		`{{ .Kind | lower | replace "_" "-" }} {{ .PublicIP | default "none" | quote }} {{ toJson .Pods }}`:                                        `scheduled-event "203.0.113.7" ["web-1","web-2"]`,
+	} {
+		got, err := compile(t, text).Render(f)
+		if err != nil || got != want {
+			t.Errorf("%s\ngives %s (%v)\nwant  %s", text, got, err, want)
+		}
+	}
+}
+
+func TestKindsHaveTheWordsOfTheContainerBasedHandler(t *testing.T) {
+	for kind, want := range map[event.Kind]string{
+		event.SpotInterruption: "SPOT_ITN", event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
+		event.ScheduledMaintenance: "SCHEDULED_EVENT", event.ASGTermination: "ASG_LIFECYCLE", event.Shutdown: "STATE_CHANGE",
+	} {
+		if f := sampleOf(t, kind, "announced"); f.Kind != want || f.Monitor != want+"_MONITOR" {
+			t.Errorf("%s is %q of %q, want %q", kind, f.Kind, f.Monitor, want)
+		}
+	}
+	for _, f := range notify.Samples() {
+		if f.Kind == "" || f.Description == "" || f.Text == "" || f.StartTime.IsZero() {
+			t.Errorf("a sample of %s, %s lacks something: %+v", f.EventKind, f.Outcome, f)
+		}
+	}
+}
+
+func TestTextsOfFieldsDoNotEndAStringOfJSON(t *testing.T) {
+	template := compile(t, `{"a": "{{ .Description }}", "b": "{{ .Error }}", "c": "{{ .Text }}"}`)
+	for _, f := range notify.Samples() {
+		got, err := template.Render(f)
+		if err != nil || !json.Valid([]byte(got)) {
+			t.Errorf("%s, %s gives no JSON (%v): %s", f.EventKind, f.Outcome, err, got)
+		}
+	}
+}
+
+// shipped are the templates that the packages bring.
+func shipped(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../packaging/webhook/*.tmpl")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("found %q (%v)", files, err)
+	}
+	return files
+}
+
+func TestShippedTemplatesGiveJSONForEveryNotice(t *testing.T) {
+	for _, file := range shipped(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template, err := notify.CompileTemplate(file, string(text), jsonType)
+		if err != nil {
+			t.Errorf("%v", err)
+			continue
+		}
+		for _, f := range notify.Samples() {
+			rendered, err := template.Render(f)
+			var whole map[string]any
+			if err == nil {
+				err = json.Unmarshal([]byte(rendered), &whole)
+			}
+			if err != nil || len(whole) == 0 {
+				t.Errorf("%s for %s, %s: %v\n%s", file, f.EventKind, f.Outcome, err, rendered)
+			}
+		}
+	}
+}
+
+func TestPagerDutyIncidentsAreOpenedAndResolvedUnderOneKey(t *testing.T) {
+	text, err := os.ReadFile("../../packaging/webhook/pagerduty.tmpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := compile(t, string(text))
+	keys := map[string]bool{}
+	for _, outcome := range notify.Outcomes() {
+		rendered, err := template.Render(sampleOf(t, event.SpotInterruption, outcome))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var event struct {
+			RoutingKey  string `json:"routing_key"`
+			EventAction string `json:"event_action"`
+			DedupKey    string `json:"dedup_key"`
+			Payload     struct{ Summary, Source, Severity string }
+		}
+		if err := json.Unmarshal([]byte(rendered), &event); err != nil {
+			t.Fatal(err)
+		}
+		want := "trigger"
+		if f := sampleOf(t, "spot-interruption", outcome); f.Phase == notify.Over {
+			want = "resolve"
+		}
+		severities := []string{"critical", "error", "warning", "info"}
+		if event.EventAction != want || event.RoutingKey == "" || event.Payload.Summary == "" || event.Payload.Source == "" ||
+			!slices.Contains(severities, event.Payload.Severity) {
+			t.Errorf("%s gives %s", outcome, rendered)
+		}
+		keys[event.DedupKey] = true
+	}
+	if len(keys) != 1 || keys[""] {
+		t.Errorf("the keys are %v, want one", keys)
+	}
+}

@@ -1,0 +1,266 @@
+package notify_test
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/notify"
+)
+
+// endpoint is a server that keeps what it is sent.
+type endpoint struct {
+	*httptest.Server
+	requests chan *http.Request
+	bodies   chan string
+}
+
+func serve(t *testing.T, start func(http.Handler) *httptest.Server, answer http.HandlerFunc) *endpoint {
+	t.Helper()
+	e := &endpoint{requests: make(chan *http.Request, 10), bodies: make(chan string, 10)}
+	e.Server = start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		e.requests <- r
+		e.bodies <- string(body)
+		answer(w, r)
+	}))
+	e.Config.ErrorLog = nil
+	t.Cleanup(e.Close)
+	return e
+}
+
+func fine(http.ResponseWriter, *http.Request) {}
+
+func to(url string) notify.Destination {
+	return notify.Destination{URL: url, Timeout: 10 * time.Second, UserAgent: "nth/test"}
+}
+
+func file(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestAPostIsTheTextWithItsHeaders(t *testing.T) {
+	t.Parallel()
+	e := serve(t, httptest.NewServer, fine)
+	d := to(e.URL + "/services/T0/B0?a=b")
+	d.HeadersFile = file(t, "# ours\nAuthorization: Bearer one: two\n\nX-Team: web\n")
+	d.Headers = map[string]string{"X-Team": "ops"}
+	if err := d.Post(t.Context(), "id-1", `{"a":1}`); err != nil {
+		t.Fatal(err)
+	}
+	r := <-e.requests
+	if r.Method != http.MethodPost || r.URL.String() != "/services/T0/B0?a=b" || <-e.bodies != `{"a":1}` {
+		t.Errorf("sent was %s %s", r.Method, r.URL)
+	}
+	for name, want := range map[string]string{
+		"Content-Type": "application/json", "User-Agent": "nth/test", "X-Nth-Notice": "id-1",
+		"Authorization": "Bearer one: two", "X-Team": "ops",
+	} {
+		if got := r.Header.Get(name); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// WEBHOOK_HEADERS of aws-node-termination-handler is an object in JSON.
+func TestHeadersMayBeAnObjectInJSON(t *testing.T) {
+	t.Parallel()
+	d := to("http://endpoint.invalid")
+	d.HeadersFile = file(t, `{"Content-type":"text/plain", "X-Team": "web"}`)
+	if got := d.ContentType(); got != "text/plain" {
+		t.Errorf("the Content-Type is %q", got)
+	}
+}
+
+func TestTheURLsFileIsReadForEachPost(t *testing.T) {
+	t.Parallel()
+	first, second := serve(t, httptest.NewServer, fine), serve(t, httptest.NewServer, fine)
+	d := to("")
+	d.URLFile = file(t, first.URL+"\n")
+	if err := d.Post(t.Context(), "1", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.URLFile, []byte(second.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Post(t.Context(), "2", "b"); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := <-first.bodies, <-second.bodies; a != "a" || b != "b" {
+		t.Errorf("the first got %q, the second %q", a, b)
+	}
+}
+
+func TestAnswersSayWhatBecameOfAPost(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{
+		200: "", 202: "", 204: "",
+		301: "it answers 301 Moved Permanently: redirects are not followed",
+		307: "it answers 307 Temporary Redirect: redirects are not followed",
+		400: "it answers 400 Bad Request: it does not take this message",
+		404: "it answers 404 Not Found",
+		500: "it answers 500 Internal Server Error",
+		599: "it answers 599",
+	} {
+		elsewhere := serve(t, httptest.NewServer, fine)
+		e := serve(t, httptest.NewServer, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", elsewhere.URL)
+			w.WriteHeader(status)
+		})
+		got := ""
+		if err := to(e.URL).Post(t.Context(), "1", "a"); err != nil {
+			got = err.Error()
+		}
+		if got != want || len(elsewhere.requests) > 0 {
+			t.Errorf("%d gives %q, want %q; %d requests elsewhere", status, got, want, len(elsewhere.requests))
+		}
+	}
+}
+
+func TestAPostHasItsTimeout(t *testing.T) {
+	t.Parallel()
+	released := make(chan struct{})
+	e := serve(t, httptest.NewServer, func(http.ResponseWriter, *http.Request) { <-released })
+	defer close(released)
+	d := to(e.URL + "/secret-path")
+	d.Timeout = 50 * time.Millisecond
+	err := d.Post(t.Context(), "1", "a")
+	if err == nil || err.Error() != "there is no answer in time" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCertificatesAreTrustedThatTheSettingsName(t *testing.T) {
+	t.Parallel()
+	e := serve(t, httptest.NewTLSServer, fine)
+	if err := to(e.URL).Post(t.Context(), "1", "a"); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an endpoint that nobody vouches for: %v", err)
+	}
+	d := to(e.URL)
+	d.CAFile = file(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})))
+	if err := d.Post(t.Context(), "1", "a"); err != nil {
+		t.Errorf("with its certificate: %v", err)
+	}
+	d.CAFile = file(t, "nothing")
+	if err := d.Post(t.Context(), "1", "a"); err == nil || err.Error() != "reading the certificates to trust: there is none in "+d.CAFile {
+		t.Errorf("with a file that has none: %v", err)
+	}
+}
+
+func TestProxiesAreThoseOfTheSettingsAlone(t *testing.T) {
+	proxy := serve(t, httptest.NewServer, fine)
+	direct := serve(t, httptest.NewServer, fine)
+	at, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, variable := range []string{"http_proxy", "HTTP_PROXY", "all_proxy"} {
+		t.Setenv(variable, proxy.URL)
+	}
+	if err := to(direct.URL).Post(t.Context(), "1", "direct"); err != nil || <-direct.bodies != "direct" {
+		t.Errorf("without a proxy in the settings: %v", err)
+	}
+	for _, scheme := range []string{"tcp", "http"} {
+		d := to("http://endpoint.invalid/path")
+		d.Proxy = scheme + "://me:hunter2@" + at.Host
+		if err := d.Post(t.Context(), "1", "proxied"); err != nil {
+			t.Errorf("through %s://: %v", scheme, err)
+			continue
+		}
+		r := <-proxy.requests
+		if body := <-proxy.bodies; body != "proxied" || r.RequestURI != "http://endpoint.invalid/path" || r.Header.Get("Proxy-Authorization") == "" {
+			t.Errorf("through %s://: the proxy got %s %q", scheme, r.RequestURI, body)
+		}
+	}
+}
+
+// Whatever goes wrong, neither the address nor what is in the headers is told.
+func TestErrorsDoNotTellSecrets(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := listener.Addr().String()
+	_ = listener.Close()
+	reset := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_ = connection.Close()
+		}
+	})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		ctx    context.Context
+		change func(*notify.Destination)
+	}{
+		"refused":          {t.Context(), func(d *notify.Destination) { d.URL = "http://" + closed + "/hunter2" }},
+		"reset":            {t.Context(), func(d *notify.Destination) { d.URL = reset.URL + "/hunter2?key=hunter2" }},
+		"ended":            {ended, func(d *notify.Destination) { d.URL = reset.URL + "/hunter2" }},
+		"unknown host":     {t.Context(), func(d *notify.Destination) { d.URL = "https://me:hunter2@nobody.invalid/hunter2" }},
+		"no URL":           {t.Context(), func(d *notify.Destination) { d.URL = "hunter2" }},
+		"not parsed":       {t.Context(), func(d *notify.Destination) { d.URL = "http://hunter2\x7f" }},
+		"another scheme":   {t.Context(), func(d *notify.Destination) { d.URL = "ftp://host/hunter2" }},
+		"no proxy":         {t.Context(), func(d *notify.Destination) { d.Proxy = "http://me:hunter2@" + closed }},
+		"wrong proxy":      {t.Context(), func(d *notify.Destination) { d.Proxy = "ftp://hunter2" }},
+		"header's value":   {t.Context(), func(d *notify.Destination) { d.Headers = map[string]string{"Authorization": "hunter2\n"} }},
+		"header's name":    {t.Context(), func(d *notify.Destination) { d.Headers = map[string]string{"Not a name": "hunter2"} }},
+		"headers' file":    {t.Context(), func(d *notify.Destination) { d.HeadersFile = file(t, "Authorization hunter2") }},
+		"headers' JSON":    {t.Context(), func(d *notify.Destination) { d.HeadersFile = file(t, `{"Authorization": hunter2}`) }},
+		"URL's file":       {t.Context(), func(d *notify.Destination) { d.URL, d.URLFile = "", file(t, "hunter2") }},
+		"no URL's file":    {t.Context(), func(d *notify.Destination) { d.URL, d.URLFile = "", "/nowhere/url" }},
+		"long URL's file":  {t.Context(), func(d *notify.Destination) { d.URL, d.URLFile = "", file(t, strings.Repeat("hunter2", 1<<16)) }},
+		"no CA's file":     {t.Context(), func(d *notify.Destination) { d.CAFile = "/nowhere/ca" }},
+		"proxy's no proxy": {t.Context(), func(d *notify.Destination) { d.URL, d.Proxy = "https://host/hunter2", reset.URL }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := to("http://" + closed + "/hunter2")
+			d.Headers = map[string]string{"Authorization": "Bearer hunter2"}
+			test.change(&d)
+			err := d.Post(test.ctx, "1", "a")
+			if err == nil {
+				t.Fatal("it was posted")
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("told is %q", err)
+			}
+			if outer, ok := errors.AsType[*url.Error](err); ok {
+				t.Errorf("the URL can be unwrapped: %v", outer)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func TestADestinationIsJudgedWithoutAPost(t *testing.T) {
+	t.Parallel()
+	e := serve(t, httptest.NewServer, fine)
+	d := to(e.URL)
+	if err := d.Judge(); err != nil {
+		t.Errorf("judged as %v", err)
+	}
+	d.URL, d.URLFile, d.CAFile = "", "/nowhere/url", "/nowhere/ca"
+	err := d.Judge()
+	if err == nil || !strings.Contains(err.Error(), "/nowhere/url") || !strings.Contains(err.Error(), "/nowhere/ca") {
+		t.Errorf("judged as %v", err)
+	}
+	if len(e.requests) > 0 {
+		t.Error("something was posted")
+	}
+}

@@ -1,0 +1,226 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func TestAWebhookTellsOfADrainFromItsNoticeToItsEnd(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.hear(record.Announced, "a")
+		r.hear(record.Begun, "a", drain(record.Draining))
+		r.pass(300 * time.Millisecond)
+		r.want() // not before the cordon
+		r.hear(record.NodeCordoned, "a", drain(record.Draining))
+		r.want("a announced @300ms")
+		r.pass(time.Second)
+		r.hear(record.Done, "a", drain(record.Drained))
+		r.want("a drained @1.3s")
+		r.hear(record.Missed, "a", drain(record.Drained))
+		r.hear(record.Begun, "a", func(h *record.Happening) { h.Action = "uncordon" })
+		r.hear(record.Done, "a", endsAs(record.Withdrawn))
+		r.want("a withdrawn @1.3s")
+	})
+}
+
+func TestANoticeWaitsForACordonOnlySoLong(t *testing.T) {
+	t.Run("none is begun", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.hear(record.Announced, "a")
+			r.pass(time.Minute)
+			r.want("a announced @1s")
+		})
+	})
+	t.Run("it does not come about", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.hear(record.Announced, "a")
+			r.hear(record.Begun, "a", drain(record.Draining))
+			r.pass(time.Minute)
+			r.want("a announced @5s")
+		})
+	})
+	t.Run("another event comes while notices wait to be tried again", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.down()
+			r.hear(record.Announced, "a")
+			r.pass(1100 * time.Millisecond)
+			r.want("a announced @1s")
+			r.hear(record.Announced, "b")
+			r.hear(record.Begun, "b", drain(record.Draining))
+			r.pass(4 * time.Second)
+			r.want()
+			r.hear(record.CordonFound, "b", drain(record.Draining))
+			r.want("a announced @5.1s", "b announced @5.1s")
+		})
+	})
+}
+
+func TestOutcomesAreToldOnceEach(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.hear(record.Announced, "a")
+		r.pass(time.Second)
+		for range 3 { // It is tried again and again.
+			r.hear(record.Begun, "a", drain(record.Draining))
+			r.hear(record.Failed, "a", drain(record.Draining))
+		}
+		r.hear(record.CalledBack, "a", drain(record.Draining))
+		r.hear(record.RanOut, "a", drain(record.Incomplete))
+		r.hear(record.RanOut, "a", drain(record.Incomplete))
+		r.pass(time.Minute)
+		r.want("a announced", "a failed", "a incomplete")
+	})
+}
+
+func TestPhasesCanBeSwitchedOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		off  func(*notify.WebhookSettings)
+		want []string
+	}{
+		"detection": {func(s *notify.WebhookSettings) { s.AtDetection = false }, []string{"a drained", "a canceled"}},
+		"end":       {func(s *notify.WebhookSettings) { s.AtEnd = false }, []string{"a announced", "a canceled"}},
+		"close":     {func(s *notify.WebhookSettings) { s.AtClose = false }, []string{"a announced", "a drained"}},
+		"all":       {func(s *notify.WebhookSettings) { s.AtDetection, s.AtEnd, s.AtClose = false, false, false }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hooked(t, func(r *hookRig) {
+				r.use(test.off)
+				r.hear(record.Announced, "a")
+				r.hear(record.Done, "a", drain(record.Drained))
+				r.hear(record.ClosedWith, "a", endsAs(record.Canceled))
+				r.pass(time.Minute)
+				r.want(test.want...)
+			})
+		})
+	}
+}
+
+func TestATemplateDecidesWhatIsWorthAPost(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.useTemplate(`{{ if eq .Phase "ended" }}{{ .Outcome }}{{ end }}`)
+		r.hear(record.Announced, "a")
+		r.hear(record.Done, "a", drain(record.Drained))
+		r.pass(time.Minute)
+		r.want("drained")
+	})
+}
+
+func TestANoticeTellsWhatTheDrainDid(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.useTemplate(`{{ .Node }} {{ .InstanceID }} {{ .NodeLabels.team }} {{ .Pods }} {{ .Evicted }} {{ .Deleted }} {{ .Left }} {{ .HeldBy }} {{ .SecondsLeft }}`)
+		for _, pod := range []string{"default/web-1", "default/web-2", "default/web-1"} {
+			r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Happening) { h.Pod = pod })
+		}
+		r.hear(record.RanOut, "a", drain(record.Incomplete), func(h *record.Happening) {
+			h.Entry.Result = &record.Result{
+				Evicted: 2, Deleted: 1, Left: []string{"default/web-1"}, HeldBy: map[string]string{"default/web-1": "default/pdb"},
+			}
+		})
+		r.want("ip-10-0-0-1 i-1 web [web-1 web-2] 2 1 [default/web-1] map[default/web-1:default/pdb] 120")
+	})
+}
+
+func TestANoticeIsTriedAgainUntilTheEndpointIsBack(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.down()
+		r.hear(record.Announced, "a")
+		r.hear(record.Done, "a", drain(record.Drained))
+		r.hear(record.Announced, "b")
+		r.hear(record.NodeCordoned, "b", drain(record.Draining))
+		r.pass(10 * time.Minute)
+		posts := r.posted()
+		if n := len(posts); n < 80 || n > 240 { // every 7.5 to 15 s, for each event
+			t.Errorf("%d attempts in ten minutes", n)
+		}
+		for _, p := range posts {
+			if p.text == "a drained" {
+				t.Fatal("the end of an event is posted before its beginning")
+			}
+		}
+		r.up()
+		r.pass(15 * time.Second)
+		r.want("a announced", "a drained", "b announced")
+	})
+}
+
+func TestAnOutageIsToldOnceForEachNoticeAndItsEnd(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.down()
+		r.hear(record.Announced, "a")
+		r.pass(time.Minute)
+		r.up()
+		r.pass(time.Minute)
+		fresh := slices.DeleteFunc(r.told(), func(t notify.Telling) bool { return t.Err != nil && t.Again })
+		if len(fresh) != 2 || fresh[0].Err == nil || fresh[0].GivenUp || fresh[1].Err != nil || len(r.told()) < 4 {
+			t.Errorf("told were %+v", r.told())
+		}
+	})
+}
+
+func TestANoticeThatNobodyTakesIsGivenUpAfterADay(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.down()
+		r.hear(record.Announced, "a")
+		r.pass(25 * time.Hour)
+		last := r.told()[len(r.told())-1]
+		if !last.GivenUp || !strings.Contains(last.Err.Error(), "older than a day") {
+			t.Errorf("told was last %+v", last)
+		}
+		if n := len(r.posted()); n > 1000 {
+			t.Errorf("%d attempts in a day", n)
+		}
+		r.up()
+		r.pass(time.Hour)
+		r.want()
+	})
+}
+
+func TestAnEndpointThatHangsHoldsNobodyUp(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.answers(func(ctx context.Context, _ string) error {
+			time.Sleep(time.Hour) // deaf to ctx, too
+			return errors.New("no answer")
+		})
+		r.hear(record.Announced, "a")
+		r.pass(2 * time.Second)
+		heard := time.Now()
+		for range 10_000 {
+			r.hook.Hear(record.Happening{What: record.PodEvicted, At: time.Now(), Pod: "default/web"})
+			r.hook.Hear(record.Happening{What: record.Announced, At: time.Now(), Entry: r.entry("b", record.Seen)})
+		}
+		if took := time.Since(heard); took != 0 {
+			t.Errorf("it took %s to be heard", took)
+		}
+		r.pass(time.Hour)
+	})
+}
+
+func TestStoppingTriesOnceMoreAndNotForLong(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.hear(record.Announced, "a")
+		r.stop() // within the second in which a cordon might have begun
+		r.want("a announced @0s")
+		r.start()
+		r.answers(func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		r.hear(record.Announced, "b")
+		asked := time.Now()
+		r.stop()
+		if took := time.Since(asked); took > 2*time.Second {
+			t.Errorf("stopping took %s", took)
+		}
+		r.posted()
+		r.up()
+		r.start()
+		r.pass(time.Second)
+		r.want("b announced")
+	})
+}

@@ -1,0 +1,143 @@
+package systemd_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// hanging returns a logger for a journal that takes nothing before it is let go, and what it has taken.
+func hanging() (logger *logrus.Logger, letGo func(), taken func() []entry) {
+	var sent []entry
+	gate := make(chan struct{})
+	logger = logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.AddHook(&systemd.JournalHook{Send: func(message string, priority int, fields map[string]string) error {
+		<-gate
+		sent = append(sent, entry{message, priority, fields})
+		return nil
+	}})
+	letGo = func() { close(gate); synctest.Wait() }
+	return logger, letGo, func() []entry { return sent }
+}
+
+func TestAJournalThatHangsHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger, letGo, taken := hanging()
+		began := time.Now()
+		for i := range 500 {
+			logger.Info(i)
+		}
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("500 messages have taken %s", waited)
+		}
+		letGo()
+		for i, e := range taken() {
+			if e.message != fmt.Sprint(i) {
+				t.Fatalf("message %d is %q", i, e.message)
+			}
+		}
+		if got := len(taken()); got != 500 {
+			t.Errorf("%d messages have arrived, want 500", got)
+		}
+
+		// All is well again: what is written has arrived when the next thing is done.
+		logger.Info("again")
+		if last := taken()[len(taken())-1]; last.message != "again" {
+			t.Errorf("the last message is %q", last.message)
+		}
+	})
+}
+
+func TestMessagesThatAreLostAreCountedAtTheirPlace(t *testing.T) {
+	for name, after := range map[string]bool{"and others follow": true, "and they were the last": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				logger, letGo, taken := hanging()
+				const many = 2000
+				for i := range many {
+					logger.Info(i)
+				}
+				letGo()
+				if after {
+					logger.Info("after")
+				}
+				kept, lost := 0, 0
+				for _, e := range taken() {
+					switch {
+					case e.fields[systemd.FieldMessageID] == systemd.MessagesLost:
+						if _, err := fmt.Sscanf(e.message, "here %d messages are missing: the journal took none", &lost); err != nil || e.priority != 4 {
+							t.Errorf("it is said that %q, with priority %d", e.message, e.priority)
+						}
+					case lost == 0:
+						kept++
+					case e.message != "after":
+						t.Errorf("after the gap there is %q", e.message)
+					}
+				}
+				if kept < 1000 || kept+lost != many {
+					t.Errorf("%d messages were kept and %d counted as lost, want %d in all", kept, lost, many)
+				}
+			})
+		})
+	}
+}
+
+// The socket is a real one that nobody reads from, as that of a journal which is stopped.
+func TestASocketThatNobodyReadsHoldsNobodyUp(t *testing.T) {
+	dir, err := os.MkdirTemp("", "nth") //nolint:usetesting // t.TempDir can be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	address := &net.UnixAddr{Name: filepath.Join(dir, "journal"), Net: "unixgram"}
+	journal, err := net.ListenUnixgram("unixgram", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = to.Close() })
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.AddHook(&systemd.JournalHook{Send: func(message string, _ int, _ map[string]string) error {
+		_, _, err := to.WriteMsgUnix([]byte(message), nil, address)
+		return err
+	}})
+	written := make(chan struct{})
+	const many = 600
+	go func() {
+		defer close(written)
+		for i := range many {
+			logger.Info(i, " ", strings.Repeat("x", 4096))
+		}
+	}()
+	select {
+	case <-written:
+	case <-time.After(time.Minute):
+		t.Fatal("a socket that is full holds the messages up")
+	}
+	text := make([]byte, 8192)
+	for i := range many {
+		n, err := journal.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if number, _, _ := strings.Cut(string(text[:n]), " "); number != fmt.Sprint(i) {
+			t.Fatalf("message %d is %s", i, number)
+		}
+	}
+	_ = journal.Close() // all has been read
+}

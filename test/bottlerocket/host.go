@@ -1,0 +1,221 @@
+// Package bottlerocket is a host of Bottlerocket as nth meets it in a host container: the image of nth, run with the
+// mounts, namespaces and capabilities that host-ctr gives to one, and stopped as host-ctr stops one, on a machine that a
+// real systemd has booted.
+//
+//	h := bottlerocket.New(t, cp, bottlerocket.Superpowered)
+//	h.JoinByPlugin(t)
+//	h.Start(t)
+//	h.IMDS.SetSpot("terminate", time.Now().Add(2*time.Minute))
+//	h.Node.WaitEmpty(t)
+//
+// What host-ctr does was read in its sources. Here runc does it in the place of containerd (spec.go, host-ctr.sh), and
+// the API server of Bottlerocket has a stand-in. What cannot be shown is SELinux.
+package bottlerocket
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nth-project/nth/pkg/bottlerocket/apitest"
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/test/eks"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/machine"
+)
+
+// The sorts of host containers.
+const (
+	Normal       = false
+	Superpowered = true
+)
+
+// name is the host container's, and unit its service's.
+const (
+	name = "nth"
+	unit = "host-containers@" + name + ".service"
+)
+
+// Places on the host.
+const (
+	home           = "/local/host-containers/" + name
+	bundle         = "/var/lib/host-containerd/" + name
+	errorsFile     = "/var/log/nth-errors"
+	kubeconfigFile = "/etc/kubernetes/kubelet/kubeconfig"
+	authorityFile  = "/etc/kubernetes/pki/ca.crt"
+	pluginFile     = "/usr/bin/aws-iam-authenticator"
+)
+
+//go:embed host-ctr.sh
+var hostCtr string
+
+// service is the host container's, as Bottlerocket has it. It does not wait for 45 s before it starts again what has
+// ended. systemd stops host-ctr alone, which on Bottlerocket is not the parent of what it runs.
+const service = `[Unit]
+Description=Host container: %i
+[Service]
+Type=simple
+ExecStart=/usr/bin/host-ctr %i
+Restart=always
+RestartSec=1
+TimeoutStopSec=60
+KillMode=mixed
+SyslogIdentifier=host-containers@%i
+StandardError=append:` + errorsFile + `
+[Install]
+WantedBy=multi-user.target
+`
+
+// A Host is a machine and what is around it.
+type Host struct {
+	*machine.Machine
+	Node *lab.Node
+	IMDS *imdstest.Server
+	EKS  *eks.Cluster
+	API  *apitest.API
+}
+
+// New boots a host with the container, which does not run yet.
+func New(t lab.TB, cp *lab.ControlPlane, superpowered bool) *Host {
+	t.Helper()
+	image, err := made()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	h := &Host{Machine: machine.Boot(t, "trixie", "runc"), Node: cp.AddNode(t), IMDS: imdstest.NewServer()}
+	t.Cleanup(h.IMDS.Close)
+	h.EKS = eks.New(t, h.Node, h.IMDS)
+	for _, dir := range []string{home, bundle, "/var/log/support", "/local"} {
+		h.Run(t, "mkdir", "-p", "-m", "700", dir)
+	}
+	if h.API, err = apitest.Listen(h.Path("/local/api.sock"), h.EKS.Settings()); err != nil {
+		t.Fatalf("standing in for Bottlerocket's API: %v", err)
+	}
+	t.Cleanup(h.API.Close)
+	config, err := image.Unpack(h.Path(bundle + "/image"))
+	if err != nil {
+		t.Fatalf("unpacking the image: %v", err)
+	}
+	all, err := named(h.Run(t, "sed", "-n", "s/^CapBnd://p", "/proc/1/status"))
+	if err != nil {
+		t.Fatalf("asking for the capabilities of the machine: %v", err)
+	}
+	text, err := spec(name, superpowered, all, config)
+	if err != nil {
+		t.Fatalf("describing the container: %v", err)
+	}
+	h.Write(t, bundle+"/config.json", string(text))
+	h.Write(t, "/local/resolv.conf", "")
+	h.Write(t, "/etc/bottlerocket-release", "NAME=Bottlerocket\n")
+	h.Write(t, "/usr/bin/host-ctr", hostCtr)
+	h.Run(t, "chmod", "755", "/usr/bin/host-ctr")
+	h.Write(t, "/etc/systemd/system/host-containers@.service", service)
+	h.UserData(t, "")
+	return h
+}
+
+// UserData writes the settings of nth, which the metadata service's address is added to.
+func (h *Host) UserData(t lab.TB, settings string) {
+	t.Helper()
+	h.Write(t, home+"/user-data", fmt.Sprintf("%s\n[imds]\nendpoint = %q\nmaintenance_interval = \"1s\"\nrebalance_interval = \"1s\"\n",
+		settings, h.IMDS.URL))
+}
+
+// JoinByPlugin makes the machine the node, with a kubelet whose kubeconfig names a plugin. That is a program of the
+// host's: a script for its shell, linked with its library.
+func (h *Host) JoinByPlugin(t lab.TB) {
+	t.Helper()
+	h.Write(t, "/etc/kubernetes/credential", h.credential(t))
+	h.Write(t, pluginFile, "#!/bin/sh\necho \"$*\" >>/run/plugin-calls && cat /etc/kubernetes/credential\n")
+	h.Run(t, "chmod", "755", pluginFile)
+	h.Write(t, authorityFile, string(h.authority(t)))
+	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1",
+      "command": %q, "args": ["token", "-i", %q, "--region", %q]}}`, pluginFile, eks.ClusterName, imdstest.Region)))
+}
+
+// JoinByCertificate makes the machine the node, with a kubelet that has a certificate, which it keeps as kubelets do:
+// behind a link by its whole path.
+func (h *Host) JoinByCertificate(t lab.TB) {
+	t.Helper()
+	const current, dated = "/var/lib/kubelet/pki/kubelet-client-current.pem", "/var/lib/kubelet/pki/kubelet-client-2026-01-31.pem"
+	h.Put(t, h.Node.Certificate, dated)
+	h.Run(t, "ln", "-s", dated, current)
+	h.Write(t, authorityFile, string(h.authority(t)))
+	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, current, current)))
+}
+
+// JoinByToken makes the machine the node, with a kubelet whose plugin, that is not there, makes tokens for EKS.
+func (h *Host) JoinByToken(t lab.TB) {
+	t.Helper()
+	h.Write(t, authorityFile, string(h.EKS.Authority))
+	h.Write(t, kubeconfigFile, kubeconfig(h.EKS.URL, fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1",
+      "command": %q, "args": ["token", "-i", %q]}}`, pluginFile, eks.ClusterName)))
+}
+
+// Start starts the container, now and with each boot, and waits until nth watches over the node.
+func (h *Host) Start(t lab.TB) {
+	t.Helper()
+	h.Run(t, "systemctl", "enable", "--now", unit)
+	h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+}
+
+// Inside runs nth with the arguments in the container, as "apiclient exec" does.
+func (h *Host) Inside(t lab.TB, args ...string) machine.Outcome {
+	t.Helper()
+	return h.Try(t, "runc", append([]string{"exec", name, "/usr/bin/nth"}, args...)...)
+}
+
+// WaitStatus waits until "nth status" says so in its first line.
+func (h *Host) WaitStatus(t lab.TB, text string) {
+	t.Helper()
+	var last machine.Outcome
+	said := false
+	defer func() {
+		if !said {
+			t.Logf("the last status was %+v", last)
+		}
+	}()
+	h.Await(t, fmt.Sprintf("the status says %q", text), func() bool {
+		if h.Try(t, "systemctl", "is-failed", unit).Status == 0 {
+			t.Fatalf("waiting until the status says %q: the container does not start:\n%s", text, lastLine(h.Errors(t)))
+		}
+		last = h.Inside(t, "status")
+		first, _, _ := strings.Cut(last.Stdout, "\n")
+		said = last.Status == 0 && strings.Contains(first, text)
+		return said
+	})
+}
+
+// Said returns the entries of the container in the journal that contain the text.
+func (h *Host) Said(t lab.TB, text string) []machine.Entry {
+	t.Helper()
+	var found []machine.Entry
+	for _, e := range h.Journal(t, "--identifier=host-containers@"+name) {
+		if strings.Contains(e.Message(), text) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// WaitSaid waits until the container has said something that contains the text so often.
+func (h *Host) WaitSaid(t lab.TB, text string, times int) {
+	t.Helper()
+	h.Await(t, fmt.Sprintf("the container has said %q %d times", text, times), func() bool { return len(h.Said(t, text)) >= times })
+}
+
+// Errors is what was written to the container's standard error, which on Bottlerocket is shown on the console.
+func (h *Host) Errors(t lab.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(h.Path(errorsFile))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatalf("reading what the container wrote to its standard error: %v", err)
+	}
+	return string(text)
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,149 @@
+package bottlerocket
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// An Image is an OCI image layout, as bottlerocket/build writes it.
+type Image struct{ Dir string }
+
+// descriptor is what an index or a manifest says of something else.
+type descriptor struct {
+	Digest   string
+	Platform struct{ Architecture string }
+}
+
+// Config is what an image says about how it is run.
+type Config struct {
+	Entrypoint, Cmd, Env []string
+	StopSignal           string
+}
+
+// made is the image of this checkout, which the first who asks makes. Main removes it.
+var made = sync.OnceValues(func() (Image, error) {
+	dir, err := os.MkdirTemp("", "nth-image-")
+	if err != nil {
+		return Image{}, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	return Make(dir)
+})
+
+// Make makes the image of this checkout, for this architecture, in a directory.
+func Make(dir string) (Image, error) {
+	top, err := host.Top()
+	if err != nil {
+		return Image{}, err
+	}
+	build := exec.Command(filepath.Join(top, "bottlerocket", "build"), dir, "0.0.1", runtime.GOARCH)
+	if said, err := build.CombinedOutput(); err != nil {
+		return Image{}, fmt.Errorf("making the image: %w\n%s", err, said)
+	}
+	return Image{Dir: dir}, nil
+}
+
+var remove = func() {}
+
+// Main runs the tests of a package that uses hosts, and then removes what they shared.
+func Main(m *testing.M) int {
+	defer func() { remove() }()
+	return lab.Main(m)
+}
+
+// blob reads JSON by its digest.
+func (i Image) blob(digest string, into any) error {
+	text, err := os.ReadFile(i.path(digest))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+func (i Image) path(digest string) string {
+	return filepath.Join(i.Dir, "blobs", strings.Replace(digest, ":", "/", 1))
+}
+
+// Unpack writes the files of the image for this architecture to a directory, as a container engine does, and returns how
+// it is run.
+func (i Image) Unpack(dir string) (Config, error) {
+	var layout, index struct{ Manifests []descriptor }
+	var manifest struct {
+		Config descriptor
+		Layers []descriptor
+	}
+	var config struct{ Config Config }
+	text, err := os.ReadFile(filepath.Join(i.Dir, "index.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &layout)
+	}
+	if err != nil || len(layout.Manifests) != 1 {
+		return Config{}, fmt.Errorf("reading the image's layout: %d images, %w", len(layout.Manifests), err)
+	}
+	if err := i.blob(layout.Manifests[0].Digest, &index); err != nil {
+		return Config{}, err
+	}
+	for _, image := range index.Manifests {
+		if image.Platform.Architecture == runtime.GOARCH {
+			err = errors.Join(i.blob(image.Digest, &manifest), i.blob(manifest.Config.Digest, &config))
+		}
+	}
+	for _, layer := range manifest.Layers {
+		err = errors.Join(err, i.unpackLayer(layer.Digest, dir))
+	}
+	return config.Config, err
+}
+
+func (i Image) unpackLayer(digest, dir string) error {
+	file, err := os.Open(i.path(digest))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	unzipped, err := gzip.NewReader(file)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewReader(unzipped)
+	for {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := unpackFile(archive, header, filepath.Join(dir, header.Name)); err != nil {
+			return fmt.Errorf("unpacking %s: %w", header.Name, err)
+		}
+	}
+}
+
+func unpackFile(archive io.Reader, header *tar.Header, path string) error {
+	switch header.Typeflag {
+	case tar.TypeDir:
+		return os.MkdirAll(path, os.FileMode(header.Mode))
+	case tar.TypeSymlink:
+		return os.Symlink(header.Linkname, path)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, os.FileMode(header.Mode))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, archive)
+	return errors.Join(err, file.Close())
+}

@@ -1,0 +1,117 @@
+package bottlerocket
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+type object = map[string]any
+
+// capabilities are all there are, by their numbers.
+var capabilities = strings.Fields(`CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
+	NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT
+	SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP
+	MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`)
+
+// named lists the capabilities of a set, as a process's status has it.
+func named(set string) ([]string, error) {
+	bits, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
+	var names []string
+	for number, name := range capabilities {
+		if bits&(1<<number) != 0 {
+			names = append(names, "CAP_"+name)
+		}
+	}
+	return names, err
+}
+
+// normalCapabilities are those of a host container that is not superpowered: the defaults of containerd.
+var normalCapabilities = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
+	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+}
+
+// spec is the runtime specification that host-ctr makes for a container with the name, as JSON: its namespaces, mounts,
+// capabilities and limits. A superpowered container has all the capabilities of the host. What the specification leaves
+// out has no meaning to nth: SELinux labels, the filter of system calls, kernel modules and sources.
+func spec(name string, superpowered bool, hosts []string, image Config) ([]byte, error) {
+	capabilities := normalCapabilities
+	if superpowered {
+		capabilities = hosts
+	}
+	return json.MarshalIndent(object{
+		"ociVersion": "1.0.2",
+		"process": object{
+			"user": object{"uid": 0, "gid": 0}, "cwd": "/",
+			"args":            slices.Concat(image.Entrypoint, image.Cmd),
+			"env":             image.Env,
+			"capabilities":    object{"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+			"rlimits":         []object{{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}},
+			"noNewPrivileges": !superpowered,
+		},
+		"root":   object{"path": "rootfs"},
+		"mounts": slices.Concat(processes(superpowered), mounts(name), hostMounts(superpowered)),
+		"linux":  isolation(superpowered),
+	}, "", "  ")
+}
+
+func isolation(superpowered bool) object {
+	spaces := []object{{"type": "ipc"}, {"type": "uts"}, {"type": "mount"}}
+	linux := object{"cgroupsPath": "/default/nth"}
+	if !superpowered {
+		spaces = append(spaces, object{"type": "pid"})
+		linux["maskedPaths"] = []string{
+			"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+			"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi",
+		}
+		linux["readonlyPaths"] = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	}
+	linux["namespaces"] = spaces
+	return linux
+}
+
+// processes is /proc. Where it shows the processes of the host, the machine's own is the same, and better: the machine is
+// a container itself, and only there is the boot ID that it calls its own.
+func processes(superpowered bool) []object {
+	if superpowered {
+		return []object{{"destination": "/proc", "type": "bind", "source": "/proc", "options": []string{"rbind"}}}
+	}
+	return []object{{"destination": "/proc", "type": "proc", "source": "proc"}}
+}
+
+// mounts are those of every host container.
+func mounts(name string) []object {
+	mount := func(kind, at string, options ...string) object {
+		return object{"destination": at, "type": kind, "source": kind, "options": options}
+	}
+	bind := func(from, at, mode string) object {
+		return object{"destination": at, "type": "bind", "source": from, "options": []string{"rbind", mode}}
+	}
+	home := "/local/host-containers/" + name
+	return []object{
+		mount("tmpfs", "/dev", "nosuid", "mode=755"),
+		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777"),
+		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
+		mount("tmpfs", "/run", "nosuid", "mode=755"),
+		bind("/etc/hosts", "/etc/hosts", "ro"),
+		bind("/local/resolv.conf", "/etc/resolv.conf", "ro"),
+		bind("/local/api.sock", "/run/api.sock", "rw"),
+		bind("/etc/bottlerocket-release", "/etc/bottlerocket-release", "ro"),
+		bind("/var/log/support", "/.bottlerocket/support", "ro"),
+		bind(home, "/.bottlerocket/host-containers/"+name, "rw"),
+		bind(home, "/.bottlerocket/host-containers/current", "rw"),
+	}
+}
+
+// hostMounts are those that superpowers add.
+func hostMounts(superpowered bool) []object {
+	if !superpowered {
+		return nil
+	}
+	return []object{
+		{"destination": "/.bottlerocket/rootfs", "type": "bind", "source": "/", "options": []string{"rbind", "ro", "rprivate"}},
+		{"destination": "/.bottlerocket/rootfs/mnt", "type": "bind", "source": "/mnt", "options": []string{"rbind", "rshared"}},
+	}
+}

@@ -1,0 +1,230 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/lab"
+)
+
+// A group is a stage on an instance of an Auto Scaling group, whose pods are held by a disruption budget until the test
+// lets them go.
+type group struct {
+	*stage
+	aws *asgtest.Server
+}
+
+// heartbeats come every second, as a hook with this timeout needs them.
+var hook = asgtest.Hook{Name: "drain", HeartbeatTimeout: 3 * time.Second}
+
+const heldPods = "held"
+
+// inGroup sets the stage; nth does not run yet.
+func inGroup(t *testing.T, settings string, hooks ...asgtest.Hook) *group {
+	t.Helper()
+	g := &group{stage: prepare(t, ""), aws: asgtest.NewServer()}
+	t.Cleanup(g.aws.Close)
+	g.aws.AddGroup("workers", hooks...)
+	g.aws.AddInstance("workers", imdstest.InstanceID)
+	g.options.Settings = fmt.Sprintf("[aws]\nendpoint = %q\n[events.asg-termination]\ncomplete_hook = true\n%s", g.aws.URL, settings)
+	g.machine.Configure(t, g.options)
+	g.node.AddDeployment(t, heldPods, 1, lab.MinAvailable(1))
+	return g
+}
+
+// watches starts nth and waits until it watches.
+func (g *group) watches(t *testing.T) {
+	t.Helper()
+	g.start(t)
+	g.nth.WaitStatus(t, "watching; nothing is announced for node "+g.node.Name)
+}
+
+// terminate has the group end the instance.
+func (g *group) terminate() {
+	g.aws.Terminate(imdstest.InstanceID)
+	g.imds.SetLifecycleState("Terminated")
+}
+
+// release lets the pods go that are held.
+func (g *group) release(t *testing.T) {
+	t.Helper()
+	budgets := lab.Shared(t).Admin.PolicyV1().PodDisruptionBudgets(g.node.Namespace)
+	if err := budgets.Delete(t.Context(), heldPods, metav1.DeleteOptions{}); err != nil {
+		t.Fatalf("removing the budget: %v", err)
+	}
+}
+
+// hook is what became of the first hook.
+func (g *group) hook(t *testing.T) asgtest.Action {
+	t.Helper()
+	actions := g.aws.Actions(imdstest.InstanceID)
+	if len(actions) == 0 {
+		t.Fatalf("no hook waits; the calls were %v", g.aws.Calls(""))
+	}
+	return actions[0]
+}
+
+// waitAWS waits for what nth is to bring about at Auto Scaling.
+func (g *group) waitAWS(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := g.aws.Await(ctx, what, holds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitBeats waits for so many further heartbeats. The hook would have timed out without any after three seconds.
+func (g *group) waitBeats(t *testing.T, count int) {
+	t.Helper()
+	goal := len(g.hook(t).Heartbeats) + count
+	g.waitAWS(t, "heartbeats", func() bool { return len(g.hook(t).Heartbeats) >= goal })
+}
+
+func (g *group) waitCompleted(t *testing.T) {
+	t.Helper()
+	g.waitAWS(t, "the completion", func() bool { return g.hook(t).Result != "" })
+}
+
+// mustBeCompletedOnce fails the test unless nth, and nobody's clock, has let the instance go on.
+func (g *group) mustBeCompletedOnce(t *testing.T) {
+	t.Helper()
+	effective := slices.DeleteFunc(g.aws.Calls("CompleteLifecycleAction"), func(c asgtest.Call) bool { return c.Status != 200 })
+	if a := g.hook(t); a.Result != "CONTINUE" || a.TimedOut || len(effective) != 1 {
+		t.Errorf("the hook is %+v, completed by %v", a, effective)
+	}
+}
+
+func TestTheMachineIsHeldByHeartbeatsUntilTheNodeIsDrainedAndThenLetGo(t *testing.T) {
+	g := inGroup(t, "", hook)
+	g.watches(t)
+	g.terminate()
+	g.node.WaitCordoned(t)
+	g.waitBeats(t, 5)
+	if a := g.hook(t); a.Result != "" {
+		t.Fatalf("the hook is completed before the drain: %+v", a)
+	}
+	g.release(t)
+	g.waitDrained(t)
+	g.waitCompleted(t)
+	g.nth.WaitLog(t, systemd.HookCompleted)
+	g.stopAfterLooks(t)
+	g.mustBeCompletedOnce(t)
+	for n, at := range g.hook(t).Heartbeats[1:] {
+		if before := g.hook(t).Heartbeats[n]; at.Sub(before) < 900*time.Millisecond {
+			t.Errorf("heartbeat %d came %s after the one before", n+1, at.Sub(before))
+		}
+	}
+}
+
+func TestAKillInTheMidstOfATerminationStillCompletesItsHookOnce(t *testing.T) {
+	patient := hook
+	patient.HeartbeatTimeout = time.Minute // nobody sends heartbeats while nth is dead
+	g := inGroup(t, "", patient)
+	g.watches(t)
+	g.terminate()
+	g.waitAWS(t, "a heartbeat", func() bool { return len(g.aws.Calls("RecordLifecycleActionHeartbeat")) > 0 })
+	g.nth.Kill()
+	g.start(t)
+	g.waitBeats(t, 1)
+
+	// The completion gets lost on its way, and nth with it.
+	g.aws.Fail(asgtest.Fault{Action: "CompleteLifecycleAction", Times: 1, Status: 500, Code: "InternalFailure", Delay: 500 * time.Millisecond})
+	g.release(t)
+	g.waitDrained(t)
+	g.waitAWS(t, "an attempt to complete", func() bool { return len(g.aws.Calls("CompleteLifecycleAction")) > 0 })
+	g.nth.Kill()
+	g.start(t)
+	g.waitCompleted(t)
+	g.nth.Kill()
+	g.start(t)
+	g.nth.WaitSays(t, "does not wait for its lifecycle hooks any more")
+	g.stopAfterLooks(t)
+	g.mustBeCompletedOnce(t)
+	g.mustSayNothingOf(t, systemd.DrainStarted)
+}
+
+func TestATerminationThatNTHMayNotHoldIsDrainedForAllTheSame(t *testing.T) {
+	g := inGroup(t, "", hook)
+	g.aws.Deny("DescribeAutoScalingInstances", "DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat", "CompleteLifecycleAction")
+	g.watches(t)
+	g.terminate()
+	g.nth.WaitLog(t, systemd.HookRefused)
+	g.release(t)
+	g.waitDrained(t)
+	g.stopAfterLooks(t)
+	if said := g.nth.Logged(systemd.HookRefused); len(said) != 1 {
+		t.Errorf("the missing permission was told %d times: %v", len(said), said)
+	}
+	if calls := g.aws.Calls("CompleteLifecycleAction"); len(calls) > 0 {
+		t.Errorf("nth tried to complete something: %v", calls)
+	}
+}
+
+func TestATerminationOutsideOfAnyGroupIsDrainedFor(t *testing.T) {
+	g := inGroup(t, "")
+	g.aws.Detach(imdstest.InstanceID)
+	g.watches(t)
+	g.imds.SetLifecycleState("Terminated")
+	g.nth.WaitSays(t, "the instance is in no Auto Scaling group")
+	g.release(t)
+	g.waitDrained(t)
+	g.nth.Stop(t)
+}
+
+func TestATerminationByAGroupWithoutHooksIsDrainedFor(t *testing.T) {
+	g := inGroup(t, "")
+	g.watches(t)
+	g.terminate()
+	g.nth.WaitSays(t, "has no lifecycle hook for terminations")
+	g.release(t)
+	g.waitDrained(t)
+	g.nth.Stop(t)
+}
+
+// With capacity rebalancing, the group terminates a spot instance that is being interrupted.
+func TestASpotInterruptionAndTheTerminationByTheGroupAreOneDrainAndTheHookIsCompletedAfterIt(t *testing.T) {
+	g := inGroup(t, "", hook)
+	g.watches(t)
+	g.imds.SetSpot("terminate", twoMinutes())
+	g.node.WaitCordoned(t)
+	g.terminate()
+	g.waitBeats(t, 2)
+	g.release(t)
+	g.waitDrained(t)
+	g.waitCompleted(t)
+	g.stopAfterLooks(t)
+	g.mustBeCompletedOnce(t)
+	if evicted := g.nth.Logged(systemd.PodEvicted); len(evicted) != len(g.before) {
+		t.Errorf("%d evictions of %d pods: %v", len(evicted), len(g.before), evicted)
+	}
+}
+
+func TestADrainWhoseBudgetIsOverLetsTheMachineGo(t *testing.T) {
+	g := inGroup(t, "budget = \"8s\"\n", hook)
+	g.watches(t)
+	g.terminate()
+	g.waitCompleted(t)
+	g.stopAfterLooks(t)
+	g.mustBeCompletedOnce(t)
+}
+
+func TestCheckTellsWhichHookWillBeCompletedAndWhatIsMissing(t *testing.T) {
+	g := inGroup(t, "", hook)
+	mustSay(t, check(t, g.machine), `ok    hook        after the drain, the lifecycle hook drain of the Auto Scaling group workers will be completed; .*`)
+	g.aws.Deny("DescribeLifecycleHooks")
+	mustSay(t, check(t, g.machine), `warn  hook        the instance's role does not allow autoscaling:DescribeLifecycleHooks; .*`)
+	for _, call := range g.aws.Calls("") {
+		if call.Action != "DescribeAutoScalingInstances" && call.Action != "DescribeLifecycleHooks" {
+			t.Errorf("nth check has called %s", call)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+)
+
+// course are the messages about what is done to the node, in their order, where a drain of one pod goes well.
+var course = []string{
+	systemd.EventSeen, systemd.DrainStarted, systemd.Cordoned, systemd.DrainStarted, systemd.PodEvicted, systemd.PodGone, systemd.Drained,
+}
+
+// mustHaveDrainedAsEver fails the test unless nth said of its work what it says without a webhook.
+func (s *stage) mustHaveDrainedAsEver(t *testing.T) {
+	t.Helper()
+	var said []string
+	for _, e := range s.nth.Logged("") {
+		id := e.Fields["MESSAGE_ID"]
+		if slices.Contains(course, id) || id == systemd.PodDeleted || id == systemd.PodHeld || id == systemd.DrainIncomplete {
+			said = append(said, id)
+		}
+	}
+	if !slices.Equal(said, course) {
+		t.Errorf("the drain went\n\t%s\nwant\n\t%s", strings.Join(said, "\n\t"), strings.Join(course, "\n\t"))
+	}
+}
+
+var notices = []string{"spot-interruption announced", "spot-interruption drained"}
+
+func TestADrainWithoutAWebhookGoesItsCourse(t *testing.T) {
+	s := play(t, "")
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.mustHaveDrainedAsEver(t)
+}
+
+func TestAnEndpointThatDoesNotWorkChangesNothingAndIsToldWhenItDoes(t *testing.T) {
+	for name, behave := range map[string]func(http.ResponseWriter, *http.Request) bool{
+		"it hangs": hangs, "it resets connections": resets, "it answers 500": fails, "it answers too late": dawdles,
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEndpoint(t)
+			e.does(behave)
+			s := play(t, e.settings())
+			s.imds.SetSpot("terminate", twoMinutes())
+			s.waitDrained(t)
+			e.waitAttempt(t)
+			s.mustHaveDrainedAsEver(t)
+			s.nth.WaitLog(t, systemd.NoticeTrouble)
+			e.works()
+			e.waitFor(t, notices...)
+			s.mustKeepSecret(t)
+		})
+	}
+}
+
+func TestAnEndpointThatIsAwayWhileNthIsRestartedIsToldWhenItIsBack(t *testing.T) {
+	e := newEndpoint(t)
+	e.does(resets)
+	s := play(t, e.settings())
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	e.waitAttempt(t)
+	s.nth.Stop(t)
+	s.start(t)
+	s.nth.WaitReady(t)
+	e.works()
+	e.waitFor(t, notices...)
+	s.stopAfterLooks(t)
+	e.waitFor(t, notices...)
+}
+
+// Whatever is on its way when nth is killed, is told by the next.
+func TestAKillBetweenAnnouncementAndDeliveryLosesNoNotice(t *testing.T) {
+	for name, when := range map[string]func(*testing.T, *stage, *endpoint){
+		"as soon as it is seen":          func(t *testing.T, s *stage, _ *endpoint) { s.nth.WaitLog(t, systemd.EventSeen) },
+		"when the node is cordoned":      func(t *testing.T, s *stage, _ *endpoint) { s.nth.WaitLog(t, systemd.Cordoned) },
+		"while the notice is on its way": func(t *testing.T, _ *stage, e *endpoint) { e.waitAttempt(t) },
+		"when the node is drained":       func(t *testing.T, s *stage, _ *endpoint) { s.nth.WaitLog(t, systemd.Drained) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEndpoint(t)
+			e.does(hangs)
+			s := play(t, e.settings())
+			s.imds.SetSpot("terminate", twoMinutes())
+			when(t, s, e)
+			s.nth.Kill()
+			e.works()
+			s.start(t)
+			s.node.WaitEmpty(t)
+			e.waitFor(t, notices...)
+			s.stopAfterLooks(t)
+			e.waitFor(t, notices...)
+		})
+	}
+}
+
+func TestAWebhookThatAReloadBringsIsToldWhatStands(t *testing.T) {
+	e := newEndpoint(t)
+	s := play(t, "")
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.options.Settings = e.settings()
+	s.machine.Configure(t, s.options)
+	s.nth.Reload(t)
+	e.waitFor(t, notices...)
+}
+
+func TestADryRunIsToldAsOne(t *testing.T) {
+	e := newEndpoint(t)
+	s := play(t, dryRun+strings.Replace(e.settings(), "{{ .EventKind }}", "{{ .DryRun }}", 1))
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.mustOnlyTalk(t)
+	e.waitFor(t, "true announced", "true drained")
+}
+
+func TestCheckPostsATestOnlyWhenItIsAsked(t *testing.T) {
+	e := newEndpoint(t)
+	s := prepare(t, e.settings())
+	mustSay(t, check(t, s.machine), `ok    webhook     .*`)
+	if e.attempts > 0 {
+		t.Error("a test was posted that nobody has asked for")
+	}
+	mustSay(t, check(t, s.machine, "--webhook"), `ok    webhook     it has taken the test`)
+	if got := e.texts(); !slices.Equal(got, []string{"spot-interruption announced"}) || e.taken[0].id != "test" {
+		t.Errorf("posted were %q", e.taken)
+	}
+	e.does(fails)
+	mustSay(t, check(t, s.machine, "--webhook"), `fail  webhook     it did not take the test: it answers 500 Internal Server Error`)
+}
+
+func TestATemplateThatCannotBeRenderedIsRefused(t *testing.T) {
+	e := newEndpoint(t)
+	s := prepare(t, fmt.Sprintf("[webhook]\nurl = %q\ntemplate = '''{\n\"text\": \"{{ .Nope }}\"}'''\n", e.url()))
+	for _, args := range [][]string{{"run"}, {"check"}, {"config", "--check"}} {
+		got := daemon.Command(t, append(args, "--config", s.machine.ConfigFile())...)
+		want := `webhook.template:2:12: executing "webhook.template" at <.Nope>: can't evaluate field Nope in type notify.Fields`
+		if said := got.Stdout + got.Stderr; got.Status != 78 || !strings.Contains(said, want) {
+			t.Errorf("nth %s ended with %d: %s", args, got.Status, said)
+		}
+	}
+	s.options.Settings = e.settings()
+	s.machine.Configure(t, s.options)
+	s.start(t)
+	s.nth.WaitReady(t)
+	s.options.Settings = strings.Replace(e.settings(), ".Outcome", ".Nope", 1)
+	s.machine.Configure(t, s.options)
+	s.nth.Reload(t)
+	s.nth.WaitLog(t, systemd.ConfigInvalid)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	e.waitFor(t, notices...)
+}

@@ -1,0 +1,165 @@
+// Package power judges what becomes of a node when somebody presses its power button, which is all that EC2 does, and
+// when it is starved: on a machine that has a kernel of its own, and nth in its image.
+package power
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/virtual"
+)
+
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+
+// all, in the environment, asks for what takes long, too.
+const all = "NTH_POWER"
+
+// suite is the Debian release of the machines.
+const suite = "trixie"
+
+// A node is a virtual machine and what is around it.
+type node struct {
+	*virtual.Machine
+	cluster *lab.Node
+	imds    *imdstest.Server
+}
+
+// newNode boots a machine that has nth in its image, makes it a node, and returns when nth watches.
+func newNode(t *testing.T, image virtual.Image) *node {
+	t.Helper()
+	imds := imdstest.NewServer()
+	t.Cleanup(imds.Close)
+	n := &node{cluster: lab.Shared(t).AddNode(t), imds: imds}
+	n.Machine = virtual.Boot(t, image)
+	t.Logf("the machine is up, by %s, after %.1f s", n.Accelerator, n.Took.Seconds())
+
+	// nth was started with the machine, and waits for what the kubelet writes.
+	n.join(t)
+	n.Write(t, "/etc/nth/nth.toml.d/50-test.toml", "[imds]\nendpoint = \""+n.seenFromInside(imds.URL)+"\"\n")
+	n.Run(t, "systemctl", "restart", "nth")
+	n.waitStatus(t, "watching; nothing is announced for node "+n.cluster.Name)
+	n.Await(t, "nth holds its lock", func() bool {
+		return strings.Contains(n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "nth ")
+	})
+	return n
+}
+
+// seenFromInside is a URL of the host as the machine has to write it.
+func (*node) seenFromInside(url string) string {
+	return strings.Replace(url, "127.0.0.1", virtual.Gateway, 1)
+}
+
+// join gives the machine the credential of the node's kubelet.
+func (n *node) join(t *testing.T) {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(n.cluster.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := clientcmdapi.FlattenConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server, cluster.TLSServerName = n.seenFromInside(cluster.Server), "localhost"
+	}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Write(t, "/var/lib/kubelet/kubeconfig", string(text))
+}
+
+// waitStatus waits until the sentence that "systemctl status" shows contains the text.
+func (n *node) waitStatus(t *testing.T, text string) {
+	t.Helper()
+	n.Await(t, "the status says \""+text+"\"", func() bool {
+		return strings.Contains(n.Property(t, "nth", "StatusText"), text)
+	})
+}
+
+// A course is what happened to the node, in seconds since began.
+type course struct {
+	began                     time.Time
+	cordoned, evicted, empty  float64
+	terminating, gone, wanted int
+}
+
+// observe follows the end of so many pods.
+func (n *node) observe(t *testing.T, pods int) (c *course, stop func()) {
+	t.Helper()
+	c = &course{wanted: pods}
+	stop = n.cluster.Observe(t, func(m lab.Moment) {
+		second := m.At.Sub(c.began).Seconds()
+		switch m.What {
+		case lab.Cordoned:
+			c.cordoned = second
+		case lab.PodTerminating:
+			c.terminating++
+			c.evicted = second
+		case lab.PodGone:
+			c.gone++
+			c.empty = second
+		}
+	})
+	return c, stop
+}
+
+// mustBeDrained fails the test unless all the pods went before the given second.
+func (c *course) mustBeDrained(t *testing.T, before float64) {
+	t.Helper()
+	if c.gone != c.wanted || c.empty > before || c.cordoned == 0 || c.cordoned > c.empty {
+		t.Errorf("%d of %d pods went, the last at %.1f s, the node was cordoned at %.1f s; all that was to be before %.1f s",
+			c.gone, c.wanted, c.empty, c.cordoned, before)
+	}
+}
+
+// One after the other, since an emulated machine takes all that a small host has.
+func TestAMachineWithAKernelOfItsOwn(t *testing.T) {
+	image := virtual.Bake(t, suite, host.Package(t, host.Older, "deb"))
+	t.Run("is drained before its power button switches it off", func(t *testing.T) { pressTheButton(t, newNode(t, image)) })
+	if os.Getenv(all) == "" {
+		t.Logf("starving a machine takes minutes where it is emulated: it is left to \"make power-button\"")
+		return
+	}
+	t.Run("is drained though it is starved", func(t *testing.T) { starve(t, newNode(t, image)) })
+}
+
+// pressTheButton does so on a full node.
+func pressTheButton(t *testing.T, n *node) {
+	const pods, grace = 110, 5 * time.Second
+	n.cluster.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
+	c, stop := n.observe(t, pods)
+	c.began = n.PressPower(t)
+	off := n.WaitOff(t).Sub(c.began).Seconds()
+	stop()
+	t.Logf("after the button: cordoned %.1f s, last of %d pods evicted %.1f s, last gone %.1f s (grace %s), off %.1f s",
+		c.cordoned, pods, c.evicted, c.empty, grace, off)
+	c.mustBeDrained(t, off)
+	n.mustHaveHeard(t)
+}
+
+// mustHaveHeard fails the test unless nth was told of the shutdown before it was stopped, which is what its lock is for,
+// and had drained the node by then.
+func (n *node) mustHaveHeard(t *testing.T) {
+	t.Helper()
+	var story []string
+	for _, e := range n.Journal(t, "_SYSTEMD_UNIT=nth.service",
+		"MESSAGE_ID="+systemd.EventSeen, "MESSAGE_ID="+systemd.Drained, "MESSAGE_ID="+systemd.Stopping) {
+		story = append(story, e[systemd.FieldMessageID])
+	}
+	// The first was when it was started again with the settings of the test.
+	want := []string{systemd.Stopping, systemd.EventSeen, systemd.Drained, systemd.Stopping}
+	if !slices.Equal(story, want) {
+		t.Errorf("the journal has the messages %q, want %q", story, want)
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"archive/tar"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// build makes the image of two small programs, and returns the layout's directory and what was said.
+func build(t *testing.T) (dir, said string) {
+	t.Helper()
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	from, dir := t.TempDir(), filepath.Join(t.TempDir(), "image")
+	args := []string{"build", "--output", dir, "--tag", "v1", "--label", "org.opencontainers.image.version=1.0.0"}
+	for _, file := range []string{"LICENSE", "amd64", "arm64"} {
+		path := filepath.Join(from, file)
+		if err := os.WriteFile(path, []byte("this is "+file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if file == "LICENSE" {
+			args = append(args, "--file", "/usr/share/doc/nth/LICENSE="+path)
+		} else {
+			args = append(args, file+"="+path)
+		}
+	}
+	var out strings.Builder
+	if err := run(t.Context(), args, &out); err != nil {
+		t.Fatal(err)
+	}
+	return dir, out.String()
+}
+
+func TestTheSameFilesGiveTheSameImage(t *testing.T) {
+	_, first := build(t)
+	_, second := build(t)
+	if first != second || !strings.Contains(first, "v1\tsha256:") {
+		t.Errorf("first\n%sthen\n%s", first, second)
+	}
+}
+
+func TestTheImageIsWhatAHostContainerIsMadeOf(t *testing.T) {
+	dir, _ := build(t)
+	index, err := onlyIndex(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	if mediaType, err := index.MediaType(); err != nil || mediaType != types.OCIImageIndex {
+		t.Errorf("the index is a %s, %v", mediaType, err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var platforms []string
+	for _, descriptor := range manifest.Manifests {
+		platforms = append(platforms, descriptor.Platform.String())
+		image, err := index.Image(descriptor.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inspect(t, image, descriptor.Platform.Architecture)
+	}
+	if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm64"}) {
+		t.Errorf("platforms: %q", platforms)
+	}
+}
+
+// inspect judges the image for one architecture.
+func inspect(t *testing.T, image v1.Image, arch string) {
+	t.Helper()
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Concat(config.Config.Entrypoint, config.Config.Cmd); !slices.Equal(got, []string{"/usr/bin/nth", "run"}) || config.Config.User != "" {
+		t.Errorf("it runs %q as %q", got, config.Config.User)
+	}
+	if config.Architecture != arch || config.Config.Labels["org.opencontainers.image.version"] != "1.0.0" {
+		t.Errorf("for %s, labels %v", config.Architecture, config.Config.Labels)
+	}
+	files := content(t, image)
+	names := slices.Sorted(maps.Keys(files))
+	want := []string{
+		"etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt", "tmp/", "usr/", "usr/bin/", "usr/bin/nth",
+		"usr/share/", "usr/share/doc/", "usr/share/doc/nth/", "usr/share/doc/nth/LICENSE", "var/", "var/lib/", "var/lib/kubelet",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("files:\n%q, want\n%q", names, want)
+	}
+	if link := files["var/lib/kubelet"]; link != "/.bottlerocket/rootfs/var/lib/kubelet" {
+		t.Errorf("the kubelet's files are at %s", link)
+	}
+	if files["usr/bin/nth"] != "this is "+arch || files["usr/share/doc/nth/LICENSE"] != "this is LICENSE" {
+		t.Errorf("files: %q, %q", files["usr/bin/nth"], files["usr/share/doc/nth/LICENSE"])
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM([]byte(files["etc/ssl/certs/ca-certificates.crt"])) {
+		t.Error("there are no certificate authorities")
+	}
+}
+
+// content returns the files of an image by their names.
+func content(t *testing.T, image v1.Image) map[string]string {
+	t.Helper()
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, layer := range layers {
+		unpacked, err := layer.Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		archive := tar.NewReader(unpacked)
+		for {
+			header, err := archive.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[header.Name] = string(text) + header.Linkname
+		}
+	}
+	return files
+}
+
+func TestTheImageIsPushedToARegistry(t *testing.T) {
+	dir, built := build(t)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://") + "/infra/nth:v1"
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	var out strings.Builder
+	if err := run(t.Context(), []string{"push", dir, address}, &out); err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := name.ParseReference(strings.TrimSpace(out.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		image, err := remote.Image(pushed, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inspect(t, image, arch)
+	}
+	if _, digest, _ := strings.Cut(pushed.String(), "@"); !strings.Contains(built, "v1\t"+digest) {
+		t.Errorf("pushed %s, built\n%s", digest, built)
+	}
+}
+
+func TestWhatMakesNoImageIsAnError(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	none := filepath.Join(t.TempDir(), "none")
+	for name, args := range map[string][]string{
+		"no command":      nil,
+		"another command": {"pull"},
+		"no program":      {"build", "--output", none},
+		"no architecture": {"build", "--output", none, "nth"},
+		"no such program": {"build", "--output", none, "amd64=" + none},
+		"no such file":    {"build", "--output", none, "--file", "/LICENSE=" + none, "amd64=main.go"},
+		"no such layout":  {"push", none, "localhost:1/nth:v1"},
+		"no name":         {"push", none, "a name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := run(t.Context(), args, io.Discard); err == nil {
+				t.Error("no error")
+			}
+			if _, err := os.Stat(none); err == nil {
+				t.Error("something was made")
+			}
+		})
+	}
+}
