@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +17,10 @@ import (
 )
 
 // ear writes down what it hears.
-type ear struct{ heard []string }
+type ear struct {
+	mu    sync.Mutex
+	heard []string
+}
 
 func (e *ear) Hear(h record.Happening) {
 	line := fmt.Sprintf("%s %s", h.What, h.Entry.Event.ID)
@@ -29,13 +33,22 @@ func (e *ear) Hear(h record.Happening) {
 	if h.Err != nil {
 		line += ": " + h.Err.Error()
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.heard = append(e.heard, line+" "+h.Detail)
+}
+
+func (e *ear) take() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	heard := e.heard
+	e.heard = nil
+	return heard
 }
 
 func (e *ear) want(t *testing.T, want ...string) {
 	t.Helper()
-	got := e.heard
-	e.heard = nil
+	got := e.take()
 	for i := range got {
 		got[i] = strings.TrimSpace(got[i])
 	}
@@ -88,7 +101,7 @@ func TestListenersHearHowAStepEndsThatDoesNotEndWell(t *testing.T) {
 			r.node.toDrain(stuck)
 			r.run()
 			r.announce(r.spot("a", time.Minute))
-			e.heard = nil
+			e.take()
 			r.pass(time.Minute)
 			e.want(t, "ran-out a drain after 1m0s: context deadline exceeded")
 		})
@@ -98,8 +111,8 @@ func TestListenersHearHowAStepEndsThatDoesNotEndWell(t *testing.T) {
 			r.node.toDrain(fails)
 			r.run()
 			r.announce(r.spot("a", time.Minute))
-			if !slices.ContainsFunc(e.heard, func(line string) bool { return strings.HasPrefix(line, "failed a drain") }) {
-				t.Errorf("nobody heard of the failure: %q", e.heard)
+			if !slices.ContainsFunc(e.take(), func(line string) bool { return strings.HasPrefix(line, "failed a drain") }) {
+				t.Errorf("nobody heard of the failure")
 			}
 		})
 	})
@@ -108,7 +121,7 @@ func TestListenersHearHowAStepEndsThatDoesNotEndWell(t *testing.T) {
 			r.node.toDrain(stuck)
 			r.run()
 			r.announce(r.stopping("a", time.Hour))
-			e.heard = nil
+			e.take()
 			r.announce(r.stopping("a", time.Hour), r.spot("b", time.Minute))
 			e.want(t, "announced b", "called-back a drain after 0s: context canceled", "begun b drain after 0s")
 		})

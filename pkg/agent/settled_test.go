@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,13 +15,18 @@ import (
 func settling(t *testing.T, f func(r *rig, settled func() []string)) {
 	t.Helper()
 	bubble(t, func(r *rig) {
+		var mu sync.Mutex
 		var order []string
 		r.cfg.Settled = func(ev event.Event) {
+			mu.Lock()
+			defer mu.Unlock()
 			if note := ev.ID + " after " + time.Since(r.start).String(); !slices.ContainsFunc(order, func(s string) bool { return s[:1] == ev.ID }) {
 				order = append(order, note)
 			}
 		}
 		f(r, func() []string {
+			mu.Lock()
+			defer mu.Unlock()
 			taken := order
 			order = nil
 			return taken
