@@ -54,6 +54,8 @@ func (a *Agent) endedUncordon(of func(string) *logrus.Entry, l landed) {
 		of(systemd.DrainIncomplete).WithError(l.err).Error("the node could not be uncordoned; trying again")
 	case l.uncordon == drain.UncordonLifted:
 		of(systemd.Uncordoned).Infof("%s: %s", a.did("uncordoned the node"), l.step.Reason)
+	case l.uncordon.LeftTo() != "":
+		of(systemd.CordonLeft).Infof("%s: the cordon is left to %s, who still needs it", l.step.Reason, l.uncordon.LeftTo())
 	case l.uncordon == drain.UncordonNodeGone:
 		of(systemd.Uncordoned).Info("there is no Node any more; nothing to uncordon")
 	default:

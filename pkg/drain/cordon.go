@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -170,8 +171,8 @@ const (
 	UncordonNodeGone UncordonResult = "node-gone"
 )
 
-// Uncordon lifts the node's cordon if it is ours, and takes our keys off the node. With ready it first waits until the
-// Node is Ready. Failures that may pass are retried until ctx ends.
+// Uncordon lifts the node's cordon if it is ours and nobody else needs it, and takes our keys off the node. With ready it
+// first waits until the Node is Ready, before it lifts anything. Failures that may pass are retried until ctx ends.
 func (n *Node) Uncordon(ctx context.Context, ready bool) (UncordonResult, error) {
 	var result UncordonResult
 	err := retry(ctx, func(ctx context.Context) error {
@@ -186,7 +187,7 @@ func (n *Node) Uncordon(ctx context.Context, ready bool) (UncordonResult, error)
 		if result = standingClaim(node); !claimed(node) {
 			return nil
 		}
-		if ready && !isReady(node) {
+		if ready && result.LeftTo() == "" && !isReady(node) {
 			return errNotReady
 		}
 		return n.patch(ctx, uncordonPatch(node, result))
@@ -199,10 +200,10 @@ func (n *Node) Uncordon(ctx context.Context, ready bool) (UncordonResult, error)
 
 // standingClaim says what an uncordon comes to.
 func standingClaim(node *corev1.Node) UncordonResult {
-	if claimed(node) && node.Spec.Unschedulable && !setByOther(node) {
-		return UncordonLifted
+	if !claimed(node) || !node.Spec.Unschedulable || setByOther(node) {
+		return UncordonNotOurs
 	}
-	return UncordonNotOurs
+	return cmp.Or(neededBy(node), UncordonLifted)
 }
 
 func isReady(node *corev1.Node) bool {

@@ -115,6 +115,50 @@ func TestAPodThatIsEndingIsNotEvictedAgain(t *testing.T) {
 	}
 }
 
+// Another program evicts a pod that a budget holds, and one that has to wait for its time. From when that is seen, neither
+// is asked for again, or told as ours.
+func TestAPodThatSomebodyElseEvictsIsNotAskedForAgain(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("held"), 0)
+	s.AddPod(pod("waits", critical), 0)
+	s.AddPod(pod("mark", annotated("nth/evict", "at-deadline")), 0)
+	s.Always("evict default/held", apitest.HeldBy("budget", 0))
+	r := begin(t, s, drain.Options{}, false, plenty)
+	r.await(drain.Held, "default/held")
+	s.ChangePod("default/held", ending(60))
+	s.ChangePod("default/waits", ending(60))
+	s.RemovePod("default/mark")
+	r.await(drain.Gone, "default/mark") // what came before it has been seen, too
+	asked := count(s, "evict default/held")
+	s.AddPod(pod("later"), apitest.Ending(4*time.Second))
+	r.await(drain.Gone, "default/later") // by now, a refused eviction would have been repeated
+	if n := count(s, "evict default/held"); n > asked {
+		t.Errorf("%d evictions of a pod that was ending", n-asked)
+	}
+	s.RemovePod("default/held")
+	s.RemovePod("default/waits")
+	if result := r.succeed(); result.Evicted != 1 || result.Deleted != 0 {
+		t.Errorf("the result is %+v; want the last pod alone evicted", result)
+	}
+	if n := count(s, "evict default/waits"); n != 0 {
+		t.Errorf("%d evictions of a critical pod that was ending", n)
+	}
+}
+
+func TestAPodThatSomebodyElseGivesTooMuchGraceIsShortenedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	s.Always("evict", apitest.HeldBy("budget", 0))
+	r := begin(t, s, drain.Options{Margin: time.Second}, true, 6*time.Second)
+	r.await(drain.Held, "default/a")
+	s.ChangePod("default/a", ending(3600))
+	if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
+		t.Errorf("the result is %+v", result)
+	}
+}
+
 // It has had its SIGTERM, and any shortening lets the kubelet count anew. So it may go on until the last second.
 func TestAPodThatIsEndingTooLateIsShortenedToASecondAtTheEnd(t *testing.T) {
 	t.Parallel()

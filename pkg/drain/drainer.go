@@ -49,9 +49,10 @@ type target struct {
 	pod    *corev1.Pod
 	ctx    context.Context //nolint:containedctx // the pod's: it ends when the pod is gone
 	cancel context.CancelFunc
-	how    What      // Evicted or Deleted once accepted
-	held   string    // what refuses it now
-	end    chan What // gets the last word of the pod's worker
+	calm   context.CancelFunc // ends the asking for its end
+	how    What               // Evicted or Deleted once accepted
+	held   string             // what refuses it now
+	end    chan What          // gets the last word of the pod's worker
 	// timed tells that its end is being waited for, and overdue that it should have come.
 	timed, overdue bool
 }
@@ -160,8 +161,7 @@ func (d *drainer) replace(ctx context.Context, all []*corev1.Pod) {
 // see takes in a pod that is on the node and begins to remove it if it has to go.
 func (d *drainer) see(ctx context.Context, pod *corev1.Pod) {
 	if t, known := d.targets[pod.UID]; known {
-		t.pod = pod
-		d.timeEnd(t)
+		d.follow(t, pod)
 		return
 	}
 	if d.kept[pod.UID] || d.cameSince(pod) || !d.node.opts.concerns(pod) || stays(pod, !d.deadline.IsZero()) {
@@ -174,14 +174,42 @@ func (d *drainer) see(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	delete(d.spared, pod.UID)
-	t := &target{pod: pod, end: make(chan What, 1)}
+	end := make(chan What, 1)
+	t := &target{pod: pod, end: end}
 	t.ctx, t.cancel = context.WithCancel(ctx)
+	var calm context.Context
+	calm, t.calm = context.WithCancel(t.ctx)
 	d.targets[pod.UID] = t
 	d.total++
 	job := d.job(pod)
 	job.pause = roundPause(round)
-	d.workers.Go(func() { t.end <- job.run(t.ctx) })
+	d.workers.Go(func() { end <- job.run(t.ctx, calm) })
 	d.timeEnd(t)
+}
+
+// follow takes in a change of a pod that has to go. Once it is ending, by whoever's hand, it is not evicted any more: a
+// second request would do nothing for it, and others would take it for a second eviction. All that may be left to do is
+// to shorten its grace before the deadline.
+func (d *drainer) follow(t *target, pod *corev1.Pod) {
+	ends := t.pod.DeletionTimestamp == nil && pod.DeletionTimestamp != nil
+	t.pod = pod
+	d.timeEnd(t)
+	if !ends {
+		return
+	}
+	t.calm()
+	t.held = ""
+	job, asking := d.job(pod), t.end
+	job.late = false // whatever became of the cordon since, it does not stay
+	end := make(chan What, 1)
+	t.end = end
+	d.workers.Go(func() {
+		what := <-asking
+		if what == "" {
+			what = job.run(t.ctx, t.ctx)
+		}
+		end <- what
+	})
 }
 
 // lose takes in that a pod is gone. The watch may be faster than the answer to the request that removed it.

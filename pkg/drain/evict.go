@@ -69,22 +69,24 @@ func (o Options) grace(pod *corev1.Pod) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// run evicts the pod as soon as its gates are open, again and again, and deletes it instead once the turn has come. It
-// returns what was accepted, or what was being asked for when ctx ended; nothing if neither.
-func (j job) run(ctx context.Context) What {
+// run evicts the pod as soon as its gates are open, again and again, and deletes it instead once the turn has come, until
+// calm ends, because the pod is ending. It returns what was accepted, or what was asked for and has no answer when ctx or
+// calm ends; nothing if neither.
+func (j job) run(ctx, calm context.Context) What {
 	what := Evicted
 	if j.pod.DeletionTimestamp != nil {
 		what = Deleted
 	}
-	if !j.due(ctx) || !j.waitRound(ctx) {
+	if !j.due(calm) || !j.waitRound(calm) {
 		return ""
 	}
-	if j.late && j.node.reopened(ctx) {
+	if j.late && j.node.reopened(calm) {
 		j.tell(ctx, outcome{uid: j.pod.UID, what: spared})
 		return ""
 	}
 	b := &backoff{next: 200 * time.Millisecond, longest: longestEvictionPause}
-	for {
+	var open What // asked for, and not answered
+	for calm.Err() == nil {
 		err := j.ask(ctx, what)
 		if err == nil {
 			j.tell(ctx, outcome{uid: j.pod.UID, what: what})
@@ -93,18 +95,25 @@ func (j job) run(ctx context.Context) What {
 		if ctx.Err() != nil {
 			return what
 		}
+		if open = what; answered(err) {
+			open = ""
+		}
+		if calm.Err() != nil {
+			break
+		}
 		j.refusal(ctx, err)
 		if what == Evicted && j.turned() {
 			what = Deleted
 			continue
 		}
-		if !sleep(ctx, j.untilTurn(max(b.pause(), retryAfter(err)))) {
-			return ""
+		if !sleep(calm, j.untilTurn(max(b.pause(), retryAfter(err)))) {
+			break
 		}
 		if j.turned() {
 			what = Deleted
 		}
 	}
+	return open
 }
 
 // due waits until something is to be done about the pod. One that is terminating is left to end, unless that would take
@@ -207,6 +216,12 @@ func (j job) refusal(ctx context.Context, err error) {
 		return
 	}
 	j.tell(ctx, outcome{uid: j.pod.UID, what: Refused, detail: plain(err)})
+}
+
+// answered tells whether the API server has said no. Without an answer, what was asked for may have been done.
+func answered(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
 }
 
 // vanished tells whether the answer means that this pod is no longer on the node: 404, a conflict over the UID, or the

@@ -17,6 +17,8 @@ const (
 	Cordoned = "8557131eebb441bd91365efd595fba3b"
 	// CordonForeign: the node was cordoned already, by somebody else, and stays theirs.
 	CordonForeign = "984c5e4cca2a498daeb1a4d5a0ce1a07"
+	// CordonLeft: what nth cordoned the node for is over, and somebody else still needs the cordon.
+	CordonLeft = "7eb93c27586846ae8e817f0acaaf598c"
 	// DrainStarted: nth has begun to move the pods away.
 	DrainStarted = "bb6c9e7cc06c4f04bb0fcf37571c0a47"
 	// PodEvicted: the API server accepted the eviction of a pod.
@@ -92,6 +94,7 @@ func Messages() map[string]string {
 		"EventWithdrawn":  EventWithdrawn,
 		"Cordoned":        Cordoned,
 		"CordonForeign":   CordonForeign,
+		"CordonLeft":      CordonLeft,
 		"DrainStarted":    DrainStarted,
 		"PodEvicted":      PodEvicted,
 		"PodHeld":         PodHeld,
