@@ -7,8 +7,9 @@ SHELL       := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
-PROGRAMS := nth nth-imds
+PROGRAM := github.com/nth-project/nth/cmd/internal/program
+LDFLAGS := -s -w -X $(PROGRAM).version=$(VERSION) -X $(PROGRAM).commit=$(COMMIT)
+PROGRAMS := nth nth-queue nth-imds
 
 # The race detector needs cgo, which Go turns off where it finds no C compiler.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -25,7 +26,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/nth and bin/nth-imds, static and stripped
+build: ## build bin/nth, bin/nth-queue and bin/nth-imds, static and stripped
 	@mkdir -p bin
 	@for program in $(PROGRAMS); do \
 		CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o "bin/$$program" "./cmd/$$program"; \
@@ -43,7 +44,7 @@ unit: ## run the product's own tests, with the race detector where there is a C 
 
 .PHONY: e2e
 e2e: lab ## run the tests of the lab
-	@cd test && go run ./cmd/labtools packer packer-amazon
+	@cd test && go run ./cmd/labtools packer packer-amazon fauxqs
 	$(call say,tests on a real control plane)
 	@cd test && go test -timeout 30m ./...
 
@@ -68,6 +69,10 @@ $(LINT):
 .PHONY: bench
 bench: ## measure what docs/design.md promises, and print it beside the targets
 	@cd test && go run ./cmd/bench
+
+.PHONY: bench-queue
+bench-queue: lab ## measure nth-queue in storms of interruptions (NODES=100 leaves out larger ones)
+	@cd test && go run ./cmd/benchqueue $(NODES)
 
 .PHONY: demo
 demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster running)

@@ -16,10 +16,10 @@ version_from_git() {
 	fi
 }
 
-# linked_modules prints what the program is linked with, and under which terms: whoever passes the program on has to
-# pass them on.
+# linked_modules [PROGRAM] prints what nth, or another program, is linked with, and under which terms: whoever passes the
+# program on has to pass them on.
 linked_modules() {
-	GOOS=linux go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/nth |
+	GOOS=linux go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' "./cmd/${1:-nth}" |
 		sort -u | while read -r path release dir; do
 		printf '%s %s\n\n' "$path" "$release"
 		find "$dir" -maxdepth 1 -type f \( -iname 'licen[cs]e*' -o -iname 'copying*' -o -iname 'notice*' \) | sort | xargs -r -d '\n' cat
@@ -27,10 +27,11 @@ linked_modules() {
 	done
 }
 
-# program OUTPUT ARCHITECTURE builds nth as it is released.
+# program OUTPUT ARCHITECTURE [PROGRAM] builds nth, or another program, as it is released.
 program() {
+	local shared=github.com/nth-project/nth/cmd/internal/program
 	GOOS=linux GOARCH=$2 CGO_ENABLED=0 go build -trimpath \
-		-ldflags "-s -w -X main.version=$VERSION -X main.commit=$commit" -o "$1" ./cmd/nth
+		-ldflags "-s -w -X $shared.version=$VERSION -X $shared.commit=$commit" -o "$1" "./cmd/${3:-nth}"
 }
 
 VERSION=${version:-$(version_from_git)}

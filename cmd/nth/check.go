@@ -10,6 +10,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -19,18 +21,18 @@ import (
 const checkLimit = time.Minute
 
 // commandCheck is "nth check".
-func commandCheck(ctx context.Context, args []string, to streams) error {
+func commandCheck(ctx context.Context, args []string, to program.Streams) error {
 	var path string
 	var offline, post bool
-	done, err := parse("check", checkUsage, args, to, func(flags *flag.FlagSet) {
-		configFlag(flags, &path)
+	done, err := program.Parse("nth check", checkUsage, args, to, func(flags *flag.FlagSet) {
+		program.ConfigFlag(flags, &path)
 		flags.BoolVar(&offline, "offline", false, "")
 		flags.BoolVar(&post, "webhook", false, "")
 	})
 	if done || err != nil {
 		return err
 	}
-	c := &check{out: to.out}
+	c := &check{out: to.Out}
 	cfg, err := soundConfig(path)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -49,13 +51,13 @@ func commandCheck(ctx context.Context, args []string, to streams) error {
 		}
 	}
 	if c.failed {
-		return errTold
+		return program.ErrTold
 	}
 	return nil
 }
 
 // errToldConfig ends the program with status 78; what there was to say has been said.
-var errToldConfig = configError{errTold}
+var errToldConfig = program.ConfigError{Fault: program.ErrTold}
 
 // check prints findings, one line each.
 type check struct {
@@ -130,8 +132,8 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
-	quietLibraries(logrus.NewEntry(silent))
-	if err := hurryLibraries(); err != nil {
+	logging.QuietLibraries(logrus.NewEntry(silent))
+	if err := logging.HurryLibraries(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
 	metadata, err := checkedSource(cfg)

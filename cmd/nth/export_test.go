@@ -8,14 +8,16 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
 
 // What the tests see of the program besides its streams and its exit status.
 var (
-	Run         = run
-	UntilSignal = untilSignal
-	NewLogger   = newLogger
+	Run         = nth().Run
+	UntilSignal = program.UntilSignal
+	NewLogger   = logging.New
 	Complain    = complain
 
 	HookSettings = hookSettings
@@ -24,7 +26,7 @@ var (
 
 // RunSettings returns the settings that "nth run" has after its flags.
 func RunSettings(args ...string) (config.Config, error) {
-	read, _, err := runSettings(args, streams{io.Discard, io.Discard})
+	read, _, err := runSettings(args, program.Streams{Out: io.Discard, Err: io.Discard})
 	if err != nil {
 		return config.Config{}, err
 	}
@@ -32,7 +34,7 @@ func RunSettings(args ...string) (config.Config, error) {
 }
 
 // ColourfulLines returns the formatter of a terminal.
-func ColourfulLines() *lineFormatter { return &lineFormatter{time: "15:04:05.000", colour: true} }
+var ColourfulLines = logging.Colourful
 
 // Service is what a reload tells the service manager.
 type Service interface {
@@ -65,8 +67,8 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 // Usages are the help texts of the commands.
 func Usages() map[string]string {
 	usages := map[string]string{}
-	for _, c := range commands() {
-		usages[c.name] = c.usage
+	for _, c := range nth().Commands {
+		usages[c.Name] = c.Usage
 	}
 	return usages
 }

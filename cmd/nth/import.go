@@ -6,17 +6,18 @@ import (
 	"os"
 	"strings"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/migration"
 )
 
 // importConfig is "nth config import".
-func importConfig(args []string, to streams) error {
+func importConfig(args []string, to program.Streams) error {
 	if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
-		_, err := io.WriteString(to.out, configUsage)
+		_, err := io.WriteString(to.Out, configUsage)
 		return err
 	}
 	if len(args) != 1 || strings.HasPrefix(args[0], "-") && args[0] != "-" {
-		return usageError{`nth config import: one FILE is needed, or "-" for standard input, see "nth config --help"`}
+		return program.UsageError{Message: `nth config import: one FILE is needed, or "-" for standard input, see "nth config --help"`}
 	}
 	file := os.Stdin
 	if args[0] != "-" {
@@ -28,10 +29,10 @@ func importConfig(args []string, to streams) error {
 	}
 	settings, err := migration.Read(file)
 	if err == nil {
-		err = settings.Write(to.out)
+		err = settings.Write(to.Out)
 	}
 	if err != nil {
-		return configError{fmt.Errorf("importing %s: %w", args[0], err)}
+		return program.ConfigError{Fault: fmt.Errorf("importing %s: %w", args[0], err)}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nth-project/nth/cmd/internal/program"
 )
 
 // inRoot is a command for nth's own use, and in no help: "nth in-root ROOT COMMAND [ARGUMENT]...". By it the kubeconfig's
@@ -16,9 +19,9 @@ import (
 const inRoot = "in-root"
 
 // commandInRoot becomes the command, below the root.
-func commandInRoot(args []string) error {
+func commandInRoot(_ context.Context, args []string, _ program.Streams) error {
 	if len(args) < 2 {
-		return usageError{"nth " + inRoot + " ROOT COMMAND [ARGUMENT]..."}
+		return program.UsageError{Message: "nth " + inRoot + " ROOT COMMAND [ARGUMENT]..."}
 	}
 	root, command := args[0], args[1:]
 	if err := unix.Chroot(root); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/imds"
@@ -23,7 +24,7 @@ func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 		return nil
 	}
 	m := &meter{}
-	version, commit := buildVersion()
+	version, commit := program.BuildVersion()
 	m.Metrics = metrics.New(metrics.Options{
 		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
 		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile,

@@ -10,6 +10,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
@@ -26,17 +28,17 @@ import (
 func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Config, error), stderr io.Writer) error {
 	hangups, deaf := hangups()
 	defer deaf()
-	logger := newLogger(cfg.Log, stderr)
+	logger := logging.New(cfg.Log, stderr)
 	log := logrus.NewEntry(logger)
-	quietLibraries(log)
-	if err := hurryLibraries(); err != nil {
+	logging.QuietLibraries(log)
+	if err := logging.HurryLibraries(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
 	}
-	version, _ := buildVersion()
+	version, _ := program.BuildVersion()
 	file := record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	meter := newMeter(cfg, log)
 	board := newBoard(meter.both(file), version, cfg)
@@ -94,7 +96,7 @@ type adjustable struct {
 // use puts settings into effect for what begins from now on.
 func (a adjustable) use(cfg config.Config) {
 	rules := policyOf(cfg.Events)
-	setLevel(a.logger, cfg.Log)
+	logging.SetLevel(a.logger, cfg.Log)
 	a.node.use(drainOptions(cfg.Drain))
 	a.board.configured(rules)
 	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))

@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/bottlerocket"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ekstoken"
@@ -22,8 +22,8 @@ const (
 )
 
 // containerStop is how long nth's own stop job may drain for in a host container: Bottlerocket kills what has not ended
-// 20 s after it was asked to.
-const containerStop = 18 * time.Second
+// 20 s after it was asked to, and a few are left to say how far the drain has come.
+const containerStop = 15 * time.Second
 
 // errNoHost is why a host container that is not superpowered hears of no shutdown.
 var errNoHost = errors.New("a host container that is not superpowered has no way to the host's logind")
@@ -63,7 +63,7 @@ func (s surroundings) settle(cfg *config.Config) {
 
 // identityOptions say where the identity is found, by the settings.
 func (s surroundings) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) kubelet.Options {
-	version, _ := buildVersion()
+	version, _ := program.BuildVersion()
 	options := kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot, UserAgent: "nth/" + version}
 	if cfg.HostRoot != "" {
 		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
@@ -96,21 +96,22 @@ func (s surroundings) system(cfg config.Config) system {
 }
 
 // logStream is where what is logged goes.
-func logStream(cfg config.Log, to streams) io.Writer {
+func logStream(cfg config.Log, to program.Streams) io.Writer {
 	if cfg.Format == "prefix" {
-		return to.out
+		return to.Out
 	}
-	return to.err
+	return to.Err
 }
 
 // complainContained writes what ends the daemon in a host container as all else that it logs there, since standard error
 // is the console's too. The error that it returns has been told, and stands for the same exit status.
 func complainContained(out io.Writer, err error) error {
-	complainTo(logrus.NewEntry(newLogger(config.Log{Level: "info", Format: "prefix"}, out)), err)
-	if _, wrongConfig := errors.AsType[configError](err); wrongConfig {
+	message, text := finalWords(err)
+	logging.Errors(logging.New(config.Log{Level: "info", Format: "prefix"}, out), message, text)
+	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
 		return errToldConfig
 	}
-	return errTold
+	return program.ErrTold
 }
 
 // container checks a host container: there is no service, catalog or drop-in in one.

@@ -1,13 +1,5 @@
 package main
 
-import (
-	"errors"
-	"flag"
-	"fmt"
-	"io"
-	"strings"
-)
-
 const runUsage = `Usage: nth run [--config FILE] [--dry-run]
 
 Watches what EC2 announces for this machine, and cordons and drains its Kubernetes node in time.
@@ -53,53 +45,3 @@ const versionUsage = `Usage: nth version
 
 Prints the version of nth, the commit it was built from, and what it was built with.
 `
-
-// help is what "nth help" says.
-func help() string {
-	var b strings.Builder
-	b.WriteString("nth drains its own Kubernetes node before EC2 takes the machine away.\n\nUsage: nth COMMAND [FLAGS]\n\n")
-	for _, c := range commands() {
-		fmt.Fprintf(&b, "  %-9s%s\n", c.name, c.summary)
-	}
-	b.WriteString(`
-"nth COMMAND --help" tells more about each.
-
-Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
-Exit statuses:  0 as asked, 64 wrong usage, 78 wrong settings, 1 anything else
-`)
-	return b.String()
-}
-
-// commandHelp prints the help for one command, or for all.
-func commandHelp(args []string, to streams) error {
-	if len(args) == 0 {
-		_, err := io.WriteString(to.out, help())
-		return err
-	}
-	for _, c := range commands() {
-		if c.name == args[0] && len(args) == 1 {
-			_, err := io.WriteString(to.out, c.usage)
-			return err
-		}
-	}
-	return usageError{fmt.Sprintf("nth help: there is no command %q, see \"nth help\"", strings.Join(args, " "))}
-}
-
-// parse reads the flags of a command and allows nothing after them. It reports whether the command is done already,
-// because help was asked for.
-func parse(name, usage string, args []string, to streams, define func(*flag.FlagSet)) (done bool, err error) {
-	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	define(flags)
-	err = flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		_, err = io.WriteString(to.out, usage)
-		return true, err
-	case err != nil:
-		return false, usageError{fmt.Sprintf("nth %s: %v, see \"nth %s --help\"", name, err, name)}
-	case flags.NArg() > 0:
-		return false, usageError{fmt.Sprintf("nth %s: unexpected argument %q, see \"nth %s --help\"", name, flags.Arg(0), name)}
-	}
-	return false, nil
-}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/notify"
@@ -30,7 +31,7 @@ func soundConfig(path string) (config.Config, error) {
 		return config.Config{}, err
 	}
 	if _, err := webhookSettings(cfg.Webhook); err != nil {
-		return config.Config{}, configError{err}
+		return config.Config{}, program.ConfigError{Fault: err}
 	}
 	return cfg, nil
 }
@@ -74,7 +75,7 @@ func destination(c config.Webhook) (*notify.Destination, error) {
 	if c.URL == "" && c.URLFile == "" {
 		return nil, nil
 	}
-	version, _ := buildVersion()
+	version, _ := program.BuildVersion()
 	return &notify.Destination{
 		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
 		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: "nth/" + version,

@@ -35,7 +35,7 @@ variable "rpm" {
 }
 
 variable "deb" {
-  description = "The package for Ubuntu, of the architecture above, such as ../../dist/nth_1.0.0_amd64.deb."
+  description = "The package for Ubuntu, of the architecture above, such as ../../dist/nth_1.0.0-1_amd64.deb."
   type        = string
 }
 

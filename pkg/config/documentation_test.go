@@ -42,6 +42,12 @@ func read(t *testing.T, file string) string {
 }
 
 func TestGeneratedManualDescribesEverySetting(t *testing.T) {
+	inManual(t, manual, config.Describe())
+}
+
+// inManual judges, or writes, the part of a manual that follows from the code.
+func inManual(t *testing.T, manual string, tables []config.Table) {
+	t.Helper()
 	const begin, end = "<!-- begin: go test ./pkg/config -update -->\n", "<!-- end -->"
 	text := read(t, manual)
 	before, rest, found := strings.Cut(text, begin)
@@ -49,13 +55,13 @@ func TestGeneratedManualDescribesEverySetting(t *testing.T) {
 	if !found || !closed {
 		t.Fatalf("%s lacks the marks %q and %q", manual, begin, end)
 	}
-	generated(t, manual, before+begin+reference()+end+after)
+	generated(t, manual, before+begin+reference(tables)+end+after)
 }
 
 // reference is the part of the manual that follows from the code.
-func reference() string {
+func reference(tables []config.Table) string {
 	var b strings.Builder
-	for _, table := range config.Describe() {
+	for _, table := range tables {
 		title := "`[" + table.Name + "]`"
 		if table.Name == "" {
 			title = "At the top of the file"
@@ -81,7 +87,14 @@ func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
 # docs/configuration.md tells what each key means; "nth config" prints what is in effect, "nth config --check" judges it.
 
 `)
-	for _, table := range config.Describe() {
+	b.WriteString(defaults(config.Describe()))
+	generated(t, conffile, b.String())
+}
+
+// defaults is a file that shows every default.
+func defaults(tables []config.Table) string {
+	var b strings.Builder
+	for _, table := range tables {
 		if table.Name != "" {
 			fmt.Fprintf(&b, "\n# %s\n[%s]\n", table.Doc, table.Name)
 		}
@@ -89,13 +102,17 @@ func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
 			fmt.Fprintf(&b, "#%s = %s\n", s.Name, s.Default)
 		}
 	}
-	generated(t, conffile, b.String())
+	return b.String()
 }
 
 func TestGeneratedManualPageDescribesEverySetting(t *testing.T) {
+	generated(t, manpage, manpageHead+manualPage(config.Describe())+manpageFoot)
+}
+
+// manualPage is the part of a manual page that follows from the code.
+func manualPage(tables []config.Table) string {
 	var b strings.Builder
-	b.WriteString(manpageHead)
-	for _, table := range config.Describe() {
+	for _, table := range tables {
 		title := "[" + table.Name + "]"
 		if table.Name == "" {
 			title = "At the top of the file"
@@ -109,8 +126,7 @@ func TestGeneratedManualPageDescribesEverySetting(t *testing.T) {
 				roff(s.Name), roff(s.Doc), roff(s.Allowed), roff(s.Default))
 		}
 	}
-	b.WriteString(manpageFoot)
-	generated(t, manpage, b.String())
+	return b.String()
 }
 
 const manpageHead = `.\" Written by: go test ./pkg/config -update

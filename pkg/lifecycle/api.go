@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -178,6 +179,9 @@ func (s *service) complete(ctx context.Context, group, name string) error {
 	return explain(complete, err)
 }
 
+// nothing is how Auto Scaling says that nothing waits: the action has ended, or the hook or the group is not there any more.
+var nothing = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
+
 // explain says in plain words why a request failed; the SDK's own text is a paragraph.
 func explain(action string, err error) error {
 	if err == nil {
@@ -190,7 +194,7 @@ func explain(action string, err error) error {
 		switch code := api.ErrorCode(); {
 		case code == "AccessDenied" || code == "AccessDeniedException" || code == "UnauthorizedOperation":
 			return refusedError{action}
-		case code == "ValidationError" && strings.Contains(api.ErrorMessage(), "No active Lifecycle Action"):
+		case code == "ValidationError" && nothing.MatchString(api.ErrorMessage()):
 			return errNothingWaits
 		default:
 			return fmt.Errorf("calling %s: %s: %s", action, code, api.ErrorMessage())

@@ -7,8 +7,8 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// drains is the action of a drain, as happenings have it.
-const drains = "drain"
+// draining is the action of a drain, as happenings have it.
+const draining = "drain"
 
 // Hear counts something that happens.
 func (m *Metrics) Hear(h record.Happening) {
@@ -25,10 +25,8 @@ func (m *Metrics) Hear(h record.Happening) {
 	case record.Done, record.Failed, record.RanOut, record.CalledBack:
 		m.ended(h)
 	}
-	if h.Action == drains {
-		s.draining.Set(oneIf(!ends(h.What)))
-		s.pods.Set(float64(h.Total))
-		s.left.Set(float64(h.Left))
+	if h.Action == draining {
+		m.drained(h)
 	}
 	m.hearAsPeer(h)
 	m.touch()
@@ -59,7 +57,7 @@ func (m *Metrics) cordoned(h record.Happening) {
 // ended counts a step that has ended. How long a drain took that was called back says nothing about drains.
 func (m *Metrics) ended(h record.Happening) {
 	m.series.actions.WithLabelValues(h.Action, string(h.What)).Inc()
-	if h.Action != drains || h.What == record.CalledBack {
+	if h.Action != draining || h.What == record.CalledBack {
 		return
 	}
 	m.series.drainTook.Observe(h.Took.Seconds())

@@ -2,7 +2,7 @@
 // few additions, and where nobody asks for metrics there is no Metrics.
 //
 // It is told by Hear what happens (hear.go), by Show how things stand (show.go), and by Polled, Renewed and Requested
-// what the daemon asks of others (asked.go). All series are made in one place (series.go); docs/metrics.md lists them,
+// what the daemon asks of others (asked.go); nth-queue also tells of its messages and nodes (queue.go). All series are made in one place (series.go); docs/metrics.md lists them,
 // and a test compares. Run offers them in two ways, each of which can be had without the other: to whoever scrapes an
 // HTTP listener, which also tells whether nth is alive (listener.go, health.go), and in a file that node_exporter reads
 // (textfile.go). Neither can fail nth: what is wrong is told, and tried again.
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nth-project/nth/pkg/event"
 )
 
 // Options say what is offered, and to whom.
@@ -24,6 +26,8 @@ type Options struct {
 	DryRun bool
 	// Compatible adds the counters of aws-node-termination-handler, under their names.
 	Compatible bool
+	// Queue tells that this is nth-queue: it drains many nodes, asks no metadata service, and reads a queue.
+	Queue bool
 	// Listen is the address to serve HTTP at, as "host:port"; one without a host is on the loopback interface. "" is none.
 	Listen string
 	// Textfile is the path of the file for node_exporter; "" is none. Its directory must exist.
@@ -35,12 +39,21 @@ type Options struct {
 	Trouble func(error)
 }
 
+// kinds are the kinds of events that there can be.
+func (o Options) kinds() []event.Kind {
+	if o.Queue {
+		return event.QueuedKinds()
+	}
+	return event.Kinds()
+}
+
 // Metrics is everything that is counted. Its methods may be called from any goroutine, and do not block.
 type Metrics struct {
 	opts   Options
 	began  time.Time // with its monotonic reading
 	pulse  pulse
 	series *series
+	drains drains
 	// own has the series of nth, and process those of the program as such, whose names others in a file would share.
 	own, process *prometheus.Registry
 	// changed has an element if something has happened since the file was written.

@@ -33,6 +33,7 @@ type series struct {
 	apiRequests                   *prometheus.CounterVec
 	credential                    prometheus.Gauge
 	peerActions, peerEventsErrors *prometheus.CounterVec // nil unless they are wanted
+	queue                         *queueSeries           // nil but for nth-queue
 }
 
 // maker makes series and registers them.
@@ -76,8 +77,8 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		deadline: m.gauges("nth_event_deadline_timestamp_seconds", "The nearest deadline of the pending events, where they have one.", "kind"),
 		actions:  m.counters("nth_actions_total", "Steps that have ended, by what became of them.", "action", "outcome"),
 
-		draining:   m.gauge("nth_draining", "1 while the node is being drained."),
-		pods:       m.gauge("nth_drain_pods", "Pods to evict in the drain under way, or in the last one."),
+		draining:   m.gauge("nth_draining", "1 while the node is being drained; for nth-queue, how many nodes are."),
+		pods:       m.gauge("nth_drain_pods", "Pods to evict in the drains under way, or in the last one."),
 		left:       m.gauge("nth_drain_pods_left", "Those of them that are still on the node, or were when the drain ended."),
 		held:       m.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused."),
 		evicted:    m.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
@@ -85,24 +86,32 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		drainTook:  m.histogram("nth_drain_duration_seconds", "How long drains took, whether they succeeded or not.", drainBuckets),
 		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from meeting an event to the node's cordon.", cordonBuckets),
 		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
-
-		sourceUp:   m.gauges("nth_source_up", "1 if the last look for events of the kind was good.", "kind"),
-		sourceGood: m.gauges("nth_source_last_success_timestamp_seconds", "The last good look for events of the kind.", "kind"),
-
-		imdsRequests: m.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result"),
-		imdsTokens:   m.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result"),
-		imdsTook:     m.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets),
-
-		apiRequests: m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code"),
-		credential:  m.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used."),
+	}
+	if opts.Queue {
+		s.queue = m.queue()
+	} else {
+		s.local(m)
 	}
 	m.standing(opts, healthy)
 	if opts.Compatible {
 		s.peerActions = m.counters("actions_total", "Actions, as aws-node-termination-handler counts them.", "node_action", "node_status")
 		s.peerEventsErrors = m.counters("events_error_total", "Failed looks for events, as aws-node-termination-handler counts them.", "event_error_where")
 	}
-	s.begin()
+	s.begin(opts.kinds())
 	return s
+}
+
+// local makes the series of an nth that watches its own machine.
+func (s *series) local(m maker) {
+	s.sourceUp = m.gauges("nth_source_up", "1 if the last look for events of the kind was good.", "kind")
+	s.sourceGood = m.gauges("nth_source_last_success_timestamp_seconds", "The last good look for events of the kind.", "kind")
+
+	s.imdsRequests = m.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result")
+	s.imdsTokens = m.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
+	s.imdsTook = m.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets)
+
+	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
+	s.credential = m.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 
 // standing makes the series that need not be kept.
@@ -117,8 +126,8 @@ func (m maker) standing(opts Options, healthy func() error) {
 }
 
 // begin gives the counters that alerts look at their zero: an increase is seen from there only.
-func (s *series) begin() {
-	for _, kind := range event.Kinds() {
+func (s *series) begin(kinds []event.Kind) {
+	for _, kind := range kinds {
 		s.events.WithLabelValues(string(kind))
 		s.pending.WithLabelValues(string(kind))
 	}

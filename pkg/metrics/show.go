@@ -12,14 +12,21 @@ import (
 func (m *Metrics) Show(status record.Status) {
 	m.pulse.beat()
 	m.showEvents(status.Events)
-	m.showSources(status.Documents)
+	if !m.opts.Queue {
+		m.showSources(status.Documents)
+		m.showNode(status)
+	}
+	m.touch()
+}
+
+// showNode tells of the one node there is.
+func (m *Metrics) showNode(status record.Status) {
 	held := 0
 	if status.Step != nil {
 		held = len(status.Step.HeldBy)
 	}
 	m.series.held.Set(float64(held))
 	m.series.credential.Set(oneIf(status.Node != "" && status.Identity.Trouble == ""))
-	m.touch()
 }
 
 func (m *Metrics) showEvents(events []record.EventStatus) {
@@ -33,7 +40,7 @@ func (m *Metrics) showEvents(events []record.EventStatus) {
 			nearest[e.Kind] = e.Deadline
 		}
 	}
-	for _, kind := range event.Kinds() {
+	for _, kind := range m.opts.kinds() {
 		m.series.pending.WithLabelValues(string(kind)).Set(float64(pending[kind]))
 		if deadline, has := nearest[kind]; has {
 			m.series.deadline.WithLabelValues(string(kind)).Set(seconds(deadline))

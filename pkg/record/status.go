@@ -80,7 +80,9 @@ type StepStatus struct {
 
 // EventStatus is an event that is not over, and how far nth has come with it.
 type EventStatus struct {
-	ID        string     `json:"id"`
+	ID string `json:"id"`
+	// Node is the node that it is for, where a daemon looks after several.
+	Node      string     `json:"node,omitempty"`
 	Kind      event.Kind `json:"kind"`
 	Code      string     `json:"code"`
 	Phase     Phase      `json:"phase"`

@@ -28,16 +28,22 @@ var made = map[Version]func() (string, error){
 	Newer: sync.OnceValues(func() (string, error) { return makePackages(Newer) }),
 }
 
-// Package is the path of the package for this architecture. family is deb or rpm.
+// Package is the path of nth's package for this architecture. family is deb or rpm.
 func Package(t lab.TB, v Version, family string) string {
+	t.Helper()
+	return PackageOf(t, "nth", v, family)
+}
+
+// PackageOf is the path of the package of that name: nth or nth-queue.
+func PackageOf(t lab.TB, name string, v Version, family string) string {
 	t.Helper()
 	dir, err := made[v]()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	found, err := filepath.Glob(filepath.Join(dir, "*."+family))
+	found, err := filepath.Glob(filepath.Join(dir, name+`[\-_][0-9]*.`+family))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("looking for the %s of version %s: found %q", family, v, found)
+		t.Fatalf("looking for the %s of %s, version %s: found %q", family, name, v, found)
 	}
 	return found[0]
 }

@@ -16,6 +16,7 @@ func TestTheShellsCompleteCommandsAndFlags(t *testing.T) {
 	m := machine.Boot(t, "trixie", tasters...)
 	m.Put(t, host.Package(t, host.Older, "deb"), "/root/nth.deb")
 	m.Run(t, "dpkg", "--install", "/root/nth.deb")
+	installQueueVersion(t, m, host.Older)
 	for line, want := range map[string]string{
 		"nth sta\t":            "status",
 		"nth check --off\t":    "check --offline",
@@ -24,18 +25,21 @@ func TestTheShellsCompleteCommandsAndFlags(t *testing.T) {
 		"nth help conf\t":      "help config",
 		"nth version --h\t":    "version --help",
 		"nth config --no-such": "config --no-such",
+		"nth-queue sta\t":      "status",
+		"nth-queue run --d\t":  "run --dry-run",
 	} {
 		if got := typed(t, m, line); got != want {
 			t.Errorf("zsh makes %q of %q, want %q", got, line, want)
 		}
 	}
 	for line, want := range map[string][]string{
-		"nth ":                             {"check", "config", "help", "run", "status", "version"},
-		"nth sta":                          {"status"},
-		"nth check --off":                  {"--offline"},
-		"nth status --":                    {"--config", "--help", "--json"},
-		"nth help ":                        {"check", "config", "run", "status", "version"},
-		"nth config --config /etc/nth/nth": {"/etc/nth/nth.toml", "/etc/nth/nth.toml.d/"},
+		"nth ":                              {"check", "config", "help", "run", "status", "version"},
+		"nth sta":                           {"status"},
+		"nth check --off":                   {"--offline"},
+		"nth status --":                     {"--config", "--help", "--json"},
+		"nth help ":                         {"check", "config", "run", "status", "version"},
+		"nth config --config /etc/nth/nth.": {"/etc/nth/nth.toml", "/etc/nth/nth.toml.d/"},
+		"nth-queue status --":               {"--config", "--help", "--json"},
 	} {
 		if got := offered(t, m, line); !slices.Equal(got, want) {
 			t.Errorf("fish offers %q after %q, want %q", got, line, want)
@@ -46,7 +50,8 @@ func TestTheShellsCompleteCommandsAndFlags(t *testing.T) {
 // typed is what zsh makes of a line that somebody types, tabs and all: the arguments that the command gets.
 func typed(t *testing.T, m *machine.Machine, line string) string {
 	t.Helper()
-	m.Write(t, "/root/.zshrc", "autoload -Uz compinit && compinit -u\nnth() { print -r -- $* >/root/typed; exit }\n")
+	m.Write(t, "/root/.zshrc", "autoload -Uz compinit && compinit -u\n"+
+		"nth() { print -r -- $* >/root/typed; exit }\nnth-queue() { nth $* }\n")
 	// The shell has a terminal, and reads a key when it has dealt with the one before.
 	const script = `rm -f /root/typed; printf '%s\n' "$1" | script --quiet --command 'zsh -i' /dev/null >/dev/null; cat /root/typed`
 	return strings.TrimSpace(m.Run(t, "sh", "-c", script, "sh", line))

@@ -14,7 +14,7 @@ import (
 // tasters are programs of Debian's that judge what the packages hold.
 var tasters = []string{"lintian", "rpmlint", "zsh", "fish"}
 
-// Overrides are in packaging/deb/lintian-overrides and packaging/rpm/rpmlint.toml, each with its reason.
+// Overrides are in packaging/deb and packaging/queue (lintian-overrides) and in packaging/rpm/rpmlint.toml, each with its reason.
 func TestLintersFindNothingToSay(t *testing.T) {
 	t.Parallel()
 	m := machine.Boot(t, "trixie", tasters...)
@@ -22,17 +22,19 @@ func TestLintersFindNothingToSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deb, rpm := host.Package(t, host.Older, "deb"), host.Package(t, host.Older, "rpm")
-	m.Put(t, deb, "/root/nth.deb")
-	m.Put(t, rpm, "/root/"+filepath.Base(rpm)) // which judges the name, too
 	m.Put(t, filepath.Join(top, "packaging", "rpm", "rpmlint.toml"), "/root/rpmlint.toml")
-	o := m.Try(t, "lintian", "--allow-root", "--fail-on=error,warning", "--display-info", "--pedantic", "/root/nth.deb")
-	if o.Status != 0 || o.Stdout != "" {
-		t.Errorf("lintian says\n%s%s", o.Stdout, o.Stderr)
-	}
-	o = m.Try(t, "rpmlint", "--strict", "--config", "/root/rpmlint.toml", "/root/"+filepath.Base(rpm))
-	if o.Status != 0 {
-		t.Errorf("rpmlint says\n%s%s", o.Stdout, o.Stderr)
+	for _, name := range []string{"nth", "nth-queue"} {
+		deb, rpm := host.PackageOf(t, name, host.Older, "deb"), host.PackageOf(t, name, host.Older, "rpm")
+		m.Put(t, deb, "/root/"+name+".deb")
+		m.Put(t, rpm, "/root/"+filepath.Base(rpm)) // which judges the name, too
+		o := m.Try(t, "lintian", "--allow-root", "--fail-on=error,warning", "--display-info", "--pedantic", "/root/"+name+".deb")
+		if o.Status != 0 || o.Stdout != "" {
+			t.Errorf("lintian says of %s\n%s%s", name, o.Stdout, o.Stderr)
+		}
+		o = m.Try(t, "rpmlint", "--strict", "--config", "/root/rpmlint.toml", "/root/"+filepath.Base(rpm))
+		if o.Status != 0 {
+			t.Errorf("rpmlint says of %s\n%s%s", name, o.Stdout, o.Stderr)
+		}
 	}
 }
 
@@ -58,8 +60,8 @@ func TestTheSameSourceGivesTheSameBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) != 4 {
-		t.Errorf("the packages are %v, want a deb and an rpm for each of two architectures", files)
+	if len(files) != 8 {
+		t.Errorf("the packages are %v, want two debs and two rpms for each of two architectures", files)
 	}
 	for _, file := range files {
 		first, errFirst := os.ReadFile(filepath.Join(dirs[0], file.Name()))

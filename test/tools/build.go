@@ -71,7 +71,11 @@ func (s suite) ensure(ctx context.Context, top string, out io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(scratch) // nothing is left of it after the rename
-	if err := s.compile(ctx, top, scratch, out); err != nil {
+	fill := s.compile
+	if s.npm {
+		fill = s.install
+	}
+	if err := fill(ctx, top, scratch, out); err != nil {
 		return err
 	}
 	return os.Rename(scratch, dir)

@@ -1,9 +1,11 @@
 // Package tools builds and finds the programs that the lab runs: etcd, the
-// Kubernetes control plane, kubectl and kwok; and Packer, with which images are
-// made, for the tests that judge its templates.
+// Kubernetes control plane, kubectl and kwok; Packer, with which images are
+// made, for the tests that judge its templates; and fauxqs, an SQS that others
+// have written, with the Node.js that it needs.
 //
 // Each directory below holds a go.mod that pins one upstream project, because
-// their requirements disagree with each other. Build compiles what is missing
+// their requirements disagree with each other, or a package-lock.json that
+// does so for npm. Build compiles what is missing
 // into .cache/bin at the top of the project; Path says where a program is.
 // A change of a go.mod, of a go.sum, of the Go release or of the flags leads to
 // another directory in the cache, so a stale program is never found.
@@ -28,6 +30,7 @@ type suite struct {
 	stamps   []string  // variables that hold that version, for the linker
 	programs []program // in the order in which they are named to the person
 	apart    bool      // built only where it is asked for: no cluster needs it
+	npm      bool      // fetched by npm, as package-lock.json says, instead of built by go
 }
 
 // A program is one executable of a suite.
@@ -72,6 +75,15 @@ var suites = []suite{
 		programs: []program{{name: "packer-plugin-amazon", pkg: "github.com/hashicorp/packer-plugin-amazon"}},
 		apart:    true,
 	},
+	{
+		name: "fauxqs",
+		programs: []program{
+			{name: "fauxqs", made: "node_modules/fauxqs/dist/cli.js"},
+			{name: "node", made: "node_modules/" + nodeJS(runtime.GOARCH) + "/bin/node"},
+		},
+		apart: true,
+		npm:   true,
+	},
 }
 
 // Path returns where the named program is. A program that was not built yet is
@@ -106,7 +118,7 @@ func Path(name string) (string, error) {
 func (s suite) cacheDir(top string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.Version(), runtime.GOOS, runtime.GOARCH, linkerFlags, s.stamps)
-	for _, file := range []string{"go.mod", "go.sum"} {
+	for _, file := range s.pins() {
 		data, err := os.ReadFile(filepath.Join(s.source(top), file))
 		if err != nil {
 			return "", fmt.Errorf("reading what %s is built from: %w", s.name, err)
@@ -114,6 +126,14 @@ func (s suite) cacheDir(top string) (string, error) {
 		sum.Write(data)
 	}
 	return filepath.Join(top, ".cache", "bin", fmt.Sprintf("%s-%.6x", s.name, sum.Sum(nil))), nil
+}
+
+// pins are the files that decide what the suite's programs are.
+func (s suite) pins() []string {
+	if s.npm {
+		return []string{"package.json", "package-lock.json"}
+	}
+	return []string{"go.mod", "go.sum"}
 }
 
 // asked is what labtools is given to build the suite.

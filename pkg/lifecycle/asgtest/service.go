@@ -3,6 +3,7 @@ package asgtest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -109,19 +110,25 @@ func (s *Service) Terminate(id string) {
 	s.SetState(id, "Terminating:Wait")
 }
 
-// SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". In a state of waiting for
-// a termination, the actions of its group's hooks begin; without such hooks it proceeds at once.
+// waits are the states of waiting, and which hooks an instance waits for in them.
+var waits = map[string]string{
+	"Terminating:Wait": Terminating, "Warmed:Terminating:Wait": Terminating, "Pending:Wait": Launching,
+}
+
+// SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". In a state of waiting, the
+// actions of its group's hooks begin; without such hooks it proceeds at once.
 func (s *Service) SetState(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.mustHave(id)
 	i.state, i.shown = state, ""
-	if state != "Terminating:Wait" && state != "Warmed:Terminating:Wait" {
+	transition, waiting := waits[state]
+	if !waiting {
 		return
 	}
 	now := time.Now()
 	for _, h := range s.groups[i.group] {
-		if h.Transition == Terminating {
+		if h.Transition == transition {
 			i.actions = append(i.actions, &Action{Hook: h.Name, Began: now, Until: now.Add(h.HeartbeatTimeout)})
 		}
 	}
@@ -219,11 +226,8 @@ func (i *instance) proceed() {
 	if slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "" }) {
 		return
 	}
-	switch i.state {
-	case "Terminating:Wait":
-		i.state = "Terminating:Proceed"
-	case "Warmed:Terminating:Wait":
-		i.state = "Warmed:Terminating:Proceed"
+	if before, waiting := strings.CutSuffix(i.state, ":Wait"); waiting && waits[i.state] != "" {
+		i.state = before + ":Proceed"
 	}
 }
 

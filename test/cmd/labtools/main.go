@@ -1,6 +1,6 @@
 // The labtools command builds the programs that the lab runs, where they are
 // missing: etcd, the Kubernetes control plane, kubectl and kwok; and those that
-// its arguments name ("packer", "packer-amazon").
+// its arguments name ("packer", "packer-amazon", "fauxqs").
 package main
 
 import (

@@ -1,4 +1,4 @@
-package main
+package logging
 
 import (
 	"bytes"
@@ -33,8 +33,15 @@ func newLineFormatter(w io.Writer) *lineFormatter {
 		return &lineFormatter{time: "2006-01-02 15:04:05.000"}
 	}
 	plain := os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
-	return &lineFormatter{time: "15:04:05.000", colour: !plain}
+	return terminal(!plain)
 }
+
+func terminal(colour bool) *lineFormatter {
+	return &lineFormatter{time: "15:04:05.000", colour: colour}
+}
+
+// Colourful writes lines as a terminal gets them.
+func Colourful() logrus.Formatter { return terminal(true) }
 
 // Format writes one entry.
 func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {

@@ -1,4 +1,4 @@
-package main
+package logging
 
 import (
 	"os"
@@ -8,15 +8,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// quietLibraries sends what client-go logs by itself to the debug level: nth tells its troubles in its own words.
-func quietLibraries(log *logrus.Entry) {
+// QuietLibraries sends what client-go logs by itself to the debug level: nth tells its troubles in its own words.
+func QuietLibraries(log *logrus.Entry) {
 	klog.SetLogger(funcr.New(func(_, args string) { log.Debug(args) }, funcr.Options{}))
 }
 
-// hurryLibraries makes client-go give a dead connection to the API server up within ten seconds: a ping after 5 s of
+// HurryLibraries makes client-go give a dead connection to the API server up within ten seconds: a ping after 5 s of
 // silence, and 5 s for its answer. It sends all requests over one connection, and would take 45 s, more than a third of
 // a spot notice, to notice that a network or a load balancer has lost it. An environment that says otherwise is obeyed.
-func hurryLibraries() error {
+func HurryLibraries() error {
 	for _, limit := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(limit) != "" {
 			continue

@@ -1,4 +1,4 @@
-package main
+package standing
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// writeReport writes a report for people: the sentence first, then a table of what lies behind it.
-func writeReport(w io.Writer, found report) error {
+// WriteText writes a report for people: the sentence first, then a table of what lies behind it.
+func WriteText(w io.Writer, found Report) error {
 	if found.Why != "" {
 		fmt.Fprintln(w, found.Why)
 	}
@@ -26,7 +26,7 @@ func writeReport(w io.Writer, found report) error {
 	fmt.Fprintf(w, "%s\n\n", s.Sentence)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	t := rows{table}
-	t.row("nth", fmt.Sprintf("%s, process %d, since %s", s.Program, s.PID, moment(s.Started)))
+	t.row(found.name, fmt.Sprintf("%s, process %d, since %s", s.Program, s.PID, moment(s.Started)))
 	t.identity(s)
 	if s.Step != nil {
 		t.step(s.Step, s.Updated)
@@ -82,6 +82,9 @@ func (t rows) step(step *record.StepStatus, at time.Time) {
 func (t rows) events(events []record.EventStatus) {
 	for i, e := range events {
 		text := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
+		if e.Node != "" {
+			text = fmt.Sprintf("%s: %s", e.Node, text)
+		}
 		if !e.Missing.IsZero() {
 			text += fmt.Sprintf("; not announced since %s", moment(e.Missing))
 		}

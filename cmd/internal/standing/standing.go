@@ -1,0 +1,79 @@
+// Package standing tells how a daemon stands, from the status that it keeps in its runtime directory: for "status", as lines
+// for people and as JSON for programs.
+package standing
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// silence is how old a status of a running daemon may be. It is written anew every ten seconds.
+const silence = time.Minute
+
+// The states that a daemon is found in.
+const (
+	Running = "running" // and says so
+	silent  = "silent"  // its process is there, and has not told how it stands for a while
+	stopped = "stopped" // as it was asked to
+	gone    = "gone"    // its process is not there any more
+	unknown = "unknown" // there is no status, or none that can be read
+)
+
+// Report is what "status --json" prints: the state, why it is that one if it is not "running", and what the daemon
+// said last.
+type Report struct {
+	State string `json:"state"`
+	Why   string `json:"why"`
+	*record.Status
+	name string
+}
+
+// Examine finds out how the daemon of that name stands that has this runtime directory.
+func Examine(name, dir string, now time.Time) Report {
+	status, err := record.ReadStatus(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Report{name: name, State: unknown, Why: fmt.Sprintf("%s does not run, or has just been started: there is no status in %s", name, dir)}
+	}
+	if err != nil {
+		return Report{name: name, State: unknown, Why: err.Error()}
+	}
+	found := Report{name: name, State: Running, Status: &status}
+	switch {
+	case !status.Stopped.IsZero():
+		found.State, found.Why = stopped, fmt.Sprintf("%s does not run: it stopped as asked at %s", name, moment(status.Stopped))
+	case !alive(status.PID):
+		found.State, found.Why = gone, fmt.Sprintf("%s does not run: its process %d is gone, without having been asked to stop", name, status.PID)
+	case now.Sub(status.Updated) > silence:
+		found.State, found.Why = silent, fmt.Sprintf("%s may hang: process %d has not told how it stands since %s", name, status.PID, moment(status.Updated))
+	}
+	return found
+}
+
+// alive tells whether there is a process with this ID.
+func alive(pid int) bool {
+	err := syscall.Kill(pid, 0)
+	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM))
+}
+
+// WriteJSON writes a report for programs.
+func WriteJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+// moment writes a time for people.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/instances"
+	sqs "github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// commandRun is "nth-queue run".
+func commandRun(ctx context.Context, args []string, to program.Streams) error {
+	cfg, done, err := runSettings(args, to)
+	if done || err != nil {
+		return err
+	}
+	ctx, stop := program.UntilSignal(ctx)
+	defer stop()
+	logger := logging.New(cfg.Log, to.Err)
+	log := logrus.NewEntry(logger)
+	logging.QuietLibraries(log)
+	if err := logging.HurryLibraries(); err != nil {
+		return fmt.Errorf("setting client-go's limits: %w", err)
+	}
+	return serve(ctx, cfg, log)
+}
+
+// serve wires the service and runs it until ctx ends.
+func serve(ctx context.Context, cfg config.Queue, log *logrus.Entry) error {
+	version, _ := program.BuildVersion()
+	client, server, err := fleet.Connect(cfg.Kubernetes.Kubeconfig, "nth-queue/"+version)
+	if err != nil {
+		return err
+	}
+	asked, err := awsConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	self, err := whoAmI()
+	if err != nil {
+		return err
+	}
+	nodes := fleet.New(fleet.Options{
+		Client: client, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
+		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
+		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
+		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",
+		Hooks: newHooks(asked, log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+	})
+	manager := &systemd.Notifier{}
+	board := newBoard(cfg, version, server, manager, func(err error) { log.Warn(err) })
+	messages := sqs.New(sqs.Options{
+		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, DryRun: cfg.DryRun,
+		Tell: teller(log), Trouble: troubled(log, board.heard),
+	})
+	board.fleet, board.queue = nodes, messages
+	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
+		cfg.Queue.URL, server, dryRun(cfg))
+	manager.Ready()
+	shown := board.begin(ctx)
+	var reading sync.WaitGroup
+	go beat(ctx, manager)
+	nodes.Run(ctx, func() {
+		board.known()
+		reading.Go(func() { messages.Run(ctx, func(l *sqs.Lease) { nodes.Take(l.Notices, l.Receives, l) }) })
+	})
+	manager.Stopping()
+	reading.Wait()
+	shown()
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped as asked; what was not done is back in the queue")
+	return manager.Err()
+}
+
+func dryRun(cfg config.Queue) string {
+	if cfg.DryRun {
+		return ", as a dry run: nothing will be written to the cluster, and no message deleted"
+	}
+	return ""
+}
+
+// beat feeds the service manager's watchdog.
+func beat(ctx context.Context, manager *systemd.Notifier) {
+	every := manager.WatchdogInterval() / 3
+	if every <= 0 {
+		return
+	}
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	for {
+		manager.Beat()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// teller says what becomes of messages, as far as people want to know.
+func teller(log *logrus.Entry) func(sqs.Report) {
+	return func(r sqs.Report) {
+		of := log.WithField("NTH_MESSAGE", r.Message)
+		switch r.What {
+		case sqs.Poisoned:
+			of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
+				Errorf("a message cannot be understood, and is left to the dead-letter queue: %s", r.Why)
+		case sqs.NotOurs:
+			of.Infof("a message concerns no node: %s", r.Why)
+		case sqs.Lost:
+			of.Infof("a message may be seen by others, too: %s", r.Why)
+		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
+			of.Debugf("a message was %s", r.What)
+		}
+	}
+}
+
+// troubled says when the queue cannot be read, and when it can be again.
+func troubled(log *logrus.Entry, heard func(error)) func(error) {
+	last := ""
+	var mu sync.Mutex
+	return func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		heard(err)
+		if err == nil {
+			last = ""
+			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("the queue can be read again")
+			return
+		}
+		if text := err.Error(); last == "" {
+			last = text
+			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("the queue cannot be read: %s", text)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package main
+
+const runUsage = `Usage: nth-queue run [--config FILE] [--dry-run]
+
+Reads the SQS queue that EventBridge, Auto Scaling or SNS fill, and cordons and drains the nodes it tells of.
+Runs until it gets SIGTERM or SIGINT; a second one ends it at once.
+
+  --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
+  --dry-run      say what would be done, but write nothing to the cluster, and leave the messages in the queue
+`
+
+const statusUsage = `Usage: nth-queue status [--config FILE] [--json]
+
+Tells how the running nth-queue stands: how many nodes it drains, what is announced for them, and whether the queue can be
+read. The status is 0 if it runs, and 1 if it does not, or hangs; what is printed is the last that is known of it then.
+
+  --config FILE  read FILE and FILE.d/*.toml to find the runtime directory
+  --json         print it for programs
+`
+
+const checkUsage = `Usage: nth-queue check [--config FILE]
+
+Tries everything that nth-queue needs, one line each: "ok" is as it should be, "warn" deserves a look, and with "fail"
+nth-queue would not do its work. Nothing is changed, and no message received. The status is 0 without a "fail", 1 with one,
+and 78 if the settings are wrong.
+
+  --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
+`
+
+const configUsage = `Usage: nth-queue config [--config FILE] [--check]
+
+Prints the settings in effect, all of them, in a form that can be read again.
+
+  --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
+  --check        only judge them: one line, and status 78 if any is wrong
+`
+
+const versionUsage = `Usage: nth-queue version
+
+Prints the version of nth-queue, the commit it was built from, and what it was built with.
+`

@@ -1,0 +1,123 @@
+# The queue, its dead-letter queue, and the key if there is to be one.
+
+data "aws_partition" "this" {}
+data "aws_region" "this" {}
+data "aws_caller_identity" "this" {}
+
+locals {
+  account  = data.aws_caller_identity.this.account_id
+  with_key = var.encryption == "KMS"
+  key      = local.with_key ? aws_kms_key.queue[0].arn : null
+}
+
+# A message that comes here late in its life does not stay for long: SQS counts from when it was first sent.
+resource "aws_sqs_queue" "dead_letters" {
+  name                      = "${var.name}-dead-letters"
+  message_retention_seconds = 1209600
+  sqs_managed_sse_enabled   = local.with_key ? null : true
+  kms_master_key_id         = local.key
+  tags                      = var.tags
+}
+
+# What waits for a maintenance window stays in the queue, for two weeks at most. nth-queue brings a visibility of its own
+# with every request.
+resource "aws_sqs_queue" "interruptions" {
+  name                       = var.name
+  message_retention_seconds  = 1209600
+  receive_wait_time_seconds  = 20
+  visibility_timeout_seconds = 20
+  sqs_managed_sse_enabled    = local.with_key ? null : true
+  kms_master_key_id          = local.key
+  tags                       = var.tags
+
+  redrive_policy = jsonencode({
+    deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
+    maxReceiveCount     = var.max_receive_count
+  })
+}
+
+resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
+  queue_url = aws_sqs_queue.dead_letters.id
+
+  redrive_allow_policy = jsonencode({
+    redrivePermission = "byQueue"
+    sourceQueueArns   = [aws_sqs_queue.interruptions.arn]
+  })
+}
+
+resource "aws_sqs_queue_policy" "interruptions" {
+  queue_url = aws_sqs_queue.interruptions.id
+  policy    = data.aws_iam_policy_document.queue.json
+}
+
+data "aws_iam_policy_document" "queue" {
+  statement {
+    sid       = "OnlyTheRulesWrite"
+    actions   = ["sqs:SendMessage"]
+    resources = [aws_sqs_queue.interruptions.arn]
+
+    principals {
+      type        = "Service"
+      identifiers = ["events.amazonaws.com"]
+    }
+
+    condition {
+      test     = "ArnEquals"
+      variable = "aws:SourceArn"
+      values   = [for rule in aws_cloudwatch_event_rule.this : rule.arn]
+    }
+  }
+
+  statement {
+    sid       = "NobodyComesInTheClear"
+    effect    = "Deny"
+    actions   = ["sqs:*"]
+    resources = [aws_sqs_queue.interruptions.arn]
+
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+
+    condition {
+      test     = "Bool"
+      variable = "aws:SecureTransport"
+      values   = ["false"]
+    }
+  }
+}
+
+resource "aws_kms_key" "queue" {
+  count = local.with_key ? 1 : 0
+
+  description         = "Encrypts the queue ${var.name}"
+  enable_key_rotation = true
+  policy              = data.aws_iam_policy_document.key.json
+  tags                = var.tags
+}
+
+data "aws_iam_policy_document" "key" {
+  statement {
+    sid       = "TheAccountAdministers"
+    actions   = ["kms:*"]
+    resources = ["*"]
+
+    principals {
+      type        = "AWS"
+      identifiers = ["arn:${data.aws_partition.this.partition}:iam::${local.account}:root"]
+    }
+  }
+
+  # Without it EventBridge drops what it cannot encrypt. AWS documents no condition that would hold here: who may write is
+  # limited by the queue's policy, and nothing else is encrypted with this key.
+  statement {
+    sid       = "EventBridgeEncrypts"
+    actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
+    resources = ["*"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["events.amazonaws.com"]
+    }
+  }
+}

@@ -1,0 +1,85 @@
+variable "name" {
+  description = "Begins the names of the queues and the rules. Two clusters in one region have two names, and two queues."
+  type        = string
+  default     = "nth-queue"
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9_-]{1,40}$", var.name))
+    error_message = "The name must have 1 to 40 letters, digits, hyphens and underscores."
+  }
+}
+
+variable "encryption" {
+  description = "SQS encrypts with keys of its own, which cost nothing. KMS makes a key of yours, whose uses CloudTrail shows."
+  type        = string
+  default     = "SQS"
+
+  validation {
+    condition     = contains(["SQS", "KMS"], var.encryption)
+    error_message = "The encryption must be SQS or KMS."
+  }
+}
+
+variable "max_receive_count" {
+  description = "How often a message is received before it counts as dead. One that waits for a maintenance window is received twice a day, one whose drain fails once a minute, one that nobody understands each 20 seconds."
+  type        = number
+  default     = 100
+
+  validation {
+    condition     = var.max_receive_count >= 10 && var.max_receive_count <= 1000
+    error_message = "The count must be from 10 to 1000."
+  }
+}
+
+variable "state_changes" {
+  description = "Whether to hear of every instance of the region that stops, terminates or runs again."
+  type        = bool
+  default     = true
+}
+
+variable "launch_hooks" {
+  description = "Whether nth-queue completes launch hooks of Auto Scaling groups, too."
+  type        = bool
+  default     = true
+}
+
+variable "consumer" {
+  description = "Who reads the queue. instance makes a role and an instance profile for a host, service-account a role for a Kubernetes service account (IRSA), pod-identity one for EKS Pod Identity; none makes the policy alone."
+  type        = string
+  default     = "instance"
+
+  validation {
+    condition     = contains(["instance", "service-account", "pod-identity", "none"], var.consumer)
+    error_message = "The consumer must be instance, service-account, pod-identity or none."
+  }
+}
+
+variable "cluster_name" {
+  description = "The EKS cluster. Needed for pod-identity. With instance, the role becomes the group nth-queue in the cluster, to which nth-queue-rbac.yaml gives its rights; leave it empty to do that in another way."
+  type        = string
+  default     = ""
+}
+
+variable "oidc_provider" {
+  description = "Needed for service-account. The cluster's issuer without https://, as IAM's provider is named."
+  type        = string
+  default     = ""
+}
+
+variable "namespace" {
+  description = "The namespace of the service account."
+  type        = string
+  default     = "kube-system"
+}
+
+variable "service_account" {
+  description = "The name of the service account."
+  type        = string
+  default     = "nth-queue"
+}
+
+variable "tags" {
+  description = "Tags for everything that can have them."
+  type        = map(string)
+  default     = {}
+}

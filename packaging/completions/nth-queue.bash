@@ -1,0 +1,27 @@
+# Completion of nth-queue for bash.
+
+_nth_queue() {
+	local current=$2 previous=$3 command=${COMP_WORDS[1]}
+	COMPREPLY=()
+	if ((COMP_CWORD == 1)); then
+		mapfile -t COMPREPLY < <(compgen -W 'run status check config version help' -- "$current")
+		return
+	fi
+	if [[ $previous == --config ]]; then
+		mapfile -t COMPREPLY < <(compgen -f -- "$current")
+		compopt -o filenames 2>/dev/null
+		return
+	fi
+	local flags=''
+	case $command in
+	run) flags='--config --dry-run --help' ;;
+	status) flags='--config --json --help' ;;
+	check) flags='--config --help' ;;
+	config) flags='--config --check --help' ;;
+	version) flags='--help' ;;
+	help) flags='run status check config version' ;;
+	esac
+	mapfile -t COMPREPLY < <(compgen -W "$flags" -- "$current")
+}
+
+complete -F _nth_queue nth-queue

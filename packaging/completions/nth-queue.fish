@@ -1,0 +1,16 @@
+# Completion of nth-queue for fish.
+
+complete -c nth-queue -f
+complete -c nth-queue -n __fish_use_subcommand -a run -d 'Read the queue, and drain the nodes it tells of'
+complete -c nth-queue -n __fish_use_subcommand -a status -d 'Tell how the running nth-queue stands'
+complete -c nth-queue -n __fish_use_subcommand -a check -d 'Tell whether nth-queue can do its work here'
+complete -c nth-queue -n __fish_use_subcommand -a config -d 'Print the settings in effect, or judge them'
+complete -c nth-queue -n __fish_use_subcommand -a version -d 'Print the version'
+complete -c nth-queue -n __fish_use_subcommand -a help -d 'Tell how nth-queue is used'
+
+complete -c nth-queue -n '__fish_seen_subcommand_from run status check config' -l config -r -F -d 'Read this file and its drop-ins'
+complete -c nth-queue -n '__fish_seen_subcommand_from run' -l dry-run -d 'Write nothing to the cluster, and leave the messages'
+complete -c nth-queue -n '__fish_seen_subcommand_from status' -l json -d 'Print it for programs'
+complete -c nth-queue -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l check -d 'Only judge them'
+complete -c nth-queue -n '__fish_seen_subcommand_from run status check config version' -l help -d 'Tell how it is used'
+complete -c nth-queue -n '__fish_seen_subcommand_from help' -a 'run status check config version'

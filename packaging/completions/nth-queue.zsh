@@ -1,0 +1,36 @@
+#compdef nth-queue
+# Completion of nth-queue for zsh.
+
+_nth-queue() {
+	local -a commands
+	commands=(
+		'run:read the queue, and drain the nodes it tells of'
+		'status:tell how the running nth-queue stands'
+		'check:tell whether nth-queue can do its work here'
+		'config:print the settings in effect, or judge them'
+		'version:print the version'
+		'help:tell how nth-queue is used'
+	)
+	if ((CURRENT == 2)); then
+		_describe command commands
+		return
+	fi
+	local -a flags
+	local config='--config[read this file and its drop-ins]:file:_files' help='--help[tell how it is used]'
+	case $words[2] in
+	run) flags=("$config" '--dry-run[write nothing to the cluster, and leave the messages]' "$help") ;;
+	status) flags=("$config" '--json[print it for programs]' "$help") ;;
+	check) flags=("$config" "$help") ;;
+	config) flags=("$config" '--check[only judge them]' "$help") ;;
+	version) flags=("$help") ;;
+	help)
+		_describe command commands
+		return
+		;;
+	esac
+	shift words
+	((CURRENT--))
+	_arguments $flags
+}
+
+_nth-queue "$@"

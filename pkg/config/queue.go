@@ -1,0 +1,151 @@
+package config
+
+import (
+	"io"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// QueueFile is read by nth-queue when no file is named. It may be absent.
+const QueueFile = "/etc/nth/nth-queue.toml"
+
+// Queue is everything that can be set for nth-queue, which drains the nodes that an SQS queue tells of.
+type Queue struct {
+	DryRun           bool
+	RuntimeDirectory string
+	Log              Log
+	Queue            SQS
+	AWS              AWS
+	Kubernetes       QueueKubernetes
+	Fleet            Fleet
+	Drain            Drain
+	Events           QueueEvents
+}
+
+// SQS is the table [queue].
+type SQS struct {
+	URL        string
+	Visibility time.Duration
+	Receivers  int
+}
+
+// QueueKubernetes is the table [kubernetes].
+type QueueKubernetes struct {
+	Kubeconfig string // "" is the pod's own identity
+}
+
+// Fleet is the table [fleet].
+type Fleet struct {
+	MaxDraining      int // 0 is no limit
+	MaxPerGroup      int // 0 is no limit
+	GroupLabel       string
+	ManagedTag       string // "" is not looked for
+	Unknown          string // delete or leave
+	UncordonStarted  bool
+	Taints           bool
+	TaintEffect      string
+	OutOfService     bool
+	CompleteLaunches bool
+}
+
+// QueueEvents holds one table for each kind of event that comes through a queue.
+type QueueEvents struct {
+	SpotInterruption        QueueSpot
+	RebalanceRecommendation QueueRebalance
+	ScheduledMaintenance    QueueMaintenance
+	ASGTermination          Budgeted
+	ReservationEnd          Budgeted
+	StateChange             Budgeted
+}
+
+// QueueSpot is the table [events.spot-interruption].
+type QueueSpot struct {
+	Action    string
+	Hibernate string // an action too
+}
+
+// QueueRebalance is the table [events.rebalance-recommendation].
+type QueueRebalance struct {
+	Action    string
+	CordonFor time.Duration // 0 is for ever
+}
+
+// QueueMaintenance is the table [events.scheduled-maintenance].
+type QueueMaintenance struct {
+	Action       string
+	Lead         time.Duration
+	HardDeadline bool
+	Codes        map[string]string
+}
+
+// Budgeted is the table of a kind of event that may name no time.
+type Budgeted struct {
+	Action string
+	Budget time.Duration
+}
+
+// DefaultQueue returns the settings of an empty file.
+func DefaultQueue() Queue {
+	events := defaultEvents()
+	return Queue{
+		RuntimeDirectory: "/run/nth-queue",
+		Log:              Default().Log,
+		Queue:            SQS{Visibility: 20 * time.Second, Receivers: 3},
+		Fleet: Fleet{
+			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
+			TaintEffect: "NoSchedule", CompleteLaunches: true,
+		},
+		Drain: Default().Drain,
+		Events: QueueEvents{
+			SpotInterruption:        QueueSpot{Action: events.SpotInterruption.Action, Hibernate: events.SpotInterruption.Hibernate},
+			RebalanceRecommendation: QueueRebalance{Action: events.RebalanceRecommendation.Action, CordonFor: events.RebalanceRecommendation.CordonFor},
+			ScheduledMaintenance: QueueMaintenance{
+				Action: events.ScheduledMaintenance.Action, Lead: events.ScheduledMaintenance.Lead, Codes: events.ScheduledMaintenance.Codes,
+			},
+			ASGTermination: Budgeted{Action: "drain", Budget: events.ASGTermination.Budget},
+			ReservationEnd: Budgeted{Action: "drain", Budget: 10 * time.Minute},
+			StateChange:    Budgeted{Action: "drain", Budget: 5 * time.Minute},
+		},
+	}
+}
+
+// LoadQueue reads nth-queue's settings as Load reads nth's. The empty path is QueueFile.
+func LoadQueue(path string) (Queue, error) {
+	files, err := QueueFiles(path)
+	if err != nil {
+		return Queue{}, err
+	}
+	cfg := DefaultQueue()
+	if err := read(files, cfg.tables()); err != nil {
+		return Queue{}, err
+	}
+	return cfg, nil
+}
+
+// QueueFiles lists the files that LoadQueue reads for path, in order.
+func QueueFiles(path string) ([]string, error) { return filesAt(path, QueueFile) }
+
+// EncodeQueue writes every setting of nth-queue, as Encode does for nth.
+func EncodeQueue(w io.Writer, cfg Queue) error { return encode(w, cfg.tables()) }
+
+// DescribeQueue lists nth-queue's tables and keys, as Describe does nth's.
+func DescribeQueue() []Table {
+	cfg := DefaultQueue()
+	return describe(cfg.tables())
+}
+
+// tables describes every key there is, with its place in c.
+func (c *Queue) tables() []table {
+	tables := []table{c.top(), c.Log.table(), c.Queue.table(), c.AWS.table(), c.Kubernetes.table(), c.Fleet.table(), c.Drain.table()}
+	return append(tables, c.Events.tables()...)
+}
+
+func (c *QueueEvents) tables() []table {
+	return []table{
+		c.SpotInterruption.table(), c.RebalanceRecommendation.table(), c.ScheduledMaintenance.table(),
+		c.ASGTermination.table(event.ASGTermination, "The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
+		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end."),
+		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it."),
+	}
+}

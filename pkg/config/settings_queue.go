@@ -1,0 +1,137 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+func (c *Queue) top() table {
+	return table{"", "", []setting{
+		{"dry_run", boolean{&c.DryRun},
+			"Watch, decide and say what would be done, but write nothing to the cluster, complete no lifecycle action and delete no message."},
+		{"runtime_directory", directory(&c.RuntimeDirectory),
+			"Where nth-queue shows how it stands. `$RUNTIME_DIRECTORY` goes before it."},
+	}}
+}
+
+func (c *SQS) table() table {
+	return table{"queue", "The SQS queue that EventBridge, Auto Scaling or SNS fill.", []setting{
+		{"url", text{&c.URL, isQueueURL, `a queue's URL such as "https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions", or ""`},
+			"The queue's URL. nth-queue does not start without it."},
+		{"visibility", duration{&c.Visibility, 10 * time.Second, time.Hour},
+			"How long a message is kept from other consumers at a time. It is extended while its nodes are drained; where a process was killed, another one goes on after that."},
+		{"receivers", number{&c.Receivers, 1, 64},
+			"How many requests wait for messages at the same time. Each brings up to ten."},
+	}}
+}
+
+func (c *QueueKubernetes) table() table {
+	return table{"kubernetes", "The way to the API server.", []setting{
+		{"kubeconfig", optionalFile(&c.Kubeconfig),
+			"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service account of the pod that nth-queue runs in."},
+	}}
+}
+
+var (
+	effects  = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+	unknowns = []string{"delete", "leave"}
+)
+
+func (c *Fleet) table() table {
+	return table{"fleet", "Which nodes are drained, and how many at once.", []setting{
+		{"max_draining", number{&c.MaxDraining, 0, 100_000},
+			"How many nodes are drained at once, by all nth-queue processes together. A spot interruption does not wait, but counts. `0` is no limit."},
+		{"max_per_group", number{&c.MaxPerGroup, 0, 100_000},
+			"The same for the nodes of one group, which have the same value of `group_label`. `0` is no limit."},
+		{"group_label", text{&c.GroupLabel, labelKey.MatchString, "a label's key"},
+			"The label that makes nodes a group: the zone, or a node pool's name."},
+		{"managed_tag", text{&c.ManagedTag, isTag, "a tag's key of up to 128 characters, or \"\""},
+			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked then."},
+		{"unknown", choice{&c.Unknown, unknowns},
+			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag: it is deleted, or left for others who read the queue."},
+		{"uncordon_started", boolean{&c.UncordonStarted},
+			"Lift a cordon of nth's when EC2 says that the instance has been started since, and its Node is Ready."},
+		{"taints", boolean{&c.Taints},
+			"Taint a node with the key that aws-node-termination-handler uses for the kind of event."},
+		{"taint_effect", choice{&c.TaintEffect, effects},
+			"The effect of that taint."},
+		{"out_of_service", boolean{&c.OutOfService},
+			"Taint a node `node.kubernetes.io/out-of-service` once EC2 says that its instance is stopped or terminated, so that its volumes can go elsewhere."},
+		{"complete_launches", boolean{&c.CompleteLaunches},
+			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
+	}}
+}
+
+func (c *QueueSpot) table() table {
+	return table{tableOf(event.SpotInterruption), "EC2 takes a spot instance back, with about two minutes' notice.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"hibernate", choice{&c.Hibernate, actions},
+			"What is done instead if the instance will only be hibernated; never more than `action`."},
+	}}
+}
+
+func (c *QueueRebalance) table() table {
+	return table{tableOf(event.RebalanceRecommendation), "A spot instance runs an elevated risk of interruption.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"cordon_for", duration{&c.CordonFor, 0, 12 * time.Hour},
+			"How long a cordon lasts if no drain follows; `0s` is for ever."},
+	}}
+}
+
+func (c *QueueMaintenance) table() table {
+	return table{tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance, of which AWS Health writes.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"lead", duration{&c.Lead, 0, 30 * day},
+			"How long before the change begins the action does, for codes that say `lead`. Until then the message stays in the queue."},
+		{"hard_deadline", boolean{&c.HardDeadline},
+			"Delete pods that resist eviction in time for the change. Otherwise their disruption budgets are respected to the end."},
+		{"codes", choiceOfEach{&c.Codes, codes, whens},
+			"When the action is taken for each event code: at once (`now`), `lead` before the change, or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent."},
+	}}
+}
+
+func (c *Budgeted) table(kind event.Kind, doc string) table {
+	return table{tableOf(kind), doc, []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"budget", duration{&c.Budget, time.Second, 2 * day},
+			"How long the drain may take where the message names no time."},
+	}}
+}
+
+func isQueueURL(s string) bool {
+	if s == "" {
+		return true
+	}
+	u, err := url.Parse(s)
+	return err == nil && isEndpoint(s) && len(strings.Split(strings.Trim(u.Path, "/"), "/")) == 2
+}
+
+var labelKey = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+
+func isTag(s string) bool {
+	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
+}
+
+// number is a whole number within bounds.
+type number struct {
+	at       *int
+	min, max int
+}
+
+func (v number) allowed() string { return fmt.Sprintf("a whole number from %d to %d", v.min, v.max) }
+func (v number) show() string    { return strconv.Itoa(*v.at) }
+
+func (v number) set(got any, fault func(string, any, string)) {
+	n, ok := got.(int64)
+	if !ok || n < int64(v.min) || n > int64(v.max) {
+		fault("", got, v.allowed())
+		return
+	}
+	*v.at = int(n)
+}

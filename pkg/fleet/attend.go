@@ -1,0 +1,159 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// fieldNode is the field of what is said about a node.
+const fieldNode = systemd.FieldNode
+
+// attend runs an agent for the node until nothing is left for it to do, or ctx ends.
+func (s *session) attend(ctx context.Context, held *corev1.Node) {
+	f := s.fleet
+	f.mu.Lock()
+	s.book = s.remembered(held)
+	f.mu.Unlock()
+	var extras sync.WaitGroup
+	defer extras.Wait()
+	extras.Go(func() { s.mark(context.WithoutCancel(ctx)) })
+	var listeners []agent.Listener
+	if f.opts.Listeners != nil {
+		listeners = f.opts.Listeners(s.node)
+	}
+	mind := &mind{session: s, named: make(chan struct{})}
+	_ = agent.New(agent.Config{
+		Sources: []agent.Source{mind}, Identity: mind,
+		Node: remembering{f.target(s.node)}, Record: s.book, Policy: f.opts.Policy,
+		BootID: held.Status.NodeInfo.BootID, Log: f.opts.Log, DryRun: f.opts.DryRun,
+		Rested: s.rested, Listeners: listeners,
+	}).Run(ctx) // Its one source never gives up.
+}
+
+// target is a node as it is acted upon.
+func (f *Fleet) target(name string) agent.Node {
+	n := drain.New(f.opts.Client, name, f.opts.Drain)
+	if f.opts.DryRun {
+		return drain.NewDryRun(n)
+	}
+	return n
+}
+
+// remembering is a node whose claim has been read already: what is ours of it is in the book.
+type remembering struct{ agent.Node }
+
+// Claim implements agent.Node.
+func (remembering) Claim(context.Context) (drain.Claim, bool, error) {
+	return drain.Claim{}, false, nil
+}
+
+// remembered is the book that the node itself has kept: the cordon that it bears, if that is for an event of ours. What
+// others have cordoned it for, the nth on the machine among them, is theirs to undo. f.mu is held.
+func (s *session) remembered(held *corev1.Node) *book {
+	b := &book{}
+	var claim drain.Claim
+	if !held.Spec.Unschedulable || json.Unmarshal([]byte(held.Annotations[drain.CordonAnnotation]), &claim) != nil {
+		return b
+	}
+	if t, ours := s.tasks[claim.Event]; ours {
+		b.entries = append(b.entries, record.Entry{
+			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, Cordon: true,
+			FirstSeen: claim.Since, Changed: claim.Since, CordonedAt: claim.Since,
+		})
+	}
+	return b
+}
+
+// book is a record in memory.
+type book struct {
+	mu      sync.Mutex
+	entries []record.Entry
+}
+
+// Entries implements agent.Record.
+func (b *book) Entries() []record.Entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.entries)
+}
+
+// Put implements agent.Record.
+func (b *book) Put(e record.Entry) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.IndexFunc(b.entries, func(other record.Entry) bool { return other.Event.ID == e.Event.ID })
+	if i < 0 {
+		b.entries = append(b.entries, e)
+	} else {
+		b.entries[i] = e
+	}
+	return nil
+}
+
+func (b *book) entry(id string) record.Entry {
+	for _, e := range b.Entries() {
+		if e.Event.ID == id {
+			return e
+		}
+	}
+	return record.Entry{}
+}
+
+// mind is what the agent is told by: which node it is, and what is announced for it.
+type mind struct {
+	session *session
+	named   chan struct{}
+}
+
+// KeepWarm implements agent.Identity. The credential is everybody's, and is kept warm elsewhere.
+func (m *mind) KeepWarm(ctx context.Context, tell func(node string, err error)) {
+	tell(m.session.node, nil)
+	close(m.named)
+	<-ctx.Done()
+}
+
+// Run implements agent.Source. It speaks when the node has a name, so that nothing is said without it.
+func (m *mind) Run(ctx context.Context, sink event.Sink) error {
+	<-m.named
+	s := m.session
+	s.fleet.mu.Lock()
+	s.sink = sink
+	for _, kind := range event.QueuedKinds() {
+		if events := s.events(kind); len(events) > 0 {
+			sink.Snapshot(event.Snapshot{Kind: kind, Events: events})
+		}
+	}
+	s.fleet.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// mark puts the taints on the node that its events bring. It is done beside the drain and never holds it up.
+func (s *session) mark(ctx context.Context) {
+	f := s.fleet
+	var wanted []corev1.Taint
+	f.mu.Lock()
+	for _, t := range s.tasks {
+		if f.opts.Policy[t.notice.Event.Kind].Action != policy.Notify {
+			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
+		}
+	}
+	f.mu.Unlock()
+	if len(wanted) == 0 || f.opts.DryRun {
+		return
+	}
+	if err := f.taint(ctx, s.node, wanted); err != nil && ctx.Err() == nil {
+		f.opts.Log.WithField(fieldNode, s.node).Warn(err)
+	}
+}

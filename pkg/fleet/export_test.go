@@ -1,0 +1,42 @@
+package fleet
+
+import "time"
+
+// Place is a node's place in a Line.
+type Place struct {
+	Node, Group string
+	Spot        bool
+	Deadline    time.Time
+	Since       time.Time
+}
+
+// Line is a line with limits.
+type Line struct{ line line }
+
+// NewLine returns an empty line.
+func NewLine(l Limits) *Line { return &Line{line{limits: l}} }
+
+// Join puts a node into the line.
+func (l *Line) Join(p Place) {
+	l.line.join(place{node: p.Node, group: p.Group, spot: p.Spot, deadline: p.Deadline, since: p.Since})
+}
+
+// Next returns who may begin while so many are being drained in each group.
+func (l *Line) Next(busy map[string]int) []string {
+	c := counts{group: map[string]int{}}
+	for group, n := range busy {
+		c.all += n
+		c.group[group] = n
+	}
+	var names []string
+	for _, p := range l.line.next(c) {
+		names = append(names, p.node)
+	}
+	return names
+}
+
+// InstanceOf and RetryPause are what they are called inside.
+var (
+	InstanceOf = instanceOf
+	RetryPause = retryPause
+)

@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// Limits bound how many nodes are drained at once, all processes on the queue counted. 0 is no limit.
+type Limits struct {
+	// Draining is for all nodes together, and Group for those that share the value of Label.
+	Draining, Group int
+	// Label is a label of Nodes, such as that of the zone.
+	Label string
+}
+
+// place is one node's place in the line.
+type place struct {
+	node, group string
+	// spot tells that the node does not wait: its machine is gone in two minutes.
+	spot     bool
+	deadline time.Time // the nearest; zero if there is none
+	since    time.Time // when it joined
+}
+
+// line is the nodes that are to be drained, in no particular order.
+type line struct {
+	limits Limits
+	places []place
+}
+
+// counts say how many nodes are being drained, in all and by group.
+type counts struct {
+	all   int
+	group map[string]int
+}
+
+// join puts a node into the line, or gives it a better place if it is there.
+func (l *line) join(p place) {
+	i := slices.IndexFunc(l.places, func(other place) bool { return other.node == p.node })
+	if i < 0 {
+		l.places = append(l.places, p)
+		return
+	}
+	there := &l.places[i]
+	there.spot = there.spot || p.spot
+	if byDeadline(p.deadline, there.deadline) < 0 {
+		there.deadline = p.deadline
+	}
+}
+
+// next takes those out of the line that may begin, the most urgent first. busy counts those that are being drained.
+// What waits for its own group holds nobody else up.
+func (l *line) next(busy counts) []place {
+	slices.SortFunc(l.places, urgency)
+	var begin []place
+	l.places = slices.DeleteFunc(l.places, func(p place) bool {
+		full := l.limits.Draining > 0 && busy.all >= l.limits.Draining || l.limits.Group > 0 && busy.group[p.group] >= l.limits.Group
+		if full && !p.spot {
+			return false
+		}
+		busy.all++
+		busy.group[p.group]++
+		begin = append(begin, p)
+		return true
+	})
+	return begin
+}
+
+// urgency orders places: spot before all, then the nearer deadline, then who came first.
+func urgency(a, b place) int {
+	if a.spot != b.spot {
+		if a.spot {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(byDeadline(a.deadline, b.deadline), a.since.Compare(b.since), cmp.Compare(a.node, b.node))
+}
+
+// byDeadline puts the nearer deadline first, and none last.
+func byDeadline(a, b time.Time) int {
+	if a.IsZero() != b.IsZero() {
+		if a.IsZero() {
+			return 1
+		}
+		return -1
+	}
+	return a.Compare(b)
+}
+
+// urgent tells whether an event leaves no time to wait in.
+func urgent(ev event.Event) bool { return ev.Kind == event.SpotInterruption }

@@ -1,0 +1,206 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/nth-project/nth/pkg/drain"
+)
+
+// node is what is kept of a Node: some hundred bytes of the many thousand that one has.
+type node struct {
+	name, version, instance, dns string
+	// group is the value of the label that ceilings go by.
+	group, bootID string
+	// cordon and claim are the texts of the annotations.
+	cordon, claim        string
+	ready, unschedulable bool
+}
+
+// nodes are all Nodes of the cluster, as a watch keeps them.
+type nodes struct {
+	client kubernetes.Interface
+	label  string
+	known  chan struct{} // closed when all are there
+
+	mu         sync.RWMutex
+	byName     map[string]node
+	byInstance map[string]string // names
+	synced     bool
+	changed    chan struct{} // closed and replaced at every change
+}
+
+func newNodes(client kubernetes.Interface, label string) *nodes {
+	return &nodes{
+		client: client, label: label, known: make(chan struct{}),
+		byName: map[string]node{}, byInstance: map[string]string{}, changed: make(chan struct{}),
+	}
+}
+
+// ofInstance finds the node of an EC2 instance.
+func (n *nodes) ofInstance(id string) (node, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	name, found := n.byInstance[id]
+	return n.byName[name], found
+}
+
+func (n *nodes) named(name string) (node, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	found, there := n.byName[name]
+	return found, there
+}
+
+// withDNS finds the node with that private DNS name, among those that do not tell their instance.
+func (n *nodes) withDNS(name string) (node, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	for _, found := range n.byName {
+		if found.instance == "" && name != "" && (found.dns == name || found.name == name) {
+			return found, true
+		}
+	}
+	return node{}, false
+}
+
+// anonymous tells whether there are nodes that do not tell their instance.
+func (n *nodes) anonymous() bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return len(n.byInstance) < len(n.byName)
+}
+
+// each calls do for every node.
+func (n *nodes) each(do func(node)) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	for _, one := range n.byName {
+		do(one)
+	}
+}
+
+// news returns a channel that is closed at the next change.
+func (n *nodes) news() <-chan struct{} {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.changed
+}
+
+// watch keeps the nodes until ctx ends. client-go's Reflector survives whatever happens to connections and API servers.
+func (n *nodes) watch(ctx context.Context) {
+	silent := logr.Discard()
+	ctx = klog.NewContext(ctx, silent)
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return n.client.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return n.client.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}
+	cache.NewReflectorWithOptions(source, &corev1.Node{}, n, cache.ReflectorOptions{Logger: &silent}).RunWithContext(ctx)
+}
+
+// slim drops what is not kept as soon as a Node comes in, so that not even a first list is in memory whole.
+func (n *nodes) slim(object any) (any, error) {
+	full, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil // A tombstone, or nothing that the watch is about.
+	}
+	lean := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion},
+		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable},
+	}
+	lean.Labels = only(full.Labels, n.label)
+	lean.Annotations = only(full.Annotations, drain.CordonAnnotation, ClaimAnnotation)
+	lean.Status.NodeInfo.BootID = full.Status.NodeInfo.BootID
+	for _, c := range full.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	for _, a := range full.Status.Addresses {
+		if a.Type == corev1.NodeInternalDNS {
+			lean.Status.Addresses = append(lean.Status.Addresses, a)
+		}
+	}
+	return lean, nil
+}
+
+func only(all map[string]string, keys ...string) map[string]string {
+	few := map[string]string{}
+	for _, key := range keys {
+		if value, there := all[key]; there {
+			few[key] = value
+		}
+	}
+	return few
+}
+
+func (n *nodes) of(full *corev1.Node) node {
+	kept := node{
+		name: full.Name, version: full.ResourceVersion, instance: instanceOf(full.Spec.ProviderID),
+		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
+		cordon: full.Annotations[drain.CordonAnnotation], claim: full.Annotations[ClaimAnnotation],
+	}
+	for _, c := range full.Status.Conditions {
+		kept.ready = kept.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}
+	for _, a := range full.Status.Addresses {
+		if a.Type == corev1.NodeInternalDNS {
+			kept.dns = a.Address
+		}
+	}
+	return kept
+}
+
+// instanceOf reads a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it is none of EC2's.
+func instanceOf(providerID string) string {
+	rest, ours := strings.CutPrefix(providerID, "aws://")
+	if !ours {
+		return ""
+	}
+	id := rest[strings.LastIndexByte(rest, '/')+1:]
+	if !strings.HasPrefix(id, "i-") {
+		return ""
+	}
+	return id
+}
+
+var errNotANode = errors.New("not a Node")
+
+// put takes a node in. n.mu is held.
+func (n *nodes) put(full *corev1.Node) {
+	kept := n.of(full)
+	n.forget(kept.name)
+	n.byName[kept.name] = kept
+	if kept.instance != "" {
+		n.byInstance[kept.instance] = kept.name
+	}
+}
+
+// forget drops a node. n.mu is held.
+func (n *nodes) forget(name string) {
+	if old, there := n.byName[name]; there && n.byInstance[old.instance] == name {
+		delete(n.byInstance, old.instance)
+	}
+	delete(n.byName, name)
+}
+
+// happened tells those who wait. n.mu is held.
+func (n *nodes) happened() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+}

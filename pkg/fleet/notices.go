@@ -1,0 +1,179 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// Instances knows what EC2 knows.
+type Instances interface {
+	Look(ctx context.Context, id string) (found instances.Instance, known bool, err error)
+	InReservation(ctx context.Context, reservation string) ([]instances.Instance, error)
+}
+
+// unknownPause is how long what nobody here knows is left to others.
+const unknownPause = time.Minute
+
+// interrupted finds the node that an interruption is for. EC2 is asked only where that makes a difference.
+func (f *Fleet) interrupted(t *task) {
+	if f.opts.Policy.Ignores(record.Entry{Event: t.notice.Event}) {
+		t.done()
+		return
+	}
+	if t.notice.Reservation != "" {
+		f.background(func(ctx context.Context) { f.reserved(ctx, t) })
+		return
+	}
+	found, there := f.nodes.ofInstance(t.notice.Instance)
+	switch {
+	case there && !f.opts.ManagedOnly:
+		f.begin(found, t)
+	case !there && !f.nodes.anonymous() && !f.opts.ManagedOnly:
+		f.unknown(t)
+	default:
+		f.background(func(ctx context.Context) { f.look(ctx, t) })
+	}
+}
+
+// begin begins what an interruption asks for at its node.
+func (f *Fleet) begin(n node, t *task) {
+	f.hold(t)
+	f.join(n, t)
+}
+
+// look asks EC2 about an interruption's instance, and then decides as if that had been known.
+func (f *Fleet) look(ctx context.Context, t *task) {
+	if f.opts.Instances == nil {
+		f.unknown(t)
+		return
+	}
+	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
+	if err != nil {
+		f.failed(ctx, t, err)
+		return
+	}
+	found, there := f.nodes.ofInstance(t.notice.Instance)
+	if !there {
+		found, there = f.nodes.withDNS(instance.DNS)
+	}
+	switch {
+	case known && !instance.Managed:
+		f.opts.Log.Debugf("%s: the instance %s is not managed", t.notice.Event.Kind, t.notice.Instance)
+		f.stranger(t)
+	case there:
+		f.begin(found, t)
+	case known && instance.Gone() && f.opts.ManagedOnly:
+		f.finish(t)
+	default:
+		f.unknown(t)
+	}
+}
+
+// failed gives a task back for which AWS could not be asked.
+func (f *Fleet) failed(ctx context.Context, t *task, err error) {
+	if ctx.Err() != nil {
+		t.again(0)
+		return
+	}
+	f.opts.Log.Warn(err)
+	t.failed()
+}
+
+// unknown decides what becomes of a notice of an instance that has no Node, as far as the watch has told.
+func (f *Fleet) unknown(t *task) {
+	if f.opts.LeaveUnknown {
+		f.nowhere(t)
+		return
+	}
+	f.background(func(ctx context.Context) { f.confirm(ctx, t) })
+}
+
+// nowhere says that an instance has no Node, and ends its task.
+func (f *Fleet) nowhere(t *task) {
+	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster", about(t.notice), t.notice.Instance)
+	f.stranger(t)
+}
+
+func about(n queue.Notice) string {
+	if n.Event.Kind != "" {
+		return string(n.Event.Kind)
+	}
+	return string(n.About)
+}
+
+// stranger ends what is not ours: it is deleted, or left to others.
+func (f *Fleet) stranger(t *task) {
+	if f.opts.LeaveUnknown {
+		t.again(unknownPause)
+		return
+	}
+	t.done()
+}
+
+// reserved makes of the end of a reservation one interruption for each of its instances.
+func (f *Fleet) reserved(ctx context.Context, t *task) {
+	if f.opts.Instances == nil {
+		f.unknown(t)
+		return
+	}
+	found, err := f.opts.Instances.InReservation(ctx, t.notice.Reservation)
+	if err != nil {
+		f.failed(ctx, t, err)
+		return
+	}
+	notices := make([]queue.Notice, 0, len(found))
+	for _, i := range found {
+		n := t.notice
+		n.Instance, n.Reservation = i.ID, ""
+		n.Event.ID += "-" + i.ID
+		notices = append(notices, n)
+	}
+	if len(notices) == 0 {
+		t.done()
+		return
+	}
+	f.take(notices, t.work.pause, taskMessage{t})
+}
+
+// taskMessage makes a task the message of others, which it waits for.
+type taskMessage struct{ *task }
+
+// Done implements Message.
+func (m taskMessage) Done() { m.done() }
+
+// Return implements Message.
+func (m taskMessage) Return(after time.Duration) { m.again(after) }
+
+// uncordonLimit is how long an instance that has been started may take to be Ready.
+const uncordonLimit = 15 * time.Minute
+
+// started takes in that an instance runs. A cordon of nth's from before was for what is over now.
+func (f *Fleet) started(t *task) {
+	found, there := f.nodes.ofInstance(t.notice.Instance)
+	var claim drain.Claim
+	ours := there && f.opts.UncordonStarted && json.Unmarshal([]byte(found.cordon), &claim) == nil
+	if !ours || !claim.Since.Before(t.notice.Event.Noticed) {
+		t.done()
+		return
+	}
+	f.background(func(ctx context.Context) {
+		limited, cancel := context.WithTimeout(ctx, uncordonLimit)
+		defer cancel()
+		_, err := f.target(found.name).Uncordon(limited, true)
+		if err == nil && !f.opts.DryRun {
+			err = f.untaint(limited, found.name)
+		}
+		if err != nil {
+			f.failed(ctx, t, err)
+			return
+		}
+		f.opts.Log.WithField(fieldNode, found.name).Info("the instance has been started: its node takes pods again")
+		t.done()
+	})
+}

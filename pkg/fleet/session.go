@@ -1,0 +1,277 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// session is what is being done for one node: from when its first event comes until nothing is left to be done for any.
+type session struct {
+	fleet *Fleet
+	node  string
+	group string
+
+	// The fleet's mutex guards what follows.
+	begun bool // it is no longer in the line
+	tasks map[string]*task
+	// sink gets the events while there is an agent; nil without one.
+	sink event.Sink
+	// over tells that it takes no more tasks.
+	over bool
+	stop context.CancelFunc
+	book *book
+}
+
+// join gives a task to its node's session. A new one goes into the line.
+func (f *Fleet) join(n node, t *task) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ctx.Err() != nil {
+		t.again(0)
+		return
+	}
+	s := f.sessions[n.name]
+	if s == nil || s.over {
+		s = &session{fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}}
+		f.sessions[n.name] = s
+	}
+	ev := t.notice.Event
+	if other, there := s.tasks[ev.ID]; there && other != t {
+		other.others = append(other.others, t)
+		return
+	}
+	s.tasks[ev.ID] = t
+	if s.sink != nil {
+		s.sink.Snapshot(event.Snapshot{Kind: ev.Kind, Events: s.events(ev.Kind)})
+		f.work.Go(func() { s.mark(f.ctx) })
+	}
+	if !s.begun {
+		f.line.join(place{node: n.name, group: n.group, spot: urgent(ev), deadline: ev.Deadline, since: time.Now()})
+		f.nudge()
+	}
+}
+
+// events are those of a kind that the session is for. f.mu is held.
+func (s *session) events(kind event.Kind) []event.Event {
+	var all []event.Event
+	for _, t := range s.tasks {
+		if t.notice.Event.Kind == kind {
+			all = append(all, t.notice.Event)
+		}
+	}
+	return all
+}
+
+// dispatch lets those in the line begin for whom there is room.
+func (f *Fleet) dispatch() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.line.places) == 0 {
+		return
+	}
+	f.line.limits = f.opts.Limits
+	for _, p := range f.line.next(f.busy()) {
+		s := f.sessions[p.node]
+		if s == nil || s.begun {
+			continue
+		}
+		s.begun = true
+		ctx, stop := context.WithCancel(f.ctx)
+		s.stop = stop
+		f.work.Go(func() {
+			defer stop()
+			s.run(ctx)
+		})
+	}
+}
+
+// busy counts the nodes that are being drained, by us and by others. f.mu is held.
+func (f *Fleet) busy() counts {
+	c := counts{group: map[string]int{}}
+	for _, s := range f.sessions {
+		if s.begun {
+			c.all++
+			c.group[s.group]++
+		}
+	}
+	if f.opts.Limits.Draining == 0 && f.opts.Limits.Group == 0 {
+		return c
+	}
+	f.nodes.each(func(n node) {
+		ours := f.sessions[n.name]
+		if (ours == nil || !ours.begun) && f.claims.free(n.claim) != nil {
+			c.all++
+			c.group[n.group]++
+		}
+	})
+	return c
+}
+
+// run claims the node, lets an agent do what is to be done for it, and ends the claim.
+func (s *session) run(ctx context.Context) {
+	held, text, err := s.claim(ctx)
+	if err != nil {
+		s.end(err)
+		return
+	}
+	claimed, lost := context.WithCancelCause(ctx)
+	var renewing sync.WaitGroup
+	if !s.fleet.opts.DryRun {
+		renewing.Go(func() { text = s.renew(claimed, text, lost) })
+	}
+	s.attend(claimed, held)
+	cause := context.Cause(claimed)
+	lost(nil)
+	renewing.Wait()
+	s.end(cause)
+	if !s.fleet.opts.DryRun && !errors.Is(cause, errLost) {
+		s.release(context.WithoutCancel(ctx), text)
+	}
+}
+
+// claim waits until the node is ours to drain, and returns the Node as it is then with the claim's text. It fails with
+// the context's error, or because there is no such Node.
+func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
+	f := s.fleet
+	for {
+		news := f.nodes.news()
+		known, there := f.nodes.named(s.node)
+		if !there {
+			return nil, "", errGone
+		}
+		if f.opts.DryRun {
+			return &corev1.Node{}, "", nil
+		}
+		held, err := f.claims.take(ctx, known)
+		switch {
+		case err == nil:
+			return held, held.Annotations[ClaimAnnotation], nil
+		case apierrors.IsNotFound(err):
+			return nil, "", errGone
+		case ctx.Err() != nil:
+			return nil, "", ctx.Err()
+		}
+		var other errClaimed
+		wait := time.Second
+		if errors.As(err, &other) {
+			wait = time.Until(other.Until)
+		} else {
+			news = nil
+			f.opts.Log.WithField(fieldNode, s.node).Warn(err)
+		}
+		if !await(ctx, news, wait) {
+			return nil, "", ctx.Err()
+		}
+	}
+}
+
+// errGone says that the Node is not there any more.
+var errGone = errors.New("there is no such Node any more")
+
+// renew extends the claim until ctx ends, and returns its last text. When it cannot be extended any more, lost is called.
+func (s *session) renew(ctx context.Context, text string, lost context.CancelCauseFunc) string {
+	until := time.Now().Add(claimLife)
+	for await(ctx, nil, renewal) {
+		next, err := s.fleet.claims.renew(ctx, s.node, text)
+		switch {
+		case err == nil:
+			text, until = next, time.Now().Add(claimLife)
+		case errors.Is(err, errLost) || time.Now().Add(renewal).After(until):
+			if ctx.Err() == nil {
+				lost(errLost)
+			}
+			return text
+		}
+	}
+	return text
+}
+
+// release ends the claim. If that does not work out, it ends by itself.
+func (s *session) release(ctx context.Context, text string) {
+	if err := s.fleet.claims.release(ctx, s.node, text); err != nil {
+		s.fleet.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
+	}
+}
+
+// end takes the session out of the fleet, and gives back what is left of it. Without a Node nothing is left to be done.
+func (s *session) end(cause error) {
+	f := s.fleet
+	f.mu.Lock()
+	s.over, s.sink = true, nil
+	tasks := s.tasks
+	if f.sessions[s.node] == s {
+		delete(f.sessions, s.node)
+	}
+	f.mu.Unlock()
+	for _, t := range tasks {
+		switch {
+		case errors.Is(cause, errGone):
+			f.finish(t)
+		case errors.Is(cause, errLost):
+			t.failed()
+		default:
+			t.again(0) // We are to stop: others can go on at once.
+		}
+	}
+	f.nudge()
+}
+
+// abandon gives back what has not begun.
+func (f *Fleet) abandon() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, s := range f.sessions {
+		if s.begun {
+			continue
+		}
+		delete(f.sessions, name)
+		for _, t := range s.tasks {
+			t.again(0)
+		}
+	}
+}
+
+// rested takes in that nothing is being done about an event now: for ever, or until a time.
+func (s *session) rested(ev event.Event, again time.Time) {
+	f := s.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t, ours := s.tasks[ev.ID]
+	if !ours {
+		return
+	}
+	entry := s.book.entry(ev.ID)
+	switch {
+	case again.IsZero():
+		f.finish(t)
+	case entry.Error != "" || entry.Phase == record.Incomplete:
+		t.failed()
+	default:
+		t.again(time.Until(again))
+	}
+	delete(s.tasks, ev.ID)
+	if len(s.tasks) == 0 {
+		s.over = true
+		s.stop()
+	}
+}
+
+// await waits for news or for a time, and tells whether ctx still goes on.
+func await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-news:
+	case <-timer.C:
+	}
+	return ctx.Err() == nil
+}

@@ -1,0 +1,66 @@
+package fleet
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// The methods by which the Reflector fills the nodes.
+var (
+	_ cache.ReflectorStore    = (*nodes)(nil)
+	_ cache.TransformingStore = (*nodes)(nil)
+)
+
+// Transformer is what the Reflector asks when it streams the first list.
+func (n *nodes) Transformer() cache.TransformFunc { return n.slim }
+
+// Add takes in a Node that is there.
+func (n *nodes) Add(object any) error {
+	full, ok := object.(*corev1.Node)
+	if !ok {
+		return errNotANode
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.put(full)
+	n.happened()
+	return nil
+}
+
+// Update takes in a Node that changed.
+func (n *nodes) Update(object any) error { return n.Add(object) }
+
+// Delete takes in that a Node is gone.
+func (n *nodes) Delete(object any) error {
+	full, ok := object.(*corev1.Node)
+	if !ok {
+		return errNotANode
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forget(full.Name)
+	n.happened()
+	return nil
+}
+
+// Replace takes in the complete list.
+func (n *nodes) Replace(objects []any, _ string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.byName)
+	clear(n.byInstance)
+	for _, object := range objects {
+		if full, ok := object.(*corev1.Node); ok {
+			n.put(full)
+		}
+	}
+	n.happened()
+	if !n.synced {
+		n.synced = true
+		close(n.known)
+	}
+	return nil
+}
+
+// Resync has nothing to do.
+func (n *nodes) Resync() error { return nil }

@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/pkg/queue"
+)
+
+// work is what one message asks for. It goes back into the queue if a part of it must wait, and only when every part
+// has come to an end: a message cannot be held and given back at once.
+type work struct {
+	message Message
+	// pause is how long what failed is left alone.
+	pause time.Duration
+
+	mu    sync.Mutex
+	open  int
+	later bool
+	after time.Duration
+}
+
+// task is one part of a message: one notice. One of its methods counts, the first that is called.
+type task struct {
+	notice queue.Notice
+	work   *work
+	once   sync.Once
+	// others are of messages that say the same.
+	others []*task
+
+	mu       sync.Mutex
+	released bool
+	letGo    context.CancelFunc // ends what is held for it; nil if nothing is
+}
+
+// releasedBy says how to end what is held for the task, unless nothing needs to be held any more.
+func (t *task) releasedBy(letGo context.CancelFunc) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.letGo = letGo
+	return !t.released
+}
+
+// release ends what is held for the task.
+func (t *task) release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.released = true
+	if t.letGo != nil {
+		t.letGo()
+	}
+}
+
+// done says that nothing is left to be done for it.
+func (t *task) done() { t.end(false, 0) }
+
+// again says that it is worth another look after that time.
+func (t *task) again(after time.Duration) { t.end(true, after) }
+
+// failed says that it did not work out this time.
+func (t *task) failed() { t.end(true, t.work.pause) }
+
+func (t *task) end(later bool, after time.Duration) {
+	t.once.Do(func() {
+		t.release()
+		t.work.ended(later, after)
+		for _, other := range t.others {
+			other.end(later, after)
+		}
+	})
+}
+
+func (w *work) ended(later bool, after time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if later && (!w.later || after < w.after) {
+		w.later, w.after = true, after
+	}
+	if w.open--; w.open > 0 {
+		return
+	}
+	if w.later {
+		w.message.Return(w.after)
+	} else {
+		w.message.Done()
+	}
+}
+
+const firstPause, longestPause = 2 * time.Second, time.Minute
+
+// retryPause is how long a message is left alone that has failed so many times.
+func retryPause(receives int) time.Duration {
+	return min(firstPause<<min(max(receives-1, 0), 10), longestPause)
+}

@@ -1,0 +1,137 @@
+// Package ec2test is an EC2 for tests: it describes instances, by the one filter that is asked with, in EC2's query
+// protocol, and can be throttled.
+package ec2test
+
+import (
+	"encoding/xml"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Instance is one instance.
+type Instance struct {
+	ID, State, DNS, Reservation string
+	Tags                        map[string]string
+}
+
+// Service is EC2 in one region. The zero value knows no instances.
+type Service struct {
+	mu        sync.Mutex
+	instances []Instance
+	asked     [][]string
+	refuse    int
+	page      int
+}
+
+// Add adds instances.
+func (s *Service) Add(instances ...Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.instances = append(s.instances, instances...)
+}
+
+// Throttle refuses the next requests.
+func (s *Service) Throttle(requests int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse = requests
+}
+
+// Page makes an answer hold so many instances at most.
+func (s *Service) Page(instances int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.page = instances
+}
+
+// Asked are the values of the filters of all requests so far.
+func (s *Service) Asked() [][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+type tag struct {
+	Key   string `xml:"key"`
+	Value string `xml:"value"`
+}
+
+type item struct {
+	ID    string `xml:"instanceId"`
+	State string `xml:"instanceState>name"`
+	DNS   string `xml:"privateDnsName"`
+	Tags  []tag  `xml:"tagSet>item"`
+}
+
+type reservation struct {
+	Instances []item `xml:"instancesSet>item"`
+}
+
+type answer struct {
+	XMLName      xml.Name      `xml:"DescribeInstancesResponse"`
+	Reservations []reservation `xml:"reservationSet>item"`
+	NextToken    string        `xml:"nextToken,omitempty"`
+}
+
+// ServeHTTP answers a request.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := r.ParseForm(); err != nil || r.PostForm.Get("Action") != "DescribeInstances" ||
+		!strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
+		refuse(w, http.StatusBadRequest, "InvalidAction")
+		return
+	}
+	var values []string
+	for i := 1; r.PostForm.Has("Filter.1.Value." + strconv.Itoa(i)); i++ {
+		values = append(values, r.PostForm.Get("Filter.1.Value."+strconv.Itoa(i)))
+	}
+	s.asked = append(s.asked, values)
+	if s.refuse > 0 {
+		s.refuse--
+		refuse(w, http.StatusServiceUnavailable, "RequestLimitExceeded")
+		return
+	}
+	s.describe(w, r.PostForm.Get("Filter.1.Name"), values, r.PostForm.Get("NextToken"))
+}
+
+func (s *Service) describe(w http.ResponseWriter, filter string, values []string, token string) {
+	from, _ := strconv.Atoi(token) // No token is the first page.
+	var found answer
+	met := 0
+	for _, i := range s.instances {
+		value := i.ID
+		if filter == "capacity-reservation-id" {
+			value = i.Reservation
+		}
+		if !slices.Contains(values, value) {
+			continue
+		}
+		if met++; met <= from {
+			continue
+		}
+		if s.page > 0 && len(found.Reservations) == s.page {
+			found.NextToken = strconv.Itoa(from + s.page)
+			break
+		}
+		one := item{ID: i.ID, State: i.State, DNS: i.DNS}
+		for key, value := range i.Tags {
+			one.Tags = append(one.Tags, tag{key, value})
+		}
+		found.Reservations = append(found.Reservations, reservation{[]item{one}})
+	}
+	text, err := xml.Marshal(found)
+	if err != nil {
+		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in this package
+	}
+	_, _ = w.Write(text) // a client that has left needs no answer
+}
+
+func refuse(w http.ResponseWriter, status int, code string) {
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>no</Message></Error></Errors><RequestID>1</RequestID></Response>", code)
+}

@@ -1,0 +1,161 @@
+// Package instances says what EC2 and Auto Scaling know of instances: their state, their names, whether they are
+// managed.
+//
+// Many are asked about at once when a queue fills, and the APIs are throttled for the whole account. So questions that
+// come within moments of each other go in one request, answers are remembered for minutes, and what is throttled is
+// repeated at the pace that AWS allows.
+package instances
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	autoscalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+)
+
+// Instance is what is known of one instance.
+type Instance struct {
+	ID string
+	// State is EC2's word for it: running, stopped, terminated, ...
+	State string
+	// DNS is its private DNS name; empty once it is terminated.
+	DNS string
+	// Managed tells whether the instance, or its Auto Scaling group, has the tag that is looked for.
+	Managed bool
+}
+
+// Gone tells whether the instance will not run any more.
+func (i Instance) Gone() bool { return i.State == "terminated" || i.State == "shutting-down" }
+
+// groupTag is the tag by which Auto Scaling marks its instances.
+const groupTag = "aws:autoscaling:groupName"
+
+const (
+	// patience bounds one question, with its repetitions.
+	patience = 30 * time.Second
+	// most is how many are asked about in one request: a filter takes 200 values.
+	most = 200
+)
+
+// Options say where AWS is asked, and for what.
+type Options struct {
+	AWS aws.Config
+	// Tag is the key of the tag that makes an instance managed; with "" all are.
+	Tag string
+}
+
+// Catalog answers questions about instances. Its methods may be called from several goroutines.
+type Catalog struct {
+	tag       string
+	ec2       *query
+	groups    *autoscaling.Client
+	instances *gatherer[Instance]
+	tagged    *gatherer[bool] // by group
+}
+
+// New returns a catalog that has asked nothing yet.
+func New(opts Options) *Catalog {
+	opts.AWS.Retryer = func() aws.Retryer { return retry.NewAdaptiveMode() }
+	c := &Catalog{tag: opts.Tag, ec2: newQuery(opts.AWS), groups: autoscaling.NewFromConfig(opts.AWS)}
+	c.instances = newGatherer(c.describe)
+	c.tagged = newGatherer(c.groupTags)
+	return c
+}
+
+// Look asks about one instance; found is false if EC2 does not know it (any more).
+func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
+	found, known, err = c.instances.ask(ctx, id)
+	if err != nil {
+		return Instance{}, false, fmt.Errorf("asking EC2 about %s: %w", id, err)
+	}
+	return found, known, nil
+}
+
+// InReservation asks for the instances that run in a capacity reservation.
+func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]Instance, error) {
+	found, err := c.filtered(ctx, "capacity-reservation-id", []string{reservation})
+	if err != nil {
+		return nil, fmt.Errorf("asking EC2 for the instances in %s: %w", reservation, err)
+	}
+	return slices.DeleteFunc(found, Instance.Gone), nil
+}
+
+// describe asks about many. A filter is used, since one ID that is unknown makes a request with IDs fail whole.
+func (c *Catalog) describe(ctx context.Context, ids []string) (map[string]Instance, error) {
+	found, err := c.filtered(ctx, "instance-id", ids)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[string]Instance, len(found))
+	for _, i := range found {
+		byID[i.ID] = i
+	}
+	return byID, nil
+}
+
+// filtered asks for all instances with one of the values, page by page.
+func (c *Catalog) filtered(ctx context.Context, filter string, values []string) ([]Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	raw, err := c.ec2.instances(ctx, filter, values)
+	if err != nil {
+		return nil, err
+	}
+	all, errs := make([]Instance, len(raw)), make([]error, len(raw))
+	var judging sync.WaitGroup // At once, so that their groups are asked about together.
+	for i := range raw {
+		judging.Go(func() { all[i], errs[i] = c.judge(ctx, raw[i]) })
+	}
+	judging.Wait()
+	return all, errors.Join(errs...)
+}
+
+// judge turns EC2's description into ours.
+func (c *Catalog) judge(ctx context.Context, i rawInstance) (Instance, error) {
+	found := Instance{ID: i.ID, State: i.State, DNS: i.DNS, Managed: c.tag == ""}
+	group := ""
+	for _, tag := range i.Tags {
+		found.Managed = found.Managed || tag.Key == c.tag
+		if tag.Key == groupTag {
+			group = tag.Value
+		}
+	}
+	if found.Managed || group == "" {
+		return found, nil
+	}
+	tagged, _, err := c.tagged.ask(ctx, group)
+	found.Managed = tagged
+	return found, err
+}
+
+// groupTags asks which groups have the tag.
+func (c *Catalog) groupTags(ctx context.Context, groups []string) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	in := &autoscaling.DescribeTagsInput{Filters: []autoscalingtypes.Filter{
+		{Name: aws.String("auto-scaling-group"), Values: groups}, {Name: aws.String("key"), Values: []string{c.tag}},
+	}}
+	tagged := map[string]bool{}
+	for _, group := range groups {
+		tagged[group] = false
+	}
+	for {
+		out, err := c.groups.DescribeTags(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		for _, tag := range out.Tags {
+			tagged[aws.ToString(tag.ResourceId)] = true
+		}
+		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
+			return tagged, nil
+		}
+	}
+}

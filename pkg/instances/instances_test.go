@@ -1,0 +1,156 @@
+package instances_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/instances/ec2test"
+)
+
+// region is EC2 and Auto Scaling behind one address.
+type region struct {
+	ec2    ec2test.Service
+	mu     sync.Mutex
+	tagged []string // groups that have the tag
+	groups []string // what was asked about them
+}
+
+func (r *region) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if err := q.ParseForm(); err == nil && q.PostForm.Get("Action") == "DescribeTags" {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.groups = append(r.groups, q.PostForm.Get("Filters.member.1.Values.member.1"))
+		var tags strings.Builder
+		for _, group := range r.tagged {
+			fmt.Fprintf(&tags, "<member><ResourceId>%s</ResourceId><Key>managed</Key></member>", group)
+		}
+		fmt.Fprintf(w, "<DescribeTagsResponse><DescribeTagsResult><Tags>%s</Tags></DescribeTagsResult></DescribeTagsResponse>", &tags)
+		return
+	}
+	r.ec2.ServeHTTP(w, q)
+}
+
+// ask returns a catalog of a region, which looks for the tag "managed".
+func ask(t *testing.T, tag string) (*instances.Catalog, *region) {
+	t.Helper()
+	r := &region{}
+	server := httptest.NewServer(r)
+	t.Cleanup(server.Close)
+	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: "secret"}, nil
+	})
+	return instances.New(instances.Options{
+		AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials}, Tag: tag,
+	}), r
+}
+
+func inGroup(group string) map[string]string {
+	return map[string]string{"aws:autoscaling:groupName": group}
+}
+
+func TestAnInstanceIsManagedByItsTagOrByThatOfItsGroup(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "managed")
+	r.tagged = []string{"workers"}
+	r.ec2.Add(
+		ec2test.Instance{ID: "i-1", State: "running", DNS: "ip-10-0-0-1.internal", Tags: map[string]string{"managed": ""}},
+		ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
+		ec2test.Instance{ID: "i-3", State: "stopping", Tags: inGroup("others")},
+		ec2test.Instance{ID: "i-4", State: "terminated"},
+	)
+	for id, want := range map[string]string{
+		"i-1": "{i-1 running ip-10-0-0-1.internal true} true",
+		"i-2": "{i-2 running  true} true",
+		"i-3": "{i-3 stopping  false} true",
+		"i-4": "{i-4 terminated  false} true",
+		"i-5": "{   false} false",
+	} {
+		found, known, err := catalog.Look(t.Context(), id)
+		if got := fmt.Sprint(found, known); got != want || err != nil {
+			t.Errorf("%s is %s (%v), want %s", id, got, err, want)
+		}
+	}
+}
+
+func TestWithoutATagEverythingIsManagedAndNoGroupIsAskedAbout(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "")
+	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running", Tags: inGroup("workers")})
+	if found, _, err := catalog.Look(t.Context(), "i-1"); err != nil || !found.Managed || len(r.groups) > 0 {
+		t.Errorf("it is %+v (%v), and the groups %v were asked about", found, err, r.groups)
+	}
+}
+
+func TestManyQuestionsAreOneRequestAndAnAnswerIsRemembered(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "managed")
+	const many = 100
+	for i := range many {
+		r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Tags: inGroup("workers")})
+	}
+	look := func() {
+		var all sync.WaitGroup
+		for i := range many + 1 { // The last one is unknown.
+			all.Go(func() {
+				if _, known, err := catalog.Look(t.Context(), fmt.Sprintf("i-%d", i)); err != nil || known != (i < many) {
+					t.Errorf("instance %d: %t, %v", i, known, err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	look()
+	look()
+	total := 0
+	for _, values := range r.ec2.Asked() {
+		total += len(values)
+	}
+	if requests := len(r.ec2.Asked()); requests > 5 || total != many+1 {
+		t.Errorf("%d requests asked about %d instances", requests, total)
+	}
+	if len(r.groups) > 5 {
+		t.Errorf("%d requests asked about one group", len(r.groups))
+	}
+}
+
+func TestWhatIsThrottledIsRepeated(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "")
+	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
+	r.ec2.Throttle(2)
+	if _, known, err := catalog.Look(t.Context(), "i-1"); err != nil || !known {
+		t.Errorf("%t, %v", known, err)
+	}
+}
+
+func TestTheInstancesOfAReservationAreFoundOnAllPages(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "")
+	r.ec2.Page(2)
+	for i := range 5 {
+		r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Reservation: "cr-1"})
+	}
+	r.ec2.Add(ec2test.Instance{ID: "i-gone", State: "terminated", Reservation: "cr-1"}, ec2test.Instance{ID: "i-other", Reservation: "cr-2"})
+	found, err := catalog.InReservation(t.Context(), "cr-1")
+	if err != nil || len(found) != 5 {
+		t.Errorf("found %v (%v)", found, err)
+	}
+}
+
+func TestAnAnswerThatMakesNoSenseIsAnError(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }))
+	t.Cleanup(server.Close)
+	catalog := instances.New(instances.Options{AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: aws.AnonymousCredentials{}}})
+	if _, _, err := catalog.Look(t.Context(), "i-1"); err == nil || !strings.HasPrefix(err.Error(), "asking EC2 about i-1: ") {
+		t.Errorf("the error is %v", err)
+	}
+}

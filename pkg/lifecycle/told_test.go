@@ -1,0 +1,71 @@
+package lifecycle_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+)
+
+// toldOf returns an Auto Scaling where an instance waits at the hook "drain" of the group "workers", and who was told so.
+func toldOf(t *testing.T, timeout time.Duration) (*asgtest.Server, *lifecycle.Told, lifecycle.Action) {
+	t.Helper()
+	server := asgtest.NewServer()
+	t.Cleanup(server.Close)
+	server.AddGroup("workers", asgtest.Hook{Name: "drain", HeartbeatTimeout: timeout})
+	server.AddInstance("workers", "i-1")
+	server.Terminate("i-1")
+	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
+	})
+	told := lifecycle.NewTold(aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials},
+		func(lifecycle.Action, error) {})
+	return server, told, lifecycle.Action{Group: "workers", Hook: "drain", Instance: "i-1", Since: time.Now()}
+}
+
+func TestAnActionThatAMessageToldOfIsHeldByHeartbeatsUntilItIsCompleted(t *testing.T) {
+	t.Parallel()
+	const timeout = 2 * time.Second
+	server, told, action := toldOf(t, timeout)
+	holding, release := context.WithCancel(t.Context())
+	var held sync.WaitGroup
+	held.Go(func() { told.Hold(holding, action) })
+	for len(server.Actions("i-1")[0].Heartbeats) < 4 { // That takes longer than the timeout.
+		time.Sleep(10 * time.Millisecond)
+	}
+	release()
+	held.Wait()
+	if err := told.Complete(t.Context(), action); err != nil {
+		t.Fatal(err)
+	}
+	if a := server.Actions("i-1")[0]; a.Result != "CONTINUE" || a.TimedOut {
+		t.Errorf("the action came to %+v", a)
+	}
+}
+
+func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
+	t.Parallel()
+	server, told, action := toldOf(t, time.Minute)
+	server.Fail(asgtest.Fault{Action: "CompleteLifecycleAction", Status: 503, Code: "ServiceUnavailable", Times: 2})
+	if err := told.Complete(t.Context(), action); err != nil {
+		t.Fatal(err)
+	}
+	if a := server.Actions("i-1")[0]; a.Result != "CONTINUE" {
+		t.Errorf("the action came to %+v", a)
+	}
+}
+
+func TestWhereNothingWaitsAnyMoreNothingIsHeldOrCompleted(t *testing.T) {
+	t.Parallel()
+	server, told, action := toldOf(t, time.Second)
+	server.Forget("i-1")
+	told.Hold(t.Context(), action)
+	if err := told.Complete(t.Context(), action); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,252 @@
+package queue_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/queue/sqstest"
+)
+
+// rig is a queue with a consumer, whose leases wait in a channel.
+type rig struct {
+	*sqstest.Server
+	queue  *queue.Queue
+	leases chan *queue.Lease
+	stop   func()
+
+	mu      sync.Mutex
+	reports []queue.Report
+	trouble []error
+}
+
+// consume starts a consumer of the server's queue.
+func consume(t *testing.T, server *sqstest.Server, change func(*queue.Options)) *rig {
+	t.Helper()
+	r := &rig{Server: server, leases: make(chan *queue.Lease, 100)}
+	opts := queue.Options{
+		URL: server.URL(), Visibility: 2 * time.Second, Receivers: 2,
+		AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: new(server.Endpoint()), Credentials: aws.AnonymousCredentials{}},
+		Tell: func(report queue.Report) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.reports = append(r.reports, report)
+		},
+		Trouble: func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.trouble = append(r.trouble, err)
+		},
+	}
+	if change != nil {
+		change(&opts)
+	}
+	r.queue = queue.New(opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.queue.Run(ctx, func(l *queue.Lease) { r.leases <- l })
+	}()
+	r.stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(r.stop)
+	return r
+}
+
+func newServer(t *testing.T) *sqstest.Server {
+	server := sqstest.New()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func (r *rig) lease(t *testing.T) *queue.Lease {
+	t.Helper()
+	select {
+	case l := <-r.leases:
+		return l
+	case <-time.After(time.Minute):
+		t.Fatal("no message came")
+		return nil
+	}
+}
+
+// told counts the reports of a kind.
+func (r *rig) told(what queue.What) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(slices.DeleteFunc(slices.Clone(r.reports), func(report queue.Report) bool { return report.What != what }))
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting until %s: it is not", what)
+		}
+	}
+}
+
+func (r *rig) empty() bool { return r.Visible()+r.InFlight() == 0 }
+
+func TestADoneMessageIsDeleted(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), nil)
+	r.Send(state("stopping"))
+	l := r.lease(t)
+	if len(l.Notices) != 1 || l.Notices[0].Instance != instance || l.Receives != 1 || l.Sent.IsZero() {
+		t.Errorf("the lease is %+v", l)
+	}
+	l.Done()
+	eventually(t, "the queue is empty", r.empty)
+}
+
+func TestAMessageIsKeptFromOthersWhileItsWorkGoesOn(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	r := consume(t, server, nil)
+	r.Send(state("stopping"))
+	l := r.lease(t)
+	other := consume(t, server, nil)
+	eventually(t, "it was extended three times", func() bool { return r.told(queue.Extended) >= 3 })
+	if len(other.leases)+len(r.leases) > 0 {
+		t.Error("somebody else has got the message")
+	}
+	l.Done()
+	eventually(t, "the queue is empty", r.empty)
+}
+
+func TestAReturnedMessageIsSeenAgainAfterItsTime(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), nil)
+	r.Send(state("stopping"))
+	r.lease(t).Return(0)
+	l := r.lease(t)
+	if l.Receives != 2 {
+		t.Errorf("it was received %d times, want 2", l.Receives)
+	}
+	l.Return(time.Hour)
+	eventually(t, "it is nobody's, and hidden", func() bool { return r.queue.Held() == 0 && r.InFlight() == 1 })
+}
+
+func TestADeletionIsRepeatedUntilItHolds(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), nil)
+	r.Send(state("stopping"))
+	r.Always("DeleteMessageBatch", sqstest.Unavailable())
+	r.lease(t).Done()
+	eventually(t, "it was tried", func() bool { return r.Requests("DeleteMessageBatch") >= 3 })
+	r.Always("DeleteMessageBatch", nil)
+	eventually(t, "the queue is empty", r.empty)
+}
+
+func TestAMessageThatComesAgainDuringItsWorkIsTheSame(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), nil)
+	id := r.Send(state("stopping"))[0]
+	l := r.lease(t)
+	r.Reveal(id) // Its receipt handle is stale from when it comes again.
+	eventually(t, "it was received again", func() bool { return r.Requests("ReceiveMessage") >= 3 })
+	l.Done()
+	eventually(t, "the queue is empty", r.empty)
+	if len(r.leases) > 0 {
+		t.Error("the work was begun again")
+	}
+}
+
+func TestAMessageThatComesAgainAfterItsWorkIsDeletedOnly(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	r := consume(t, server, func(o *queue.Options) { o.Receivers = 1 })
+	id := r.Send(state("stopping"))[0]
+	l := r.lease(t)
+	server.Steal(id)
+	l.Done() // With a handle that is stale.
+	eventually(t, "the lease is given up", func() bool { return r.queue.Held() == 0 })
+	if server.Visible()+server.InFlight() != 1 {
+		t.Fatal("a stale handle has deleted the message")
+	}
+	server.Reveal(id)
+	eventually(t, "the queue is empty", r.empty)
+	if len(r.leases) > 0 {
+		t.Error("the work was begun again")
+	}
+}
+
+func TestWhatConcernsNobodyIsDeletedAndPoisonIsLeft(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), nil)
+	r.DeadAfter(3)
+	r.Send("poison", state("pending"))
+	eventually(t, "only the dead letter is left", func() bool { return r.empty() && len(r.DeadLetters()) == 1 })
+	if r.told(queue.Poisoned) != 1 || r.told(queue.NotOurs) != 1 || len(r.leases) > 0 {
+		t.Errorf("told %+v", r.reports)
+	}
+}
+
+func TestWhileTheQueueIsAwayWorkGoesOn(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), nil)
+	r.Send(state("stopping"))
+	l := r.lease(t)
+	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"} {
+		r.Always(action, sqstest.Unavailable())
+	}
+	r.Send(state("stopped"))
+	eventually(t, "trouble is told", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.trouble) > 0 })
+	l.Done()
+	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"} {
+		r.Always(action, nil)
+	}
+	r.lease(t).Done()
+	eventually(t, "the queue is empty", r.empty)
+	eventually(t, "the last word is that all is well", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.trouble[len(r.trouble)-1] == nil
+	})
+}
+
+func TestADryRunDeletesNothingAndDoesNothingTwice(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), func(o *queue.Options) { o.DryRun = true })
+	r.Send(state("stopping"))
+	r.lease(t).Done()
+	eventually(t, "it was received again", func() bool { return r.Requests("ReceiveMessage") >= 4 })
+	if r.Visible()+r.InFlight() != 1 || len(r.leases) > 0 {
+		t.Error("the message was deleted, or begun again")
+	}
+}
+
+func TestStoppingHandsBackWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	r := consume(t, newServer(t), func(o *queue.Options) { o.Visibility = time.Hour })
+	r.Send(state("stopping"))
+	l := r.lease(t)
+	time.AfterFunc(100*time.Millisecond, func() { l.Return(0) }) // When the end has begun.
+	r.stop()
+	if r.Visible() != 1 {
+		t.Error("the message is hidden although nobody has it")
+	}
+}
+
+func TestAStormIsTakenInAndDeletedInBatches(t *testing.T) {
+	t.Parallel()
+	const storm = 300
+	server := newServer(t)
+	for range storm {
+		server.Send(state("stopping"))
+	}
+	r := consume(t, server, func(o *queue.Options) { o.Visibility = time.Minute })
+	for range storm {
+		r.lease(t).Done()
+	}
+	eventually(t, "the queue is empty", r.empty)
+	if deletions := r.Requests("DeleteMessageBatch"); deletions > storm/2 {
+		t.Errorf("%d requests deleted %d messages", deletions, storm)
+	}
+}

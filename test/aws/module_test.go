@@ -1,0 +1,258 @@
+package aws_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+	"github.com/zclconf/go-cty/cty/function/stdlib"
+)
+
+// readModule reads Terraform's files, as one.
+func readModule(t *testing.T) []*hclsyntax.Block {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(packaging, "terraform", "*.tf"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("looking for Terraform's files: %q, %v", files, err)
+	}
+	var blocks []*hclsyntax.Block
+	for _, file := range files {
+		name := filepath.Join("terraform", filepath.Base(file))
+		text := read(t, name)
+		parsed, faults := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+		if faults.HasErrors() {
+			t.Fatal(faults)
+		}
+		body := parsed.Body.(*hclsyntax.Body)
+		if len(body.Attributes) > 0 {
+			t.Errorf("%s has attributes outside of blocks", name)
+		}
+		blocks = append(blocks, body.Blocks...)
+		if !bytes.Equal(hclwrite.Format(text), text) {
+			t.Errorf("%s is not formatted as terraform fmt does", name)
+		}
+	}
+	return blocks
+}
+
+// declared lists what can be referred to, as "var.name" or "data.aws_region.this".
+func declared(blocks []*hclsyntax.Block) []string {
+	var all []string
+	for _, b := range blocks {
+		switch b.Type {
+		case "variable":
+			all = append(all, "var."+b.Labels[0])
+		case "resource":
+			all = append(all, b.Labels[0]+"."+b.Labels[1])
+		case "data":
+			all = append(all, "data."+b.Labels[0]+"."+b.Labels[1])
+		case "locals":
+			for name := range b.Body.Attributes {
+				all = append(all, "local."+name)
+			}
+		}
+	}
+	return all
+}
+
+// expressions calls do for each expression in a body, with the names that it can use beside those of the module.
+func expressions(body *hclsyntax.Body, scope []string, do func(expr hclsyntax.Expression, scope []string)) {
+	for name, a := range body.Attributes {
+		if name != "type" || !strings.HasPrefix(a.SrcRange.Filename, "terraform/variables") { // which holds a word of Terraform's
+			do(a.Expr, scope)
+		}
+	}
+	for _, b := range body.Blocks {
+		inner := scope
+		if b.Type == "dynamic" {
+			inner = append(slices.Clone(scope), b.Labels[0])
+		}
+		expressions(b.Body, inner, do)
+	}
+}
+
+// name is the part of a reference that names what is declared.
+func name(reference hcl.Traversal) string {
+	parts := []string{reference.RootName()}
+	for _, step := range reference[1:] {
+		attribute, named := step.(hcl.TraverseAttr)
+		if !named {
+			break
+		}
+		parts = append(parts, attribute.Name)
+	}
+	length := 2
+	if parts[0] == "data" {
+		length = 3
+	}
+	return strings.Join(parts[:min(length, len(parts))], ".")
+}
+
+func TestEverythingThatTheModuleRefersToIsThereAndUsed(t *testing.T) {
+	t.Parallel()
+	blocks := readModule(t)
+	there, used := declared(blocks), map[string]bool{}
+	for _, b := range blocks {
+		if b.Type == "terraform" {
+			continue
+		}
+		scope := []string{}
+		if b.Body.Attributes["for_each"] != nil {
+			scope = append(scope, "each")
+		}
+		expressions(b.Body, scope, func(expr hclsyntax.Expression, scope []string) {
+			for _, reference := range expr.Variables() {
+				if slices.Contains(scope, reference.RootName()) {
+					continue
+				}
+				used[name(reference)] = true
+				if !slices.Contains(there, name(reference)) {
+					t.Errorf("%s: there is no %s", expr.Range(), name(reference))
+				}
+			}
+		})
+	}
+	for _, one := range there {
+		if kind, _, _ := strings.Cut(one, "."); (kind == "var" || kind == "local" || kind == "data") && !used[one] {
+			t.Errorf("nothing refers to %s", one)
+		}
+	}
+}
+
+// arguments are those that the provider's reference has, as far as they are used here. Blocks end with a dot.
+var arguments = map[string][]string{
+	"aws_partition": {}, "aws_region": {}, "aws_caller_identity": {},
+	"aws_sqs_queue": {
+		"name", "message_retention_seconds", "sqs_managed_sse_enabled", "kms_master_key_id", "tags", "receive_wait_time_seconds",
+		"visibility_timeout_seconds", "redrive_policy",
+	},
+	"aws_sqs_queue_redrive_allow_policy": {"queue_url", "redrive_allow_policy"},
+	"aws_sqs_queue_policy":               {"queue_url", "policy"},
+	"aws_kms_key":                        {"description", "enable_key_rotation", "policy", "tags"},
+	"aws_cloudwatch_event_rule":          {"name", "description", "event_pattern", "tags"},
+	"aws_cloudwatch_event_target":        {"rule", "target_id", "arn"},
+	"aws_iam_policy_document":            {"statement."},
+	"aws_iam_policy":                     {"name_prefix", "description", "policy", "tags"},
+	"aws_iam_role":                       {"name_prefix", "description", "assume_role_policy", "tags"},
+	"aws_iam_role_policy_attachment":     {"role", "policy_arn"},
+	"aws_iam_instance_profile":           {"name_prefix", "role", "tags"},
+	"aws_eks_access_entry":               {"cluster_name", "principal_arn", "kubernetes_groups", "type", "tags"},
+	"aws_eks_pod_identity_association":   {"cluster_name", "namespace", "service_account", "role_arn", "tags"},
+}
+
+func TestTheModuleNamesOnlyWhatTheProviderKnows(t *testing.T) {
+	t.Parallel()
+	for _, b := range readModule(t) {
+		if b.Type != "resource" && b.Type != "data" {
+			continue
+		}
+		known, there := arguments[b.Labels[0]]
+		if !there {
+			t.Errorf("%s: of %s the table knows nothing", b.Range(), b.Labels[0])
+		}
+		known = append([]string{"count", "for_each", "lifecycle.", "dynamic."}, known...)
+		for name := range b.Body.Attributes {
+			if !slices.Contains(known, name) {
+				t.Errorf("%s %s has %s", b.Labels[0], b.Labels[1], name)
+			}
+		}
+		for _, inner := range b.Body.Blocks {
+			if !slices.Contains(known, inner.Type+".") {
+				t.Errorf("%s %s has the block %s", b.Labels[0], b.Labels[1], inner.Type)
+			}
+		}
+	}
+}
+
+func TestBothTemplatesHaveTheSameParameters(t *testing.T) {
+	t.Parallel()
+	tpl := readTemplate(t)
+	described := map[string]string{}
+	for _, b := range readModule(t) {
+		if b.Type == "variable" && b.Labels[0] != "tags" { // CloudFormation gives a stack's tags to all that is in it
+			value, _ := b.Body.Attributes["description"].Expr.Value(nil)
+			described[strings.ReplaceAll(b.Labels[0], "_", "")] = value.AsString()
+		}
+	}
+	for name, p := range tpl.Parameters {
+		key := strings.ToLower(name)
+		if described[key] != strings.TrimSpace(p.Description) {
+			t.Errorf("%s is explained as %q and %q", name, p.Description, described[key])
+		}
+		delete(described, key)
+	}
+	if len(described) > 0 {
+		t.Errorf("CloudFormation has nothing for %v", described)
+	}
+}
+
+// patterns works out what the rules let through, by their names.
+func patterns(t *testing.T, blocks []*hclsyntax.Block, stateChanges, launchHooks bool) map[string]string {
+	t.Helper()
+	context := &hcl.EvalContext{
+		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{
+			"state_changes": cty.BoolVal(stateChanges), "launch_hooks": cty.BoolVal(launchHooks),
+		})},
+		Functions: map[string]function.Function{"jsonencode": stdlib.JSONEncodeFunc},
+	}
+	for _, b := range blocks {
+		rules := b.Body.Attributes["rules"]
+		if b.Type != "locals" || rules == nil {
+			continue
+		}
+		value, faults := rules.Expr.Value(context)
+		if faults.HasErrors() {
+			t.Fatal(faults)
+		}
+		context.Variables["local"] = cty.ObjectVal(map[string]cty.Value{"rules": value})
+		value, faults = b.Body.Attributes["patterns"].Expr.Value(context)
+		if faults.HasErrors() {
+			t.Fatal(faults)
+		}
+		found := map[string]string{}
+		for name, pattern := range value.AsValueMap() {
+			found[name] = pattern.AsString()
+		}
+		return found
+	}
+	t.Fatal("there are no rules")
+	return nil
+}
+
+// actions are what a policy document of the module allows.
+func actions(t *testing.T, blocks []*hclsyntax.Block, document string) []string {
+	t.Helper()
+	var all []string
+	for _, b := range blocks {
+		if b.Type != "data" || fmt.Sprint(b.Labels) != "[aws_iam_policy_document "+document+"]" {
+			continue
+		}
+		expressionsNamed(b.Body, "actions", func(expr hclsyntax.Expression) {
+			value, faults := expr.Value(nil)
+			if faults.HasErrors() {
+				t.Fatal(faults)
+			}
+			for _, action := range value.AsValueSlice() {
+				all = append(all, action.AsString())
+			}
+		})
+	}
+	return all
+}
+
+func expressionsNamed(body *hclsyntax.Body, name string, do func(hclsyntax.Expression)) {
+	if a := body.Attributes[name]; a != nil {
+		do(a.Expr)
+	}
+	for _, b := range body.Blocks {
+		expressionsNamed(b.Body, name, do)
+	}
+}

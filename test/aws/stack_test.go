@@ -1,0 +1,255 @@
+package aws_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// everyStack makes a stack for each combination of what can be chosen.
+func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
+	t.Helper()
+	tpl := readTemplate(t)
+	combinations := []map[string]string{{}}
+	for _, name := range slices.Sorted(maps.Keys(tpl.Parameters)) {
+		choices := tpl.Parameters[name].AllowedValues
+		switch name {
+		case "ClusterName":
+			choices = []any{"", "blue"}
+		case "OIDCProvider":
+			choices = []any{"oidc.eks.eu-central-1.amazonaws.com/id/0123456789ABCDEF"}
+		}
+		if len(choices) == 0 {
+			continue
+		}
+		var more []map[string]string
+		for _, before := range combinations {
+			for _, choice := range choices {
+				next := maps.Clone(before)
+				next[name] = fmt.Sprint(choice)
+				more = append(more, next)
+			}
+		}
+		combinations = more
+	}
+	for _, parameters := range combinations {
+		t.Run(fmt.Sprint(parameters), func(t *testing.T) { judge(t, tpl.make(parameters)) })
+	}
+	if len(combinations) != 64 {
+		t.Errorf("there are %d combinations, want 64", len(combinations))
+	}
+}
+
+func TestEverythingThatTheTemplateRefersToIsThere(t *testing.T) {
+	t.Parallel()
+	everyStack(t, func(t *testing.T, s *stack) {
+		for _, fault := range s.faults {
+			t.Error(fault)
+		}
+	})
+}
+
+func TestNoResourceWaitsForItself(t *testing.T) {
+	t.Parallel()
+	everyStack(t, func(t *testing.T, s *stack) {
+		for name := range s.resources {
+			if way := s.wayTo(name, name, map[string]bool{}); way != nil {
+				t.Errorf("%s needs %v", name, way)
+			}
+		}
+	})
+}
+
+// wayTo is how a resource needs another one, by others in between; nil if it does not.
+func (s *stack) wayTo(to, from string, seen map[string]bool) []string {
+	for _, next := range s.needs[from] {
+		if next == to {
+			return []string{to}
+		}
+		if !seen[next] {
+			seen[next] = true
+			if way := s.wayTo(to, next, seen); way != nil {
+				return append([]string{next}, way...)
+			}
+		}
+	}
+	return nil
+}
+
+// properties are those that AWS's reference has for a type, as far as they are used here.
+var properties = map[string][]string{
+	"AWS::KMS::Key": {"Description", "EnableKeyRotation", "KeyPolicy"},
+	"AWS::SQS::Queue": {
+		"QueueName", "MessageRetentionPeriod", "SqsManagedSseEnabled", "KmsMasterKeyId", "RedriveAllowPolicy", "RedrivePolicy",
+		"ReceiveMessageWaitTimeSeconds", "VisibilityTimeout",
+	},
+	"AWS::SQS::QueuePolicy":            {"Queues", "PolicyDocument"},
+	"AWS::Events::Rule":                {"Name", "Description", "EventPattern", "Targets"},
+	"AWS::IAM::ManagedPolicy":          {"Description", "PolicyDocument"},
+	"AWS::IAM::Role":                   {"Description", "AssumeRolePolicyDocument", "ManagedPolicyArns"},
+	"AWS::IAM::InstanceProfile":        {"Roles"},
+	"AWS::EKS::AccessEntry":            {"ClusterName", "PrincipalArn", "KubernetesGroups", "Type"},
+	"AWS::EKS::PodIdentityAssociation": {"ClusterName", "Namespace", "ServiceAccount", "RoleArn"},
+}
+
+func TestTheTemplateNamesOnlyWhatAWSKnows(t *testing.T) {
+	t.Parallel()
+	tpl := readTemplate(t)
+	used := map[string]bool{}
+	for name, raw := range tpl.Resources {
+		resource := raw.(map[string]any)
+		kind := fmt.Sprint(resource["Type"])
+		for property := range resource["Properties"].(map[string]any) {
+			used[kind+" "+property] = true
+			if !slices.Contains(properties[kind], property) {
+				t.Errorf("%s, of the type %s, has %s", name, kind, property)
+			}
+		}
+		for key := range resource {
+			if !slices.Contains([]string{"Type", "Condition", "Properties", "DeletionPolicy", "UpdateReplacePolicy"}, key) {
+				t.Errorf("%s has %s", name, key)
+			}
+		}
+	}
+	for kind, names := range properties {
+		for _, name := range names {
+			if !used[kind+" "+name] {
+				t.Errorf("the table has %s of %s, which nothing uses", name, kind)
+			}
+		}
+	}
+}
+
+func TestEveryParameterIsExplainedShownAndUsed(t *testing.T) {
+	t.Parallel()
+	tpl := readTemplate(t)
+	body := fmt.Sprint(tpl.Conditions, tpl.Resources, tpl.Rules)
+	groups := fmt.Sprint(tpl.Metadata)
+	for name, p := range tpl.Parameters {
+		word := regexp.MustCompile(`(Ref:|\$\{)` + name + `\b`)
+		if p.Description == "" || !word.MatchString(body) || !regexp.MustCompile(`\b`+name+`\b`).MatchString(groups) {
+			t.Errorf("the parameter %s is not explained, not used or in no group", name)
+		}
+		if p.AllowedPattern != "" && !regexp.MustCompile("^"+p.AllowedPattern+"$").MatchString(fmt.Sprint(p.Default)) {
+			t.Errorf("the default of %s, %q, is not allowed", name, p.Default)
+		}
+	}
+	for name := range tpl.Conditions {
+		if !strings.Contains(fmt.Sprint(tpl.Resources, tpl.Conditions), name) {
+			t.Errorf("nothing depends on the condition %s", name)
+		}
+	}
+}
+
+// statements are those of a policy, which may be text.
+func statements(t *testing.T, policy any) []map[string]any {
+	t.Helper()
+	if text, written := policy.(string); written {
+		if err := json.Unmarshal([]byte(text), &policy); err != nil {
+			t.Fatalf("a policy is no JSON: %v\n%s", err, text)
+		}
+	}
+	document := policy.(map[string]any)
+	if document["Version"] != "2012-10-17" {
+		t.Errorf("a policy has the version %v", document["Version"])
+	}
+	var all []map[string]any
+	for _, one := range document["Statement"].([]any) {
+		all = append(all, one.(map[string]any))
+	}
+	return all
+}
+
+func (s *stack) property(resource, property string) any {
+	return s.resources[resource].(map[string]any)["Properties"].(map[string]any)[property]
+}
+
+func TestOnlyTheRulesWriteIntoTheQueue(t *testing.T) {
+	t.Parallel()
+	everyStack(t, func(t *testing.T, s *stack) {
+		var rules []string
+		for name, resource := range s.resources {
+			if resource.(map[string]any)["Type"] == "AWS::Events::Rule" {
+				rules = append(rules, "<"+name+".Arn>")
+				if targets := fmt.Sprint(s.property(name, "Targets")); targets != "[map[Arn:<Queue.Arn> Id:queue]]" {
+					t.Errorf("%s goes to %s", name, targets)
+				}
+			}
+		}
+		policy := statements(t, s.property("QueuePolicy", "PolicyDocument"))
+		if len(policy) != 2 {
+			t.Fatalf("the queue's policy has %d statements, want 2", len(policy))
+		}
+		allow, deny := policy[0], policy[1]
+		sources := texts(allow["Condition"].(map[string]any)["ArnEquals"].(map[string]any)["aws:SourceArn"])
+		if !slices.Equal(sorted(sources), sorted(rules)) {
+			t.Errorf("the rules %v may write, and there are %v", sources, rules)
+		}
+		if allow["Effect"] != "Allow" || allow["Action"] != "sqs:SendMessage" || allow["Resource"] != "<Queue.Arn>" ||
+			fmt.Sprint(allow["Principal"]) != "map[Service:events.amazonaws.com]" {
+			t.Errorf("it allows %v", allow)
+		}
+		if deny["Effect"] != "Deny" || fmt.Sprint(deny["Condition"]) != "map[Bool:map[aws:SecureTransport:false]]" {
+			t.Errorf("it denies %v", deny)
+		}
+	})
+}
+
+func TestTheQueuesAreEncryptedByOneOfTwoKeys(t *testing.T) {
+	t.Parallel()
+	everyStack(t, func(t *testing.T, s *stack) {
+		for _, queue := range []string{"Queue", "DeadLetters"} {
+			managed, key := s.property(queue, "SqsManagedSseEnabled"), s.property(queue, "KmsMasterKeyId")
+			if s.parameters["Encryption"] == "KMS" {
+				if managed != nil || key != "<Key.Arn>" {
+					t.Errorf("%s has the keys %v and %v", queue, managed, key)
+				}
+			} else if managed != true || key != nil {
+				t.Errorf("%s has the keys %v and %v", queue, managed, key)
+			}
+		}
+		if redrive := fmt.Sprint(s.property("Queue", "RedrivePolicy")); redrive != "map[deadLetterTargetArn:<DeadLetters.Arn> maxReceiveCount:100]" {
+			t.Errorf("dead letters go by %s", redrive)
+		}
+		if _, there := s.resources["Key"]; !there {
+			return
+		}
+		writes := statements(t, s.property("Key", "KeyPolicy"))[1]
+		if got := fmt.Sprint(writes["Principal"], writes["Action"]); got != "map[Service:events.amazonaws.com] [kms:Decrypt kms:GenerateDataKey]" {
+			t.Errorf("the key's policy lets EventBridge do %s", got)
+		}
+	})
+}
+
+func TestTheRoleTrustsWhoReadsTheQueueAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	want := map[string]string{
+		"instance":        "InstanceRole map[Service:ec2.amazonaws.com]",
+		"service-account": "ServiceAccountRole map[Federated:arn:aws:iam::123456789012:oidc-provider/oidc.eks.eu-central-1.amazonaws.com/id/0123456789ABCDEF]",
+		"pod-identity":    "PodRole map[Service:pods.eks.amazonaws.com]",
+		"none":            "",
+	}
+	everyStack(t, func(t *testing.T, s *stack) {
+		got := ""
+		for name, resource := range s.resources {
+			if resource.(map[string]any)["Type"] == "AWS::IAM::Role" {
+				trust := statements(t, s.property(name, "AssumeRolePolicyDocument"))
+				got += fmt.Sprint(name, " ", trust[0]["Principal"])
+				if name == "ServiceAccountRole" && !strings.Contains(fmt.Sprint(trust[0]["Condition"]),
+					"EF:sub:system:serviceaccount:kube-system:nth-queue") {
+					t.Errorf("it trusts by %v", trust[0]["Condition"])
+				}
+				if policies := texts(s.property(name, "ManagedPolicyArns")); !slices.Equal(policies, []string{"<ConsumerPolicy>"}) {
+					t.Errorf("%s has the policies %q", name, policies)
+				}
+			}
+		}
+		if got != want[s.parameters["Consumer"]] {
+			t.Errorf("roles and whom they trust are %q, want %q", got, want[s.parameters["Consumer"]])
+		}
+	})
+}

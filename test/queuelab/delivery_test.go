@@ -1,0 +1,132 @@
+package queuelab_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/region"
+)
+
+// These tests are about what a queue may do to its messages: deliver them twice, in any order, and to several.
+
+// slow pods are there for long enough to do something meanwhile.
+func slow() []lab.Option { return []lab.Option{lab.Grace(8 * time.Second), lab.GoesAtGrace()} }
+
+const shortly = "[queue]\nvisibility = \"10s\"\n"
+
+func TestDuplicatesInAnyOrderDrainEachNodeOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nodes := s.storm(t, 10, 2, 4*time.Second)
+	const settings = shortly + "[events.rebalance-recommendation]\naction = \"drain\"\n"
+	consumers := []*daemon.Daemon{s.start(t, settings), s.start(t, settings)}
+	seen := nodes.Watch(t)
+	var messages []string
+	for _, id := range nodes.Instances {
+		notice := region.Spot(id)
+		messages = append(messages, notice, notice, region.State(id, "shutting-down"), region.Rebalance(id), region.Spot(id), region.State(id, "stopping"))
+	}
+	rand.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+
+	s.Send(t, messages...)
+
+	seen.Wait(t)
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, len(messages))
+	mustBeEvictedOnce(t, 20, consumers...)
+	s.mustBeSettled(t, nodes)
+	for _, c := range consumers {
+		c.Stop(t)
+	}
+}
+
+func TestAMessageThatIsSeenByOthersTooDrainsItsNodeOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2, slow()...)
+	consumers := []*daemon.Daemon{s.start(t, shortly), s.start(t, shortly)}
+
+	s.Send(t, region.Spot(id))
+	awaitEviction(t, s, consumers)
+	before := len(s.Received())
+	s.Reveal(t, s.Received()...) // The lease is lost.
+	s.Await(t, "the message is delivered again", func() bool { return len(s.Received()) > before })
+
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	mustBeEvictedOnce(t, 2, consumers...)
+	waitUnclaimed(t, node)
+	for _, c := range consumers {
+		c.Stop(t)
+	}
+}
+
+func TestAMessageWhoseHandleIsStaleIsDeletedWhenItComesAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2, slow()...)
+	consumer := s.start(t, shortly)
+
+	s.Send(t, region.Spot(id))
+	awaitEviction(t, s, []*daemon.Daemon{consumer})
+	s.Steal(t, 15)
+
+	node.WaitEmpty(t)
+	consumer.WaitLog(t, systemd.Drained)
+	s.WaitEmpty(t)
+	mustBeEvictedOnce(t, 2, consumer)
+	if got := len(s.Received()); got < 2 {
+		t.Errorf("the message was received %d times: its handle was never stale", got)
+	}
+	consumer.Stop(t)
+}
+
+func TestAnOutageOfSQSIsOutlived(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	draining, first := s.add(t)
+	later, second := s.add(t)
+	draining.AddPods(t, "pod", 2, slow()...)
+	later.AddPods(t, "pod", 2)
+	consumer := s.start(t, shortly)
+	s.Send(t, region.Spot(first))
+	awaitEviction(t, s, []*daemon.Daemon{consumer})
+
+	s.Down()
+	s.Send(t, region.Spot(second)) // EventBridge has a way of its own.
+	draining.WaitEmpty(t)
+	consumer.WaitLog(t, systemd.Drained)
+	consumer.WaitLog(t, systemd.SourceTrouble)
+	asked := s.Requests("DeleteMessageBatch")
+	s.Await(t, "the deletion has failed", func() bool { return s.Requests("DeleteMessageBatch") > asked+1 })
+	if later.Object(t).Spec.Unschedulable {
+		t.Fatal("SQS could be reached")
+	}
+	s.Up()
+
+	later.WaitCordoned(t)
+	later.WaitEmpty(t)
+	consumer.WaitLog(t, systemd.SourceRecovered)
+	s.WaitEmpty(t)
+	mustBeEvictedOnce(t, 4, consumer)
+	consumer.Stop(t)
+}
+
+// awaitEviction waits until one of the consumers is in the middle of a drain.
+func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) {
+	t.Helper()
+	s.Await(t, "a drain has begun", func() bool {
+		for _, c := range consumers {
+			if len(c.Logged(systemd.PodEvicted)) > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}

@@ -1,0 +1,195 @@
+package queuelab_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/faultproxy"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/region"
+)
+
+// These tests are about the services that nth-queue needs beside the queue.
+
+func TestADrainWaitsForAThrottledDescription(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.AddInstance(t, s.cp, map[string]string{"managed": ""})
+	s.early.expect(id, node.Name)
+	node.AddPods(t, "pod", 2)
+	s.EC2.Throttle(5)
+	consumer := s.start(t, "[fleet]\nmanaged_tag = \"managed\"\n")
+
+	s.Send(t, region.Spot(id))
+
+	node.WaitCordoned(t)
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	if asked := len(s.EC2.Asked()); asked < 6 {
+		t.Errorf("EC2 was asked %d times: it was not throttled", asked)
+	}
+	mustBeEvictedOnce(t, 2, consumer)
+	consumer.Stop(t)
+}
+
+func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]asgtest.Fault{
+		"throttled": asgtest.Throttled("CompleteLifecycleAction", 3),
+		"broken":    {Action: "CompleteLifecycleAction", Times: 3, Status: 500, Code: "InternalFailure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			node, id := s.add(t)
+			node.AddPods(t, "pod", 2)
+			s.Groups.AddGroup("group", asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute})
+			s.Groups.AddInstance("group", id)
+			s.Groups.Fail(fault)
+			s.Deleting(func(m region.Message) {
+				s.early.judge(t, m)
+				if action := s.Groups.Actions(id)[0]; action.Result == "" {
+					t.Error("the message was deleted before the lifecycle action was completed")
+				}
+			})
+			consumer := s.start(t, "")
+
+			s.Groups.Terminate(id)
+			s.Send(t, region.Terminating("group", "drain", id))
+
+			node.WaitEmpty(t)
+			s.WaitEmpty(t)
+			mustBeCompleted(t, s, id)
+			if calls := len(s.Groups.Calls("CompleteLifecycleAction")); calls < 4 {
+				t.Errorf("Auto Scaling was told %d times, want 4 at least", calls)
+			}
+			consumer.Stop(t)
+		})
+	}
+}
+
+func TestAnAPIServerThatIsAwayFromTheStartIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	way := s.brokenWay(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2)
+	way.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})
+	consumer := s.open(t, shortly)
+	s.Send(t, region.Spot(id))
+	consumer.WaitStatus(t, "waiting for the API server")
+
+	way.Lift()
+
+	node.WaitCordoned(t)
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, 1)
+	consumer.Stop(t)
+}
+
+func TestAnAPIServerThatIsAwayInTheMidstOfDrainsIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]faultproxy.Fault{
+		"refusing": {Kind: faultproxy.Refuse},
+		"broken":   {Kind: faultproxy.Status, Status: 503},
+		"silent":   {Kind: faultproxy.BlackHole},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			way := s.brokenWay(t)
+			nodes := s.storm(t, 5, 2, 5*time.Second)
+			consumer := s.start(t, shortly)
+			seen := nodes.Watch(t)
+			s.Send(t, nodes.Messages()...)
+			awaitEviction(t, s, []*daemon.Daemon{consumer})
+
+			way.Fault(fault)
+			second, id := s.add(t) // What comes now has to wait, and does not get lost.
+			second.AddPods(t, "pod", 2)
+			s.Send(t, region.Spot(id))
+			s.Await(t, "the message is held", func() bool { visible, _ := s.Count(t); return visible == 0 })
+			way.Lift()
+
+			seen.Wait(t)
+			second.WaitCordoned(t)
+			second.WaitEmpty(t)
+			s.WaitEmpty(t)
+			s.early.mustHaveJudged(t, 6)
+			s.mustBeSettled(t, nodes)
+			waitUnclaimed(t, second)
+			consumer.Stop(t)
+		})
+	}
+}
+
+// brokenWay leads what is started from now on through a proxy that can break.
+func (s *scene) brokenWay(t *testing.T) *faultproxy.Proxy {
+	t.Helper()
+	way := faultproxy.New(t, &lab.Node{Name: "nth-queue", Credential: lab.Credential{Kubeconfig: s.kubeconfig}})
+	s.kubeconfig = way.Kubeconfig
+	return way
+}
+
+func TestAClaimThatIsTakenAwayEndsNothingEarly(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2, lab.Grace(20*time.Second), lab.GoesAtGrace())
+	consumer := s.start(t, shortly)
+	s.Send(t, region.Spot(id))
+	consumer.WaitLog(t, systemd.PodEvicted)
+
+	node.Annotate(t, "nth/queue", "") // Somebody has cleaned up.
+
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, 1)
+	waitUnclaimed(t, node)
+	consumer.Stop(t)
+}
+
+func TestTheRoleOfAServiceAccountIsEnoughAlsoWhereSTSThrottles(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2)
+	s.Groups.AddGroup("group", asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute})
+	s.Groups.AddInstance("group", id)
+	s.STS.Throttle(2)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("the-token-of-a-service-account"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	consumer := daemon.StartQueue(t, daemon.QueueOptions{
+		Kubeconfig: s.kubeconfig, URL: s.QueueURL, Endpoint: s.URL, Env: []string{
+			"AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY=", "AWS_SESSION_TOKEN=", "AWS_ENDPOINT_URL_STS=" + s.URL,
+			"AWS_ROLE_ARN=arn:aws:iam::123456789012:role/nth-queue", "AWS_WEB_IDENTITY_TOKEN_FILE=" + token,
+		},
+	})
+
+	s.Groups.Terminate(id)
+	s.Send(t, region.Terminating("group", "drain", id))
+
+	node.WaitCordoned(t)
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	mustBeCompleted(t, s, id)
+	given := s.STS.Given()
+	if shown := s.STS.Shown(); len(shown) < 3 || shown[0] != "the-token-of-a-service-account" || len(given) == 0 {
+		t.Fatalf("STS was shown %q and gave %q", shown, given)
+	}
+	for _, call := range s.Groups.Calls("") {
+		if !slices.Contains(given, call.Credential) {
+			t.Errorf("%s was signed with %q, want one of %q", call.Action, call.Credential, given)
+		}
+	}
+	consumer.Stop(t)
+}

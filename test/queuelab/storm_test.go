@@ -1,0 +1,112 @@
+package queuelab_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/storm"
+)
+
+// How long a storm takes is told, not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
+func TestAStormOfThirtyNodesIsDrained(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nodes := s.storm(t, 30, 10, 0)
+	consumer := s.start(t, "")
+	seen := nodes.Watch(t)
+
+	sent := time.Now()
+	s.Send(t, nodes.Messages()...)
+
+	last := seen.Wait(t)
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, 30)
+	mustBeEvictedOnce(t, 300, consumer)
+	s.mustBeSettled(t, nodes)
+	consumer.Stop(t)
+	t.Logf("the last cordon after %s, the last pod gone after %s", last.Cordoned.Sub(sent), last.Gone.Sub(sent))
+}
+
+func TestAKilledConsumersShareOfAStormIsTakenOver(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nodes := s.storm(t, 30, 3, 6*time.Second)
+	const settings = "[queue]\nvisibility = \"10s\"\n"
+	consumers := []*daemon.Daemon{s.open(t, settings), s.open(t, settings), s.open(t, settings)}
+	for _, c := range consumers {
+		c.WaitStatus(t, "reading the queue")
+	}
+	seen := nodes.Watch(t)
+
+	s.Send(t, nodes.Messages()...)
+	var victim *daemon.Daemon
+	s.Await(t, "one of them is in the middle of drains", func() bool {
+		for _, c := range consumers {
+			if len(c.Logged(systemd.PodEvicted)) > 0 && len(c.Logged(systemd.Drained)) == 0 {
+				victim = c
+			}
+		}
+		return victim != nil
+	})
+	victim.Kill()
+
+	seen.Wait(t)
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, 30)
+	s.mustBeSettled(t, nodes)
+	for _, c := range consumers {
+		if c != victim {
+			c.Stop(t)
+		}
+	}
+}
+
+// storm makes a storm whose messages may not be deleted before their nodes are drained.
+func (s *scene) storm(t *testing.T, nodes, pods int, grace time.Duration) *storm.Storm {
+	t.Helper()
+	made := storm.NewSlow(t, s.cp, s.Region, nodes, pods, grace)
+	for i, instance := range made.Instances {
+		s.early.expect(instance, made.Nodes[i])
+	}
+	return made
+}
+
+// mustBeSettled fails the test unless all nodes are cordoned and nobody claims them any more.
+func (s *scene) mustBeSettled(t *testing.T, nodes *storm.Storm) {
+	t.Helper()
+	s.Await(t, "no node is claimed", func() bool {
+		for _, name := range nodes.Nodes {
+			node, err := s.cp.Admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil || node.Annotations["nth/queue"] != "" {
+				return false
+			}
+			if !node.Spec.Unschedulable {
+				t.Errorf("%s is not cordoned", name)
+			}
+		}
+		return true
+	})
+}
+
+// mustBeEvictedOnce fails the test unless so many pods were evicted, each once, by all consumers together.
+func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
+	t.Helper()
+	times := map[string]int{}
+	for _, c := range consumers {
+		for _, e := range c.Logged(systemd.PodEvicted) {
+			times[e.Fields[systemd.FieldPod]]++
+		}
+	}
+	for pod, n := range times {
+		if n != 1 {
+			t.Errorf("%s was evicted %d times", pod, n)
+		}
+	}
+	if len(times) != pods {
+		t.Errorf("%d pods were evicted, want %d", len(times), pods)
+	}
+}

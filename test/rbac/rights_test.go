@@ -1,0 +1,132 @@
+package rbac_test
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// right is a verb on a resource, as "patch nodes/status" or, outside of the core group, "create roles.rbac.authorization.k8s.io".
+type right = string
+
+// needed is what nth-queue does, and all that it may do.
+var needed = []right{
+	"get nodes", "list nodes", "watch nodes", "patch nodes",
+	"patch nodes/status",
+	"list pods", "watch pods", "delete pods",
+	"create pods/eviction",
+	"get persistentvolumeclaims", "get persistentvolumes",
+	"create events", "patch events",
+}
+
+// everybodys is what everyone may do who has a credential: ask about himself.
+var everybodys = []right{
+	"create selfsubjectreviews.authentication.k8s.io",
+	"create selfsubjectaccessreviews.authorization.k8s.io",
+	"create selfsubjectrulesreviews.authorization.k8s.io",
+}
+
+// verbs are all that the API server knows, those among them that only stand for something.
+var verbs = []string{
+	"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection",
+	"proxy", "bind", "escalate", "impersonate", "approve", "sign", "use", "*",
+}
+
+func TestTheRightsAreThoseThatAreNeededAndNoOthers(t *testing.T) {
+	t.Parallel()
+	user := newUser(t)
+	var allowed []right
+	resources := resourcesOf(t, user.Client)
+	for _, resource := range resources {
+		for _, verb := range verbs {
+			if may(t, user.Client, verb, resource) {
+				allowed = append(allowed, strings.TrimSuffix(verb+" "+resource.name+"."+resource.group, "."))
+			}
+		}
+	}
+	want := slices.Sorted(slices.Values(slices.Concat(needed, everybodys)))
+	slices.Sort(allowed)
+	if !slices.Equal(allowed, want) {
+		t.Errorf("of %d verbs on %d resources these are allowed:\n%s\nwant:\n%s", len(verbs), len(resources),
+			strings.Join(allowed, "\n"), strings.Join(want, "\n"))
+	}
+	if len(resources) < 80 {
+		t.Errorf("the API server tells of %d resources only", len(resources))
+	}
+}
+
+type resource struct{ group, name string }
+
+// resourcesOf lists everything that the API server has, subresources included, and a few names that it does not tell of.
+func resourcesOf(t *testing.T, client kubernetes.Interface) []resource {
+	t.Helper()
+	_, lists, err := client.Discovery().ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[resource]bool{
+		{"", "users"}: true, {"", "groups"}: true, {"authentication.k8s.io", "uids"}: true,
+		{"certificates.k8s.io", "signers"}: true, {"", "*"}: true, {"*", "*"}: true,
+	}
+	for _, list := range lists {
+		group, _, versioned := strings.Cut(list.GroupVersion, "/")
+		if !versioned {
+			group = ""
+		}
+		for _, r := range list.APIResources {
+			of := group
+			if r.Group != "" && !strings.Contains(r.Name, "/") {
+				of = r.Group
+			}
+			found[resource{of, r.Name}] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), func(a, b resource) int {
+		return strings.Compare(a.group+"/"+a.name, b.group+"/"+b.name)
+	})
+}
+
+// may asks the API server, for any namespace and any name.
+func may(t *testing.T, client kubernetes.Interface, verb string, r resource) bool {
+	t.Helper()
+	name, subresource, _ := strings.Cut(r.name, "/")
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: r.group, Resource: name, Subresource: subresource,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Allowed
+}
+
+// The table is what an administrator judges by before the manifest is applied.
+func TestTheManualListsTheRights(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/queue.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "<!-- rights -->")
+	table, _, _ = strings.Cut(table, "<!-- end -->")
+	var listed []right
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z/, ]+)` \\| ([a-z, ]+) \\|").FindAllStringSubmatch(table, -1) {
+		for resource := range strings.SplitSeq(row[1], ", ") {
+			for verb := range strings.SplitSeq(row[2], ", ") {
+				listed = append(listed, verb+" "+resource)
+			}
+		}
+	}
+	slices.Sort(listed)
+	if want := slices.Sorted(slices.Values(needed)); !slices.Equal(listed, want) {
+		t.Errorf("docs/queue.md lists\n%s\nwant:\n%s", strings.Join(listed, "\n"), strings.Join(want, "\n"))
+	}
+}

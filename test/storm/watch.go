@@ -1,0 +1,141 @@
+package storm
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/nth-project/nth/test/lab"
+)
+
+// Watch is what an administrator sees of a storm.
+type Watch struct {
+	mu    sync.Mutex
+	nodes map[string]bool // not cordoned yet
+	pods  int             // not gone yet
+	last  Times
+	over  chan struct{}
+}
+
+// Times are when the last node was cordoned, when the last pod was told to go, and when the last was gone.
+type Times struct{ Cordoned, Told, Gone time.Time }
+
+// Watch begins to watch.
+func (s *Storm) Watch(t lab.TB) *Watch {
+	t.Helper()
+	w := &Watch{nodes: map[string]bool{}, pods: s.pods, over: make(chan struct{})}
+	for _, n := range s.Nodes {
+		w.nodes[n] = true
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	t.Cleanup(func() { cancel(); ended.Wait() })
+	follow := func(source cache.ListerWatcher, example runtime.Object, handler cache.ResourceEventHandler) {
+		informer := cache.NewSharedIndexInformer(source, example, 0, nil)
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			t.Fatalf("watching a storm: %v", err)
+		}
+		ended.Go(func() { informer.RunWithContext(ctx) })
+		if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			t.Fatalf("watching a storm: %v", context.Cause(ctx))
+		}
+	}
+	follow(s.nodesSource(), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
+	follow(s.podsSource(), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.podChanged, DeleteFunc: w.podGone})
+	return w
+}
+
+func (s *Storm) nodesSource() cache.ListerWatcher {
+	core := s.cp.Admin.CoreV1().Nodes()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = stormed + "=" + s.label
+			return core.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = stormed + "=" + s.label
+			return core.Watch(ctx, o)
+		},
+	}
+}
+
+func (s *Storm) podsSource() cache.ListerWatcher {
+	core := s.cp.Admin.CoreV1().Pods(s.namespace)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return core.Watch(ctx, o)
+		},
+	}
+}
+
+func (w *Watch) nodeChanged(_, object any) {
+	node, ok := object.(*corev1.Node)
+	if !ok || !node.Spec.Unschedulable {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nodes[node.Name] {
+		delete(w.nodes, node.Name)
+		w.last.Cordoned = time.Now()
+		w.look()
+	}
+}
+
+func (w *Watch) podChanged(old, now any) {
+	was, ok := old.(*corev1.Pod)
+	is, ours := now.(*corev1.Pod)
+	if !ok || !ours || was.DeletionTimestamp != nil || is.DeletionTimestamp == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last.Told = time.Now()
+}
+
+func (w *Watch) podGone(any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pods--
+	w.last.Gone = time.Now()
+	w.look()
+}
+
+// look ends the watch when all is over. w.mu is held.
+func (w *Watch) look() {
+	if len(w.nodes) == 0 && w.pods == 0 {
+		close(w.over)
+	}
+}
+
+// Wait waits until all nodes are cordoned and all pods gone, and returns when the last of them was.
+func (w *Watch) Wait(t lab.TB) Times {
+	t.Helper()
+	select {
+	case <-w.over:
+	case <-time.After(10 * time.Minute):
+		t.Fatalf("waiting for a storm's end: %s", w.left())
+	case <-t.Context().Done():
+		t.Fatalf("waiting for a storm's end: %v; %s", t.Context().Err(), w.left())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+func (w *Watch) left() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%d nodes are not cordoned, and %d pods not gone", len(w.nodes), w.pods)
+}
