@@ -65,6 +65,7 @@ func (n *Node) cordon(ctx context.Context, claim Claim) (cordoning, error) {
 			return err
 		}
 		if found = standingCordon(node, claim); found.result != CordonNone {
+			n.tidy(ctx, node, found.result)
 			return nil
 		}
 		if err := n.patch(ctx, cordonPatch(claim)); err != nil {
@@ -96,6 +97,14 @@ func standingCordon(node *corev1.Node, claim Claim) cordoning {
 		found.result = CordonForeign
 	}
 	return found
+}
+
+// tidy takes our annotation off a node that others have cordoned: it is left over from a cordon of ours that they lifted
+// before they set theirs. Nothing depends on it, so a failure has no consequence but that the annotation stays.
+func (n *Node) tidy(ctx context.Context, node *corev1.Node, found CordonResult) {
+	if found == CordonForeign && claimed(node) {
+		_ = n.patch(ctx, map[string]any{"metadata": map[string]any{"annotations": map[string]any{CordonAnnotation: nil}}})
+	}
 }
 
 // resumes tells whether a claim that is there was written by the step that now begins anew.

@@ -60,8 +60,8 @@ func TestACordonIsOnePatchOrNone(t *testing.T) {
 		"a node that we cordoned, as the API server remembers": {
 			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonOurs, 0, "event-0",
 		},
-		"a node that somebody else cordoned after lifting our cordon": {
-			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 0, "event-0",
+		"a node that somebody else cordoned after lifting our cordon, where our annotation is left over": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 1, "",
 		},
 		"a node whose cordon for the same event somebody has lifted": {
 			func(n *corev1.Node) {

@@ -48,6 +48,8 @@ type Options struct {
 	LoadBalancerWait         time.Duration
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
+	// Gate, if set, is shared with the drains of other nodes.
+	Gate *Gate
 }
 
 // Node is one node, seen with the rights of the client it was made with.

@@ -190,6 +190,10 @@ func (j job) options() *metav1.DeleteOptions {
 
 // ask asks once for the pod's eviction, or for its deletion, which asks no budget.
 func (j job) ask(ctx context.Context, what What) error {
+	if err := j.node.opts.Gate.enter(ctx); err != nil {
+		return err
+	}
+	defer j.node.opts.Gate.leave()
 	ctx, cancel := context.WithTimeout(ctx, j.patience())
 	defer cancel()
 	request, body := j.node.rest().Delete(), runtime.Object(j.options())

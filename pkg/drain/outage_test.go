@@ -46,6 +46,7 @@ func TestAPodsEndIsNoticedWhateverHappensToTheWatch(t *testing.T) {
 				s.AddPod(pod("a"), apitest.Never)
 				r := begin(t, s, drain.Options{}, false, plenty)
 				r.await(drain.Evicted)
+				await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
 				if how == "a list tells" {
 					// Without this a watch would go on where it ended, and the loss of an event is what is tested.
 					s.Answer("watch", apitest.Expired())
