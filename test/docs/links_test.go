@@ -1,0 +1,77 @@
+package docs_test
+
+import (
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/test/docs"
+)
+
+// top is the project's top directory, from here.
+const top = "../.."
+
+func pages(t *testing.T) []docs.Page {
+	t.Helper()
+	all, err := docs.Read(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	all := pages(t)
+	anchors := map[string][]string{}
+	for _, page := range all {
+		anchors[page.Name] = page.Anchors
+	}
+	seen := 0
+	for _, page := range all {
+		for _, link := range page.Links {
+			seen++
+			to, err := url.Parse(link)
+			if err != nil {
+				t.Errorf("%s: %v", page.Name, err)
+				continue
+			}
+			if to.Scheme != "" || to.Host != "" {
+				if to.Scheme != "https" || !strings.Contains(to.Host, ".") || strings.ContainsAny(link, " <>") {
+					t.Errorf("%s: %q is no address for everybody", page.Name, link)
+				}
+				continue
+			}
+			file := page.Name
+			if to.Path != "" {
+				file = path.Join(path.Dir(page.Name), to.Path)
+			}
+			if _, err := os.Stat(filepath.Join(top, file)); err != nil {
+				t.Errorf("%s: the link %q leads nowhere: %v", page.Name, link, err)
+			} else if to.Fragment != "" && !slices.Contains(anchors[file], to.Fragment) {
+				t.Errorf("%s: the link %q leads to none of the headings %q", page.Name, link, anchors[file])
+			}
+		}
+	}
+	if seen < 50 {
+		t.Errorf("there are only %d links: the pages are read wrongly", seen)
+	}
+}
+
+func TestTheIndexNamesEveryPage(t *testing.T) {
+	all := pages(t)
+	at := slices.IndexFunc(all, func(p docs.Page) bool { return p.Name == "docs/README.md" })
+	if at < 0 {
+		t.Fatal("there is no index")
+	}
+	index := all[at]
+	for _, page := range all {
+		name, beside := strings.CutPrefix(page.Name, "docs/")
+		if beside && page.Name != index.Name && !slices.Contains(index.Links, name) {
+			t.Errorf("%s does not name %s", index.Name, page.Name)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package packages
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/test/docs"
+	"github.com/nth-project/nth/test/host"
+)
+
+// What the pages tell people to type on a node is typed on one: installing nth first, removing it at the end.
+func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
+	t.Parallel()
+	h := bareHost(t, "trixie")
+	h.Join(t)
+	h.Node.AddDeployment(t, "web", 2)
+	h.Put(t, host.Package(t, host.Older, "deb"), "/root/nth_1.0.0-1_amd64.deb")
+	h.Put(t, host.Package(t, host.Newer, "deb"), "/root/nth_1.1.0-1_amd64.deb")
+	top, err := host.Top()
+	if err != nil {
+		t.Fatal(err)
+	}
+	putPrograms(t, h, top)
+	pages, err := docs.Read(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := 0
+	for _, page := range inOrder(pages) {
+		commands := slices.DeleteFunc(page.Commands, func(c docs.Command) bool { return c.Needs != "node" })
+		typed += len(commands)
+		docs.Type(t, commands, terminal(t, h))
+	}
+	if typed < 30 {
+		t.Errorf("only %d commands are for a node: the pages are read wrongly", typed)
+	}
+}
+
+// putPrograms puts what "make build" makes into the machine.
+func putPrograms(t *testing.T, h *host.Host, top string) {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/", "./cmd/nth", "./cmd/nth-imds")
+	build.Dir = top
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the programs: %v\n%s", err, said)
+	}
+	for _, program := range []string{"nth", "nth-imds"} {
+		h.Put(t, filepath.Join(dir, program), filepath.Join("/root", program))
+	}
+}
+
+// inOrder puts the page that installs nth first and the one that removes it last.
+func inOrder(pages []docs.Page) []docs.Page {
+	rank := map[string]int{"docs/install.md": -1, "docs/operations.md": 1}
+	slices.SortStableFunc(pages, func(a, b docs.Page) int { return rank[a.Name] - rank[b.Name] })
+	return pages
+}
+
+// terminal is a root shell in the machine, where nobody needs sudo. The machine shares the network with others: the
+// metadata service of the drill gets a port of its own.
+func terminal(t *testing.T, h *host.Host) docs.Terminal {
+	t.Helper()
+	free := imdstest.NewServer()
+	address := strings.TrimPrefix(free.URL, "http://")
+	free.Close()
+	prelude := `cd /root; export NTH_IMDS=http://` + address + `; sudo() { "$@"; }; `
+	return func(command string) (string, int) {
+		o := h.Try(t, "bash", "-c", prelude+strings.ReplaceAll(command, "127.0.0.1:1338", address))
+		return o.Stdout + o.Stderr, o.Status
+	}
+}
