@@ -71,7 +71,7 @@ bench: ## measure what docs/design.md promises, and print it beside the targets
 	@cd test && go run ./cmd/bench
 
 .PHONY: bench-queue
-bench-queue: lab ## measure nth-queue in storms of interruptions (NODES=100 leaves out larger ones)
+bench-queue: lab ## measure nth-queue in storms of interruptions (NODES=100 measures one of 30, 100 and 300)
 	@cd test && go run ./cmd/benchqueue $(NODES)
 
 .PHONY: demo

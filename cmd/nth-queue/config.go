@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
@@ -50,18 +51,23 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 	return err
 }
 
-// effectiveConfig reads the files and lets systemd's directory go before theirs.
+// effectiveConfig reads the files and lets systemd's directories go before theirs.
 func effectiveConfig(path string) (config.Queue, error) {
 	cfg, err := config.LoadQueue(path)
 	if err != nil {
 		return config.Queue{}, program.ConfigError{Fault: err}
 	}
+	if _, err := posting.Settings(cfg.Webhook, "nth-queue"); err != nil {
+		return config.Queue{}, program.ConfigError{Fault: err}
+	}
+	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
 	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
 	return cfg, nil
 }
 
-// runSettings returns the settings that "nth-queue run" has with its flags; done tells that help was asked for instead.
-func runSettings(args []string, to program.Streams) (cfg config.Queue, done bool, err error) {
+// runSettings returns what reads the settings that "nth-queue run" has with its flags; done tells that help was asked for
+// instead.
+func runSettings(args []string, to program.Streams) (read func() (config.Queue, error), done bool, err error) {
 	var path string
 	override := func(*config.Queue) {}
 	done, err = program.Parse("nth-queue run", runUsage, args, to, func(flags *flag.FlagSet) {
@@ -76,14 +82,17 @@ func runSettings(args []string, to program.Streams) (cfg config.Queue, done bool
 		})
 	})
 	if done || err != nil {
-		return config.Queue{}, done, err
+		return nil, done, err
 	}
-	if cfg, err = effectiveConfig(path); err != nil {
-		return config.Queue{}, false, err
-	}
-	override(&cfg)
-	if cfg.Queue.URL == "" {
-		return config.Queue{}, false, program.ConfigError{Fault: errors.New("queue.url: must be set")}
-	}
-	return cfg, false, nil
+	return func() (config.Queue, error) {
+		cfg, err := effectiveConfig(path)
+		if err != nil {
+			return config.Queue{}, err
+		}
+		override(&cfg)
+		if cfg.Queue.URL == "" {
+			return config.Queue{}, program.ConfigError{Fault: errors.New("queue.url: must be set")}
+		}
+		return cfg, nil
+	}, false, nil
 }

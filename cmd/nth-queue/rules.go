@@ -46,8 +46,12 @@ func taintsOf(c config.Fleet) fleet.Taints {
 	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}
 }
 
+// evictionsAtOnce is enough to keep an API server busy, and little enough for it to answer each in time, in a storm too.
+const evictionsAtOnce = 100
+
 func drainOptions(c config.Drain) drain.Options {
 	return drain.Options{
+		Gate:                     drain.NewGate(evictionsAtOnce),
 		EvictAfter:               c.EvictAfter,
 		Margin:                   c.Margin,
 		GracePeriod:              c.PodGracePeriod,

@@ -10,19 +10,27 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/notify"
 	sqs "github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // commandRun is "nth-queue run".
 func commandRun(ctx context.Context, args []string, to program.Streams) error {
-	cfg, done, err := runSettings(args, to)
+	read, done, err := runSettings(args, to)
 	if done || err != nil {
 		return err
 	}
+	cfg, err := read()
+	if err != nil {
+		return err
+	}
+	hangups, deaf := reload.Hangups()
+	defer deaf()
 	ctx, stop := program.UntilSignal(ctx)
 	defer stop()
 	logger := logging.New(cfg.Log, to.Err)
@@ -31,11 +39,21 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	if err := logging.HurryLibraries(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
-	return serve(ctx, cfg, log)
+	manager := &systemd.Notifier{}
+	again := &reload.Reloader[config.Queue]{
+		Program: "nth-queue", Read: read, Service: manager, Log: log, Started: cfg, Current: cfg,
+		Diff: config.DiffQueue, Late: late,
+	}
+	return serve(ctx, cfg, log, manager, func(nodes *fleet.Fleet, notices *notices) {
+		again.Apply = adjustable{logger, nodes, notices}.use
+		go again.Run(ctx, hangups)
+	})
 }
 
-// serve wires the service and runs it until ctx ends.
-func serve(ctx context.Context, cfg config.Queue, log *logrus.Entry) error {
+// serve wires the service and runs it until ctx ends. adjust gets the parts that follow the settings when they are there.
+func serve(
+	ctx context.Context, cfg config.Queue, log *logrus.Entry, manager *systemd.Notifier, adjust func(*fleet.Fleet, *notices),
+) error {
 	version, _ := program.BuildVersion()
 	client, server, err := fleet.Connect(cfg.Kubernetes.Kubeconfig, "nth-queue/"+version)
 	if err != nil {
@@ -49,23 +67,29 @@ func serve(ctx context.Context, cfg config.Queue, log *logrus.Entry) error {
 	if err != nil {
 		return err
 	}
+	meter := newMeter(cfg, log)
+	notices := newNotices(ctx, cfg, notify.Identity{Client: client}, meter, log)
 	nodes := fleet.New(fleet.Options{
 		Client: client, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",
 		Hooks: newHooks(asked, log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		Listeners: notices.of,
 	})
-	manager := &systemd.Notifier{}
 	board := newBoard(cfg, version, server, manager, func(err error) { log.Warn(err) })
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, DryRun: cfg.DryRun,
-		Tell: teller(log), Trouble: troubled(log, board.heard),
+		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
 	})
-	board.fleet, board.queue = nodes, messages
+	notices.nodes.ask = nodes.Describe
+	board.fleet, board.queue, board.meter = nodes, messages, meter
+	meter.judges(messages)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, server, dryRun(cfg))
 	manager.Ready()
+	adjust(nodes, notices)
+	told := notices.begin()
 	shown := board.begin(ctx)
 	var reading sync.WaitGroup
 	go beat(ctx, manager)
@@ -76,6 +100,7 @@ func serve(ctx context.Context, cfg config.Queue, log *logrus.Entry) error {
 	manager.Stopping()
 	reading.Wait()
 	shown()
+	told()
 	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped as asked; what was not done is back in the queue")
 	return manager.Err()
 }

@@ -49,6 +49,7 @@ type board struct {
 	file     *record.Board
 	manager  *systemd.Notifier
 	fleet    *fleet.Fleet
+	meter    *meter
 	queue    *queue.Queue
 	began    time.Time
 	version  string
@@ -86,6 +87,7 @@ func (b *board) run(ctx context.Context) {
 	for n := 0; ; n++ {
 		status := b.status()
 		b.manager.Status("%s", status.Sentence)
+		b.meter.show(status, b.fleet.Standing(), b.queue.Standing())
 		if status.Sentence != last || n%refresh == 0 {
 			b.file.Show(status)
 		}

@@ -3,7 +3,7 @@ package main
 const runUsage = `Usage: nth-queue run [--config FILE] [--dry-run]
 
 Reads the SQS queue that EventBridge, Auto Scaling or SNS fill, and cordons and drains the nodes it tells of.
-Runs until it gets SIGTERM or SIGINT; a second one ends it at once.
+Runs until it gets SIGTERM or SIGINT; a second one ends it at once. SIGHUP makes it read the settings again.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
   --dry-run      say what would be done, but write nothing to the cluster, and leave the messages in the queue

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -46,8 +47,10 @@ type Service interface {
 func Reloads(log *logrus.Entry, service Service, started config.Config, apply func(config.Config), readings ...func() (config.Config, error)) {
 	ctx, stop := context.WithCancel(context.Background())
 	hangups := make(chan os.Signal)
-	r := &reloader{service: service, log: log, started: started, current: started, apply: apply}
-	r.read = func() (config.Config, error) {
+	r := &reload.Reloader[config.Config]{
+		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Diff: config.Diff, Late: late,
+	}
+	r.Read = func() (config.Config, error) {
 		reading := readings[0]
 		readings = readings[1:]
 		return reading()
@@ -55,7 +58,7 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.run(ctx, hangups)
+		r.Run(ctx, hangups)
 	}()
 	for range readings {
 		hangups <- syscall.SIGHUP

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
@@ -26,7 +27,7 @@ import (
 // runDaemon wires the daemon and runs it until ctx ends; then, if it is the whole system that stops, until the node is
 // drained. read reads the settings again.
 func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Config, error), stderr io.Writer) error {
-	hangups, deaf := hangups()
+	hangups, deaf := reload.Hangups()
 	defer deaf()
 	logger := logging.New(cfg.Log, stderr)
 	log := logrus.NewEntry(logger)
@@ -75,11 +76,11 @@ func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Confi
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
-	again := &reloader{
-		read: read, service: service, log: log, started: cfg, current: cfg,
-		apply: adjustable{logger, node, board, hooks, notices, daemon}.use,
+	again := &reload.Reloader[config.Config]{
+		Program: "nth", Read: read, Service: service, Log: log, Started: cfg, Current: cfg, Diff: config.Diff, Late: late,
+		Apply: adjustable{logger, node, board, hooks, notices, daemon}.use,
 	}
-	go again.run(running, hangups)
+	go again.Run(running, hangups)
 	return errors.Join(shown(running, file, notices.around(daemon.Run)), service.Err())
 }
 

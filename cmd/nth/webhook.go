@@ -3,13 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/kubelet"
@@ -18,81 +14,16 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Credentials that the unit may be given with LoadCredential=.
-const (
-	urlCredential     = "webhook-url"
-	headersCredential = "webhook-headers"
-)
-
 // soundConfig is effectiveConfig, judged also by what only their users can judge.
 func soundConfig(path string) (config.Config, error) {
 	cfg, err := effectiveConfig(path)
 	if err != nil {
 		return config.Config{}, err
 	}
-	if _, err := webhookSettings(cfg.Webhook); err != nil {
+	if _, err := posting.Settings(cfg.Webhook, "nth"); err != nil {
 		return config.Config{}, program.ConfigError{Fault: err}
 	}
 	return cfg, nil
-}
-
-// webhookSettings is what the webhook works by; nil if there is nobody to post to. The error is about the settings.
-func webhookSettings(c config.Webhook) (*notify.WebhookSettings, error) {
-	if c.Template != "" && c.TemplateFile != "" {
-		return nil, errors.New("webhook.template and webhook.template_file are both set: keep one")
-	}
-	to, err := destination(c)
-	if to == nil || err != nil {
-		return nil, err
-	}
-	name, text := "webhook.template", c.Template
-	if c.TemplateFile != "" {
-		content, err := os.ReadFile(c.TemplateFile)
-		if err != nil {
-			return nil, fmt.Errorf("webhook.template_file: %w", err)
-		}
-		if name, text = c.TemplateFile, string(content); text == "" {
-			return nil, fmt.Errorf("webhook.template_file: %s is empty", name)
-		}
-	}
-	template, err := notify.CompileTemplate(name, text, to.ContentType())
-	return &notify.WebhookSettings{
-		Post: to.Post, Template: template, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
-	}, err
-}
-
-// destination is where the webhook posts to; nil if there is none.
-func destination(c config.Webhook) (*notify.Destination, error) {
-	if c.URL != "" && c.URLFile != "" {
-		return nil, errors.New("webhook.url and webhook.url_file are both set: keep one")
-	}
-	if c.URL == "" && c.URLFile == "" {
-		c.URLFile = credential(urlCredential)
-	}
-	if c.HeadersFile == "" {
-		c.HeadersFile = credential(headersCredential)
-	}
-	if c.URL == "" && c.URLFile == "" {
-		return nil, nil
-	}
-	version, _ := program.BuildVersion()
-	return &notify.Destination{
-		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
-		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: "nth/" + version,
-	}, nil
-}
-
-// credential is the file of one of the service's credentials; "" if it was not given.
-func credential(name string) string {
-	dir := os.Getenv("CREDENTIALS_DIRECTORY")
-	if !filepath.IsAbs(dir) {
-		return ""
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
 }
 
 // addWebhook adds what tells people's own endpoints. It is there, and idle, also while there are none: a reload may bring
@@ -104,18 +35,18 @@ func (n *notices) addWebhook(cfg config.Config, from told) {
 	}
 	webhook := notify.NewWebhook(notify.WebhookOptions{
 		Outbox: outbox, DryRun: cfg.DryRun,
-		Machine: func(ctx context.Context) notify.Machine {
+		Machine: func(ctx context.Context, _ string) notify.Machine {
 			i := from.machine.describe(ctx)
 			return notify.Machine{
 				ID: i.ID, Type: i.Type, LifeCycle: i.LifeCycle, Account: i.Account, Region: i.Region, Zone: i.Zone,
 				LocalIP: i.LocalIP, LocalName: i.LocalName, PublicIP: i.PublicIP, PublicName: i.PublicName,
 			}
 		},
-		Node: func(ctx context.Context) (string, map[string]string) { return described(ctx, from.identity) },
-		Told: func(t notify.Telling) { tell(from.log, t) },
+		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
+		Told: func(t notify.Telling) { posting.Tell(from.log, t) },
 	})
 	n.reposted = func(cfg config.Config) {
-		settings, err := webhookSettings(cfg.Webhook)
+		settings, err := posting.Settings(cfg.Webhook, "nth")
 		if err != nil { // It was right a moment ago, when the settings were judged.
 			from.trouble()(err)
 			return
@@ -140,26 +71,10 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 	return id.Node, labels
 }
 
-// tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.
-func tell(log *logrus.Entry, t notify.Telling) {
-	log = log.WithField(systemd.FieldEventID, t.Notice.Event)
-	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
-	switch {
-	case t.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("the webhook has taken a notice: %s", t.Notice.What)
-	case t.GivenUp:
-		trouble.Errorf("the webhook does not get a notice (%s): %s", t.Notice.What, t.Err)
-	case t.Again:
-		trouble.Debugf("the webhook did not take a notice (%s): %s; trying again", t.Notice.What, t.Err)
-	default:
-		trouble.Warnf("the webhook did not take a notice (%s): %s; trying again", t.Notice.What, t.Err)
-	}
-}
-
 // webhook checks what can be checked of the webhook without posting, and posts a test if that is asked for. The settings
 // have been judged.
 func (c *check) webhook(ctx context.Context, cfg config.Config, post bool) {
-	to, _ := destination(cfg.Webhook)
+	to, _ := posting.Destination(cfg.Webhook, "nth")
 	switch {
 	case to == nil && post:
 		c.fail("webhook", "the settings name nobody to post a test to")
@@ -180,7 +95,7 @@ func (c *check) post(ctx context.Context, cfg config.Config) {
 	if id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx); err == nil {
 		node = id.Node
 	}
-	settings, err := webhookSettings(cfg.Webhook)
+	settings, err := posting.Settings(cfg.Webhook, "nth")
 	if err == nil {
 		err = postTest(ctx, settings, node)
 	}

@@ -71,7 +71,7 @@ func (a *Agent) happenedThere(p drain.Progress) {
 
 // happenedAtEnd tells how a step ended.
 func (a *Agent) happenedAtEnd(l landed, e record.Entry, began time.Time) {
-	h := record.Happening{Entry: e, Total: a.total, Left: a.left, Err: l.err}
+	h := record.Happening{Entry: e, Total: a.total, Left: a.left, Err: l.err, Detail: l.uncordon.LeftTo()}
 	switch {
 	case l.err == nil:
 		h.What = record.Done

@@ -56,8 +56,13 @@ type Kubernetes struct {
 	Source     string // kubeconfig or bottlerocket
 	Token      string // plugin or eks
 	KeepWarm   time.Duration
-	Condition  bool
-	Events     bool
+	ToldCluster
+}
+
+// ToldCluster is the part of the table [kubernetes] that says what is told there.
+type ToldCluster struct {
+	Condition bool
+	Events    bool
 	// EventSource and EventAnnotations are what each Event bears.
 	EventSource      string
 	EventAnnotations map[string]string
@@ -134,10 +139,13 @@ func Default() Config {
 			RebalanceInterval:   5 * time.Second,
 			MaintenanceInterval: 30 * time.Second,
 		},
-		Kubernetes: Kubernetes{Source: "kubeconfig", Token: "plugin", KeepWarm: 5 * time.Minute, Condition: true, Events: true, EventSource: "nth"},
-		Drain:      Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
-		Webhook:    defaultWebhook(),
-		Events:     defaultEvents(),
+		Kubernetes: Kubernetes{
+			Source: "kubeconfig", Token: "plugin", KeepWarm: 5 * time.Minute,
+			ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth"},
+		},
+		Drain:   Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
+		Webhook: defaultWebhook(),
+		Events:  defaultEvents(),
 	}
 }
 

@@ -64,8 +64,9 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
 		},
 		Kubernetes: config.Kubernetes{
-			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Condition: false, Events: false, EventSource: "other.source",
-			EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, ToldCluster: config.ToldCluster{
+				Condition: false, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+			},
 		},
 		Drain: config.Drain{
 			EvictAfter: 5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,

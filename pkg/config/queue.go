@@ -13,6 +13,7 @@ const QueueFile = "/etc/nth/nth-queue.toml"
 // Queue is everything that can be set for nth-queue, which drains the nodes that an SQS queue tells of.
 type Queue struct {
 	DryRun           bool
+	StateDirectory   string
 	RuntimeDirectory string
 	Log              Log
 	Queue            SQS
@@ -20,6 +21,8 @@ type Queue struct {
 	Kubernetes       QueueKubernetes
 	Fleet            Fleet
 	Drain            Drain
+	Webhook          Webhook
+	Metrics          QueueMetrics
 	Events           QueueEvents
 }
 
@@ -33,6 +36,13 @@ type SQS struct {
 // QueueKubernetes is the table [kubernetes].
 type QueueKubernetes struct {
 	Kubeconfig string // "" is the pod's own identity
+	ToldCluster
+}
+
+// QueueMetrics is the table [metrics].
+type QueueMetrics struct {
+	Listen     string // "host:port"; "" is off
+	Compatible bool
 }
 
 // Fleet is the table [fleet].
@@ -89,14 +99,17 @@ type Budgeted struct {
 func DefaultQueue() Queue {
 	events := defaultEvents()
 	return Queue{
+		StateDirectory:   "/var/lib/nth-queue",
 		RuntimeDirectory: "/run/nth-queue",
 		Log:              Default().Log,
 		Queue:            SQS{Visibility: 20 * time.Second, Receivers: 3},
+		Kubernetes:       QueueKubernetes{ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth-queue"}},
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
 			TaintEffect: "NoSchedule", CompleteLaunches: true,
 		},
-		Drain: Default().Drain,
+		Drain:   Default().Drain,
+		Webhook: defaultWebhook(),
 		Events: QueueEvents{
 			SpotInterruption:        QueueSpot{Action: events.SpotInterruption.Action, Hibernate: events.SpotInterruption.Hibernate},
 			RebalanceRecommendation: QueueRebalance{Action: events.RebalanceRecommendation.Action, CordonFor: events.RebalanceRecommendation.CordonFor},
@@ -137,7 +150,10 @@ func DescribeQueue() []Table {
 
 // tables describes every key there is, with its place in c.
 func (c *Queue) tables() []table {
-	tables := []table{c.top(), c.Log.table(), c.Queue.table(), c.AWS.table(), c.Kubernetes.table(), c.Fleet.table(), c.Drain.table()}
+	tables := []table{
+		c.top(), c.Log.table(), c.Queue.table(), c.AWS.table(), c.Kubernetes.table(), c.Fleet.table(), c.Drain.table(),
+		c.Webhook.table(), c.Metrics.table(),
+	}
 	return append(tables, c.Events.tables()...)
 }
 

@@ -113,7 +113,7 @@ func TestTheQueueConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
 
 func TestWhatIsPrintedOfTheQueuesSettingsIsReadAgain(t *testing.T) {
 	changed := regexp.MustCompile(`(?m)= (\d+)$`).ReplaceAllString(settingsOf(t, config.DefaultQueue()), "= 7")
-	changed = strings.NewReplacer("= true", "= false", "= false", "= true", `url = ""`, `url = "https://sqs.eu-central-1.amazonaws.com/1/q"`).Replace(changed)
+	changed = strings.NewReplacer("= true", "= false", "= false", "= true", "[queue]\nurl = \"\"", "[queue]\nurl = \"https://sqs.eu-central-1.amazonaws.com/1/q\"").Replace(changed)
 	cfg, err := loadQueue(t, changed)
 	if got := settingsOf(t, cfg); err != nil || got != changed {
 		t.Errorf("read again as\n%s\nwant\n%s\n%v", got, changed, err)

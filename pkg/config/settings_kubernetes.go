@@ -12,7 +12,7 @@ var (
 )
 
 func (c *Kubernetes) table() table {
-	return table{"kubernetes", "The way to the API server, with the kubelet's own identity, and what is told there.", []setting{
+	return table{"kubernetes", "The way to the API server, with the kubelet's own identity, and what is told there.", append([]setting{
 		{"kubeconfig", optionalFile(&c.Kubeconfig),
 			"The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`."},
 		{"source", choice{&c.Source, sources},
@@ -21,6 +21,12 @@ func (c *Kubernetes) table() table {
 			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): by running the plugin, or made by nth itself from the instance's role, as the plugin would. With `source = \"bottlerocket\"` it is always `eks`."},
 		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
 			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
+	}, c.ToldCluster.settings()...)}
+}
+
+// settings describes what the cluster is told, which is the same for nth and for nth-queue.
+func (c *ToldCluster) settings() []setting {
+	return []setting{
 		{"condition", boolean{&c.Condition},
 			"Keep the Node's condition `InterruptionPending`."},
 		{"events", boolean{&c.Events},
@@ -31,7 +37,7 @@ func (c *Kubernetes) table() table {
 		{"event_annotations", texts{&c.EventAnnotations, annotation,
 			`a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`},
 			"Annotations that every Event gets; of the same name, they go before those of nth."},
-	}}
+	}
 }
 
 var (

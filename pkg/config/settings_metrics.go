@@ -16,13 +16,25 @@ type Metrics struct {
 
 func (c *Metrics) table() table {
 	return table{"metrics", "Metrics for Prometheus, and whether nth is alive. docs/metrics.md lists them.", []setting{
-		{"listen", text{&c.Listen, isListener, `an address such as ":9092" or "0.0.0.0:9092", or ""`},
-			"Where `/metrics` and `/healthz` are served. `\":9092\"` is reached from this machine only; `\"0.0.0.0:9092\"` from everywhere. Empty is nowhere."},
+		listenSetting(&c.Listen),
 		{"textfile", text{&c.Textfile, isTextfile, `an absolute path that ends with ".prom", or ""`},
 			"A file that node_exporter's textfile collector reads. The unit lets nth write into `/var/lib/node_exporter` and `/var/lib/prometheus/node-exporter`; another directory needs `ReadWritePaths=`. Empty is none."},
-		{"compatible", boolean{&c.Compatible},
-			"Add the counters of aws-node-termination-handler, `actions_total` and `events_error_total`, for dashboards that have them."},
+		compatibleSetting(&c.Compatible),
 	}}
+}
+
+func listenSetting(at *string) setting {
+	return setting{
+		"listen", text{at, isListener, `an address such as ":9092" or "0.0.0.0:9092", or ""`},
+		"Where `/metrics` and `/healthz` are served. `\":9092\"` is reached from this machine only; `\"0.0.0.0:9092\"` from everywhere. Empty is nowhere.",
+	}
+}
+
+func compatibleSetting(at *bool) setting {
+	return setting{
+		"compatible", boolean{at},
+		"Add the counters of aws-node-termination-handler, `actions_total` and `events_error_total`, for dashboards that have them.",
+	}
 }
 
 // isListener tells whether something can be listened at there. A host is an IP address or a name.

@@ -15,6 +15,8 @@ func (c *Queue) top() table {
 	return table{"", "", []setting{
 		{"dry_run", boolean{&c.DryRun},
 			"Watch, decide and say what would be done, but write nothing to the cluster, complete no lifecycle action and delete no message."},
+		{"state_directory", directory(&c.StateDirectory),
+			"Where nth-queue keeps notices that the webhook has not taken yet. `$STATE_DIRECTORY` goes before it."},
 		{"runtime_directory", directory(&c.RuntimeDirectory),
 			"Where nth-queue shows how it stands. `$RUNTIME_DIRECTORY` goes before it."},
 	}}
@@ -32,9 +34,15 @@ func (c *SQS) table() table {
 }
 
 func (c *QueueKubernetes) table() table {
-	return table{"kubernetes", "The way to the API server.", []setting{
+	return table{"kubernetes", "The way to the API server, and what is told there.", append([]setting{
 		{"kubeconfig", optionalFile(&c.Kubeconfig),
 			"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service account of the pod that nth-queue runs in."},
+	}, c.ToldCluster.settings()...)}
+}
+
+func (c *QueueMetrics) table() table {
+	return table{"metrics", "Metrics for Prometheus, and whether nth-queue is alive. docs/metrics.md lists them.", []setting{
+		listenSetting(&c.Listen), compatibleSetting(&c.Compatible),
 	}}
 }
 

@@ -30,12 +30,14 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	extras.Go(func() { s.mark(context.WithoutCancel(ctx)) })
 	var listeners []agent.Listener
 	if f.opts.Listeners != nil {
-		listeners = f.opts.Listeners(s.node)
+		var end func()
+		listeners, end = f.opts.Listeners(s.node, s.book.Entries)
+		defer end()
 	}
 	mind := &mind{session: s, named: make(chan struct{})}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{mind}, Identity: mind,
-		Node: remembering{f.target(s.node)}, Record: s.book, Policy: f.opts.Policy,
+		Node: remembering{f.target(s.node)}, Record: s.book, Policy: f.policy(),
 		BootID: held.Status.NodeInfo.BootID, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Rested: s.rested, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
@@ -43,7 +45,7 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 
 // target is a node as it is acted upon.
 func (f *Fleet) target(name string) agent.Node {
-	n := drain.New(f.opts.Client, name, f.opts.Drain)
+	n := drain.New(f.opts.Client, name, f.rules.Load().Drain)
 	if f.opts.DryRun {
 		return drain.NewDryRun(n)
 	}
@@ -145,7 +147,7 @@ func (s *session) mark(ctx context.Context) {
 	var wanted []corev1.Taint
 	f.mu.Lock()
 	for _, t := range s.tasks {
-		if f.opts.Policy[t.notice.Event.Kind].Action != policy.Notify {
+		if f.policy()[t.notice.Event.Kind].Action != policy.Notify {
 			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
 		}
 	}

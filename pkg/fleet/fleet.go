@@ -13,6 +13,7 @@ package fleet
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,6 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
 )
 
 // Message is a message that is held while its work is done. One of its methods is called, once.
@@ -57,13 +59,15 @@ type Options struct {
 	Hooks            Hooks
 	CompleteLaunches bool
 	Taints           Taints
-	// Listeners, if set, makes those who are told what happens to a node.
-	Listeners func(node string) []agent.Listener
+	// Listeners, if set, makes those who are told what happens to a node. entries are what is known of its events; end is
+	// called when nothing more is going to be told.
+	Listeners func(node string, entries func() []record.Entry) (told []agent.Listener, end func())
 }
 
 // Fleet works off what it is told. Its methods may be called from several goroutines.
 type Fleet struct {
 	opts    Options
+	rules   atomic.Pointer[Rules]
 	nodes   *nodes
 	roll    *roll
 	claims  claims
@@ -78,11 +82,13 @@ type Fleet struct {
 
 // New returns a fleet that is not looked at yet.
 func New(opts Options) *Fleet {
-	return &Fleet{
+	f := &Fleet{
 		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), roll: &roll{client: opts.Client},
 		claims:  claims{client: opts.Client, holder: opts.Holder, dead: opts.Dead},
 		changed: make(chan struct{}, 1), sessions: map[string]*session{},
 	}
+	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group})
+	return f
 }
 
 // glance is how often the line is looked at while nothing has happened here: other processes end their drains, too.

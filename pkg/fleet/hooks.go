@@ -26,7 +26,7 @@ func (f *Fleet) hooked(t *task) bool {
 
 // hold makes Auto Scaling wait for a task until it ends.
 func (f *Fleet) hold(t *task) {
-	if !f.hooked(t) || f.opts.Policy[t.notice.Event.Kind].Action == policy.Notify {
+	if !f.hooked(t) || f.policy()[t.notice.Event.Kind].Action == policy.Notify {
 		return
 	}
 	f.background(func(ctx context.Context) {

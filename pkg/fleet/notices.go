@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
@@ -22,7 +23,7 @@ const unknownPause = time.Minute
 
 // interrupted finds the node that an interruption is for. EC2 is asked only where that makes a difference.
 func (f *Fleet) interrupted(t *task) {
-	if f.opts.Policy.Ignores(record.Entry{Event: t.notice.Event}) {
+	if f.policy().Ignores(record.Entry{Event: t.notice.Event}) {
 		t.done()
 		return
 	}
@@ -174,6 +175,24 @@ func (f *Fleet) started(t *task) {
 			return
 		}
 		f.opts.Log.WithField(fieldNode, found.name).Info("the instance has been started: its node takes pods again")
+		f.over(found.name, claim)
 		t.done()
 	})
+}
+
+// over tells that nothing is left of what a node was cordoned for.
+func (f *Fleet) over(node string, claim drain.Claim) {
+	if f.opts.Listeners == nil {
+		return
+	}
+	now := time.Now()
+	e := record.Entry{
+		Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, Phase: record.Closed, Ending: record.Completed,
+		FirstSeen: claim.Since, Changed: now.Round(0),
+	}
+	told, end := f.opts.Listeners(node, func() []record.Entry { return []record.Entry{e} })
+	defer end()
+	for _, l := range told {
+		l.Hear(record.Happening{What: record.ClosedWith, At: now, Node: node, Entry: e, Plan: f.policy().Describe(e)})
+	}
 }

@@ -77,7 +77,7 @@ func (f *Fleet) dispatch() {
 	if len(f.line.places) == 0 {
 		return
 	}
-	f.line.limits = f.opts.Limits
+	f.line.limits = f.limits()
 	for _, p := range f.line.next(f.busy()) {
 		s := f.sessions[p.node]
 		if s == nil || s.begun {
@@ -102,7 +102,7 @@ func (f *Fleet) busy() counts {
 			c.group[s.group]++
 		}
 	}
-	if f.opts.Limits.Draining == 0 && f.opts.Limits.Group == 0 {
+	if limits := f.limits(); limits.Draining == 0 && limits.Group == 0 {
 		return c
 	}
 	f.nodes.each(func(n node) {

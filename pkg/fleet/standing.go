@@ -35,7 +35,7 @@ func (f *Fleet) Standing() Standing {
 				status.Phase, status.FirstSeen = cmp.Or(entry.Phase, record.Seen), entry.FirstSeen
 				status.Error, status.Failures = entry.Error, entry.Failures
 			}
-			status.Plan = f.opts.Policy.Describe(record.Entry{Event: ev, Phase: status.Phase, FirstSeen: status.FirstSeen})
+			status.Plan = f.policy().Describe(record.Entry{Event: ev, Phase: status.Phase, FirstSeen: status.FirstSeen})
 			now.Events = append(now.Events, status)
 		}
 	}

@@ -30,7 +30,9 @@ func TestThePageListsEverySeriesAndNoOther(t *testing.T) {
 		onPage[row[1]] = row[2] + " " + strings.Join(labels, ",")
 	}
 	made := map[string]string{}
-	for name, family := range scrape(t, everything()) {
+	families := scrape(t, everything())
+	maps.Copy(families, scrape(t, everythingOfQueue()))
+	for name, family := range families {
 		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
 			continue
 		}
@@ -67,5 +69,15 @@ func everything() *metrics.Metrics {
 	m.Polled("spot/instance-action", "ok", 0)
 	m.Renewed(nil)
 	m.Requested("GET", 200)
+	return m
+}
+
+// everythingOfQueue is a Metrics of nth-queue to which everything has happened.
+func everythingOfQueue() *metrics.Metrics {
+	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Queue: true})
+	m.Hear(spot(record.Done, 0, time.Minute))
+	m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
+	m.ShowQueue(metrics.QueueStanding{})
+	m.Message("received")
 	return m
 }

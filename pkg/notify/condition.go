@@ -33,6 +33,8 @@ var conditionReasons = map[event.Kind]string{
 	event.ScheduledMaintenance:    "ScheduledMaintenance",
 	event.ASGTermination:          "ASGTermination",
 	event.Shutdown:                "Shutdown",
+	event.ReservationEnd:          "ReservationEnd",
+	event.StateChange:             "StateChange",
 }
 
 // wantedCondition is what the record makes of the condition, without times: True while an event is open that is not
@@ -67,7 +69,7 @@ func nearest(a, b record.Entry) int {
 		}
 		return 0
 	}
-	order := func(e record.Entry) int { return slices.Index(event.Kinds(), e.Event.Kind) }
+	order := func(e record.Entry) int { return slices.Index(event.AllKinds(), e.Event.Kind) }
 	return cmp.Or(cmp.Compare(never(a), never(b)), a.Event.Deadline.Compare(b.Event.Deadline), cmp.Compare(order(a), order(b)))
 }
 

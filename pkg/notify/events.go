@@ -38,6 +38,8 @@ var eventReasons = map[event.Kind]string{
 	event.ScheduledMaintenance:    "ScheduledEvent",
 	event.ASGTermination:          "ASGLifecycle",
 	event.Shutdown:                "Shutdown",
+	event.ReservationEnd:          "ReservationEnd",
+	event.StateChange:             "StateChange",
 }
 
 // actionReasons are the reasons of Events about a step that has ended; with errorSuffix if it has not ended well.
@@ -163,6 +165,8 @@ func (t *teller) ended(h record.Happening) []notice {
 		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; trying again", h.Action, took, h.Err))}
 	case h.What == record.RanOut:
 		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", h.Action, took, remainder(h.Entry.Result)))}
+	case h.Action == string(policy.Uncordon) && h.Detail != "":
+		return []notice{about(h, false, reason, "the cordon is left to "+h.Detail+", who still needs it: "+h.Reason)}
 	case h.Action == string(policy.Uncordon):
 		return []notice{about(h, false, reason, "no cordon of ours is left on the node: "+h.Reason)}
 	case !t.cordoned:

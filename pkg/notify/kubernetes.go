@@ -30,6 +30,8 @@ const (
 	refusedFor = time.Hour
 	// flushTime is how long stopping may take for what is still to be written.
 	flushTime = 2 * time.Second
+	// finishTime is how long the end of what is told may take while nth goes on.
+	finishTime = time.Minute
 	// describeTime is how long an Event waits for the machine's description.
 	describeTime = 3 * time.Second
 )
@@ -57,6 +59,8 @@ type KubernetesOptions struct {
 	Describe func(context.Context) map[string]string
 	// Annotations are added to every Event, and go before others.
 	Annotations map[string]string
+	// Share, if set, is filled by everyone who makes a request, and so bounds how many are made at once by all that have it.
+	Share chan struct{}
 	// Trouble is told, once for each outage, what cannot be written.
 	Trouble func(error)
 }
@@ -73,6 +77,7 @@ type Kubernetes struct {
 	queue []notice
 	dirty bool      // the condition may no longer be what it should be
 	muted time.Time // until when no Events are written
+	last  time.Time // when Run ends at the latest; zero until Finish
 
 	// These belong to Run's goroutine.
 	correlator *clientrecord.EventCorrelator
@@ -125,7 +130,7 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	k.mu.Lock()
 	k.gate.hold(time.Now().Add(settling))
 	k.mu.Unlock()
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !k.finished() {
 		wait := k.turn(ctx)
 		select {
 		case <-ctx.Done():
@@ -140,6 +145,27 @@ func (k *Kubernetes) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// Finish says that nothing more is going to be heard: Run ends when all is written, or when that has not worked out for a
+// while.
+func (k *Kubernetes) Finish() {
+	k.mu.Lock()
+	k.gate, k.last = gate{}, time.Now().Add(finishTime)
+	k.mu.Unlock()
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// finished tells whether Run is to end.
+func (k *Kubernetes) finished() bool {
+	k.mu.Lock()
+	last := k.last
+	k.mu.Unlock()
+	now := time.Now()
+	return !last.IsZero() && (k.next(now) == nil || now.After(last))
 }
 
 // idle is how long to wait when there is nothing to wait for.
@@ -208,6 +234,14 @@ func (k *Kubernetes) write(ctx context.Context) error {
 	do := k.next(time.Now())
 	if do == nil {
 		return nil
+	}
+	if k.opts.Share != nil {
+		select {
+		case k.opts.Share <- struct{}{}:
+			defer func() { <-k.opts.Share }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	id, err := k.opts.Identity(ctx)
 	if err != nil {

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -12,7 +13,7 @@ import (
 const (
 	// cordonTime is how long notices give way to a cordon that does not come about.
 	cordonTime = 5 * time.Second
-	// keepHeard is how many happenings wait at most until a notice is made of them, which takes moments.
+	// keepHeard is how many happenings of one node wait at most until a notice is made of them, which takes moments.
 	keepHeard = 256
 	// keepPods is how many pods of one event are named.
 	keepPods = 512
@@ -38,12 +39,15 @@ type WebhookOptions struct {
 	Outbox *record.Outbox
 	// Machine describes the machine, and Node its Node by name and labels, as far as they can be asked before the context
 	// ends.
-	Machine func(context.Context) Machine
-	Node    func(context.Context) (name string, labels map[string]string)
+	// They are asked about the node that something happened to; "" is the one whose machine this is.
+	Machine func(ctx context.Context, node string) Machine
+	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
 	// Told is called from Run with what became of notices.
 	Told func(Telling)
 	// DryRun marks every notice.
 	DryRun bool
+	// Backlog is how many happenings wait at most until a notice is made of them; 0 is enough for one node.
+	Backlog int
 }
 
 // Telling is what became of a notice.
@@ -71,6 +75,7 @@ type Webhook struct {
 	pods     map[string][]string // by event, what a drain of it has met
 
 	// These belong to Run's goroutine.
+	asked    string // about which node machine, node and labels are
 	machine  Machine
 	node     string
 	labels   map[string]string
@@ -121,7 +126,7 @@ func (w *Webhook) Hear(h record.Happening) {
 	w.meet(h)
 	if outcome := outcomeOf(h); outcome != "" {
 		w.heard = append(w.heard, heard{h, outcome, slices.Clone(w.pods[h.Entry.Event.ID])})
-		w.heard = w.heard[max(0, len(w.heard)-keepHeard):]
+		w.heard = w.heard[max(0, len(w.heard)-cmp.Or(w.opts.Backlog, keepHeard)):]
 	}
 	if h.What == record.ClosedWith {
 		delete(w.pods, h.Entry.Event.ID)

@@ -114,8 +114,8 @@ func (r *hookRig) start() {
 	}
 	r.hook = notify.NewWebhook(notify.WebhookOptions{
 		Outbox:  box,
-		Machine: func(context.Context) notify.Machine { return notify.Machine{ID: "i-1"} },
-		Node: func(context.Context) (string, map[string]string) {
+		Machine: func(context.Context, string) notify.Machine { return notify.Machine{ID: "i-1"} },
+		Node: func(context.Context, string) (string, map[string]string) {
 			return "ip-10-0-0-1", map[string]string{"team": "web"}
 		},
 		Told: func(t notify.Telling) {

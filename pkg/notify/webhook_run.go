@@ -87,8 +87,10 @@ func (w *Webhook) write(ctx context.Context, settings *WebhookSettings, heard []
 	if len(heard) == 0 {
 		return false
 	}
-	w.ask(ctx)
-	for _, h := range heard {
+	for i, h := range heard {
+		if i == 0 || h.Node != w.asked {
+			w.ask(ctx, h.Node)
+		}
 		if !due(w.opts.Outbox.Told(h.Entry.Event.ID), h.outcome) {
 			continue
 		}
@@ -113,16 +115,19 @@ func (w *Webhook) write(ctx context.Context, settings *WebhookSettings, heard []
 	return true
 }
 
-// ask asks what the machine and its Node are. What is not answered in time stays what it was.
-func (w *Webhook) ask(ctx context.Context) {
+// ask asks what a node and its machine are. What is not answered in time stays what it was.
+func (w *Webhook) ask(ctx context.Context, about string) {
+	if about != w.asked {
+		w.asked, w.machine, w.node, w.labels = about, Machine{}, "", nil
+	}
 	if w.machine.ID == "" {
 		asking, cancel := context.WithTimeout(ctx, askTime)
-		w.machine = w.opts.Machine(asking)
+		w.machine = w.opts.Machine(asking, about)
 		cancel()
 	}
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	if node, labels := w.opts.Node(asking); node != "" {
+	if node, labels := w.opts.Node(asking, about); node != "" {
 		w.node, w.labels = node, labels
 	}
 }

@@ -66,7 +66,7 @@ func (l *Lease) Return(after time.Duration) {
 const longestReturn = 12*time.Hour - 10*time.Minute
 
 func (l *Lease) report(what What, why string) Report {
-	return Report{What: what, Message: l.ID, Why: why, Sent: l.Sent}
+	return Report{What: what, Message: l.ID, Why: why, Sent: l.Sent, Receives: l.Receives}
 }
 
 // due is when the next request for the message is to be made; zero if none is.

@@ -53,6 +53,8 @@ type Report struct {
 	Why string
 	// Sent is when the message was put into the queue.
 	Sent time.Time
+	// Receives is how often it had been received.
+	Receives int
 }
 
 const (
@@ -79,7 +81,9 @@ type Queue struct {
 	// finished holds messages whose work is done, and poisoned those that were told, to know them if they come again.
 	finished, poisoned recent
 	troubled           bool
-	hushed             bool // nothing is returned for now
+	hushed             bool        // nothing is returned for now
+	pulses             []time.Time // when each receiver last began to ask; empty while nobody receives
+	answered           time.Time   // when SQS last answered a request for messages
 }
 
 // New returns a queue that nobody reads yet.
@@ -94,12 +98,14 @@ func New(opts Options) *Queue {
 // leases are Done or Returned and SQS knows of it.
 func (q *Queue) Run(ctx context.Context, take func(*Lease)) {
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	q.begin()
 	var keeper, receivers sync.WaitGroup
 	keeper.Go(func() { q.keep(keeping) })
-	for range q.opts.Receivers {
-		receivers.Go(func() { q.receive(ctx, take) })
+	for number := range q.opts.Receivers {
+		receivers.Go(func() { q.receive(ctx, number, take) })
 	}
 	<-ctx.Done()
+	q.rest()
 	q.hush(true)
 	receivers.Wait()
 	q.hush(false)

@@ -30,9 +30,10 @@ const firstPause, longestPause = 500 * time.Millisecond, 30 * time.Second
 
 // receive asks for messages, one request after the other, until ctx ends. While SQS cannot be asked it waits, longer
 // each time.
-func (q *Queue) receive(ctx context.Context, take func(*Lease)) {
+func (q *Queue) receive(ctx context.Context, number int, take func(*Lease)) {
 	pause := firstPause
 	for ctx.Err() == nil {
+		q.beat(number)
 		if q.Held() >= mostHeld {
 			sleep(ctx, firstPause)
 			continue
@@ -73,6 +74,9 @@ func (q *Queue) heard(err error) {
 	q.mu.Lock()
 	news := err != nil || q.troubled
 	q.troubled = err != nil
+	if err == nil {
+		q.answered = time.Now()
+	}
 	q.mu.Unlock()
 	if news && q.opts.Trouble != nil {
 		q.opts.Trouble(err)

@@ -64,7 +64,8 @@ type Happening struct {
 	PodLabels map[string]string
 	// Total and Left count the pods to evict, as far as they are known.
 	Total, Left int
-	// Detail is what belongs to What: the disruption budget that holds a pod.
+	// Detail is what belongs to What: the disruption budget that holds a pod; with an uncordon that is Done, who still
+	// needs the cordon, so that it was left; empty if nobody does.
 	Detail string
 	// Err is why something failed.
 	Err error

@@ -41,6 +41,8 @@ type Notice struct {
 // may be called from several goroutines; the file belongs to one process.
 type Outbox struct {
 	dir string
+	// most is how many notices wait at most.
+	most int
 
 	mu      sync.Mutex
 	waiting []Notice
@@ -66,7 +68,7 @@ var ErrTooLong = fmt.Errorf("it is longer than %d bytes", keepText)
 // OpenOutbox reads the outbox in dir; a missing one is empty, and nothing is written. Like Store, an Outbox always works,
 // and the warnings tell what a person should know.
 func OpenOutbox(dir string) (*Outbox, []error) {
-	o := &Outbox{dir: dir}
+	o := &Outbox{dir: dir, most: keepNotices}
 	sweep(dir, outboxName)
 	path := filepath.Join(dir, outboxName)
 	content, err := readOutbox(path)
@@ -105,6 +107,9 @@ func readOutbox(path string) (outbox, error) {
 	return box, nil
 }
 
+// Allow lets so many notices wait, in place of what is enough for one node. Call it before all other methods.
+func (o *Outbox) Allow(notices int) { o.most = notices }
+
 // Told lists what the notices about an event told that have been made, delivered or not, the oldest first, as far as that
 // is remembered.
 func (o *Outbox) Told(event string) []string {
@@ -129,7 +134,7 @@ func (o *Outbox) Note(event, what string) error {
 
 func (o *Outbox) note(event, what string) {
 	o.told = append(o.told, told{event, what})
-	if over := len(o.told) - keepTold; over > 0 {
+	if over := len(o.told) - keepTold/keepNotices*o.most; over > 0 {
 		o.told = slices.Delete(o.told, 0, over)
 	}
 }
@@ -143,7 +148,7 @@ func (o *Outbox) Add(n Notice) (givenUp []Notice, err error) {
 	defer o.mu.Unlock()
 	o.waiting = append(o.waiting, n)
 	o.note(n.Event, n.What)
-	if over := len(o.waiting) - keepNotices; over > 0 {
+	if over := len(o.waiting) - o.most; over > 0 {
 		givenUp = slices.Clone(o.waiting[:over])
 		o.waiting = slices.Delete(o.waiting, 0, over)
 	}

@@ -28,9 +28,9 @@ type stormOf struct {
 
 var storms = []stormOf{{30, 10, 3, 1.5, 2.5}, {100, 10, 1, 3, 5}, {300, 30, 1, 0, 0}}
 
-// RunQueue measures nth-queue in storms of interruptions, and prints the table to out. largest leaves out storms of more
-// nodes; 0 leaves out none. It ends early when ctx does.
-func RunQueue(ctx context.Context, out io.Writer, largest int) error {
+// RunQueue measures nth-queue in storms of interruptions, and prints the table to out. only leaves out storms of another
+// number of nodes; 0 leaves out none. It ends early when ctx does.
+func RunQueue(ctx context.Context, out io.Writer, only int) error {
 	if err := tools.Build(ctx, out, "fauxqs"); err != nil {
 		return err
 	}
@@ -38,19 +38,19 @@ func RunQueue(ctx context.Context, out io.Writer, largest int) error {
 	if err != nil {
 		return fmt.Errorf("making a place for files: %w", err)
 	}
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measureQueue(t, out, largest) }))
+	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measureQueue(t, out, only) }))
 	if err == nil || ctx.Err() != nil {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
 	return err
 }
 
-func measureQueue(t lab.TB, out io.Writer, largest int) {
+func measureQueue(t lab.TB, out io.Writer, only int) {
 	began := time.Now()
 	fmt.Fprintf(out, "measuring nth-queue on %d processors, load %s\n", runtime.NumCPU(), load())
 	b := &bench{cp: lab.ForTest(t)}
 	for _, size := range storms {
-		if largest > 0 && size.nodes > largest {
+		if only > 0 && size.nodes != only {
 			continue
 		}
 		sizeBegan := time.Now()
@@ -58,7 +58,10 @@ func measureQueue(t lab.TB, out io.Writer, largest int) {
 		b.rows = append(b.rows, b.storming(t, size)...)
 		fmt.Fprintf(out, "%5.1f s, load %s\n", time.Since(sizeBegan).Seconds(), load())
 	}
-	requests := b.counting(t, storms[0])
+	requests := ""
+	if only == 0 || only == storms[0].nodes {
+		requests = b.counting(t, storms[0])
+	}
 	fmt.Fprintf(out, "\n%s\n%s\nmeasured in %.0f s, load now %s\n", table(b.rows), requests, time.Since(began).Seconds(), load())
 }
 

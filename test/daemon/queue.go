@@ -44,8 +44,8 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 		t.Fatalf("preparing a machine: %v", err)
 	}
 	m.write(t, m.DropIn(), opts.Settings)
-	m.write(t, m.ConfigFile(), fmt.Sprintf("runtime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n"+
-		"[queue]\nurl = %q\n[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n", m.file("run"), opts.Kubeconfig, opts.URL, opts.Endpoint))
+	m.write(t, m.ConfigFile(), fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n"+
+		"[queue]\nurl = %q\n[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n", m.file("state"), m.file("run"), opts.Kubeconfig, opts.URL, opts.Endpoint))
 	notify, err := newNotifySocket(m.file("notify"))
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -68,6 +68,15 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 		}
 	})
 	return d
+}
+
+// Configure writes other settings for an nth-queue, which reads them when it is told to.
+func (d *Daemon) Configure(t lab.TB, settings string) {
+	t.Helper()
+	m := &Machine{dir: filepath.Dir(d.cmd.Args[len(d.cmd.Args)-1])}
+	if err := os.WriteFile(m.DropIn(), []byte(settings), 0o600); err != nil {
+		t.Fatalf("writing settings: %v", err)
+	}
 }
 
 // Ask runs another command of a daemon's program with the same settings, and returns what it says.

@@ -1,0 +1,86 @@
+// Package reload lets a program read its settings anew when it gets a SIGHUP. Settings that are wrong change nothing; what
+// needs another start is said.
+package reload
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// Reloader reads the settings anew when it is asked to. All fields are needed.
+type Reloader[C any] struct {
+	// Program is the program's name.
+	Program string
+	// Read reads the settings.
+	Read func() (C, error)
+	// Service is the service manager.
+	Service interface {
+		Reloading()
+		Ready()
+	}
+	Log *logrus.Entry
+	// Apply puts settings into effect for what begins from now on.
+	Apply func(C)
+	// Diff names the settings in which two differ.
+	Diff func(a, b C) []string
+	// Late tells whether a setting, as now has it, takes effect only when the program is started again.
+	Late func(name string, started, now C) bool
+	// Started are the settings that the process began with, and Current those in effect since the last reload.
+	Started, Current C
+}
+
+// Hangups returns a channel that has an element after each SIGHUP; several close together may be one. Without it, a
+// SIGHUP ends the process, so it is asked for early.
+func Hangups() (hangups <-chan os.Signal, stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals, func() { signal.Stop(signals) }
+}
+
+// Run reloads at each hangup until ctx ends.
+func (r *Reloader[C]) Run(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			r.Service.Reloading()
+			r.reload()
+			r.Service.Ready()
+		}
+	}
+}
+
+func (r *Reloader[C]) reload() {
+	cfg, err := r.Read()
+	if err != nil {
+		invalid := r.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			invalid.Error(line)
+		}
+		invalid.Warn("the settings are wrong; those in effect stay so")
+		return
+	}
+	late := func(name string) bool { return r.Late(name, r.Started, cfg) }
+	changed := slices.DeleteFunc(r.Diff(r.Current, cfg), late)
+	waiting := slices.DeleteFunc(r.Diff(r.Started, cfg), func(name string) bool { return !late(name) })
+	r.Apply(cfg)
+	r.Current = cfg
+	reloaded := r.Log.WithField(systemd.FieldMessageID, systemd.Reloaded)
+	if len(changed) > 0 {
+		reloaded.Infof("read the settings again; in effect from now on: %s", strings.Join(changed, ", "))
+	} else {
+		reloaded.Info("read the settings again; nothing changes by that")
+	}
+	if len(waiting) > 0 {
+		reloaded.Warnf("in effect when %s is started again: %s", r.Program, strings.Join(waiting, ", "))
+	}
+}

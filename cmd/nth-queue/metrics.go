@@ -1,0 +1,75 @@
+package main
+
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/metrics"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// meter is what counts, where the settings ask for metrics. Where they do not it is nil, and nobody is told anything for
+// its sake.
+type meter struct {
+	*metrics.Metrics
+	queue *queue.Queue
+}
+
+func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
+	if cfg.Metrics.Listen == "" {
+		return nil
+	}
+	m := &meter{}
+	version, commit := program.BuildVersion()
+	m.Metrics = metrics.New(metrics.Options{
+		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
+		Listen: cfg.Metrics.Listen, Queue: true,
+		Stuck: func() error { return m.queue.Stuck() },
+		Trouble: func(err error) {
+			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue goes on without, and tries again", err)
+		},
+	})
+	for _, what := range queue.Whats() {
+		m.Messages(string(what))
+	}
+	return m
+}
+
+// judges makes a queue what the meter's health is judged by.
+func (m *meter) judges(messages *queue.Queue) {
+	if m != nil {
+		m.queue = messages
+	}
+}
+
+// telling counts what becomes of messages, and then lets it be told.
+func (m *meter) telling(tell func(queue.Report)) func(queue.Report) {
+	if m == nil {
+		return tell
+	}
+	return func(r queue.Report) {
+		m.Message(string(r.What))
+		if r.What == queue.Received && r.Receives <= 1 && !r.Sent.IsZero() {
+			m.Received(time.Since(r.Sent))
+		}
+		tell(r)
+	}
+}
+
+// show notes how things stand.
+func (m *meter) show(status record.Status, nodes fleet.Standing, messages queue.Standing) {
+	if m == nil {
+		return
+	}
+	m.Show(status)
+	m.ShowQueue(metrics.QueueStanding{
+		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up, Heard: messages.Answered,
+		Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
+	})
+}

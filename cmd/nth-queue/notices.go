@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+const (
+	// writers is how many requests that tell the cluster something are made at the same time, for all nodes together: the
+	// drains need the API server more.
+	writers = 4
+	// backlog is how many happenings and notices wait for the webhook at most: those of some hundred nodes at once.
+	backlog = 1024
+)
+
+// notices are those who pass on what happens to nodes: the meter and the webhook for all nodes, and for each node one who
+// tells the cluster.
+type notices struct {
+	cfg     config.QueueKubernetes
+	dryRun  bool
+	log     *logrus.Entry
+	meter   *meter
+	webhook *notify.Webhook
+	client  notify.Identity // without a node
+	nodes   *descriptions
+	share   chan struct{}
+	rules   atomic.Pointer[policy.Settings]
+
+	passing context.Context //nolint:containedctx // of all who pass on; it ends after the drains
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+}
+
+func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
+	n := &notices{
+		cfg: cfg.Kubernetes, dryRun: cfg.DryRun, log: log, meter: meter, client: client,
+		nodes: &descriptions{}, share: make(chan struct{}, writers),
+	}
+	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
+	outbox, warnings := record.OpenOutbox(outboxDirectory(cfg))
+	outbox.Allow(backlog)
+	for _, w := range warnings {
+		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
+	}
+	n.webhook = notify.NewWebhook(notify.WebhookOptions{
+		Outbox: outbox, DryRun: cfg.DryRun, Backlog: backlog,
+		Machine: func(ctx context.Context, node string) notify.Machine { return machineOf(n.nodes.of(ctx, node)) },
+		Node: func(ctx context.Context, node string) (string, map[string]string) {
+			return node, n.nodes.of(ctx, node).Labels
+		},
+		Told: func(t notify.Telling) { posting.Tell(log, t) },
+	})
+	n.use(cfg)
+	return n
+}
+
+// outboxDirectory is where notices wait. A dry run has one of its own: what was only talked about must not count as told
+// when it becomes serious.
+func outboxDirectory(cfg config.Queue) string {
+	if cfg.DryRun {
+		return filepath.Join(cfg.StateDirectory, "dry-run")
+	}
+	return cfg.StateDirectory
+}
+
+// use lets what is told from now on follow other settings.
+func (n *notices) use(cfg config.Queue) {
+	rules := policyOf(cfg.Events)
+	n.rules.Store(&rules)
+	settings, err := posting.Settings(cfg.Webhook, "nth-queue")
+	if err != nil { // It was right a moment ago, when the settings were judged.
+		n.trouble(err)
+		return
+	}
+	n.webhook.Use(settings)
+}
+
+func (n *notices) trouble(err error) {
+	n.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err)
+}
+
+// begin passes on from now on. The function that it returns ends that, when everything has been told.
+func (n *notices) begin() (end func()) {
+	n.work.Go(func() { n.webhook.Run(n.passing) })
+	if n.meter != nil {
+		n.work.Go(func() { n.meter.Run(n.passing) })
+	}
+	return func() {
+		n.stop()
+		n.work.Wait()
+	}
+}
+
+// of makes those who are told what happens to a node; it implements fleet.Options.Listeners.
+func (n *notices) of(node string, entries func() []record.Entry) (told []agent.Listener, end func()) {
+	told = []agent.Listener{n.webhook}
+	if n.meter != nil {
+		told = append(told, n.meter)
+	}
+	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
+		return told, func() {}
+	}
+	identity := notify.Identity{Client: n.client.Client, Node: node}
+	k := notify.NewKubernetes(notify.KubernetesOptions{
+		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
+		Entries:   entries,
+		Rules:     func() policy.Settings { return *n.rules.Load() },
+		Condition: n.cfg.Condition, Events: n.cfg.Events,
+		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
+		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
+		Share:    n.share, Trouble: n.trouble,
+	})
+	n.work.Go(func() { k.Run(n.passing) })
+	return append(told, k), k.Finish
+}
+
+func machineOf(d fleet.Description) notify.Machine {
+	return notify.Machine{
+		ID: d.Instance, Type: d.Type, Region: d.Region, Zone: d.Zone,
+		LocalIP: d.LocalIP, LocalName: d.LocalName, PublicIP: d.PublicIP, PublicName: d.PublicName,
+	}
+}
+
+// annotationsOf are the annotations of Events by which people tell machines apart, as far as a Node tells of them.
+func annotationsOf(d fleet.Description) map[string]string {
+	return map[string]string{
+		"availability-zone": d.Zone, "instance-id": d.Instance, "instance-type": d.Type, "region": d.Region,
+		"local-hostname": d.LocalName, "local-ipv4": d.LocalIP, "public-hostname": d.PublicName, "public-ipv4": d.PublicIP,
+	}
+}
+
+// descriptions are what was asked about nodes a moment ago.
+type descriptions struct {
+	ask func(ctx context.Context, node string) (fleet.Description, error)
+
+	mu    sync.Mutex
+	known map[string]described
+}
+
+type described struct {
+	fleet.Description
+	until time.Time
+}
+
+// describeAgain is how long a description is good enough, and mostDescribed how many are kept.
+const describeAgain, mostDescribed = time.Minute, 512
+
+// of describes a node as far as it can be asked for within ctx.
+func (d *descriptions) of(ctx context.Context, node string) fleet.Description {
+	d.mu.Lock()
+	known, there := d.known[node]
+	d.mu.Unlock()
+	if there && time.Now().Before(known.until) {
+		return known.Description
+	}
+	found, err := d.ask(ctx, node)
+	if err != nil {
+		return known.Description // The notice goes without, or with what was known.
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.known) >= mostDescribed || d.known == nil {
+		d.known = map[string]described{}
+	}
+	d.known[node] = described{found, time.Now().Add(describeAgain)}
+	return found
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+)
+
+// adjustable are the parts of the service that follow the settings while they run.
+type adjustable struct {
+	logger  *logrus.Logger
+	fleet   *fleet.Fleet
+	notices *notices
+}
+
+// use puts settings into effect for what begins from now on.
+func (a adjustable) use(cfg config.Queue) {
+	logging.SetLevel(a.logger, cfg.Log)
+	a.fleet.Use(rulesOf(cfg))
+	a.notices.use(cfg)
+}
+
+// rulesOf are those of the fleet's settings that may change while it works.
+func rulesOf(cfg config.Queue) fleet.Rules {
+	return fleet.Rules{
+		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
+		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup,
+	}
+}
+
+// late tells whether a setting takes effect at the next start only.
+func late(name string, _, _ config.Queue) bool {
+	switch name {
+	case "log.level", "fleet.max_draining", "fleet.max_per_group":
+		return false
+	}
+	for _, table := range []string{"drain.", "webhook.", "events."} {
+		if strings.HasPrefix(name, table) {
+			return false
+		}
+	}
+	return true
+}

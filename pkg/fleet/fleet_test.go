@@ -1,0 +1,244 @@
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// parcel is a message that says what became of it.
+type parcel struct{ became chan string }
+
+func newParcel() parcel { return parcel{make(chan string, 1)} }
+
+func (m parcel) Done()                { m.became <- "done" }
+func (m parcel) Return(time.Duration) { m.became <- "returned" }
+
+func (m parcel) want(t *testing.T, what string) {
+	t.Helper()
+	select {
+	case became := <-m.became:
+		if became != what {
+			t.Errorf("the message was %s, want it %s", became, what)
+		}
+	case <-time.After(time.Minute):
+		t.Errorf("the message was not %s within a minute", what)
+	}
+}
+
+// ear hears what happens to a node.
+type ear struct {
+	mu    sync.Mutex
+	heard []record.Happening
+}
+
+func (e *ear) Hear(h record.Happening) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard = append(e.heard, h)
+}
+
+func (e *ear) whats(node string) (all []record.What) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.heard {
+		if h.Node == node {
+			all = append(all, h.What)
+		}
+	}
+	return all
+}
+
+const instance = "i-0123456789abcdef0"
+
+// nodeOf is a Ready node of an instance, with annotations.
+func nodeOf(name, id string, annotations map[string]string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///eu-central-1a/" + id},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// watchOf tells of Nodes, and then no more.
+func watchOf(nodes []*corev1.Node) watch.Interface {
+	w := watch.NewFakeWithChanSize(len(nodes)+1, false)
+	for _, n := range nodes {
+		w.Add(n.DeepCopy())
+	}
+	w.Action(watch.Bookmark, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+	}})
+	return w
+}
+
+// rig is a fleet over a cluster in memory, of empty nodes.
+type rig struct {
+	*fleet.Fleet
+	client kubernetes.Interface
+	ear    *ear
+	stop   func()
+}
+
+func newRig(t *testing.T, change func(*fleet.Options), nodes ...*corev1.Node) *rig {
+	t.Helper()
+	r := &rig{ear: &ear{}}
+	client := fake.NewClientset()
+	for _, n := range nodes {
+		if err := client.Tracker().Add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
+		return true, watchOf(nodes), nil
+	})
+	r.client = client
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	opts := fleet.Options{
+		Client: client, Holder: "host/space/1", Log: logrus.NewEntry(logger),
+		Policy: policy.Settings{
+			event.SpotInterruption: {Action: policy.Notify}, event.StateChange: {Action: policy.Notify},
+		},
+		Listeners: func(string, func() []record.Entry) ([]agent.Listener, func()) {
+			return []agent.Listener{r.ear}, func() {}
+		},
+	}
+	if change != nil {
+		change(&opts)
+	}
+	r.Fleet = fleet.New(opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx, func() { close(ready) })
+	}()
+	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	t.Cleanup(r.stop)
+	select {
+	case <-ready:
+	case <-time.After(time.Minute):
+		t.Fatal("the nodes are not known after a minute")
+	}
+	return r
+}
+
+func (r *rig) node(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	n, err := r.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// eventually waits until something is the case.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting until %s: it is not", what)
+		}
+	}
+}
+
+// interruption is a notice that an instance is taken.
+func interruption(id string, kind event.Kind) []queue.Notice {
+	return []queue.Notice{{About: queue.Interruption, Instance: id, Event: event.Event{
+		ID: string(kind) + "-" + id, Kind: kind, Code: "terminate", State: event.Pending, Deadline: time.Now().Add(2 * time.Minute).Round(0),
+	}}}
+}
+
+func TestAnInterruptionIsClaimedDoneAndToldOfItsNodeAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil, nodeOf("a", instance, nil), nodeOf("b", "i-0fedcba9876543210", nil))
+	m := newParcel()
+	r.Take(interruption(instance, event.SpotInterruption), 1, m)
+	m.want(t, "done")
+	eventually(t, "the claim has ended", func() bool { return r.node(t, "a").Annotations[fleet.ClaimAnnotation] == "" })
+	if !slices.Contains(r.ear.whats("a"), record.Announced) || len(r.ear.whats("b")) > 0 {
+		t.Errorf("of a was told %v, of b %v", r.ear.whats("a"), r.ear.whats("b"))
+	}
+}
+
+// claimed are a node's annotations while somebody drains it.
+func claimed(holder string, until time.Time) map[string]string {
+	text, _ := json.Marshal(map[string]any{"holder": holder, "until": until}) //nolint:errchkjson // a string and a time encode
+	return map[string]string{fleet.ClaimAnnotation: string(text)}
+}
+
+func TestAClaimOfAnotherIsRespectedWhileItHolds(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		until time.Duration
+		dead  bool
+		taken bool
+	}{
+		"it holds":               {time.Hour, false, false},
+		"it is over":             {-time.Second, false, true},
+		"its holder is no more":  {time.Hour, true, true},
+		"it ends after a moment": {500 * time.Millisecond, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(o *fleet.Options) { o.Dead = func(string) bool { return row.dead } },
+				nodeOf("a", instance, claimed("other/space/2", time.Now().Add(row.until))))
+			m := newParcel()
+			r.Take(interruption(instance, event.SpotInterruption), 1, m)
+			if row.taken {
+				m.want(t, "done")
+				return
+			}
+			eventually(t, "it has its place", func() bool { return r.Standing().Draining == 1 })
+			r.stop()
+			m.want(t, "returned")
+			if told := r.ear.whats("a"); len(told) > 0 {
+				t.Errorf("under another's claim was told %v", told)
+			}
+
+		})
+	}
+}
+
+func TestWhatWaitsInTheLineIsGivenBackAtTheEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *fleet.Options) { o.Limits.Draining = 1 },
+		nodeOf("a", instance, nil), nodeOf("b", "i-0fedcba9876543210", claimed("other/space/2", time.Now().Add(time.Hour))))
+	m := newParcel()
+	r.Take(interruption(instance, event.StateChange), 1, m)
+	eventually(t, "it waits", func() bool { return r.Standing().Waiting == 1 })
+	r.stop()
+	m.want(t, "returned")
+}
+
+func TestOtherRulesHoldForWhatBeginsAfterThem(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil, nodeOf("a", instance, nil))
+	r.Use(fleet.Rules{Policy: policy.Settings{event.SpotInterruption: {Action: policy.Ignore}}})
+	m := newParcel()
+	r.Take(interruption(instance, event.SpotInterruption), 1, m)
+	m.want(t, "done")
+	if told := r.ear.whats("a"); len(told) > 0 {
+		t.Errorf("of what is ignored by now was told %v", told)
+	}
+}
