@@ -29,7 +29,7 @@ type webhook struct {
 func newWebhook(t *testing.T) *webhook {
 	w := &webhook{}
 	w.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body) //nolint:errcheck // A part of a post is none that is waited for.
+		text, _ := io.ReadAll(r.Body) // a part of a post is none that is waited for
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.posts = append(w.posts, string(text))
