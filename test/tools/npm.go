@@ -13,7 +13,7 @@ import (
 // install fetches the suite with npm, as its lock file pins it. No script of a package is run. The programs are links to
 // files below node_modules, where they find what they need.
 func (s suite) install(ctx context.Context, top, into string, out io.Writer) error {
-	npm, err := exec.LookPath("npm")
+	npm, err := findNPM(ctx, out)
 	if err != nil {
 		return fmt.Errorf("fetching %s: %w (Debian has it in the package npm)", s, err)
 	}
@@ -44,6 +44,27 @@ func (s suite) install(ctx context.Context, top, into string, out io.Writer) err
 	}
 	fmt.Fprintf(out, "  %-24s %4.0f s\n", s.name, time.Since(began).Seconds())
 	return nil
+}
+
+// findNPM returns where npm is, and installs it first where it is missing and there is apt-get.
+func findNPM(ctx context.Context, out io.Writer) (string, error) {
+	npm, missing := exec.LookPath("npm")
+	if missing == nil {
+		return npm, nil
+	}
+	apt, err := exec.LookPath("apt-get")
+	if err != nil {
+		return "", missing
+	}
+	fmt.Fprintln(out, "installing npm on this host (about a minute)")
+	for _, args := range [][]string{{"update"}, {"install", "-y", "--no-install-recommends", "npm"}} {
+		install := exec.CommandContext(ctx, apt, append([]string{"-qq", "-o", "DPkg::Lock::Timeout=120"}, args...)...)
+		install.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if said, err := install.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("installing npm: %w\n%s", err, said)
+		}
+	}
+	return exec.LookPath("npm")
 }
 
 // nodeJS is the name of the npm package that has Node.js for this machine.

@@ -2,6 +2,7 @@ package tools_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -72,6 +73,33 @@ func TestAPackageWithoutItsProgramIsAnError(t *testing.T) {
 	err := tools.Build(t.Context(), &out, "fauxqs")
 	if err == nil || !strings.Contains(err.Error(), "node") {
 		t.Errorf("got %v, want an error that names the program", err)
+	}
+}
+
+func TestAHostWithoutNPMGetsIt(t *testing.T) {
+	top := newNPMProject(t, "{}")
+	build(t) // What is not from npm is there.
+	fake := filepath.Join(top, "fake")
+	if err := os.Rename(filepath.Join(fake, "npm"), filepath.Join(fake, "npm.deb")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(fake, "apt-get"), "#!/bin/sh\ncase $* in *install*npm) /bin/mv "+fake+"/npm.deb "+fake+"/npm ;; esac\n")
+	for _, program := range []string{"cat", "mkdir", "touch"} { // what the stand-in uses; the host's own npm must not be found
+		path, err := exec.LookPath(program)
+		if err == nil {
+			err = os.Symlink(path, filepath.Join(fake, program))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", fake)
+	var out strings.Builder
+	if err := tools.Build(t.Context(), &out, "fauxqs"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "installing npm") {
+		t.Errorf("nobody is told that something is installed: %q", &out)
 	}
 }
 
