@@ -127,12 +127,13 @@ func (h *Host) Logged(t lab.TB, messageID string) []machine.Entry {
 	return h.Journal(t, args...)
 }
 
-// WaitLogged waits until nth has written such an entry in this boot, and returns the first.
+// WaitLogged waits until nth has written such an entry in this boot, and returns the first. It does not ask for the unit:
+// of the last words of a program that has ended, a journal that is busy can no longer tell to which unit they belong.
 func (h *Host) WaitLogged(t lab.TB, messageID string) machine.Entry {
 	t.Helper()
 	var found []machine.Entry
 	h.Await(t, "the journal has the message "+messageID, func() bool {
-		found = h.Logged(t, messageID)
+		found = h.Journal(t, "--boot", "--identifier=nth", "MESSAGE_ID="+messageID)
 		return len(found) > 0
 	})
 	return found[0]
