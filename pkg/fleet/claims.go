@@ -20,12 +20,14 @@ const ClaimAnnotation = "nth/queue"
 // claim is the value of ClaimAnnotation.
 type claim struct {
 	Holder string `json:"holder"`
-	// Until is when the claim ends unless it is renewed.
+	// Until is when the claim ends unless it is renewed, by the holder's clock. It tells one claim from the next, and
+	// people when to wonder; nobody counts on it, as clocks differ.
 	Until time.Time `json:"until"`
 }
 
 const (
-	// claimLife is how long a claim holds: as long as it takes at most until others go on where a process was killed.
+	// claimLife is how long a claim holds after it has been seen to change: as long as it takes at most until others go
+	// on where a process was killed.
 	claimLife = 30 * time.Second
 	// renewal is how often a claim is renewed: twice may fail.
 	renewal = 10 * time.Second
@@ -53,11 +55,14 @@ type claims struct {
 	dead   func(holder string) bool // may be nil
 }
 
-// errClaimed says that another process drains the node, and until when it may.
-type errClaimed struct{ claim }
+// errClaimed says that another process drains the node, and for how long it may unless it renews its claim.
+type errClaimed struct {
+	holder string
+	left   time.Duration
+}
 
 func (e errClaimed) Error() string {
-	return fmt.Sprintf("%s drains it already, until %s at least", e.Holder, e.Until.Format(time.RFC3339))
+	return fmt.Sprintf("%s drains it already, for %s at least", e.holder, e.left.Round(time.Second))
 }
 
 // errLost says that a claim is no longer ours.
@@ -68,7 +73,7 @@ var errLost = errors.New("the claim on the node is no longer ours")
 func (c claims) take(ctx context.Context, known node) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	if err := c.free(known.claim); err != nil {
+	if err := c.free(known); err != nil {
 		return nil, err
 	}
 	claimed, err := c.write(ctx, known.name, known.version)
@@ -77,7 +82,8 @@ func (c claims) take(ctx context.Context, known node) (*corev1.Node, error) {
 		if fresh, err = c.client.CoreV1().Nodes().Get(ctx, known.name, metav1.GetOptions{}); err != nil {
 			break
 		}
-		if err := c.free(fresh.Annotations[ClaimAnnotation]); err != nil {
+		known.seeClaim(fresh.Annotations[ClaimAnnotation])
+		if err := c.free(known); err != nil {
 			return nil, err
 		}
 		claimed, err = c.write(ctx, known.name, fresh.ResourceVersion)
@@ -88,13 +94,18 @@ func (c claims) take(ctx context.Context, known node) (*corev1.Node, error) {
 	return claimed, nil
 }
 
-// free tells whether a claim with that text leaves the node to us.
-func (c claims) free(text string) error {
-	other, there := readClaim(text)
-	if !there || other.Holder == c.holder || !time.Now().Before(other.Until) || c.dead != nil && c.dead(other.Holder) {
+// free tells whether the claim on a node leaves it to us. How long another process's claim has stood is measured here,
+// from when it was first seen: its clock and ours may be an hour apart, and a node is neither drained twice for that nor
+// left alone.
+func (c claims) free(n node) error {
+	other, there := readClaim(n.claim)
+	if !there || other.Holder == c.holder || c.dead != nil && c.dead(other.Holder) {
 		return nil
 	}
-	return errClaimed{other}
+	if left := claimLife - time.Since(n.claimSeen); left > 0 {
+		return errClaimed{other.Holder, left}
+	}
+	return nil
 }
 
 func (c claims) next() claim {

@@ -26,22 +26,30 @@ import (
 )
 
 // parcel is a message that says what became of it.
-type parcel struct{ became chan string }
+type parcel struct{ became chan outcome }
 
-func newParcel() parcel { return parcel{make(chan string, 1)} }
+// outcome is what became of a message: "done", or "returned" until after that time.
+type outcome struct {
+	what  string
+	after time.Duration
+}
 
-func (m parcel) Done()                { m.became <- "done" }
-func (m parcel) Return(time.Duration) { m.became <- "returned" }
+func newParcel() parcel { return parcel{make(chan outcome, 1)} }
 
-func (m parcel) want(t *testing.T, what string) {
+func (m parcel) Done()                      { m.became <- outcome{what: "done"} }
+func (m parcel) Return(after time.Duration) { m.became <- outcome{"returned", after} }
+
+func (m parcel) want(t *testing.T, what string) outcome {
 	t.Helper()
 	select {
 	case became := <-m.became:
-		if became != what {
-			t.Errorf("the message was %s, want it %s", became, what)
+		if became.what != what {
+			t.Errorf("the message was %s, want it %s", became.what, what)
 		}
+		return became
 	case <-time.After(time.Minute):
 		t.Errorf("the message was not %s within a minute", what)
+		return outcome{}
 	}
 }
 
@@ -101,7 +109,6 @@ type rig struct {
 
 func newRig(t *testing.T, change func(*fleet.Options), nodes ...*corev1.Node) *rig {
 	t.Helper()
-	r := &rig{ear: &ear{}}
 	client := fake.NewClientset()
 	for _, n := range nodes {
 		if err := client.Tracker().Add(n); err != nil {
@@ -111,7 +118,13 @@ func newRig(t *testing.T, change func(*fleet.Options), nodes ...*corev1.Node) *r
 	client.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
 		return true, watchOf(nodes), nil
 	})
-	r.client = client
+	return begin(t, client, change)
+}
+
+// begin runs a fleet, and returns when it knows the nodes.
+func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options)) *rig {
+	t.Helper()
+	r := &rig{client: client, ear: &ear{}}
 	logger := logrus.New()
 	logger.SetOutput(io.Discard)
 	opts := fleet.Options{
@@ -185,39 +198,6 @@ func TestAnInterruptionIsClaimedDoneAndToldOfItsNodeAlone(t *testing.T) {
 func claimed(holder string, until time.Time) map[string]string {
 	text, _ := json.Marshal(map[string]any{"holder": holder, "until": until}) //nolint:errchkjson // a string and a time encode
 	return map[string]string{fleet.ClaimAnnotation: string(text)}
-}
-
-func TestAClaimOfAnotherIsRespectedWhileItHolds(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		until time.Duration
-		dead  bool
-		taken bool
-	}{
-		"it holds":               {time.Hour, false, false},
-		"it is over":             {-time.Second, false, true},
-		"its holder is no more":  {time.Hour, true, true},
-		"it ends after a moment": {500 * time.Millisecond, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, func(o *fleet.Options) { o.Dead = func(string) bool { return row.dead } },
-				nodeOf("a", instance, claimed("other/space/2", time.Now().Add(row.until))))
-			m := newParcel()
-			r.Take(interruption(instance, event.SpotInterruption), 1, m)
-			if row.taken {
-				m.want(t, "done")
-				return
-			}
-			eventually(t, "it has its place", func() bool { return r.Standing().Draining == 1 })
-			r.stop()
-			m.want(t, "returned")
-			if told := r.ear.whats("a"); len(told) > 0 {
-				t.Errorf("under another's claim was told %v", told)
-			}
-
-		})
-	}
 }
 
 func TestWhatWaitsInTheLineIsGivenBackAtTheEnd(t *testing.T) {

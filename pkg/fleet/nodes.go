@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +25,17 @@ type node struct {
 	// group is the value of the label that ceilings go by.
 	group, bootID string
 	// cordon and claim are the texts of the annotations.
-	cordon, claim        string
+	cordon, claim string
+	// claimSeen is when that claim was first seen, by a clock that nobody sets.
+	claimSeen            time.Time
 	ready, unschedulable bool
+}
+
+// seeClaim takes in the text of the claim as it is now.
+func (n *node) seeClaim(text string) {
+	if text != n.claim {
+		n.claim, n.claimSeen = text, time.Now()
+	}
 }
 
 // nodes are all Nodes of the cluster, as a watch keeps them.
@@ -153,7 +163,7 @@ func (n *nodes) of(full *corev1.Node) node {
 	kept := node{
 		name: full.Name, version: full.ResourceVersion, instance: instanceOf(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
-		cordon: full.Annotations[drain.CordonAnnotation], claim: full.Annotations[ClaimAnnotation],
+		cordon: full.Annotations[drain.CordonAnnotation],
 	}
 	for _, c := range full.Status.Conditions {
 		kept.ready = kept.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -181,9 +191,11 @@ func instanceOf(providerID string) string {
 
 var errNotANode = errors.New("not a Node")
 
-// put takes a node in. n.mu is held.
-func (n *nodes) put(full *corev1.Node) {
+// put takes a node in, of which something was known before, or nothing. n.mu is held.
+func (n *nodes) put(full *corev1.Node, before node) {
 	kept := n.of(full)
+	kept.claim, kept.claimSeen = before.claim, before.claimSeen
+	kept.seeClaim(full.Annotations[ClaimAnnotation])
 	n.forget(kept.name)
 	n.byName[kept.name] = kept
 	if kept.instance != "" {

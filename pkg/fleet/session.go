@@ -107,7 +107,7 @@ func (f *Fleet) busy() counts {
 	}
 	f.nodes.each(func(n node) {
 		ours := f.sessions[n.name]
-		if (ours == nil || !ours.begun) && f.claims.free(n.claim) != nil {
+		if (ours == nil || !ours.begun) && f.claims.free(n) != nil {
 			c.all++
 			c.group[n.group]++
 		}
@@ -162,7 +162,7 @@ func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 		var other errClaimed
 		wait := time.Second
 		if errors.As(err, &other) {
-			wait = time.Until(other.Until)
+			wait = other.left
 		} else {
 			news = nil
 			f.opts.Log.WithField(fieldNode, s.node).Warn(err)

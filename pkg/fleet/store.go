@@ -22,7 +22,7 @@ func (n *nodes) Add(object any) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.put(full)
+	n.put(full, n.byName[full.Name])
 	n.happened()
 	return nil
 }
@@ -47,11 +47,12 @@ func (n *nodes) Delete(object any) error {
 func (n *nodes) Replace(objects []any, _ string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	clear(n.byName)
+	before := n.byName
+	n.byName = make(map[string]node, len(objects))
 	clear(n.byInstance)
 	for _, object := range objects {
 		if full, ok := object.(*corev1.Node); ok {
-			n.put(full)
+			n.put(full, before[full.Name])
 		}
 	}
 	n.happened()
