@@ -58,9 +58,7 @@ var steps = []stepped{
 	{
 		name: "waiting for a maintenance's lead, which hangs on an announced time",
 		until: func(r *rig) {
-			ev := r.stopping("a", 10*time.Hour)
-			ev.Code = "system-reboot"
-			r.announce(ev)
+			r.announce(r.rebooting("a", 10*time.Hour))
 			r.pass(time.Hour)
 		},
 		ahead: 3*time.Hour + 50*time.Minute, back: 13*time.Hour + 50*time.Minute,
@@ -79,7 +77,7 @@ var steps = []stepped{
 	{
 		name: "waiting until a cordon's time to live ends",
 		until: func(r *rig) {
-			r.announce(event.Event{ID: "a", Kind: event.RebalanceRecommendation, State: event.Pending})
+			r.announce(recommended("a"))
 			r.pass(10 * time.Minute)
 		},
 		ahead: 50 * time.Minute, back: 50 * time.Minute,
@@ -115,7 +113,7 @@ var steps = []stepped{
 		name: "draining within a budget",
 		until: func(r *rig) {
 			r.node.toDrain(stuck)
-			r.announce(event.Event{ID: "a", Kind: event.ASGTermination, Code: "Terminated", State: event.Pending})
+			r.announce(terminated("a"))
 			r.pass(5 * time.Minute)
 		},
 		// The budget ends after ten minutes more; two seconds later the drain is given overtime.

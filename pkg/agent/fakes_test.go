@@ -48,8 +48,20 @@ func (n *node) to(change func(*ways)) {
 	change(&n.ways)
 }
 
+func (n *node) toCordon(how func(context.Context) (drain.CordonResult, error)) {
+	n.to(func(w *ways) { w.cordon = how })
+}
+
 func (n *node) toDrain(how func(context.Context, drain.Plan) (drain.Result, error)) {
 	n.to(func(w *ways) { w.drain = how })
+}
+
+func (n *node) toUncordon(how func(context.Context) (drain.UncordonResult, error)) {
+	n.to(func(w *ways) { w.uncordon = how })
+}
+
+func (n *node) toClaim(how func(context.Context) (drain.Claim, bool, error)) {
+	n.to(func(w *ways) { w.claim = how })
 }
 
 func (n *node) now() ways {

@@ -135,7 +135,7 @@ func TestListenersHearOfACordonOnceAndWhoseItIs(t *testing.T) {
 		rule.Action = policy.Cordon
 		r.cfg.Policy[event.RebalanceRecommendation] = rule
 		r.run()
-		r.announce(event.Event{ID: "a", Kind: event.RebalanceRecommendation, State: event.Pending})
+		r.announce(recommended("a"))
 		e.want(t, "announced a", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
 	})
 }

@@ -19,11 +19,9 @@ func TestReadyWaitsForNothing(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.ident.name = ""
-		r.node.to(func(w *ways) {
-			w.claim = func(ctx context.Context) (drain.Claim, bool, error) {
-				<-ctx.Done()
-				return drain.Claim{}, false, ctx.Err()
-			}
+		r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) {
+			<-ctx.Done()
+			return drain.Claim{}, false, ctx.Err()
 		})
 		r.run()
 		if !r.service.ready {
@@ -56,7 +54,7 @@ func TestAfterARebootTheCordonIsLiftedWhenTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.run()
-		reboot := event.Event{ID: "a", Kind: event.ScheduledMaintenance, Code: "system-reboot", State: event.Pending, Deadline: r.in(time.Minute)}
+		reboot := r.rebooting("a", time.Minute)
 		r.announce(reboot)
 		r.end(nil)
 		r.tape.take()
@@ -207,13 +205,11 @@ func TestARecordThatCannotBeWrittenStopsNoDrain(t *testing.T) {
 func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 	t.Parallel()
 	claim := func(r *rig, kind event.Kind) {
-		r.node.to(func(w *ways) {
-			w.claim = func(context.Context) (drain.Claim, bool, error) {
-				if time.Since(r.start) < 7*time.Second {
-					return drain.Claim{}, false, errors.New("connection refused")
-				}
-				return drain.Claim{Event: "a", Kind: string(kind), BootID: "boot-0", Since: r.in(-time.Hour)}, true, nil
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			if time.Since(r.start) < 7*time.Second {
+				return drain.Claim{}, false, errors.New("connection refused")
 			}
+			return drain.Claim{Event: "a", Kind: string(kind), BootID: "boot-0", Since: r.in(-time.Hour)}, true, nil
 		})
 		r.run()
 		r.pass(10*time.Second - 1)
@@ -254,10 +250,8 @@ func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 	t.Run("is lifted after the shutdown that it was for", func(t *testing.T) {
 		t.Parallel()
 		bubble(t, func(r *rig) {
-			r.node.to(func(w *ways) {
-				w.claim = func(context.Context) (drain.Claim, bool, error) {
-					return drain.Claim{Event: "a", Kind: string(event.Shutdown), BootID: "boot-0", Since: r.start}, true, nil
-				}
+			r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+				return drain.Claim{Event: "a", Kind: string(event.Shutdown), BootID: "boot-0", Since: r.start}, true, nil
 			})
 			r.run()
 			r.wantTape("put a cordoned", "put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed rebooted")
@@ -272,10 +266,8 @@ func TestACordonOfOursThatTheRecordKnowsIsNotTakenOver(t *testing.T) {
 		r.announce(r.spot("a", time.Minute))
 		r.end(nil)
 		r.tape.take()
-		r.node.to(func(w *ways) {
-			w.claim = func(context.Context) (drain.Claim, bool, error) {
-				return drain.Claim{Event: "a", Kind: string(event.SpotInterruption), BootID: "boot-1"}, true, nil
-			}
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			return drain.Claim{Event: "a", Kind: string(event.SpotInterruption), BootID: "boot-1"}, true, nil
 		})
 		r.run()
 		r.wantTape()

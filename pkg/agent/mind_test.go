@@ -51,9 +51,7 @@ func TestTheNextStepBeginsWhenTheLastHasLanded(t *testing.T) {
 			time.Sleep(5 * time.Second) // what has to be finished first
 			return drain.Result{}, ctx.Err()
 		})
-		r.run()
-		r.announce(r.stopping("slow", time.Hour))
-		r.tape.take()
+		r.runFor(r.stopping("slow", time.Hour))
 		r.announce(r.stopping("slow", time.Hour), r.spot("fast", 2*time.Minute))
 		r.pass(5*time.Second - 1)
 		r.wantTape("put fast seen")
@@ -71,9 +69,7 @@ func TestADeadlineThatMovesBeginsTheDrainAnew(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.node.toDrain(stuck)
-		r.run()
-		r.announce(r.stopping("a", time.Hour))
-		r.tape.take()
+		r.runFor(r.stopping("a", time.Hour))
 		r.announce(r.stopping("a", time.Minute))
 		r.wantTape("put a draining", "drain for a in 1h0m0s ended", "put a draining", "put a draining", "drain for a in 1m0s")
 		r.announce(r.stopping("a", 2*time.Hour))
@@ -85,9 +81,7 @@ func TestAnEventThatIsWithdrawnDuringItsDrain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.node.toDrain(stuck)
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.tape.take()
+		r.runFor(r.spot("a", 2*time.Minute))
 		r.announce()
 		r.wantTape("put a draining") // missing
 		r.pass(30*time.Second - 1)
@@ -125,14 +119,12 @@ func TestAnEventThatIsBackDuringItsUndoingIsActedUponAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				r.node.to(func(w *ways) {
-					w.uncordon = func(ctx context.Context) (drain.UncordonResult, error) {
-						<-ctx.Done()
-						if lifted {
-							return drain.UncordonLifted, nil
-						}
-						return "", ctx.Err()
+				r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+					<-ctx.Done()
+					if lifted {
+						return drain.UncordonLifted, nil
 					}
+					return "", ctx.Err()
 				})
 				r.run()
 				r.announce(r.spot("a", time.Hour), r.spot("b", 2*time.Hour))
@@ -188,16 +180,13 @@ func TestAnEventThatIsMovedFarIsUndoneAndActedUponAtItsNewTime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.run()
-		reboot := func(d time.Duration) event.Event {
-			return event.Event{ID: "a", Kind: event.ScheduledMaintenance, Code: "system-reboot", State: event.Pending, Deadline: r.in(d)}
-		}
-		r.announce(reboot(time.Hour))
+		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("put a seen")
 		r.pass(50*time.Minute - 1)
 		r.wantTape()
 		r.pass(1)
 		r.wantTape("put a draining", "drain for a in 10m0s", "drain for a in 10m0s ended", "put a drained")
-		r.announce(reboot(4 * time.Hour))
+		r.announce(r.rebooting("a", 4*time.Hour))
 		r.wantTape("put a drained", "put a undoing", "uncordon", "uncordon ended", "put a seen")
 		r.pass(3 * time.Hour)
 		r.wantTape("put a draining", "drain for a in 10m0s", "drain for a in 10m0s ended", "put a drained")
@@ -208,9 +197,7 @@ func TestAnEventThatIsMovedFarIsUndoneAndActedUponAtItsNewTime(t *testing.T) {
 func TestWhatIsDoneIsNotDoneAgainHoweverLongItIsAnnounced(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.tape.take()
+		r.runFor(r.spot("a", 2*time.Minute))
 		for range 20 {
 			r.announce(r.spot("a", 2*time.Minute))
 			r.pass(time.Minute)
@@ -222,9 +209,7 @@ func TestWhatIsDoneIsNotDoneAgainHoweverLongItIsAnnounced(t *testing.T) {
 func TestFailingLooksChangeNothing(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.tape.take()
+		r.runFor(r.spot("a", 2*time.Minute))
 		for range 20 {
 			r.trouble(event.SpotInterruption, "connection refused")
 			r.pass(time.Minute)
@@ -257,9 +242,7 @@ func TestTimeThatPassesWithoutAGoodLookWithdrawsNothing(t *testing.T) {
 func TestAFlawedDocumentStillWithdraws(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.tape.take()
+		r.runFor(r.spot("a", 2*time.Minute))
 		for range 65 {
 			r.source.sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption})
 			r.source.sink.Trouble(event.SpotInterruption, context.DeadlineExceeded)

@@ -87,6 +87,14 @@ func (r *rig) run() {
 	synctest.Wait()
 }
 
+// runFor starts the agent and lets it do what the events ask for, which is no longer on the tape then.
+func (r *rig) runFor(events ...event.Event) {
+	r.t.Helper()
+	r.run()
+	r.announce(events...)
+	r.tape.take()
+}
+
 // end stops the agent, at once, and expects what it says.
 func (r *rig) end(want error) {
 	r.t.Helper()
@@ -127,8 +135,30 @@ func (r *rig) spot(id string, deadline time.Duration) event.Event {
 	return event.Event{ID: id, Kind: event.SpotInterruption, Code: "terminate", State: event.Pending, Deadline: r.in(deadline)}
 }
 
+func (r *rig) hibernating(id string, deadline time.Duration) event.Event {
+	ev := r.spot(id, deadline)
+	ev.Code = "hibernate"
+	return ev
+}
+
 func (r *rig) stopping(id string, deadline time.Duration) event.Event {
 	return event.Event{ID: id, Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending, Deadline: r.in(deadline)}
+}
+
+func (r *rig) rebooting(id string, deadline time.Duration) event.Event {
+	ev := r.stopping(id, deadline)
+	ev.Code = "system-reboot"
+	return ev
+}
+
+// recommended is EC2's advice to move away.
+func recommended(id string) event.Event {
+	return event.Event{ID: id, Kind: event.RebalanceRecommendation, State: event.Pending}
+}
+
+// terminated is the event of a group that terminates the instance.
+func terminated(id string) event.Event {
+	return event.Event{ID: id, Kind: event.ASGTermination, Code: "Terminated", State: event.Pending}
 }
 
 // wantTape expects these calls since it was last asked, in this order.

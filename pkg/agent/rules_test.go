@@ -23,7 +23,7 @@ func TestNewRulesHoldForWhatIsAnnouncedAlready(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.run()
-		r.announce(event.Event{ID: "a", Kind: event.RebalanceRecommendation, State: event.Pending})
+		r.announce(recommended("a"))
 		r.wantTape("put a seen")
 		r.obey(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Cordon })
 		r.wantTape("put a cordoning", "cordon for a", "cordon for a ended", "put a cordoned")
@@ -54,9 +54,7 @@ func TestNewRulesLeaveAStepInFlightAlone(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
 				r.node.toDrain(stuck)
-				r.run()
-				r.announce(r.spot("a", 2*time.Minute))
-				r.tape.take()
+				r.runFor(r.spot("a", 2*time.Minute))
 				r.obey(event.SpotInterruption, change)
 				r.announce(r.spot("a", 2*time.Minute))
 				r.pass(time.Minute)
@@ -71,9 +69,7 @@ func TestNewRulesHoldBesideAndAfterAStepInFlight(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.node.toDrain(only("b"))
-		r.run()
-		r.announce(r.stopping("b", time.Hour))
-		r.tape.take()
+		r.runFor(r.stopping("b", time.Hour))
 		r.agent.Obey(policy.Settings{
 			event.SpotInterruption:     {Action: policy.Drain, WithdrawnAfter: 30 * time.Second},
 			event.ScheduledMaintenance: {Action: policy.Drain, Hard: true, WithdrawnAfter: time.Hour},

@@ -53,11 +53,6 @@ func (r *rig) wantSettled(got []string, want ...string) {
 	}
 }
 
-// terminated is the event of a group that terminates the instance.
-func terminated(id string) event.Event {
-	return event.Event{ID: id, Kind: event.ASGTermination, Code: "Terminated", State: event.Pending}
-}
-
 func TestAnEventIsSettledWhenItsDrainHasEnded(t *testing.T) {
 	t.Parallel()
 	settling(t, func(r *rig, settled func() []string) {

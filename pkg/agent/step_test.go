@@ -17,8 +17,7 @@ func TestAStepIsRecordedBeforeItActsAndAfterItEnded(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.run()
-		stop, hibernation := r.stopping("a", time.Hour), r.spot("b", 2*time.Minute)
-		hibernation.Code = "hibernate"
+		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", 2*time.Minute)
 		r.announce(stop)
 		r.wantTape("put a seen", "put a draining", "drain for a in 1h0m0s", "drain for a in 1h0m0s ended", "put a drained")
 		r.announce(stop, hibernation)
@@ -76,9 +75,7 @@ func TestADeadlineThatPassesLeavesTheDrainIncompleteAndIsTriedAgain(t *testing.T
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.node.toDrain(stuck)
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.tape.take()
+		r.runFor(r.spot("a", 2*time.Minute))
 		r.pass(2 * time.Minute)
 		r.wantTape("drain for a in 2m0s hard ended", "put a incomplete")
 		e := r.entry("a")
@@ -110,9 +107,7 @@ func TestAFailedStepIsTriedAgainAfterAPauseThatGrows(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.node.toDrain(fails)
-		r.run()
-		r.announce(r.stopping("a", time.Hour))
-		r.tape.take()
+		r.runFor(r.stopping("a", time.Hour))
 		for _, pause := range []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
 			r.pass(pause - 1)
 			r.wantTape()
@@ -130,18 +125,14 @@ func TestAFailedStepIsTriedAgainAfterAPauseThatGrows(t *testing.T) {
 func TestAFailedUncordonIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.to(func(w *ways) {
-			w.uncordon = func(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") }
-		})
+		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") })
 		ev := r.stopping("a", time.Hour)
 		r.run()
 		r.announce(ev)
 		ev.State = event.Canceled
 		r.announce(ev)
 		r.tape.take()
-		r.node.to(func(w *ways) {
-			w.uncordon = func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil }
-		})
+		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil })
 		r.pass(2 * time.Second)
 		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed canceled")
 		r.wantSaid(systemd.Uncordoned, "info: no cordon of ours is left on the node")
@@ -157,9 +148,7 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 				r.node.toDrain(func(context.Context, drain.Plan) (drain.Result, error) {
 					return drain.Result{Cordon: drain.CordonForeign}, nil
 				})
-				r.node.to(func(w *ways) {
-					w.cordon = func(context.Context) (drain.CordonResult, error) { return drain.CordonForeign, nil }
-				})
+				r.node.toCordon(func(context.Context) (drain.CordonResult, error) { return drain.CordonForeign, nil })
 				r.run()
 				ev := r.spot("a", 2*time.Minute)
 				ev.Code = code

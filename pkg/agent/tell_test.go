@@ -24,7 +24,7 @@ func TestTheStatusWhileNothingHappens(t *testing.T) {
 		r.ident.tell("node-a", nil)
 		r.pass(0)
 		r.wantStatus("watching; nothing is announced for node node-a")
-		r.announce(event.Event{ID: "a", Kind: event.ScheduledMaintenance, Code: "system-reboot", State: event.Pending, Deadline: r.in(time.Hour)})
+		r.announce(r.rebooting("a", time.Hour))
 		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain at 00:50:00 UTC on 1 Jan 2000")
 		r.announce(r.spot("b", 2*time.Minute))
 		r.wantStatus("node node-a is drained for spot-interruption")
@@ -91,14 +91,10 @@ func TestTheStatusOfOtherSteps(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.ident.name = ""
-		r.node.to(func(w *ways) {
-			w.cordon = func(ctx context.Context) (drain.CordonResult, error) { return "", wait(ctx) }
-			w.uncordon = func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) }
-		})
+		r.node.toCordon(func(ctx context.Context) (drain.CordonResult, error) { return "", wait(ctx) })
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) })
 		r.run()
-		ev := r.spot("a", 2*time.Minute)
-		ev.Code = "hibernate"
-		r.announce(ev)
+		r.announce(r.hibernating("a", 2*time.Minute))
 		r.wantStatus("cordoning the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000")
 		r.ident.tell("node-a", nil)
 		r.announce()
@@ -210,8 +206,7 @@ func TestADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 			return drain.Result{Cordon: drain.CordonSet, Evicted: 1, Skipped: 2}, nil
 		})
 		r.run()
-		stop, hibernation := r.stopping("a", time.Hour), r.spot("b", time.Minute)
-		hibernation.Code = "hibernate"
+		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", time.Minute)
 		r.announce(stop)
 		r.wantStatus("node node-a is drained for scheduled-maintenance (dry run)")
 		r.announce(stop, hibernation)
@@ -283,9 +278,7 @@ func TestTheLoopRestsWhileNothingHappens(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toDrain(stuck)
 		r.run()
-		r.announce(r.stopping("a", time.Hour), event.Event{
-			ID: "b", Kind: event.ScheduledMaintenance, Code: "system-reboot", State: event.Pending, Deadline: r.in(3 * time.Hour),
-		})
+		r.announce(r.stopping("a", time.Hour), r.rebooting("b", 3*time.Hour))
 		r.announce(r.stopping("a", time.Hour)) // b is missing
 		before := 0
 		r.service.set(func() { before = r.service.statuses })

@@ -35,7 +35,7 @@ func TestBeforeAHardDeadlineWhatResistsIsDeletedWithTheGraceThatIsLeft(t *testin
 			s := apitest.New(t)
 			seen := s.AddPod(c.pod, 0)
 			s.Always("evict", apitest.HeldBy("budget", 0))
-			r := begin(t, s, c.opts, true, c.limit)
+			r := beginWithin(t, s, c.opts, true, c.limit)
 			if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
 				t.Errorf("the result is %+v", result)
 			}
@@ -63,7 +63,7 @@ func TestALongGraceHasItsTurnBeforeAShortOne(t *testing.T) {
 		s.AddPod(pod(name, grace(seconds)), 0)
 	}
 	s.Always("evict", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, true, 6*time.Second)
+	r := beginWithin(t, s, drain.Options{}, true, 6*time.Second)
 	r.succeed()
 	var order []string
 	for _, q := range s.Requests("delete") {
@@ -77,11 +77,10 @@ func TestALongGraceHasItsTurnBeforeAShortOne(t *testing.T) {
 func TestWithoutAHardDeadlineNothingIsEverDeleted(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("held", grace(600)), 0)
+	addHeld(s, pod("held", grace(600)))
 	s.AddPod(pod("stuck", ending(3600)), apitest.Never)
 	s.AddPod(pod("free"), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, 2*time.Second)
+	r := beginWithin(t, s, drain.Options{}, false, 2*time.Second)
 	result, err := r.wait()
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error is %v; want the deadline", err)
@@ -104,7 +103,7 @@ func TestAPodThatIsEndingIsNotEvictedAgain(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
 	s.AddPod(pod("a", ending(5)), 0)
-	r := begin(t, s, drain.Options{}, true, plenty)
+	r := beginWithin(t, s, drain.Options{}, true, plenty)
 	r.await(drain.Found)
 	s.RemovePod("default/a")
 	if result := r.succeed(); result.Evicted != 0 || result.Deleted != 0 {
@@ -120,11 +119,10 @@ func TestAPodThatIsEndingIsNotEvictedAgain(t *testing.T) {
 func TestAPodThatSomebodyElseEvictsIsNotAskedForAgain(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("held"), 0)
+	addHeld(s, pod("held"))
 	s.AddPod(pod("waits", critical), 0)
 	s.AddPod(pod("mark", annotated("nth/evict", "at-deadline")), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, plenty)
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held, "default/held")
 	s.ChangePod("default/held", ending(60))
 	s.ChangePod("default/waits", ending(60))
@@ -149,9 +147,8 @@ func TestAPodThatSomebodyElseEvictsIsNotAskedForAgain(t *testing.T) {
 func TestAPodThatSomebodyElseGivesTooMuchGraceIsShortenedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	s.Always("evict", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{Margin: time.Second}, true, 6*time.Second)
+	addHeld(s, pod("a"))
+	r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 6*time.Second)
 	r.await(drain.Held, "default/a")
 	s.ChangePod("default/a", ending(3600))
 	if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
@@ -168,7 +165,7 @@ func TestAPodThatIsEndingTooLateIsShortenedToASecondAtTheEnd(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a", ending(3600), grace(own)), 0)
 			s.AddPod(pod("b", ending(3600)), apitest.Never)
-			r := begin(t, s, drain.Options{Margin: time.Second}, true, 4*time.Second)
+			r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 4*time.Second)
 			result, err := r.wait()
 			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/b"}) || result.Deleted != 2 {
 				t.Errorf("the result is %+v, %v", result, err)
@@ -191,7 +188,7 @@ func TestAnEvictionThatHangsGivesWayAtTheTurn(t *testing.T) {
 	s.AddPod(pod("a", grace(1)), 0)
 	s.AddPod(pod("b", grace(600)), 0)
 	s.Always("evict", apitest.Hang())
-	r := begin(t, s, drain.Options{}, true, 5*time.Second)
+	r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
 	if result := r.succeed(); result.Deleted != 2 {
 		t.Errorf("the result is %+v", result)
 	}
@@ -216,7 +213,7 @@ func TestNothingHoldsAPodLongerThanToItsTurn(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(c.pod, 0)
 			s.AddPod(pod("stuck", ending(1)), apitest.Never)
-			r := begin(t, s, c.opts, c.hard, 5*time.Second)
+			r := beginWithin(t, s, c.opts, c.hard, 5*time.Second)
 			result, err := r.wait()
 			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/stuck"}) || result.Evicted != 1 {
 				t.Errorf("the result is %+v, %v", result, err)
@@ -229,7 +226,7 @@ func TestEvictionsWaitAsLongAsTheyAreHeldBack(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
 	s.AddPod(pod("a"), 0)
-	r := begin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
+	r := beginWithin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
 	r.await(drain.Found)
 	if told := r.of(drain.Holding); len(told) != 1 || told[0].Detail != "1h0m0s" {
 		t.Errorf("told %+v", told)

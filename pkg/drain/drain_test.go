@@ -59,29 +59,36 @@ type trial struct {
 	told []drain.Progress
 }
 
-// begin starts a drain with so much time; with 0, it has no deadline.
-func begin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool, limit time.Duration) *trial {
+// begin starts a drain with plenty of time, and a deadline that is not hard.
+func begin(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 	t.Helper()
-	return beginFor(t, s, claim, opts, hard, limit)
+	return beginWithin(t, s, opts, false, plenty)
+}
+
+// beginWithin starts a drain with so much time; with 0, it has no deadline.
+func beginWithin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool, limit time.Duration) *trial {
+	t.Helper()
+	return start(t, s, opts, drain.Plan{Claim: claim, Hard: hard}, limit)
 }
 
 // resume starts a drain that was begun before.
 func resume(t *testing.T, s *apitest.Server) *trial {
 	t.Helper()
-	return beginFor(t, s, resumed, drain.Options{}, false, plenty)
+	return start(t, s, drain.Options{}, drain.Plan{Claim: resumed}, plenty)
 }
 
-func beginFor(t *testing.T, s *apitest.Server, claim drain.Claim, opts drain.Options, hard bool, limit time.Duration) *trial {
+func start(t *testing.T, s *apitest.Server, opts drain.Options, plan drain.Plan, limit time.Duration) *trial {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	if limit == 0 {
 		ctx, cancel = context.WithCancel(t.Context())
 	}
 	r := &trial{t: t, cancel: cancel, done: make(chan struct{})}
+	plan.Tell = r.tell
 	node := drain.New(s.Client(), apitest.Node, opts)
 	go func() {
 		defer close(r.done)
-		r.result, r.err = node.Drain(ctx, drain.Plan{Claim: claim, Hard: hard, Tell: r.tell})
+		r.result, r.err = node.Drain(ctx, plan)
 	}()
 	t.Cleanup(func() { cancel(); <-r.done })
 	return r
@@ -90,7 +97,7 @@ func beginFor(t *testing.T, s *apitest.Server, claim drain.Claim, opts drain.Opt
 // drained drains with plenty of time and fails unless nothing is left.
 func drained(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 	t.Helper()
-	r := begin(t, s, opts, false, plenty)
+	r := begin(t, s, opts)
 	r.succeed()
 	return r
 }
@@ -187,6 +194,14 @@ func ending(seconds int64) func(*corev1.Pod) {
 		at := metav1.NewTime(time.Now().Add(time.Duration(seconds) * time.Second))
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &seconds
 	}
+}
+
+// addHeld adds a pod that a budget holds, until free is called.
+func addHeld(s *apitest.Server, p *corev1.Pod) (free func()) {
+	s.AddPod(p, 0)
+	eviction := "evict " + p.Namespace + "/" + p.Name
+	s.Always(eviction, apitest.HeldBy("budget", 0))
+	return func() { s.Always(eviction, nil) }
 }
 
 // count is the number of requests of a kind so far.

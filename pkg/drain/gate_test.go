@@ -32,7 +32,7 @@ func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
 		<-full // nobody is answered before all places are taken
 		return false
 	})
-	r := begin(t, s, drain.Options{Gate: drain.NewGate(places)}, false, plenty)
+	r := begin(t, s, drain.Options{Gate: drain.NewGate(places)})
 	if result := r.succeed(); result.Evicted != pods {
 		t.Errorf("the result is %+v", result)
 	}

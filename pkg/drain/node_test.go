@@ -41,7 +41,7 @@ func TestWhereTheCordonIsRefusedOnlyAHardDeadlineGoesOn(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
 			s.Always("patch", apitest.Forbidden("no cordons here"))
-			r := begin(t, s, drain.Options{}, hard, plenty)
+			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			result, err := r.wait()
 			if !hard {
 				if !apierrors.IsForbidden(err) || count(s, "evict") != 0 {
@@ -68,15 +68,14 @@ func TestWithAHardDeadlineACordonThatKeepsFailingDoesNotHoldTheEvictionsUp(t *te
 			t.Parallel()
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
-			s.AddPod(pod("b"), 0)
+			free := addHeld(s, pod("b"))
 			s.Always("patch", answer)
-			s.Always("evict default/b", apitest.HeldBy("budget", 0))
-			r := begin(t, s, drain.Options{}, true, plenty/2)
+			r := beginWithin(t, s, drain.Options{}, true, plenty/2)
 			r.await(drain.Refused, "")
 			r.await(drain.Gone, "default/a")
 			s.Always("patch", nil)
 			await(t, "the cordon after all", func() bool { return len(r.of(drain.NodeCordoned)) > 0 })
-			s.Always("evict default/b", nil)
+			free()
 			if result := r.succeed(); result.Cordon != drain.CordonSet || !s.CurrentNode().Spec.Unschedulable {
 				t.Errorf("the result is %+v", result)
 			}
@@ -124,11 +123,10 @@ func TestALoadBalancerLabelThatIsRefusedBlocksNothing(t *testing.T) {
 func TestADrainThatIsCalledOffEndsAtOnceAndSaysWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("held"), 0)
+	addHeld(s, pod("held"))
 	s.AddPod(pod("hung"), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
 	s.Always("evict default/hung", apitest.Hang())
-	r := begin(t, s, drain.Options{}, false, plenty)
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held)
 	r.cancel()
 	result, err := r.wait()

@@ -65,7 +65,7 @@ func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
 	s := apitest.New(t)
 	s.AddPod(pod("late", grace(1), annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
 	s.AddPod(pod("b"), 0)
-	r := begin(t, s, drain.Options{}, true, 5*time.Second)
+	r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
 	if result := r.succeed(); result.Evicted != 2 {
 		t.Errorf("the result is %+v", result)
 	}
@@ -99,14 +99,13 @@ func annotated(key, value string) func(*corev1.Pod) {
 func TestPodsThatComeToANodeThatSomebodyHasUncordonedAreLeftThere(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("held"), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, plenty)
+	free := addHeld(s, pod("held"))
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held, "default/held")
 	time.Sleep(1500 * time.Millisecond) // a pod that a scheduler had bound before it heard of the cordon comes sooner
 	s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
 	s.AddPod(pod("new"), 0)
-	s.Always("evict default/held", nil)
+	free()
 	result := r.succeed()
 	if result.Evicted != 1 || !s.HasPod("default/new") || count(s, "evict default/new") != 0 {
 		t.Errorf("the result is %+v", result)

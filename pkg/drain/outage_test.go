@@ -44,7 +44,7 @@ func TestAPodsEndIsNoticedWhateverHappensToTheWatch(t *testing.T) {
 				t.Parallel()
 				s := apitest.New(t)
 				s.AddPod(pod("a"), apitest.Never)
-				r := begin(t, s, drain.Options{}, false, plenty)
+				r := begin(t, s, drain.Options{})
 				r.await(drain.Evicted)
 				await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
 				if how == "a list tells" {
@@ -94,7 +94,7 @@ func TestAnAPIServerThatIsAwayIsTriedUntilItComes(t *testing.T) {
 	s := apitest.New(t)
 	s.AddPod(pod("a"), 0)
 	s.GoAway()
-	r := begin(t, s, drain.Options{}, false, plenty)
+	r := begin(t, s, drain.Options{})
 	time.AfterFunc(700*time.Millisecond, s.ComeBack)
 	if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet {
 		t.Errorf("the result is %+v", result)
@@ -105,14 +105,13 @@ func TestAnAPIServerThatLeavesDuringTheDrainIsTriedUntilItComes(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
 	s.AddPod(pod("a"), 0)
-	s.AddPod(pod("b"), 0)
-	s.Always("evict default/b", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, plenty)
+	free := addHeld(s, pod("b"))
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held)
 	r.await(drain.Gone, "default/a")
 	s.GoAway()
 	r.await(drain.Refused, "default/b")
-	s.Always("evict default/b", nil)
+	free()
 	s.ComeBack()
 	if result := r.succeed(); result.Evicted != 2 {
 		t.Errorf("the result is %+v", result)
@@ -126,7 +125,7 @@ func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 		for _, hard := range []bool{true, false} {
 			s := apitest.New(t)
 			s.GoAway()
-			r := begin(t, s, drain.Options{}, hard, 500*time.Millisecond)
+			r := beginWithin(t, s, drain.Options{}, hard, 500*time.Millisecond)
 			if _, err := r.wait(); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("hard %v: the error is %v", hard, err)
 			}
@@ -135,9 +134,8 @@ func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 	t.Run("from the middle", func(t *testing.T) {
 		t.Parallel()
 		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		r := begin(t, s, drain.Options{}, true, 5*time.Second)
+		addHeld(s, pod("a"))
+		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
 		r.await(drain.Held)
 		s.GoAway()
 		result, err := r.wait()
@@ -177,7 +175,7 @@ func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
 			}
 			s.Answer("evict", apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0))
 			s.Always("evict default/a", apitest.HeldBy("budget", 0))
-			r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true}, false, plenty)
+			r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 			meddle(s, r)
 			r.cancel()
 			if _, err := r.wait(); !errors.Is(err, context.Canceled) {

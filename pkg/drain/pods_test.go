@@ -108,7 +108,7 @@ func TestAPodThatWasRebornUnderTheSameNameIsNotTakenForTheOldOne(t *testing.T) {
 	s.AddPod(pod("db-0"), 0)
 	s.Answer("watch", apitest.Silence(), apitest.Expired())
 	s.Answer("evict", apitest.Unavailable())
-	r := begin(t, s, drain.Options{}, false, plenty)
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Refused, "default/db-0")
 	s.ForgetPod("default/db-0")
 	reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
@@ -127,13 +127,12 @@ func TestAPodThatWasRebornUnderTheSameNameIsNotTakenForTheOldOne(t *testing.T) {
 func TestAPodThatAppearsDuringTheDrainIsEvictedToo(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("old"), 0)
-	s.Always("evict default/old", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, plenty)
+	free := addHeld(s, pod("old"))
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held)
 	s.AddPod(pod("new"), 0)
 	await(t, "the new pod's end", func() bool { return !s.HasPod("default/new") })
-	s.Always("evict default/old", nil)
+	free()
 	if result := r.succeed(); result.Evicted != 2 {
 		t.Errorf("the result is %+v", result)
 	}
@@ -143,13 +142,12 @@ func TestAPodThatFinishesDuringTheDrainIsProtectedNoLonger(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
 	s.AddPod(pod("job", unmanaged), 0)
-	s.AddPod(pod("held"), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{ProtectUnmanaged: true}, false, plenty)
+	free := addHeld(s, pod("held"))
+	r := begin(t, s, drain.Options{ProtectUnmanaged: true})
 	r.await(drain.Held)
 	s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
-	s.Always("evict default/held", nil)
+	free()
 	if result := r.succeed(); result.Skipped != 0 || result.Evicted != 2 {
 		t.Errorf("the result is %+v", result)
 	}
@@ -158,9 +156,8 @@ func TestAPodThatFinishesDuringTheDrainIsProtectedNoLonger(t *testing.T) {
 func TestPodsThatGoByThemselvesAreNotCountedAsEvicted(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	s.Always("evict", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, plenty)
+	addHeld(s, pod("a"))
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held)
 	s.RemovePod("default/a")
 	if result := r.succeed(); result.Evicted != 0 && count(s, "evict") == 1 {
@@ -172,16 +169,15 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 	t.Parallel()
 	s := apitest.New(t)
 	s.AddPod(pod("dns", critical), 0)
-	s.AddPod(pod("web-1"), 0)
+	free := addHeld(s, pod("web-1"))
 	s.AddPod(pod("web-2"), 0)
-	s.Always("evict default/web-1", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{}, false, plenty)
+	r := begin(t, s, drain.Options{})
 	r.await(drain.Held)
 	r.await(drain.Gone, "default/web-2")
 	if n := count(s, "evict default/dns"); n != 0 {
 		t.Errorf("%d evictions of the critical pod before the rest was gone", n)
 	}
-	s.Always("evict default/web-1", nil)
+	free()
 	r.succeed()
 	var order []string
 	for _, p := range r.of(drain.Gone) {

@@ -88,7 +88,7 @@ func TestADeletionIsInsistedOnLikeAnEviction(t *testing.T) {
 			s.AddPod(pod("a", grace(600)), 0)
 			s.Always("evict", apitest.HeldBy("budget", 0))
 			s.Answer("delete", answer, answer)
-			r := begin(t, s, drain.Options{}, true, plenty)
+			r := beginWithin(t, s, drain.Options{}, true, plenty)
 			if result := r.succeed(); result.Deleted != 1 || count(s, "delete") != 3 {
 				t.Errorf("%+v after %d deletions", result, count(s, "delete"))
 			}
@@ -120,7 +120,7 @@ func TestRetryAfterDoesNotSleepThroughTheTurn(t *testing.T) {
 	s := apitest.New(t)
 	s.AddPod(pod("a", grace(2)), 0)
 	s.Always("evict", apitest.Throttled(600))
-	r := begin(t, s, drain.Options{}, true, 5*time.Second)
+	r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
 	if result := r.succeed(); result.Deleted != 1 {
 		t.Errorf("%+v", result)
 	}

@@ -39,11 +39,10 @@ func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
 	s := apitest.New(t)
 	replace(t, s, "static")
 	// The drain must be well under way when the first comes back.
-	s.AddPod(pod("held", ownedBy("StatefulSet", "apps/v1")), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, 0)
+	free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
+	r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, 0)
 	r.await(drain.LeftToReturn)
-	s.Always("evict default/held", nil)
+	free()
 	result := r.succeed()
 	if result.Skipped != 1 || result.Evicted != 6 {
 		t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
@@ -61,7 +60,7 @@ func TestPodsThatKeepComingBackAreEvictedEverMoreSlowlyBeforeADeadline(t *testin
 	replace(t, s, "static")
 	s.AddPod(pod("stuck", ownedBy("StatefulSet", "apps/v1")), apitest.Never)
 	const limit = 12 * time.Second
-	r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond, Margin: time.Second}, true, limit)
+	r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond, Margin: time.Second}, true, limit)
 	result, err := r.wait()
 	if err == nil || len(r.of(drain.LeftToReturn)) > 0 || len(r.of(drain.Returning)) != 1 {
 		t.Errorf("the result is %+v, %v", result, err)
@@ -81,15 +80,14 @@ func TestManyPodsOfOneControllerThatComeBackTogetherAreOneRound(t *testing.T) {
 	for i := range pods {
 		s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
 	}
-	s.AddPod(pod("held", ownedBy("StatefulSet", "apps/v1")), 0)
-	s.Always("evict default/held", apitest.HeldBy("budget", 0))
-	r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, plenty)
+	free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
+	r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond})
 	await(t, "the first pods' end", func() bool { return len(r.of(drain.Gone)) == pods })
 	for i := range pods {
 		s.AddPod(pod(fmt.Sprintf("again-%d", i)), 0)
 	}
 	await(t, "the others' end", func() bool { return len(r.of(drain.Gone)) == 2*pods })
-	s.Always("evict default/held", nil)
+	free()
 	r.succeed()
 	if told := r.of(drain.Returning); len(told) != 0 {
 		t.Errorf("told %+v", told)

@@ -20,7 +20,7 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 		t.Parallel()
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1", "vol-2"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour}, false, plenty)
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		r.await(drain.Volumes)
 		if told := r.of(drain.Volumes); told[0].Detail != "2" {
 			t.Errorf("told %+v", told)
@@ -34,7 +34,7 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 		t.Parallel()
 		s := apitest.New(t)
 		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "vol-1"}} })
-		r := begin(t, s, drain.Options{VolumeWait: 100 * time.Millisecond}, false, plenty)
+		r := begin(t, s, drain.Options{VolumeWait: 100 * time.Millisecond})
 		if result := r.succeed(); result.VolumesInUse != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -43,7 +43,7 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 		t.Parallel()
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour}, true, 3*time.Second)
+		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour}, true, 3*time.Second)
 		if result := r.succeed(); result.VolumesInUse != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -52,7 +52,7 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 		t.Parallel()
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour}, false, plenty)
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		r.await(drain.Volumes)
 		s.RemoveNode()
 		if result := r.succeed(); result.VolumesInUse != 0 {
@@ -91,7 +91,7 @@ func TestVolumesOfPodsThatStayAreNotWaitedFor(t *testing.T) {
 	// What could not be asked for the first time is asked for again.
 	s.Answer("get", apitest.Throttled(0)) // of the cordon
 	s.Answer("get volume", apitest.Unavailable())
-	r := begin(t, s, drain.Options{VolumeWait: time.Hour}, false, plenty)
+	r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 	await(t, "that one volume is waited for", func() bool {
 		told := r.of(drain.Volumes)
 		return len(told) > 0 && told[len(told)-1].Detail == "1"
@@ -114,7 +114,7 @@ func TestAVolumeThatCannotBeToldIsWaitedFor(t *testing.T) {
 	s.AddPod(pod("local", daemon, withClaim("disk")), 0)
 	s.AddVolume("disk", "", "")
 	s.ChangeNode(inUse("vol-1", "vol-2"))
-	r := begin(t, s, drain.Options{VolumeWait: 2500 * time.Millisecond}, false, plenty)
+	r := begin(t, s, drain.Options{VolumeWait: 2500 * time.Millisecond})
 	if result := r.succeed(); result.VolumesInUse != 2 {
 		t.Errorf("the result is %+v", result)
 	}
