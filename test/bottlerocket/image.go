@@ -15,7 +15,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/cache"
 	"github.com/nth-project/nth/test/lab"
 )
 
@@ -46,7 +46,7 @@ var made = sync.OnceValues(func() (Image, error) {
 
 // Make makes the image of this checkout, for this architecture, in a directory.
 func Make(dir string) (Image, error) {
-	top, err := host.Top()
+	top, err := cache.Top()
 	if err != nil {
 		return Image{}, err
 	}

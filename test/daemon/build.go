@@ -5,21 +5,29 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
+
+	"github.com/nth-project/nth/test/cache"
+)
+
+// These build a daemon from this checkout, for the first who asks.
+var (
+	buildNTH   = sync.OnceValues(func() (string, error) { return compile("nth") })
+	buildQueue = sync.OnceValues(func() (string, error) { return compile("nth-queue") })
 )
 
 // compile builds a command of the product as "make build" does. Each build has a name of its own until it is complete,
 // so that two at once are safe.
 func compile(command string) (string, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/nth-project/nth").Output()
+	top, err := cache.Top()
 	if err != nil {
-		return "", fmt.Errorf("finding the product: %w", err)
-	}
-	top := string(out[:len(out)-1])
-	cache := filepath.Join(top, ".cache", "bin")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", fmt.Errorf("building %s: %w", command, err)
 	}
-	path := filepath.Join(cache, command)
+	built, err := cache.Dir("bin")
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", command, err)
+	}
+	path := filepath.Join(built, command)
 	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", temporary, "./cmd/"+command)
 	build.Dir = top

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -40,18 +39,24 @@ type Options struct {
 // Machine is where nth runs: it keeps the configuration, the state directory and the boot ID from one run of the daemon
 // to the next.
 type Machine struct {
-	dir  string
-	boot int
+	dir    string
+	binary string
+	boot   int
 }
 
-// NewMachine makes a machine with nothing remembered, in its first boot.
+// NewMachine makes a machine with nothing remembered, in its first boot. The first one builds nth, so that a start takes no
+// longer than it must.
 func NewMachine(t lab.TB, opts Options) *Machine {
 	t.Helper()
+	binary, err := Binary()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
 	dir, err := os.MkdirTemp("", "nth-machine-")
 	if err != nil {
 		t.Fatalf("making a machine: %v", err)
 	}
-	m := &Machine{dir: dir}
+	m := &Machine{dir: dir, binary: binary}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the machine's files are in %s", dir)
@@ -133,10 +138,6 @@ type Daemon struct {
 // Start starts nth on the machine. It ends with the test at the latest.
 func (m *Machine) Start(t lab.TB) *Daemon {
 	t.Helper()
-	binary, err := Binary()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
 	notify, err := newNotifySocket(m.file("notify"))
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -145,7 +146,7 @@ func (m *Machine) Start(t lab.TB) *Daemon {
 	// The boot ID is the kernel's; the daemon gets a mount namespace in which it is the machine's.
 	d.cmd = exec.Command("/bin/sh", "-c",
 		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
-		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), binary, "run", "--config", m.ConfigFile())
+		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), m.binary, "run", "--config", m.ConfigFile())
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path, "AWS_EC2_METADATA_SERVICE_ENDPOINT=")
 	if env, err := os.ReadFile(m.file("env")); err == nil && len(env) > 0 {
 		d.cmd.Env = append(d.cmd.Env, strings.Split(string(env), "\n")...)
@@ -237,6 +238,12 @@ func (d *Daemon) WaitStatus(t lab.TB, text string) {
 	d.await(t, fmt.Sprintf("the status %q", text), d.notify.statusHas(text))
 }
 
+// WaitWatching waits until the status says that nothing is announced for the node.
+func (d *Daemon) WaitWatching(t lab.TB, node string) {
+	t.Helper()
+	d.WaitStatus(t, "watching; nothing is announced for node "+node)
+}
+
 // WaitLog waits until a message with the ID, one of those in pkg/systemd, has been logged, and returns the first.
 func (d *Daemon) WaitLog(t lab.TB, messageID string) Entry {
 	t.Helper()
@@ -268,14 +275,5 @@ func (d *Daemon) await(t lab.TB, what string, seen <-chan struct{}) {
 	}
 }
 
-var build struct {
-	once sync.Once
-	path string
-	err  error
-}
-
 // Binary is the path of nth, built from this checkout by the first who asks.
-func Binary() (string, error) {
-	build.once.Do(func() { build.path, build.err = compile("nth") })
-	return build.path, build.err
-}
+func Binary() (string, error) { return buildNTH() }

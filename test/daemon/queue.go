@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 
 	"github.com/nth-project/nth/test/lab"
@@ -21,18 +20,12 @@ type QueueOptions struct {
 	Env []string
 }
 
-var queueBuild struct {
-	once sync.Once
-	path string
-	err  error
-}
-
 // StartQueue starts nth-queue as a process of its own. It ends with the test at the latest.
 func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 	t.Helper()
-	queueBuild.once.Do(func() { queueBuild.path, queueBuild.err = compile("nth-queue") })
-	if queueBuild.err != nil {
-		t.Fatalf("%v", queueBuild.err)
+	binary, err := buildQueue()
+	if err != nil {
+		t.Fatalf("%v", err)
 	}
 	dir, err := os.MkdirTemp("", "nth-machine-")
 	if err != nil {
@@ -51,7 +44,7 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 		t.Fatalf("%v", err)
 	}
 	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
-	d.cmd = exec.Command(queueBuild.path, "run", "--config", m.ConfigFile())
+	d.cmd = exec.Command(binary, "run", "--config", m.ConfigFile())
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path,
 		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY=secret", "AWS_SESSION_TOKEN=token", "AWS_EC2_METADATA_DISABLED=true")
 	d.cmd.Env = append(d.cmd.Env, opts.Env...)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/test/lab"
 )
@@ -25,6 +26,21 @@ func (m *Machine) Record(t lab.TB) []record.Entry {
 		t.Fatalf("reading the daemon's record: %v\n%s", err, text)
 	}
 	return content.Entries
+}
+
+// RecordOf returns what the daemon remembers of the one event of a kind.
+func (m *Machine) RecordOf(t lab.TB, kind event.Kind) record.Entry {
+	t.Helper()
+	var found []record.Entry
+	for _, e := range m.Record(t) {
+		if e.Event.Kind == kind {
+			found = append(found, e)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("nth remembers %d events of kind %s, want 1: %+v", len(found), kind, found)
+	}
+	return found[0]
 }
 
 // Forget removes everything that the daemon remembers. Stop the daemon before.

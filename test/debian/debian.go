@@ -7,6 +7,7 @@ package debian
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
@@ -15,10 +16,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
+	"github.com/nth-project/nth/test/cache"
 	"github.com/nth-project/nth/test/lab"
 )
 
@@ -31,59 +32,45 @@ type Tree struct {
 	Root string
 }
 
-// building keeps the tests of this process from making a tree twice; the lock file does so for others.
-var building sync.Mutex
-
 // New returns the tree of the packages and of what they depend on that this host does not have, and makes it if it is
 // not there. A host that cannot have it skips the test, loudly; in CI, where nobody would notice, the test fails.
 func New(t lab.TB, packages ...string) Tree {
 	t.Helper()
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		without(t, "there are no packages of Debian: "+err.Error())
+		lab.Without(t, "there are no packages of Debian: "+err.Error())
 	}
 	if os.Getuid() != 0 {
-		without(t, "fetching Debian's packages needs root")
+		lab.Without(t, "fetching Debian's packages needs root")
 	}
-	root, err := tree(packages, t.Logf)
+	root, err := tree(t.Context(), packages, t.Logf)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	return Tree{Root: root}
 }
 
-func tree(packages []string, tell func(string, ...any)) (string, error) {
-	building.Lock()
-	defer building.Unlock()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/nth-project/nth").Output()
-	if err != nil {
-		return "", fmt.Errorf("finding the product: %w", err)
-	}
-	cache := filepath.Join(strings.TrimSpace(string(out)), ".cache", "debian")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
-	}
+func tree(ctx context.Context, packages []string, tell func(string, ...any)) (string, error) {
+	names := strings.Join(slices.Sorted(slices.Values(packages)), "+")
 	// What is missing depends on the release that this host runs.
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
-		return "", fmt.Errorf("fetching %q: %w", packages, err)
+		return "", fmt.Errorf("fetching %s: %w", names, err)
 	}
-	names := strings.Join(slices.Sorted(slices.Values(packages)), "+")
-	dir := filepath.Join(cache, fmt.Sprintf("%s-%.6x", names, sha256.Sum256([]byte(script+string(release)))))
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	trees, err := cache.Dir("debian")
 	if err != nil {
-		return "", fmt.Errorf("fetching %q: %w", packages, err)
+		return "", fmt.Errorf("fetching %s: %w", names, err)
 	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("fetching %q: %w", packages, err)
-	}
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	tell("fetching %s and what it needs into %s, once", names, dir)
-	said, err := exec.Command("/bin/sh", append([]string{"-c", script, "debian.sh", dir}, packages...)...).CombinedOutput()
+	dir := filepath.Join(trees, fmt.Sprintf("%s-%.6x", names, sha256.Sum256([]byte(script+string(release)))))
+	err = cache.Make(ctx, dir, func() { tell("waiting for somebody else to fetch %s", names) }, func() error {
+		tell("fetching %s and what it needs into %s, once", names, dir)
+		said, err := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, "debian.sh", dir}, packages...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, bytes.TrimSpace(said))
+		}
+		return nil
+	})
 	if err != nil {
-		return "", fmt.Errorf("fetching %q: %w\n%s", packages, err, bytes.TrimSpace(said))
+		return "", fmt.Errorf("fetching %s: %w", names, err)
 	}
 	return dir, nil
 }
@@ -128,14 +115,4 @@ func (d Tree) Environment() string {
 	libraries, _ := filepath.Glob(filepath.Join(d.Root, "usr/lib/*-linux-gnu")) // the pattern is right
 	more, _ := filepath.Glob(filepath.Join(d.Root, "lib/*-linux-gnu"))
 	return "LD_LIBRARY_PATH=" + strings.Join(append(libraries, more...), ":")
-}
-
-func without(t lab.TB, reason string) {
-	t.Helper()
-	skipper, ok := t.(interface{ Skipf(string, ...any) })
-	if os.Getenv("CI") != "" || !ok {
-		t.Fatalf("%s", reason)
-	}
-	fmt.Fprintf(os.Stderr, "\n*** %s is SKIPPED: %s ***\n\n", t.Name(), reason)
-	skipper.Skipf("%s", reason)
 }

@@ -65,7 +65,7 @@ func contend(t *testing.T, with, settings string) *contest {
 func (c *contest) watch(t *testing.T) {
 	t.Helper()
 	c.start(t)
-	c.nth.WaitStatus(t, "watching; nothing is announced for node "+c.node.Name)
+	c.nth.WaitWatching(t, c.node.Name)
 }
 
 // mustEvictOnce fails the test if nth has evicted a pod that it, or the other, had evicted before.
@@ -129,7 +129,7 @@ func TestTwoDrainersOnOneNodeBothFinishAndNeitherEvictsWhatIsEnding(t *testing.T
 				c.nth.Stop(t)
 				c.mustEvictOnce(t)
 				c.mustSayNothingOf(t, systemd.DrainIncomplete, systemd.Uncordoned)
-				if e := c.remembered(t, event.SpotInterruption); e.Phase != record.Drained || len(e.Result.Left) > 0 {
+				if e := c.machine.RecordOf(t, event.SpotInterruption); e.Phase != record.Drained || len(e.Result.Left) > 0 {
 					t.Errorf("nth remembers the node as %s, with %+v", e.Phase, e.Result)
 				}
 			})
@@ -182,7 +182,7 @@ func TestANoticeThatIsWithdrawnLeavesTheCordonToTheOtherDrainer(t *testing.T) {
 			c.mustSayNothingOf(t, systemd.Uncordoned)
 
 			for _, held := range []string{"db", "web"} {
-				scale(t, lab.Shared(t), c.node.Namespace, held, 0)
+				c.node.Scale(t, held, 0)
 			}
 			c.rival.mustFinish(t)
 			c.mustEvictOnce(t)

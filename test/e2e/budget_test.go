@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -129,14 +128,4 @@ func (g *guard) servingOn(node string) int {
 		}
 	}
 	return count
-}
-
-// scale changes how many pods a Deployment has.
-func scale(t *testing.T, cp *lab.ControlPlane, namespace, name string, replicas int) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	_, err := cp.Admin.AppsV1().Deployments(namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		t.Fatalf("scaling %s: %v", name, err)
-	}
 }

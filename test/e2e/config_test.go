@@ -44,7 +44,7 @@ func TestNTHWatchesBeforeThereIsACredential(t *testing.T) {
 	if waiting := s.nth.Logged(systemd.IdentityWaiting); len(waiting) != 1 {
 		t.Errorf("nth said %d times that it waits for the credential, want once", len(waiting))
 	}
-	if phase := s.remembered(t, event.SpotInterruption).Phase; phase != record.Drained {
+	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Drained {
 		t.Errorf("nth remembers the node as %s, want %s", phase, record.Drained)
 	}
 }

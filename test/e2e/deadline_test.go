@@ -55,7 +55,7 @@ func TestPodsThatNoBudgetLetsGoGetTheLongestGraceThatTheDeadlineAllows(t *testin
 			s.waitDrained(t)
 			s.nth.Stop(t)
 			s.mustSayNothingOf(t, systemd.DrainIncomplete)
-			if e := s.remembered(t, event.SpotInterruption); e.Phase != record.Drained || e.Result.Deleted != pods {
+			if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != record.Drained || e.Result.Deleted != pods {
 				t.Errorf("nth remembers %s with %+v, want it drained with %d pods deleted", e.Phase, e.Result, pods)
 			}
 		})

@@ -47,7 +47,7 @@ func TestAMixedNodeIsDrainedAsDesigned(t *testing.T) {
 	s.waitLeft(t, "db", "stays-everywhere", "stays-static")
 	s.nth.WaitStatus(t, "draining node "+s.node.Name+" for spot-interruption: ")
 	s.nth.WaitStatus(t, "held by PDB db")
-	scale(t, cp, s.node.Namespace, "db", 2) // the second one runs on the spare, and the first may go
+	s.node.Scale(t, "db", 2) // the second one runs on the spare, and the first may go
 	s.waitDrained(t)
 	s.nth.WaitStatus(t, "node "+s.node.Name+" is drained for spot-interruption")
 	s.nth.Stop(t)
@@ -95,7 +95,7 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 	if !ok {
 		t.Fatalf("the node has no annotation %s", claimKey)
 	}
-	remembered := s.remembered(t, event.SpotInterruption)
+	remembered := s.machine.RecordOf(t, event.SpotInterruption)
 	want := claim{Event: remembered.Event.ID, Kind: "spot-interruption", BootID: s.machine.BootID(), Since: got.Since}
 	if got != want {
 		t.Errorf("the annotation says %+v, want %+v", got, want)
@@ -111,7 +111,7 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 // mustRememberDrained fails the test unless the record on disk tells of a drain that evicted so many pods.
 func (s *stage) mustRememberDrained(t *testing.T, evicted int) {
 	t.Helper()
-	e := s.remembered(t, event.SpotInterruption)
+	e := s.machine.RecordOf(t, event.SpotInterruption)
 	if e.Phase != record.Drained || !e.Cordon || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
 		t.Errorf("nth remembers %+v, want a drain that ended well, in this boot", e)
 	}
@@ -141,7 +141,7 @@ func TestABudgetThatNeverYieldsGivesWayBeforeTheDeadline(t *testing.T) {
 			t.Errorf("nth deleted %s, which no budget held", e.Fields[systemd.FieldPod])
 		}
 	}
-	e := s.remembered(t, event.SpotInterruption)
+	e := s.machine.RecordOf(t, event.SpotInterruption)
 	if e.Phase != record.Drained || e.Result == nil || e.Result.Deleted != 2 || e.Result.Evicted != 1 {
 		t.Errorf("nth remembers %s with %+v, want it drained with 2 pods deleted and 1 evicted", e.Phase, e.Result)
 	}
@@ -161,7 +161,7 @@ func TestABudgetThatNeverYieldsOutlastsAReboot(t *testing.T) {
 	if !strings.Contains(told, "1 pods evicted, 0 deleted, left: ") || strings.Count(told, "(held by web)") != 2 {
 		t.Errorf("nth says %q; want 1 pod evicted and 2 left that the budget web holds", told)
 	}
-	if e := s.remembered(t, event.ScheduledMaintenance); e.Phase == record.Drained || e.Result == nil || len(e.Result.Left) != 2 {
+	if e := s.machine.RecordOf(t, event.ScheduledMaintenance); e.Phase == record.Drained || e.Result == nil || len(e.Result.Left) != 2 {
 		t.Errorf("nth remembers %s with %+v, want 2 pods left", e.Phase, e.Result)
 	}
 	s.mustBeCordoned(t)

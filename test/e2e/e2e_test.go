@@ -34,7 +34,7 @@ func TestASpotInterruptionDrainsTheNode(t *testing.T) {
 	node.AddDaemonSet(t, "agent")
 	node.AddDeployment(t, "web", 3)
 	nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL}).Start(t)
-	nth.WaitStatus(t, "watching; nothing is announced for node "+node.Name)
+	nth.WaitWatching(t, node.Name)
 
 	imds.SetSpot("terminate", twoMinutes())
 

@@ -58,9 +58,7 @@ func (s *stage) mustOnlyTalk(t *testing.T) {
 	s.nth.WaitStatus(t, "(dry run)")
 	s.stopAfterLooks(t)
 	s.mustBeUntouched(t)
-	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
-		t.Errorf("nth said %d times what it would have done, want once", n)
-	}
+	s.mustSayOnce(t, systemd.Drained)
 }
 
 // The original asks for Kubernetes Events about the interruption, the cordon and the drain, each with the instance's
@@ -72,7 +70,7 @@ func TestPeer03SpotInterruptionIsTold(t *testing.T) {
 	s.waitDrained(t)
 	s.nth.Stop(t)
 
-	id := s.remembered(t, event.SpotInterruption).Event.ID
+	id := s.machine.RecordOf(t, event.SpotInterruption).Event.ID
 	for name, message := range map[string]string{
 		"EventSeen": systemd.EventSeen, "DrainStarted": systemd.DrainStarted, "Cordoned": systemd.Cordoned,
 		"PodEvicted": systemd.PodEvicted, "PodGone": systemd.PodGone, "Drained": systemd.Drained,
@@ -131,7 +129,7 @@ func TestPeer06CordonOnlyKeepsThePod(t *testing.T) {
 	s.stopAfterLooks(t)
 	s.mustBeCordoned(t)
 	s.mustKeepPods(t)
-	if phase := s.remembered(t, event.SpotInterruption).Phase; phase != record.Cordoned {
+	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Cordoned {
 		t.Errorf("nth remembers the node as %s, want %s", phase, record.Cordoned)
 	}
 }
@@ -206,12 +204,8 @@ func TestPeer12MaintenanceThatIsCanceledIsUndone(t *testing.T) {
 			s.waitPodsBack(t)
 			s.nth.WaitLog(t, systemd.Uncordoned)
 			s.stopAfterLooks(t)
-			if claim, ok := s.claim(t); ok {
-				t.Errorf("the node still bears %+v", claim)
-			}
-			if e := s.remembered(t, event.ScheduledMaintenance); e.Phase != record.Closed || e.Ending != record.Canceled {
-				t.Errorf("nth remembers the event as %s, %q; want %s, %q", e.Phase, e.Ending, record.Closed, record.Canceled)
-			}
+			s.mustBearNoClaim(t)
+			s.mustBeClosed(t, event.ScheduledMaintenance, record.Canceled)
 		})
 	}
 }
@@ -243,7 +237,5 @@ func TestPeer14AutoScalingTerminationDrains(t *testing.T) {
 	s.waitDrained(t)
 	s.stopAfterLooks(t)
 	s.mustBeCordoned(t)
-	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
-		t.Errorf("the node was drained %d times for one termination", n)
-	}
+	s.mustSayOnce(t, systemd.Drained)
 }

@@ -51,7 +51,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.start(t)
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.nth.WaitLog(t, systemd.PodHeld)
-	before := s.remembered(t, event.SpotInterruption)
+	before := s.machine.RecordOf(t, event.SpotInterruption)
 	for _, settings := range []string{
 		"[events.spot-interruption]\naction = \"notify\"\n[drain]\nprotect_unmanaged = true\n",
 		"[events.spot-interruption]\naction = \"drian\"\n",
@@ -60,7 +60,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 		s.reload(t, settings)
 		s.looks(t, spotDocument, 3)
 	}
-	scale(t, lab.Shared(t), s.node.Namespace, "db", 2) // the second one runs on the spare, and the first may go
+	s.node.Scale(t, "db", 2) // the second one runs on the spare, and the first may go
 	s.waitDrained(t)
 	s.nth.Stop(t)
 	const changed = "info: read the settings again; in effect from now on: drain.protect_unmanaged, events.spot-interruption.action"
@@ -71,7 +71,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	if begun := drainsBegun(s); begun != 1 {
 		t.Errorf("the drain was begun %d times, want once", begun)
 	}
-	after := s.remembered(t, event.SpotInterruption)
+	after := s.machine.RecordOf(t, event.SpotInterruption)
 	if after.Phase != record.Drained || !after.FirstSeen.Equal(before.FirstSeen) {
 		t.Errorf("nth remembers %+v, and before the reloads %+v", after, before)
 	}

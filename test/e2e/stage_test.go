@@ -11,9 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"
@@ -63,7 +61,7 @@ func play(t *testing.T, settings string) *stage {
 	t.Helper()
 	s := prepare(t, settings)
 	s.start(t)
-	s.nth.WaitStatus(t, "watching; nothing is announced for node "+s.node.Name)
+	s.nth.WaitWatching(t, s.node.Name)
 	return s
 }
 
@@ -130,6 +128,14 @@ func (s *stage) mustBeCordoned(t *testing.T) {
 	}
 }
 
+// mustBeSchedulable fails the test if the node is cordoned now.
+func (s *stage) mustBeSchedulable(t *testing.T) {
+	t.Helper()
+	if s.node.Object(t).Spec.Unschedulable {
+		t.Errorf("the node is cordoned, want it to be schedulable")
+	}
+}
+
 // mustKeepPods fails the test unless all pods are there that were there before, and none is about to go.
 func (s *stage) mustKeepPods(t *testing.T) {
 	t.Helper()
@@ -150,11 +156,8 @@ func (s *stage) mustKeepPods(t *testing.T) {
 // mustBeUntouched fails the test if nth has ever written to the node, or to its pods.
 func (s *stage) mustBeUntouched(t *testing.T) {
 	t.Helper()
-	node := s.node.Object(t)
-	if node.Spec.Unschedulable {
-		t.Errorf("the node is cordoned, want it to be schedulable")
-	}
-	if written := byNTH(node); written != "" {
+	s.mustBeSchedulable(t)
+	if written := byNTH(s.node.Object(t)); written != "" {
 		t.Errorf("nth has written to the node: %s", written)
 	}
 	s.mustKeepPods(t)
@@ -178,6 +181,14 @@ func (s *stage) mustSayNothingOf(t *testing.T, messageIDs ...string) {
 		for _, e := range s.nth.Logged(id) {
 			t.Errorf("nth said %q", e.Message)
 		}
+	}
+}
+
+// mustSayOnce fails the test unless nth has logged the message with the ID once.
+func (s *stage) mustSayOnce(t *testing.T, messageID string) {
+	t.Helper()
+	if said := s.nth.Logged(messageID); len(said) != 1 {
+		t.Errorf("nth said this %d times, want once: %+v", len(said), said)
 	}
 }
 
@@ -207,17 +218,10 @@ func (s *stage) claim(t *testing.T) (c claim, ok bool) {
 	return c, true
 }
 
-// remembered returns what nth remembers on disk of the one event of a kind.
-func (s *stage) remembered(t *testing.T, kind event.Kind) record.Entry {
+// mustBearNoClaim fails the test if the node has such a thing.
+func (s *stage) mustBearNoClaim(t *testing.T) {
 	t.Helper()
-	var found []record.Entry
-	for _, e := range s.machine.Record(t) {
-		if e.Event.Kind == kind {
-			found = append(found, e)
-		}
+	if c, ok := s.claim(t); ok {
+		t.Errorf("the node bears %+v, want no cordon of nth's", c)
 	}
-	if len(found) != 1 {
-		t.Fatalf("nth remembers %d events of kind %s, want 1: %+v", len(found), kind, found)
-	}
-	return found[0]
 }

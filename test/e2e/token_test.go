@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,21 +33,11 @@ sleep %f
 echo '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": "%s",
   "expirationTimestamp": "'$(date -u -d "@$(($(date +%%s) + %.0f))" +%%Y-%%m-%%dT%%H:%%M:%%SZ)'"}}'
 `, calls, pluginStart.Seconds(), cluster.PluginToken, pluginTokens.Seconds())
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "kubelet",
-		"clusters": []any{map[string]any{"name": "kubernetes", "cluster": map[string]any{
-			"server": cluster.URL, "certificate-authority-data": cluster.Authority,
-		}}},
-		"contexts": []any{map[string]any{"name": "kubelet", "context": map[string]any{"cluster": "kubernetes", "user": "kubelet"}}},
-		"users": []any{map[string]any{"name": "kubelet", "user": map[string]any{"exec": map[string]any{
-			"apiVersion": "client.authentication.k8s.io/v1beta1", "command": plugin,
-			"args": []string{"eks", "get-token", "--cluster-name", eks.ClusterName, "--region", imdstest.Region},
-		}}}},
-	})
+	text, err := cluster.Kubeconfig(plugin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, content := range map[string]string{plugin: script, kubeconfig: string(text)} {
+	for file, content := range map[string]string{plugin: script, kubeconfig: text} {
 		if err := os.WriteFile(file, []byte(content), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +60,7 @@ func TestATokenThatNthMakesWaitsForNoPlugin(t *testing.T) {
 				Settings: fmt.Sprintf("[kubernetes]\ntoken = %q\nkeep_warm = \"1h\"\n", setting),
 			})
 			nth := machine.Start(t)
-			nth.WaitStatus(t, "watching; nothing is announced for node "+node.Name)
+			nth.WaitWatching(t, node.Name)
 			time.Sleep(pluginTokens) // until the plugin's token has expired
 			cordoned := make(chan time.Time, 1)
 			stop := node.Observe(t, func(m lab.Moment) {

@@ -19,13 +19,23 @@ const withdrawnSoon = "[events.spot-interruption]\nwithdrawn_after = \"1s\"\n"
 func (s *stage) withdrawSpot(t *testing.T) {
 	t.Helper()
 	s.imds.ClearSpot()
-	s.nth.WaitStatus(t, "watching; nothing is announced for node "+s.node.Name)
+	s.nth.WaitWatching(t, s.node.Name)
 }
 
-// mustBeClosed fails the test unless nth remembers the spot interruption as over, for that reason.
+// drainDownTo starts nth, and lets it drain the node for a spot notice until only the pods of a workload are left, which
+// its disruption budget holds.
+func (s *stage) drainDownTo(t *testing.T, app string) {
+	t.Helper()
+	s.start(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitSays(t, "disruption budget "+app+" holds ")
+	s.waitLeft(t, app)
+}
+
+// mustBeClosed fails the test unless nth remembers the one event of the kind as over, for that reason.
 func (s *stage) mustBeClosed(t *testing.T, kind event.Kind, ending record.Ending) {
 	t.Helper()
-	if e := s.remembered(t, kind); e.Phase != record.Closed || e.Ending != ending || e.Cordon {
+	if e := s.machine.RecordOf(t, kind); e.Phase != record.Closed || e.Ending != ending || e.Cordon {
 		t.Errorf("nth remembers the event as %s, %q, with a cordon: %t; want %s, %q, without", e.Phase, e.Ending, e.Cordon, record.Closed, ending)
 	}
 }
@@ -38,9 +48,7 @@ func TestAWithdrawnNoticeIsUndone(t *testing.T) {
 	s.withdrawSpot(t)
 	s.waitPodsBack(t)
 	s.stopAfterLooks(t)
-	if c, ok := s.claim(t); ok {
-		t.Errorf("the node still bears %+v", c)
-	}
+	s.mustBearNoClaim(t)
 	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
 }
 
@@ -56,18 +64,13 @@ func TestANoticeThatIsMissingForAMomentIsNotUndone(t *testing.T) {
 
 	s.mustBeCordoned(t)
 	s.mustSayNothingOf(t, systemd.Uncordoned)
-	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
-		t.Errorf("the node was drained %d times for one notice", n)
-	}
+	s.mustSayOnce(t, systemd.Drained)
 }
 
 func TestANoticeThatIsWithdrawnInMidDrainSavesThePodsThatAreLeft(t *testing.T) {
 	s := prepare(t, withdrawnSoon)
 	s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
-	s.start(t)
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "disruption budget web holds ")
-	s.waitLeft(t, "web")
+	s.drainDownTo(t, "web")
 
 	s.withdrawSpot(t)
 	s.waitPodsBack(t)
@@ -84,12 +87,8 @@ func TestARebalanceCordonHasATimeToLive(t *testing.T) {
 	s.nth.WaitLog(t, systemd.Uncordoned)
 	s.node.WaitUncordoned(t)
 	s.stopAfterLooks(t)
-	if n := len(s.nth.Logged(systemd.Cordoned)); n != 1 {
-		t.Errorf("the node was cordoned %d times for one recommendation", n)
-	}
-	if s.node.Object(t).Spec.Unschedulable {
-		t.Errorf("the node is cordoned again, for the same recommendation")
-	}
+	s.mustSayOnce(t, systemd.Cordoned)
+	s.mustBeSchedulable(t)
 	s.mustKeepPods(t)
 	s.mustBeClosed(t, event.RebalanceRecommendation, record.Expired)
 }
@@ -101,9 +100,7 @@ func TestACordonByAnAdministratorIsRespectedAndNeverLifted(t *testing.T) {
 	s.node.WaitEmpty(t)
 	s.nth.WaitLog(t, systemd.CordonForeign)
 	s.nth.WaitLog(t, systemd.Drained)
-	if c, ok := s.claim(t); ok {
-		t.Errorf("nth claims the administrator's cordon: %+v", c)
-	}
+	s.mustBearNoClaim(t)
 
 	s.withdrawSpot(t)
 	s.stopAfterLooks(t)
@@ -125,24 +122,15 @@ func TestAnAdministratorWhoUncordonsIsNotFought(t *testing.T) {
 	s.stopAfterLooks(t)
 
 	s.mustKeepPods(t)
-	if s.node.Object(t).Spec.Unschedulable {
-		t.Errorf("nth has cordoned the node again")
-	}
-	if n := len(s.nth.Logged(systemd.Drained)); n != 1 {
-		t.Errorf("the node was drained %d times for one notice", n)
-	}
-	if c, ok := s.claim(t); ok {
-		t.Errorf("the node still bears %+v, after all is over", c)
-	}
+	s.mustBeSchedulable(t)
+	s.mustSayOnce(t, systemd.Drained)
+	s.mustBearNoClaim(t)
 }
 
 func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *testing.T) {
 	s := prepare(t, "")
 	s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
-	s.start(t)
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "disruption budget web holds ")
-	s.waitLeft(t, "web")
+	s.drainDownTo(t, "web")
 	s.nth.Kill()
 	// The API server keeps the time at which a pod is bound in whole seconds.
 	c, _ := s.claim(t)
@@ -154,12 +142,10 @@ func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *tes
 	s.start(t)
 	s.nth.WaitSays(t, "somebody has lifted the cordon for this event")
 	s.nth.WaitSays(t, "disruption budget web holds ")
-	scale(t, lab.Shared(t), s.node.Namespace, "web", 0)
+	s.node.Scale(t, "web", 0)
 	s.nth.WaitLog(t, systemd.Drained)
 	s.nth.Stop(t)
-	if s.node.Object(t).Spec.Unschedulable {
-		t.Error("nth has cordoned the node again")
-	}
+	s.mustBeSchedulable(t)
 	for _, pod := range s.node.Pods(t) {
 		if !slices.Contains(back, pod.UID) {
 			t.Errorf("pod %s is new", pod.Name)
@@ -182,9 +168,7 @@ func TestACordonThatAnAdministratorSetsAfterLiftingOursIsNeverLifted(t *testing.
 	s.withdrawSpot(t)
 	s.stopAfterLooks(t)
 	s.mustBeCordoned(t)
-	if c, ok := s.claim(t); ok {
-		t.Errorf("the node still bears %+v, after all is over", c)
-	}
+	s.mustBearNoClaim(t)
 	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
 }
 
@@ -203,6 +187,12 @@ func TestOneCordonServesTwoEventsUntilBothAreOver(t *testing.T) {
 
 	s.withdrawSpot(t)
 	s.waitPodsBack(t)
+}
+
+// ends are the ways in which a process of nth ends.
+var ends = map[string]func(*daemon.Daemon, *testing.T){
+	"stopped": func(d *daemon.Daemon, t *testing.T) { d.Stop(t) },
+	"killed":  func(d *daemon.Daemon, _ *testing.T) { d.Kill() },
 }
 
 // Whatever is announced, and whatever was done, a new process of nth changes nothing by itself.
@@ -226,10 +216,7 @@ func TestARestartChangesNothing(t *testing.T) {
 		s.mustBeCordoned(t)
 		s.mustKeepPods(t)
 	})
-	for name, end := range map[string]func(*daemon.Daemon, *testing.T){
-		"stopped": func(d *daemon.Daemon, t *testing.T) { d.Stop(t) },
-		"killed":  func(d *daemon.Daemon, _ *testing.T) { d.Kill() },
-	} {
+	for name, end := range ends {
 		t.Run("of a drained node, by an nth that was "+name, func(t *testing.T) {
 			s := play(t, "")
 			s.imds.SetSpot("terminate", twoMinutes())
@@ -249,31 +236,25 @@ func TestARestartChangesNothing(t *testing.T) {
 
 func TestARestartInMidDrainGoesOnWithIt(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*daemon.Daemon, *testing.T){
-		"stopped": func(d *daemon.Daemon, t *testing.T) { d.Stop(t) },
-		"killed":  func(d *daemon.Daemon, _ *testing.T) { d.Kill() },
-	} {
+	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			s := prepare(t, "")
 			s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
 			s.node.AddSpare(t)
-			s.start(t)
-			s.imds.SetSpot("terminate", twoMinutes())
-			s.nth.WaitSays(t, "disruption budget web holds ")
-			s.waitLeft(t, "web")
+			s.drainDownTo(t, "web")
 			end(s.nth, t)
 			s.mustBeCordoned(t)
-			if phase := s.remembered(t, event.SpotInterruption).Phase; phase != record.Draining {
+			if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Draining {
 				t.Errorf("nth remembers the node as %s, want %s", phase, record.Draining)
 			}
 
 			s.start(t)
 			s.nth.WaitSays(t, "disruption budget web holds ")
-			scale(t, lab.Shared(t), s.node.Namespace, "web", 2)
+			s.node.Scale(t, "web", 2)
 			s.waitDrained(t)
 			s.nth.Stop(t)
 			s.mustSayNothingOf(t, systemd.CordonForeign) // it is still its own
-			if c, ok := s.claim(t); !ok || c.Event != s.remembered(t, event.SpotInterruption).Event.ID {
+			if c, ok := s.claim(t); !ok || c.Event != s.machine.RecordOf(t, event.SpotInterruption).Event.ID {
 				t.Errorf("the node bears the claim %+v, %t", c, ok)
 			}
 		})

@@ -10,14 +10,9 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nth-project/nth/pkg/ekstoken/ekstokentest"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
@@ -64,11 +59,17 @@ func New(t lab.TB, node *lab.Node, imds *imdstest.Server) *Cluster {
 		t.Fatalf("%v", err)
 	}
 	imds.Set("meta-data/iam/security-credentials/"+imdstest.Role, string(credentials))
-	forward, err := forwarder(node)
+	return Open(t, node.Credential, accessKey, secretKey)
+}
+
+// Open opens the way to the API server, with that credential there, for whoever has the access key.
+func Open(t lab.TB, as lab.Credential, accessKey, secretKey string) *Cluster {
+	t.Helper()
+	forward, err := as.Forwarder()
 	if err != nil {
 		t.Fatalf("opening a way to the API server: %v", err)
 	}
-	c := &Cluster{PluginToken: "the token of the plugin of " + node.Name}
+	c := &Cluster{PluginToken: "the token of the plugin of " + accessKey}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		_, err := ekstokentest.Verify(token, ClusterName, time.Now(), func(key string) (string, bool) { return secretKey, key == accessKey })
@@ -93,26 +94,20 @@ func New(t lab.TB, node *lab.Node, imds *imdstest.Server) *Cluster {
 	return c
 }
 
-// forwarder passes requests on with the node's credential.
-func forwarder(node *lab.Node) (*httputil.ReverseProxy, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", node.Kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	target, err := url.Parse(config.Host)
-	if err != nil {
-		return nil, err
-	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return nil, err
-	}
-	return &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     transport,
-		FlushInterval: -1, // a watch tells at once
-		ErrorLog:      log.New(io.Discard, "", 0),
-	}, nil
+// Kubeconfig is one that names a plugin, as "aws eks update-kubeconfig" writes it.
+func (c *Cluster) Kubeconfig(plugin string) (string, error) {
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "cluster",
+		"clusters": []any{map[string]any{"name": "cluster", "cluster": map[string]any{
+			"server": c.URL, "certificate-authority-data": c.Authority,
+		}}},
+		"contexts": []any{map[string]any{"name": "cluster", "context": map[string]any{"cluster": "cluster", "user": "role"}}},
+		"users": []any{map[string]any{"name": "role", "user": map[string]any{"exec": map[string]any{
+			"apiVersion": "client.authentication.k8s.io/v1beta1", "command": plugin,
+			"args": []string{"--region", imdstest.Region, "eks", "get-token", "--cluster-name", ClusterName, "--output", "json"},
+		}}}},
+	})
+	return string(text), err
 }
 
 // Settings are those of Bottlerocket for a node of the cluster.

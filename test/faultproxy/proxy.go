@@ -20,11 +20,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nth-project/nth/test/lab"
@@ -45,14 +43,12 @@ type Proxy struct {
 // New opens a proxy to the API server of the node. It ends with the test.
 func New(t lab.TB, node *lab.Node) *Proxy {
 	t.Helper()
-	p := &Proxy{}
-	config, err := clientcmd.BuildConfigFromFlags("", node.Kubeconfig)
+	forward, err := node.Forwarder()
 	if err != nil {
 		t.Fatalf("opening a proxy for %s: %v", node.Name, err)
 	}
-	if p.forward, err = p.forwarder(config); err != nil {
-		t.Fatalf("opening a proxy for %s: %v", node.Name, err)
-	}
+	p := &Proxy{forward: forward}
+	p.forward.ModifyResponse = p.observe
 	if p.gate, err = newGate(p.faults.meet); err != nil {
 		t.Fatalf("opening a proxy for %s: %v", node.Name, err)
 	}
@@ -75,25 +71,6 @@ func New(t lab.TB, node *lab.Node) *Proxy {
 	}
 	t.Cleanup(func() { _ = os.Remove(p.Kubeconfig) })
 	return p
-}
-
-// forwarder passes requests on with the node's credential.
-func (p *Proxy) forwarder(config *rest.Config) (*httputil.ReverseProxy, error) {
-	target, err := url.Parse(config.Host)
-	if err != nil {
-		return nil, err
-	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return nil, err
-	}
-	return &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:      transport,
-		FlushInterval:  -1, // a watch tells at once
-		ModifyResponse: p.observe,
-		ErrorLog:       log.New(io.Discard, "", 0),
-	}, nil
 }
 
 // lead writes the kubeconfig that leads to the server.

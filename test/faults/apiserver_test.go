@@ -43,13 +43,20 @@ func (s *scene) populate(t *testing.T) {
 	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
 }
 
+// newPopulated sets a scene on which nth watches over a populated node, and the API server can fail.
+func newPopulated(t *testing.T) *scene {
+	t.Helper()
+	s := newProxied(t, "")
+	s.populate(t)
+	s.watch(t)
+	return s
+}
+
 func TestADrainSurvivesAFaultOfTheAPIServerThatWasThereBefore(t *testing.T) {
 	t.Parallel()
 	for name, c := range apiFaults {
 		t.Run(name, func(t *testing.T) {
-			s := newProxied(t, "")
-			s.populate(t)
-			s.watch(t)
+			s := newPopulated(t)
 			s.proxy.Fault(c.fault)
 			s.imds.SetSpot("terminate", twoMinutes())
 			s.nth.WaitLog(t, systemd.DrainStarted)
@@ -63,9 +70,7 @@ func TestADrainSurvivesAFaultOfTheAPIServerInItsMidst(t *testing.T) {
 	t.Parallel()
 	for name, c := range apiFaults {
 		t.Run(name, func(t *testing.T) {
-			s := newProxied(t, "")
-			s.populate(t)
-			s.watch(t)
+			s := newPopulated(t)
 			s.imds.SetSpot("terminate", twoMinutes())
 			s.nth.WaitLog(t, systemd.PodHeld)
 			s.proxy.Fault(c.fault)
@@ -78,9 +83,7 @@ func TestADrainSurvivesAFaultOfTheAPIServerInItsMidst(t *testing.T) {
 func TestADrainSurvivesThatConnectionsToTheAPIServerAreRefused(t *testing.T) {
 	t.Parallel()
 	t.Run("before", func(t *testing.T) {
-		s := newProxied(t, "")
-		s.populate(t)
-		s.watch(t)
+		s := newPopulated(t)
 		// Who is refused cannot be counted, so this fault ends by the clock.
 		s.proxy.Fault(faultproxy.Fault{Kind: faultproxy.Refuse, For: 3 * time.Second})
 		s.imds.SetSpot("terminate", twoMinutes())
@@ -88,9 +91,7 @@ func TestADrainSurvivesThatConnectionsToTheAPIServerAreRefused(t *testing.T) {
 		s.recover(t)
 	})
 	t.Run("in its midst", func(t *testing.T) {
-		s := newProxied(t, "")
-		s.populate(t)
-		s.watch(t)
+		s := newPopulated(t)
 		s.imds.SetSpot("terminate", twoMinutes())
 		s.nth.WaitLog(t, systemd.PodHeld)
 		s.proxy.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})

@@ -69,7 +69,7 @@ func TestANodeThatIsRenamedIsFollowedWhileNothingIsAnnounced(t *testing.T) {
 	s.watch(t)
 	renamed := s.cp.AddNode(t)
 	s.become(t, renamed)
-	s.nth.WaitStatus(t, "watching; nothing is announced for node "+renamed.Name)
+	s.nth.WaitWatching(t, renamed.Name)
 	s.nth.WaitSays(t, "acting for node "+renamed.Name)
 	renamed.AddPods(t, "quick", 3)
 	s.imds.SetSpot("terminate", twoMinutes())

@@ -39,53 +39,50 @@ const (
 // hasty lets a spot notice that is missing count as withdrawn sooner than a fault is lifted.
 const hasty = "[events.spot-interruption]\nwithdrawn_after = \"100ms\"\n"
 
-func TestANoticeIsFoundWhenAFaultOfTheMetadataServiceEndsThatWasThereFromTheStart(t *testing.T) {
+// underMetadataFaults runs a test for each of them, on a scene on which nth does not run yet.
+func underMetadataFaults(t *testing.T, test func(t *testing.T, s *scene, fault string)) {
+	t.Helper()
 	t.Parallel()
 	for fault := range metadataFaults {
-		t.Run(fault, func(t *testing.T) {
-			s := newScene(t, hasty)
-			s.node.AddPods(t, "work", 3)
-			s.breakMetadata(fault)
-			s.start(t)
-			s.survive(t, fault)
-		})
+		t.Run(fault, func(t *testing.T) { test(t, newScene(t, hasty), fault) })
 	}
+}
+
+func TestANoticeIsFoundWhenAFaultOfTheMetadataServiceEndsThatWasThereFromTheStart(t *testing.T) {
+	underMetadataFaults(t, func(t *testing.T, s *scene, fault string) {
+		s.node.AddPods(t, "work", 3)
+		s.breakMetadata(fault)
+		s.start(t)
+		s.survive(t, fault)
+	})
 }
 
 func TestANoticeIsFoundWhenAFaultOfTheMetadataServiceEndsThatCameLater(t *testing.T) {
-	t.Parallel()
-	for fault := range metadataFaults {
-		t.Run(fault, func(t *testing.T) {
-			s := newScene(t, hasty)
-			s.node.AddPods(t, "work", 3)
-			s.watch(t)
-			s.breakMetadata(fault)
-			s.survive(t, fault)
-		})
-	}
+	underMetadataFaults(t, func(t *testing.T, s *scene, fault string) {
+		s.node.AddPods(t, "work", 3)
+		s.watch(t)
+		s.breakMetadata(fault)
+		s.survive(t, fault)
+	})
 }
 
 func TestAFaultOfTheMetadataServiceIsNoAllClear(t *testing.T) {
-	t.Parallel()
-	for fault := range metadataFaults {
-		t.Run(fault, func(t *testing.T) {
-			s := newScene(t, hasty)
-			s.node.AddPods(t, "work", 1)
-			s.watch(t)
-			s.imds.SetSpot("terminate", twoMinutes())
-			s.waitDrained(t)
-			s.breakMetadata(fault)
-			s.hold(t, fault)
-			s.nth.Stop(t)
-			node := s.node.Object(t)
-			if _, ours := node.Annotations[cordonAnnotation]; !ours || !node.Spec.Unschedulable {
-				t.Errorf("unschedulable=%t, annotations %v; want nth's cordon to stay", node.Spec.Unschedulable, node.Annotations)
-			}
-			for _, e := range s.nth.Logged(systemd.EventWithdrawn) {
-				t.Errorf("nth said %q", e.Message)
-			}
-		})
-	}
+	underMetadataFaults(t, func(t *testing.T, s *scene, fault string) {
+		s.node.AddPods(t, "work", 1)
+		s.watch(t)
+		s.imds.SetSpot("terminate", twoMinutes())
+		s.waitDrained(t)
+		s.breakMetadata(fault)
+		s.hold(t, fault)
+		s.nth.Stop(t)
+		node := s.node.Object(t)
+		if _, ours := node.Annotations[cordonAnnotation]; !ours || !node.Spec.Unschedulable {
+			t.Errorf("unschedulable=%t, annotations %v; want nth's cordon to stay", node.Spec.Unschedulable, node.Annotations)
+		}
+		for _, e := range s.nth.Logged(systemd.EventWithdrawn) {
+			t.Errorf("nth said %q", e.Message)
+		}
+	})
 }
 
 func (s *scene) breakMetadata(fault string) {

@@ -37,6 +37,16 @@ esac
 // A plugin is a node's exec plugin.
 type plugin struct{ directory string }
 
+// newPlugged sets a scene on which nth does not run yet, and has its credential from a plugin.
+func newPlugged(t *testing.T, mode string) (s *scene, p plugin) {
+	t.Helper()
+	s = setScene(t, "", func(s *scene) (kubeconfig string) {
+		p, kubeconfig = newPlugin(t, s.node, mode)
+		return kubeconfig
+	})
+	return s, p
+}
+
 // newPlugin makes a plugin that gives the node's own certificate, and a kubeconfig that uses it.
 func newPlugin(t *testing.T, node *lab.Node, mode string) (p plugin, kubeconfig string) {
 	t.Helper()
@@ -114,11 +124,7 @@ func TestANoticeWaitsForAnExecPluginThatFailsFromTheStart(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{bad, junk, hung} {
 		t.Run(mode, func(t *testing.T) {
-			var p plugin
-			s := setScene(t, "", func(s *scene) (kubeconfig string) {
-				p, kubeconfig = newPlugin(t, s.node, mode)
-				return kubeconfig
-			})
+			s, p := newPlugged(t, mode)
 			s.node.AddPods(t, "work", 3)
 			s.start(t)
 			s.nth.WaitStatus(t, "waiting for the kubelet's credential")
@@ -140,11 +146,7 @@ func TestADrainSurvivesAnExecPluginThatFailsInItsMidst(t *testing.T) {
 		hung: "no answer from the API server",
 	} {
 		t.Run(mode, func(t *testing.T) {
-			var p plugin
-			s := setScene(t, "", func(s *scene) (kubeconfig string) {
-				p, kubeconfig = newPlugin(t, s.node, good)
-				return kubeconfig
-			})
+			s, p := newPlugged(t, good)
 			s.node.AddPods(t, "quick", 3)
 			s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
 			s.watch(t)

@@ -83,7 +83,7 @@ func (s *scene) start(t *testing.T) {
 func (s *scene) watch(t *testing.T) {
 	t.Helper()
 	s.start(t)
-	s.nth.WaitStatus(t, "watching; nothing is announced for node "+s.node.Name)
+	s.nth.WaitWatching(t, s.node.Name)
 }
 
 // waitDrained waits until the node is cordoned and empty, and nth says that it has drained it.
@@ -119,16 +119,7 @@ func (s *scene) mustBeUntouched(t *testing.T) {
 // remembered returns what nth remembers on disk of the spot interruption.
 func (s *scene) remembered(t *testing.T) record.Entry {
 	t.Helper()
-	var found []record.Entry
-	for _, e := range s.machine.Record(t) {
-		if e.Event.Kind == event.SpotInterruption {
-			found = append(found, e)
-		}
-	}
-	if len(found) != 1 {
-		t.Fatalf("nth remembers %d spot interruptions, want 1: %+v", len(found), found)
-	}
-	return found[0]
+	return s.machine.RecordOf(t, event.SpotInterruption)
 }
 
 // twoMinutes is the notice that EC2 gives.

@@ -52,7 +52,7 @@ func New(t lab.TB, cp *lab.ControlPlane, suite string) *Host {
 	h := Bare(t, cp, suite)
 	h.Join(t)
 	h.Install(t, Older)
-	h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+	h.WaitWatching(t)
 	return h
 }
 
@@ -115,6 +115,12 @@ func (h *Host) WaitStatus(t lab.TB, text string) {
 		said = strings.Contains(last, text)
 		return said
 	})
+}
+
+// WaitWatching waits until the status says that nothing is announced for the node.
+func (h *Host) WaitWatching(t lab.TB) {
+	t.Helper()
+	h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
 }
 
 // Logged returns the entries of nth in this boot's journal with the message ID; with "" all that nth itself has written.

@@ -7,9 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 
+	"github.com/nth-project/nth/test/cache"
 	"github.com/nth-project/nth/test/lab"
 )
 
@@ -51,12 +51,12 @@ func PackageOf(t lab.TB, name string, v Version, family string) string {
 // makePackages makes the packages as "make package" does, but for this architecture alone. They appear under their names
 // when they are complete, so that two test binaries may make them at once.
 func makePackages(v Version) (string, error) {
-	top, err := Top()
+	top, err := cache.Top()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(top, ".cache", "packages", string(v))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir, err := cache.Dir(filepath.Join("packages", string(v)))
+	if err != nil {
 		return "", err
 	}
 	scratch, err := os.MkdirTemp(dir, "making-")
@@ -73,13 +73,4 @@ func makePackages(v Version) (string, error) {
 		err = errors.Join(err, os.Rename(filepath.Join(scratch, file.Name()), filepath.Join(dir, file.Name())))
 	}
 	return dir, err
-}
-
-// Top is the project's top directory.
-func Top() (string, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/nth-project/nth").Output()
-	if err != nil {
-		return "", fmt.Errorf("finding the product: %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
 }

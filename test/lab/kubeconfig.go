@@ -2,6 +2,10 @@ package lab
 
 import (
 	"fmt"
+	"io"
+	"log"
+	"net/http/httputil"
+	"net/url"
 	"path/filepath"
 	"time"
 
@@ -43,6 +47,29 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 		return Credential{}, fmt.Errorf("making a client for %q: %w", user, err)
 	}
 	return c, nil
+}
+
+// Forwarder passes requests on to the API server with the credential, whoever
+// they come from: what its owner may not do stays forbidden.
+func (c Credential) Forwarder() (*httputil.ReverseProxy, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	target, err := url.Parse(config.Host)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return nil, err
+	}
+	return &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport:     transport,
+		FlushInterval: -1, // a watch tells at once
+		ErrorLog:      log.New(io.Discard, "", 0),
+	}, nil
 }
 
 // certify writes a fresh certificate, good for so long, to the credential's file.

@@ -23,6 +23,18 @@ type TB interface {
 	Cleanup(f func())
 }
 
+// Without ends a test that this host cannot run: it is skipped, loudly. In CI,
+// where nobody would notice, and outside of a test it fails.
+func Without(t TB, reason string) {
+	t.Helper()
+	skipper, ok := t.(interface{ Skipf(string, ...any) })
+	if os.Getenv("CI") != "" || !ok {
+		t.Fatalf("%s", reason)
+	}
+	fmt.Fprintf(os.Stderr, "\n*** %s is SKIPPED: %s ***\n\n", t.Name(), reason)
+	skipper.Skipf("%s", reason)
+}
+
 // ForTest starts a control plane that belongs to t alone and ends with it.
 func ForTest(t TB) *ControlPlane {
 	t.Helper()

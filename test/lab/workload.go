@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -94,6 +95,16 @@ func (n *Node) AddDeployment(t TB, name string, replicas int32, options ...Optio
 		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: w.selector(), Template: w.template},
 	}, metav1.CreateOptions{})
 	n.settle(t, w, int(replicas), err)
+}
+
+// Scale changes how many pods a Deployment has, and does not wait for them.
+func (n *Node) Scale(t TB, name string, replicas int) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	_, err := n.cp.Admin.AppsV1().Deployments(n.Namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		t.Fatalf("scaling %s: %v", name, err)
+	}
 }
 
 // AddStatefulSet makes a StatefulSet, whose pods keep their names when they are

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/nth-project/nth/test/lab"
@@ -17,27 +18,29 @@ type Entry map[string]string
 // Message is what a person reads.
 func (e Entry) Message() string { return e["MESSAGE"] }
 
+// asData are the options with which journalctl prints what a test can read.
+var asData = []string{"--output=json", "--all", "--no-pager", "--quiet"}
+
 // Journal returns the entries that journalctl shows with the arguments, the oldest first. That includes everything that
 // was written before. A machine that is off can be asked as well.
 func (m *Machine) Journal(t lab.TB, args ...string) []Entry {
 	t.Helper()
-	args = append([]string{"--output=json", "--all", "--no-pager", "--quiet"}, args...)
 	if s, _ := m.now(); s.off {
-		return m.journalOfDisk(t, args)
+		return JournalIn(t, m.Path("/var/log/journal"), args...)
 	}
 	m.Run(t, "journalctl", "--sync")
 	// Status 1 is that of an answer without entries.
-	o := m.Try(t, "journalctl", args...)
+	o := m.Try(t, "journalctl", slices.Concat(asData, args)...)
 	if o.Status != 0 && o.Stderr != "" {
 		t.Fatalf("reading the journal: %s", o.Stderr)
 	}
 	return entries(t, o.Stdout)
 }
 
-func (m *Machine) journalOfDisk(t lab.TB, args []string) []Entry {
+// JournalIn returns the entries that the host's journalctl shows of the journal in a directory.
+func JournalIn(t lab.TB, dir string, args ...string) []Entry {
 	t.Helper()
-	args = append([]string{"--directory=" + m.Path("/var/log/journal")}, args...)
-	out, err := exec.Command("journalctl", args...).Output()
+	out, err := exec.Command("journalctl", slices.Concat([]string{"--directory=" + dir}, asData, args)...).Output()
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
 		t.Fatalf("reading the journal of a machine that is off: %v", err)
 	}

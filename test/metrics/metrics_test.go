@@ -15,9 +15,9 @@ import (
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/cache"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/debian"
-	"github.com/nth-project/nth/test/host"
 	"github.com/nth-project/nth/test/lab"
 )
 
@@ -37,7 +37,7 @@ func somewhere() string {
 // shipped is the path of a file of the packages.
 func shipped(t *testing.T, name string) string {
 	t.Helper()
-	top, err := host.Top()
+	top, err := cache.Top()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/test/cache"
 	"github.com/nth-project/nth/test/docs"
 	"github.com/nth-project/nth/test/host"
 )
@@ -21,7 +22,7 @@ func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 	h.Node.AddDeployment(t, "web", 2)
 	h.Put(t, host.Package(t, host.Older, "deb"), "/root/nth_1.0.0-1_amd64.deb")
 	h.Put(t, host.Package(t, host.Newer, "deb"), "/root/nth_1.1.0-1_amd64.deb")
-	top, err := host.Top()
+	top, err := cache.Top()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestNothingIsStartedOnAMachineThatAnImageIsMadeOf(t *testing.T) {
 		h.Reboot(t)
 		h.WaitStatus(t, "watching; waiting for the kubelet's credential: ")
 		h.Join(t)
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		mustBe(t, h, "enabled", "active")
 	})
 }
@@ -39,7 +39,7 @@ func TestNothingIsStartedInAChroot(t *testing.T) {
 		mustBe(t, h, "enabled", "inactive")
 
 		h.Reboot(t)
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		h.WaitLogged(t, systemd.IdentityFound)
 	})
 }

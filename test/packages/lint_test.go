@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nth-project/nth/test/cache"
 	"github.com/nth-project/nth/test/host"
 	"github.com/nth-project/nth/test/machine"
 )
@@ -18,7 +19,7 @@ var tasters = []string{"lintian", "rpmlint", "zsh", "fish"}
 func TestLintersFindNothingToSay(t *testing.T) {
 	t.Parallel()
 	m := machine.Boot(t, "trixie", tasters...)
-	top, err := host.Top()
+	top, err := cache.Top()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func TestLintersFindNothingToSay(t *testing.T) {
 // Whoever has the source of a version can make its packages, and see that they are those that were published.
 func TestTheSameSourceGivesTheSameBytes(t *testing.T) {
 	t.Parallel()
-	top, err := host.Top()
+	top, err := cache.Top()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,13 +24,13 @@ func TestTheRPMLivesItsLife(t *testing.T) {
 			t.Errorf("logind waits %q for a drain, want 150 s", delay)
 		}
 		h.Run(t, "systemctl", "start", "nth")
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		mustVerify(t, h, "")
 
 		h.Run(t, "sh", "-c", "printf '"+edit+"' >>/etc/nth/nth.toml")
 		before := h.MainPID(t)
 		h.Run(t, "rpm", "--upgrade", "--nodeps", newer)
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		if after := h.MainPID(t); after == before || after == "0" {
 			t.Errorf("the process is %s, and was %s before the upgrade", after, before)
 		}

@@ -1,13 +1,9 @@
 package packages
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -26,7 +22,7 @@ func TestTheStatusReadsLikeASentence(t *testing.T) {
 			"Drain this Kubernetes node before EC2 takes the machine away")
 
 		h.Join(t)
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		mustShow(t, h, `Status: "watching; nothing is announced for node `+h.Node.Name+`"`)
 
 		h.IMDS.Fault(imdstest.Fault{Kind: imdstest.Refuse})
@@ -48,7 +44,7 @@ func TestTheStatusReadsLikeASentence(t *testing.T) {
 		}
 
 		h.Node.AddSpare(t) // takes what is evicted from now on
-		scale(t, h, "db", 2)
+		h.Node.Scale(t, "db", 2)
 		h.WaitStatus(t, "node "+h.Node.Name+" is drained for spot-interruption")
 		mustShow(t, h, `Status: "node `+h.Node.Name+` is drained for spot-interruption"`)
 		h.Node.WaitEmpty(t)
@@ -56,17 +52,6 @@ func TestTheStatusReadsLikeASentence(t *testing.T) {
 		h.Run(t, "systemctl", "stop", "nth")
 		mustShow(t, h, "Active: inactive (dead)")
 	})
-}
-
-// scale sets how many pods a Deployment has.
-func scale(t *testing.T, h *host.Host, deployment string, replicas int) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	_, err := lab.Shared(t).Admin.AppsV1().Deployments(h.Node.Namespace).
-		Patch(t.Context(), deployment, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		t.Fatalf("scaling %s: %v", deployment, err)
-	}
 }
 
 // mustShow fails the test unless "systemctl status" shows the texts.
@@ -159,7 +144,7 @@ func TestAServiceThatHangsIsKilledAndStartedAgain(t *testing.T) {
 
 		h.Run(t, "kill", "-STOP", before)
 		h.Await(t, "systemd has started nth again", func() bool { return h.Property(t, "nth", "NRestarts") == "1" })
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 
 		if after := h.MainPID(t); after == before || after == "0" {
 			t.Errorf("the process is %s, and was %s before", after, before)
@@ -179,7 +164,7 @@ func TestARestartLeavesTheNodeAlone(t *testing.T) {
 		h.Node.AddDeployment(t, "web", 1)
 		stop := mustStay(t, h)
 		h.Run(t, "systemctl", "restart", "nth")
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		stop()
 
 		h.IMDS.SetSpot("terminate", twoMinutes())

@@ -37,7 +37,7 @@ func TestAnUpgradeInTheMiddleOfADrainGoesOnWithIt(t *testing.T) {
 			t.Errorf("the program says %q", said)
 		}
 		h.Node.AddSpare(t)
-		scale(t, h, "db", 2)
+		h.Node.Scale(t, "db", 2)
 		h.Await(t, "the pod of db is evicted", func() bool { return len(h.Logged(t, systemd.PodEvicted)) == 5 })
 		h.Run(t, "systemctl", "stop", "nth")
 

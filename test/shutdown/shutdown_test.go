@@ -40,6 +40,19 @@ func onEverySuite(t *testing.T, test func(t *testing.T, h *host.Host)) {
 	}
 }
 
+// withAControlPlaneOfItsOwn runs a test that breaks its control plane on a machine of each suite.
+func withAControlPlaneOfItsOwn(t *testing.T, test func(t *testing.T, cp *lab.ControlPlane, h *host.Host)) {
+	t.Helper()
+	t.Parallel()
+	for _, suite := range machine.Suites() {
+		t.Run(suite, func(t *testing.T) {
+			t.Parallel()
+			cp := lab.ForTest(t)
+			test(t, cp, host.New(t, cp, suite))
+		})
+	}
+}
+
 // waitLock waits until logind lists nth's lock, or does not.
 func waitLock(t *testing.T, h *host.Host, want bool) {
 	t.Helper()
@@ -95,7 +108,7 @@ func TestTheNodeIsDrainedBeforeARebootAndBackAfterIt(t *testing.T) {
 		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
 		h.Reboot(t)
 		h.Node.WaitUncordoned(t)
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		mustHaveLeft(t, h)
 		waitLock(t, h, true)
 	})
@@ -137,7 +150,7 @@ func TestAShutdownThatIsScheduledAndCalledOffIsNone(t *testing.T) {
 		h.Run(t, "shutdown", "+1")
 		h.Run(t, "shutdown", "-c")
 		h.Run(t, "systemctl", "restart", "nth")
-		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
+		h.WaitWatching(t)
 		stop()
 		waitLock(t, h, true)
 	})

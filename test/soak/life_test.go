@@ -81,7 +81,7 @@ func newLife(t *testing.T, s *soak, number uint64) *life {
 	t.Cleanup(func() { l.end() })
 	l.note("the rules: %+v", l.rules)
 	l.start(t)
-	l.nth.WaitStatus(t, "watching; nothing is announced for node "+l.node.Name)
+	l.nth.WaitWatching(t, l.node.Name)
 	return l
 }
 

@@ -3,7 +3,6 @@ package tools
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,8 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/nth-project/nth/test/cache"
 )
 
 // linkerFlags leave out what only a debugger reads: half of the size.
@@ -28,7 +28,7 @@ const reportEvery = 10 * time.Second
 // do it returns at once and says nothing. Two builds at the same time are safe:
 // the second waits for the first one's result.
 func Build(ctx context.Context, out io.Writer, apart ...string) error {
-	top, err := findTop()
+	top, err := cache.Top()
 	if err != nil {
 		return err
 	}
@@ -50,35 +50,25 @@ func (s suite) ensure(ctx context.Context, top string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if exists(dir) {
-		return nil
-	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
-	unlock, err := lock(ctx, dir+".lock", func() {
-		fmt.Fprintf(out, "waiting for another build of %s\n", s)
+	waiting := func() { fmt.Fprintf(out, "waiting for another build of %s\n", s) }
+	return cache.Make(ctx, dir, waiting, func() error {
+		scratch, err := os.MkdirTemp(filepath.Dir(dir), "."+s.name+"-*")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(scratch) // nothing is left of it after the rename
+		fill := s.compile
+		if s.npm {
+			fill = s.install
+		}
+		if err := fill(ctx, top, scratch, out); err != nil {
+			return err
+		}
+		return os.Rename(scratch, dir)
 	})
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if exists(dir) {
-		return nil
-	}
-	scratch, err := os.MkdirTemp(filepath.Dir(dir), "."+s.name+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(scratch) // nothing is left of it after the rename
-	fill := s.compile
-	if s.npm {
-		fill = s.install
-	}
-	if err := fill(ctx, top, scratch, out); err != nil {
-		return err
-	}
-	return os.Rename(scratch, dir)
 }
 
 // compile runs one go build for all programs of the suite.
@@ -220,34 +210,6 @@ func (l *buildLog) rest() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.other, "\n")
-}
-
-// lock takes the lock file at path, and calls waiting once if it is held. The
-// kernel drops the lock with its process, so a killed build leaves none behind.
-func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for first := true; ; first = false {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { file.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			file.Close()
-			return nil, fmt.Errorf("locking %q: %w", path, err)
-		}
-		if first {
-			waiting()
-		}
-		select {
-		case <-ctx.Done():
-			file.Close()
-			return nil, context.Cause(ctx)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
 }
 
 func exists(path string) bool {

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/nth-project/nth/test/apt"
 )
 
 // install fetches the suite with npm, as its lock file pins it. No script of a package is run. The programs are links to
@@ -46,23 +48,11 @@ func (s suite) install(ctx context.Context, top, into string, out io.Writer) err
 	return nil
 }
 
-// findNPM returns where npm is, and installs it first where it is missing and there is apt-get.
+// findNPM returns where npm is, and installs it first where it is missing.
 func findNPM(ctx context.Context, out io.Writer) (string, error) {
-	npm, missing := exec.LookPath("npm")
-	if missing == nil {
-		return npm, nil
-	}
-	apt, err := exec.LookPath("apt-get")
-	if err != nil {
-		return "", missing
-	}
-	fmt.Fprintln(out, "installing npm on this host (about a minute)")
-	for _, args := range [][]string{{"update"}, {"install", "-y", "--no-install-recommends", "npm"}} {
-		install := exec.CommandContext(ctx, apt, append([]string{"-qq", "-o", "DPkg::Lock::Timeout=120"}, args...)...)
-		install.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if said, err := install.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("installing npm: %w\n%s", err, said)
-		}
+	tell := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
+	if err := apt.Install(ctx, map[string]string{"npm": "npm"}, tell); err != nil {
+		return "", err
 	}
 	return exec.LookPath("npm")
 }

@@ -13,13 +13,13 @@ package tools
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/nth-project/nth/test/cache"
 )
 
 // A suite is one go.mod and the programs that come from it in one build, so
@@ -90,7 +90,7 @@ var suites = []suite{
 // an error that says how to build it: a test must not spend five silent minutes
 // in a compiler.
 func Path(name string) (string, error) {
-	top, err := findTop()
+	top, err := cache.Top()
 	if err != nil {
 		return "", err
 	}
@@ -153,26 +153,4 @@ func (s suite) String() string {
 		names = append(names, p.name)
 	}
 	return strings.Join(names, ", ")
-}
-
-// findTop returns the top of the project: the nearest directory at or above
-// the working directory that has test/tools in it. Tests run in their package's
-// directory, commands mostly at the top or in test/.
-func findTop() (string, error) {
-	start, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("finding the top of the project: %w", err)
-	}
-	for dir := start; ; dir = filepath.Dir(dir) {
-		_, err := os.Stat(filepath.Join(dir, "test", "tools", "kubernetes", "go.mod"))
-		if err == nil {
-			return dir, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("finding the top of the project: %w", err)
-		}
-		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("finding the top of the project: %q is not inside it", start)
-		}
-	}
 }

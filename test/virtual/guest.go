@@ -1,9 +1,6 @@
 package virtual
 
 import (
-	"encoding/json"
-	"errors"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -90,25 +87,5 @@ func (m *Machine) Await(t lab.TB, what string, condition func() bool) {
 // Journal returns the entries that journalctl shows with the arguments, of a machine that is off.
 func (m *Machine) Journal(t lab.TB, args ...string) []machine.Entry {
 	t.Helper()
-	args = append([]string{"--directory=" + m.journalOfDisk(t), "--output=json", "--all", "--no-pager", "--quiet"}, args...)
-	out, err := exec.Command("journalctl", args...).Output()
-	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended { // status 1 is that of an answer without entries
-		t.Fatalf("reading the journal: %v", err)
-	}
-	var found []machine.Entry
-	for line := range strings.Lines(string(out)) {
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatalf("reading the journal: %v\n%s", err, line)
-		}
-		e := machine.Entry{}
-		for name, value := range fields {
-			var text string
-			if json.Unmarshal(value, &text) == nil { // what is no text is of no interest
-				e[name] = text
-			}
-		}
-		found = append(found, e)
-	}
-	return found
+	return machine.JournalIn(t, m.journalOfDisk(t), args...)
 }
