@@ -35,8 +35,8 @@ import (
 // 2023's too, 257 is the newest that a stable distribution has.
 func Suites() []string { return []string{"bookworm", "trixie"} }
 
-// patience bounds every wait for a machine. A boot takes half a second.
-const patience = 2 * time.Minute
+// patience bounds every wait for a machine. A boot takes half a second; a linter of packages, on a busy host, minutes.
+const patience = 5 * time.Minute
 
 // pollEvery is the pause between two looks at what cannot be waited for.
 const pollEvery = 20 * time.Millisecond

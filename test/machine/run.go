@@ -85,8 +85,11 @@ func inside(leader int, command *exec.Cmd, limit time.Duration) error {
 			return
 		}
 		overdue := time.AfterFunc(limit, func() { _ = command.Process.Kill() }) // fails only if it has ended
-		defer overdue.Stop()
-		result <- command.Wait()
+		err := command.Wait()
+		if !overdue.Stop() {
+			err = fmt.Errorf("it has not ended after %s", limit) // What it said until then is no result.
+		}
+		result <- err
 	})
 	return <-result
 }

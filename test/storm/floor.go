@@ -2,8 +2,10 @@ package storm
 
 import (
 	"context"
+	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,7 +14,8 @@ import (
 )
 
 // Floor drains all nodes in the least that a client can do: it cordons each, and asks for the evictions of its pods at
-// once, with no limit on its rate. It knows the pods already, and waits for nothing but answers.
+// once, with no limit on its rate. It knows the pods already, and waits for nothing but answers. What the control plane
+// has no time for it asks again.
 func (s *Storm) Floor(ctx context.Context, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -28,10 +31,9 @@ func (s *Storm) Floor(ctx context.Context, kubeconfig string) error {
 	results := make(chan error)
 	for n, node := range s.Nodes {
 		go func() {
-			patch := []byte(`{"spec":{"unschedulable":true}}`)
-			_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+			err := persist(ctx, func() error { return cordon(ctx, client, node) })
 			for i := n * perNode; i < (n+1)*perNode; i++ {
-				go func() { results <- s.evict(ctx, client, i) }()
+				go func() { results <- persist(ctx, func() error { return s.evict(ctx, client, i) }) }()
 			}
 			results <- err
 		}()
@@ -45,8 +47,29 @@ func (s *Storm) Floor(ctx context.Context, kubeconfig string) error {
 	return first
 }
 
+func cordon(ctx context.Context, client kubernetes.Interface, node string) error {
+	patch := []byte(`{"spec":{"unschedulable":true}}`)
+	_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
 func (s *Storm) evict(ctx context.Context, client kubernetes.Interface, pod int) error {
 	return client.PolicyV1().Evictions(s.namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: podName(pod)},
 	})
+}
+
+// persist does something until it succeeds, or ctx ends. What is not there any more has gone the way it was to.
+func persist(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }

@@ -29,7 +29,7 @@ const Gateway = "10.0.2.2"
 
 const (
 	// patience bounds every wait for a machine, which may be an emulated one on a busy host.
-	patience = 4 * time.Minute
+	patience = 8 * time.Minute
 	// startLimit bounds what qemu itself takes, and kvmLimit what the boot does where the processor is the host's.
 	startLimit = 30 * time.Second
 	kvmLimit   = time.Minute
