@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/internal/pipetest"
 )
 
 // bubble runs f while a source polls the service, on a network and a clock of their own: an hour of polling takes no
@@ -44,15 +44,10 @@ func bubble(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, 
 func inBubble(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, source *imds.Source)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		network := pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		server := &http.Server{Handler: ec2}
-		go func() { _ = server.Serve(network) }()
-		defer func() {
-			_ = server.Close()
-			time.Sleep(time.Second) // handlers may still be on their way
-		}()
+		server := pipetest.Serve(ec2)
+		defer server.Close()
 		source := newSource(t, opts)
-		source.DialWith(network.dial)
+		source.DialWith(server.Dial)
 		f(t, source)
 	})
 }
@@ -72,38 +67,6 @@ func newSource(t *testing.T, opts imds.Options) *imds.Source {
 	}
 	return source
 }
-
-// pipes is a network of one host.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.conns <- server:
-		return client, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (p pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p pipes) Close() error {
-	close(p.closed)
-	return nil
-}
-
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // answer is what the service says to one request. The zero value is EC2's 404.
 type answer struct {
@@ -261,6 +224,12 @@ func (s *sink) last(kind event.Kind) (events []event.Event, ok bool) {
 		return nil, false
 	}
 	return snapshots[len(snapshots)-1].events, true
+}
+
+// troublesSince returns the troubles of a kind that were delivered after a moment.
+func (s *sink) troublesSince(kind event.Kind, then time.Time) []delivery {
+	_, troubles := s.of(kind)
+	return slices.DeleteFunc(troubles, func(d delivery) bool { return !d.at.After(then) })
 }
 
 // counter returns an Observe that counts the requests for each document.

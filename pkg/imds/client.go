@@ -45,16 +45,17 @@ type client struct {
 	observe func(Poll)
 }
 
-// newClient returns a client that has no token yet. observe and renewed are those of Options. The SDK reads no configuration here but the endpoint's environment
+// newClient returns a client that has no token yet. The SDK reads no configuration here but the endpoint's environment
 // variable: not the shared config files, nor the variable that disables it.
-func newClient(endpoint string, timeout time.Duration, observe func(Poll), renewed func(error), dial dialer) *client {
+func newClient(opts Options, timeout time.Duration, dial dialer) *client {
+	observe := opts.Observe
 	if observe == nil {
 		observe = func(Poll) {}
 	}
 	return &client{
 		sdk: imds.New(imds.Options{
-			Endpoint:                 endpoint,
-			HTTPClient:               newHTTPClient(dial, renewed),
+			Endpoint:                 opts.Endpoint,
+			HTTPClient:               newHTTPClient(dial, opts.Renewed),
 			ClientEnableState:        imds.ClientEnabled,
 			EnableFallback:           aws.FalseTernary,
 			Retryer:                  renewal{},

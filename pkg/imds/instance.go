@@ -81,11 +81,11 @@ func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
 	}
 }
 
-var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]{0,63}$`)
+var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
 func parseLifeCycle(body []byte) (string, error) {
 	lifeCycle, _ := parseText(body)
-	if !lifeCycleShape.MatchString(lifeCycle) {
+	if len(lifeCycle) > 64 || !lifeCycleShape.MatchString(lifeCycle) {
 		return "", fmt.Errorf("%d bytes that are no life cycle", len(body))
 	}
 	return lifeCycle, nil

@@ -21,9 +21,16 @@ const (
 	warmedTerminated = "Warmed:Terminated"
 )
 
-// stateShape is what a state looks like. EC2 may add others, and those mean that the instance is not to be terminated;
-// an error page or noise does not mean that.
-var stateShape = regexp.MustCompile(`^[A-Z][A-Za-z]{0,31}(:[A-Z][A-Za-z]{0,31})?$`)
+// isState tells whether that looks like a state. EC2 may add others, and those mean that the instance is not to be
+// terminated; an error page or noise does not mean that.
+func isState(s string) bool {
+	state, warmed, pooled := strings.Cut(s, ":")
+	return isStateName(state) && (!pooled || isStateName(warmed))
+}
+
+func isStateName(s string) bool { return len(s) <= 32 && stateName.MatchString(s) }
+
+var stateName = regexp.MustCompile(`^[A-Z][A-Za-z]*$`)
 
 // targetState looks whether the group terminates the instance.
 func targetState(c *client, bootID string) look {
@@ -35,7 +42,7 @@ func targetState(c *client, bootID string) look {
 // warm pool may terminate the same one in a later boot.
 func parseTargetState(body []byte, bootID string) (reading, error) {
 	state := strings.TrimSpace(string(body))
-	if !stateShape.MatchString(state) {
+	if !isState(state) {
 		return reading{}, fmt.Errorf("%d bytes that are no lifecycle state", len(body))
 	}
 	if state != terminated && state != warmedTerminated {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -80,6 +81,39 @@ func TestNetworkFaultsAreOutlived(t *testing.T) {
 			outlive(t, sink, test.want, func() { faulty.Store(false) })
 		})
 	}
+}
+
+func TestWhatIsSaidBeforeTheAnswerIsPassedOver(t *testing.T) {
+	t.Parallel()
+	ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, spotPath) {
+			notice := announced[spotPath]
+			hijack(t, w, say(fmt.Sprintf("HTTP/1.1 103 Early Hints\r\nLink: </>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(notice), notice)))
+			return
+		}
+		ec2.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	opts := spotOnly
+	opts.Endpoint = server.URL
+	awaitEvents(t, poll(t, opts), map[event.Kind]int{event.SpotInterruption: 1})
+}
+
+// An endpoint of one's own may speak HTTPS, and is then who it says, or nobody.
+func TestAnEndpointWithHTTPSHasToProveItself(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(serve(announced))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that the client ends
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	opts := spotOnly
+	opts.Endpoint = server.URL
+	sink := poll(t, opts)
+	await(t, "trouble", func() bool {
+		_, troubles := sink.of(event.SpotInterruption)
+		return len(troubles) > 0 && strings.Contains(troubles[0].err.Error(), "certificate")
+	})
 }
 
 func TestServiceThatListensLateIsOutlived(t *testing.T) {

@@ -186,5 +186,5 @@ func (s *Source) loops() []loop {
 // client returns a new client of the service. One for each loop: an SDK client lets only one request at a time ask for
 // a session token and makes the others wait for it, however long that takes.
 func (s *Source) client(timeout time.Duration) *client {
-	return newClient(s.opts.Endpoint, timeout, s.opts.Observe, s.opts.Renewed, s.dial)
+	return newClient(s.opts, timeout, s.dial)
 }

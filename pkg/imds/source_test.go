@@ -1,6 +1,7 @@
 package imds_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -120,11 +121,11 @@ func judgeScope(t *testing.T, kind event.Kind, opts imds.Options, ec2 *service, 
 	snapshots, _ := sink.of(kind)
 	asked := len(ec2.times(paths[kind]))
 	switch {
-	case contains(polled, kind):
+	case slices.Contains(polled, kind):
 		if asked == 0 || len(snapshots) == 0 || len(snapshots[0].events) != 1 {
 			t.Errorf("%s: asked %d times, got %+v, want it polled", kind, asked, snapshots)
 		}
-	case opts.Kinds != nil && !contains(opts.Kinds, kind):
+	case opts.Kinds != nil && !slices.Contains(opts.Kinds, kind):
 		if asked > 0 || len(snapshots) > 0 {
 			t.Errorf("%s: asked %d times, got %d snapshots, want none", kind, asked, len(snapshots))
 		}
@@ -133,15 +134,6 @@ func judgeScope(t *testing.T, kind event.Kind, opts imds.Options, ec2 *service, 
 			t.Errorf("%s: asked %d times, got %+v, want one empty snapshot", kind, asked, snapshots)
 		}
 	}
-}
-
-func contains(kinds []event.Kind, kind event.Kind) bool {
-	for _, k := range kinds {
-		if k == kind {
-			return true
-		}
-	}
-	return false
 }
 
 func TestLifeCycleThatComesLateStopsWhatItRulesOut(t *testing.T) {

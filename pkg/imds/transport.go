@@ -38,13 +38,15 @@ func newHTTPClient(dial dialer, renewed func(error)) *http.Client {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
+	transport := &http.Transport{
+		DialContext:            dial,
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: headerLimit,
+	}
+	transport.RegisterProtocol("http", direct{dial}) // an endpoint of one's own may speak HTTPS
 	return &http.Client{
-		Transport: careful{renewed: renewed, next: &http.Transport{
-			DialContext:            dial,
-			DisableKeepAlives:      true,
-			DisableCompression:     true,
-			MaxResponseHeaderBytes: headerLimit,
-		}},
+		Transport:     careful{next: transport, renewed: renewed},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
