@@ -41,6 +41,9 @@ func (a *action) beaten(now time.Time, err error) {
 	case err == nil:
 		a.active, a.strange, a.failures = true, 0, 0
 		a.until, a.next = now.Add(a.timeout), now.Add(a.interval())
+		if !a.end.After(now) { // It waits all the same: when the waiting began was told by a clock that is wrong.
+			a.end = now.Add(a.global)
+		}
 	case errors.Is(err, errNothingWaits):
 		a.nothing(now)
 	case errors.As(err, &refused):

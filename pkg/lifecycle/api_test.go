@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,9 +47,7 @@ func TestAMetadataServiceThatFailsIsAskedAgain(t *testing.T) {
 	bubble(t, one(hook), func(r *rig) {
 		good := r.metadata
 		r.metadata = nil
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(2 * time.Second)
 		r.mu.Lock()
 		r.metadata = good
@@ -71,7 +70,7 @@ func TestACheckChangesNothing(t *testing.T) {
 	}
 	server.AddInstance(group, instance)
 	server.Terminate(instance)
-	if c := lifecycle.Check(t.Context(), opts, nil); !c.Ours || c.Found == "" || c.Err != nil {
+	if c := lifecycle.Check(t.Context(), opts, nil); !c.Ours || c.Found == "" || c.Err != nil || c.Missing != nil {
 		t.Errorf("in a group: %+v", c)
 	}
 	if c := lifecycle.Check(t.Context(), opts, []string{"other"}); c.Ours || c.Found == "" || c.Err != nil {
@@ -83,6 +82,30 @@ func TestACheckChangesNothing(t *testing.T) {
 	server.Deny("DescribeAutoScalingInstances")
 	if c := lifecycle.Check(t.Context(), opts, nil); c.Err == nil {
 		t.Errorf("without a permission: %+v", c)
+	}
+}
+
+func TestACheckTellsWhatHookRightsAreMissingAndWhatThatMeans(t *testing.T) {
+	t.Parallel()
+	server := asgtest.NewServer()
+	defer server.Close()
+	server.AddGroup(group, hook)
+	server.AddInstance(group, instance)
+	r := &rig{t: t, metadata: role("ASIAREHEARSALONLY000")}
+	opts := lifecycle.Options{Metadata: r.document, Endpoint: server.URL}
+	server.Deny("RecordLifecycleActionHeartbeat", "CompleteLifecycleAction")
+	const want = "the instance's role does not allow autoscaling:RecordLifecycleActionHeartbeat; the machine is held for one timeout of the hook only\n" +
+		"the instance's role does not allow autoscaling:CompleteLifecycleAction; the hook is left to its timeout"
+	if c := lifecycle.Check(t.Context(), opts, nil); !c.Ours || c.Missing == nil || c.Missing.Error() != want {
+		t.Errorf("without permissions: %+v", c)
+	}
+	if c := lifecycle.Check(t.Context(), opts, []string{"other"}); c.Missing != nil {
+		t.Errorf("where no hook is ours: %+v", c)
+	}
+	server.Allow("RecordLifecycleActionHeartbeat")
+	server.Fail(asgtest.Throttled("CompleteLifecycleAction", 0))
+	if c := lifecycle.Check(t.Context(), opts, nil); c.Missing == nil || !strings.Contains(c.Missing.Error(), "CompleteLifecycleAction: Throttling") {
+		t.Errorf("where it cannot be tried: %+v", c)
 	}
 }
 

@@ -1,6 +1,10 @@
 package lifecycle
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+)
 
 // Checkup is what can be found out about lifecycle hooks while nothing is announced.
 type Checkup struct {
@@ -10,10 +14,11 @@ type Checkup struct {
 	// whether any is.
 	Found string
 	Ours  bool
+	// Missing is what keeps heartbeats and completions of ours from working, a line for each; nil if nothing is known to.
+	Missing error
 }
 
-// Check looks for the group and its hooks, and changes nothing. Whether heartbeats and completions are allowed cannot be
-// found out that way.
+// Check looks for the group and its hooks, tries the permissions for ours, and changes nothing.
 func Check(ctx context.Context, opts Options, named []string) Checkup {
 	service, err := newService(ctx, opts, nil)
 	if err != nil {
@@ -28,5 +33,19 @@ func Check(ctx context.Context, opts Options, named []string) Checkup {
 		return Checkup{Err: err}
 	}
 	ours, why := choose(group, hooks, named)
-	return Checkup{Found: why, Ours: len(ours) > 0}
+	found := Checkup{Found: why, Ours: len(ours) > 0}
+	if found.Ours {
+		found.Missing = errors.Join(service.try(ctx, heartbeat, group), service.try(ctx, complete, group))
+	}
+	return found
+}
+
+// try tries a permission for the group, with the name of a hook that it has not.
+func (s *service) try(ctx context.Context, permission, group string) error {
+	allowed, err := may(ctx, s.sdk, permission, group)
+	if err == nil && !allowed {
+		err = refusedError{permission}
+		return fmt.Errorf("%w; %s", err, without(err))
+	}
+	return err
 }

@@ -61,9 +61,7 @@ func TestOnlyHooksAreCompletedThatAreOurs(t *testing.T) {
 			t.Parallel()
 			bubble(t, row.hooks, func(r *rig) {
 				r.settings.Hooks = row.named
-				r.run()
-				r.aws.Terminate(instance)
-				r.announce(ending)
+				r.terminate()
 				r.pass(time.Minute)
 				r.keeper.Settled(ending)
 				r.pass(time.Minute)
@@ -78,9 +76,7 @@ func TestSettingsThatLeaveHooksAloneAskNothing(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
 		r.settings.Complete = false
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.keeper.Settled(ending)
 		r.pass(time.Minute)
 		r.wantCalls("", 0)

@@ -51,9 +51,7 @@ func TestTheLongestWaitIsCountedFromWhenTheEventWasFirstSeenAlsoOverARestart(t *
 			}
 			return r.start.Round(0)
 		}
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(10 * time.Minute)
 		r.end()
 		r.run()
@@ -68,9 +66,7 @@ func TestTheLongestWaitIsCountedFromWhenTheEventWasFirstSeenAlsoOverARestart(t *
 func TestHeartbeatsThatDoNotGetThroughBringTheDeadlineNearer(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(10 * time.Second)
 		r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 0))
 		r.pass(2 * time.Minute)

@@ -18,9 +18,7 @@ func one(h asgtest.Hook) []asgtest.Hook { return []asgtest.Hook{h} }
 func TestHeartbeatsHoldTheMachineUntilTheDrainIsDone(t *testing.T) {
 	t.Parallel()
 	bubble(t, []asgtest.Hook{hook, {Name: "greet", Transition: asgtest.Launching}}, func(r *rig) {
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(7 * time.Minute)
 		r.wantActions("drain beaten at 0s 1m40s 3m20s 5m0s 6m40s")
 		r.wantNews(found)
@@ -127,9 +125,7 @@ func TestAnInstanceInNoGroupHasNothingToComplete(t *testing.T) {
 func TestANoticeThatIsWithdrawnEndsTheHeartbeatsAndOneThatIsBackBeginsThemAgain(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(time.Minute)
 		r.announce()
 		r.pass(2 * time.Minute)
@@ -143,9 +139,7 @@ func TestANoticeThatIsWithdrawnEndsTheHeartbeatsAndOneThatIsBackBeginsThemAgain(
 func TestAHookThatSomebodyElseCompletesIsLeftAtThat(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(time.Minute)
 		r.aws.SetState(instance, "Terminating:Proceed")
 		r.aws.Forget(instance)
@@ -161,9 +155,7 @@ func TestAHookThatSomebodyElseCompletesIsLeftAtThat(t *testing.T) {
 func TestCredentialsAreReadAnewInTime(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(30 * time.Minute)
 		r.mu.Lock()
 		r.metadata = role("ASIATHENEXTONE000000")
@@ -180,9 +172,7 @@ func TestADryRunAsksAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
 		r.opts.DryRun = true
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(4 * time.Minute)
 		r.keeper.Settled(ending)
 		r.pass(2 * time.Minute)

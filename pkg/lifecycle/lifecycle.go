@@ -81,6 +81,7 @@ type Keeper struct {
 	source Source
 	opts   Options
 	dial   dialer
+	now    func() time.Time // reads the wall clock
 
 	mu       sync.Mutex
 	settings Settings
@@ -94,7 +95,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // New returns a Keeper for the terminations that the source announces. It asks nothing before there is one.
 func New(source Source, opts Options, settings Settings) *Keeper {
-	return &Keeper{source: source, opts: opts, settings: settings}
+	return &Keeper{source: source, opts: opts, settings: settings, now: time.Now}
 }
 
 // Run watches until ctx ends, and returns what the source returns once all requests have ended.
@@ -166,7 +167,7 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 		k.begin(events[0])
 	}
 	events = slices.Clone(events)
-	events[0].Deadline = k.current.deadline(k.settings.Budget)
+	events[0].Deadline = k.current.deadline(k.settings.Budget, k.now())
 	return events
 }
 
@@ -188,13 +189,13 @@ func (k *Keeper) leave() {
 }
 
 func (k *Keeper) firstSeen(ev event.Event) time.Time {
-	now := time.Now()
+	now, wall := time.Now(), k.now().Round(0)
 	if k.opts.FirstSeen == nil {
 		return now
 	}
-	if seen := k.opts.FirstSeen(ev.ID); !seen.IsZero() && seen.Before(now) {
+	if seen := k.opts.FirstSeen(ev.ID); !seen.IsZero() && seen.Before(wall) {
 		// With now's monotonic reading: whoever sets the clock does not move Auto Scaling's.
-		return now.Add(seen.Sub(now.Round(0)))
+		return now.Add(seen.Sub(wall))
 	}
 	return now
 }

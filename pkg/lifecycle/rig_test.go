@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/internal/pipetest"
 	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 )
@@ -31,7 +32,7 @@ type rig struct {
 	opts     lifecycle.Options
 	settings lifecycle.Settings
 	metadata map[string]string
-	network  pipes
+	ahead    atomic.Int64 // by how much the wall clock has been set
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 
 	start  time.Time
@@ -52,20 +53,18 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
 			t: t, aws: asgtest.New(), start: time.Now(), settings: lifecycle.Settings{Complete: true, Budget: 15 * time.Minute},
-			network: pipes{conns: make(chan net.Conn), closed: make(chan struct{})}, metadata: role("ASIAREHEARSALONLY000"),
+			metadata: role("ASIAREHEARSALONLY000"),
 		}
-		r.dial = r.network.dial
 		r.opts = lifecycle.Options{Metadata: r.document, Tell: r.tell, Endpoint: "http://autoscaling.test"}
 		r.aws.AddGroup(group, hooks...)
 		r.aws.AddInstance(group, instance)
-		server := &http.Server{Handler: r.aws}
-		go func() { _ = server.Serve(r.network) }()
+		server := pipetest.Serve(r.aws)
+		r.dial = server.Dial
 		defer func() {
 			if r.stop != nil {
 				r.end()
 			}
-			_ = server.Close()
-			time.Sleep(time.Minute) // connections that are kept end by themselves
+			server.Close()
 		}()
 		f(r)
 	})
@@ -103,6 +102,7 @@ func (r *rig) run() {
 	r.source = &source{started: make(chan struct{})}
 	r.keeper = lifecycle.New(r.source, r.opts, r.settings)
 	r.keeper.DialWith(r.dial)
+	r.keeper.ReadClock(func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) })
 	ended := make(chan error, 1)
 	go func() { ended <- r.keeper.Run(ctx, r.source) }()
 	<-r.source.started
@@ -143,6 +143,14 @@ var ending = event.Event{ID: "asg-termination-1", Kind: event.ASGTermination, Co
 func (r *rig) announce(events ...event.Event) {
 	r.source.see(events)
 	r.pass(0)
+}
+
+// terminate starts a Keeper, and has the group terminate the instance, which waits at its hooks, and the source see that.
+func (r *rig) terminate() {
+	r.t.Helper()
+	r.run()
+	r.aws.Terminate(instance)
+	r.announce(ending)
 }
 
 // deadline is the event's as it was last delivered, counted from the start; zero if it has none.
@@ -254,35 +262,3 @@ func (s *source) Trouble(event.Kind, error) {
 	defer s.mu.Unlock()
 	s.troubles++
 }
-
-// pipes is a network of one host.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.conns <- server:
-		return client, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (p pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p pipes) Close() error {
-	close(p.closed)
-	return nil
-}
-
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }

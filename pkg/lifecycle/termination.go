@@ -56,16 +56,15 @@ func (t *termination) limited(limit time.Time) {
 // time.
 const steady = 2 * time.Second
 
-// deadline is the limit in wall time; zero if there is none before the budget's end.
-func (t *termination) deadline(budget time.Duration) time.Time {
+// deadline is the limit by the wall clock, which says now; zero if there is none before the budget's end.
+func (t *termination) deadline(budget time.Duration, now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.limit.IsZero() || !t.limit.Before(t.firstSeen.Add(budget)) {
 		t.told = time.Time{}
 		return t.told
 	}
-	now := time.Now()
-	wall := now.Round(0).Add(t.limit.Sub(now))
+	wall := now.Round(0).Add(time.Until(t.limit))
 	if t.told.IsZero() || wall.Sub(t.told).Abs() > steady {
 		t.told = wall
 	}

@@ -57,7 +57,7 @@ func (t *Told) Hold(ctx context.Context, a Action) {
 	s := &service{sdk: t.sdk, instance: a.Instance}
 	now := time.Now()
 	held := &action{hook: t.hook(ctx, s, a), active: true}
-	held.begin(now.Add(a.Since.Sub(now.Round(0))), now)
+	held.begin(now.Add(min(a.Since.Sub(now.Round(0)), 0)), now) // It has begun, whatever the clock here says.
 	held.next = latest(held.until.Add(-held.timeout+held.interval()), now)
 	for !held.over && !held.next.IsZero() && wait(ctx, held.next) {
 		err := s.heartbeat(ctx, a.Group, a.Hook)

@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,5 +68,35 @@ func TestWhereNothingWaitsAnyMoreNothingIsHeldOrCompleted(t *testing.T) {
 	told.Hold(t.Context(), action)
 	if err := told.Complete(t.Context(), action); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestEachPermissionOfWhoIsToldIsTriedWithoutEffect(t *testing.T) {
+	t.Parallel()
+	for _, denied := range lifecycle.ToldPermissions() {
+		server, told, _ := toldOf(t, time.Minute)
+		server.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))
+		for _, group := range []string{"", "workers"} {
+			for _, permission := range lifecycle.ToldPermissions() {
+				allowed, err := told.May(t.Context(), permission, group)
+				if want := permission != denied; allowed != want || err != nil {
+					t.Errorf("without %s, %s is allowed for %q: %t (%v), want %t", denied.Name, permission.Name, group, allowed, err, want)
+				}
+			}
+		}
+		if a := server.Actions("i-1")[0]; len(a.Heartbeats) > 0 || a.Result != "" {
+			t.Errorf("the action that waits is %+v", a)
+		}
+	}
+}
+
+func TestAPermissionThatCannotBeTriedIsAnError(t *testing.T) {
+	t.Parallel()
+	server, told, _ := toldOf(t, time.Minute)
+	server.Fail(asgtest.Fault{Status: 503, Code: "ServiceUnavailable"})
+	for _, permission := range lifecycle.ToldPermissions() {
+		if allowed, err := told.May(t.Context(), permission, ""); allowed || err == nil {
+			t.Errorf("%s is allowed: %t (%v), want an error", permission.Name, allowed, err)
+		}
 	}
 }

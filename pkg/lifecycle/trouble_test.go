@@ -46,9 +46,7 @@ func TestAMissingPermissionIsToldOnceAndTheRestIsDone(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
 				r.aws.Deny(row.denied)
-				r.run()
-				r.aws.Terminate(instance)
-				r.announce(ending)
+				r.terminate()
 				r.pass(4 * time.Minute)
 				if got := r.deadline(); got != row.deadline {
 					t.Errorf("the event has a deadline after %s, want %s", got, row.deadline)
@@ -66,9 +64,7 @@ func TestAPermissionThatIsGivenMeanwhileIsUsed(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
 		r.aws.Deny("DescribeAutoScalingInstances")
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(90 * time.Second)
 		r.aws.Allow("DescribeAutoScalingInstances")
 		r.pass(time.Minute)
@@ -82,9 +78,7 @@ func TestAnInstanceWithoutARoleIsToldOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
 		delete(r.metadata, "iam/security-credentials/")
-		r.run()
-		r.aws.Terminate(instance)
-		r.announce(ending)
+		r.terminate()
 		r.pass(4 * time.Minute)
 		r.wantCalls("", 0)
 		r.wantNews("refused: the instance has no IAM role; the drain goes on within its budget")
@@ -135,9 +129,7 @@ func TestWhatFailsForAWhileIsTriedAgain(t *testing.T) {
 				for _, f := range row.faults {
 					r.aws.Fail(f)
 				}
-				r.run()
-				r.aws.Terminate(instance)
-				r.announce(ending)
+				r.terminate()
 				r.pass(time.Minute)
 				r.keeper.Settled(ending)
 				r.pass(time.Minute)
@@ -175,9 +167,7 @@ func TestARestartInTheMidstCompletesTheHookOnce(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
-				r.run()
-				r.aws.Terminate(instance)
-				r.announce(ending)
+				r.terminate()
 				r.pass(time.Minute)
 				row.midst(r)
 				r.end()

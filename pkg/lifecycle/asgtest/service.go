@@ -1,6 +1,7 @@
 package asgtest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,8 +20,11 @@ type Hook struct {
 	Name string
 	// Transition is Terminating by default.
 	Transition string
-	// HeartbeatTimeout is an hour by default; the longest wait in all is a hundred times that, and 48 hours at most.
+	// HeartbeatTimeout is an hour by default.
 	HeartbeatTimeout time.Duration
+	// GlobalTimeout is the longest wait in all: a hundred times HeartbeatTimeout by default, and 48 hours at most. AWS lets
+	// nobody set it; a test may be too short for a hundred heartbeats.
+	GlobalTimeout time.Duration
 	// DefaultResult is what happens when the hook times out: "ABANDON" by default.
 	DefaultResult string
 	// NotificationTarget is the ARN of the queue or topic that is told; none by default.
@@ -40,7 +44,9 @@ func (h Hook) withDefaults() Hook {
 	return h
 }
 
-func (h Hook) global() time.Duration { return min(100*h.HeartbeatTimeout, 48*time.Hour) }
+func (h Hook) global() time.Duration {
+	return cmp.Or(h.GlobalTimeout, min(100*h.HeartbeatTimeout, 48*time.Hour))
+}
 
 // Action is what became of one hook of one instance.
 type Action struct {

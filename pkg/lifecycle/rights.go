@@ -1,0 +1,62 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/smithy-go"
+)
+
+// There is no hook, group or instance of these names: what is asked of Auto Scaling about them has no effect.
+const nobodysHook, nobodysGroup, nobodysInstance = "nth-check-no-such-hook", "nth-check-no-such-group", "i-00000000000000000"
+
+// Permission is an IAM action, by its name in policies, with what it means to be without it.
+type Permission struct{ Name, Without string }
+
+// ToldPermissions lists what a Told needs.
+func ToldPermissions() []Permission {
+	return []Permission{
+		{heartbeat, "a machine is held for one timeout of its hook only"},
+		{complete, "hooks are left to their timeouts"},
+		{describeHooks, "hooks are taken to have a timeout of " + shortTimeout.String()},
+	}
+}
+
+// May tries a permission without effect: for a group, but for no hook that it has. With "" the group is made up, and a
+// policy that is limited to some groups refuses that. What Auto Scaling finds wrong with the request it has looked at,
+// so that is allowed.
+func (t *Told) May(ctx context.Context, p Permission, group string) (bool, error) {
+	if group == "" {
+		group = nobodysGroup
+	}
+	return may(ctx, t.sdk, p.Name, group)
+}
+
+func may(ctx context.Context, sdk *autoscaling.Client, permission, group string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	var err error
+	switch permission {
+	case heartbeat:
+		_, err = sdk.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
+			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
+		})
+	case complete:
+		_, err = sdk.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
+			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
+			LifecycleActionResult: aws.String("CONTINUE"),
+		})
+	default:
+		_, err = sdk.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
+	}
+	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "ValidationError" {
+		return true, nil
+	}
+	err = explain(permission, err)
+	if _, refused := errors.AsType[refusedError](err); refused {
+		return false, nil
+	}
+	return err == nil, err
+}
