@@ -3,131 +3,91 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"io"
-	"strings"
-	"time"
 
-	"github.com/sirupsen/logrus"
-
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/findings"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
 )
-
-// checkLimit bounds "nth-queue check" as a whole.
-const checkLimit = time.Minute
 
 // commandCheck is "nth-queue check".
 func commandCheck(ctx context.Context, args []string, to program.Streams) error {
 	var path string
-	done, err := program.Parse("nth-queue check", checkUsage, args, to, func(flags *flag.FlagSet) { program.ConfigFlag(flags, &path) })
+	var post bool
+	done, err := program.Parse("nth-queue check", checkUsage, args, to, func(flags *flag.FlagSet) {
+		program.ConfigFlag(flags, &path)
+		flags.BoolVar(&post, "webhook", false, "")
+	})
 	if done || err != nil {
 		return err
 	}
-	c := &check{out: to.Out}
+	c := &check{findings.For("nth-queue", to.Out)}
 	cfg, err := effectiveConfig(path)
 	if err != nil {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			c.fail("settings", "%s", line)
-		}
-		return program.ConfigError{Fault: program.ErrTold}
+		return c.Wrong(err)
 	}
-	silent := logrus.New()
-	silent.SetOutput(io.Discard)
-	logging.QuietLibraries(logrus.NewEntry(silent))
-	if err := logging.HurryLibraries(); err != nil {
-		return fmt.Errorf("setting client-go's limits: %w", err)
+	if err := findings.Hush(); err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
 	defer cancel()
 	c.settings(path, cfg)
-	c.queue(ctx, cfg)
-	c.cluster(ctx, cfg)
-	if c.failed {
-		return program.ErrTold
+	account, known := c.credentials(ctx, cfg)
+	if known {
+		c.queue(ctx, cfg, account)
 	}
-	return nil
+	nodes := c.cluster(ctx, cfg)
+	if known {
+		c.services(ctx, cfg, account, nodes)
+	}
+	c.Webhook(ctx, cfg.Webhook, post, func(context.Context) string { return "unknown" })
+	return c.End()
 }
 
-// check prints findings, one line each.
-type check struct {
-	out    io.Writer
-	failed bool
-}
-
-func (c *check) line(verdict, subject, format string, args ...any) {
-	text := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
-	fmt.Fprintf(c.out, "%-4s  %-10s  %s\n", verdict, subject, text)
-}
-
-// ok, warn and fail tell of what is as it should be, what deserves a look, and what keeps nth-queue from its work.
-func (c *check) ok(subject, format string, args ...any)   { c.line("ok", subject, format, args...) }
-func (c *check) warn(subject, format string, args ...any) { c.line("warn", subject, format, args...) }
-func (c *check) fail(subject, format string, args ...any) {
-	c.failed = true
-	c.line("fail", subject, format, args...)
-}
+// check finds out whether nth-queue can do its work here. It changes nothing in AWS or in the cluster.
+type check struct{ *findings.List }
 
 func (c *check) settings(path string, cfg config.Queue) {
 	files, _ := config.QueueFiles(path) // They have just been read.
-	if len(files) == 0 {
-		files = []string{"the defaults; there is no " + config.QueueFile}
-	}
-	c.ok("settings", "%s", strings.Join(files, ", "))
+	c.Settings(files, config.QueueFile)
 	if cfg.Queue.URL == "" {
-		c.fail("settings", "queue.url is not set")
+		c.Fail("settings", "queue.url is not set")
 	}
 	if cfg.DryRun {
-		c.warn("settings", "dry_run = true: nth-queue will say what it would do, and do none of it")
+		c.DryRun()
 	}
-}
-
-// queue checks that the queue is there and may be asked. Nothing is received.
-func (c *check) queue(ctx context.Context, cfg config.Queue) {
-	if cfg.Queue.URL == "" {
-		return
-	}
-	asked, err := awsConfig(ctx, cfg)
-	if err != nil {
-		c.fail("queue", "%s", err)
-		return
-	}
-	visible, inFlight, err := queue.New(queue.Options{URL: cfg.Queue.URL, AWS: asked}).Check(ctx)
-	if err != nil {
-		c.fail("queue", "%s", err)
-		return
-	}
-	c.ok("queue", "%s messages wait, %s are being worked on", visible, inFlight)
 }
 
 // cluster checks the identity, what it may do, and whether instances can be told from nodes.
-func (c *check) cluster(ctx context.Context, cfg config.Queue) {
-	client, server, err := fleet.Connect(cfg.Kubernetes.Kubeconfig, "nth-queue")
+func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.Census {
+	client, err := connect(ctx, cfg, nil)
 	if err != nil {
-		c.fail("identity", "%s", err)
-		return
+		c.Fail("identity", "%s", err)
+		return fleet.Census{}
 	}
-	c.ok("identity", "for %s", server)
-	for _, right := range fleet.Rights() {
-		switch allowed, err := fleet.May(ctx, client, right); {
-		case err != nil:
-			c.fail("right", "%s", err)
-			return
-		case !allowed:
-			c.fail("right", "%s: refused; it is needed %s", right, right.For)
-		default:
-			c.ok("right", "%s", right)
+	user, err := fleet.User(ctx, client)
+	if err != nil {
+		c.Fail("identity", "%s in %s, for %s: %s", client.Credential, client.Source, client.Server, err)
+		return fleet.Census{}
+	}
+	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential, client.Source, client.Server)
+	extras := fleet.Extras{Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events, Volumes: cfg.Drain.VolumeWait > 0}
+	for _, right := range fleet.Rights(extras) {
+		allowed, err := fleet.May(ctx, client, right)
+		if err != nil {
+			c.Fail("right", "%s", err)
+			return fleet.Census{}
 		}
+		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	switch all, anonymous, err := fleet.Census(ctx, client); {
+	nodes, err := fleet.Count(ctx, client)
+	switch {
 	case err != nil:
-		c.fail("nodes", "%s", err)
-	case anonymous > 0:
-		c.warn("nodes", "%d of %d do not tell their instance (spec.providerID): EC2 is asked for its private DNS name", anonymous, all)
+		c.Fail("nodes", "%s", err)
+	case nodes.Anonymous > 0:
+		c.Warn("nodes", "%d of %d do not tell their instance (spec.providerID): EC2 is asked for its private DNS name", nodes.Anonymous, nodes.All)
 	default:
-		c.ok("nodes", "all %d tell their instance", all)
+		c.OK("nodes", "all %d tell their instance", nodes.All)
 	}
+	return nodes
 }

@@ -5,22 +5,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"strconv"
+	"os"
 	"strings"
 
 	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
-
-// commandVersion is "nth-queue version".
-func commandVersion(_ context.Context, args []string, to program.Streams) error {
-	done, err := program.Parse("nth-queue version", versionUsage, args, to, func(*flag.FlagSet) {})
-	if done || err != nil {
-		return err
-	}
-	return program.PrintVersion("nth-queue", to)
-}
 
 // commandConfig is "nth-queue config".
 func commandConfig(_ context.Context, args []string, to program.Streams) error {
@@ -51,7 +42,8 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 	return err
 }
 
-// effectiveConfig reads the files and lets systemd's directories go before theirs.
+// effectiveConfig reads the files, lets systemd's directories go before theirs, and finds the kubeconfig that systemd has
+// given the service.
 func effectiveConfig(path string) (config.Queue, error) {
 	cfg, err := config.LoadQueue(path)
 	if err != nil {
@@ -62,34 +54,40 @@ func effectiveConfig(path string) (config.Queue, error) {
 	}
 	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
 	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
+	if cfg.Kubernetes.Kubeconfig == "" {
+		cfg.Kubernetes.Kubeconfig = givenKubeconfig()
+	}
 	return cfg, nil
+}
+
+// runningsKubeconfig is where root finds the credential of the service while that runs.
+const runningsKubeconfig = "/run/credentials/nth-queue.service/kubeconfig"
+
+// givenKubeconfig is the service's credential; for a command beside the service, that of the one which runs. "" if there
+// is none.
+func givenKubeconfig() string {
+	if given := program.Credential("kubeconfig"); given != "" {
+		return given
+	}
+	if _, err := os.Stat(runningsKubeconfig); err != nil {
+		return ""
+	}
+	return runningsKubeconfig
 }
 
 // runSettings returns what reads the settings that "nth-queue run" has with its flags; done tells that help was asked for
 // instead.
 func runSettings(args []string, to program.Streams) (read func() (config.Queue, error), done bool, err error) {
-	var path string
-	override := func(*config.Queue) {}
-	done, err = program.Parse("nth-queue run", runUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolFunc("dry-run", "", func(text string) error {
-			dryRun, err := strconv.ParseBool(text)
-			if err != nil {
-				return errors.New("must be true or false")
-			}
-			override = func(cfg *config.Queue) { cfg.DryRun = dryRun }
-			return nil
-		})
-	})
+	flags, done, err := program.ParseRun("nth-queue", runUsage, args, to)
 	if done || err != nil {
 		return nil, done, err
 	}
 	return func() (config.Queue, error) {
-		cfg, err := effectiveConfig(path)
+		cfg, err := effectiveConfig(flags.Config)
 		if err != nil {
 			return config.Queue{}, err
 		}
-		override(&cfg)
+		cfg.DryRun = flags.DryRun(cfg.DryRun)
 		if cfg.Queue.URL == "" {
 			return config.Queue{}, program.ConfigError{Fault: errors.New("queue.url: must be set")}
 		}

@@ -6,13 +6,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io"
 	"os"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 func main() {
@@ -20,6 +17,7 @@ func main() {
 }
 
 func service() program.Program {
+	version := program.CommandVersion("nth-queue", versionUsage)
 	return program.Program{
 		Name:    "nth-queue",
 		Summary: "nth-queue drains the Kubernetes nodes that an SQS queue tells of, before EC2 takes their machines away.",
@@ -31,18 +29,9 @@ Exit statuses:  0 as asked, 64 wrong usage, 78 wrong settings, 1 anything else
 			{Name: "status", Summary: "tell how the running nth-queue stands", Usage: statusUsage, Run: commandStatus},
 			{Name: "check", Summary: "tell whether nth-queue can do its work here", Usage: checkUsage, Run: commandCheck},
 			{Name: "config", Summary: "print the settings in effect, or judge them", Usage: configUsage, Run: commandConfig},
-			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: commandVersion},
+			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: version},
 		},
-		Version:  commandVersion,
-		Complain: complain,
+		Version:  version,
+		Complain: logging.Complain("nth-queue"),
 	}
-}
-
-// complain writes what ends the program.
-func complain(stderr io.Writer, err error) {
-	if _, wrong := errors.AsType[program.ConfigError](err); wrong {
-		logging.Fatal(stderr, systemd.ConfigInvalid, err.Error()) // Every line begins with the name of a file.
-		return
-	}
-	logging.Fatal(stderr, "", "nth-queue: "+err.Error())
 }

@@ -22,14 +22,14 @@ type meter struct {
 }
 
 func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
-	if cfg.Metrics.Listen == "" {
+	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
 		return nil
 	}
 	m := &meter{}
 	version, commit := program.BuildVersion()
 	m.Metrics = metrics.New(metrics.Options{
 		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
-		Listen: cfg.Metrics.Listen, Queue: true,
+		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, Queue: true,
 		Stuck: func() error { return m.queue.Stuck() },
 		Trouble: func(err error) {
 			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue goes on without, and tries again", err)
@@ -46,6 +46,14 @@ func (m *meter) judges(messages *queue.Queue) {
 	if m != nil {
 		m.queue = messages
 	}
+}
+
+// requested is told of each request to the API server; nil if nobody wants to know.
+func (m *meter) requested() func(method string, status int) {
+	if m == nil {
+		return nil
+	}
+	return m.Requested
 }
 
 // telling counts what becomes of messages, and then lets it be told.

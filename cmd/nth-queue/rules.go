@@ -1,8 +1,7 @@
 package main
 
 import (
-	"time"
-
+	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -10,26 +9,19 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 )
 
-// spotNotice is how long before a spot interruption EC2 gives notice, for a message whose time cannot be read.
-const spotNotice = 2 * time.Minute
-
 // policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline. A
 // message is never withdrawn: an event that is over is told as such.
 func policyOf(c config.QueueEvents) policy.Settings {
-	codes := make(map[string]policy.When, len(c.ScheduledMaintenance.Codes))
-	for code, when := range c.ScheduledMaintenance.Codes {
-		codes[code] = policy.When(when)
-	}
 	return policy.Settings{
 		event.SpotInterruption: {
 			Action: policy.Action(c.SpotInterruption.Action), Hibernate: policy.Action(c.SpotInterruption.Hibernate),
-			Hard: true, Budget: spotNotice,
+			Hard: true, Budget: draining.SpotNotice,
 		},
 		event.RebalanceRecommendation: {
 			Action: policy.Action(c.RebalanceRecommendation.Action), CordonFor: c.RebalanceRecommendation.CordonFor,
 		},
 		event.ScheduledMaintenance: {
-			Action: policy.Action(c.ScheduledMaintenance.Action), Codes: codes,
+			Action: policy.Action(c.ScheduledMaintenance.Action), Codes: draining.Codes(c.ScheduledMaintenance.Codes),
 			Lead: c.ScheduledMaintenance.Lead, Hard: c.ScheduledMaintenance.HardDeadline,
 		},
 		event.ASGTermination: budgeted(c.ASGTermination),
@@ -42,6 +34,9 @@ func budgeted(c config.Budgeted) policy.Rule {
 	return policy.Rule{Action: policy.Action(c.Action), Hard: true, Budget: c.Budget}
 }
 
+// clusterTag begins the keys of the tags by which AWS and its tools mark what belongs to a cluster. Its name follows.
+const clusterTag = "kubernetes.io/cluster/"
+
 func taintsOf(c config.Fleet) fleet.Taints {
 	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}
 }
@@ -50,15 +45,7 @@ func taintsOf(c config.Fleet) fleet.Taints {
 const evictionsAtOnce = 100
 
 func drainOptions(c config.Drain) drain.Options {
-	return drain.Options{
-		Gate:                     drain.NewGate(evictionsAtOnce),
-		EvictAfter:               c.EvictAfter,
-		Margin:                   c.Margin,
-		GracePeriod:              c.PodGracePeriod,
-		ProtectEmptyDir:          c.ProtectEmptyDir,
-		ProtectUnmanaged:         c.ProtectUnmanaged,
-		ExcludeFromLoadBalancers: c.ExcludeFromLoadBalancers,
-		LoadBalancerWait:         c.LoadBalancerWait,
-		VolumeWait:               c.VolumeWait,
-	}
+	options := draining.Options(c)
+	options.Gate = drain.NewGate(evictionsAtOnce)
+	return options
 }

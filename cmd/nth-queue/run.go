@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"strings"
 	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -33,12 +32,11 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	defer deaf()
 	ctx, stop := program.UntilSignal(ctx)
 	defer stop()
-	logger := logging.New(cfg.Log, to.Err)
-	log := logrus.NewEntry(logger)
-	logging.QuietLibraries(log)
-	if err := logging.HurryLibraries(); err != nil {
-		return fmt.Errorf("setting client-go's limits: %w", err)
+	logger, err := logging.Begin("nth-queue", cfg.Log, to.Err)
+	if err != nil {
+		return err
 	}
+	log := logrus.NewEntry(logger)
 	manager := &systemd.Notifier{}
 	again := &reload.Reloader[config.Queue]{
 		Program: "nth-queue", Read: read, Service: manager, Log: log, Started: cfg, Current: cfg,
@@ -55,7 +53,8 @@ func serve(
 	ctx context.Context, cfg config.Queue, log *logrus.Entry, manager *systemd.Notifier, adjust func(*fleet.Fleet, *notices),
 ) error {
 	version, _ := program.BuildVersion()
-	client, server, err := fleet.Connect(cfg.Kubernetes.Kubeconfig, "nth-queue/"+version)
+	meter := newMeter(cfg, log)
+	client, err := connect(ctx, cfg, meter.requested())
 	if err != nil {
 		return err
 	}
@@ -67,17 +66,17 @@ func serve(
 	if err != nil {
 		return err
 	}
-	meter := newMeter(cfg, log)
-	notices := newNotices(ctx, cfg, notify.Identity{Client: client}, meter, log)
+	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, meter, log)
 	nodes := fleet.New(fleet.Options{
-		Client: client, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
+		Client: client.Interface, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",
-		Hooks: newHooks(asked, log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, clusterTag),
+		Hooks:  newHooks(asked, log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		Listeners: notices.of,
 	})
-	board := newBoard(cfg, version, server, manager, func(err error) { log.Warn(err) })
+	board := newBoard(cfg, version, client, manager, log)
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
@@ -86,13 +85,12 @@ func serve(
 	board.fleet, board.queue, board.meter = nodes, messages, meter
 	meter.judges(messages)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
-		cfg.Queue.URL, server, dryRun(cfg))
+		cfg.Queue.URL, client.Server, dryRun(cfg))
 	manager.Ready()
 	adjust(nodes, notices)
 	told := notices.begin()
 	shown := board.begin(ctx)
 	var reading sync.WaitGroup
-	go beat(ctx, manager)
 	nodes.Run(ctx, func() {
 		board.known()
 		reading.Go(func() { messages.Run(ctx, func(l *sqs.Lease) { nodes.Take(l.Notices, l.Receives, l) }) })
@@ -110,24 +108,6 @@ func dryRun(cfg config.Queue) string {
 		return ", as a dry run: nothing will be written to the cluster, and no message deleted"
 	}
 	return ""
-}
-
-// beat feeds the service manager's watchdog.
-func beat(ctx context.Context, manager *systemd.Notifier) {
-	every := manager.WatchdogInterval() / 3
-	if every <= 0 {
-		return
-	}
-	ticks := time.NewTicker(every)
-	defer ticks.Stop()
-	for {
-		manager.Beat()
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
-	}
 }
 
 // teller says what becomes of messages, as far as people want to know.

@@ -18,13 +18,14 @@ read. The status is 0 if it runs, and 1 if it does not, or hangs; what is printe
   --json         print it for programs
 `
 
-const checkUsage = `Usage: nth-queue check [--config FILE]
+const checkUsage = `Usage: nth-queue check [--config FILE] [--webhook]
 
 Tries everything that nth-queue needs, one line each: "ok" is as it should be, "warn" deserves a look, and with "fail"
 nth-queue would not do its work. Nothing is changed, and no message received. The status is 0 without a "fail", 1 with one,
 and 78 if the settings are wrong.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
+  --webhook      post a message to the webhook, marked as a test
 `
 
 const configUsage = `Usage: nth-queue config [--config FILE] [--check]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -31,20 +32,20 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		if found.Hops() {
 			hint = "; it takes the connection, and its answer gets lost: in a container, the instance's hop limit must be 2 or more"
 		}
-		c.fail("metadata", "%s%s", found.Unreachable, hint)
+		c.Fail("metadata", "%s%s", found.Unreachable, hint)
 		return
 	}
-	c.ok("metadata", "it gives a session token")
+	c.OK("metadata", "it gives a session token")
 	if found.LifeCycle == "" {
-		c.warn("metadata", "it does not tell the instance's life cycle; everything will be polled")
+		c.Warn("metadata", "it does not tell the instance's life cycle; everything will be polled")
 	} else {
-		c.ok("metadata", "%s", source.Scope(found.LifeCycle))
+		c.OK("metadata", "%s", source.Scope(found.LifeCycle))
 	}
 	for _, poll := range found.Polls {
 		if poll.Result == imds.Failed {
-			c.fail("metadata", "%s", poll)
+			c.Fail("metadata", "%s", poll)
 		} else {
-			c.ok("metadata", "%s", poll)
+			c.OK("metadata", "%s", poll)
 		}
 	}
 	if found.Dated {
@@ -59,11 +60,11 @@ const skew = 3 * time.Second
 func (c *check) clock(whose string, ahead time.Duration) {
 	switch {
 	case ahead.Abs() <= skew:
-		c.ok("clock", "it agrees with that of %s", whose)
+		c.OK("clock", "it agrees with that of %s", whose)
 	case ahead > 0:
-		c.warn("clock", "it is %s ahead of that of %s: deadlines will seem nearer than they are", ahead, whose)
+		c.Warn("clock", "it is %s ahead of that of %s: deadlines will seem nearer than they are", ahead, whose)
 	default:
-		c.warn("clock", "it is %s behind that of %s: deadlines will seem farther than they are", -ahead, whose)
+		c.Warn("clock", "it is %s behind that of %s: deadlines will seem farther than they are", -ahead, whose)
 	}
 }
 
@@ -71,29 +72,25 @@ func (c *check) clock(whose string, ahead time.Duration) {
 func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) {
 	id, err := kubelet.New(lookAround().identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if errors.Is(err, kubelet.ErrNotYet) {
-		c.fail("identity", "%s; nth would wait for it", err)
+		c.Fail("identity", "%s; nth would wait for it", err)
 		return
 	}
 	if err != nil {
-		c.fail("identity", "%s", err)
+		c.Fail("identity", "%s", err)
 		return
 	}
-	c.ok("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
+	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
 	for _, right := range id.Rights() {
-		switch allowed, err := id.May(ctx, right); {
-		case err != nil:
-			c.fail("right", "%s", err)
-		case !allowed && right.Optional:
-			c.warn("right", "%s: refused; nth asks for it %s, and can do without", right, right.For)
-		case !allowed:
-			c.fail("right", "%s: refused; it is needed %s", right, right.For)
-		default:
-			c.ok("right", "%s", right)
+		allowed, err := id.May(ctx, right)
+		if err != nil {
+			c.Fail("right", "%s", err)
+			continue
 		}
+		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	c.rehearse(ctx, drain.New(id.Client, id.Node, drainOptions(cfg.Drain)))
+	c.rehearse(ctx, drain.New(id.Client, id.Node, draining.Options(cfg.Drain)))
 	if ahead, err := id.Ahead(ctx); err != nil {
-		c.warn("clock", "%s", err)
+		c.Warn("clock", "%s", err)
 	} else {
 		c.clock("the API server", ahead)
 	}
@@ -104,45 +101,45 @@ func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 	rehearsed, err := node.Rehearse(ctx)
 	switch {
 	case err != nil:
-		c.fail("eviction", "%s", err)
+		c.Fail("eviction", "%s", err)
 	case rehearsed.Pod == "":
-		c.ok("eviction", "there is no pod on the node to rehearse it with")
+		c.OK("eviction", "there is no pod on the node to rehearse it with")
 	case rehearsed.HeldBy != "":
-		c.ok("eviction", "rehearsed with %s, which the disruption budget %s holds at present", rehearsed.Pod, rehearsed.HeldBy)
+		c.OK("eviction", "rehearsed with %s, which the disruption budget %s holds at present", rehearsed.Pod, rehearsed.HeldBy)
 	default:
-		c.ok("eviction", "rehearsed with %s", rehearsed.Pod)
+		c.OK("eviction", "rehearsed with %s", rehearsed.Pod)
 	}
 }
 
 // shutdown checks how long a shutdown can be held, and what the kubelet makes of that.
 func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
-		c.ok("shutdown", "the settings say that it is to be ignored: events.%s.action", event.Shutdown)
+		c.OK("shutdown", "the settings say that it is to be ignored: events.%s.action", event.Shutdown)
 		return
 	}
 	where := lookAround().system(cfg)
 	if where.deaf != nil {
-		c.ok("shutdown", "it cannot be heard of: %s", where.deaf)
+		c.OK("shutdown", "it cannot be heard of: %s", where.deaf)
 		return
 	}
 	delay, err := where.host.Delay(ctx)
 	switch {
 	case err != nil:
-		c.warn("shutdown", "it cannot be heard of in advance: %s", err)
+		c.Warn("shutdown", "it cannot be heard of in advance: %s", err)
 	case delay < dropInDelay:
-		c.warn("shutdown", "logind lets it be held for %s", tooShort(delay))
+		c.Warn("shutdown", "logind lets it be held for %s", tooShort(delay))
 	default:
-		c.ok("shutdown", "logind lets it be held for up to %s", delay)
+		c.OK("shutdown", "logind lets it be held for up to %s", delay)
 	}
 	kubelets, kubeletErr := kubelet.ReadGracefulShutdown(cfg.HostRoot)
 	switch {
 	case kubeletErr != nil:
-		c.warn("shutdown", "%s", kubeletErr)
+		c.Warn("shutdown", "%s", kubeletErr)
 	case kubelets.Period == 0:
-		c.ok("shutdown", "the kubelet does not hold it")
+		c.OK("shutdown", "the kubelet does not hold it")
 	case err == nil && delay < kubelets.Period:
-		c.warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
+		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
 	default:
-		c.ok("shutdown", "the kubelet holds it for %s beside nth", kubelets.Period)
+		c.OK("shutdown", "the kubelet holds it for %s beside nth", kubelets.Period)
 	}
 }

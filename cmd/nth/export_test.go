@@ -18,12 +18,16 @@ import (
 var (
 	Run         = nth().Run
 	UntilSignal = program.UntilSignal
-	NewLogger   = logging.New
-	Complain    = complain
+	Complain    = logging.Complain("nth")
 
 	HookSettings = hookSettings
 	TellHook     = tellHook
 )
+
+// NewLogger returns the logger that the settings ask for.
+func NewLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
+	return logging.New("nth", cfg, stderr)
+}
 
 // RunSettings returns the settings that "nth run" has after its flags.
 func RunSettings(args ...string) (config.Config, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -67,18 +68,23 @@ func tellHook(log *logrus.Entry, n lifecycle.News) {
 // hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
 	if !hookSettings(cfg.Events.ASGTermination).Complete {
-		c.ok("hook", "the settings leave lifecycle hooks alone: events.%s", event.ASGTermination)
+		c.OK("hook", "the settings leave lifecycle hooks alone: events.%s", event.ASGTermination)
 		return
 	}
 	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), cfg.Events.ASGTermination.Hooks)
 	switch {
 	case found.Err != nil:
-		c.warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)
+		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)
 	case found.Found == "":
-		c.ok("hook", "the instance is in no Auto Scaling group")
+		c.OK("hook", "the instance is in no Auto Scaling group")
 	case !found.Ours:
-		c.warn("hook", "%s", found.Found)
+		c.Warn("hook", "%s", found.Found)
 	default:
-		c.ok("hook", "%s", found.Found)
+		c.OK("hook", "%s", found.Found)
+	}
+	if found.Missing != nil {
+		for line := range strings.SplitSeq(found.Missing.Error(), "\n") {
+			c.Warn("hook", "%s", line)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 
+	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
 )
 
@@ -17,6 +18,7 @@ func main() {
 
 // nth is the whole program but for its exit. Its commands are in the order of the help text.
 func nth() program.Program {
+	version := program.CommandVersion("nth", versionUsage)
 	return program.Program{
 		Name:    "nth",
 		Summary: "nth drains its own Kubernetes node before EC2 takes the machine away.",
@@ -28,10 +30,10 @@ Exit statuses:  0 as asked, 64 wrong usage, 78 wrong settings, 1 anything else
 			{Name: "status", Summary: "tell how the running nth stands", Usage: statusUsage, Run: commandStatus},
 			{Name: "check", Summary: "tell whether nth can do its work here", Usage: checkUsage, Run: commandCheck},
 			{Name: "config", Summary: "print the settings in effect, or judge them", Usage: configUsage, Run: commandConfig},
-			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: commandVersion},
+			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: version},
 		},
 		Hidden:   []program.Command{{Name: inRoot, Run: commandInRoot}},
-		Version:  commandVersion,
-		Complain: complain,
+		Version:  version,
+		Complain: logging.Complain("nth"),
 	}
 }

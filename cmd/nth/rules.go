@@ -1,10 +1,8 @@
 package main
 
 import (
-	"time"
-
+	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 )
@@ -12,16 +10,12 @@ import (
 // policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
 // system take the machine whatever anybody says.
 func policyOf(c config.Events) policy.Settings {
-	codes := make(map[string]policy.When, len(c.ScheduledMaintenance.Codes))
-	for code, when := range c.ScheduledMaintenance.Codes {
-		codes[code] = policy.When(when)
-	}
 	return policy.Settings{
 		event.SpotInterruption: {
 			Action:         policy.Action(c.SpotInterruption.Action),
 			Hibernate:      policy.Action(c.SpotInterruption.Hibernate),
 			Hard:           true,
-			Budget:         spotNotice,
+			Budget:         draining.SpotNotice,
 			WithdrawnAfter: c.SpotInterruption.WithdrawnAfter,
 		},
 		event.RebalanceRecommendation: {
@@ -31,7 +25,7 @@ func policyOf(c config.Events) policy.Settings {
 		},
 		event.ScheduledMaintenance: {
 			Action:         policy.Action(c.ScheduledMaintenance.Action),
-			Codes:          codes,
+			Codes:          draining.Codes(c.ScheduledMaintenance.Codes),
 			Lead:           c.ScheduledMaintenance.Lead,
 			Hard:           c.ScheduledMaintenance.HardDeadline,
 			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
@@ -46,21 +40,5 @@ func policyOf(c config.Events) policy.Settings {
 			Action: policy.Action(c.Shutdown.Action),
 			Hard:   true,
 		},
-	}
-}
-
-// spotNotice is how long before a spot interruption EC2 gives notice, for a notice whose time cannot be read.
-const spotNotice = 2 * time.Minute
-
-func drainOptions(c config.Drain) drain.Options {
-	return drain.Options{
-		EvictAfter:               c.EvictAfter,
-		Margin:                   c.Margin,
-		GracePeriod:              c.PodGracePeriod,
-		ProtectEmptyDir:          c.ProtectEmptyDir,
-		ProtectUnmanaged:         c.ProtectUnmanaged,
-		ExcludeFromLoadBalancers: c.ExcludeFromLoadBalancers,
-		LoadBalancerWait:         c.LoadBalancerWait,
-		VolumeWait:               c.VolumeWait,
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
@@ -29,12 +30,11 @@ import (
 func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Config, error), stderr io.Writer) error {
 	hangups, deaf := reload.Hangups()
 	defer deaf()
-	logger := logging.New(cfg.Log, stderr)
-	log := logrus.NewEntry(logger)
-	logging.QuietLibraries(log)
-	if err := logging.HurryLibraries(); err != nil {
-		return fmt.Errorf("setting client-go's limits: %w", err)
+	logger, err := logging.Begin("nth", cfg.Log, stderr)
+	if err != nil {
+		return err
 	}
+	log := logrus.NewEntry(logger)
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ type adjustable struct {
 func (a adjustable) use(cfg config.Config) {
 	rules := policyOf(cfg.Events)
 	logging.SetLevel(a.logger, cfg.Log)
-	a.node.use(drainOptions(cfg.Drain))
+	a.node.use(draining.Options(cfg.Drain))
 	a.board.configured(rules)
 	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))
 	a.notices.use(rules)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -24,7 +25,7 @@ type self struct {
 
 func newSelf(borrowed *kubelet.Kubelet, cfg config.Config) *self {
 	s := &self{kubelet: borrowed, dryRun: cfg.DryRun}
-	s.use(drainOptions(cfg.Drain))
+	s.use(draining.Options(cfg.Drain))
 	return s
 }
 

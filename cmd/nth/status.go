@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/standing"
@@ -14,29 +12,7 @@ import (
 
 // commandStatus is "nth status".
 func commandStatus(_ context.Context, args []string, to program.Streams) error {
-	var path string
-	var asJSON bool
-	done, err := program.Parse("nth status", statusUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&asJSON, "json", false, "")
-	})
-	if done || err != nil {
-		return err
-	}
-	dir, err := runtimeDirectory(path, to.Err)
-	if err != nil {
-		return err
-	}
-	found := standing.Examine("nth", dir, time.Now())
-	if asJSON {
-		err = standing.WriteJSON(to.Out, found)
-	} else {
-		err = standing.WriteText(to.Out, found)
-	}
-	if err == nil && found.State != standing.Running {
-		err = program.ErrTold
-	}
-	return err
+	return standing.Command("nth", statusUsage, args, to, func(path string) (string, error) { return runtimeDirectory(path, to.Err) })
 }
 
 // runtimeDirectory is where the daemon shows its status. Without a file that was asked for, settings that are wrong do

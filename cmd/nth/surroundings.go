@@ -106,8 +106,8 @@ func logStream(cfg config.Log, to program.Streams) io.Writer {
 // complainContained writes what ends the daemon in a host container as all else that it logs there, since standard error
 // is the console's too. The error that it returns has been told, and stands for the same exit status.
 func complainContained(out io.Writer, err error) error {
-	message, text := finalWords(err)
-	logging.Errors(logging.New(config.Log{Level: "info", Format: "prefix"}, out), message, text)
+	message, text := logging.LastWords(err)
+	logging.Errors(logging.New("nth", config.Log{Level: "info", Format: "prefix"}, out), message, text)
 	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
 		return errToldConfig
 	}
@@ -118,10 +118,10 @@ func complainContained(out io.Writer, err error) error {
 func (c *check) container(s surroundings, cfg config.Config) {
 	switch {
 	case s.Host != "":
-		c.ok("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", s.Host)
+		c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", s.Host)
 	case s.deaf(cfg) != nil:
-		c.ok("container", "a host container of Bottlerocket; shutdowns cannot be heard of: %s", s.deaf(cfg))
+		c.OK("container", "a host container of Bottlerocket; shutdowns cannot be heard of: %s", s.deaf(cfg))
 	default:
-		c.ok("container", "a host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
+		c.OK("container", "a host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/posting"
@@ -71,49 +70,13 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 	return id.Node, labels
 }
 
-// webhook checks what can be checked of the webhook without posting, and posts a test if that is asked for. The settings
-// have been judged.
+// webhook checks the webhook, and posts a test if that is asked for.
 func (c *check) webhook(ctx context.Context, cfg config.Config, post bool) {
-	to, _ := posting.Destination(cfg.Webhook, "nth")
-	switch {
-	case to == nil && post:
-		c.fail("webhook", "the settings name nobody to post a test to")
-	case to == nil:
-		c.ok("webhook", "the settings name none; nothing is posted")
-	case to.Judge() != nil:
-		c.fail("webhook", "%s", to.Judge())
-	case !post:
-		c.ok("webhook", "the template gives a message for every kind of notice; \"nth check --webhook\" posts a test")
-	default:
-		c.post(ctx, cfg)
-	}
-}
-
-// post posts a test.
-func (c *check) post(ctx context.Context, cfg config.Config) {
-	node := "unknown"
-	if id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx); err == nil {
-		node = id.Node
-	}
-	settings, err := posting.Settings(cfg.Webhook, "nth")
-	if err == nil {
-		err = postTest(ctx, settings, node)
-	}
-	if err != nil {
-		c.fail("webhook", "it did not take the test: %s", err)
-		return
-	}
-	c.ok("webhook", "it has taken the test")
-}
-
-func postTest(ctx context.Context, settings *notify.WebhookSettings, node string) error {
-	f := notify.TestFields(node, time.Now())
-	text, err := settings.Template.Render(f)
-	if err != nil {
-		return err
-	}
-	if text == "" {
-		return errors.New("the template gives nothing for it")
-	}
-	return settings.Post(ctx, f.NoticeID, text)
+	c.Webhook(ctx, cfg.Webhook, post, func(ctx context.Context) string {
+		id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx)
+		if err != nil {
+			return "unknown"
+		}
+		return id.Node
+	})
 }

@@ -16,7 +16,7 @@ _nth_queue() {
 	case $command in
 	run) flags='--config --dry-run --help' ;;
 	status) flags='--config --json --help' ;;
-	check) flags='--config --help' ;;
+	check) flags='--config --webhook --help' ;;
 	config) flags='--config --check --help' ;;
 	version) flags='--help' ;;
 	help) flags='run status check config version' ;;

@@ -11,6 +11,7 @@ complete -c nth-queue -n __fish_use_subcommand -a help -d 'Tell how nth-queue is
 complete -c nth-queue -n '__fish_seen_subcommand_from run status check config' -l config -r -F -d 'Read this file and its drop-ins'
 complete -c nth-queue -n '__fish_seen_subcommand_from run' -l dry-run -d 'Write nothing to the cluster, and leave the messages'
 complete -c nth-queue -n '__fish_seen_subcommand_from status' -l json -d 'Print it for programs'
+complete -c nth-queue -n '__fish_seen_subcommand_from check' -l webhook -d 'Post a test to the webhook'
 complete -c nth-queue -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l check -d 'Only judge them'
 complete -c nth-queue -n '__fish_seen_subcommand_from run status check config version' -l help -d 'Tell how it is used'
 complete -c nth-queue -n '__fish_seen_subcommand_from help' -a 'run status check config version'

@@ -20,7 +20,7 @@ _nth-queue() {
 	case $words[2] in
 	run) flags=("$config" '--dry-run[write nothing to the cluster, and leave the messages]' "$help") ;;
 	status) flags=("$config" '--json[print it for programs]' "$help") ;;
-	check) flags=("$config" "$help") ;;
+	check) flags=("$config" '--webhook[post a test to the webhook]' "$help") ;;
 	config) flags=("$config" '--check[only judge them]' "$help") ;;
 	version) flags=("$help") ;;
 	help)

@@ -22,7 +22,7 @@ type Queue struct {
 	Fleet            Fleet
 	Drain            Drain
 	Webhook          Webhook
-	Metrics          QueueMetrics
+	Metrics          Metrics
 	Events           QueueEvents
 }
 
@@ -35,14 +35,9 @@ type SQS struct {
 
 // QueueKubernetes is the table [kubernetes].
 type QueueKubernetes struct {
-	Kubeconfig string // "" is the pod's own identity
+	Kubeconfig string // "" is the service's credential or the pod's own identity
+	Token      string // plugin or eks
 	ToldCluster
-}
-
-// QueueMetrics is the table [metrics].
-type QueueMetrics struct {
-	Listen     string // "host:port"; "" is off
-	Compatible bool
 }
 
 // Fleet is the table [fleet].
@@ -103,7 +98,7 @@ func DefaultQueue() Queue {
 		RuntimeDirectory: "/run/nth-queue",
 		Log:              Default().Log,
 		Queue:            SQS{Visibility: 20 * time.Second, Receivers: 3},
-		Kubernetes:       QueueKubernetes{ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth-queue"}},
+		Kubernetes:       QueueKubernetes{Token: "plugin", ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth-queue"}},
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
 			TaintEffect: "NoSchedule", CompleteLaunches: true,
@@ -151,8 +146,8 @@ func DescribeQueue() []Table {
 // tables describes every key there is, with its place in c.
 func (c *Queue) tables() []table {
 	tables := []table{
-		c.top(), c.Log.table(), c.Queue.table(), c.AWS.table(), c.Kubernetes.table(), c.Fleet.table(), c.Drain.table(),
-		c.Webhook.table(), c.Metrics.table(),
+		c.top(), c.Log.table(), c.Queue.table(), c.AWS.queueTable(), c.Kubernetes.table(), c.Fleet.table(), c.Drain.table(),
+		c.Webhook.table(), c.Metrics.queueTable(),
 	}
 	return append(tables, c.Events.tables()...)
 }

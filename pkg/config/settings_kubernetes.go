@@ -31,7 +31,7 @@ func (c *ToldCluster) settings() []setting {
 			"Keep the Node's condition `InterruptionPending`."},
 		{"events", boolean{&c.Events},
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
-		{"event_source", text{&c.EventSource, func(s string) bool { return component.MatchString(s) },
+		{"event_source", text{&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },
 			"a name of letters, digits, dashes and dots"},
 			"The component that Events name as their source."},
 		{"event_annotations", texts{&c.EventAnnotations, annotation,
@@ -40,18 +40,28 @@ func (c *ToldCluster) settings() []setting {
 	}
 }
 
+// The shapes of names and domains. How long they may be is no part of the expressions: a count in one is compiled into so
+// many copies, at every start.
 var (
-	component = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
-	// An annotation's key is a name, after a domain and a slash or alone.
-	annotationName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	annotationDomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+	component = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
+	keyName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	keyDomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+)
+
+const (
+	longestName   = 63
+	longestDomain = 253
 )
 
 // annotation tells whether the API server takes that for an annotation of reasonable size.
-func annotation(key, text string) bool {
-	domain, name, found := strings.Cut(key, "/")
+func annotation(key, text string) bool { return isKey(key) && len(text) <= 1024 }
+
+// isKey tells whether that is the key of an annotation or a label: a name, after a domain and a slash or alone.
+func isKey(s string) bool {
+	domain, name, found := strings.Cut(s, "/")
 	if !found {
-		domain, name = "none", key
+		domain, name = "none", s
 	}
-	return annotationDomain.MatchString(domain) && annotationName.MatchString(name) && len(text) <= 1024
+	return len(domain) <= longestDomain && keyDomain.MatchString(domain) &&
+		len(name) <= longestName && keyName.MatchString(name)
 }

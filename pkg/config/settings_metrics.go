@@ -17,7 +17,7 @@ type Metrics struct {
 func (c *Metrics) table() table {
 	return table{"metrics", "Metrics for Prometheus, and whether nth is alive. docs/metrics.md lists them.", []setting{
 		listenSetting(&c.Listen),
-		{"textfile", text{&c.Textfile, isTextfile, `an absolute path that ends with ".prom", or ""`},
+		{"textfile", textfile(&c.Textfile),
 			"A file that node_exporter's textfile collector reads. The unit lets nth write into `/var/lib/node_exporter` and `/var/lib/prometheus/node-exporter`; another directory needs `ReadWritePaths=`. Empty is none."},
 		compatibleSetting(&c.Compatible),
 	}}
@@ -45,6 +45,10 @@ func isListener(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	number, bad := strconv.ParseUint(port, 10, 16)
 	return err == nil && bad == nil && number > 0 && !strings.ContainsAny(host, " /")
+}
+
+func textfile(at *string) text {
+	return text{at, isTextfile, `an absolute path that ends with ".prom", or ""`}
 }
 
 func isTextfile(s string) bool {

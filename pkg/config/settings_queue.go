@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -36,13 +35,18 @@ func (c *SQS) table() table {
 func (c *QueueKubernetes) table() table {
 	return table{"kubernetes", "The way to the API server, and what is told there.", append([]setting{
 		{"kubeconfig", optionalFile(&c.Kubeconfig),
-			"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service account of the pod that nth-queue runs in."},
+			"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in."},
+		{"token", choice{&c.Token, tokens},
+			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): by running the plugin, or made by nth-queue itself with the credentials by which it asks AWS, as the plugin would."},
 	}, c.ToldCluster.settings()...)}
 }
 
-func (c *QueueMetrics) table() table {
+func (c *Metrics) queueTable() table {
 	return table{"metrics", "Metrics for Prometheus, and whether nth-queue is alive. docs/metrics.md lists them.", []setting{
-		listenSetting(&c.Listen), compatibleSetting(&c.Compatible),
+		listenSetting(&c.Listen),
+		{"textfile", textfile(&c.Textfile),
+			"A file that node_exporter's textfile collector reads. The service's user has to be allowed to write into its directory, see docs/metrics.md. Empty is none."},
+		compatibleSetting(&c.Compatible),
 	}}
 }
 
@@ -57,10 +61,10 @@ func (c *Fleet) table() table {
 			"How many nodes are drained at once, by all nth-queue processes together. A spot interruption does not wait, but counts. `0` is no limit."},
 		{"max_per_group", number{&c.MaxPerGroup, 0, 100_000},
 			"The same for the nodes of one group, which have the same value of `group_label`. `0` is no limit."},
-		{"group_label", text{&c.GroupLabel, labelKey.MatchString, "a label's key"},
+		{"group_label", text{&c.GroupLabel, isKey, "a label's key"},
 			"The label that makes nodes a group: the zone, or a node pool's name."},
 		{"managed_tag", text{&c.ManagedTag, isTag, "a tag's key of up to 128 characters, or \"\""},
-			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked then."},
+			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked for tags then."},
 		{"unknown", choice{&c.Unknown, unknowns},
 			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag: it is deleted, or left for others who read the queue."},
 		{"uncordon_started", boolean{&c.UncordonStarted},
@@ -119,8 +123,6 @@ func isQueueURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isEndpoint(s) && len(strings.Split(strings.Trim(u.Path, "/"), "/")) == 2
 }
-
-var labelKey = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
 func isTag(s string) bool {
 	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })

@@ -1,5 +1,5 @@
-// Package ekstoken makes the tokens by which an EKS cluster knows the instance's IAM role, as "aws eks get-token" and
-// aws-iam-authenticator do, but within the process: a program of Python's size need not be started first.
+// Package ekstoken makes the tokens by which an EKS cluster knows an IAM role, the instance's or another one, as "aws eks
+// get-token" and aws-iam-authenticator do, but within the process: a program of Python's size need not be started first.
 //
 // A token is a request to STS, GetCallerIdentity, that was signed and not sent. The cluster sends it, and believes what
 // STS answers. The header x-k8s-aws-id, which is signed too, names the cluster, so that no other can use the token.
@@ -34,20 +34,42 @@ const (
 	noBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
-// Source makes tokens. It asks the metadata service for nothing before the first, and may be used from several
-// goroutines.
+// Source makes tokens. It asks nobody for anything before the first, and may be used from several goroutines.
 type Source struct {
-	metadata    role.Metadata
-	credentials *aws.CredentialsCache
-	signer      *v4.Signer
+	credentials aws.CredentialsProvider
+	// region is one's own, and domain that of AWS's services in a region.
+	region func(ctx context.Context) (string, error)
+	domain func(ctx context.Context, region string) (string, error)
+	signer *v4.Signer
 }
 
 // New returns a Source for the role of the instance with this metadata service.
 func New(metadata role.Metadata) *Source {
-	return &Source{metadata: metadata, credentials: role.Credentials(metadata), signer: v4.NewSigner()}
+	return &Source{
+		credentials: role.Credentials(metadata), signer: v4.NewSigner(),
+		region: func(ctx context.Context) (string, error) { return line(ctx, metadata, "placement/region") },
+		domain: func(ctx context.Context, _ string) (string, error) { return line(ctx, metadata, "services/domain") },
+	}
 }
 
-// Token makes a token for a cluster, and tells how long it is good for. An empty region is the instance's.
+// Of returns a Source for whoever has these credentials.
+func Of(account aws.Config) *Source {
+	return &Source{
+		credentials: account.Credentials, signer: v4.NewSigner(),
+		region: func(context.Context) (string, error) { return account.Region, nil },
+		domain: func(_ context.Context, region string) (string, error) { return domainOf(region), nil },
+	}
+}
+
+// domainOf is the domain of AWS's services in a region.
+func domainOf(region string) string {
+	if strings.HasPrefix(region, "cn-") {
+		return "amazonaws.com.cn"
+	}
+	return "amazonaws.com"
+}
+
+// Token makes a token for a cluster, and tells how long it is good for. An empty region is one's own.
 func (s *Source) Token(ctx context.Context, cluster, region string) (token string, expires time.Time, err error) {
 	credentials, err := s.credentials.Retrieve(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,11 +79,14 @@ func (s *Source) Token(ctx context.Context, cluster, region string) (token strin
 		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
 	}
 	if region == "" {
-		if region, err = s.line(ctx, "placement/region"); err != nil {
+		if region, err = s.region(ctx); err != nil {
 			return "", time.Time{}, err
 		}
 	}
-	domain, err := s.line(ctx, "services/domain")
+	if region == "" {
+		return "", time.Time{}, errors.New("making a token for EKS: the region is not known")
+	}
+	domain, err := s.domain(ctx, region)
 	if err != nil {
 		return "", time.Time{}, err
 	}
@@ -87,8 +112,8 @@ func (s *Source) sign(ctx context.Context, c aws.Credentials, host, cluster, reg
 }
 
 // line reads a document of one line.
-func (s *Source) line(ctx context.Context, path string) (string, error) {
-	body, err := s.metadata(ctx, path)
+func line(ctx context.Context, metadata role.Metadata, path string) (string, error) {
+	body, err := metadata(ctx, path)
 	if err != nil {
 		return "", fmt.Errorf("making a token for EKS: %w", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/nth-project/nth/pkg/ekstoken"
 	"github.com/nth-project/nth/pkg/ekstoken/ekstokentest"
 )
@@ -73,6 +75,26 @@ func TestAClusterBelievesTheToken(t *testing.T) {
 				t.Errorf("it is good for %s", left)
 			}
 		})
+	}
+}
+
+func TestAClusterBelievesTheTokenOfWhoeverHasCredentials(t *testing.T) {
+	account := aws.Config{Region: "eu-central-1", Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: accessKey, SecretAccessKey: secretKey, SessionToken: session}, nil
+	})}
+	for region, want := range map[string]string{"": "eu-central-1", "us-east-1": "us-east-1", "cn-north-1": "cn-north-1"} {
+		token, _, err := ekstoken.Of(account).Token(t.Context(), "production", region)
+		if err != nil {
+			t.Fatal(err)
+		}
+		caller, err := ekstokentest.Verify(token, "production", time.Now(), secret)
+		if want := (ekstokentest.Caller{AccessKey: accessKey, Region: want, Session: session}); err != nil || caller != want {
+			t.Errorf("in the region %q the caller is %+v, %v", region, caller, err)
+		}
+	}
+	account.Region = ""
+	if token, _, err := ekstoken.Of(account).Token(t.Context(), "production", ""); err == nil {
+		t.Errorf("without a region there is the token %s", token)
 	}
 }
 

@@ -30,7 +30,7 @@ const (
 	// on where a process was killed.
 	claimLife = 30 * time.Second
 	// renewal is how often a claim is renewed: twice may fail.
-	renewal = 10 * time.Second
+	renewal = 9 * time.Second
 	// attemptTimeout bounds one request.
 	attemptTimeout = 8 * time.Second
 )

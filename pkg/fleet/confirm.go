@@ -18,15 +18,25 @@ const (
 	page = 200
 )
 
-// confirm deletes a message of an instance without a Node only once the API server says that there is none. The watch may
-// be behind: a Node that has joined since it broke off is not in it.
+// confirm ends a task of an instance without a Node only once the API server says that there is none. The watch may be
+// behind: a Node that has joined since it broke off is not in it.
 func (f *Fleet) confirm(ctx context.Context, t *task) {
-	there, err := f.roll.has(ctx, t.notice.Instance)
+	ours, err := f.ours(ctx, t)
+	if err == nil && !ours && f.opts.LeaveUnknown {
+		f.nowhere(t)
+		return
+	}
+	there := false
+	if err == nil {
+		there, err = f.roll.has(ctx, t.notice.Instance)
+	}
 	switch {
 	case err != nil:
 		f.failed(ctx, t, err)
 	case there:
 		t.failed() // The watch knows it when the message comes again.
+	case ours:
+		f.letGo(t)
 	default:
 		f.nowhere(t)
 	}

@@ -53,6 +53,8 @@ type Options struct {
 	UncordonStarted bool
 	// ManagedOnly drains only what Instances says is managed.
 	ManagedOnly bool
+	// OwnTag tells that no instance of another cluster has the tag by which Instances knows what is managed.
+	OwnTag bool
 	// Instances, if set, is asked about instances that are not found by their Nodes, and about reservations.
 	Instances Instances
 	// Hooks, if set, is told to hold and to complete lifecycle actions; CompleteLaunches includes those of launches.

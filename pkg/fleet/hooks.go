@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/policy"
@@ -52,6 +53,38 @@ func (f *Fleet) finish(t *task) {
 		}
 		t.done()
 	})
+}
+
+// awaited tells whether Auto Scaling waits for a task to terminate its instance.
+func (f *Fleet) awaited(t *task) bool { return t.notice.About == queue.Interruption && f.hooked(t) }
+
+// ours tells whether Auto Scaling waits for an instance without a Node that is known to be this cluster's. That the
+// message is in the queue says nothing, as the rules bring what happens to all groups of a region; nor does a tag whose
+// key may be the same in all clusters. But a tag that names the cluster does, if no Node hides its instance; and if the
+// group has another instance that is a Node here, all of them are ours.
+func (f *Fleet) ours(ctx context.Context, t *task) (bool, error) {
+	if !f.awaited(t) || f.opts.Instances == nil {
+		return false, nil
+	}
+	if f.opts.OwnTag && !f.nodes.anonymous() {
+		instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
+		if err != nil || known && instance.Managed {
+			return err == nil, err
+		}
+	}
+	members, err := f.opts.Instances.InGroup(ctx, t.notice.Hook.Group)
+	return slices.ContainsFunc(members, func(id string) bool {
+		_, there := f.nodes.ofInstance(id)
+		return there
+	}), err
+}
+
+// letGo ends a task of an instance of ours that has no Node: there is nothing to drain, and its group need not wait until
+// the hook times out.
+func (f *Fleet) letGo(t *task) {
+	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster, and the Auto Scaling group %s need not wait for it",
+		about(t.notice), t.notice.Instance, t.notice.Hook.Group)
+	f.finish(t)
 }
 
 // launched completes a launch hook once the instance's node is Ready.

@@ -15,6 +15,10 @@ import (
 // Instances knows what EC2 knows.
 type Instances interface {
 	Look(ctx context.Context, id string) (found instances.Instance, known bool, err error)
+	// LookAnew is Look, and nothing counts that was said before.
+	LookAnew(ctx context.Context, id string) (found instances.Instance, known bool, err error)
+	// InGroup are the IDs of the instances of an Auto Scaling group.
+	InGroup(ctx context.Context, group string) ([]string, error)
 	InReservation(ctx context.Context, reservation string) ([]instances.Instance, error)
 }
 
@@ -42,10 +46,25 @@ func (f *Fleet) interrupted(t *task) {
 	}
 }
 
-// begin begins what an interruption asks for at its node.
+// begin begins what an interruption asks for at its node, unless that is over.
 func (f *Fleet) begin(n node, t *task) {
-	f.hold(t)
-	f.join(n, t)
+	if !stale(t.notice) {
+		f.hold(t)
+		f.join(n, t)
+		return
+	}
+	f.background(func(ctx context.Context) {
+		over, err := f.overtaken(ctx, t.notice, n)
+		switch {
+		case err != nil:
+			f.failed(ctx, t, err)
+		case over:
+			f.pass(t, n)
+		default:
+			f.hold(t)
+			f.join(n, t)
+		}
+	})
 }
 
 // look asks EC2 about an interruption's instance, and then decides as if that had been known.
@@ -76,7 +95,7 @@ func (f *Fleet) look(ctx context.Context, t *task) {
 	}
 }
 
-// failed gives a task back for which AWS could not be asked.
+// failed gives a task back for which the API server or AWS could not be asked.
 func (f *Fleet) failed(ctx context.Context, t *task, err error) {
 	if ctx.Err() != nil {
 		t.again(0)
@@ -88,7 +107,7 @@ func (f *Fleet) failed(ctx context.Context, t *task, err error) {
 
 // unknown decides what becomes of a notice of an instance that has no Node, as far as the watch has told.
 func (f *Fleet) unknown(t *task) {
-	if f.opts.LeaveUnknown {
+	if f.opts.LeaveUnknown && !f.awaited(t) {
 		f.nowhere(t)
 		return
 	}
@@ -166,9 +185,12 @@ func (f *Fleet) started(t *task) {
 	f.background(func(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, uncordonLimit)
 		defer cancel()
-		_, err := f.target(found.name).Uncordon(limited, true)
-		if err == nil && !f.opts.DryRun {
-			err = f.untaint(limited, found.name)
+		var err error
+		if !f.opts.DryRun {
+			err = f.untaint(limited, found.name) // First, as the cordon tells the next attempt that something is left.
+		}
+		if err == nil {
+			_, err = f.target(found.name).Uncordon(limited, true)
 		}
 		if err != nil {
 			f.failed(ctx, t, err)

@@ -13,8 +13,17 @@ import (
 // Right is something that nth-queue asks of the API server, for all nodes and in all namespaces.
 type Right struct {
 	// For says what it is needed for.
-	For        string
+	For string
+	// Optional tells that a drain does not need it.
+	Optional   bool
 	attributes authorization.ResourceAttributes
+}
+
+// Extras are what is done beside a drain.
+type Extras struct {
+	// Condition keeps the Node's condition, Events writes Events, and Volumes tells the volumes of pods that stay from those
+	// that are waited for.
+	Condition, Events, Volumes bool
 }
 
 // String is the right in the words of kubectl auth can-i.
@@ -26,20 +35,37 @@ func (r Right) String() string {
 	return a.Verb + " " + a.Resource
 }
 
-// Rights lists what a drain of any node needs.
-func Rights() []Right {
-	on := func(resource, subresource, why string, verbs ...string) []Right {
-		var rights []Right
-		for _, verb := range verbs {
-			rights = append(rights, Right{why, authorization.ResourceAttributes{Verb: verb, Resource: resource, Subresource: subresource}})
-		}
-		return rights
-	}
+// Rights lists what a drain of any node needs, with its extras.
+func Rights(extras Extras) []Right {
 	rights := on("nodes", "", "to know which node an instance is", "get", "list", "watch")
 	rights = append(rights, on("nodes", "", "to claim, cordon, taint and uncordon a node", "patch")...)
 	rights = append(rights, on("pods", "", "to know what is on a node", "list", "watch")...)
 	rights = append(rights, on("pods", "eviction", "to move pods away", "create")...)
-	return append(rights, on("pods", "", "to remove pods that resist until a hard deadline", "delete")...)
+	rights = append(rights, on("pods", "", "to remove pods that resist until a hard deadline", "delete")...)
+	needed := len(rights)
+	if extras.Condition {
+		rights = append(rights, on("nodes", "status", "to keep the node's condition", "patch")...)
+	}
+	if extras.Events {
+		rights = append(rights, on("events", "", "to write Events", "create", "patch")...)
+	}
+	if extras.Volumes {
+		const why = "to wait for no volume of a pod that stays"
+		rights = append(rights, append(on("persistentvolumeclaims", "", why, "get"), on("persistentvolumes", "", why, "get")...)...)
+	}
+	for i := range rights[needed:] {
+		rights[needed+i].Optional = true
+	}
+	return rights
+}
+
+// on are the rights to do some things with a resource.
+func on(resource, subresource, why string, verbs ...string) []Right {
+	rights := make([]Right, len(verbs))
+	for i, verb := range verbs {
+		rights[i] = Right{For: why, attributes: authorization.ResourceAttributes{Verb: verb, Resource: resource, Subresource: subresource}}
+	}
+	return rights
 }
 
 // May asks the API server whether the client has a right.
@@ -53,26 +79,4 @@ func May(ctx context.Context, client kubernetes.Interface, r Right) (bool, error
 		return false, fmt.Errorf("asking whether it may %s: %w", r, err)
 	}
 	return review.Status.Allowed, nil
-}
-
-// Census counts the Nodes of the cluster, and those that do not tell which EC2 instance they are.
-func Census(ctx context.Context, client kubernetes.Interface) (all, anonymous int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
-	defer cancel()
-	const page = 500
-	for next := ""; ; {
-		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: page, Continue: next})
-		if err != nil {
-			return 0, 0, fmt.Errorf("listing the nodes: %w", err)
-		}
-		for i := range list.Items {
-			all++
-			if instanceOf(list.Items[i].Spec.ProviderID) == "" {
-				anonymous++
-			}
-		}
-		if next = list.Continue; next == "" {
-			return all, anonymous, nil
-		}
-	}
 }

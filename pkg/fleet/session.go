@@ -127,7 +127,9 @@ func (s *session) run(ctx context.Context) {
 	if !s.fleet.opts.DryRun {
 		renewing.Go(func() { text = s.renew(claimed, text, lost) })
 	}
-	s.attend(claimed, held)
+	if s.sift(claimed) {
+		s.attend(claimed, held)
+	}
 	cause := context.Cause(claimed)
 	lost(nil)
 	renewing.Wait()
@@ -178,12 +180,17 @@ var errGone = errors.New("there is no such Node any more")
 
 // renew extends the claim until ctx ends, and returns its last text. When it cannot be extended any more, lost is called.
 func (s *session) renew(ctx context.Context, text string, lost context.CancelCauseFunc) string {
-	until := time.Now().Add(claimLife)
+	held, _ := readClaim(text)
+	until := time.Now().Add(time.Until(held.Until))
 	for await(ctx, nil, renewal) {
-		next, err := s.fleet.claims.renew(ctx, s.node, text)
+		asked := time.Now()
+		// It is not called back, as nobody knew then which text stands there. From until on the claim may be another's.
+		attempt, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+		next, err := s.fleet.claims.renew(attempt, s.node, text)
+		cancel()
 		switch {
 		case err == nil:
-			text, until = next, time.Now().Add(claimLife)
+			text, until = next, asked.Add(claimLife)
 		case errors.Is(err, errLost) || time.Now().Add(renewal).After(until):
 			if ctx.Err() == nil {
 				lost(errLost)

@@ -59,7 +59,17 @@ func (t *task) done() { t.end(false, 0) }
 func (t *task) again(after time.Duration) { t.end(true, after) }
 
 // failed says that it did not work out this time.
-func (t *task) failed() { t.end(true, t.work.pause) }
+func (t *task) failed() { t.end(true, t.pause()) }
+
+// pause is how long the task is left alone after a failure. What is urgent is not left alone for long, until it is too
+// late. It goes back into the queue all the same: another process may have a better way to EC2 and to the API server. A
+// message is received some 25 times at most in a spot interruption's two minutes, so that none is a dead letter for that.
+func (t *task) pause() time.Duration {
+	if ev := t.notice.Event; urgent(ev) && time.Now().Before(ev.Deadline) {
+		return min(t.work.pause, urgentPause)
+	}
+	return t.work.pause
+}
 
 func (t *task) end(later bool, after time.Duration) {
 	t.once.Do(func() {
@@ -87,7 +97,11 @@ func (w *work) ended(later bool, after time.Duration) {
 	}
 }
 
-const firstPause, longestPause = 2 * time.Second, time.Minute
+const (
+	firstPause, longestPause = 2 * time.Second, time.Minute
+	// urgentPause is the longest for what leaves no time to wait in.
+	urgentPause = 5 * time.Second
+)
 
 // retryPause is how long a message is left alone that has failed so many times.
 func retryPause(receives int) time.Duration {

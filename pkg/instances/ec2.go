@@ -34,8 +34,19 @@ const page = 1000
 // longestAnswer bounds the answer to one request, in bytes: a page takes some megabytes.
 const longestAnswer = 64 << 20
 
-// attempts is how often a request is made that fails in a way that may pass.
-const attempts = 8
+const (
+	// attemptPatience bounds one attempt: a connection that is dead must not use up all the time there is.
+	attemptPatience = 8 * time.Second
+	// longestPause is how long a request is left alone, at most, that fails in a way that may pass. It is repeated for as
+	// long as there is time: a node whose instance is gone in two minutes may wait for the answer. Since there is one
+	// request for up to 200 questions, that is a request each two seconds even in a storm.
+	longestPause = 2 * time.Second
+)
+
+// hurried are the rules for repeating what fails.
+func hurried(o *retry.StandardOptions) {
+	o.MaxAttempts, o.MaxBackoff = int(patience/longestPause), longestPause
+}
 
 // query asks EC2.
 type query struct {
@@ -49,7 +60,7 @@ type query struct {
 func newQuery(cfg aws.Config) *query {
 	q := &query{
 		cfg: cfg, endpoint: endpointOf(cfg), client: cfg.HTTPClient, signer: v4.NewSigner(),
-		retryer: retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = attempts }),
+		retryer: retry.NewStandard(hurried),
 	}
 	if q.client == nil {
 		q.client = &http.Client{Timeout: patience}
@@ -87,6 +98,16 @@ type rawInstance struct {
 	} `xml:"tagSet>item"`
 }
 
+// tag is the value of a tag; "" without it.
+func (i rawInstance) tag(key string) string {
+	for _, tag := range i.Tags {
+		if tag.Key == key {
+			return tag.Value
+		}
+	}
+	return ""
+}
+
 // refusal is EC2's answer to a request that it does not fulfil.
 type refusal struct {
 	Code    string `xml:"Errors>Error>Code"`
@@ -117,11 +138,11 @@ func (q *query) instances(ctx context.Context, filter string, values []string) (
 	}
 }
 
-// repeat asks until there is an answer, or no use in asking again.
+// repeat asks until there is an answer, no use in asking again, or no time.
 func (q *query) repeat(ctx context.Context, form string) (described, error) {
 	for attempt := 1; ; attempt++ {
 		answer, err := q.ask(ctx, form)
-		if err == nil || ctx.Err() != nil || attempt == attempts || !q.retryer.IsErrorRetryable(err) {
+		if err == nil || ctx.Err() != nil || !q.retryer.IsErrorRetryable(err) {
 			return answer, err
 		}
 		pause, delayErr := q.retryer.RetryDelay(attempt, err)
@@ -131,14 +152,17 @@ func (q *query) repeat(ctx context.Context, form string) (described, error) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
+			return described{}, err
 		case <-timer.C:
 		}
-		timer.Stop()
 	}
 }
 
 // ask makes one request.
 func (q *query) ask(ctx context.Context, form string) (described, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, q.endpoint, strings.NewReader(form))
 	if err != nil {
 		return described{}, err

@@ -46,10 +46,18 @@ func newGatherer[V any](many func(context.Context, []string) (map[string]V, erro
 // ask returns what is said of one key.
 func (g *gatherer[V]) ask(ctx context.Context, key string) (value V, known bool, err error) {
 	g.mu.Lock()
-	if a, there := g.answers[key]; there && time.Now().Before(a.until) {
-		g.mu.Unlock()
+	a, there := g.answers[key]
+	g.mu.Unlock()
+	if there && time.Now().Before(a.until) {
 		return a.value, a.known, nil
 	}
+	return g.anew(ctx, key)
+}
+
+// anew returns what is said of one key by a request that has not been made yet: none that is remembered counts, nor one
+// that is under way.
+func (g *gatherer[V]) anew(ctx context.Context, key string) (value V, known bool, err error) {
+	g.mu.Lock()
 	r := g.join(ctx, key)
 	g.mu.Unlock()
 	select {

@@ -34,6 +34,9 @@ type Instance struct {
 // Gone tells whether the instance will not run any more.
 func (i Instance) Gone() bool { return i.State == "terminated" || i.State == "shutting-down" }
 
+// Runs tells whether the instance runs, or is being started.
+func (i Instance) Runs() bool { return i.State == "running" || i.State == "pending" }
+
 // groupTag is the tag by which Auto Scaling marks its instances.
 const groupTag = "aws:autoscaling:groupName"
 
@@ -57,25 +60,49 @@ type Catalog struct {
 	ec2       *query
 	groups    *autoscaling.Client
 	instances *gatherer[Instance]
-	tagged    *gatherer[bool] // by group
+	// tagged tells which groups have the tag, and members the IDs of their instances.
+	tagged  *gatherer[bool]
+	members *gatherer[[]string]
 }
 
 // New returns a catalog that has asked nothing yet.
 func New(opts Options) *Catalog {
-	opts.AWS.Retryer = func() aws.Retryer { return retry.NewAdaptiveMode() }
+	opts.AWS.Retryer = func() aws.Retryer {
+		return retry.NewAdaptiveMode(func(o *retry.AdaptiveModeOptions) { o.StandardOptions = append(o.StandardOptions, hurried) })
+	}
 	c := &Catalog{tag: opts.Tag, ec2: newQuery(opts.AWS), groups: autoscaling.NewFromConfig(opts.AWS)}
 	c.instances = newGatherer(c.describe)
 	c.tagged = newGatherer(c.groupTags)
+	c.members = newGatherer(c.groupMembers)
 	return c
 }
 
-// Look asks about one instance; found is false if EC2 does not know it (any more).
+// Look asks about one instance; known is false if EC2 does not know it (any more). The answer may be minutes old.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
 	found, known, err = c.instances.ask(ctx, id)
+	return found, known, about(id, err)
+}
+
+// LookAnew is Look for those who have to know how things stand now: nothing counts that was said before.
+func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, known bool, err error) {
+	found, known, err = c.instances.anew(ctx, id)
+	return found, known, about(id, err)
+}
+
+func about(id string, err error) error {
 	if err != nil {
-		return Instance{}, false, fmt.Errorf("asking EC2 about %s: %w", id, err)
+		return fmt.Errorf("asking EC2 about %s: %w", id, err)
 	}
-	return found, known, nil
+	return nil
+}
+
+// InGroup asks for the IDs of the instances of an Auto Scaling group. The answer may be minutes old.
+func (c *Catalog) InGroup(ctx context.Context, group string) ([]string, error) {
+	ids, _, err := c.members.ask(ctx, group)
+	if err != nil {
+		return nil, fmt.Errorf("asking EC2 for the instances of the group %s: %w", group, err)
+	}
+	return ids, nil
 }
 
 // InReservation asks for the instances that run in a capacity reservation.
@@ -100,6 +127,21 @@ func (c *Catalog) describe(ctx context.Context, ids []string) (map[string]Instan
 	return byID, nil
 }
 
+// groupMembers asks which instances are in groups.
+func (c *Catalog) groupMembers(ctx context.Context, groups []string) (map[string][]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	raw, err := c.ec2.instances(ctx, "tag:"+groupTag, groups)
+	if err != nil {
+		return nil, err
+	}
+	members := map[string][]string{}
+	for _, i := range raw {
+		members[i.tag(groupTag)] = append(members[i.tag(groupTag)], i.ID)
+	}
+	return members, nil
+}
+
 // filtered asks for all instances with one of the values, page by page.
 func (c *Catalog) filtered(ctx context.Context, filter string, values []string) ([]Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -120,13 +162,10 @@ func (c *Catalog) filtered(ctx context.Context, filter string, values []string) 
 // judge turns EC2's description into ours.
 func (c *Catalog) judge(ctx context.Context, i rawInstance) (Instance, error) {
 	found := Instance{ID: i.ID, State: i.State, DNS: i.DNS, Managed: c.tag == ""}
-	group := ""
 	for _, tag := range i.Tags {
 		found.Managed = found.Managed || tag.Key == c.tag
-		if tag.Key == groupTag {
-			group = tag.Value
-		}
 	}
+	group := i.tag(groupTag)
 	if found.Managed || group == "" {
 		return found, nil
 	}

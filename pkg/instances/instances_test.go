@@ -21,12 +21,18 @@ type region struct {
 	mu     sync.Mutex
 	tagged []string // groups that have the tag
 	groups []string // what was asked about them
+	denied bool     // nobody may ask about groups
 }
 
 func (r *region) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if err := q.ParseForm(); err == nil && q.PostForm.Get("Action") == "DescribeTags" {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if r.denied {
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>")
+			return
+		}
 		r.groups = append(r.groups, q.PostForm.Get("Filters.member.1.Values.member.1"))
 		var tags strings.Builder
 		for _, group := range r.tagged {
@@ -38,15 +44,16 @@ func (r *region) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	r.ec2.ServeHTTP(w, q)
 }
 
+var credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: "secret"}, nil
+})
+
 // ask returns a catalog of a region, which looks for the tag "managed".
 func ask(t *testing.T, tag string) (*instances.Catalog, *region) {
 	t.Helper()
 	r := &region{}
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
-	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-		return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: "secret"}, nil
-	})
 	return instances.New(instances.Options{
 		AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials}, Tag: tag,
 	}), r

@@ -29,6 +29,8 @@ import (
 	authentication "k8s.io/api/authentication/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/nth-project/nth/pkg/apiserver"
 )
 
 // SearchPaths are the places of a kubelet's kubeconfig, in the order in which they are tried: Amazon's and Ubuntu's
@@ -192,7 +194,7 @@ func whose(ctx context.Context, id Identity) (string, error) {
 	review, err := id.Client.AuthenticationV1().SelfSubjectReviews().
 		Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking %s whose credential is in %s: %w", id.Server, id.Source, oneLine(err))
+		return "", fmt.Errorf("asking %s whose credential is in %s: %w", id.Server, id.Source, apiserver.OneLine(err))
 	}
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)

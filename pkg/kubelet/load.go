@@ -5,49 +5,47 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"path/filepath"
-	"strings"
-	"time"
+	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
-)
 
-// dialPatience is how long one address of the API server may take to answer before the next one is tried; client-go
-// waits for 30 s, a quarter of a spot notice.
-const dialPatience = 5 * time.Second
+	"github.com/nth-project/nth/pkg/apiserver"
+)
 
 // load makes an identity, of a node that is not known yet, from the kubeconfig at path with that text. No request is
 // made.
 func (k *Kubelet) load(path string, text []byte) (Identity, error) {
 	config, err := k.restConfig(path, text)
 	if err != nil {
-		return Identity{}, unlessMissing(fmt.Errorf("reading the kubeconfig %s: %w", path, oneLine(err)))
+		return Identity{}, unlessMissing(fmt.Errorf("reading the kubeconfig %s: %w", path, apiserver.OneLine(err)))
 	}
-	fetched := config.ExecProvider != nil // by the plugin, or in its place
-	proof, err := k.settlePlugin(config)
+	client, err := apiserver.New(config, apiserver.Options{
+		UserAgent: cmp.Or(k.opts.UserAgent, "nth"), Requested: k.opts.Requested, Token: k.opts.Token, Launch: k.launch,
+	})
 	if err != nil {
-		return Identity{}, fmt.Errorf("using the kubeconfig %s: %w", path, err)
+		return Identity{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, err))
 	}
-	httpClient, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return Identity{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, oneLine(err)))
+	return Identity{Client: client.Interface, Source: path, Server: client.Server, Credential: client.Credential}, nil
+}
+
+// launch lets an exec plugin be run by Options.Launcher, if there is one.
+func (k *Kubelet) launch(plugin *api.ExecConfig) {
+	if len(k.opts.Launcher) > 0 {
+		plugin.Args = slices.Concat(k.opts.Launcher[1:], []string{k.belowRoot(plugin.Command)}, plugin.Args)
+		plugin.Command = k.opts.Launcher[0]
 	}
-	if fetched {
-		httpClient.Transport = punctual{httpClient.Transport}
+}
+
+// belowRoot is a command as it is called where Root is the root: client-go has made a path that begins at the kubeconfig
+// one that begins at our own root.
+func (k *Kubelet) belowRoot(command string) string {
+	if below, err := filepath.Rel(k.opts.Root, command); err == nil && filepath.IsLocal(below) {
+		return filepath.Join("/", below)
 	}
-	if k.opts.Requested != nil {
-		httpClient.Transport = counted{next: httpClient.Transport, tell: k.opts.Requested}
-	}
-	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
-	if err != nil {
-		return Identity{}, fmt.Errorf("using the kubeconfig %s: %w", path, oneLine(err))
-	}
-	return Identity{Client: client, Source: path, Server: config.Host, Credential: proof}, nil
+	return command
 }
 
 // unlessMissing turns an error about a file that the kubeconfig names, and that does not exist, into an ErrNotYet: the
@@ -71,20 +69,7 @@ func (k *Kubelet) restConfig(path string, text []byte) (*rest.Config, error) {
 	if err := k.resolve(path, kubeconfig); err != nil {
 		return nil, err
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, &clientcmd.ConfigOverrides{}).ClientConfig()
-	if err != nil {
-		return nil, err
-	}
-	config.QPS = -1 // A drain sends one request for each pod, all at once.
-	config.UserAgent = cmp.Or(k.opts.UserAgent, "nth")
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.WarningHandler = rest.NoWarnings{} // They are for people who write manifests.
-	config.Dial = (&net.Dialer{Timeout: dialPatience, KeepAlive: 30 * time.Second}).DialContext
-	if config.ExecProvider != nil {
-		config.ExecProvider.StdinUnavailable = true // A daemon has nobody to ask.
-	}
-	return config, nil
+	return clientcmd.NewDefaultClientConfig(*kubeconfig, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
 // resolve makes the paths in a kubeconfig ones that can be opened here: relative ones begin at the kubeconfig, absolute
@@ -102,29 +87,3 @@ func (k *Kubelet) resolve(path string, kubeconfig *api.Config) error {
 	}
 	return clientcmd.ResolveLocalPaths(kubeconfig)
 }
-
-// credential says what proves the identity.
-func credential(config *rest.Config) string {
-	switch {
-	case config.ExecProvider != nil:
-		return "the exec plugin " + filepath.Base(config.ExecProvider.Command)
-	case config.BearerTokenFile != "":
-		return "the token file " + config.BearerTokenFile
-	case config.BearerToken != "":
-		return "a token in the kubeconfig"
-	case config.CertFile != "":
-		return "the client certificate " + config.CertFile
-	case len(config.CertData) > 0:
-		return "a client certificate in the kubeconfig"
-	}
-	return "nothing"
-}
-
-// flat is an error whose text is one line, whatever it wraps.
-type flat struct{ error }
-
-func (e flat) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
-func (e flat) Unwrap() error { return e.error }
-
-// oneLine makes the text of errors from client-go, some of which bring help for people at a terminal, one line.
-func oneLine(err error) error { return flat{err} }

@@ -10,6 +10,8 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/apiserver"
 )
 
 // Right is something that nth asks of the API server.
@@ -66,7 +68,7 @@ func (id Identity) May(ctx context.Context, r Right) (bool, error) {
 	}
 	answer, err := id.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, meta.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, oneLine(err))
+		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, apiserver.OneLine(err))
 	}
 	return answer.Status.Allowed, nil
 }
@@ -85,7 +87,7 @@ func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
 	}
 	response, err := client.Client.Do(request)
 	if err != nil {
-		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, oneLine(err))
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, apiserver.OneLine(err))
 	}
 	_ = response.Body.Close() // The header says it all.
 	date, err := http.ParseTime(response.Header.Get("Date"))

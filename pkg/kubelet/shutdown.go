@@ -11,6 +11,8 @@ import (
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nth-project/nth/pkg/apiserver"
 )
 
 // configPaths are the places of a kubelet's own configuration: Amazon's EKS images, the older ones and Ubuntu's,
@@ -63,7 +65,7 @@ func (g *GracefulShutdown) read(path string) error {
 		} `json:"shutdownGracePeriodByPodPriority"`
 	}
 	if err := yaml.Unmarshal(text, &config); err != nil { // JSON is YAML, too.
-		return oneLine(err)
+		return apiserver.OneLine(err)
 	}
 	if config.ShutdownGracePeriod != nil {
 		g.Period = config.ShutdownGracePeriod.Duration

@@ -8,6 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/apiserver"
 )
 
 // coldPause is the longest pause after a round that failed: what is cold is wanted warm before the next notice.
@@ -49,7 +51,7 @@ func (k *Kubelet) warm(ctx context.Context) error {
 	// Version "0" is answered from the API server's memory. A node that is not there yet, or no more, is an answer, too.
 	_, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, meta.GetOptions{ResourceVersion: "0"})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading node %q with the credential in %s: %w", id.Node, id.Source, oneLine(err))
+		return fmt.Errorf("reading node %q with the credential in %s: %w", id.Node, id.Source, apiserver.OneLine(err))
 	}
 	return trouble
 }

@@ -87,6 +87,7 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from meeting an event to the node's cordon.", cordonBuckets),
 		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}
+	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
 	if opts.Queue {
 		s.queue = m.queue()
 	} else {
@@ -110,7 +111,6 @@ func (s *series) local(m maker) {
 	s.imdsTokens = m.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
 	s.imdsTook = m.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets)
 
-	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
 	s.credential = m.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 

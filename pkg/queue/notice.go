@@ -13,7 +13,8 @@ type Notice struct {
 	Instance string
 	// Reservation is the ID of the capacity reservation whose instances are meant, all of them.
 	Reservation string
-	// Event is what is announced, for an Interruption.
+	// Event is what is announced, for an Interruption. What comes out of a queue and does not tell when it was noticed has
+	// the time at which it was put there.
 	Event event.Event
 	// Hook is the lifecycle hook at which Auto Scaling waits for an answer; nil if it does not.
 	Hook *Hook

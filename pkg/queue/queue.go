@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -143,17 +142,6 @@ func (q *Queue) Held() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.leases)
-}
-
-// Check asks SQS for the queue's attributes: how many messages are visible, and how many are being worked on.
-func (q *Queue) Check(ctx context.Context) (visible, inFlight string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	answer, err := q.client.GetQueueAttributes(ctx, attributesOf(q.opts.URL))
-	if err != nil {
-		return "", "", fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, err)
-	}
-	return answer.Attributes[visibleCount], answer.Attributes[inFlightCount], nil
 }
 
 func (q *Queue) tell(r Report) {

@@ -14,17 +14,9 @@ import (
 )
 
 const (
-	sentAt        = types.MessageSystemAttributeNameSentTimestamp
-	receiveCount  = types.MessageSystemAttributeNameApproximateReceiveCount
-	visibleCount  = string(types.QueueAttributeNameApproximateNumberOfMessages)
-	inFlightCount = string(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)
+	sentAt       = types.MessageSystemAttributeNameSentTimestamp
+	receiveCount = types.MessageSystemAttributeNameApproximateReceiveCount
 )
-
-func attributesOf(url string) *sqs.GetQueueAttributesInput {
-	return &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []types.QueueAttributeName{
-		types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible,
-	}}
-}
 
 const firstPause, longestPause = 500 * time.Millisecond, 30 * time.Second
 
@@ -97,12 +89,22 @@ func (q *Queue) meet(m types.Message, take func(*Lease)) {
 	var err error
 	switch l.Notices, err = Parse(aws.ToString(m.Body)); {
 	case err == nil:
+		l.date()
 		take(l)
 	case errors.As(err, &stranger):
 		q.tell(l.report(NotOurs, stranger.Why))
 		l.Done()
 	default:
 		q.leave(l, err)
+	}
+}
+
+// date gives what does not tell when it is of the time at which it was put into the queue.
+func (l *Lease) date() {
+	for i := range l.Notices {
+		if ev := &l.Notices[i].Event; ev.Noticed.IsZero() {
+			ev.Noticed = l.Sent
+		}
 	}
 }
 

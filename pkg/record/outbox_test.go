@@ -116,6 +116,33 @@ func TestAnOutboxIsBounded(t *testing.T) {
 	}
 }
 
+func TestAnOutboxOfManyNodesHoldsAsMuchAsItIsAllowedTo(t *testing.T) {
+	dir := t.TempDir()
+	box := openOutbox(t, dir)
+	box.Allow(70)
+	for i := range 70 {
+		if givenUp := add(t, box, fmt.Sprint(i)); len(givenUp) > 0 {
+			t.Fatalf("notice %d makes it give up %v", i, givenUp)
+		}
+	}
+	again := openOutbox(t, dir)
+	again.Allow(70)
+	if got := len(again.Waiting()); got != 70 {
+		t.Errorf("%d notices wait after a restart, want 70", got)
+	}
+	if givenUp := add(t, again, "one more"); len(givenUp) != 1 || givenUp[0].ID != "0" {
+		t.Errorf("given up are %v, want the oldest", givenUp)
+	}
+	for range 290 {
+		if err := again.Note("spot-2", "announced"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(openOutbox(t, dir).Told("spot-2")); got != 280 {
+		t.Errorf("%d things are remembered as told, want 280: four for each notice", got)
+	}
+}
+
 func TestAnOutboxThatIsNotOursIsSetAsideAndReported(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty":        "",

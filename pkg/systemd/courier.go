@@ -28,7 +28,8 @@ type letter struct {
 // In ordinary times an entry is with the journal when take returns, so that a crash loses nothing. When one is late,
 // nobody waits any more until the courier has caught up.
 type courier struct {
-	deliver func(letter)
+	deliver    func(letter)
+	identifier string // of its own entries
 
 	mu      sync.Mutex
 	waiting []letter
@@ -105,7 +106,7 @@ func (c *courier) gap() letter {
 	l := letter{
 		message:   fmt.Sprintf("here %d messages are missing: the journal took none", c.lost),
 		priority:  warning,
-		fields:    map[string]string{fieldIdentifier: Identifier, FieldMessageID: MessagesLost},
+		fields:    map[string]string{fieldIdentifier: c.identifier, FieldMessageID: MessagesLost},
 		delivered: make(chan struct{}),
 	}
 	c.lost = 0

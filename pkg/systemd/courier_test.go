@@ -22,7 +22,7 @@ func hanging() (logger *logrus.Logger, letGo func(), taken func() []entry) {
 	gate := make(chan struct{})
 	logger = logrus.New()
 	logger.SetOutput(io.Discard)
-	logger.AddHook(&systemd.JournalHook{Send: func(message string, priority int, fields map[string]string) error {
+	logger.AddHook(&systemd.JournalHook{Identifier: "someone", Send: func(message string, priority int, fields map[string]string) error {
 		<-gate
 		sent = append(sent, entry{message, priority, fields})
 		return nil
@@ -78,6 +78,9 @@ func TestMessagesThatAreLostAreCountedAtTheirPlace(t *testing.T) {
 					case e.fields[systemd.FieldMessageID] == systemd.MessagesLost:
 						if _, err := fmt.Sscanf(e.message, "here %d messages are missing: the journal took none", &lost); err != nil || e.priority != 4 {
 							t.Errorf("it is said that %q, with priority %d", e.message, e.priority)
+						}
+						if by := e.fields["SYSLOG_IDENTIFIER"]; by != "someone" {
+							t.Errorf("it is said by %q", by)
 						}
 					case lost == 0:
 						kept++

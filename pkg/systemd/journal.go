@@ -14,9 +14,6 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Identifier is the name under which entries are found with "journalctl -t".
-const Identifier = "nth"
-
 const fieldIdentifier = "SYSLOG_IDENTIFIER"
 
 // OnJournal tells whether standard error is connected to the journal, as systemd does for a service.
@@ -28,6 +25,8 @@ func OnJournal() bool {
 // JournalHook is a logrus hook that writes entries straight to the journal, with their fields. Fields that are not
 // meant for the journal (all but NTH_*, MESSAGE_ID and SYSLOG_IDENTIFIER) end up in the message as key=value.
 type JournalHook struct {
+	// Identifier is the program's name, under which its entries are found with "journalctl -t".
+	Identifier string
 	// Send writes one entry. Priorities are those of syslog(3).
 	Send func(message string, priority int, fields map[string]string) error
 	// Fallback takes what could not be sent as lines of text that begin with "<priority>", which systemd understands
@@ -38,9 +37,10 @@ type JournalHook struct {
 	courier courier
 }
 
-// NewJournalHook returns a hook for the local journal that falls back to the given writer, usually standard error.
-func NewJournalHook(fallback io.Writer) *JournalHook {
-	return &JournalHook{Send: sendToJournal, Fallback: fallback}
+// NewJournalHook returns a hook of the program of that name for the local journal. It falls back to the given writer,
+// usually standard error.
+func NewJournalHook(identifier string, fallback io.Writer) *JournalHook {
+	return &JournalHook{Identifier: identifier, Send: sendToJournal, Fallback: fallback}
 }
 
 func sendToJournal(message string, priority int, fields map[string]string) error {
@@ -53,7 +53,7 @@ func (h *JournalHook) Levels() []logrus.Level { return logrus.AllLevels }
 // Fire writes one entry. It never returns an error: what the journal refuses goes to Fallback. It never waits for long
 // either: what a journal that hangs does not take is kept and written later, and what is too much of that is counted.
 func (h *JournalHook) Fire(entry *logrus.Entry) error {
-	fields := map[string]string{fieldIdentifier: Identifier}
+	fields := map[string]string{fieldIdentifier: h.Identifier}
 	message := strings.TrimRight(entry.Message, "\n")
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
 		value := fmt.Sprint(entry.Data[name])
@@ -63,7 +63,7 @@ func (h *JournalHook) Fire(entry *logrus.Entry) error {
 			message += " " + name + "=" + quoteIfNeeded(value)
 		}
 	}
-	h.begin.Do(func() { h.courier.deliver = h.deliver })
+	h.begin.Do(func() { h.courier.deliver, h.courier.identifier = h.deliver, h.Identifier })
 	h.courier.take(message, priorityOf(entry.Level), fields)
 	return nil
 }

@@ -29,7 +29,7 @@ func journaling(t *testing.T) (logger *logrus.Logger, next func() entry) {
 	logger = logrus.New()
 	logger.SetOutput(io.Discard)
 	logger.SetLevel(logrus.DebugLevel)
-	logger.AddHook(&systemd.JournalHook{Send: func(message string, priority int, fields map[string]string) error {
+	logger.AddHook(&systemd.JournalHook{Identifier: "someone", Send: func(message string, priority int, fields map[string]string) error {
 		sent <- entry{message, priority, fields}
 		return nil
 	}})
@@ -61,7 +61,7 @@ func TestJournalGetsItsFieldsAndTheMessageTheRest(t *testing.T) {
 		message:  `evicted the pod NTH_="" NTH_lower="no field" _PID=1 attempt=2 budget="web \"a\"" error="one\ntwo"`,
 		priority: 6,
 		fields: map[string]string{
-			"MESSAGE_ID": systemd.PodEvicted, "NTH_POD": "default/web-0", "SYSLOG_IDENTIFIER": "nth",
+			"MESSAGE_ID": systemd.PodEvicted, "NTH_POD": "default/web-0", "SYSLOG_IDENTIFIER": "someone",
 		},
 	}
 	got := next()

@@ -73,7 +73,7 @@ func fills(gap, line string, formats []format) bool {
 func said(t *testing.T) []format {
 	t.Helper()
 	var formats []format
-	for _, dir := range []string{"pkg", "cmd/nth", "cmd/internal"} {
+	for _, dir := range []string{"pkg", "cmd/nth", "cmd/nth-queue", "cmd/internal"} {
 		err := filepath.WalkDir(filepath.Join(top, dir), func(file string, entry fs.DirEntry, err error) error {
 			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 				return err

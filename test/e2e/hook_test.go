@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func inGroup(t *testing.T, settings string, hooks ...asgtest.Hook) *group {
 func (g *group) watches(t *testing.T) {
 	t.Helper()
 	g.start(t)
-	g.nth.WaitStatus(t, "watching; nothing is announced for node "+g.node.Name)
+	g.nth.WaitWatching(t, g.node.Name)
 }
 
 // terminate has the group end the instance.
@@ -220,10 +221,14 @@ func TestADrainWhoseBudgetIsOverLetsTheMachineGo(t *testing.T) {
 func TestCheckTellsWhichHookWillBeCompletedAndWhatIsMissing(t *testing.T) {
 	g := inGroup(t, "", hook)
 	mustSay(t, check(t, g.machine), `ok    hook        after the drain, the lifecycle hook drain of the Auto Scaling group workers will be completed; .*`)
+	g.aws.Deny("CompleteLifecycleAction")
+	mustSay(t, check(t, g.machine),
+		`ok    hook        after the drain, the lifecycle hook drain of the Auto Scaling group workers will be completed; .*`,
+		`warn  hook        the instance's role does not allow autoscaling:CompleteLifecycleAction; the hook is left to its timeout`)
 	g.aws.Deny("DescribeLifecycleHooks")
 	mustSay(t, check(t, g.machine), `warn  hook        the instance's role does not allow autoscaling:DescribeLifecycleHooks; .*`)
 	for _, call := range g.aws.Calls("") {
-		if call.Action != "DescribeAutoScalingInstances" && call.Action != "DescribeLifecycleHooks" {
+		if !strings.HasPrefix(call.Action, "Describe") && (call.Code == "" || call.Values.Get("LifecycleHookName") == hook.Name) {
 			t.Errorf("nth check has called %s", call)
 		}
 	}

@@ -65,10 +65,10 @@ func TestPrometheusFollowsADrainThroughBothWays(t *testing.T) {
 		Kubeconfig: node.Kubeconfig, IMDS: imds.URL,
 		Settings: fmt.Sprintf(settings, address, filepath.Join(dir, "nth.prom")),
 	}).Start(t)
-	nth.WaitStatus(t, "watching; nothing is announced for node "+node.Name)
+	nth.WaitWatching(t, node.Name)
 	tree.Start(t, "prometheus-node-exporter", "--web.listen-address="+address+":9100", "--collector.disable-defaults",
 		"--collector.textfile", "--collector.textfile.directory="+dir)
-	p := startPrometheus(t, tree, address)
+	p := startPrometheus(t, tree, "nth", address)
 
 	// Everything is there before anything has happened: counters begin at zero.
 	const drains = `nth_actions_total{action="drain", outcome="done"}`
@@ -100,8 +100,8 @@ func TestTheAlertsAreRightAndSayWhatTheyShould(t *testing.T) {
 	t.Parallel()
 	promtool := debian.New(t, packages...).Program(t, "promtool")
 	for _, args := range [][]string{
-		{"check", "rules", "--lint=all", "--lint-fatal", shipped(t, "prometheus/nth.rules.yml")},
-		{"test", "rules", shipped(t, "prometheus/nth.rules.test.yml")},
+		{"check", "rules", "--lint=all", "--lint-fatal", shipped(t, "prometheus/nth.rules.yml"), shipped(t, "prometheus/nth-queue.rules.yml")},
+		{"test", "rules", shipped(t, "prometheus/nth.rules.test.yml"), shipped(t, "prometheus/nth-queue.rules.test.yml")},
 	} {
 		if said, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args[:2], " "), err, said)

@@ -17,30 +17,30 @@ import (
 // patience bounds every wait for Prometheus.
 const patience = 90 * time.Second
 
-// A prometheus is a server that scrapes nth in the job "nth" and node_exporter in the job "node", five times a second,
-// and knows the alerts.
-type prometheus struct{ url string }
+// A prometheus is a server that scrapes a program in the job of its name and node_exporter in the job "node", five times a
+// second, and knows the program's alerts.
+type prometheus struct{ program, url string }
 
 const prometheusConfig = `
 global: { scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }
 rule_files: [%q]
 scrape_configs:
-  - { job_name: nth, static_configs: [{ targets: ["%s:9092"] }] }
+  - { job_name: %s, static_configs: [{ targets: ["%s:9092"] }] }
   - { job_name: node, static_configs: [{ targets: ["%s:9100"] }] }
 `
 
 // startPrometheus starts a server at the address, where the others are, too.
-func startPrometheus(t *testing.T, tree debian.Tree, address string) *prometheus {
+func startPrometheus(t *testing.T, tree debian.Tree, program, address string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf(prometheusConfig, shipped(t, "prometheus/nth.rules.yml"), address, address)
+	text := fmt.Sprintf(prometheusConfig, shipped(t, "prometheus/"+program+".rules.yml"), program, address, address)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	tree.Start(t, "prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address+":9090", "--log.level=warn")
-	return &prometheus{url: "http://" + address + ":9090"}
+	return &prometheus{program: program, url: "http://" + address + ":9090"}
 }
 
 // get asks the server's API, and decodes the data of the answer.

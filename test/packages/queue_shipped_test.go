@@ -100,8 +100,8 @@ func sortedWith(known map[string]string, more string) []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(known)), more)))
 }
 
-// onlyNTH are messages of nth on a node: nth-queue has no record, no kubelet's identity, no reload and no webhook.
-var onlyNTH = []string{"Reloaded", "StateTrouble", "IdentityWaiting", "IdentityFound", "HookFound", "NoticeSent"}
+// onlyNTH are messages of nth on a node: nth-queue has no kubelet's identity, and is told of hooks by the queue.
+var onlyNTH = []string{"IdentityWaiting", "IdentityFound", "HookFound"}
 
 func TestTheCatalogOfNTHQueueExplainsItsMessages(t *testing.T) {
 	t.Parallel()

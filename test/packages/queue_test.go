@@ -16,6 +16,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/host"
 	"github.com/nth-project/nth/test/lab"
 	"github.com/nth-project/nth/test/machine"
@@ -97,7 +98,7 @@ func TestNTHQueueDrainsAsAServiceAndGoesOnAfterAnUpgrade(t *testing.T) {
 		aws := httptest.NewServer(messages)
 		t.Cleanup(aws.Close)
 		m := installQueue(t, suite)
-		configureQueue(t, m, messages.URL(), aws.URL)
+		configureQueue(t, m, messages.URL(), aws.URL, "")
 		node, instance := addInstance(t)
 		node.AddDeployment(t, "web", 2)
 
@@ -109,6 +110,7 @@ func TestNTHQueueDrainsAsAServiceAndGoesOnAfterAnUpgrade(t *testing.T) {
 		messages.Send(spot(instance))
 		node.WaitEmpty(t)
 		m.Await(t, "the queue is empty", func() bool { return messages.Visible()+messages.InFlight() == 0 })
+		mustBeFoundByName(t, m)
 
 		before := m.Property(t, "nth-queue", "MainPID")
 		installQueueVersion(t, m, host.Newer)
@@ -130,8 +132,22 @@ func TestNTHQueueDrainsAsAServiceAndGoesOnAfterAnUpgrade(t *testing.T) {
 	})
 }
 
-// configureQueue writes what an administrator writes, and credentials for AWS, which an instance's role brings otherwise.
-func configureQueue(t *testing.T, m *machine.Machine, url, endpoint string) {
+// mustBeFoundByName fails the test unless everything in the journal that nth-queue has written is found by its unit, and
+// by its name.
+func mustBeFoundByName(t *testing.T, m *machine.Machine) {
+	t.Helper()
+	if len(m.Journal(t, "--boot", "--unit=nth-queue", "--identifier=nth-queue", "MESSAGE_ID="+systemd.Drained)) == 0 {
+		t.Errorf("journalctl --identifier=nth-queue does not tell of the drain")
+	}
+	for _, e := range m.Journal(t, "--boot", "_SYSTEMD_UNIT=nth-queue.service") {
+		if e["SYSLOG_IDENTIFIER"] != "nth-queue" {
+			t.Errorf("%q is said by %s", e.Message(), e["SYSLOG_IDENTIFIER"])
+		}
+	}
+}
+
+// configureQueue writes what an administrator writes, with more settings, and credentials for AWS, which an instance's role brings otherwise.
+func configureQueue(t *testing.T, m *machine.Machine, url, endpoint, more string) {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(lab.Shared(t).AddUser(t, "nth-queue", "nth-queue").Kubeconfig)
 	if err == nil {
@@ -146,8 +162,8 @@ func configureQueue(t *testing.T, m *machine.Machine, url, endpoint string) {
 	}
 	m.Write(t, "/etc/nth/nth-queue.kubeconfig", string(text))
 	m.Run(t, "chmod", "600", "/etc/nth/nth-queue.kubeconfig")
-	m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", fmt.Sprintf("[queue]\nurl = %q\n[kubernetes]\nkubeconfig = %q\n"+
-		"[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n", url, "/run/credentials/nth-queue.service/kubeconfig", endpoint))
+	m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", fmt.Sprintf("[queue]\nurl = %q\n"+
+		"[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n%s", url, endpoint, more))
 	m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml") // as an editor leaves it
 	m.Write(t, "/etc/systemd/system/nth-queue.service.d/50-test.conf", "[Service]\n"+
 		"Environment=AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001 AWS_SECRET_ACCESS_KEY=secret AWS_EC2_METADATA_DISABLED=true\n")

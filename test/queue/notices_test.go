@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +108,8 @@ func TestMetricsTellOfTheQueueAndOfItsNodes(t *testing.T) {
 	}
 	release()
 	address := fmt.Sprintf("http://127.0.0.1:%d", port)
-	consumer := q.start(t, fmt.Sprintf("[metrics]\nlisten = \":%d\"\n", port))
+	file := filepath.Join(t.TempDir(), "nth-queue.prom")
+	consumer := q.start(t, fmt.Sprintf("[metrics]\nlisten = \":%d\"\ntextfile = %q\n", port, file))
 	q.Send(spot(instance), "what is this?")
 	consumer.WaitLog(t, systemd.Drained)
 	consumer.WaitLog(t, systemd.MessagePoisoned)
@@ -115,9 +118,13 @@ func TestMetricsTellOfTheQueueAndOfItsNodes(t *testing.T) {
 		`nth_queue_up 1`, `nth_queue_messages_total{outcome="deleted"} 1`, `nth_queue_messages_total{outcome="poisoned"} 1`,
 		`nth_queue_nodes{state="draining"} 0`, `nth_queue_messages_in_flight 0`, `nth_pods_evicted_total 2`,
 		`nth_actions_total{action="drain",outcome="done"} 1`, `nth_events_total{kind="spot-interruption"} 1`, `nth_healthy 1`,
+		`nth_api_requests_total{code="201",method="POST"} `,
 	} {
-		eventually(t, "there is "+series, func() bool {
-			return slices.Contains(strings.Split(page(t, address+"/metrics"), "\n"), series)
+		has := func(text string) bool { return strings.Contains("\n"+text, "\n"+series) }
+		eventually(t, "there is "+series, func() bool { return has(page(t, address+"/metrics")) })
+		eventually(t, "the file has "+series, func() bool {
+			text, err := os.ReadFile(file)
+			return err == nil && has(string(text))
 		})
 	}
 	if said := page(t, address+"/healthz"); said != "ok\n" {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -221,29 +220,4 @@ func bridgedAt(at time.Time, source, kind string, detail any) string {
 func waitUnclaimed(t *testing.T, node *lab.Node) {
 	t.Helper()
 	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth/queue"] == "" })
-}
-
-func TestCheckAndStatusTellHowThingsStand(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	_, _ = addInstance(t, lab.Shared(t))
-	consumer := q.start(t, "")
-	for command, want := range map[string][]string{
-		"check":  {"ok    queue       0 messages wait", "ok    right       create pods/eviction", "nodes"},
-		"status": {"reading the queue for ", "nth-queue "},
-	} {
-		said, err := consumer.Ask(command)
-		if err != nil {
-			t.Errorf("nth-queue %s: %v\n%s", command, err, said)
-		}
-		for _, part := range want {
-			if !strings.Contains(said, part) {
-				t.Errorf("nth-queue %s does not say %q:\n%s", command, part, said)
-			}
-		}
-	}
-	consumer.Stop(t)
-	if said, err := consumer.Ask("status"); err == nil || !strings.Contains(said, "nth-queue does not run: it stopped as asked") {
-		t.Errorf("after the stop: %v\n%s", err, said)
-	}
 }

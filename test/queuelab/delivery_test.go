@@ -35,13 +35,7 @@ func TestDuplicatesInAnyOrderDrainEachNodeOnce(t *testing.T) {
 	s.Send(t, messages...)
 
 	seen.Wait(t)
-	s.WaitEmpty(t)
-	s.early.mustHaveJudged(t, len(messages))
-	mustBeEvictedOnce(t, 20, consumers...)
-	s.mustBeSettled(t, nodes)
-	for _, c := range consumers {
-		c.Stop(t)
-	}
+	s.mustBeDrainedOnce(t, nodes, len(messages), 20, consumers...)
 }
 
 func TestAMessageThatIsSeenByOthersTooDrainsItsNodeOnce(t *testing.T) {

@@ -38,42 +38,6 @@ func TestADrainWaitsForAThrottledDescription(t *testing.T) {
 	consumer.Stop(t)
 }
 
-func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]asgtest.Fault{
-		"throttled": asgtest.Throttled("CompleteLifecycleAction", 3),
-		"broken":    {Action: "CompleteLifecycleAction", Times: 3, Status: 500, Code: "InternalFailure"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			node, id := s.add(t)
-			node.AddPods(t, "pod", 2)
-			s.Groups.AddGroup("group", asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute})
-			s.Groups.AddInstance("group", id)
-			s.Groups.Fail(fault)
-			s.Deleting(func(m region.Message) {
-				s.early.judge(t, m)
-				if action := s.Groups.Actions(id)[0]; action.Result == "" {
-					t.Error("the message was deleted before the lifecycle action was completed")
-				}
-			})
-			consumer := s.start(t, "")
-
-			s.Groups.Terminate(id)
-			s.Send(t, region.Terminating("group", "drain", id))
-
-			node.WaitEmpty(t)
-			s.WaitEmpty(t)
-			mustBeCompleted(t, s, id)
-			if calls := len(s.Groups.Calls("CompleteLifecycleAction")); calls < 4 {
-				t.Errorf("Auto Scaling was told %d times, want 4 at least", calls)
-			}
-			consumer.Stop(t)
-		})
-	}
-}
-
 func TestAnAPIServerThatIsAwayFromTheStartIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -159,10 +123,7 @@ func TestAClaimThatIsTakenAwayEndsNothingEarly(t *testing.T) {
 func TestTheRoleOfAServiceAccountIsEnoughAlsoWhereSTSThrottles(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	node, id := s.add(t)
-	node.AddPods(t, "pod", 2)
-	s.Groups.AddGroup("group", asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute})
-	s.Groups.AddInstance("group", id)
+	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute})
 	s.STS.Throttle(2)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("the-token-of-a-service-account"), 0o600); err != nil {
@@ -175,8 +136,7 @@ func TestTheRoleOfAServiceAccountIsEnoughAlsoWhereSTSThrottles(t *testing.T) {
 		},
 	})
 
-	s.Groups.Terminate(id)
-	s.Send(t, region.Terminating("group", "drain", id))
+	s.terminate(t, id)
 
 	node.WaitCordoned(t)
 	node.WaitEmpty(t)

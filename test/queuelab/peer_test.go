@@ -1,64 +1,94 @@
 package queuelab_test
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/lab"
 	"github.com/nth-project/nth/test/region"
 )
 
 // The tests of this file are those that aws-node-termination-handler is accepted by when it reads a queue, under their
-// numbers there. Its workload is a Deployment of one pod.
+// numbers there; those about lifecycle hooks are in hooks_test.go. Its workload is a Deployment of one pod.
 
 // taints are its taints, which nth-queue puts on a node if it is told to.
 const taints = "[fleet]\ntaints = true\n"
 
 const prefix = "aws-node-termination-handler/"
 
-func TestPeer20ASpotInterruptionIsDrainedAndTheQueueIsEmpty(t *testing.T) {
+// acceptance is what one message comes to: its nodes are cordoned, tainted and emptied, and the queue is empty.
+type acceptance struct {
+	settings string
+	message  func(instances ...string) string
+	nodes    int
+	// taint is the key of the taint of the peer's, without the prefix; "" if there must be none.
+	taint string
+}
+
+// play lets the message come, and returns the consumer, for whatever else is to be said of it.
+func (a acceptance) play(t *testing.T) {
+	t.Helper()
 	t.Parallel()
 	s := newScene(t)
-	node, id := s.add(t)
-	node.AddDeployment(t, "regular", 1)
-	consumer := s.start(t, taints)
+	var nodes []*lab.Node
+	var ids []string
+	for range max(a.nodes, 1) {
+		node, id := s.add(t)
+		node.AddDeployment(t, "regular", 1)
+		nodes, ids = append(nodes, node), append(ids, id)
+	}
+	consumer := s.start(t, taints+a.settings)
 
-	s.Send(t, region.Spot(id))
+	s.Send(t, a.message(ids...))
 
-	node.WaitCordoned(t)
-	waitTainted(t, node, prefix+"spot-itn")
-	node.WaitEmpty(t)
+	for _, node := range nodes {
+		node.WaitCordoned(t)
+		if a.taint != "" {
+			waitTainted(t, node, prefix+a.taint)
+		}
+		node.WaitEmpty(t)
+	}
 	consumer.WaitLog(t, systemd.Drained)
 	s.WaitEmpty(t)
-	s.early.mustHaveJudged(t, 1)
+	s.early.mustHaveJudged(t, len(nodes))
+	for _, node := range nodes {
+		if got := node.Object(t).Spec.Taints; a.taint == "" && slices.ContainsFunc(got, ofAKind) {
+			t.Errorf("the node has the taints %+v, want none of a kind", got)
+		}
+	}
 	consumer.Stop(t)
 }
 
+func ofAKind(taint corev1.Taint) bool { return taint.Key != corev1.TaintNodeUnschedulable }
+
+// of makes a message about one instance one about several.
+func of(message func(string) string) func(...string) string {
+	return func(instances ...string) string { return message(instances[0]) }
+}
+
+func TestPeer20ASpotInterruptionIsDrainedAndTheQueueIsEmpty(t *testing.T) {
+	acceptance{message: of(region.Spot), taint: "spot-itn"}.play(t)
+}
+
+const drainForRebalance = "[events.rebalance-recommendation]\naction = \"drain\"\n"
+
 func TestPeer21ARebalanceRecommendationIsTaintedDrainedAndTheQueueIsEmpty(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddDeployment(t, "regular", 1)
-	consumer := s.start(t, taints+"[events.rebalance-recommendation]\naction = \"drain\"\n")
-
-	s.Send(t, region.Rebalance(id))
-
-	node.WaitCordoned(t)
-	waitTainted(t, node, prefix+"rebalance-recommendation")
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	consumer.Stop(t)
+	acceptance{settings: drainForRebalance, message: of(region.Rebalance), taint: "rebalance-recommendation"}.play(t)
 }
 
 func TestPeer22AMessageOfAnInstanceThatHasNoNodeIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	other, _ := s.add(t)
-	consumer := s.start(t, taints+"unknown = \"delete\"\n[events.rebalance-recommendation]\naction = \"drain\"\n")
+	consumer := s.start(t, taints+"unknown = \"delete\"\n"+drainForRebalance)
 
 	s.Send(t, region.Rebalance(s.NewInstance("ip-192-168-0-4."+region.Name+".compute.internal", nil)))
 
@@ -70,121 +100,16 @@ func TestPeer22AMessageOfAnInstanceThatHasNoNodeIsDeleted(t *testing.T) {
 }
 
 func TestPeer23AScheduledChangeIsTaintedDrainedAndTheQueueIsEmpty(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	second, another := s.add(t) // An AWS Health event can be about several instances.
-	node.AddDeployment(t, "regular", 1)
-	second.AddDeployment(t, "regular", 1)
-	consumer := s.start(t, taints)
-
-	s.Send(t, region.Scheduled(id, another))
-
-	for _, n := range []*lab.Node{node, second} {
-		n.WaitCordoned(t)
-		waitTainted(t, n, prefix+"scheduled-maintenance")
-		n.WaitEmpty(t)
-	}
-	s.WaitEmpty(t)
-	consumer.Stop(t)
+	acceptance{nodes: 2, message: region.Scheduled, taint: "scheduled-maintenance"}.play(t) // It can be about several instances.
 }
 
 func TestPeer24AnInstanceThatStopsIsDrainedAndTheQueueIsEmpty(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddDeployment(t, "regular", 1)
-	consumer := s.start(t, taints)
-
-	s.Send(t, region.State(id, "stopping"))
-
-	node.WaitCordoned(t)
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	if got := node.Object(t).Spec.Taints; len(got) > 1 || len(got) == 1 && got[0].Key != corev1.TaintNodeUnschedulable {
-		t.Errorf("the node has the taints %+v, want none of a kind", got)
-	}
-	consumer.Stop(t)
+	acceptance{message: of(func(id string) string { return region.State(id, "stopping") })}.play(t)
 }
 
-func TestPeer25ATerminationByAutoScalingIsDrainedCompletedAndTheQueueIsEmpty(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddDeployment(t, "regular", 1)
-	s.Groups.AddGroup("group-25", asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute})
-	s.Groups.AddInstance("group-25", id)
-	consumer := s.start(t, taints)
-
-	s.Groups.Terminate(id)
-	s.Send(t, region.Terminating("group-25", "drain", id))
-
-	node.WaitCordoned(t)
-	waitTainted(t, node, prefix+"asg-lifecycle-termination")
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	mustBeCompleted(t, s, id)
-	consumer.Stop(t)
-}
-
-// mustBeCompleted fails the test unless an instance's one lifecycle action has been completed with CONTINUE.
-func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
-	t.Helper()
-	actions := s.Groups.Actions(id)
-	if len(actions) != 1 || actions[0].Result != "CONTINUE" || actions[0].TimedOut {
-		t.Fatalf("the lifecycle action came to %+v, want CONTINUE", actions)
-	}
-	return actions[0]
-}
-
-// The peer is told how often to send heartbeats, and until when. nth-queue asks the hook: with one that would not wait
-// longer than eight seconds by itself, an instance stays until its pods have had their grace.
-func TestPeer26HeartbeatsHoldAnInstanceUntilItsNodeIsDrained(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddDeployment(t, "regular", 1, lab.Grace(20*time.Second), lab.GoesAtGrace())
-	s.Groups.AddGroup("group-26", asgtest.Hook{Name: "drain", HeartbeatTimeout: 8 * time.Second})
-	s.Groups.AddInstance("group-26", id)
-	consumer := s.start(t, "")
-
-	s.Groups.Terminate(id)
-	s.Send(t, region.Terminating("group-26", "drain", id))
-
-	node.WaitCordoned(t)
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	if action := mustBeCompleted(t, s, id); len(action.Heartbeats) < 2 {
-		t.Errorf("%d heartbeats were sent in %s, want some", len(action.Heartbeats), action.Ended.Sub(action.Began))
-	}
-	consumer.Stop(t)
-}
-
-func TestPeer26HeartbeatsEndWhenNothingWaitsAnyMore(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddDeployment(t, "regular", 1, lab.Grace(20*time.Second), lab.GoesAtGrace())
-	s.Groups.AddGroup("group-26", asgtest.Hook{Name: "drain", HeartbeatTimeout: 6 * time.Second})
-	s.Groups.AddInstance("group-26", id)
-	consumer := s.start(t, "")
-	heartbeats := func() int { return len(s.Groups.Calls("RecordLifecycleActionHeartbeat")) }
-
-	s.Groups.Terminate(id)
-	s.Send(t, region.Terminating("group-26", "drain", id))
-	s.Await(t, "a heartbeat is sent", func() bool { return heartbeats() > 0 })
-	s.Groups.Forget(id) // Somebody else has completed it.
-	before := heartbeats()
-
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	if more := heartbeats() - before; more > 1 {
-		t.Errorf("%d heartbeats were sent after the first that was refused", more-1)
-	}
-	consumer.Stop(t)
-}
-
-func TestPeer27OnlyTaggedInstancesAreDrainedAndTheQueueIsEmpty(t *testing.T) {
+// The peer counts the instances and nodes with the tag by asking for all of them, over and over. nth-queue asks about
+// those that messages are of, and counts what it knows.
+func TestPeer27OnlyTaggedInstancesAreDrainedAndTheMetricsTellOfThem(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const key = prefix + "managed"
@@ -195,7 +120,8 @@ func TestPeer27OnlyTaggedInstancesAreDrainedAndTheQueueIsEmpty(t *testing.T) {
 		node.AddDeployment(t, "regular", 1)
 		nodes, ids = append(nodes, node), append(ids, id)
 	}
-	consumer := s.start(t, taints+"managed_tag = \""+key+"\"\n")
+	metrics, address := serving(t)
+	consumer := s.start(t, taints+"managed_tag = \""+key+"\"\n"+metrics)
 
 	for _, id := range ids {
 		s.Send(t, region.State(id, "stopping"))
@@ -212,31 +138,50 @@ func TestPeer27OnlyTaggedInstancesAreDrainedAndTheQueueIsEmpty(t *testing.T) {
 	if asked := len(s.EC2.Asked()); asked == 0 || asked > 3 {
 		t.Errorf("EC2 was asked %d times for three instances", asked)
 	}
+	for _, series := range []string{
+		`actions_total{node_action="cordon-and-drain",node_status="success"} 2`, `actions_total{node_action="pre-drain",node_status="success"} 2`,
+		`nth_actions_total{action="drain",outcome="done"} 2`, `nth_events_total{kind="state-change"} 2`, `nth_pods_evicted_total 2`,
+		`nth_queue_messages_total{outcome="received"} 3`, `nth_queue_messages_total{outcome="deleted"} 3`,
+		`nth_queue_messages_in_flight 0`, `nth_queue_nodes{state="draining"} 0`, `nth_queue_up 1`,
+	} {
+		s.Await(t, "there is "+series, func() bool { return slices.Contains(pageOf(t, address), series) })
+	}
+	if !slices.ContainsFunc(pageOf(t, address), func(line string) bool { // Those of other tests are there, too.
+		known, is := strings.CutPrefix(line, `nth_queue_nodes{state="known"} `)
+		count, err := strconv.Atoi(known)
+		return is && err == nil && count >= len(nodes)
+	}) {
+		t.Errorf("the metrics do not tell of %d nodes:\n%s", len(nodes), strings.Join(pageOf(t, address), "\n"))
+	}
 	consumer.Stop(t)
 }
 
-func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
-	consumer := s.start(t, "")
-	id := s.NewInstance("ip-192-168-0-28."+region.Name+".compute.internal", nil)
-	s.Groups.AddInstance("group-28", id)
-	s.Groups.SetState(id, "Pending:Wait")
-
-	s.Send(t, region.Launching("group-28", "join", id))
-
-	s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
-	if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
-		t.Errorf("the launch was completed before there was a node: %v", calls)
+// serving are settings by which metrics are served, the peer's among them, and where they are.
+func serving(t *testing.T) (settings, address string) {
+	t.Helper()
+	port, release, err := lab.ReservePort()
+	if err != nil {
+		t.Fatal(err)
 	}
-	node := s.cp.AddNode(t)
-	region.Bind(t, s.cp, node, id)
-	s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
-	s.WaitEmpty(t)
-	mustBeCompleted(t, s, id)
-	if node.Object(t).Spec.Unschedulable {
-		t.Error("the new node was cordoned")
+	release()
+	return fmt.Sprintf("[metrics]\nlisten = \"127.0.0.1:%d\"\ncompatible = true\n", port), fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
+}
+
+// pageOf are the lines of a page; none if nobody answers.
+func pageOf(t *testing.T, address string) []string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	consumer.Stop(t)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil
+	}
+	return strings.Split(string(text), "\n")
 }

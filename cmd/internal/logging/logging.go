@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -17,9 +16,19 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// New returns the logger that the settings ask for. Everything it writes that does not go to the journal goes
-// to stderr.
-func New(cfg config.Log, stderr io.Writer) *logrus.Logger {
+// Begin returns the logger of a daemon of that name as New does, and gives client-go its place.
+func Begin(name string, cfg config.Log, stderr io.Writer) (*logrus.Logger, error) {
+	logger := New(name, cfg, stderr)
+	QuietLibraries(logrus.NewEntry(logger))
+	if err := HurryLibraries(); err != nil {
+		return nil, fmt.Errorf("setting client-go's limits: %w", err)
+	}
+	return logger, nil
+}
+
+// New returns the logger that the settings ask for, of the program of that name. Everything it writes that does not go to
+// the journal goes to stderr.
+func New(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
 	logger.SetOutput(stderr)
 	SetLevel(logger, cfg)
@@ -31,7 +40,7 @@ func New(cfg config.Log, stderr io.Writer) *logrus.Logger {
 	case cfg.Format == "journal" || cfg.Format == "auto" && onJournal(stderr):
 		// The journal takes entries with their fields; stderr is left for the time it does not answer.
 		logger.SetOutput(io.Discard)
-		logger.AddHook(systemd.NewJournalHook(stderr))
+		logger.AddHook(systemd.NewJournalHook(name, stderr))
 	default:
 		logger.SetFormatter(newLineFormatter(stderr))
 	}
@@ -47,27 +56,6 @@ func SetLevel(logger *logrus.Logger, cfg config.Log) {
 
 // onJournal tells whether stderr is this process's own and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
-
-// Fatal writes what ends a program: to the journal with its priority if stderr leads there, else as it is. message is the
-// ID of the kind of message; "" is none.
-func Fatal(stderr io.Writer, message, text string) {
-	if !onJournal(stderr) {
-		fmt.Fprintln(stderr, text)
-		return
-	}
-	Errors(New(config.Default().Log, stderr), message, text)
-}
-
-// Errors logs a text as errors, one for each of its lines.
-func Errors(logger *logrus.Logger, message, text string) {
-	entry := logrus.NewEntry(logger)
-	if message != "" {
-		entry = entry.WithField(systemd.FieldMessageID, message)
-	}
-	for line := range strings.SplitSeq(text, "\n") {
-		entry.Error(line)
-	}
-}
 
 // isTerminal tells whether a person watches.
 func isTerminal(w io.Writer) bool {

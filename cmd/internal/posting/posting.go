@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/sirupsen/logrus"
 
@@ -54,10 +53,10 @@ func Destination(c config.Webhook, name string) (*notify.Destination, error) {
 		return nil, errors.New("webhook.url and webhook.url_file are both set: keep one")
 	}
 	if c.URL == "" && c.URLFile == "" {
-		c.URLFile = credential(urlCredential)
+		c.URLFile = program.Credential(urlCredential)
 	}
 	if c.HeadersFile == "" {
-		c.HeadersFile = credential(headersCredential)
+		c.HeadersFile = program.Credential(headersCredential)
 	}
 	if c.URL == "" && c.URLFile == "" {
 		return nil, nil
@@ -67,19 +66,6 @@ func Destination(c config.Webhook, name string) (*notify.Destination, error) {
 		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
 		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: name + "/" + version,
 	}, nil
-}
-
-// credential is the file of one of the service's credentials; "" if it was not given.
-func credential(name string) string {
-	dir := os.Getenv("CREDENTIALS_DIRECTORY")
-	if !filepath.IsAbs(dir) {
-		return ""
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
 }
 
 // Tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.

@@ -2,6 +2,8 @@ package program
 
 import (
 	"cmp"
+	"context"
+	"flag"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -11,11 +13,18 @@ import (
 // toolchain noted takes their place.
 var version, commit string
 
-// PrintVersion prints a program's version, the commit it was built from, and what it was built with.
-func PrintVersion(name string, to Streams) error {
-	v, c := BuildVersion()
-	_, err := fmt.Fprintf(to.Out, "%s %s (commit %s, %s, %s/%s)\n", name, v, c, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	return err
+// CommandVersion is "version" of the program of that name. It prints the version, the commit that the program was built
+// from, and what it was built with.
+func CommandVersion(name, usage string) func(context.Context, []string, Streams) error {
+	return func(_ context.Context, args []string, to Streams) error {
+		done, err := Parse(name+" version", usage, args, to, func(*flag.FlagSet) {})
+		if done || err != nil {
+			return err
+		}
+		v, c := BuildVersion()
+		_, err = fmt.Fprintf(to.Out, "%s %s (commit %s, %s, %s/%s)\n", name, v, c, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		return err
+	}
 }
 
 // BuildVersion returns the version and the commit of this program.

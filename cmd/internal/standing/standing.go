@@ -19,32 +19,32 @@ const silence = time.Minute
 
 // The states that a daemon is found in.
 const (
-	Running = "running" // and says so
+	running = "running" // and says so
 	silent  = "silent"  // its process is there, and has not told how it stands for a while
 	stopped = "stopped" // as it was asked to
 	gone    = "gone"    // its process is not there any more
 	unknown = "unknown" // there is no status, or none that can be read
 )
 
-// Report is what "status --json" prints: the state, why it is that one if it is not "running", and what the daemon
+// report is what "status --json" prints: the state, why it is that one if it is not "running", and what the daemon
 // said last.
-type Report struct {
+type report struct {
 	State string `json:"state"`
 	Why   string `json:"why"`
 	*record.Status
 	name string
 }
 
-// Examine finds out how the daemon of that name stands that has this runtime directory.
-func Examine(name, dir string, now time.Time) Report {
+// examine finds out how the daemon of that name stands that has this runtime directory.
+func examine(name, dir string, now time.Time) report {
 	status, err := record.ReadStatus(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Report{name: name, State: unknown, Why: fmt.Sprintf("%s does not run, or has just been started: there is no status in %s", name, dir)}
+		return report{name: name, State: unknown, Why: fmt.Sprintf("%s does not run, or has just been started: there is no status in %s", name, dir)}
 	}
 	if err != nil {
-		return Report{name: name, State: unknown, Why: err.Error()}
+		return report{name: name, State: unknown, Why: err.Error()}
 	}
-	found := Report{name: name, State: Running, Status: &status}
+	found := report{name: name, State: running, Status: &status}
 	switch {
 	case !status.Stopped.IsZero():
 		found.State, found.Why = stopped, fmt.Sprintf("%s does not run: it stopped as asked at %s", name, moment(status.Stopped))
@@ -62,12 +62,12 @@ func alive(pid int) bool {
 	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM))
 }
 
-// WriteJSON writes a report for programs.
-func WriteJSON(w io.Writer, v any) error {
+// writeJSON writes a report for programs.
+func writeJSON(w io.Writer, found report) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(v)
+	return encoder.Encode(found)
 }
 
 // moment writes a time for people.

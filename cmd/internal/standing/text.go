@@ -11,8 +11,8 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// WriteText writes a report for people: the sentence first, then a table of what lies behind it.
-func WriteText(w io.Writer, found Report) error {
+// writeText writes a report for people: the sentence first, then a table of what lies behind it.
+func writeText(w io.Writer, found report) error {
 	if found.Why != "" {
 		fmt.Fprintln(w, found.Why)
 	}

@@ -24,7 +24,8 @@ type Caller struct {
 	Session string
 }
 
-var stsHost = regexp.MustCompile(`^sts\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?$`)
+// stsHost is the address of STS in a region: China has a domain of its own.
+var stsHost = regexp.MustCompile(`^sts\.(cn-[a-z0-9-]+\.amazonaws\.com\.cn|([abd-z]|c[a-mo-z])[a-z0-9-]+\.amazonaws\.com)$`)
 
 // parameters are those that the cluster lets pass, in small letters.
 var parameters = []string{

@@ -1,4 +1,4 @@
-// Package ec2test is an EC2 for tests: it describes instances, by the one filter that is asked with, in EC2's query
+// Package ec2test is an EC2 for tests: it describes instances, by the one filter that it is asked with, in EC2's query
 // protocol, and can be throttled.
 package ec2test
 
@@ -24,6 +24,7 @@ type Service struct {
 	instances []Instance
 	asked     [][]string
 	refuse    int
+	denied    bool
 	page      int
 }
 
@@ -34,11 +35,29 @@ func (s *Service) Add(instances ...Instance) {
 	s.instances = append(s.instances, instances...)
 }
 
+// Enter lets an instance that is known enter another state.
+func (s *Service) Enter(id, state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.instances {
+		if s.instances[i].ID == id {
+			s.instances[i].State = state
+		}
+	}
+}
+
 // Throttle refuses the next requests.
 func (s *Service) Throttle(requests int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuse = requests
+}
+
+// Deny refuses all requests from now on, as EC2 does to whoever has no policy for them.
+func (s *Service) Deny() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denied = true
 }
 
 // Page makes an answer hold so many instances at most.
@@ -86,6 +105,14 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "InvalidAction")
 		return
 	}
+	switch {
+	case s.denied:
+		refuse(w, http.StatusForbidden, "UnauthorizedOperation")
+		return
+	case r.PostForm.Get("DryRun") == "true":
+		refuse(w, http.StatusPreconditionFailed, "DryRunOperation")
+		return
+	}
 	var values []string
 	for i := 1; r.PostForm.Has("Filter.1.Value." + strconv.Itoa(i)); i++ {
 		values = append(values, r.PostForm.Get("Filter.1.Value."+strconv.Itoa(i)))
@@ -99,16 +126,23 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.describe(w, r.PostForm.Get("Filter.1.Name"), values, r.PostForm.Get("NextToken"))
 }
 
+// filtered is what a filter looks at.
+func (i Instance) filtered(by string) string {
+	if key, tagged := strings.CutPrefix(by, "tag:"); tagged {
+		return i.Tags[key]
+	}
+	if by == "capacity-reservation-id" {
+		return i.Reservation
+	}
+	return i.ID
+}
+
 func (s *Service) describe(w http.ResponseWriter, filter string, values []string, token string) {
 	from, _ := strconv.Atoi(token) // No token is the first page.
 	var found answer
 	met := 0
 	for _, i := range s.instances {
-		value := i.ID
-		if filter == "capacity-reservation-id" {
-			value = i.Reservation
-		}
-		if !slices.Contains(values, value) {
+		if !slices.Contains(values, i.filtered(filter)) {
 			continue
 		}
 		if met++; met <= from {

@@ -62,8 +62,21 @@ func write(w http.ResponseWriter, code int, body any) {
 	_, _ = w.Write(text) // a client that has left needs no answer
 }
 
+// Deny is the answer to whoever lacks a right.
+func Deny() Fault {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("X-Amzn-Query-Error", "AccessDenied;Sender")
+		write(w, http.StatusForbidden, map[string]string{"__type": "com.amazon.coral.service#AccessDeniedException", "message": "no policy allows it"})
+		return true
+	}
+}
+
 // receive waits for messages for as long as it is asked to.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, in request) {
+	if in.MaxNumberOfMessages > 10 || in.VisibilityTimeout < 0 || in.WaitTimeSeconds < 0 {
+		Refuse("InvalidParameterValue", "out of range")(w, r)
+		return
+	}
 	end := time.After(time.Duration(in.WaitTimeSeconds) * time.Second)
 	for {
 		found, changed, next := s.take(in)

@@ -2,13 +2,15 @@
 //
 // It knows what a consumer asks: receive with long polling, delete and change visibility in batches, attributes. It
 // keeps the rules that matter to one: a message that is not deleted is seen again when its visibility is over, the
-// visibility of a message that others may see cannot be changed, and a receipt handle is of no use once the message has
-// been received again. Time is the test's own (the system's, or a bubble's).
+// visibility of a message that others may see cannot be changed, a receipt handle is of no use once the message has been
+// received again, and a request that asks for what SQS does not give gets nothing. Time is the test's own (the system's,
+// or a bubble's).
 package sqstest
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -29,6 +31,8 @@ type Server struct {
 	dead     int // after how many receives a message goes to the dead-letter queue; 0 is never
 	letters  []string
 	changed  chan struct{}
+	// attributes are what it says of the queue beside how many messages there are.
+	attributes map[string]string
 }
 
 // message is one message in the queue.
@@ -44,7 +48,9 @@ type Fault func(w http.ResponseWriter, r *http.Request) bool
 
 // New starts a server with an empty queue. Close ends it.
 func New() *Server {
-	s := &Server{requests: map[string]int{}, faults: map[string]Fault{}, changed: make(chan struct{})}
+	s := &Server{
+		requests: map[string]int{}, faults: map[string]Fault{}, changed: make(chan struct{}), attributes: maps.Clone(attributes),
+	}
 	s.http = httptest.NewServer(s)
 	return s
 }
@@ -175,10 +181,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "ChangeMessageVisibilityBatch":
 		s.each(w, in, s.change)
 	case "GetQueueAttributes":
-		visible, inFlight := s.count()
-		answer(w, map[string]any{"Attributes": map[string]string{
-			"ApproximateNumberOfMessages": fmt.Sprint(visible), "ApproximateNumberOfMessagesNotVisible": fmt.Sprint(inFlight),
-		}})
+		answer(w, map[string]any{"Attributes": s.describe()})
 	default:
 		Refuse("InvalidAction", action)(w, r)
 	}

@@ -1,6 +1,7 @@
-package kubelet
+package apiserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -15,38 +16,31 @@ import (
 
 // settlePlugin puts what the options say in the place of the kubeconfig's exec plugin, if it has one, and says what
 // proves the identity.
-func (k *Kubelet) settlePlugin(config *rest.Config) (proof string, err error) {
+func settlePlugin(config *rest.Config, opts Options) (proof string, err error) {
 	plugin := config.ExecProvider
 	proof = credential(config)
-	switch {
-	case plugin == nil:
-	case k.opts.Token != nil:
+	if plugin == nil {
+		return proof, nil
+	}
+	if opts.Token != nil {
 		cluster, region, err := eksCluster(plugin)
 		if err != nil {
 			return "", err
 		}
 		config.ExecProvider = nil
-		source := &tokens{make: func(ctx context.Context) (string, time.Time, error) { return k.opts.Token(ctx, cluster, region) }}
+		source := &tokens{make: func(ctx context.Context) (string, time.Time, error) { return opts.Token(ctx, cluster, region) }}
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bearer{next, source} })
-		return fmt.Sprintf("a token for the EKS cluster %s, of the instance's role,", cluster), nil
-	case len(k.opts.Launcher) > 0:
-		plugin.Args = slices.Concat(k.opts.Launcher[1:], []string{k.belowRoot(plugin.Command)}, plugin.Args)
-		plugin.Command = k.opts.Launcher[0]
+		return fmt.Sprintf("a token for the EKS cluster %s, of %s,", cluster, cmp.Or(opts.Role, "the instance's role")), nil
+	}
+	plugin.StdinUnavailable = true // A daemon has nobody to ask.
+	if opts.Launch != nil {
+		opts.Launch(plugin)
 	}
 	return proof, nil
 }
 
-// belowRoot is a command as it is called where Root is the root: client-go has made a path that begins at the kubeconfig
-// one that begins at our own root.
-func (k *Kubelet) belowRoot(command string) string {
-	if below, err := filepath.Rel(k.opts.Root, command); err == nil && filepath.IsLocal(below) {
-		return filepath.Join("/", below)
-	}
-	return command
-}
-
 // eksCluster reads from the command line of an exec plugin for EKS, "aws eks get-token" or "aws-iam-authenticator token",
-// which cluster it makes tokens for. A plugin that takes on another identity than the instance's is an error.
+// which cluster it makes tokens for. A plugin that takes on another identity is an error.
 func eksCluster(plugin *api.ExecConfig) (cluster, region string, err error) {
 	name := filepath.Base(plugin.Command)
 	known := name == "aws" && slices.Contains(plugin.Args, "get-token") ||
@@ -70,7 +64,7 @@ func eksCluster(plugin *api.ExecConfig) (cluster, region string, err error) {
 		case "--region":
 			region = value
 		case "-r", "--role", "--role-arn", "--profile":
-			return "", "", fmt.Errorf("the exec plugin %s is called with %s, another identity than the instance's, and has to be run", name, flag)
+			return "", "", fmt.Errorf("the exec plugin %s is called with %s, for another identity, and has to be run", name, flag)
 		}
 	}
 	if cluster == "" {

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/apiserver"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// board keeps the status current: the sentence that "systemctl status" shows, and the file for "nth-queue status". As long
+// as it can, and the queue is read, it also feeds the service manager's watchdog.
+type board struct {
+	file  *record.Board
+	log   *logrus.Entry
+	meter *meter
+	queue *queue.Queue
+	fleet interface{ Standing() fleet.Standing }
+	// manager is the service manager, and pace how often it wants to be told that all goes on.
+	manager interface {
+		Status(format string, args ...any)
+		Beat()
+	}
+	pace     time.Duration
+	began    time.Time
+	version  string
+	dryRun   bool
+	identity record.IdentityStatus
+
+	mu      sync.Mutex
+	ready   bool
+	trouble string // why the queue cannot be read; empty if it can
+	since   time.Time
+
+	stuck bool // run's own: that was said
+}
+
+// glance is how often the status is looked at, at least, and refresh in how many glances it is written without a change.
+const glance, refresh = time.Second, 10
+
+// begin shows how things stand from now on. The function that it returns waits, once ctx has ended, for the last word.
+func (b *board) begin(ctx context.Context) (wait func()) {
+	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var writer, shower sync.WaitGroup
+	writer.Go(func() { b.file.Run(writing) })
+	shower.Go(func() { b.run(ctx) })
+	return func() {
+		shower.Wait()
+		stop()
+		writer.Wait()
+	}
+}
+
+// run shows how things stand until ctx ends, and then that the process has stopped.
+func (b *board) run(ctx context.Context) {
+	ticks := time.NewTicker(b.pace)
+	defer ticks.Stop()
+	last := ""
+	for n := 0; ; n++ {
+		status := b.status()
+		b.manager.Status("%s", status.Sentence)
+		b.meter.show(status, b.fleet.Standing(), b.queue.Standing())
+		if status.Sentence != last || n%refresh == 0 {
+			b.file.Show(status)
+		}
+		last = status.Sentence
+		b.beat()
+		select {
+		case <-ctx.Done():
+			status.Stopped = time.Now()
+			b.file.Show(status)
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// beat feeds the service manager's watchdog, unless a receiver is stuck: a service that no longer reads the queue is as good
+// as dead, and the service manager is to start it again.
+func (b *board) beat() {
+	err := b.queue.Stuck()
+	if err == nil {
+		b.manager.Beat()
+	} else if !b.stuck {
+		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).WithError(err).
+			Error("the queue is no longer read; waiting for the service manager to start nth-queue again")
+	}
+	b.stuck = err != nil
+}
+
+func (b *board) status() record.Status {
+	stand, held := b.fleet.Standing(), b.queue.Held()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := record.Status{
+		Version: record.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
+		DryRun: b.dryRun, Identity: b.identity,
+		Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
+	}
+	switch {
+	case !b.ready:
+		s.Sentence = "waiting for the API server to tell of the nodes"
+	case stand.Draining+stand.Waiting > 0:
+		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %d messages are being worked on", stand.Draining, stand.Waiting, held)
+	default:
+		s.Sentence = fmt.Sprintf("reading the queue for %d nodes; nothing is announced", stand.Nodes)
+	}
+	if b.trouble != "" {
+		s.Sentence += fmt.Sprintf("; the queue cannot be read since %s", b.since.Format("15:04:05"))
+		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
+	}
+	if b.dryRun {
+		s.Sentence += " (dry run)"
+		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
+	}
+	return s
+}
+
+// known notes that the nodes are known.
+func (b *board) known() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = true
+}
+
+// heard notes whether the queue can be read.
+func (b *board) heard(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err == nil:
+		b.trouble = ""
+	case b.trouble == "":
+		b.trouble, b.since = err.Error(), time.Now()
+	}
+}
+
+// newBoard returns the board of a process that begins now.
+func newBoard(cfg config.Queue, version string, client apiserver.Client, manager *systemd.Notifier, log *logrus.Entry) *board {
+	pace := glance
+	if watched := manager.WatchdogInterval(); watched > 0 {
+		pace = min(glance, watched/3)
+	}
+	return &board{
+		file: record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
+		version: version, dryRun: cfg.DryRun,
+		identity: record.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
+	}
+}

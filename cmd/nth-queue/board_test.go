@@ -1,0 +1,84 @@
+package main_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	nthqueue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// manager counts how often the watchdog is fed.
+type manager struct{ beats atomic.Int32 }
+
+func (m *manager) Beat()                 { m.beats.Add(1) }
+func (m *manager) Status(string, ...any) {}
+
+// line is a connection to an SQS whose queue is empty. While it is dead, no request ends, whatever becomes of its context.
+type line struct {
+	dead atomic.Bool
+	back chan struct{}
+}
+
+func (l *line) Do(r *http.Request) (*http.Response, error) {
+	if l.dead.Load() {
+		<-l.back
+	}
+	select {
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	case <-time.After(20 * time.Second):
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+	}
+}
+
+func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		sqs, systemdIs := &line{back: make(chan struct{})}, &manager{}
+		log, said := logtest.NewNullLogger()
+		messages := queue.New(queue.Options{
+			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
+			AWS: aws.Config{Region: "eu-central-1", HTTPClient: sqs, Credentials: aws.AnonymousCredentials{}},
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		go messages.Run(ctx, func(*queue.Lease) {})
+		go nthqueue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
+		fed := func(passed time.Duration) int {
+			before := systemdIs.beats.Load()
+			time.Sleep(passed)
+			synctest.Wait()
+			return int(systemdIs.beats.Load() - before)
+		}
+
+		if n := fed(5 * time.Minute); n < 299 || n > 301 {
+			t.Errorf("in five minutes with an empty queue, the watchdog was fed %d times", n)
+		}
+		sqs.dead.Store(true)
+		fed(2 * time.Minute)
+		if n := fed(time.Minute); n != 0 {
+			t.Errorf("while nobody reads the queue, the watchdog was fed %d times", n)
+		}
+		if entry := said.LastEntry(); entry == nil || entry.Data[systemd.FieldMessageID] != systemd.SourceTrouble || len(said.AllEntries()) != 1 {
+			t.Errorf("it was said %v, want the trouble, once", said.AllEntries())
+		}
+		sqs.dead.Store(false)
+		close(sqs.back)
+		if n := fed(time.Minute); n < 59 || n > 61 {
+			t.Errorf("in a minute in which the queue is read again, the watchdog was fed %d times", n)
+		}
+		stop()
+		synctest.Wait()
+	})
+}

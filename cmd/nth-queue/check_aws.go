@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/policy"
+)
+
+// credentialsLimit bounds the look for credentials.
+const credentialsLimit = 15 * time.Second
+
+// credentials finds out where AWS is asked, and with whose credentials. Without them, or a queue, there is no use in asking.
+func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.Config, known bool) {
+	if cfg.Queue.URL == "" {
+		return aws.Config{}, false
+	}
+	account, err := awsConfig(ctx, cfg)
+	switch {
+	case err != nil:
+		c.Fail("aws", "%s", err)
+		return aws.Config{}, false
+	case account.Region == "":
+		c.Fail("aws", "neither the settings nor the queue's URL nor the environment name a region: set aws.region")
+		return aws.Config{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, credentialsLimit)
+	defer cancel()
+	found, err := account.Credentials.Retrieve(ctx)
+	if err != nil {
+		c.Fail("aws", "looking for credentials: %s", err)
+		return aws.Config{}, false
+	}
+	c.OK("aws", "%s, with the access key %s from %s", account.Region, found.AccessKeyID, sourceOf(found))
+	return account, true
+}
+
+// sourceOf says where credentials are from, in place of the name that the SDK has for it.
+func sourceOf(found aws.Credentials) string {
+	name, _, _ := strings.Cut(found.Source, ":")
+	switch name {
+	case "EnvConfigCredentials":
+		return "the environment"
+	case "EC2RoleProvider":
+		return "the instance's role"
+	case "WebIdentityCredentials":
+		return "the role of a service account (IRSA)"
+	case "CredentialsEndpointProvider":
+		return "EKS Pod Identity, or what else the environment names for that"
+	}
+	return found.Source
+}
+
+// services checks what is asked of EC2 and of Auto Scaling, as far as the settings and the nodes need it.
+func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.Census) {
+	catalog := instances.New(instances.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
+	switch {
+	case cfg.Fleet.ManagedTag != "":
+		c.mustDescribe(ctx, catalog, instances.DescribeInstances, "to know which instances have the tag in fleet.managed_tag")
+		c.mustDescribe(ctx, catalog, instances.DescribeTags, "to know which of their groups have it")
+	case nodes.Anonymous > 0:
+		c.mustDescribe(ctx, catalog, instances.DescribeInstances, "to find the nodes that do not tell their instance")
+	case acts(cfg.Events.ReservationEnd), acts(cfg.Events.ASGTermination):
+		c.mayDescribe(ctx, catalog)
+	}
+	if !acts(cfg.Events.ASGTermination) && !cfg.Fleet.CompleteLaunches {
+		c.OK("hook", "the settings leave lifecycle hooks alone: events.asg-termination, fleet.complete_launches")
+		return
+	}
+	group := ""
+	if len(nodes.Instances) > 0 {
+		group, _ = catalog.Group(ctx, nodes.Instances) // Without one, a group is made up.
+	}
+	c.hooks(ctx, account, group)
+}
+
+// acts tells whether anything is done about a kind of event.
+func acts(c config.Budgeted) bool { return policy.Action(c.Action) != policy.Ignore }
+
+// mustDescribe checks a right that messages cannot be understood without.
+func (c *check) mustDescribe(ctx context.Context, catalog *instances.Catalog, right instances.Right, why string) {
+	allowed, err := catalog.May(ctx, right)
+	if err != nil {
+		c.Fail("right", "%s", err)
+		return
+	}
+	c.Right(string(right), why, false, allowed)
+}
+
+// mayDescribe checks the right that few messages need: those about Capacity Blocks, which do not name their instances, and
+// those about hooks of instances that have no node.
+func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
+	allowed, err := catalog.May(ctx, instances.DescribeInstances)
+	switch {
+	case err != nil:
+		c.Warn("right", "%s", err)
+	case !allowed:
+		c.Warn("right", "%s: refused; the end of a Capacity Block would drain no node, and an instance without one would hold up its group",
+			instances.DescribeInstances)
+	default:
+		c.OK("right", "%s", instances.DescribeInstances)
+	}
+}
+
+// hooks checks whether lifecycle hooks may be answered: those of a group that the cluster's nodes are in or, where none is
+// known, of one that is made up. What there is to answer is left alone.
+func (c *check) hooks(ctx context.Context, account aws.Config, group string) {
+	told := lifecycle.NewTold(account, func(lifecycle.Action, error) {})
+	for _, p := range lifecycle.ToldPermissions() {
+		allowed, err := told.May(ctx, p, group)
+		switch {
+		case err != nil:
+			c.Warn("right", "%s", err)
+			return // The others would take as long to say the same.
+		case allowed && group == "":
+			c.OK("right", "%s: not refused for an Auto Scaling group that there is not", p.Name)
+		case allowed:
+			c.OK("right", "%s for the Auto Scaling group %s", p.Name, group)
+		case group == "":
+			c.Warn("right", "%s: refused for an Auto Scaling group that there is not, as it is where only some groups are allowed; without it, %s", p.Name, p.Without)
+		default:
+			c.Warn("right", "%s: refused for the Auto Scaling group %s; %s", p.Name, group, p.Without)
+		}
+	}
+}

@@ -1,0 +1,277 @@
+package main_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/instances/ec2test"
+	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/queue/sqstest"
+)
+
+// A bench is what "nth-queue check" looks at in AWS, without a cluster.
+type bench struct {
+	*sqstest.Server
+	groups   *asgtest.Service
+	ec2      *ec2test.Service
+	settings string
+	url      string
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{Server: sqstest.New(), groups: asgtest.New(), ec2: &ec2test.Service{}, settings: filepath.Join(t.TempDir(), "nth-queue.toml")}
+	t.Cleanup(b.Close)
+	services := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Amz-Target") != "" {
+			b.ServeHTTP(w, r)
+		} else if err := r.ParseForm(); err == nil && r.PostForm.Get("Action") == "DescribeInstances" {
+			b.ec2.ServeHTTP(w, r)
+		} else {
+			b.groups.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(services.Close)
+	b.url = services.URL
+	for name, value := range map[string]string{
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token",
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/absent", "AWS_SHARED_CREDENTIALS_FILE": "/absent",
+		"AWS_REGION": "", "AWS_DEFAULT_REGION": "", "AWS_PROFILE": "", "CREDENTIALS_DIRECTORY": "",
+	} {
+		t.Setenv(name, value)
+	}
+	b.set(t, "")
+	return b
+}
+
+// set writes the settings, with more tables at their end.
+func (b *bench) set(t *testing.T, more string) {
+	t.Helper()
+	const form = "[kubernetes]\nkubeconfig = \"/absent\"\n[queue]\nurl = %q\n[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n%s"
+	if err := os.WriteFile(b.settings, fmt.Appendf(nil, form, b.URL(), b.url, more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check runs "nth-queue check", and fails the test unless every line is a finding and the status goes with them.
+func (b *bench) check(t *testing.T, flags ...string) string {
+	t.Helper()
+	var out, stderr bytes.Buffer
+	status := queue.Run(t.Context(), append([]string{"check", "--config", b.settings}, flags...), &out, &stderr)
+	finding, want := regexp.MustCompile(`^(ok  |warn|fail)  [a-z]+ *  \S.*\n$`), 0
+	for line := range strings.Lines(out.String()) {
+		if !finding.MatchString(line) {
+			t.Errorf("this line is no finding: %q", line)
+		}
+		if strings.HasPrefix(line, "fail") {
+			want = 1
+		}
+	}
+	if status != want || stderr.Len() > 0 {
+		t.Errorf("status %d, want %d; standard error has %q; it said\n%s", status, want, &stderr, &out)
+	}
+	return out.String()
+}
+
+// mustSay fails the test unless each pattern matches a whole line.
+func mustSay(t *testing.T, said string, patterns ...string) {
+	t.Helper()
+	for _, pattern := range patterns {
+		if !regexp.MustCompile(`(?m)^` + pattern + `$`).MatchString(said) {
+			t.Errorf("there is no line %q in\n%s", pattern, said)
+		}
+	}
+}
+
+func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
+	b := newBench(t)
+	b.Send("a message")
+	mustSay(t, b.check(t),
+		`ok    aws         eu-central-1, with the access key AKIDEXAMPLE0000001 from the environment`,
+		`ok    queue       1 messages wait, 0 are being worked on`,
+		`ok    queue       messages are kept for 14 days`,
+		`ok    queue       a message whose drain fails is tried for 1h36m, and goes to dead-letters then`,
+		`ok    right       sqs:ReceiveMessage: not refused, as far as can be told without receiving a message`,
+		`ok    right       sqs:ChangeMessageVisibility`,
+		`ok    right       sqs:DeleteMessage`,
+		`fail  identity    .*/absent.*`,
+		`ok    right       ec2:DescribeInstances`,
+		`ok    right       autoscaling:RecordLifecycleActionHeartbeat: not refused for an Auto Scaling group that there is not`,
+		`ok    right       autoscaling:CompleteLifecycleAction: not refused for .*`,
+		`ok    right       autoscaling:DescribeLifecycleHooks: not refused for .*`,
+		`ok    webhook     the settings name none; nothing is posted`,
+	)
+	if b.Visible() != 1 {
+		t.Error("the message cannot be seen any more")
+	}
+}
+
+func TestCheckFailsForEachRightToTheQueueThatIsMissing(t *testing.T) {
+	for right, action := range map[string]string{
+		"sqs:ReceiveMessage": "ReceiveMessage", "sqs:DeleteMessage": "DeleteMessageBatch", "sqs:ChangeMessageVisibility": "ChangeMessageVisibilityBatch",
+	} {
+		b := newBench(t)
+		b.Always(action, sqstest.Deny())
+		said := b.check(t)
+		mustSay(t, said, `fail  right       `+right+`: refused; it is needed to .*`)
+		if strings.Count(said, "sqs:") != 3 || strings.Count(said, "fail  right") != 1 {
+			t.Errorf("without %s alone it says\n%s", right, said)
+		}
+	}
+}
+
+func TestCheckGoesOnWhereItMayNotSeeHowTheQueueIsSetUp(t *testing.T) {
+	b := newBench(t)
+	b.Always("GetQueueAttributes", sqstest.Deny())
+	mustSay(t, b.check(t), `warn  queue       sqs:GetQueueAttributes: refused; .*`, `ok    right       sqs:DeleteMessage`)
+}
+
+func TestCheckAsksNothingMoreOfAQueueThatIsNotThere(t *testing.T) {
+	b := newBench(t)
+	b.Always("GetQueueAttributes", sqstest.Refuse("QueueDoesNotExist", "there is none"))
+	said := b.check(t)
+	mustSay(t, said, `fail  queue       asking for the attributes of the queue .*`, `ok    right       ec2:DescribeInstances`)
+	if strings.Contains(said, "sqs:") {
+		t.Errorf("it tries rights all the same:\n%s", said)
+	}
+}
+
+func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
+	const redrive = `{"deadLetterTargetArn":"arn:aws:sqs:eu-central-1:123456789012:dead-letters","maxReceiveCount":%d}`
+	for name, row := range map[string]struct{ attribute, value, want string }{
+		"nothing takes dead letters": {"RedrivePolicy", "", `warn  queue       it has no dead-letter queue \(RedrivePolicy\): .*`},
+		"it gives up soon": {"RedrivePolicy", fmt.Sprintf(redrive, 5),
+			`warn  queue       a message is given up when it has been received 5 times \(maxReceiveCount\), so after 1m if its drain fails; ` +
+				`one that waits 14 days for a planned change is received 30 times: make it 30 or more`},
+		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 29), `warn  queue       a message is given up when it has been received 29 times .*`},
+		"it gives up when it may":           {"RedrivePolicy", fmt.Sprintf(redrive, 30), `ok    queue       a message whose drain fails is tried for .*`},
+		"it forgets": {"MessageRetentionPeriod", "345600",
+			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): what is planned for later is forgotten; SQS can keep them for 14 days`},
+		"it waits":                     {"DelaySeconds", "90", `warn  queue       messages are kept back for 1m30s at first \(DelaySeconds\), .*`},
+		"it keeps an order":            {"FifoQueue", "true", `warn  queue       it is a FIFO queue: .*`},
+		"nobody else may write":        {"Policy", "", `warn  queue       it has no policy: .*`},
+		"EventBridge may not encrypt":  {"KmsMasterKeyId", "alias/aws/sqs", `warn  queue       messages are encrypted with alias/aws/sqs, a key that EventBridge may not use: .*`},
+		"a key of theirs is not tried": {"KmsMasterKeyId", "alias/ours", `warn  queue       messages are encrypted with the KMS key alias/ours; not tried: .*`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.Say(row.attribute, row.value)
+			mustSay(t, b.check(t), row.want)
+		})
+	}
+}
+
+func TestCheckMindsWindowsOnlyWhereMessagesWaitForThem(t *testing.T) {
+	b := newBench(t)
+	b.Say("MessageRetentionPeriod", "86400")
+	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":25}`)
+	b.set(t, "[events.scheduled-maintenance]\naction = \"notify\"\n")
+	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       a message whose drain fails is tried for 21m, .*`)
+	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":24}`) // Spot interruptions are tried each 5 s.
+	mustSay(t, b.check(t), `warn  queue       a message is given up when it has been received 24 times \(maxReceiveCount\), so after 20m if its drain fails: make it 25 or more`)
+}
+
+func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
+	const tag, noBlocks = "[fleet]\nmanaged_tag = \"managed\"\n", "[events.reservation-end]\naction = \"ignore\"\n[events.asg-termination]\naction = \"ignore\"\n"
+	for name, row := range map[string]struct {
+		settings string
+		want     []string
+	}{
+		"by default": {"", []string{`warn  right       ec2:DescribeInstances: refused; the end of a Capacity Block would drain no node, .*`}},
+		"for a tag": {tag, []string{
+			`fail  right       ec2:DescribeInstances: refused; it is needed to know which instances have the tag in fleet\.managed_tag`,
+			`fail  right       autoscaling:DescribeTags: refused; it is needed to know which of their groups have it`,
+		}},
+		"not at all": {noBlocks, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ec2.Deny()
+			b.groups.Deny("DescribeTags")
+			b.set(t, row.settings)
+			said := b.check(t)
+			mustSay(t, said, row.want...)
+			if asked := strings.Count(said, ":Describe") - 1; asked != len(row.want) { // but for the hooks
+				t.Errorf("it has tried %d rights, want %d:\n%s", asked, len(row.want), said)
+			}
+		})
+	}
+}
+
+func TestCheckTriesHooksWhereTheyAreToBeAnswered(t *testing.T) {
+	b := newBench(t)
+	b.groups.Deny("RecordLifecycleActionHeartbeat", "CompleteLifecycleAction", "DescribeLifecycleHooks")
+	mustSay(t, b.check(t),
+		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that there is not, `+
+			`as it is where only some groups are allowed; without it, a machine is held for one timeout of its hook only`,
+		`warn  right       autoscaling:CompleteLifecycleAction: refused .*, hooks are left to their timeouts`,
+		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s`)
+	calls := len(b.groups.Calls(""))
+	b.set(t, "[fleet]\ncomplete_launches = false\n[events.asg-termination]\naction = \"ignore\"\n")
+	mustSay(t, b.check(t), `ok    hook        the settings leave lifecycle hooks alone: .*`)
+	if more := len(b.groups.Calls("")) - calls; more > 0 {
+		t.Errorf("Auto Scaling was asked %d times about hooks that are left alone", more)
+	}
+}
+
+func TestCheckSaysWhoIsMissing(t *testing.T) {
+	b := newBench(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	said := b.check(t)
+	mustSay(t, said, `fail  aws         looking for credentials: .*`, `fail  identity    .*`)
+	if strings.Contains(said, "  queue  ") || strings.Contains(said, "autoscaling:") {
+		t.Errorf("it asks AWS all the same:\n%s", said)
+	}
+}
+
+func TestCheckSaysThatARegionOrAQueueIsMissing(t *testing.T) {
+	b := newBench(t)
+	for settings, want := range map[string]string{
+		"[queue]\nurl = \"" + b.URL() + "\"\n[kubernetes]\nkubeconfig = \"/absent\"\n": `fail  aws         neither the settings nor .*: set aws\.region`,
+		"dry_run = true\n[kubernetes]\nkubeconfig = \"/absent\"\n":                     `fail  settings    queue\.url is not set`,
+	} {
+		if err := os.WriteFile(b.settings, []byte(settings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		mustSay(t, b.check(t), want)
+	}
+}
+
+func TestCheckPostsATestWhereThatIsAskedFor(t *testing.T) {
+	b := newBench(t)
+	var posts atomic.Int32
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts.Add(1) }))
+	t.Cleanup(hook.Close)
+	b.set(t, fmt.Sprintf("[webhook]\nurl = %q\n", hook.URL))
+	mustSay(t, b.check(t), `ok    webhook     the template gives a message for every kind of notice; "nth-queue check --webhook" posts a test`)
+	if posts.Load() != 0 {
+		t.Error("it has posted unasked")
+	}
+	mustSay(t, b.check(t, "--webhook"), `ok    webhook     it has taken the test`)
+	if posts.Load() != 1 {
+		t.Errorf("it has posted %d times", posts.Load())
+	}
+	hook.Close()
+	mustSay(t, b.check(t, "--webhook"), `fail  webhook     it did not take the test: .*`)
+}
+
+func TestCheckOfWrongSettingsIsStatus78(t *testing.T) {
+	b := newBench(t)
+	b.set(t, "[fleet]\nmax_draining = -1\n")
+	var out, stderr bytes.Buffer
+	status := queue.Run(t.Context(), []string{"check", "--config", b.settings}, &out, &stderr)
+	if status != 78 || stderr.Len() > 0 || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("status %d, standard error %q, standard output\n%s", status, &stderr, &out)
+	}
+	mustSay(t, out.String(), `fail  settings    .*fleet\.max_draining = .*`)
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"context"
+
+	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/pkg/apiserver"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/ekstoken"
+)
+
+// eksToken is a value of kubernetes.token.
+const eksToken = "eks"
+
+// connect makes a client of the API server, by the settings. It sends no request. requested, if not nil, is told of each
+// that is sent later.
+func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
+	version, _ := program.BuildVersion()
+	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
+	if cfg.Kubernetes.Token == eksToken {
+		account, err := awsConfig(ctx, cfg)
+		if err != nil {
+			return apiserver.Client{}, err
+		}
+		options.Token, options.Role = ekstoken.Of(account).Token, "the role that AWS is asked with"
+	}
+	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
+}

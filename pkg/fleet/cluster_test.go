@@ -1,0 +1,225 @@
+package fleet_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/internal/pipetest"
+)
+
+// cluster is an API server of Nodes and pods on a network and a clock of its own: a minute takes no time, and a time
+// measured is exact. client-go's fake keeps the objects. What goes beyond it is what a fleet and its drains live on: they
+// speak HTTP, a patch of a version that is not there any more is refused, and pods are evicted.
+type cluster struct {
+	t      *testing.T
+	store  *fake.Clientset
+	server *pipetest.Server
+
+	mu      sync.Mutex
+	version int
+	asked   map[string]int
+	first   map[string]func(times int) error
+	// late is how long the answer to a patch takes after it was applied.
+	late time.Duration
+	// ending is how long a pod takes to end. A watch of the fake's does not tell what ended while it was being opened.
+	ending time.Duration
+}
+
+// bubble runs f with a cluster.
+func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{
+			t: t, store: fake.NewClientset(), asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
+		}
+		c.server = pipetest.Serve(c.routes())
+		t.Cleanup(c.server.Close)
+		f(t, c)
+	})
+}
+
+// add makes Nodes, and pods on the nodes that they name.
+func (c *cluster) add(objects ...runtime.Object) {
+	c.t.Helper()
+	for _, o := range objects {
+		if n, is := o.(*corev1.Node); is {
+			n.ResourceVersion = "0"
+		}
+		if err := c.store.Tracker().Add(o); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// run begins a fleet in the cluster.
+func (c *cluster) run(change func(*fleet.Options)) *rig {
+	c.t.Helper()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://cluster.test", QPS: -1, Dial: c.server.Dial})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return begin(c.t, client, change)
+}
+
+// before calls do before each request of a kind is answered: "get", "claim", "taint" or "change" a Node, "evict". What
+// it returns is answered instead, if it is not nil.
+func (c *cluster) before(what string, do func(times int) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.first[what] = do
+}
+
+// answerLate makes the answers to patches take so long.
+func (c *cluster) answerLate(late time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.late = late
+}
+
+// times counts the requests of a kind.
+func (c *cluster) times(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked[what]
+}
+
+// begins takes in a request, and tells whether it was answered by that.
+func (c *cluster) begins(w http.ResponseWriter, what string) (answered bool) {
+	c.mu.Lock()
+	c.asked[what]++
+	times, first := c.asked[what], c.first[what]
+	c.mu.Unlock()
+	if first == nil {
+		return false
+	}
+	err := first(times)
+	if err != nil {
+		answer(w, nil, err)
+	}
+	return err != nil
+}
+
+func (c *cluster) node(name string) *corev1.Node {
+	c.t.Helper()
+	n, err := c.store.CoreV1().Nodes().Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// change changes a Node as others would.
+func (c *cluster) change(name string, how func(*corev1.Node)) {
+	n := c.node(name)
+	how(n)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keep(n)
+}
+
+// keep makes a Node the next version. c.mu is held.
+func (c *cluster) keep(n *corev1.Node) {
+	c.version++
+	n.ResourceVersion = strconv.Itoa(c.version)
+	if _, err := c.store.CoreV1().Nodes().Update(c.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// remove deletes a Node as others would.
+func (c *cluster) remove(name string) {
+	if err := c.store.CoreV1().Nodes().Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		c.t.Error(err)
+	}
+}
+
+func (c *cluster) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		nodes := c.store.CoreV1().Nodes()
+		if r.URL.Query().Get("watch") != "" {
+			events, err := nodes.Watch(r.Context(), metav1.ListOptions{ResourceVersion: r.URL.Query().Get("resourceVersion")})
+			stream(w, r, events, err)
+			return
+		}
+		list, err := nodes.List(r.Context(), metav1.ListOptions{})
+		answer(w, list, err)
+	})
+	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if !c.begins(w, "get") {
+			n, err := c.store.CoreV1().Nodes().Get(r.Context(), r.PathValue("name"), metav1.GetOptions{})
+			answer(w, n, err)
+		}
+	})
+	mux.HandleFunc("PATCH /api/v1/nodes/{name}", c.patch)
+	mux.HandleFunc("GET /api/v1/pods", c.pods)
+	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		c.t.Errorf("unexpected request %s %s", r.Method, r.URL)
+		w.WriteHeader(http.StatusForbidden)
+	})
+	return mux
+}
+
+// patch applies a patch unless it is of another version than the Node's, or a test in it fails.
+func (c *cluster) patch(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || c.begins(w, patchOf(string(body))) {
+		return
+	}
+	n, err := c.apply(r, r.PathValue("name"), body)
+	c.mu.Lock()
+	late := c.late
+	c.mu.Unlock()
+	time.Sleep(late)
+	answer(w, n, err)
+}
+
+func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	nodes := c.store.CoreV1().Nodes()
+	n, err := nodes.Get(r.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var of struct{ Metadata metav1.ObjectMeta }
+	if json.Unmarshal(body, &of) == nil && of.Metadata.ResourceVersion != "" && of.Metadata.ResourceVersion != n.ResourceVersion {
+		return nil, apierrors.NewConflict(corev1.Resource("nodes"), name, errors.New("the object has been modified"))
+	}
+	n, err = nodes.Patch(r.Context(), name, types.PatchType(r.Header.Get("Content-Type")), body, metav1.PatchOptions{})
+	if err != nil {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Node").GroupKind(), name, nil)
+	}
+	c.keep(n)
+	return n, nil
+}
+
+// patchOf says what a patch is for.
+func patchOf(body string) string {
+	switch {
+	case strings.Contains(body, "nth/queue"), strings.Contains(body, "nth~1queue"):
+		return "claim"
+	case strings.Contains(body, `"taints"`):
+		return "taint"
+	}
+	return "change"
+}

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/queue"
+)
+
+// lag is for how long it is believed what a message says has happened to an instance. That is longer than a message is on
+// its way, and longer than what EC2 describes is behind what it has told; an instance is hardly stopped and started again
+// in less. A message may wait for much longer: in the queue while nobody reads it, or in the line.
+const lag = 2 * time.Minute
+
+// stale tells whether what a notice says may have been undone since: who was stopped may have been started again. What
+// was terminated has not, so a spot instance that still runs after its termination was due is about to go. A message
+// that does not tell when it is of is not stale.
+func stale(n queue.Notice) bool {
+	var happened time.Time
+	switch ev := n.Event; {
+	case ev.Kind == event.StateChange:
+		happened = ev.Noticed
+	case ev.Kind == event.SpotInterruption && (ev.Code == "stop" || ev.Code == "hibernate"):
+		happened = ev.Deadline
+	}
+	return !happened.IsZero() && time.Since(happened) > lag
+}
+
+// overtaken tells whether a stale notice is over: its instance runs. It is EC2 who knows. Where EC2 cannot be asked at
+// all, a Node that is Ready will do, as a machine that has been down for longer than lag has none: to leave an instance to
+// itself that is slow to stop costs less than to empty one that has come back.
+func (f *Fleet) overtaken(ctx context.Context, n queue.Notice, at node) (bool, error) {
+	if f.opts.Instances == nil {
+		return at.ready, nil
+	}
+	instance, known, err := f.opts.Instances.LookAnew(ctx, n.Instance)
+	return known && instance.Runs(), err
+}
+
+// pass ends a task whose notice has been overtaken.
+func (f *Fleet) pass(t *task, at node) {
+	f.opts.Log.WithField(fieldNode, at.name).Infof("%s: the instance %s runs again: what was said of it (%s) is over",
+		about(t.notice), t.notice.Instance, t.notice.Event.Code)
+	t.done()
+}
+
+// sift ends those of a session's tasks that have been overtaken while it waited for its turn, and gives back those of
+// which nobody can say. It tells whether any are left.
+func (s *session) sift(ctx context.Context) bool {
+	f := s.fleet
+	at, _ := f.nodes.named(s.node)
+	for _, t := range s.stale() {
+		over, err := f.overtaken(ctx, t.notice, at)
+		if err == nil && !over {
+			continue
+		}
+		f.mu.Lock()
+		delete(s.tasks, t.notice.Event.ID)
+		f.mu.Unlock()
+		if err != nil {
+			f.failed(ctx, t, err)
+		} else {
+			f.pass(t, at)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.over = len(s.tasks) == 0
+	return !s.over
+}
+
+// stale are the tasks whose notices have grown old.
+func (s *session) stale() []*task {
+	s.fleet.mu.Lock()
+	defer s.fleet.mu.Unlock()
+	var old []*task
+	for _, t := range s.tasks {
+		if stale(t.notice) {
+			old = append(old, t)
+		}
+	}
+	return old
+}

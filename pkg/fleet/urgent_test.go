@@ -1,0 +1,79 @@
+package fleet_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/queue"
+)
+
+// managed drains what EC2 says is managed.
+func managed(ec2 fleet.Instances) func(*fleet.Options) {
+	return func(o *fleet.Options) {
+		draining(o)
+		o.Instances, o.ManagedOnly = ec2, true
+	}
+}
+
+func TestWhatIsUrgentIsNotLeftAloneForLong(t *testing.T) {
+	t.Parallel()
+	const often = 20
+	spot := func(ago time.Duration) func() []queue.Notice {
+		return func() []queue.Notice { return reclaimed(instance, "terminate", ago) }
+	}
+	other := func() []queue.Notice { return interruption(instance, event.StateChange) }
+	for name, row := range map[string]struct {
+		notices  func() []queue.Notice // In the bubble it is another time.
+		receives int
+		refuses  bool // the API server, not EC2
+		want     time.Duration
+	}{
+		"a spot interruption of which EC2 says nothing":      {spot(time.Second), often, false, 5 * time.Second},
+		"the first time it fails":                            {spot(time.Second), 1, false, 2 * time.Second},
+		"a spot interruption whose drain fails":              {spot(time.Second), often, true, 5 * time.Second},
+		"one whose two minutes are over":                     {spot(3 * time.Minute), often, false, time.Minute},
+		"what is not urgent and has no answer":               {other, often, false, time.Minute},
+		"what is not urgent and whose drain fails like that": {other, often, true, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance, nil))
+				ec2 := &knowledge{states: map[string]string{instance: "running"}, managed: map[string]bool{instance: true}}
+				if row.refuses {
+					c.before("change", forbidden)
+				} else {
+					ec2.err = errors.New("not now")
+				}
+				m := newParcel()
+				c.run(managed(ec2)).Take(row.notices(), row.receives, m)
+				if became := m.want(t, "returned"); became.after != row.want {
+					t.Errorf("it was returned for %s, want %s", became.after, row.want)
+				}
+			})
+		})
+	}
+}
+
+// A dead-letter queue takes what has been received a hundred times.
+func TestWhatIsUrgentIsNoDeadLetterForThat(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil))
+		r := c.run(managed(&knowledge{err: errors.New("not now")}))
+		notices := reclaimed(instance, "terminate", 0)
+		receives := 0
+		for time.Now().Before(notices[0].Event.Deadline) {
+			m := newParcel()
+			receives++
+			r.Take(notices, receives, m)
+			time.Sleep(m.want(t, "returned").after)
+		}
+		if receives < 20 || receives > 30 {
+			t.Errorf("in two minutes it was received %d times, want some 25", receives)
+		}
+	})
+}

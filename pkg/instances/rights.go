@@ -1,0 +1,64 @@
+package instances
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/smithy-go"
+)
+
+// Right is something that a Catalog asks of AWS, by its name in IAM policies.
+type Right string
+
+// The rights of a Catalog. It asks for the tags of groups only where it looks for a tag.
+const (
+	DescribeInstances Right = "ec2:DescribeInstances"
+	DescribeTags      Right = "autoscaling:DescribeTags"
+)
+
+// trial bounds a request that somebody waits for.
+const trial = 10 * time.Second
+
+// May tries a right. Both only look.
+func (c *Catalog) May(ctx context.Context, r Right) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, trial)
+	defer cancel()
+	var err error
+	if r == DescribeTags {
+		_, err = c.groups.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
+	} else {
+		_, err = c.ec2.repeat(ctx, url.Values{"Action": {"DescribeInstances"}, "Version": {apiVersion}, "DryRun": {"true"}}.Encode())
+	}
+	if err == nil {
+		return true, nil
+	}
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		switch api.ErrorCode() {
+		case "DryRunOperation": // It would have been answered.
+			return true, nil
+		case "UnauthorizedOperation", "AccessDenied", "AccessDeniedException":
+			return false, nil
+		}
+	}
+	return false, fmt.Errorf("trying %s: %w", r, err)
+}
+
+// Group names an Auto Scaling group that one of the instances is in; "" if none is in any.
+func (c *Catalog) Group(ctx context.Context, ids []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, trial)
+	defer cancel()
+	found, err := c.ec2.instances(ctx, "instance-id", ids[:min(len(ids), most)])
+	if err != nil {
+		return "", fmt.Errorf("asking EC2 for an Auto Scaling group: %w", err)
+	}
+	for _, i := range found {
+		if group := i.tag(groupTag); group != "" {
+			return group, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,65 @@
+package instances_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/instances/ec2test"
+)
+
+func mustBeAllowed(t *testing.T, catalog *instances.Catalog, right instances.Right, want bool) {
+	t.Helper()
+	if allowed, err := catalog.May(t.Context(), right); allowed != want || err != nil {
+		t.Errorf("%s is allowed: %t (%v), want %t", right, allowed, err, want)
+	}
+}
+
+func TestRightsAreTriedWithoutAskingAboutAnyInstance(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "managed")
+	mustBeAllowed(t, catalog, instances.DescribeInstances, true)
+	mustBeAllowed(t, catalog, instances.DescribeTags, true)
+	if asked := r.ec2.Asked(); len(asked) > 0 {
+		t.Errorf("EC2 was asked about %v", asked)
+	}
+	r.ec2.Deny()
+	mustBeAllowed(t, catalog, instances.DescribeInstances, false)
+	mustBeAllowed(t, catalog, instances.DescribeTags, true)
+	r.mu.Lock()
+	r.denied = true
+	r.mu.Unlock()
+	mustBeAllowed(t, catalog, instances.DescribeTags, false)
+}
+
+func TestARightThatCannotBeTriedIsAnError(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	cfg := aws.Config{
+		Region: "eu-central-1", BaseEndpoint: &server.URL,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{}, context.Canceled
+		}),
+	}
+	for _, right := range []instances.Right{instances.DescribeInstances, instances.DescribeTags} {
+		if allowed, err := instances.New(instances.Options{AWS: cfg}).May(t.Context(), right); allowed || err == nil {
+			t.Errorf("%s is allowed: %t (%v), want an error", right, allowed, err)
+		}
+	}
+}
+
+func TestAGroupIsFoundByTheInstancesInIt(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "")
+	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")})
+	for want, ids := range map[string][]string{"": {"i-1"}, "workers": {"i-1", "i-2"}} {
+		if group, err := catalog.Group(t.Context(), ids); group != want || err != nil {
+			t.Errorf("the group of %v is %q (%v), want %q", ids, group, err, want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package queuelab_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/region"
+)
+
+// These tests are about Auto Scaling, which waits at a hook. Those with a number are the peer's, as in peer_test.go.
+
+// hooked adds a node of a group that waits at the hook "drain" when it terminates the instance.
+func (s *scene) hooked(t *testing.T, hook asgtest.Hook, pods ...lab.Option) (*lab.Node, string) {
+	t.Helper()
+	node, id := s.add(t)
+	node.AddDeployment(t, "regular", 1, pods...)
+	hook.Name = "drain"
+	s.Groups.AddGroup("group-"+id, hook)
+	s.Groups.AddInstance("group-"+id, id)
+	return node, id
+}
+
+// terminate terminates an instance of a group, and tells of it.
+func (s *scene) terminate(t *testing.T, id string) {
+	t.Helper()
+	s.Groups.Terminate(id)
+	s.Send(t, region.Terminating("group-"+id, "drain", id))
+}
+
+// mustBeCompleted fails the test unless an instance's one lifecycle action has been completed with CONTINUE.
+func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
+	t.Helper()
+	actions := s.Groups.Actions(id)
+	if len(actions) != 1 || actions[0].Result != "CONTINUE" || actions[0].TimedOut {
+		t.Fatalf("the lifecycle action came to %+v, want CONTINUE", actions)
+	}
+	return actions[0]
+}
+
+// heartbeats counts those that Auto Scaling was sent, refused ones included.
+func (s *scene) heartbeats() int { return len(s.Groups.Calls("RecordLifecycleActionHeartbeat")) }
+
+func TestPeer25ATerminationByAutoScalingIsDrainedCompletedAndTheQueueIsEmpty(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute})
+	consumer := s.start(t, taints)
+
+	s.terminate(t, id)
+
+	node.WaitCordoned(t)
+	waitTainted(t, node, prefix+"asg-lifecycle-termination")
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	mustBeCompleted(t, s, id)
+	consumer.Stop(t)
+}
+
+// The peer is told how often to send heartbeats, and until when. nth-queue asks the hook: with one that would not wait
+// longer than eight seconds by itself, an instance stays until its pods have had their grace.
+func TestPeer26HeartbeatsHoldAnInstanceUntilItsNodeIsDrained(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 8 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
+	consumer := s.start(t, "")
+
+	s.terminate(t, id)
+
+	node.WaitCordoned(t)
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	if action := mustBeCompleted(t, s, id); len(action.Heartbeats) < 2 {
+		t.Errorf("%d heartbeats were sent in %s, want some", len(action.Heartbeats), action.Ended.Sub(action.Began))
+	}
+	consumer.Stop(t)
+}
+
+// A heartbeat is due after each third of the hook's timeout. The fourth would come when Auto Scaling waits no longer.
+func TestPeer26ThreeHeartbeatsAreSentUntilTheDeadlineAndNoneAfterIt(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const limit = 58 * time.Second
+	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 45 * time.Second, GlobalTimeout: limit}, lab.Grace(70*time.Second), lab.GoesAtGrace())
+	consumer := s.start(t, "")
+
+	s.terminate(t, id)
+
+	node.WaitCordoned(t)
+	s.Await(t, "the deadline is over", func() bool { return s.Groups.Actions(id)[0].TimedOut })
+	if len(node.Pods(t)) == 0 {
+		t.Error("the deadline came after the drain")
+	}
+	node.WaitEmpty(t) // Nobody's deadline ends the drain.
+	s.WaitEmpty(t)
+	action := s.Groups.Actions(id)[0]
+	if action.Result != "ABANDON" || action.Ended.Sub(action.Began) != limit || len(action.Heartbeats) != 3 || s.heartbeats() != 3 {
+		t.Errorf("%d heartbeats were sent, and the lifecycle action came to %+v; want 3 until it was abandoned", s.heartbeats(), action)
+	}
+	s.early.mustHaveJudged(t, 1)
+	consumer.Stop(t)
+}
+
+func TestPeer26HeartbeatsEndWhenNothingWaitsAnyMore(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 6 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
+	consumer := s.start(t, "")
+
+	s.terminate(t, id)
+	s.Await(t, "a heartbeat is sent", func() bool { return s.heartbeats() > 0 })
+	s.Groups.Forget(id) // Somebody else has completed it.
+	before := s.heartbeats()
+
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	if more := s.heartbeats() - before; more > 1 {
+		t.Errorf("%d heartbeats were sent after the first that was refused", more-1)
+	}
+	consumer.Stop(t)
+}
+
+func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]asgtest.Fault{
+		"throttled": asgtest.Throttled("CompleteLifecycleAction", 3),
+		"broken":    {Action: "CompleteLifecycleAction", Times: 3, Status: 500, Code: "InternalFailure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute})
+			s.Groups.Fail(fault)
+			s.Deleting(func(m region.Message) {
+				s.early.judge(t, m)
+				if action := s.Groups.Actions(id)[0]; action.Result == "" {
+					t.Error("the message was deleted before the lifecycle action was completed")
+				}
+			})
+			consumer := s.start(t, "")
+
+			s.terminate(t, id)
+
+			node.WaitEmpty(t)
+			s.WaitEmpty(t)
+			mustBeCompleted(t, s, id)
+			if calls := len(s.Groups.Calls("CompleteLifecycleAction")); calls < 4 {
+				t.Errorf("Auto Scaling was told %d times, want 4 at least", calls)
+			}
+			consumer.Stop(t)
+		})
+	}
+}
+
+func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
+	consumer := s.start(t, "")
+	id := s.NewInstance("ip-192-168-0-28."+region.Name+".compute.internal", nil)
+	s.Groups.AddInstance("group-28", id)
+	s.Groups.SetState(id, "Pending:Wait")
+
+	s.Send(t, region.Launching("group-28", "join", id))
+
+	s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
+	if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
+		t.Errorf("the launch was completed before there was a node: %v", calls)
+	}
+	node := s.cp.AddNode(t)
+	region.Bind(t, s.cp, node, id)
+	s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
+	s.WaitEmpty(t)
+	mustBeCompleted(t, s, id)
+	if node.Object(t).Spec.Unschedulable {
+		t.Error("the new node was cordoned")
+	}
+	consumer.Stop(t)
+}

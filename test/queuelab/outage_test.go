@@ -1,0 +1,118 @@
+package queuelab_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/region"
+)
+
+// A minute is what it takes until the pauses between two requests for messages are as long as they get.
+func TestAMinuteWithoutSQSInTheMidstOfAStormIsOutlived(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nodes := s.storm(t, 10, 3, 15*time.Second)
+	consumer := s.start(t, shortly)
+	seen := nodes.Watch(t)
+	s.Send(t, nodes.Messages()...)
+	s.Await(t, "all messages are held", func() bool { visible, held := s.Count(t); return visible == 0 && held == 10 })
+	awaitEviction(t, s, []*daemon.Daemon{consumer})
+
+	over := time.After(time.Minute)
+	s.Down()
+
+	seen.Wait(t) // Nobody needs SQS for what has begun.
+	consumer.WaitLog(t, systemd.SourceTrouble)
+	<-over
+	if others := s.Glance(t); len(others) != 10 {
+		t.Errorf("after a minute others see %d messages, want all ten", len(others))
+	}
+	s.Up()
+
+	consumer.WaitLog(t, systemd.SourceRecovered)
+	s.mustBeDrainedOnce(t, nodes, 10, 30, consumer)
+	if drains := len(consumer.Logged(systemd.Drained)); drains != 10 {
+		t.Errorf("%d drains have ended for ten nodes", drains)
+	}
+}
+
+func TestAPoisonedMessageIsToldOnceAndEndsInTheDeadLetterQueue(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	letters := s.LeaveToDeadLetters(t, 3)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2)
+	consumer := s.start(t, shortly)
+
+	s.Send(t, "what is this?", region.Spot(id))
+
+	s.Await(t, "the message is a dead letter", func() bool { return letters.Count(t) == 1 })
+	node.WaitCordoned(t)
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	consumer.Stop(t)
+	if told := consumer.Logged(systemd.MessagePoisoned); len(told) != 1 {
+		t.Errorf("it was told %d times, want once", len(told))
+	}
+	received := 0
+	for _, m := range s.Received() {
+		if m.Body == "what is this?" {
+			received++
+		}
+	}
+	if dead := letters.Read(t); received != 3 || len(dead) != 1 || dead[0].Body != "what is this?" {
+		t.Errorf("it was received %d times, want 3, and the dead letters are %+v", received, dead)
+	}
+}
+
+func TestTheClaimOfAnotherHostIsRespectedUntilItEndsAndThenTakenOver(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2, lab.Grace(50*time.Second), lab.GoesAtGrace())
+	killed := s.start(t, shortly)
+	s.Send(t, region.Spot(id))
+	awaitEviction(t, s, []*daemon.Daemon{killed})
+
+	killed.Kill()
+	claim := node.Object(t).Annotations["nth/queue"]
+	node.Annotate(t, "nth/queue", elsewhere(t, claim))
+	before := len(s.Received())
+	other := s.start(t, shortly)
+
+	s.Await(t, "the message is delivered again", func() bool { return len(s.Received()) > before })
+	began := other.WaitLog(t, systemd.DrainStarted)
+	node.WaitEmpty(t)
+	s.WaitEmpty(t)
+	if held := began.Time.Sub(other.Logged(systemd.Started)[0].Time); held < 30*time.Second {
+		t.Errorf("the claim was taken over after %s: it holds for 30s from when it is seen", held)
+	}
+	s.early.mustHaveJudged(t, 1)
+	waitUnclaimed(t, node)
+	other.Stop(t)
+}
+
+// elsewhere makes a claim that of a process on another host, of which nobody here knows whether it runs.
+func elsewhere(t *testing.T, claim string) string {
+	t.Helper()
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(claim), &fields); err != nil {
+		t.Fatalf("the claim of who drains is %q: %v", claim, err)
+	}
+	holder, is := fields["holder"].(string)
+	if !is || strings.Count(holder, "/") != 2 {
+		t.Fatalf("the holder of %q does not tell its host", claim)
+	}
+	_, process, _ := strings.Cut(holder, "/")
+	fields["holder"] = "another-host/" + process
+	moved, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(moved)
+}
