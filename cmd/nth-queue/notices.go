@@ -19,13 +19,8 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-const (
-	// writers is how many requests that tell the cluster something are made at the same time, for all nodes together: the
-	// drains need the API server more.
-	writers = 4
-	// backlog is how many happenings and notices wait for the webhook at most: those of some hundred nodes at once.
-	backlog = 1024
-)
+// backlog is how many happenings and notices wait for the webhook at most: those of some hundred nodes at once.
+const backlog = 1024
 
 // notices are those who pass on what happens to nodes: the meter and the webhook for all nodes, and for each node one who
 // tells the cluster.
@@ -37,7 +32,7 @@ type notices struct {
 	webhook *notify.Webhook
 	client  notify.Identity // without a node
 	nodes   *descriptions
-	share   chan struct{}
+	turns   *turns
 	rules   atomic.Pointer[policy.Settings]
 
 	passing context.Context //nolint:containedctx // of all who pass on; it ends after the drains
@@ -45,10 +40,10 @@ type notices struct {
 	work    sync.WaitGroup
 }
 
-func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
+func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, turns *turns, meter *meter, log *logrus.Entry) *notices {
 	n := &notices{
 		cfg: cfg.Kubernetes, dryRun: cfg.DryRun, log: log, meter: meter, client: client,
-		nodes: &descriptions{}, share: make(chan struct{}, writers),
+		nodes: &descriptions{}, turns: turns,
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	outbox, warnings := record.OpenOutbox(outboxDirectory(cfg))
@@ -122,7 +117,7 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 		Condition: n.cfg.Condition, Events: n.cfg.Events,
 		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
-		Share:    n.share, Trouble: n.trouble,
+		Turn:     n.turns.take, Trouble: n.trouble,
 	})
 	n.work.Go(func() { k.Run(n.passing) })
 	return append(told, k), k.Finish

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/fleet"
 )
 
@@ -15,19 +16,20 @@ type adjustable struct {
 	logger  *logrus.Logger
 	fleet   *fleet.Fleet
 	notices *notices
+	gate    *drain.Gate
 }
 
 // use puts settings into effect for what begins from now on.
 func (a adjustable) use(cfg config.Queue) {
 	logging.SetLevel(a.logger, cfg.Log)
-	a.fleet.Use(rulesOf(cfg))
+	a.fleet.Use(rulesOf(cfg, a.gate))
 	a.notices.use(cfg)
 }
 
 // rulesOf are those of the fleet's settings that may change while it works.
-func rulesOf(cfg config.Queue) fleet.Rules {
+func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 	return fleet.Rules{
-		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
+		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
 		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup,
 	}
 }

@@ -41,11 +41,12 @@ func taintsOf(c config.Fleet) fleet.Taints {
 	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}
 }
 
-// evictionsAtOnce is enough to keep an API server busy, and little enough for it to answer each in time, in a storm too.
-const evictionsAtOnce = 100
+// evictionsAtOnce is enough to keep an API server busy: a hundred nodes are not drained sooner with 250 than with 30, but
+// each node's cordon waits longer among them.
+const evictionsAtOnce = 50
 
-func drainOptions(c config.Drain) drain.Options {
+func drainOptions(c config.Drain, gate *drain.Gate) drain.Options {
 	options := draining.Options(c)
-	options.Gate = drain.NewGate(evictionsAtOnce)
+	options.Gate = gate
 	return options
 }

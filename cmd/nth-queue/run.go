@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/notify"
@@ -42,15 +43,17 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 		Program: "nth-queue", Read: read, Service: manager, Log: log, Started: cfg, Current: cfg,
 		Diff: config.DiffQueue, Late: late,
 	}
-	return serve(ctx, cfg, log, manager, func(nodes *fleet.Fleet, notices *notices) {
-		again.Apply = adjustable{logger, nodes, notices}.use
+	gate := drain.NewGate(evictionsAtOnce)
+	return serve(ctx, cfg, log, manager, gate, func(nodes *fleet.Fleet, notices *notices) {
+		again.Apply = adjustable{logger, nodes, notices, gate}.use
 		go again.Run(ctx, hangups)
 	})
 }
 
 // serve wires the service and runs it until ctx ends. adjust gets the parts that follow the settings when they are there.
 func serve(
-	ctx context.Context, cfg config.Queue, log *logrus.Entry, manager *systemd.Notifier, adjust func(*fleet.Fleet, *notices),
+	ctx context.Context, cfg config.Queue, log *logrus.Entry, manager *systemd.Notifier, gate *drain.Gate,
+	adjust func(*fleet.Fleet, *notices),
 ) error {
 	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
@@ -66,9 +69,9 @@ func serve(
 	if err != nil {
 		return err
 	}
-	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, meter, log)
+	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain),
+		Client: client.Interface, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",

@@ -40,3 +40,28 @@ func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
 		t.Errorf("%d evictions waited at once, want %d", most.Load(), places)
 	}
 }
+
+func TestAGateIsQuietWhileNobodyAsks(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	s.AddPod(pod("a"), 0)
+	gate := drain.NewGate(1)
+	<-gate.Quiet()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	ask := sync.OnceFunc(func() { close(asked) })
+	s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
+		ask()
+		<-answer
+		return false
+	})
+	r := begin(t, s, drain.Options{Gate: gate})
+	<-asked
+	select {
+	case <-gate.Quiet():
+		t.Error("the gate is quiet while an eviction waits for its answer")
+	default:
+	}
+	close(answer)
+	r.succeed()
+	<-gate.Quiet()
+}

@@ -30,8 +30,8 @@ const (
 	refusedFor = time.Hour
 	// flushTime is how long stopping may take for what is still to be written.
 	flushTime = 2 * time.Second
-	// finishTime is how long the end of what is told may take while nth goes on.
-	finishTime = time.Minute
+	// finishTime is how long the end of what is told may take while nth goes on: the drains of other nodes come first.
+	finishTime = 5 * time.Minute
 	// describeTime is how long an Event waits for the machine's description.
 	describeTime = 3 * time.Second
 )
@@ -59,8 +59,9 @@ type KubernetesOptions struct {
 	Describe func(context.Context) map[string]string
 	// Annotations are added to every Event, and go before others.
 	Annotations map[string]string
-	// Share, if set, is filled by everyone who makes a request, and so bounds how many are made at once by all that have it.
-	Share chan struct{}
+	// Turn, if set, is called before each write, and returns when it may be made and what to call after it. The condition is
+	// hurried, Events are not. The error is ctx's.
+	Turn func(ctx context.Context, hurried bool) (end func(), err error)
 	// Trouble is told, once for each outage, what cannot be written.
 	Trouble func(error)
 }
@@ -212,18 +213,21 @@ func (k *Kubernetes) quiet(now time.Time) time.Duration {
 }
 
 // job writes one thing.
-type job func(context.Context, Identity) error
+type job struct {
+	write   func(context.Context, Identity) error
+	hurried bool // others act upon it
+}
 
 // next returns what is to be written next, or nil.
-func (k *Kubernetes) next(now time.Time) job {
+func (k *Kubernetes) next(now time.Time) *job {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	beat := !k.heartbeat.IsZero() && !now.Before(k.heartbeat)
 	switch {
 	case k.opts.Condition && (k.dirty || beat) && !now.Before(k.refused):
-		return k.keepCondition
+		return &job{k.keepCondition, true}
 	case k.sending != nil || len(k.queue) > 0:
-		return k.sendEvent
+		return &job{k.sendEvent, false}
 	}
 	return nil
 }
@@ -235,19 +239,18 @@ func (k *Kubernetes) write(ctx context.Context) error {
 	if do == nil {
 		return nil
 	}
-	if k.opts.Share != nil {
-		select {
-		case k.opts.Share <- struct{}{}:
-			defer func() { <-k.opts.Share }()
-		case <-ctx.Done():
-			return ctx.Err()
+	if k.opts.Turn != nil {
+		end, err := k.opts.Turn(ctx, do.hurried)
+		if err != nil {
+			return err
 		}
+		defer end()
 	}
 	id, err := k.opts.Identity(ctx)
 	if err != nil {
 		return fmt.Errorf("writing to the node: %w", err)
 	}
-	return do(ctx, id)
+	return do.write(ctx, id)
 }
 
 // settle takes in how a request ended. It returns the error if the request should be made again later, and tells of the
