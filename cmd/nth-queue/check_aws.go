@@ -58,7 +58,7 @@ func sourceOf(found aws.Credentials) string {
 	return found.Source
 }
 
-// services checks what is asked of EC2 and of Auto Scaling, as far as the settings and the nodes need it.
+// services checks what is asked of EC2 and, as far as the settings need it, of Auto Scaling.
 func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.Census) {
 	catalog := instances.New(instances.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	switch {
@@ -67,7 +67,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 		c.mustDescribe(ctx, catalog, instances.DescribeTags, "to know which of their groups have it")
 	case nodes.Anonymous > 0:
 		c.mustDescribe(ctx, catalog, instances.DescribeInstances, "to find the nodes that do not tell their instance")
-	case acts(cfg.Events.ReservationEnd), acts(cfg.Events.ASGTermination):
+	default:
 		c.mayDescribe(ctx, catalog)
 	}
 	if !acts(cfg.Events.ASGTermination) && !cfg.Fleet.CompleteLaunches {
@@ -94,15 +94,15 @@ func (c *check) mustDescribe(ctx context.Context, catalog *instances.Catalog, ri
 	c.Right(string(right), why, false, allowed)
 }
 
-// mayDescribe checks the right that few messages need: those about Capacity Blocks, which do not name their instances, and
-// those about hooks of instances that have no node.
+// mayDescribe checks the right that few messages need: those about stops, if they are minutes old, those about Capacity
+// Blocks, which do not name their instances, and those about hooks of instances that have no node.
 func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
 	allowed, err := catalog.May(ctx, instances.DescribeInstances)
 	switch {
 	case err != nil:
 		c.Warn("right", "%s", err)
 	case !allowed:
-		c.Warn("right", "%s: refused; the end of a Capacity Block would drain no node, and an instance without one would hold up its group",
+		c.Warn("right", "%s: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, and an instance without one would hold up its group",
 			instances.DescribeInstances)
 	default:
 		c.OK("right", "%s", instances.DescribeInstances)

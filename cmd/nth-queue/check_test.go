@@ -181,17 +181,16 @@ func TestCheckMindsWindowsOnlyWhereMessagesWaitForThem(t *testing.T) {
 }
 
 func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
-	const tag, noBlocks = "[fleet]\nmanaged_tag = \"managed\"\n", "[events.reservation-end]\naction = \"ignore\"\n[events.asg-termination]\naction = \"ignore\"\n"
+	const tag = "[fleet]\nmanaged_tag = \"managed\"\n"
 	for name, row := range map[string]struct {
 		settings string
 		want     []string
 	}{
-		"by default": {"", []string{`warn  right       ec2:DescribeInstances: refused; the end of a Capacity Block would drain no node, .*`}},
+		"by default": {"", []string{`warn  right       ec2:DescribeInstances: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, .*`}},
 		"for a tag": {tag, []string{
 			`fail  right       ec2:DescribeInstances: refused; it is needed to know which instances have the tag in fleet\.managed_tag`,
 			`fail  right       autoscaling:DescribeTags: refused; it is needed to know which of their groups have it`,
 		}},
-		"not at all": {noBlocks, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
