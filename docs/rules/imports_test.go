@@ -20,7 +20,7 @@ var mayImport = map[string][]string{
 	"pkg/drain":             {},
 	"pkg/ekstoken":          {"pkg/role"},
 	"pkg/event":             {},
-	"pkg/fleet":             {"pkg/agent", "pkg/drain", "pkg/event", "pkg/instances", "pkg/policy", "pkg/queue", "pkg/record", "pkg/systemd"},
+	"pkg/fleet":             {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/instances", "pkg/policy", "pkg/queue", "pkg/record", "pkg/systemd"},
 	"pkg/imds":              {"pkg/event"},
 	"pkg/instances":         {},
 	"pkg/kubelet":           {"pkg/apiserver"},

@@ -1,6 +1,6 @@
 // Package apiserver makes clients of the API server, as a daemon needs them that empties nodes: they hold nothing back, give
 // a dead address up soon, ask nobody at a terminal, and end a request when its context ends, whatever a credential plugin
-// does meanwhile. Whose credential it is, and what it may do, is the business of who asks for the client.
+// does meanwhile. A Right can be asked for; which ones are needed is the business of who asks for the client.
 package apiserver
 
 import (

@@ -3,21 +3,12 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	authorization "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-)
 
-// Right is something that nth-queue asks of the API server, for all nodes and in all namespaces.
-type Right struct {
-	// For says what it is needed for.
-	For string
-	// Optional tells that a drain does not need it.
-	Optional   bool
-	attributes authorization.ResourceAttributes
-}
+	"github.com/nth-project/nth/pkg/apiserver"
+)
 
 // Extras are what is done beside a drain.
 type Extras struct {
@@ -26,17 +17,8 @@ type Extras struct {
 	Condition, Events, Volumes bool
 }
 
-// String is the right in the words of kubectl auth can-i.
-func (r Right) String() string {
-	a := r.attributes
-	if a.Subresource != "" {
-		return strings.Join([]string{a.Verb, a.Resource + "/" + a.Subresource}, " ")
-	}
-	return a.Verb + " " + a.Resource
-}
-
-// Rights lists what a drain of any node needs, with its extras.
-func Rights(extras Extras) []Right {
+// Rights lists what a drain of any node needs, for all nodes and in all namespaces, with its extras.
+func Rights(extras Extras) []apiserver.Right {
 	rights := on("nodes", "", "to know which node an instance is", "get", "list", "watch")
 	rights = append(rights, on("nodes", "", "to claim, cordon, taint and uncordon a node", "patch")...)
 	rights = append(rights, on("pods", "", "to know what is on a node", "list", "watch")...)
@@ -60,23 +42,21 @@ func Rights(extras Extras) []Right {
 }
 
 // on are the rights to do some things with a resource.
-func on(resource, subresource, why string, verbs ...string) []Right {
-	rights := make([]Right, len(verbs))
+func on(resource, subresource, why string, verbs ...string) []apiserver.Right {
+	rights := make([]apiserver.Right, len(verbs))
 	for i, verb := range verbs {
-		rights[i] = Right{For: why, attributes: authorization.ResourceAttributes{Verb: verb, Resource: resource, Subresource: subresource}}
+		rights[i] = apiserver.Right{For: why, Attributes: authorization.ResourceAttributes{Verb: verb, Resource: resource, Subresource: subresource}}
 	}
 	return rights
 }
 
 // May asks the API server whether the client has a right.
-func May(ctx context.Context, client kubernetes.Interface, r Right) (bool, error) {
+func May(ctx context.Context, client kubernetes.Interface, r apiserver.Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
-		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.attributes},
-	}, metav1.CreateOptions{})
+	allowed, err := r.Allowed(ctx, client)
 	if err != nil {
 		return false, fmt.Errorf("asking whether it may %s: %w", r, err)
 	}
-	return review.Status.Allowed, nil
+	return allowed, nil
 }

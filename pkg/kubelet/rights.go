@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	authorization "k8s.io/api/authorization/v1"
@@ -14,31 +13,8 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// Right is something that nth asks of the API server.
-type Right struct {
-	// For says what it is needed for.
-	For string
-	// Optional tells that a drain does not need it.
-	Optional bool
-	// attributes are how the API server knows it.
-	attributes authorization.ResourceAttributes
-}
-
-// String is the right in the words of kubectl auth can-i.
-func (r Right) String() string {
-	a := r.attributes
-	words := []string{a.Verb, a.Resource}
-	if a.Subresource != "" {
-		words[1] += "/" + a.Subresource
-	}
-	if a.Name != "" {
-		words = append(words, a.Name)
-	}
-	return strings.Join(words, " ")
-}
-
 // Rights lists what nth asks for with the identity.
-func (id Identity) Rights() []Right {
+func (id Identity) Rights() []apiserver.Right {
 	own := &authorization.FieldSelectorAttributes{Requirements: []meta.FieldSelectorRequirement{
 		{Key: "spec.nodeName", Operator: meta.FieldSelectorOpIn, Values: []string{id.Node}},
 	}}
@@ -47,30 +23,27 @@ func (id Identity) Rights() []Right {
 	}
 	list, watch := of("list", "pods", "", ""), of("watch", "pods", "", "")
 	list.FieldSelector, watch.FieldSelector = own, own
-	return []Right{
-		{For: "to see whether the node is cordoned, and by whom", attributes: of("get", "nodes", "", id.Node)},
-		{For: "to cordon and uncordon it", attributes: of("patch", "nodes", "", id.Node)},
-		{For: "to find its pods", attributes: list},
-		{For: "to see that they are gone", attributes: watch},
-		{For: "to evict them", attributes: of("create", "pods", "eviction", "")},
-		{For: "to delete what cannot be evicted in time", attributes: of("delete", "pods", "", "")},
-		{For: "to keep the node's condition", Optional: true, attributes: of("patch", "nodes", "status", id.Node)},
-		{For: "to write Events", Optional: true, attributes: of("create", "events", "", "")},
+	return []apiserver.Right{
+		{For: "to see whether the node is cordoned, and by whom", Attributes: of("get", "nodes", "", id.Node)},
+		{For: "to cordon and uncordon it", Attributes: of("patch", "nodes", "", id.Node)},
+		{For: "to find its pods", Attributes: list},
+		{For: "to see that they are gone", Attributes: watch},
+		{For: "to evict them", Attributes: of("create", "pods", "eviction", "")},
+		{For: "to delete what cannot be evicted in time", Attributes: of("delete", "pods", "", "")},
+		{For: "to keep the node's condition", Optional: true, Attributes: of("patch", "nodes", "status", id.Node)},
+		{For: "to write Events", Optional: true, Attributes: of("create", "events", "", "")},
 	}
 }
 
 // May asks the API server whether the identity has a right. Admission may still refuse a single request.
-func (id Identity) May(ctx context.Context, r Right) (bool, error) {
+func (id Identity) May(ctx context.Context, r apiserver.Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	review := &authorization.SelfSubjectAccessReview{
-		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.attributes},
-	}
-	answer, err := id.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, meta.CreateOptions{})
+	allowed, err := r.Allowed(ctx, id.Client)
 	if err != nil {
 		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, apiserver.OneLine(err))
 	}
-	return answer.Status.Allowed, nil
+	return allowed, nil
 }
 
 // Ahead tells how far this machine's clock is ahead of the API server's, to a second.
