@@ -67,8 +67,8 @@ $(LINT):
 	@mv $@.new $@
 
 .PHONY: bench
-bench: ## measure what docs/design.md promises, and print it beside the targets
-	@cd test && go run ./cmd/bench
+bench: ## measure nth, and print it beside the targets (BASE=v1.2.3 compares it with that revision, too)
+	@cd test && go run ./cmd/bench $(BASE)
 
 .PHONY: bench-queue
 bench-queue: lab ## measure nth-queue in storms of interruptions (NODES=100 measures one of 30, 100 and 300)
@@ -89,6 +89,19 @@ power-button: lab ## press the power button of a machine with a kernel of its ow
 .PHONY: soak
 soak: lab ## let random things happen to nth for half an hour, or for as long as NTH_SOAK says ("2h")
 	@cd test && NTH_SOAK="$${NTH_SOAK:-30m}" go test ./soak -run Whatever -v -count=1 -timeout 0
+
+.PHONY: mutate
+mutate: ## change the core one piece at a time, and see that a test notices (PACKAGES="pkg/policy" changes only that one)
+	@cd test && go run ./cmd/mutate $(or $(PACKAGES),pkg/policy pkg/drain pkg/agent)
+
+.PHONY: simulate
+simulate: ## let random histories happen to the daemon's core, for SIMULATE=10m or as long as that says, on all cores
+	@SIMULATE="$${SIMULATE:-10m}" go test ./pkg/internal/simulation -run Simulate -count=1 -timeout 0 -v
+
+.PHONY: reproduce
+reproduce: ## live through one of them with its story, and find the shortest that fails likewise: SEED=42, or a file
+	@: "$${SEED:?say which, as in SEED=42 or SEED=testdata/some.txt}"
+	@go test ./pkg/internal/simulation -run Reproduce -count=1 -timeout 0 -v
 
 .PHONY: fmt
 fmt: ## format the source

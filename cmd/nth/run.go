@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -66,6 +67,7 @@ func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Confi
 		Record:    book,
 		Service:   service,
 		Policy:    rules,
+		Unwatched: unwatched(rules, shutdown.source != nil),
 		BootID:    bootID,
 		Log:       log,
 		Beat:      service.WatchdogInterval() / 3,
@@ -103,7 +105,7 @@ func (a adjustable) use(cfg config.Config) {
 	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))
 	a.notices.use(rules)
 	a.notices.reposted(cfg)
-	a.daemon.Obey(rules)
+	a.daemon.SetPolicy(rules)
 }
 
 // shown runs the daemon while its status is being written, to the last word.
@@ -154,6 +156,15 @@ func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *lo
 		return nil, fmt.Errorf("setting up the metadata source: %w", err)
 	}
 	return source, nil
+}
+
+// unwatched lists the kinds that nobody looks for: those that were ignored when the daemon started, and shutdowns where they
+// cannot be heard of.
+func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
+	heard := watched(rules)
+	return slices.DeleteFunc(event.Kinds(), func(kind event.Kind) bool {
+		return slices.Contains(heard, kind) && (kind != event.Shutdown || shutdowns)
+	})
 }
 
 // watched lists the kinds that are not ignored.

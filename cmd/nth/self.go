@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,17 +24,25 @@ import (
 type self struct {
 	kubelet *kubelet.Kubelet
 	dryRun  bool
+	gate    *drain.Gate
 	options atomic.Pointer[drain.Options] // for what begins now
 }
 
+// evictionsAtOnce are those of a node as large as a kubelet takes unless told otherwise. An API server that one node asks a
+// thousand things in one moment answers most of them too late, and is asked again.
+const evictionsAtOnce = 128
+
 func newSelf(borrowed *kubelet.Kubelet, cfg config.Config) *self {
-	s := &self{kubelet: borrowed, dryRun: cfg.DryRun}
+	s := &self{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce)}
 	s.use(draining.Options(cfg.Drain))
 	return s
 }
 
 // use replaces the options for all that begins from now on.
-func (s *self) use(options drain.Options) { s.options.Store(&options) }
+func (s *self) use(options drain.Options) {
+	options.Gate = s.gate
+	s.options.Store(&options)
+}
 
 // identityPause is how long to wait before the credential is looked for again. A node that joins its cluster gets it
 // once, and a notice may be waiting.
@@ -51,10 +63,8 @@ func (s *self) identity(ctx context.Context) (kubelet.Identity, error) {
 		if err == nil {
 			return id, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !sleepOr(ctx, identityPause) {
 			return kubelet.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
-		case <-time.After(identityPause):
 		}
 	}
 }
@@ -67,33 +77,112 @@ func (s *self) of(id kubelet.Identity, options drain.Options) agent.Node {
 	return node
 }
 
-// Cordon implements agent.Node.
-func (s *self) Cordon(ctx context.Context, claim drain.Claim) (drain.CordonResult, error) {
-	node, err := s.node(ctx)
-	if err != nil {
-		return drain.CordonNone, err
-	}
-	return node.Cordon(ctx, claim)
+// Guard implements agent.Node.
+func (s *self) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
+	return &selfGuard{self: s, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// Drain implements agent.Node. A drain can outlive its credential: when the kubeconfig is replaced, it goes on with the
-// new one, and with the options that it began with.
-func (s *self) Drain(ctx context.Context, plan drain.Plan) (drain.Result, error) {
-	if plan.Claim.Kind == string(event.Shutdown) && s.neverJoined(ctx) {
-		return drain.Result{NodeGone: true}, nil
-	}
-	options := *s.options.Load()
-	for {
-		id, err := s.identity(ctx)
+// selfGuard stands at the node that the identity names. It can outlive its credential: when the kubeconfig is replaced, it goes
+// on with the new one. It goes on with the options that it began with, too, until an event joins that comes after they changed.
+type selfGuard struct {
+	self     *self
+	tell     func(drain.Progress)
+	adjusted chan struct{}
+
+	mu      sync.Mutex
+	goal    drain.Goal
+	guard   drain.Guard // nil while there is no identity
+	options drain.Options
+	again   context.CancelFunc // has another guard begun, with the options as they are now
+}
+
+// Run implements drain.Guard.
+func (g *selfGuard) Run(ctx context.Context) {
+	g.mu.Lock()
+	g.options = *g.self.options.Load()
+	g.mu.Unlock()
+	for ctx.Err() == nil {
+		id, err := g.identity(ctx)
 		if err != nil {
-			return drain.Result{}, err
+			return // ctx has ended.
 		}
-		attempt, replaced := s.whileCurrent(ctx, id)
-		result, err := s.of(id, options).Drain(attempt, plan)
-		if err == nil || ctx.Err() != nil || !replaced() {
-			return result, err
-		}
+		attempt, ended := g.self.whileCurrent(ctx, id)
+		g.of(id, ended).Run(attempt)
+		ended()
 	}
+}
+
+// identity waits for the identity. Under each goal it is looked whether a machine that is no node is to go down.
+func (g *selfGuard) identity(ctx context.Context) (kubelet.Identity, error) {
+	looking, found := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for looking.Err() == nil {
+			g.tellIfNeverJoined(looking)
+			select {
+			case <-looking.Done():
+			case <-g.adjusted:
+			}
+		}
+	})
+	defer telling.Wait()
+	defer found()
+	return g.self.identity(ctx)
+}
+
+// tellIfNeverJoined lets a machine go down at once that is no node.
+func (g *selfGuard) tellIfNeverJoined(ctx context.Context) {
+	g.mu.Lock()
+	goal := g.goal
+	g.mu.Unlock()
+	if goesDown(goal) && g.self.neverJoined(ctx) {
+		g.tell(drain.Progress{What: drain.Drained, Goal: goal.Number, State: drain.State{Drained: true}})
+	}
+}
+
+// goesDown tells whether the machine's own shutdown is among the events of a goal, be it that another comes first.
+func goesDown(goal drain.Goal) bool {
+	return goal.Claim.Kind == string(event.Shutdown) ||
+		slices.ContainsFunc(goal.Events, func(id string) bool { return strings.HasPrefix(id, string(event.Shutdown)+"-") })
+}
+
+// of makes the guard of the node that the identity names the one to be told of goals, until ended is called.
+func (g *selfGuard) of(id kubelet.Identity, ended context.CancelFunc) drain.Guard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.guard, g.again = g.self.of(id, g.options).Guard(g.goal, g.tell), ended
+	return g.guard
+}
+
+// Adjust implements drain.Guard.
+func (g *selfGuard) Adjust(goal drain.Goal) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.goal.Events
+	g.goal = goal
+	select {
+	case g.adjusted <- struct{}{}:
+	default:
+	}
+	grown := slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(known, id) })
+	if now := *g.self.options.Load(); g.guard != nil && grown && !reflect.DeepEqual(now, g.options) {
+		g.options = now
+		g.again()
+		return
+	}
+	if g.guard != nil {
+		g.guard.Adjust(goal)
+	}
+}
+
+// Result implements drain.Guard.
+func (g *selfGuard) Result() drain.Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.guard == nil {
+		return drain.Result{}
+	}
+	return g.guard.Result()
 }
 
 // neverJoined tells whether this machine is no node: there is no credential, and there was none since the start. A
@@ -103,36 +192,36 @@ func (s *self) neverJoined(ctx context.Context) bool {
 	return errors.Is(err, kubelet.ErrNotYet)
 }
 
-// whileCurrent returns a context that ends when the identity is no longer the present one, and a function that ends it
-// and tells whether that is why it ended.
-func (s *self) whileCurrent(ctx context.Context, used kubelet.Identity) (context.Context, func() bool) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// whileCurrent returns a context that ends when the identity is no longer the present one, and a function that ends it.
+func (s *self) whileCurrent(ctx context.Context, used kubelet.Identity) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(identityPause):
-			}
+		for sleepOr(ctx, identityPause) {
 			if id, err := s.kubelet.Identity(ctx); err == nil && id.Client != used.Client {
-				cancel(errReplaced)
+				cancel()
 			}
 		}
 	}()
-	return ctx, func() bool {
-		cancel(nil)
-		return errors.Is(context.Cause(ctx), errReplaced)
+	return ctx, cancel
+}
+
+// sleepOr waits, and tells whether ctx still goes on.
+func sleepOr(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 
-var errReplaced = errors.New("the kubeconfig was replaced")
-
 // Uncordon implements agent.Node.
-func (s *self) Uncordon(ctx context.Context, ready bool) (drain.UncordonResult, error) {
+func (s *self) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
 	node, err := s.node(ctx)
 	if err != nil {
 		return "", err
 	}
-	return node.Uncordon(ctx, ready)
+	return node.Uncordon(ctx, booted)
 }
 
 // Claim implements agent.Node.

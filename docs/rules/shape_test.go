@@ -8,11 +8,8 @@ import (
 	"strings"
 )
 
-const (
-	// longestFile and longestFunction are in lines.
-	longestFile     = 300
-	longestFunction = 60
-)
+// longestFunction is in lines.
+const longestFunction = 60
 
 // says nothing about what is in it.
 var emptyNames = []string{"base", "common", "core", "helper", "helpers", "manager", "misc", "shared", "types", "util", "utils"}
@@ -39,13 +36,6 @@ var shapeRules = []rule{
 		check:  each(packageNames),
 		breaks: map[string]string{"pkg/util/a.go": "package util", "test/helper/a.go": "package helpers"},
 		keeps:  map[string]string{"pkg/record/a.go": "package record"},
-	},
-	{
-		name:   fmt.Sprintf("a file has no more than %d lines", longestFile),
-		why:    "a file has one subject; talk before crossing the line",
-		check:  each(fileLength),
-		breaks: map[string]string{"pkg/drain/a_test.go": "package drain" + strings.Repeat("\n", longestFile+1)},
-		keeps:  map[string]string{"pkg/drain/a.go": "package drain" + strings.Repeat("\n", longestFile)},
 	},
 	{
 		name:   fmt.Sprintf("a function has no more than %d lines", longestFunction),
@@ -99,13 +89,6 @@ func wellBegun(s source) bool {
 func packageNames(s source) []string {
 	if slices.Contains(emptyNames, s.file.Name.Name) || slices.Contains(emptyNames, path.Base(s.dir())) {
 		return []string{fmt.Sprintf("%s: package %s in %s", s.path, s.file.Name.Name, s.dir())}
-	}
-	return nil
-}
-
-func fileLength(s source) []string {
-	if s.lines > longestFile {
-		return []string{fmt.Sprintf("%s: %d lines", s.path, s.lines)}
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package rules_test
 
 import (
-	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -21,10 +20,9 @@ const module = "github.com/nth-project/nth"
 
 // source is one Go file of the project.
 type source struct {
-	path  string // from the project's top, with slashes
-	lines int
-	fset  *token.FileSet
-	file  *ast.File
+	path string // from the project's top, with slashes
+	fset *token.FileSet
+	file *ast.File
 }
 
 // dir is the file's package, from the project's top.
@@ -66,7 +64,7 @@ func (s source) imports() map[string]string {
 }
 
 func parse(name string, text []byte) (source, error) {
-	s := source{path: name, lines: bytes.Count(text, []byte("\n")), fset: token.NewFileSet()}
+	s := source{path: name, fset: token.NewFileSet()}
 	var err error
 	s.file, err = parser.ParseFile(s.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	return s, err

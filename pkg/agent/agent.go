@@ -1,15 +1,18 @@
 // Package agent is the loop: snapshot → decide → act → record → tell.
 //
-// Sources deliver what is announced; one goroutine folds it into the record, asks the policy for the one step to take,
-// and has at most one step in flight. A step that is no longer the one to take is called back before the next begins,
-// so that a nearer deadline overtakes and a withdrawn event stops. What is about to be done is on disk before it is
-// done, and what came of it afterwards; a crash, an upgrade or a reboot therefore leads back to the same step.
+// Sources deliver what is announced; one goroutine folds it into the record, asks the policy for the one goal for the node,
+// and sees to it that the work under way pursues it: a guard, as long as the node is to be closed, which is adjusted when the
+// goal changes, or the taking back of what nth has set. What is about to be done is in the record before it is done, and what
+// came of it afterwards; a crash, an upgrade or a reboot therefore leads back to the same goal. What each event is due follows
+// from the state of the node, whatever is under way.
 //
-// The package owns the interfaces it calls. Run ends when its context does, and leaves the node as it is.
+// Nothing here waits: not for the node, the disk or a listener. The package owns the interfaces it calls. Run ends when its
+// context does, and leaves the node as it is.
 package agent
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // Source watches for events until ctx ends and tells the sink. It returns nil when its context has ended, and an error
@@ -27,19 +31,25 @@ type Source interface {
 	Run(ctx context.Context, sink event.Sink) error
 }
 
-// Node is the node that is acted upon. Its methods retry what may pass until ctx ends.
-type Node interface {
-	Cordon(ctx context.Context, claim drain.Claim) (drain.CordonResult, error)
-	Drain(ctx context.Context, plan drain.Plan) (drain.Result, error)
-	Uncordon(ctx context.Context, ready bool) (drain.UncordonResult, error)
-	Claim(ctx context.Context) (claim drain.Claim, ok bool, err error)
+// Pulse is a Source that can tell whether it still looks.
+type Pulse interface {
+	// Stuck says what has come to a stop that should go on; nil if nothing has.
+	Stuck() error
 }
 
-// Record is the memory. Put returns when the entry is on disk; if it cannot be put there it is remembered until the
-// process ends, and the error says so.
+// Node is the node that is acted upon. Uncordon retries what may pass until ctx ends.
+type Node interface {
+	Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard
+	Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error)
+	Claim(ctx context.Context) (claim drain.Claim, ours bool, err error)
+}
+
+// Record is the memory. Put takes entries in at once, and calls written, from any goroutine, when they are on disk, or with
+// why they are not: then they are remembered until the process ends. Flush waits until all are.
 type Record interface {
 	Entries() []record.Entry
-	Put(record.Entry) error
+	Put(written func(error), entries ...record.Entry)
+	Flush(ctx context.Context) error
 }
 
 // Service is the service manager.
@@ -56,6 +66,12 @@ type Identity interface {
 	KeepWarm(ctx context.Context, tell func(node string, err error))
 }
 
+// Listener is told everything that happens, in order, from one goroutine, after the journal. Hear must not block: what
+// takes time is done elsewhere, so that nobody who listens can hold a drain up.
+type Listener interface {
+	Hear(record.Happening)
+}
+
 // Config is what an Agent is made of. All fields are needed but for those that say otherwise.
 type Config struct {
 	Sources  []Source
@@ -65,18 +81,22 @@ type Config struct {
 	// Service is nil for an agent that is one of many in its process: it starts and stops without a word.
 	Service Service
 	Policy  policy.Settings
+	// Unwatched are the kinds that none of the sources tells of; nil if each does.
+	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
-	Log    *logrus.Entry
+	// NodeSeen tells that there has been a Node in this boot, so that one that is missing was deleted.
+	NodeSeen bool
+	Log      *logrus.Entry
 	// Now reads the wall clock; nil is the system's. It is called from one goroutine.
 	Now func() time.Time
 	// Beat is how often the service manager's watchdog is fed; 0 means that nobody watches.
 	Beat time.Duration
-	// Settled, if set, is called whenever an event is announced and nothing more is to be done for it now: the drain has
-	// ended, or none was wanted. It may be called often and must not block.
+	// Settled, if set, is called whenever an event is announced and nothing more is to be done for it now: the node is drained,
+	// its time is over, or nothing was wanted. It may be called often and must not block.
 	Settled func(event.Event)
-	// Rested, if set, is called like Settled, and says when a step may be due for the event without further news; zero
-	// means never.
+	// Rested, if set, is called for each announced event for which nothing is being done, and says when something may be
+	// due for it without further news; zero means never.
 	Rested func(ev event.Event, again time.Time)
 	// DryRun changes the words, so that nobody believes that something was done. The Node must be one that does nothing.
 	DryRun bool
@@ -95,16 +115,27 @@ type Agent struct {
 
 	known   map[event.Kind][]event.Event
 	looked  map[event.Kind]time.Time // when each kind's last good look was taken in
-	flight  *flight
-	node    string
-	waiting error // why there is no identity; nil once there is
 	trouble map[event.Kind]trouble
-	held    map[string]string // pods held in the drain under way, and by what
-	total   int
-	left    int
-	began   time.Time
-	shown   shown
 	stuck   bool // a source is, and that was said
+
+	node     string
+	waiting  error // why there is no identity; nil once there is
+	nodeSeen bool  // there has been a Node since the start
+
+	work   *work
+	number int // of goals
+	// state is what the guard has told of the node under the present goal.
+	state       drain.State
+	result      drain.Result // how far the guard had come when it was last asked
+	held        map[string]string
+	total, left int
+	// begun is when the work for an event began that is not done yet.
+	begun map[string]time.Time
+	// written is closed once what was put last is on disk.
+	written <-chan struct{}
+
+	began time.Time
+	shown shown
 }
 
 // trouble is an outage of a source.
@@ -118,13 +149,21 @@ type trouble struct {
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
 	return &Agent{
-		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(),
+		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), nodeSeen: cfg.NodeSeen,
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
 		held:    map[string]string{},
+		begun:   map[string]time.Time{},
 	}
 }
+
+// SetPolicy replaces the rules: from now on everything is judged by them, also what is announced already and what is under
+// way. It may be called from any goroutine, also before Run.
+func (a *Agent) SetPolicy(rules policy.Settings) { a.inbox.put(newPolicy{rules: maps.Clone(rules)}) }
+
+// lastWrite is how long the record is waited for when the agent stops.
+const lastWrite = 2 * time.Second
 
 // Run watches, decides and acts until ctx ends, and returns nil then. It returns an error if a source gives up.
 func (a *Agent) Run(ctx context.Context) error {
@@ -149,11 +188,21 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Service.Stopping()
 	}
 	a.land()
+	a.flush(ctx)
 	if err == nil {
 		a.showStopped()
-		a.stopped()
+		a.ended()
 	}
 	return err
+}
+
+// flush waits for the record, within bounds, and says if it could not be written.
+func (a *Agent) flush(ctx context.Context) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
+	defer cancel()
+	if err := a.cfg.Record.Flush(limited); err != nil {
+		a.unwritten(err)
+	}
 }
 
 // tick keeps the status sentence's seconds, the watchdog and the comparison of clocks going.
@@ -180,6 +229,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		case <-a.inbox.ready:
 			a.compareClocks()
 			if err := a.take(a.inbox.empty()); err != nil && ctx.Err() == nil {
+				a.judge() // What ended at the same time is recorded.
 				return err
 			}
 		}
@@ -194,7 +244,30 @@ func (a *Agent) interval() time.Duration {
 	return tick
 }
 
-// take works off the inbox, all of it: also when a source has given up, what came of a step must be recorded.
+// beat feeds the service manager's watchdog, unless a source is stuck: a daemon that decides and no longer sees is as
+// good as dead, and the service manager is to start it again.
+func (a *Agent) beat() {
+	if a.cfg.Service == nil {
+		return
+	}
+	for _, s := range a.cfg.Sources {
+		pulse, ok := s.(Pulse)
+		if !ok {
+			continue
+		}
+		if err := pulse.Stuck(); err != nil {
+			if !a.stuck {
+				a.say(systemd.SourceTrouble).WithError(err).Error("a source has come to a stop; waiting for the service manager to start nth again")
+			}
+			a.stuck = true
+			return
+		}
+	}
+	a.stuck = false
+	a.cfg.Service.Beat()
+}
+
+// take works off the inbox, all of it: also when a source has given up, what came of the work must be recorded.
 func (a *Agent) take(news []any) error {
 	var gaveUp error
 	for _, n := range news {
@@ -210,11 +283,13 @@ func (a *Agent) take(news []any) error {
 		case drain.Progress:
 			a.progressed(n)
 		case landed:
-			a.settle(n)
+			a.takeLanded(n)
 		case adopted:
-			a.adoptClaim(n.claim)
-		case order:
+			a.takeClaim(n)
+		case newPolicy:
 			a.cfg.Policy = n.rules
+		case unwritten:
+			a.unwritten(n.err)
 		case sourceEnded:
 			if gaveUp == nil {
 				gaveUp = n.err
@@ -224,40 +299,57 @@ func (a *Agent) take(news []any) error {
 	return gaveUp
 }
 
-// advance brings the record up to date and sees to it that the step to take is the one in flight. It returns when to
-// look again without news.
+// advance brings the record up to date and sees to it that the goal is pursued. It returns when to look again without news.
 func (a *Agent) advance(ctx context.Context) time.Time {
-	sit := a.situation()
-	for _, e := range a.rules().Fold(sit) {
-		a.put(e)
-		if before, met := find(sit.Past, e.Event.ID); met && policy.SameNews(before, e) {
-			continue
-		}
-		a.folded(e)
-		a.happenedTo(e)
-	}
-	sit.Past = a.cfg.Record.Entries()
-	step := a.rules().Decide(sit)
-	switch {
-	case a.flight == nil && step.Action != policy.Wait:
-		a.takeOff(ctx, step)
-	case a.flight != nil && !step.Same(a.flight.step):
-		a.callBack(step)
-	}
+	sit, goal := a.judge()
+	a.pursue(ctx, goal)
 	a.settled(sit)
-	a.rested(sit)
-	return step.Revisit
+	return goal.Revisit
 }
 
-// settled tells which announced events have got what they are due.
-func (a *Agent) settled(sit policy.Situation) {
-	if a.flight != nil || a.cfg.Settled == nil {
-		return
+// judge brings the record up to date and names the goal.
+func (a *Agent) judge() (policy.Situation, policy.Goal) {
+	sit := a.fold(a.situation())
+	goal := a.cfg.Policy.Decide(sit)
+	if a.pursues(goal) { // Else what is known of the node was found under another goal.
+		sit.Node = policy.Node{Closed: a.state.Closed || a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
+		sit = a.fold(sit)
+		goal = a.cfg.Policy.Decide(sit)
 	}
+	return sit, goal
+}
+
+// fold brings the record up to date, tells what has changed, and returns the situation then.
+func (a *Agent) fold(sit policy.Situation) policy.Situation {
+	for changed := a.cfg.Policy.Fold(sit); len(changed) > 0; changed = a.cfg.Policy.Fold(sit) {
+		for i, e := range changed {
+			before, _ := policy.Find(sit.Past, e.Event.ID)
+			if e.Phase != before.Phase && (e.Phase == record.Drained || e.Phase == record.Incomplete) {
+				changed[i].Result = a.resultNow()
+			}
+		}
+		a.put(changed...)
+		for _, e := range changed {
+			before, met := policy.Find(sit.Past, e.Event.ID)
+			a.changed(before, met, e)
+		}
+		sit.Past = a.cfg.Record.Entries()
+	}
+	return sit
+}
+
+// settled tells which announced events have got what they are due, and for which nothing is being done.
+func (a *Agent) settled(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {
-			if a.rules().Settled(sit, ev) {
+			if a.cfg.Settled != nil && a.cfg.Policy.Settled(sit, ev) {
 				a.cfg.Settled(ev)
+			}
+			if a.cfg.Rested == nil {
+				continue
+			}
+			if again, busy := a.cfg.Policy.Again(sit, ev); !busy {
+				a.cfg.Rested(ev, again)
 			}
 		}
 	}
@@ -270,7 +362,83 @@ func (a *Agent) situation() policy.Situation {
 			failing[kind] = a.looked[kind]
 		}
 	}
+	unwatched := map[event.Kind]bool{}
+	for _, kind := range a.cfg.Unwatched {
+		unwatched[kind] = true
+	}
 	return policy.Situation{
-		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Past: a.cfg.Record.Entries(),
+		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
 	}
 }
+
+// put records entries. The loop does not wait for the disk.
+func (a *Agent) put(entries ...record.Entry) {
+	written := make(chan struct{})
+	a.written = written
+	a.cfg.Record.Put(func(err error) {
+		if err != nil {
+			a.inbox.put(unwritten{err: err})
+		}
+		close(written)
+	}, entries...)
+}
+
+// entry is the record's entry of an event.
+func (a *Agent) entry(ev event.Event) record.Entry {
+	if e, met := policy.Find(a.cfg.Record.Entries(), ev.ID); met {
+		return e
+	}
+	return record.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
+}
+
+// inbox gathers news from all goroutines for the one that decides. Putting never blocks.
+type inbox struct {
+	mu    sync.Mutex
+	news  []any
+	ready chan struct{}
+}
+
+// The news, besides event.Snapshot and drain.Progress.
+type (
+	lookFailed struct {
+		kind event.Kind
+		err  error
+	}
+	identity struct {
+		node string
+		err  error
+	}
+	adopted struct {
+		claim drain.Claim
+		ours  bool
+	}
+	newPolicy   struct{ rules policy.Settings }
+	unwritten   struct{ err error }
+	sourceEnded struct{ err error }
+)
+
+func newInbox() *inbox { return &inbox{ready: make(chan struct{}, 1)} }
+
+func (i *inbox) put(n any) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.news = append(i.news, n)
+	select {
+	case i.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (i *inbox) empty() []any {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	news := i.news
+	i.news = nil
+	return news
+}
+
+// Snapshot implements event.Sink.
+func (i *inbox) Snapshot(s event.Snapshot) { i.put(s) }
+
+// Trouble implements event.Sink.
+func (i *inbox) Trouble(k event.Kind, err error) { i.put(lookFailed{kind: k, err: err}) }

@@ -32,11 +32,11 @@ func withBoard(t *testing.T, f func(r *rig, b *board)) {
 func TestTheBoardShowsADrain(t *testing.T) {
 	t.Parallel()
 	withBoard(t, func(r *rig, b *board) {
-		r.node.toDrain(func(ctx context.Context, plan drain.Plan) (drain.Result, error) {
-			plan.Tell(drain.Progress{What: drain.Found, Total: 3, Left: 3})
-			plan.Tell(drain.Progress{What: drain.Held, Pod: "default/web-1", Detail: "web", Total: 3, Left: 2})
-			<-ctx.Done()
-			return drain.Result{}, ctx.Err()
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.pods(
+				drain.Progress{What: drain.Found, Total: 3, Left: 3},
+				drain.Progress{What: drain.Held, Pod: "default/web-1", Detail: "web", Total: 3, Left: 2},
+			)
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -98,7 +98,7 @@ func TestABusyBoardIsShownOneStatusASecond(t *testing.T) {
 	t.Parallel()
 	withBoard(t, func(r *rig, b *board) {
 		r.cfg.Beat = 100 * time.Millisecond
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		r.announce(r.spot("a", time.Hour))
 		r.pass(time.Minute)
@@ -111,7 +111,7 @@ func TestABusyBoardIsShownOneStatusASecond(t *testing.T) {
 func TestTheBoardsLastWordIsThatNTHStoppedAsAsked(t *testing.T) {
 	t.Parallel()
 	withBoard(t, func(r *rig, b *board) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		r.announce(r.spot("a", time.Hour))
 		if !b.last().Stopped.IsZero() {

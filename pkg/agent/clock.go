@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -52,7 +53,6 @@ func (a *Agent) compareClocks() {
 		a.clockSet(by)
 		a.moveSpans(before, by)
 	}
-	a.recount()
 }
 
 // moveSpans moves where spans began with the clock, which said before and was set by so much.
@@ -68,15 +68,11 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	for kind, at := range a.looked {
 		a.looked[kind] = at.Add(by)
 	}
-	a.known[event.Shutdown] = slices.Clone(a.known[event.Shutdown])
+	if downs, heard := a.known[event.Shutdown]; heard { // What was not asked yet is not to look as if it had said that there is none.
+		a.known[event.Shutdown] = slices.Clone(downs)
+	}
 	for i := range a.known[event.Shutdown] {
 		shift(&a.known[event.Shutdown][i].Deadline, by)
-	}
-	if f := a.flight; f != nil && spanned(f.step.Event) {
-		shift(&f.step.Deadline, by)
-		if f.step.Event.Kind == event.Shutdown {
-			shift(&f.step.Event.Deadline, by)
-		}
 	}
 }
 
@@ -97,16 +93,13 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 	return e
 }
 
-// believed is what a source says. A shutdown that is announced already keeps the deadline that it had, which has moved
-// with the clock.
+// believed is what a source says, under the IDs that the record knows. A shutdown that is announced already keeps the deadline
+// that it had, which has moved with the clock.
 func (a *Agent) believed(s event.Snapshot) []event.Event {
-	if s.Kind != event.Shutdown {
-		return s.Events
-	}
-	events := slices.Clone(s.Events)
+	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s))
 	for i := range events {
 		for _, known := range a.known[s.Kind] {
-			if known.ID == events[i].ID {
+			if s.Kind == event.Shutdown && known.ID == events[i].ID {
 				events[i].Deadline = known.Deadline
 			}
 		}
@@ -117,22 +110,5 @@ func (a *Agent) believed(s event.Snapshot) []event.Event {
 func shift(t *time.Time, by time.Duration) {
 	if !t.IsZero() {
 		*t = t.Add(by)
-	}
-}
-
-// spanned tells whether the deadline of an event's step is a span from a time that nth itself has noted: a budget, or
-// how long a shutdown can be held.
-func spanned(ev event.Event) bool { return ev.Deadline.IsZero() || ev.Kind == event.Shutdown }
-
-// recount calls a step back whose deadline, which a document has given, has moved against the monotonic clock. The same
-// step then begins again with the right time left.
-func (a *Agent) recount() {
-	f := a.flight
-	if f == nil || f.ends.IsZero() || spanned(f.step.Event) || f.calledBack {
-		return
-	}
-	if drift := time.Until(f.ends) - f.step.Deadline.Sub(a.now()); drift.Abs() > tolerance {
-		f.calledBack = true
-		f.cancel()
 	}
 }

@@ -1,11 +1,14 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -23,7 +26,7 @@ func (w *wall) set(by time.Duration) { w.ahead.Add(int64(by)) }
 func (r *rig) begins() []string {
 	var begun []string
 	for _, call := range r.tape.take() {
-		if !strings.HasPrefix(call, "put ") && !strings.HasSuffix(call, " ended") {
+		if !strings.HasPrefix(call, "put ") && !strings.HasSuffix(call, " ended") || strings.HasSuffix(call, " incomplete") {
 			begun = append(begun, call)
 		}
 	}
@@ -62,12 +65,12 @@ var steps = []stepped{
 			r.pass(time.Hour)
 		},
 		ahead: 3*time.Hour + 50*time.Minute, back: 13*time.Hour + 50*time.Minute,
-		begun: always("drain for a in 10m0s"),
+		begun: always("guard for a: drain, soft in 10m0s"),
 	},
 	{
 		name: "waiting until an event counts as withdrawn",
 		until: func(r *rig) {
-			r.announce(r.spot("a", 20*time.Hour))
+			r.announce(r.hibernating("a", 20*time.Hour))
 			r.announce()
 			r.pass(10 * time.Second)
 		},
@@ -86,49 +89,46 @@ var steps = []stepped{
 	{
 		name: "waiting to try again",
 		until: func(r *rig) {
-			r.node.toDrain(fails)
+			r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") })
 			r.announce(r.spot("a", 20*time.Hour))
-			r.pass(200 * time.Second) // the pause has become a minute
-			r.node.toDrain(stuck)
+			r.announce()
+			r.pass(30*time.Second + 200*time.Second) // the pause has become a minute
 			r.pass(20 * time.Second)
 		},
 		ahead: 22 * time.Second, back: 22 * time.Second,
-		begun: func(by time.Duration) string {
-			return "drain for a in " + (20*time.Hour - 242*time.Second - by).String() + " hard"
-		},
+		begun: always("uncordon"),
 	},
 	{
 		name: "draining until an announced deadline",
 		until: func(r *rig) {
-			r.node.toDrain(stuck)
+			r.node.toGuard(stuck)
 			r.announce(r.spot("a", 10*time.Hour))
 			r.pass(time.Hour)
 		},
 		ahead: time.Second, back: time.Second, // it is noticed in the next tick
 		begun: func(by time.Duration) string {
-			return "drain for a in " + (9*time.Hour - time.Second - by).String() + " hard"
+			return "adjust to a: drain, hard in " + (9*time.Hour - time.Second - by).String()
 		},
 	},
 	{
 		name: "draining within a budget",
 		until: func(r *rig) {
-			r.node.toDrain(stuck)
+			r.node.toGuard(stuck)
 			r.announce(terminated("a"))
 			r.pass(5 * time.Minute)
 		},
-		// The budget ends after ten minutes more; two seconds later the drain is given overtime.
-		ahead: 10*time.Minute + 2*time.Second, back: 10*time.Minute + 2*time.Second,
-		begun: always("drain for a in 30s hard"),
+		ahead: 10 * time.Minute, back: 10 * time.Minute,
+		begun: always("put a incomplete"),
 	},
 	{
 		name: "draining for a shutdown, as long as it can be held",
 		until: func(r *rig) {
-			r.node.toDrain(stuck)
+			r.node.toGuard(stuck)
 			r.announce(event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(4 * time.Minute)})
 			r.pass(time.Minute)
 		},
-		ahead: 3*time.Minute + 2*time.Second, back: 3*time.Minute + 2*time.Second,
-		begun: always("drain for a in 30s hard"),
+		ahead: 3 * time.Minute, back: 3 * time.Minute,
+		begun: always("put a incomplete"),
 	},
 }
 
@@ -176,10 +176,11 @@ func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
 		clock := &wall{}
 		clock.set(farOff)
 		r.cfg.Now = clock.now
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Hour}
 		earlier := r.start.Add(-time.Hour).UTC()
 		r.record.entries = []record.Entry{{
-			Event: r.spot("a", 20*time.Hour), Phase: record.Drained, BootID: "boot-0",
-			FirstSeen: earlier, Changed: earlier, Cordon: true, CordonedAt: earlier,
+			Event: recommended("a"), Phase: record.Cordoned, BootID: "boot-0",
+			FirstSeen: earlier, Changed: earlier, OnNode: true, CordonedAt: earlier,
 		}}
 		r.run()
 		r.announce()

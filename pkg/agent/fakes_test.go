@@ -2,9 +2,9 @@ package agent_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// node is a Node whose calls end as they are told to. It minds that there is one at a time.
+// node is a Node whose guards, and whose other calls, go as they are told to. It minds that one of them is under way at a time.
 type node struct {
 	t    *testing.T
 	tape *tape
@@ -22,20 +22,24 @@ type node struct {
 	mu   sync.Mutex
 	busy bool
 	ways ways
+	// guards counts those that were begun, and booted is what the last Uncordon was to wait for.
+	guards int
+	booted func(bootID string) bool
 }
 
 // ways are how calls go.
 type ways struct {
-	cordon   func(ctx context.Context) (drain.CordonResult, error)
-	drain    func(ctx context.Context, plan drain.Plan) (drain.Result, error)
+	guard    script
 	uncordon func(ctx context.Context) (drain.UncordonResult, error)
 	claim    func(ctx context.Context) (drain.Claim, bool, error)
 }
 
+// script is what a guard tells, and when. It may end before ctx does: then the guard stands and tells nothing more.
+type script func(ctx context.Context, g *guard)
+
 func newNode(t *testing.T, tp *tape) *node {
 	return &node{t: t, tape: tp, ways: ways{
-		cordon:   func(context.Context) (drain.CordonResult, error) { return drain.CordonSet, nil },
-		drain:    empty,
+		guard:    empty,
 		uncordon: func(context.Context) (drain.UncordonResult, error) { return drain.UncordonLifted, nil },
 		claim:    func(context.Context) (drain.Claim, bool, error) { return drain.Claim{}, false, nil },
 	}}
@@ -48,13 +52,7 @@ func (n *node) to(change func(*ways)) {
 	change(&n.ways)
 }
 
-func (n *node) toCordon(how func(context.Context) (drain.CordonResult, error)) {
-	n.to(func(w *ways) { w.cordon = how })
-}
-
-func (n *node) toDrain(how func(context.Context, drain.Plan) (drain.Result, error)) {
-	n.to(func(w *ways) { w.drain = how })
-}
+func (n *node) toGuard(how script) { n.to(func(w *ways) { w.guard = how }) }
 
 func (n *node) toUncordon(how func(context.Context) (drain.UncordonResult, error)) {
 	n.to(func(w *ways) { w.uncordon = how })
@@ -70,32 +68,12 @@ func (n *node) now() ways {
 	return n.ways
 }
 
-// empty is the drain of a node that is drained at once.
-func empty(context.Context, drain.Plan) (drain.Result, error) {
-	return drain.Result{Cordon: drain.CordonSet}, nil
-}
-
-// stuck is the drain of a node with a pod that does not go.
-func stuck(ctx context.Context, _ drain.Plan) (drain.Result, error) {
-	<-ctx.Done()
-	return drain.Result{
-		Cordon: drain.CordonSet, Evicted: 2,
-		Left: []string{"default/web-1"}, HeldBy: map[string]string{"default/web-1": "PDB default/web"},
-	}, ctx.Err()
-}
-
-// fails is a drain that cannot be.
-func fails(context.Context, drain.Plan) (drain.Result, error) {
-	return drain.Result{}, errors.New("forbidden")
-}
-
-// enter begins a call and returns what ends it.
-func (n *node) enter(format string, args ...any) func() {
-	what := fmt.Sprintf(format, args...)
+// enter begins what takes its time, and returns what ends it.
+func (n *node) enter(what string) func() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.busy {
-		n.t.Errorf("%s begins while another step is in flight", what)
+		n.t.Errorf("%s begins while other work is under way", what)
 	}
 	n.busy = true
 	n.tape.add("%s", what)
@@ -103,48 +81,232 @@ func (n *node) enter(format string, args ...any) func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.busy = false
+		what, _, _ := strings.Cut(what, " for ")
 		n.tape.add("%s ended", what)
 	}
 }
 
-func (n *node) Cordon(ctx context.Context, claim drain.Claim) (drain.CordonResult, error) {
-	defer n.enter("cordon for %s", claim.Event)()
-	if _, limited := ctx.Deadline(); limited {
-		n.t.Error("a cordon has a deadline")
-	}
-	return n.now().cordon(ctx)
+func (n *node) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
+	return &guard{node: n, goal: goal, told: tell, adjusted: make(chan struct{}, 1)}
 }
 
-func (n *node) Drain(ctx context.Context, plan drain.Plan) (drain.Result, error) {
-	limit := ""
-	if deadline, limited := ctx.Deadline(); limited {
-		limit = " in " + time.Until(deadline).String()
+func (n *node) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
+	what := "uncordon"
+	if booted != nil {
+		what += " when ready"
 	}
-	if plan.Hard {
-		limit += " hard"
-	}
-	defer n.enter("drain for %s%s", plan.Claim.Event, limit)()
-	return n.now().drain(ctx, plan)
-}
-
-func (n *node) Uncordon(ctx context.Context, ready bool) (drain.UncordonResult, error) {
-	when := ""
-	if ready {
-		when = " when ready"
-	}
-	defer n.enter("uncordon%s", when)()
+	defer n.enter(what)()
+	n.mu.Lock()
+	n.booted = booted
+	n.mu.Unlock()
 	return n.now().uncordon(ctx)
 }
 
 func (n *node) Claim(ctx context.Context) (drain.Claim, bool, error) { return n.now().claim(ctx) }
 
-// memory is a Record that can be told to fail.
+// guard is a Guard that tells what its script says.
+type guard struct {
+	node     *node
+	told     func(drain.Progress)
+	adjusted chan struct{}
+
+	mu     sync.Mutex
+	goal   drain.Goal
+	state  drain.State
+	result drain.Result
+}
+
+func (g *guard) Run(ctx context.Context) {
+	g.node.mu.Lock()
+	g.node.guards++
+	g.node.mu.Unlock()
+	defer g.node.enter("guard for " + inWords(g.wants()))()
+	g.node.now().guard(ctx, g)
+	for g.next(ctx) {
+	}
+}
+
+func (g *guard) Adjust(goal drain.Goal) {
+	g.mu.Lock()
+	g.goal = goal
+	g.mu.Unlock()
+	g.node.tape.add("adjust to %s", inWords(goal))
+	select {
+	case g.adjusted <- struct{}{}:
+	default:
+	}
+}
+
+func (g *guard) Result() drain.Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.result
+}
+
+// wants is the goal as it is now.
+func (g *guard) wants() drain.Goal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.goal
+}
+
+// inWords is what is wanted for whom by when, counted from now.
+func inWords(goal drain.Goal) string {
+	words := strings.Join(goal.Events, ", ") + ": cordon"
+	if goal.Evict {
+		words = strings.Join(goal.Events, ", ") + ": drain"
+	}
+	if !goal.Hard.IsZero() {
+		words += ", hard in " + time.Until(goal.Hard).String()
+	}
+	if !goal.Soft.IsZero() {
+		words += ", soft in " + time.Until(goal.Soft).String()
+	}
+	if !goal.Reopened.IsZero() {
+		words += ", reopened"
+	}
+	return words
+}
+
+// next waits until the goal has changed, and tells how the node stands then. It is false when ctx has ended.
+func (g *guard) next(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-g.adjusted:
+		g.mu.Lock()
+		g.state.Drained = false
+		g.mu.Unlock()
+		g.say(drain.Progress{What: drain.Standing})
+		return true
+	}
+}
+
+// say tells something, with how the node stands.
+func (g *guard) say(p drain.Progress) {
+	g.mu.Lock()
+	p.Goal, p.State = g.goal.Number, g.state
+	g.mu.Unlock()
+	g.told(p)
+}
+
+// becomes tells something of the node that changes how it stands.
+func (g *guard) becomes(change func(*drain.State), p drain.Progress) {
+	g.mu.Lock()
+	change(&g.state)
+	g.mu.Unlock()
+	g.say(p)
+}
+
+// close cordons the node.
+func (g *guard) close() { g.closeAs(drain.NodeCordoned, drain.CordonSet) }
+
+// closeAs finds, or makes, the node unschedulable.
+func (g *guard) closeAs(what drain.What, how drain.CordonResult) {
+	g.did(drain.Result{Cordon: how})
+	g.becomes(func(s *drain.State) { *s = drain.State{Closed: true, Ours: how != drain.CordonForeign, Seen: true} },
+		drain.Progress{What: what, Detail: string(how)})
+}
+
+// drain tells that the node is drained.
+func (g *guard) drain() {
+	g.becomes(func(s *drain.State) { s.Drained = true }, drain.Progress{What: drain.Drained})
+}
+
+// did is how far it has come.
+func (g *guard) did(r drain.Result) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.result = r
+}
+
+// rest lets time pass, and tells whether it did: ctx may end before.
+func rest(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// pods tells several things in a row.
+func (g *guard) pods(told ...drain.Progress) {
+	for _, p := range told {
+		g.say(p)
+	}
+}
+
+// empty guards a node that is drained as soon as it is closed.
+func empty(ctx context.Context, g *guard) {
+	g.close()
+	emptied(ctx, g)
+}
+
+// emptied guards a node that is closed already and on which nothing is left.
+func emptied(ctx context.Context, g *guard) {
+	for again := true; again; again = g.next(ctx) {
+		if g.wants().Evict {
+			g.drain()
+		}
+	}
+}
+
+// stuck guards a node with a pod that does not go.
+func stuck(_ context.Context, g *guard) {
+	g.close()
+	g.did(drain.Result{
+		Cordon: drain.CordonSet, Evicted: 2,
+		Left: []string{"default/web-1"}, HeldBy: map[string]string{"default/web-1": "PDB default/web"},
+	})
+}
+
+// after guards a node that is closed at once, and drained so much later.
+func after(d time.Duration) script {
+	return func(ctx context.Context, g *guard) {
+		g.close()
+		if rest(ctx, d) {
+			emptied(ctx, g)
+		}
+	}
+}
+
+// forbidden guards a node whose cordon is refused for good.
+func forbidden(ctx context.Context, g *guard) {
+	for pause := 2 * time.Second; ; pause = min(2*pause, time.Minute) {
+		g.becomes(func(s *drain.State) { s.Trouble = "forbidden" }, drain.Progress{What: drain.Unclosable, Detail: "forbidden"})
+		if !rest(ctx, pause) {
+			return
+		}
+	}
+}
+
+// memory is a Record that can be told to fail, or to take its time.
 type memory struct {
 	tape *tape
+	// released is closed when the disk hangs no more.
+	released chan struct{}
+	writes   sync.WaitGroup
 
 	mu      sync.Mutex
 	entries []record.Entry
+	count   int // of Puts
 	err     error
+	hangs   time.Duration
+}
+
+// puts is how often something was put.
+func (m *memory) puts() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.count
+}
+
+// hangsFor lets every Put take so long from now on.
+func (m *memory) hangsFor(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hangs = d
 }
 
 // loses lets every Put fail from now on.
@@ -160,20 +322,67 @@ func (m *memory) Entries() []record.Entry {
 	return slices.Clone(m.entries)
 }
 
-func (m *memory) Put(e record.Entry) error {
+func (m *memory) Put(written func(error), entries ...record.Entry) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	text := fmt.Sprintf("put %s %s", e.Event.ID, e.Phase)
-	if e.Ending != "" {
-		text += " " + string(e.Ending)
-	}
-	m.tape.add("%s", text)
-	i := slices.IndexFunc(m.entries, func(o record.Entry) bool { return o.Event.ID == e.Event.ID })
-	if i < 0 {
-		m.entries = append(m.entries, e)
-	} else {
+	m.count++
+	for _, e := range entries {
+		i := slices.IndexFunc(m.entries, func(o record.Entry) bool { return o.Event.ID == e.Event.ID })
+		if i < 0 {
+			i = len(m.entries)
+			m.entries = append(m.entries, record.Entry{})
+		}
+		if news := newsOf(m.entries[i], e); news != "" {
+			m.tape.add("%s", strings.TrimSpace("put "+e.Event.ID+" "+string(e.Phase)+news))
+		}
 		m.entries[i] = e
 	}
+	err, hangs := m.err, m.hangs
+	m.mu.Unlock()
+	if hangs == 0 {
+		written(err)
+		return
+	}
+	m.writes.Go(func() {
+		select {
+		case <-time.After(hangs):
+		case <-m.released:
+		}
+		written(err)
+	})
+}
+
+// newsOf is what an entry says that it did not say before; empty if that is bookkeeping.
+func newsOf(before, e record.Entry) string {
+	switch {
+	case before.Phase != e.Phase && e.Ending != "":
+		return " " + string(e.Ending)
+	case before.Phase != e.Phase:
+		return " "
+	case before.Missing.IsZero() != e.Missing.IsZero():
+		return map[bool]string{true: ", back", false: ", missing"}[e.Missing.IsZero()]
+	case before.Reopened != e.Reopened:
+		return ", reopened"
+	case before.Error != e.Error:
+		return ": " + e.Error
+	case !before.Event.Deadline.Equal(e.Event.Deadline) || before.Event.State != e.Event.State:
+		return ", changed"
+	}
+	return ""
+}
+
+func (m *memory) Flush(ctx context.Context) error {
+	written := make(chan struct{})
+	go func() {
+		m.writes.Wait()
+		close(written)
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-written:
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // ear writes down what it hears.
@@ -68,19 +69,17 @@ func listened(t *testing.T, f func(r *rig, e *ear)) {
 func TestListenersHearADrainFromItsNoticeToItsEnd(t *testing.T) {
 	t.Parallel()
 	listened(t, func(r *rig, e *ear) {
-		r.node.toDrain(func(_ context.Context, plan drain.Plan) (drain.Result, error) {
-			pod := drain.Progress{Pod: "default/web", PodUID: "u1", Total: 1, Left: 1}
-			tell := func(what drain.What, p drain.Progress) { p.What = what; plan.Tell(p) }
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			pod := func(what drain.What, left int, detail string) drain.Progress {
+				return drain.Progress{What: what, Pod: "default/web", PodUID: "u1", Total: 1, Left: left, Detail: detail}
+			}
 			time.Sleep(time.Second)
-			tell(drain.NodeCordoned, drain.Progress{})
-			tell(drain.Found, drain.Progress{Total: 1, Left: 1})
-			pod.Detail = "default/pdb"
-			tell(drain.Held, pod)
-			pod.Detail = ""
-			tell(drain.Evicted, pod)
-			pod.Left = 0
-			tell(drain.Gone, pod)
-			return drain.Result{Cordon: drain.CordonSet, Evicted: 1}, nil
+			g.close()
+			g.pods(
+				drain.Progress{What: drain.Found, Total: 1, Left: 1}, pod(drain.Held, 1, "default/pdb"), pod(drain.Evicted, 1, ""),
+				pod(drain.Gone, 0, ""),
+			)
+			emptied(ctx, g)
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -94,37 +93,114 @@ func TestListenersHearADrainFromItsNoticeToItsEnd(t *testing.T) {
 	})
 }
 
-func TestListenersHearHowAStepEndsThatDoesNotEndWell(t *testing.T) {
+func TestListenersHearHowADrainEndsThatDoesNotEndWell(t *testing.T) {
 	t.Parallel()
-	t.Run("its deadline comes first", func(t *testing.T) {
+	t.Run("its deadline comes first, and it goes on", func(t *testing.T) {
+		t.Parallel()
 		listened(t, func(r *rig, e *ear) {
-			r.node.toDrain(stuck)
+			r.node.toGuard(after(90 * time.Second))
 			r.run()
 			r.announce(r.spot("a", time.Minute))
-			e.take()
+			e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s")
 			r.pass(time.Minute)
-			e.want(t, "ran-out a drain after 1m0s: context deadline exceeded")
+			e.want(t, "ran-out a drain after 1m0s")
+			r.pass(time.Minute)
+			e.want(t, "done a drain after 1m30s")
 		})
 	})
-	t.Run("it fails", func(t *testing.T) {
+	t.Run("the node cannot be closed", func(t *testing.T) {
+		t.Parallel()
 		listened(t, func(r *rig, e *ear) {
-			r.node.toDrain(fails)
-			r.run()
-			r.announce(r.spot("a", time.Minute))
-			if !slices.ContainsFunc(e.take(), func(line string) bool { return strings.HasPrefix(line, "failed a drain") }) {
-				t.Errorf("nobody heard of the failure")
-			}
-		})
-	})
-	t.Run("another comes first", func(t *testing.T) {
-		listened(t, func(r *rig, e *ear) {
-			r.node.toDrain(stuck)
+			r.node.toGuard(forbidden)
 			r.run()
 			r.announce(r.stopping("a", time.Hour))
-			e.take()
-			r.announce(r.stopping("a", time.Hour), r.spot("b", time.Minute))
-			e.want(t, "announced b", "called-back a drain after 0s: context canceled", "begun b drain after 0s")
+			r.pass(3 * time.Second)
+			e.want(t, "announced a", "begun a drain after 0s", "failed a drain after 0s: forbidden", "failed a drain after 2s: forbidden")
 		})
+	})
+	t.Run("nth stops", func(t *testing.T) {
+		t.Parallel()
+		listened(t, func(r *rig, e *ear) {
+			r.node.toGuard(stuck)
+			r.run()
+			r.announce(r.stopping("a", time.Hour), r.spot("b", time.Minute))
+			e.take()
+			r.pass(time.Second)
+			r.end(nil)
+			e.want(t, "called-back a drain after 1s", "called-back b drain after 1s")
+			r.run()
+			e.want(t, "begun b drain after 0s", "begun a drain after 0s", "cordoned b drain after 0s", "cordoned a drain after 0s")
+		})
+	})
+}
+
+// One guard works for several events, and what each is due is told of each, once.
+func TestListenersHearOfEachEventThatADrainIsFor(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, e *ear) {
+		r.node.toGuard(after(90 * time.Second))
+		r.run()
+		stop, notice := r.stopping("a", time.Hour), r.spot("b", time.Minute)
+		r.announce(stop)
+		e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s")
+		r.pass(10 * time.Second)
+		r.announce(stop, notice)
+		e.want(t, "announced b", "begun b drain after 0s", "cordoned b drain after 0s")
+		r.pass(50 * time.Second)
+		e.want(t, "ran-out b drain after 50s")
+		r.pass(30 * time.Second)
+		e.want(t, "done a drain after 1m30s", "done b drain after 1m20s")
+		r.announce(stop)
+		r.pass(30 * time.Second)
+		stop.State = event.Canceled
+		r.announce(stop)
+		e.want(t, "missed b", "closed b", "begun a uncordon after 0s", "done a uncordon after 0s")
+	})
+}
+
+// Pods that were bound late are evicted after the node was drained, and it is drained then again. That is told once.
+func TestListenersHearOnceThatANodeIsDrained(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, e *ear) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.close()
+			g.drain()
+			time.Sleep(5 * time.Second)
+			pod := drain.Progress{What: drain.Arrived, Pod: "default/late", PodUID: "u2", Total: 1, Left: 1}
+			g.becomes(func(s *drain.State) { s.Drained = false }, pod)
+			pod.What = drain.Evicted
+			g.say(pod)
+			time.Sleep(5 * time.Second)
+			pod.What, pod.Left = drain.Gone, 0
+			g.say(pod)
+			g.drain()
+		})
+		r.run()
+		r.announce(r.spot("a", time.Minute))
+		e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s", "done a drain after 0s")
+		r.pass(time.Minute)
+		e.want(t, "pod-evicted a drain after 5s default/late (u2) 1 of 1", "pod-gone a drain after 10s default/late (u2) 0 of 1")
+		r.wantSaid(systemd.Drained, "warning: drained: 0 pods evicted, 0 deleted, 0 left alone as they should be; 60 s before the deadline")
+	})
+}
+
+// What was begun is ended, in the same words, before something else is begun for the same event.
+func TestListenersHearThatSomethingElseIsDoneForAnEvent(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, e *ear) {
+		r.node.toGuard(stuck)
+		r.run()
+		r.announce(r.spot("a", time.Hour))
+		r.set(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Cordon })
+		e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s",
+			"called-back a drain after 0s", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+		r.set(event.SpotInterruption, func(*policy.Rule) {})
+		e.want(t, "begun a drain after 0s", "cordoned a drain after 0s")
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) })
+		r.set(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Notify })
+		e.want(t, "called-back a drain after 0s", "begun a uncordon after 0s")
+		r.set(event.SpotInterruption, func(*policy.Rule) {})
+		e.want(t, "called-back a uncordon after 0s", "begun a drain after 0s", "cordoned a drain after 0s")
 	})
 }
 

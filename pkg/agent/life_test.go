@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -33,20 +35,75 @@ func TestReadyWaitsForNothing(t *testing.T) {
 	})
 }
 
-func TestARestartGoesOnWithADrainAndRepeatsNone(t *testing.T) {
+func TestARestartGoesOnWithADrainAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(r *rig) {
-		r.node.toDrain(only("b"))
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute), r.stopping("b", time.Hour))
+	listened(t, func(r *rig, heard *ear) {
+		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", 2*time.Minute)
+		r.node.toGuard(stuck)
+		r.runFor(stop, hibernation)
 		r.end(nil)
 		r.tape.take()
+		heard.take()
 		r.pass(time.Minute)
 		r.run()
-		r.wantTape("put b draining", "drain for b in 59m0s")
-		r.announce(r.spot("a", 2*time.Minute), r.stopping("b", time.Hour))
-		r.pass(time.Minute)
+		r.wantTape("guard for a, b: drain, soft in 59m0s")
+		heard.want(t, "begun a drain after 0s", "cordoned a drain after 0s")
+		r.announce(stop, hibernation)
+		r.pass(30 * time.Second)
 		r.wantTape()
+		heard.want(t)
+	})
+}
+
+// Whoever starts finds the same goal, and tells again only what has not ended.
+func TestARestartInAnyPhaseLeadsToTheSameGoal(t *testing.T) {
+	t.Parallel()
+	for phase, want := range map[record.Phase]struct{ tape, heard []string }{
+		record.Seen:       {[]string{"put a draining", "guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}},
+		record.Draining:   {[]string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}},
+		record.Drained:    {[]string{"guard for a: drain, hard in 2m0s"}, nil},
+		record.Incomplete: {[]string{"guard for a: drain, hard in 2m0s"}, nil},
+		record.Cordoning: {
+			[]string{"put a draining", "guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"},
+		},
+		record.Closed: {nil, nil},
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			t.Parallel()
+			listened(t, func(r *rig, heard *ear) {
+				r.node.toGuard(stuck)
+				r.record.entries = []record.Entry{{
+					Event: r.spot("a", 2*time.Minute), Phase: phase, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.start,
+					OnNode: phase != record.Seen && phase != record.Closed, Ending: map[record.Phase]record.Ending{record.Closed: record.Expired}[phase],
+				}}
+				r.run()
+				r.announce(r.spot("a", 2*time.Minute))
+				r.wantTape(want.tape...)
+				heard.want(t, want.heard...)
+			})
+		})
+	}
+}
+
+// A guard that stands when everything is done stands again, and there is nothing new to say.
+func TestARestartBesideADrainedNodeIsQuiet(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, heard *ear) {
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.end(nil)
+		heard.take()
+		r.hook.Reset()
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.closeAs(drain.NodeCordoned, drain.CordonOurs)
+			emptied(ctx, g)
+		})
+		r.tape.take()
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.wantTape("guard for a: drain, hard in 2m0s")
+		heard.want(t)
+		r.wantSaid(systemd.Cordoned)
+		r.wantSaid(systemd.Drained)
 	})
 }
 
@@ -62,6 +119,9 @@ func TestAfterARebootTheCordonIsLiftedWhenTheNodeIsReady(t *testing.T) {
 		r.cfg.BootID = "boot-2"
 		r.run() // the metadata service does not answer
 		r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed rebooted")
+		if booted := r.node.booted; booted("boot-1") || !booted("boot-2") {
+			t.Error("it is not the kubelet of this boot that says that the node is Ready")
+		}
 		r.announce(reboot)
 		r.pass(time.Hour)
 		r.wantTape()
@@ -79,7 +139,7 @@ func together(r *rig, f func()) {
 func TestADrainIsGoneOnWithInTheNextBoot(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
 		r.end(nil)
@@ -87,8 +147,9 @@ func TestADrainIsGoneOnWithInTheNextBoot(t *testing.T) {
 		r.tape.take()
 		r.cfg.BootID = "boot-2"
 		r.run()
-		r.wantTape("put a draining", "drain for a in 1m0s hard")
-		if e := r.entry("a"); e.BootID != "boot-2" {
+		r.wantTape("guard for a: drain, hard in 1m0s")
+		r.announce(r.spot("a", 2*time.Minute))
+		if e := r.entry("a"); e.Phase != record.Draining || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -98,13 +159,12 @@ func TestStoppingDuringADrainLeavesItToBeGoneOnWith(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		bubble(t, func(r *rig) {
-			r.node.toDrain(stuck)
+			r.node.toGuard(stuck)
 			r.source.last = context.Canceled
 			r.run()
 			together(r, r.stop)
 			r.end(nil)
-			r.wantTape("put a seen", "put a draining", "drain for a in 1h0m0s hard", "drain for a in 1h0m0s hard ended", "put a draining")
-			if e := r.entry("a"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 || !e.Cordon {
+			if e := r.entry("a"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 || !e.OnNode {
 				t.Errorf("the entry is %+v", e)
 			}
 			for _, e := range r.hook.AllEntries() {
@@ -117,22 +177,6 @@ func TestStoppingDuringADrainLeavesItToBeGoneOnWith(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestADrainThatEndsWhileStoppingIsRecordedAsEnded(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		r.node.toDrain(func(ctx context.Context, _ drain.Plan) (drain.Result, error) {
-			<-ctx.Done()
-			return drain.Result{Cordon: drain.CordonSet}, nil
-		})
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.end(nil)
-		if e := r.entry("a"); e.Phase != record.Drained {
-			t.Errorf("the entry is %+v", e)
-		}
-	})
 }
 
 func TestNothingIsBegunOnceStopped(t *testing.T) {
@@ -153,7 +197,7 @@ func TestASourceThatGivesUpEndsTheRun(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		gaveUp := errors.New("no such bus")
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		r.announce(r.spot("a", time.Minute))
 		r.source.fail <- gaveUp
@@ -171,9 +215,10 @@ func TestWhatEndsTogetherWithASourceIsRecorded(t *testing.T) {
 	for range 20 {
 		bubble(t, func(r *rig) {
 			gaveUp, finish := errors.New("no such bus"), make(chan struct{})
-			r.node.toDrain(func(context.Context, drain.Plan) (drain.Result, error) {
+			r.node.toGuard(func(_ context.Context, g *guard) {
+				g.close()
 				<-finish
-				return drain.Result{Cordon: drain.CordonSet}, nil
+				g.drain()
 			})
 			r.run()
 			together(r, func() {
@@ -195,10 +240,68 @@ func TestARecordThatCannotBeWrittenStopsNoDrain(t *testing.T) {
 		r.record.loses(errors.New("no space left on device"))
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
-		r.wantTape("put a seen", "put a draining", "drain for a in 2m0s hard", "drain for a in 2m0s hard ended", "put a drained")
-		r.pass(time.Hour)
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
+		r.pass(time.Minute)
 		const loud = "error: the record cannot be written; a restart now may forget what was done"
-		r.wantSaid(systemd.StateTrouble, loud, loud, loud)
+		for _, said := range r.said(systemd.StateTrouble) {
+			if said != loud {
+				t.Errorf("said: %s", said)
+			}
+		}
+		if said := r.said(systemd.StateTrouble); len(said) < 3 {
+			t.Errorf("it was said %d times", len(said))
+		}
+	})
+}
+
+// A failing volume is just when EC2 retires a machine.
+func TestADiskThatHangsHoldsNoDrain(t *testing.T) {
+	t.Parallel()
+	for name, hangs := range map[string]time.Duration{"for 10 s": 10 * time.Second, "for 45 s": 45 * time.Second, "for ever": 1000 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.record.hangs, r.cfg.Beat = hangs, time.Second
+				r.run()
+				r.announce(r.spot("a", 2*time.Minute))
+				r.wantTape("put a seen", "put a draining")
+				r.pass(250 * time.Millisecond)
+				r.wantTape("guard for a: drain, hard in 1m59.75s", "put a drained")
+				r.pass(time.Minute)
+				r.service.set(func() {
+					if r.service.beats != 60 {
+						t.Errorf("%d beats in a minute", r.service.beats)
+					}
+				})
+				before := time.Now()
+				r.stop()
+				if err := <-r.ended; err != nil {
+					t.Error(err)
+				}
+				r.stop = nil
+				if took := time.Since(before); took > 5*time.Second {
+					t.Errorf("Run took %s to end", took)
+				}
+			})
+		})
+	}
+}
+
+// What is on disk already is not waited for.
+func TestARestartWaitsForNoDisk(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.end(nil)
+		r.tape.take()
+		r.record.hangsFor(time.Hour)
+		r.run()
+		r.wantTape("guard for a: drain, hard in 2m0s")
+		r.stop()
+		if err := <-r.ended; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		r.stop = nil
 	})
 }
 
@@ -223,7 +326,7 @@ func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 			claim(r, event.SpotInterruption)
 			r.pass(time.Hour)
 			r.wantTape()
-			if e := r.entry("a"); !e.Cordon || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) {
+			if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) {
 				t.Errorf("the entry is %+v", e)
 			}
 		})
@@ -244,7 +347,7 @@ func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 		bubble(t, func(r *rig) {
 			claim(r, event.SpotInterruption)
 			r.announce(r.spot("a", time.Minute))
-			r.wantTape("put a cordoned", "put a draining", "drain for a in 50s hard", "drain for a in 50s hard ended", "put a drained")
+			r.wantTape("put a draining", "guard for a: drain, hard in 50s", "put a drained")
 		})
 	})
 	t.Run("is lifted after the shutdown that it was for", func(t *testing.T) {
@@ -255,6 +358,87 @@ func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 			})
 			r.run()
 			r.wantTape("put a cordoned", "put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed rebooted")
+		})
+	})
+}
+
+// The record was lost, or what was put last has not reached the disk.
+func TestACordonOfOursOfWhichTheRecordKnowsOnlyTheEventIsTakenOver(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []record.Phase{record.Seen, record.Closed} {
+		t.Run(string(phase), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.record.entries = []record.Entry{{
+					Event: r.stopping("a", time.Hour), Phase: phase, BootID: "boot-0", FirstSeen: r.start, Changed: r.start,
+					Ending: map[record.Phase]record.Ending{record.Closed: record.Canceled}[phase],
+				}}
+				r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+					return drain.Claim{Event: "a", Kind: string(event.ScheduledMaintenance), BootID: "boot-0", Since: r.start}, true, nil
+				})
+				r.cfg.Policy[event.ScheduledMaintenance] = policy.Rule{Action: policy.Notify, WithdrawnAfter: time.Hour}
+				r.run()
+				r.wantTape("put a cordoned", "put a undoing", "uncordon when ready", "uncordon when ready ended", "put a seen")
+			})
+		})
+	}
+}
+
+// What nth-queue has set on the node, it takes back. A claim that no one looks after is given up in time.
+func TestWhoseClaimsAreTakenOver(t *testing.T) {
+	t.Parallel()
+	phantom := func(r *rig, kind string, ours bool) {
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			return drain.Claim{Event: "a", Kind: kind, BootID: "boot-1", Since: r.start}, ours, nil
+		})
+		r.cfg.Unwatched = []event.Kind{event.StateChange, event.ReservationEnd}
+		r.run()
+		r.announce()
+	}
+	t.Run("another writer's is not", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			phantom(r, string(event.RebalanceRecommendation), false)
+			r.announce(recommended("b"))
+			r.pass(time.Hour)
+			r.wantTape("put b seen")
+		})
+	})
+	t.Run("one of an unknown kind is lifted at once", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			phantom(r, "made-up", true)
+			r.wantTape("put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed ignored")
+		})
+	})
+	t.Run("one of a kind that nobody looks for is lifted in time", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
+			phantom(r, string(event.StateChange), true)
+			r.pass(10*time.Minute - 1)
+			r.wantTape("put a cordoned", "guard for a: cordon")
+			r.pass(1)
+			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
+		})
+	})
+	t.Run("and none keeps the node closed after a reboot", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
+			phantom(r, string(event.StateChange), true)
+			r.announce(r.rebooting("m", 5*time.Minute))
+			r.pass(time.Minute)
+			r.end(nil)
+			r.tape.take()
+			r.node.toClaim(func(context.Context) (drain.Claim, bool, error) { return drain.Claim{}, false, nil })
+			r.cfg.BootID = "boot-2"
+			r.run()
+			r.announce()
+			r.pass(time.Hour)
+			if tape := r.tape.take(); !slices.Contains(tape, "uncordon when ready") {
+				t.Errorf("what was done is %q", tape)
+			}
 		})
 	})
 }
@@ -270,6 +454,6 @@ func TestACordonOfOursThatTheRecordKnowsIsNotTakenOver(t *testing.T) {
 			return drain.Claim{Event: "a", Kind: string(event.SpotInterruption), BootID: "boot-1"}, true, nil
 		})
 		r.run()
-		r.wantTape()
+		r.wantTape("guard for a: drain, hard in 1m0s")
 	})
 }

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,83 +13,128 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// only makes drains for one event stuck and all others end at once.
-func only(id string) func(context.Context, drain.Plan) (drain.Result, error) {
-	return func(ctx context.Context, plan drain.Plan) (drain.Result, error) {
-		if plan.Claim.Event == id {
-			return stuck(ctx, plan)
+func TestANearerDeadlineAdjustsTheGuardThatStands(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.run()
+		slow, fast := r.stopping("slow", time.Hour), r.spot("fast", 2*time.Minute)
+		r.announce(slow)
+		r.wantTape("put slow seen", "put slow draining", "guard for slow: drain, soft in 1h0m0s")
+		r.announce(slow, fast)
+		r.wantTape("put fast seen", "put fast draining", "adjust to fast, slow: drain, hard in 2m0s, soft in 1h0m0s")
+		r.pass(2 * time.Minute)
+		r.wantTape("put fast incomplete")
+		if e := r.entry("slow"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 {
+			t.Errorf("the entry is %+v", e)
 		}
-		return empty(ctx, plan)
+		r.wantSaid(systemd.EventWithdrawn)
+	})
+}
+
+// However near or overdue what is soft may be, it takes nothing from a machine that will be lost.
+func TestASoftDeadlineTakesNothingFromAHardOne(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]time.Duration{"is nearer": 50 * time.Second, "is overdue": -time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.node.toGuard(stuck)
+				r.run()
+				stop := r.stopping("m", at)
+				r.announce(stop)
+				r.tape.take()
+				r.announce(stop, r.spot("s", time.Minute))
+				r.wantTape("put s seen", "put s draining", "adjust to s, m: drain, hard in 1m0s, soft in "+at.String())
+				r.pass(time.Minute)
+				if r.node.guards != 1 {
+					t.Errorf("%d guards were begun", r.node.guards)
+				}
+			})
+		})
 	}
 }
 
-func TestANearerDeadlineOvertakes(t *testing.T) {
+// The next guard begins when the one before has ended, whatever was wanted and found meanwhile.
+func TestWhatIsWantedWhileAGuardEndsWaitsForItsEnd(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(only("slow"))
-		r.run()
-		slow := r.stopping("slow", time.Hour)
-		r.announce(slow)
-		r.wantTape("put slow seen", "put slow draining", "drain for slow in 1h0m0s")
-		r.announce(slow, r.spot("fast", 2*time.Minute))
-		r.wantTape("put fast seen", "drain for slow in 1h0m0s ended", "put slow draining",
-			"put fast draining", "drain for fast in 2m0s hard", "drain for fast in 2m0s hard ended", "put fast drained",
-			"put slow draining", "drain for slow in 1h0m0s")
-		if e := r.entry("slow"); e.Error != "" || e.Failures != 0 {
-			t.Errorf("being called back counts as a failure: %+v", e)
-		}
-		if said := r.said(systemd.EventWithdrawn); len(said) != 1 || said[0] != "info: stopping the drain for scheduled-maintenance: spot-interruption comes first" {
-			t.Errorf("what was said is %q", said)
-		}
-	})
-}
-
-func TestTheNextStepBeginsWhenTheLastHasLanded(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		r.node.toDrain(func(ctx context.Context, plan drain.Plan) (drain.Result, error) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.drain()
 			<-ctx.Done()
 			time.Sleep(5 * time.Second) // what has to be finished first
-			return drain.Result{}, ctx.Err()
+			g.say(drain.Progress{What: drain.Gone, Pod: "default/web"})
 		})
-		r.runFor(r.stopping("slow", time.Hour))
-		r.announce(r.stopping("slow", time.Hour), r.spot("fast", 2*time.Minute))
+		stop := r.stopping("slow", time.Hour)
+		r.runFor(stop)
+		stop.State = event.Canceled
+		r.announce(stop)
+		r.wantTape("put slow undoing")
+		r.announce(stop, r.spot("fast", 2*time.Minute))
 		r.pass(5*time.Second - 1)
-		r.wantTape("put fast seen")
+		r.wantTape("put fast seen", "put slow closed canceled", "put fast draining") // and not drained, as that guard is not for it
+		r.node.toGuard(stuck)
 		r.pass(1)
-		r.wantTape("drain for slow in 1h0m0s ended", "put slow draining", "put fast draining", "drain for fast in 1m55s hard")
-		r.announce(r.stopping("slow", time.Hour))
-		r.pass(time.Minute)
-		r.tape.take()
-		r.stop()
-		time.Sleep(5 * time.Second) // the one in flight lands
+		r.wantTape("guard ended", "guard for fast: drain, hard in 1m55s")
+		if e := r.entry("fast"); !e.OnNode {
+			t.Errorf("the entry is %+v", e)
+		}
 	})
 }
 
-func TestADeadlineThatMovesBeginsTheDrainAnew(t *testing.T) {
+func TestADeadlineThatMovesAdjustsTheGuard(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.runFor(r.stopping("a", time.Hour))
 		r.announce(r.stopping("a", time.Minute))
-		r.wantTape("put a draining", "drain for a in 1h0m0s ended", "put a draining", "put a draining", "drain for a in 1m0s")
+		r.wantTape("put a draining, changed", "adjust to a: drain, soft in 1m0s")
 		r.announce(r.stopping("a", 2*time.Hour))
-		r.wantTape("put a draining", "drain for a in 1m0s ended", "put a draining", "put a draining", "drain for a in 2h0m0s")
+		r.wantTape("put a draining, changed", "adjust to a: drain, soft in 2h0m0s")
+	})
+}
+
+// amazon-ec2-metadata-mock computes the time of its notice anew at each look.
+func TestANoticeWhoseTimeMovesIsOneInterruption(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		rule := r.cfg.Policy[event.SpotInterruption]
+		rule.Budget = 2 * time.Minute
+		r.cfg.Policy[event.SpotInterruption] = rule
+		r.run()
+		puts := 0
+		for n := range 120 {
+			passed := time.Duration(n) * 500 * time.Millisecond
+			r.announce(r.spot(fmt.Sprint("notice-", n), passed+2*time.Minute))
+			if n == 0 {
+				r.wantTape("put notice-0 seen", "put notice-0 draining", "guard for notice-0: drain, hard in 2m0s")
+				puts = r.record.puts()
+			}
+			r.pass(500 * time.Millisecond)
+		}
+		r.wantTape()
+		if entries := r.record.Entries(); len(entries) != 1 || r.record.puts() != puts {
+			t.Errorf("%d entries, %d writes after the first notice", len(entries), r.record.puts()-puts)
+		}
+		r.pass(time.Minute)
+		r.wantTape("put notice-0 incomplete")
 	})
 }
 
 func TestAnEventThatIsWithdrawnDuringItsDrain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.runFor(r.spot("a", 2*time.Minute))
 		r.announce()
-		r.wantTape("put a draining") // missing
+		r.wantTape("put a draining, missing")
 		r.pass(30*time.Second - 1)
 		r.wantTape()
 		r.pass(1)
-		r.wantTape("drain for a in 2m0s hard ended", "put a draining", "put a undoing", "uncordon", "uncordon ended", "put a closed withdrawn")
-		if e := r.entry("a"); e.Cordon || e.Ending != record.Withdrawn {
+		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
+		if e := r.entry("a"); e.OnNode || e.Ending != record.Withdrawn {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.pass(time.Hour)
@@ -99,7 +145,7 @@ func TestAnEventThatIsWithdrawnDuringItsDrain(t *testing.T) {
 func TestAnEventThatIsBackInTimeWasNeverGone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		for range 10 {
 			r.announce(r.spot("a", time.Hour))
@@ -131,30 +177,44 @@ func TestAnEventThatIsBackDuringItsUndoingIsActedUponAnew(t *testing.T) {
 				r.announce()
 				r.pass(30 * time.Second)
 				r.tape.take()
-				// Both were withdrawn; both are back while the cordon is being lifted for a.
+				// Both were withdrawn; both are back while what is on the node is being taken back.
 				r.announce(r.spot("a", time.Hour), r.spot("b", 2*time.Hour))
-				a, b := r.entry("a"), r.entry("b")
-				if !lifted {
-					r.wantTape("put a undoing", "put b drained", "uncordon ended", "put a undoing",
-						"put a draining", "drain for a in 59m30s hard", "drain for a in 59m30s hard ended", "put a drained")
-					return
+				want := []string{"put a draining", "put b draining", "uncordon ended"}
+				if lifted {
+					want = append(want, "put a seen", "put b seen", "put a draining", "put b draining")
 				}
-				if a.Phase != record.Drained || b.Phase != record.Drained || !a.Cordon || !b.Cordon {
+				r.wantTape(append(want, "guard for a, b: drain, hard in 59m30s", "put a drained", "put b drained")...)
+				if a, b := r.entry("a"), r.entry("b"); !a.OnNode || !b.OnNode {
 					t.Errorf("a: %+v\nb: %+v", a, b)
-				}
-				if said := r.said(systemd.DrainStarted); len(said) != 4 {
-					t.Errorf("what was said is %q", said)
 				}
 			})
 		})
 	}
 }
 
-// A drain was called back for another event's, and that event is withdrawn while it is being drained for.
-func TestADrainThatWasOvertakenGoesOnWhenTheOtherEventIsWithdrawn(t *testing.T) {
+// Somebody has lifted the cordon, which nth found only when it was to lift it, and the event is back meanwhile.
+func TestAnOrderThatIsFoundDuringTheUndoingStands(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+			<-ctx.Done()
+			return drain.UncordonNotOurs, nil
+		})
+		r.runFor(r.spot("a", time.Hour))
+		r.announce()
+		r.pass(30 * time.Second)
+		r.tape.take()
+		r.announce(r.spot("a", time.Hour))
+		r.wantTape("put a draining", "uncordon ended", "put a draining, reopened", "guard for a: drain, hard in 59m30s, reopened",
+			"put a drained", "guard ended")
+	})
+}
+
+// An event that joined is withdrawn, and the guard goes on for the one that it stood for before.
+func TestADrainGoesOnWhenAnEventThatJoinedItIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
 		r.run()
 		slow := r.stopping("slow", time.Hour)
 		r.announce(slow)
@@ -162,17 +222,16 @@ func TestADrainThatWasOvertakenGoesOnWhenTheOtherEventIsWithdrawn(t *testing.T) 
 		r.announce(slow)
 		r.tape.take()
 		r.pass(30 * time.Second)
-		r.wantTape("put fast closed withdrawn", "drain for fast in 2m0s hard ended", "put slow draining", "drain for slow in 59m30s")
-		if e := r.entry("fast"); e.Phase != record.Closed || e.Cordon || e.Result != nil {
+		r.wantTape("put fast closed withdrawn", "adjust to slow: drain, soft in 59m30s")
+		if e := r.entry("fast"); e.Phase != record.Closed || e.OnNode || e.Result != nil {
 			t.Errorf("fast: %+v", e)
 		}
-		if e := r.entry("slow"); !e.Cordon {
+		if e := r.entry("slow"); !e.OnNode {
 			t.Errorf("slow: %+v", e)
 		}
 		slow.State = event.Canceled
 		r.announce(slow)
-		r.wantTape("put slow draining", "drain for slow in 59m30s ended", "put slow draining",
-			"put slow undoing", "uncordon", "uncordon ended", "put slow closed canceled")
+		r.wantTape("put slow undoing", "guard ended", "uncordon", "uncordon ended", "put slow closed canceled")
 	})
 }
 
@@ -185,15 +244,63 @@ func TestAnEventThatIsMovedFarIsUndoneAndActedUponAtItsNewTime(t *testing.T) {
 		r.pass(50*time.Minute - 1)
 		r.wantTape()
 		r.pass(1)
-		r.wantTape("put a draining", "drain for a in 10m0s", "drain for a in 10m0s ended", "put a drained")
+		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 		r.announce(r.rebooting("a", 4*time.Hour))
-		r.wantTape("put a drained", "put a undoing", "uncordon", "uncordon ended", "put a seen")
+		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
 		r.pass(3 * time.Hour)
-		r.wantTape("put a draining", "drain for a in 10m0s", "drain for a in 10m0s ended", "put a drained")
+		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})
 }
 
-// If somebody uncordons the node by hand, that is an order. Nothing tells the agent, and it does not look.
+// If somebody uncordons the node by hand, that is an order, for all events that wanted the cordon.
+func TestAnOrderByHandStandsUntilAnotherEventComes(t *testing.T) {
+	t.Parallel()
+	reopen := func(ctx context.Context, g *guard) {
+		g.close()
+		rest(ctx, 10*time.Second)
+		g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{What: drain.NodeReopened, Events: g.wants().Events})
+		if rest(ctx, 10*time.Second) {
+			emptied(ctx, g)
+		}
+	}
+	bubble(t, func(r *rig) {
+		r.node.toGuard(reopen)
+		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", 30*time.Minute)
+		r.runFor(stop, hibernation)
+		r.pass(10 * time.Second)
+		r.wantTape("put a draining, reopened", "put b cordoned, reopened", "adjust to a: drain, soft in 59m50s, reopened")
+		r.pass(5 * time.Second)
+		r.end(nil)
+		r.tape.take()
+		r.run() // It is remembered.
+		r.wantTape("guard for a: drain, soft in 59m45s, reopened")
+		r.announce(stop, hibernation)
+		r.pass(20 * time.Second)
+		r.wantTape("put a drained", "guard ended")
+		r.wantSaid(systemd.Uncordoned)
+		r.announce(stop, hibernation, r.spot("c", 2*time.Minute))
+		r.wantTape("put c seen", "put c draining", "guard for c: drain, hard in 1m25s")
+	})
+}
+
+// An event joins while the word of the order is on its way.
+func TestAnOrderByHandIsNotForEventsThatItDidNotKnow(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			old := g.wants()
+			g.next(ctx)
+			g.told(drain.Progress{What: drain.NodeReopened, Goal: old.Number, Events: old.Events})
+		})
+		stop := r.stopping("a", time.Hour)
+		r.runFor(stop)
+		r.announce(stop, r.spot("b", 2*time.Minute))
+		r.pass(time.Second)
+		r.wantTape("put b seen", "put b draining", "adjust to b, a: drain, hard in 2m0s, soft in 1h0m0s", "put a draining, reopened")
+	})
+}
+
 func TestWhatIsDoneIsNotDoneAgainHoweverLongItIsAnnounced(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -234,7 +341,7 @@ func TestTimeThatPassesWithoutAGoodLookWithdrawsNothing(t *testing.T) {
 		r.trouble(event.SpotInterruption, "connection refused")
 		r.pass(time.Hour)
 		r.announce() // it has
-		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed withdrawn")
+		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
 	})
 }
 
@@ -249,6 +356,6 @@ func TestAFlawedDocumentStillWithdraws(t *testing.T) {
 			r.pass(500 * time.Millisecond)
 		}
 		synctest.Wait()
-		r.wantTape("put a drained", "put a undoing", "uncordon", "uncordon ended", "put a closed withdrawn")
+		r.wantTape("put a drained, missing", "put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
 	})
 }

@@ -48,7 +48,7 @@ func bubble(t *testing.T, f func(r *rig)) {
 		tp := &tape{}
 		r := &rig{
 			t: t, tape: tp, hook: hook, start: time.Now(),
-			node: newNode(t, tp), record: &memory{tape: tp}, service: &service{tape: tp},
+			node: newNode(t, tp), record: &memory{tape: tp, released: make(chan struct{})}, service: &service{tape: tp},
 			source: &source{fail: make(chan error, 1)}, ident: &identity{name: "node-a"},
 		}
 		r.cfg = agent.Config{
@@ -59,6 +59,7 @@ func bubble(t *testing.T, f func(r *rig)) {
 		if r.stop != nil {
 			r.end(nil)
 		}
+		close(r.record.released)
 	})
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 )
 
-// obey gives the agent rules that differ from the rig's for one kind.
-func (r *rig) obey(kind event.Kind, change func(*policy.Rule)) {
+// set gives the agent rules that differ from the rig's for one kind.
+func (r *rig) set(kind event.Kind, change func(*policy.Rule)) {
 	changed := rules()
 	rule := changed[kind]
 	change(&rule)
 	changed[kind] = rule
-	r.agent.Obey(changed)
+	r.agent.SetPolicy(changed)
 	synctest.Wait()
 }
 
@@ -25,8 +25,8 @@ func TestNewRulesHoldForWhatIsAnnouncedAlready(t *testing.T) {
 		r.run()
 		r.announce(recommended("a"))
 		r.wantTape("put a seen")
-		r.obey(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Cordon })
-		r.wantTape("put a cordoning", "cordon for a", "cordon for a ended", "put a cordoned")
+		r.set(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Cordon })
+		r.wantTape("put a cordoning", "guard for a: cordon", "put a cordoned")
 	})
 }
 
@@ -34,28 +34,43 @@ func TestNewRulesHoldForWhatIsAnnouncedNext(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.run()
-		r.obey(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Notify })
+		r.set(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Notify })
 		r.announce(r.spot("a", 2*time.Minute))
 		r.wantTape("put a seen")
-		r.obey(event.SpotInterruption, func(*policy.Rule) {})
-		r.wantTape("put a draining", "drain for a in 2m0s hard", "drain for a in 2m0s hard ended", "put a drained")
+		r.set(event.SpotInterruption, func(*policy.Rule) {})
+		r.wantTape("put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
 	})
 }
 
-func TestNewRulesLeaveAStepInFlightAlone(t *testing.T) {
+func TestNewRulesHoldForWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
-	changes := map[string]func(*policy.Rule){
-		"the kind is ignored":        func(rule *policy.Rule) { rule.Action = policy.Ignore },
-		"the action is a weaker one": func(rule *policy.Rule) { rule.Action = policy.Cordon },
-		"its deadline is not hard":   func(rule *policy.Rule) { rule.Hard = false },
-	}
-	for name, change := range changes {
+	for name, row := range map[string]struct {
+		change func(*policy.Rule)
+		want   []string
+	}{
+		"the kind is ignored": {
+			func(rule *policy.Rule) { rule.Action = policy.Ignore },
+			[]string{"put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed ignored"},
+		},
+		"it is only told of": {
+			func(rule *policy.Rule) { rule.Action = policy.Notify },
+			[]string{"put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen"},
+		},
+		"the action is a weaker one": {
+			func(rule *policy.Rule) { rule.Action = policy.Cordon },
+			[]string{"put a cordoning", "adjust to a: cordon", "put a cordoned"},
+		},
+		"its deadline is not hard": {
+			func(rule *policy.Rule) { rule.Hard = false }, []string{"adjust to a: drain, soft in 2m0s"},
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				r.node.toDrain(stuck)
+				r.node.toGuard(stuck)
 				r.runFor(r.spot("a", 2*time.Minute))
-				r.obey(event.SpotInterruption, change)
+				r.set(event.SpotInterruption, row.change)
+				r.wantTape(row.want...)
 				r.announce(r.spot("a", 2*time.Minute))
 				r.pass(time.Minute)
 				r.wantTape()
@@ -64,19 +79,38 @@ func TestNewRulesLeaveAStepInFlightAlone(t *testing.T) {
 	}
 }
 
-// What comes after the step that was in flight is begun by the new rules, and other kinds do not wait for its end.
-func TestNewRulesHoldBesideAndAfterAStepInFlight(t *testing.T) {
+// What is on the node because of a rule is taken back with it, also if nobody looks for its kind any more.
+func TestWhatIsOnTheNodeEndsWithTheRuleThatAskedForIt(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(r *rig) {
-		r.node.toDrain(only("b"))
-		r.runFor(r.stopping("b", time.Hour))
-		r.agent.Obey(policy.Settings{
-			event.SpotInterruption:     {Action: policy.Drain, WithdrawnAfter: 30 * time.Second},
-			event.ScheduledMaintenance: {Action: policy.Drain, Hard: true, WithdrawnAfter: time.Hour},
+	cordon := func(rule *policy.Rule) { rule.Action, rule.CordonFor = policy.Cordon, time.Hour }
+	t.Run("set back to be told of", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.run()
+			r.announce(recommended("a"))
+			r.set(event.RebalanceRecommendation, cordon)
+			r.pass(time.Minute)
+			r.tape.take()
+			r.set(event.RebalanceRecommendation, func(*policy.Rule) {})
+			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
 		})
-		r.announce(r.stopping("b", time.Hour), r.spot("a", 2*time.Minute))
-		r.wantTape("put a seen", "drain for b in 1h0m0s ended", "put b draining",
-			"put a draining", "drain for a in 2m0s", "drain for a in 2m0s ended", "put a drained",
-			"put b draining", "drain for b in 1h0m0s hard")
 	})
+	for name, unwatched := range map[string][]event.Kind{"watched": nil, "not watched any more": {event.RebalanceRecommendation}} {
+		t.Run("ignored from the next start, "+name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				rule := r.cfg.Policy[event.RebalanceRecommendation]
+				cordon(&rule)
+				r.cfg.Policy[event.RebalanceRecommendation] = rule
+				r.runFor(recommended("a"))
+				r.pass(time.Minute)
+				r.end(nil)
+				r.tape.take()
+				rule.Action = policy.Ignore
+				r.cfg.Policy[event.RebalanceRecommendation], r.cfg.Unwatched = rule, unwatched
+				r.run()
+				r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed ignored")
+			})
+		})
+	}
 }

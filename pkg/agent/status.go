@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -37,8 +38,8 @@ func (a *Agent) whole() string {
 }
 
 func (a *Agent) sentence() string {
-	if a.flight != nil {
-		return a.inFlight()
+	if a.busy() {
+		return a.doings()
 	}
 	if a.node == "" || a.waiting != nil {
 		why := "watching; waiting for the kubelet's credential"
@@ -48,28 +49,31 @@ func (a *Agent) sentence() string {
 		return why
 	}
 	if e, ok := a.foremost(); ok && e.Phase == record.Seen {
-		return fmt.Sprintf("watching node %s: %s", a.node, a.rules().Describe(e))
+		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
 		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	}
 	return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
 }
 
-// inFlight is the sentence while a step is being taken.
-func (a *Agent) inFlight() string {
-	step := a.flight.step
-	left := ""
-	if !a.flight.ends.IsZero() {
-		left = fmt.Sprintf(", %d s left", int(max(time.Until(a.flight.ends), 0).Seconds()))
-	}
+// busy tells whether something is being done to the node that is not done yet. A guard that only stands is not busy.
+func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || len(a.unfinished()) > 0) }
+
+// doings is the sentence while something is being done.
+func (a *Agent) doings() string {
+	goal := a.work.goal
 	node := "the node"
 	if a.node != "" {
 		node = "node " + a.node
 	}
-	text := fmt.Sprintf("draining %s for %s", node, step.Event.Kind)
+	left := ""
+	if deadline := goal.Deadline(); !deadline.IsZero() {
+		left = fmt.Sprintf(", %d s left", int(max(deadline.Sub(a.now()), 0).Seconds()))
+	}
+	text := fmt.Sprintf("draining %s for %s", node, goal.Event.Kind)
 	switch {
-	case step.Action != policy.Drain:
-		text = fmt.Sprintf("%sing %s: %s", step.Action, node, step.Reason)
+	case goal.Action != policy.Drain:
+		text = fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
 	case a.total > 0:
 		text += fmt.Sprintf(": %d of %d pods gone%s%s", a.total-a.left, a.total, left, a.holders())
 	default:
@@ -126,4 +130,112 @@ func (a *Agent) outage() time.Time {
 		}
 	}
 	return since
+}
+
+// Board shows how the daemon stands. Show must not block, and must not change what the status refers to.
+type Board interface {
+	Show(record.Status)
+}
+
+// The board is for people who look now and then: what has changed is shown at most once in a tick, and what has not,
+// which are the times of the last looks, so often that a board which is much older belongs to a daemon that hangs.
+const refresh = 10 * time.Second
+
+// shown is what the board shows.
+type shown struct {
+	at     time.Time // with its monotonic reading
+	status record.Status
+}
+
+// show brings the board up to date, if it is time to. The loop comes by in every tick.
+func (a *Agent) show(sentence string) {
+	if a.cfg.Board == nil || time.Since(a.shown.at) < tick {
+		return
+	}
+	status := a.standing(sentence)
+	if time.Since(a.shown.at) < refresh && alikeStatus(status, a.shown.status) {
+		return
+	}
+	a.post(status)
+}
+
+// showStopped leaves word that the daemon has stopped as it was asked to.
+func (a *Agent) showStopped() {
+	if a.cfg.Board == nil {
+		return
+	}
+	status := a.standing(a.whole())
+	status.Stopped = a.now()
+	a.post(status)
+}
+
+// post puts a status on the board.
+func (a *Agent) post(status record.Status) {
+	a.shown.at, a.shown.status = time.Now(), status
+	a.cfg.Board.Show(status)
+}
+
+// alikeStatus tells whether two statuses differ in nothing but times that go on by themselves.
+func alikeStatus(x, y record.Status) bool {
+	timeless := func(s record.Status) record.Status {
+		s.Updated = time.Time{}
+		s.Documents = slices.Clone(s.Documents)
+		for i := range s.Documents {
+			s.Documents[i].LastGood = time.Time{}
+		}
+		return s
+	}
+	return reflect.DeepEqual(timeless(x), timeless(y))
+}
+
+// standing is the status as far as the agent knows it. It shares nothing with the agent.
+func (a *Agent) standing(sentence string) record.Status {
+	status := record.Status{
+		Version: record.StatusVersion, Started: a.began.Round(0), Updated: a.now(),
+		DryRun: a.cfg.DryRun, Node: a.node, Sentence: sentence,
+		Step: a.stepStatus(), Events: []record.EventStatus{}, Documents: a.documents(), Off: []record.OffStatus{},
+	}
+	if a.waiting != nil {
+		status.Identity.Trouble = a.waiting.Error()
+	}
+	for _, e := range a.cfg.Record.Entries() {
+		if e.Phase == record.Closed {
+			continue
+		}
+		status.Events = append(status.Events, record.EventStatus{
+			ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen,
+			Deadline: e.Event.Deadline, Missing: e.Missing, Plan: a.cfg.Policy.Describe(e), Error: e.Error, Failures: e.Failures,
+		})
+	}
+	return status
+}
+
+func (a *Agent) stepStatus() *record.StepStatus {
+	if !a.busy() {
+		return nil
+	}
+	goal := a.work.goal
+	return &record.StepStatus{
+		Action: string(goal.Action), Event: goal.Event.ID, Kind: goal.Event.Kind, Reason: goal.Reason,
+		Began: a.work.began.Round(0), Deadline: goal.Deadline(), Hard: !goal.Hard.IsZero() && goal.Deadline().Equal(goal.Hard),
+		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held),
+	}
+}
+
+// documents tells of the kinds that are looked for from time to time. A shutdown is not: it is announced.
+func (a *Agent) documents() []record.DocumentStatus {
+	all := []record.DocumentStatus{}
+	for _, kind := range event.Kinds() {
+		good, looked := a.looked[kind]
+		trouble, bad := a.trouble[kind]
+		if kind == event.Shutdown || !looked && !bad {
+			continue
+		}
+		document := record.DocumentStatus{Kind: kind, LastGood: good}
+		if bad && trouble.over.IsZero() {
+			document.Trouble, document.Since = trouble.err, trouble.since.Round(0)
+		}
+		all = append(all, document)
+	}
+	return all
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
@@ -13,26 +12,26 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-func TestAStepIsRecordedBeforeItActsAndAfterItEnded(t *testing.T) {
+func TestWorkIsRecordedBeforeItBeginsAndAfterItHasEnded(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.run()
 		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", 2*time.Minute)
 		r.announce(stop)
-		r.wantTape("put a seen", "put a draining", "drain for a in 1h0m0s", "drain for a in 1h0m0s ended", "put a drained")
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, soft in 1h0m0s", "put a drained")
 		r.announce(stop, hibernation)
-		r.wantTape("put b seen", "put b cordoning", "cordon for b", "cordon for b ended", "put b cordoned")
+		r.wantTape("put b seen", "put b cordoning", "adjust to a, b: drain, soft in 1h0m0s", "put b cordoned")
 		stop.State = event.Canceled
 		r.announce(stop, hibernation)
-		r.wantTape("put a closed canceled") // b holds the cordon
+		r.wantTape("put a closed canceled", "adjust to b: cordon") // b holds what is on the node
 		r.announce(stop)
-		r.wantTape("put b cordoned")
+		r.wantTape("put b cordoned, missing")
 		r.pass(30 * time.Second)
-		r.wantTape("put b undoing", "uncordon", "uncordon ended", "put b closed withdrawn")
+		r.wantTape("put b undoing", "guard ended", "uncordon", "uncordon ended", "put b closed withdrawn")
 	})
 }
 
-// There is one cordon, however many events hold it.
+// What is on the node is there once, however many events hold it.
 func TestEventsThatEndTogetherAreUndoneOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -42,9 +41,9 @@ func TestEventsThatEndTogetherAreUndoneOnce(t *testing.T) {
 		r.tape.take()
 		a.State, b.State = event.Canceled, event.Canceled
 		r.announce(a, b)
-		r.wantTape("put a drained", "put b drained", "put a undoing", "uncordon", "uncordon ended",
-			"put a closed canceled", "put b drained", "put b closed canceled")
-		if a, b := r.entry("a"), r.entry("b"); a.Cordon || b.Cordon {
+		r.wantTape("put a undoing", "put b undoing", "guard ended", "uncordon", "uncordon ended",
+			"put a closed canceled", "put b closed canceled")
+		if a, b := r.entry("a"), r.entry("b"); a.OnNode || b.OnNode {
 			t.Errorf("a: %+v\nb: %+v", a, b)
 		}
 	})
@@ -53,9 +52,11 @@ func TestEventsThatEndTogetherAreUndoneOnce(t *testing.T) {
 func TestADrainsResultIsRemembered(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(func(context.Context, drain.Plan) (drain.Result, error) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
 			time.Sleep(time.Second)
-			return drain.Result{Cordon: drain.CordonSet, Evicted: 3, Deleted: 2, Skipped: 1}, nil
+			g.did(drain.Result{Cordon: drain.CordonSet, Evicted: 3, Deleted: 2, Skipped: 1})
+			emptied(ctx, g)
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -64,20 +65,27 @@ func TestADrainsResultIsRemembered(t *testing.T) {
 		if e.Result == nil || e.Result.Evicted != 3 || e.Result.Deleted != 2 || e.Result.Skipped != 1 {
 			t.Errorf("the result is %+v", e.Result)
 		}
-		if !e.Cordon || !e.CordonedAt.Equal(r.in(time.Second)) || !e.ActedFor.Equal(r.in(2*time.Minute)) || e.BootID != "boot-1" {
+		if !e.OnNode || !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.in(2*time.Minute)) || e.BootID != "boot-1" {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.wantSaid(systemd.Drained, "warning: drained: 3 pods evicted, 2 deleted, 1 left alone as they should be; 119 s before the deadline")
 	})
 }
 
-func TestADeadlineThatPassesLeavesTheDrainIncompleteAndIsTriedAgain(t *testing.T) {
+func TestADeadlineThatPassesLeavesTheDrainIncompleteAndTheGuardGoesOn(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			stuck(ctx, g)
+			time.Sleep(3 * time.Minute)
+			g.did(drain.Result{Cordon: drain.CordonSet, Evicted: 3})
+			emptied(ctx, g)
+		})
 		r.runFor(r.spot("a", 2*time.Minute))
-		r.pass(2 * time.Minute)
-		r.wantTape("drain for a in 2m0s hard ended", "put a incomplete")
+		r.pass(2*time.Minute - 1)
+		r.wantTape()
+		r.pass(1)
+		r.wantTape("put a incomplete")
 		e := r.entry("a")
 		if e.Failures != 1 || e.Error == "" || len(e.Result.Left) != 1 || e.Result.HeldBy["default/web-1"] != "PDB default/web" {
 			t.Errorf("the entry is %+v, the result %+v", e, e.Result)
@@ -86,39 +94,74 @@ func TestADeadlineThatPassesLeavesTheDrainIncompleteAndIsTriedAgain(t *testing.T
 			"error: the drain ran out of time: 2 pods evicted, 0 deleted, left: default/web-1 (held by PDB default/web)")
 		r.wantStatus("node node-a is incomplete for spot-interruption")
 
-		r.pass(2*time.Second - 1)
-		r.wantTape()
-		r.pass(1)
-		r.wantTape("put a draining", "drain for a in 30s hard")
-		r.pass(30 * time.Second)
-		r.wantTape("drain for a in 30s hard ended", "put a incomplete")
-		r.pass(4*time.Second - 1)
-		r.wantTape()
-		r.node.toDrain(empty)
-		r.pass(1)
-		r.wantTape("put a draining", "drain for a in 30s hard", "drain for a in 30s hard ended", "put a drained")
-		if e := r.entry("a"); e.Failures != 0 || e.Error != "" || !e.CordonedAt.Equal(r.in(2*time.Minute)) {
+		r.pass(time.Minute)
+		r.wantTape("put a drained") // by the same guard
+		if e := r.entry("a"); e.Failures != 0 || e.Error != "" || e.Result.Evicted != 3 || !e.CordonedAt.Equal(r.start) {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
 }
 
-func TestAFailedStepIsTriedAgainAfterAPauseThatGrows(t *testing.T) {
+func TestAnEventWhoseTimeWasOverWhileNothingRanIsIncomplete(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(fails)
-		r.runFor(r.stopping("a", time.Hour))
-		for _, pause := range []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
-			r.pass(pause - 1)
-			r.wantTape()
-			r.pass(1)
-			if got := r.tape.take(); len(got) != 4 {
-				t.Errorf("after a pause of %s, what was done is %q", pause, got)
-			}
-		}
-		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "forbidden" || !e.Cordon {
+		r.node.toGuard(stuck)
+		r.runFor(r.spot("a", time.Minute))
+		r.end(nil)
+		r.tape.take()
+		r.pass(2 * time.Minute)
+		r.run()
+		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
+		r.wantSaid(systemd.DrainIncomplete,
+			"error: the drain ran out of time: it was over before nth could go on, and which pods are left is not known")
+	})
+}
+
+func TestANodeThatCannotBeClosedIsToldAndForgottenWhenItCan(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			limited, stop := context.WithTimeout(ctx, time.Minute)
+			defer stop()
+			forbidden(limited, g)
+			empty(ctx, g)
+		})
+		r.run()
+		r.announce(r.stopping("a", time.Hour))
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, soft in 1h0m0s", "put a draining: forbidden")
+		r.pass(59 * time.Second)
+		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "forbidden" || e.Failures != 5 || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
+		if said := r.said(systemd.DrainIncomplete); len(said) != 5 || said[0] != "error: the drain failed; trying again" {
+			t.Errorf("what was said is %q", said)
+		}
+		r.pass(time.Second)
+		if e := r.entry("a"); e.Phase != record.Drained || e.Error != "" || e.Failures != 0 {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+// Where the machine is lost, the guard goes on without a cordon, and that is no failure of the drain.
+func TestANodeThatCannotBeClosedIsNoFailureBeforeAHardDeadline(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(forbidden)
+		r.run()
+		r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
+		r.pass(time.Minute)
+		for _, id := range []string{"a", "b"} {
+			if e := r.entry(id); e.Error != "" || e.Failures != 0 {
+				t.Errorf("the entry is %+v", e)
+			}
+		}
+		if said := r.said(systemd.PodHeld); len(said) == 0 || said[0] != "warning: forbidden" {
+			t.Errorf("what was said is %q", said)
+		}
+		r.pass(time.Minute)
+		r.wantSaid(systemd.DrainIncomplete,
+			"error: the drain ran out of time: the node could not even be cordoned, and which pods are left is not known")
 	})
 }
 
@@ -132,9 +175,15 @@ func TestAFailedUncordonIsTriedAgain(t *testing.T) {
 		ev.State = event.Canceled
 		r.announce(ev)
 		r.tape.take()
+		for _, pause := range []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
+			r.pass(pause - 1)
+			r.wantTape()
+			r.pass(1)
+			r.wantTape("uncordon", "uncordon ended")
+		}
 		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil })
-		r.pass(2 * time.Second)
-		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed canceled")
+		r.pass(time.Minute)
+		r.wantTape("uncordon", "uncordon ended", "put a closed canceled")
 		r.wantSaid(systemd.Uncordoned, "info: no cordon of ours is left on the node")
 	})
 }
@@ -145,22 +194,49 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				r.node.toDrain(func(context.Context, drain.Plan) (drain.Result, error) {
-					return drain.Result{Cordon: drain.CordonForeign}, nil
+				r.node.toGuard(func(ctx context.Context, g *guard) {
+					g.closeAs(drain.NodeCordonFound, drain.CordonForeign)
+					emptied(ctx, g)
 				})
-				r.node.toCordon(func(context.Context) (drain.CordonResult, error) { return drain.CordonForeign, nil })
 				r.run()
 				ev := r.spot("a", 2*time.Minute)
 				ev.Code = code
 				r.announce(ev)
-				if r.entry("a").Cordon {
+				if r.entry("a").OnNode {
 					t.Error("the record takes the cordon for ours")
 				}
+				r.wantSaid(systemd.CordonForeign, "info: the node was cordoned already by somebody else; that cordon stays theirs")
 				phase := string(r.entry("a").Phase)
 				r.tape.take()
 				r.announce()
 				r.pass(time.Minute)
-				r.wantTape("put a "+phase, "put a closed withdrawn")
+				r.wantTape("put a "+phase+", missing", "put a closed withdrawn", "guard ended")
+			})
+		})
+	}
+}
+
+// People's word by the node's annotation is heard, and the event has got then what it can get.
+func TestANodeThatIsToBeLeftAloneIsDoneWith(t *testing.T) {
+	t.Parallel()
+	for code, phase := range map[string]record.Phase{"terminate": record.Drained, "hibernate": record.Cordoned} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			listened(t, func(r *rig, heard *ear) {
+				r.node.toGuard(func(ctx context.Context, g *guard) {
+					g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
+					g.becomes(func(s *drain.State) { s.Seen, s.Left = true, true }, drain.Progress{What: drain.NodeLeft})
+					emptied(ctx, g)
+				})
+				r.run()
+				ev := r.spot("a", 2*time.Minute)
+				ev.Code = code
+				r.announce(ev)
+				if e := r.entry("a"); e.Phase != phase || e.OnNode {
+					t.Errorf("the entry is %+v", e)
+				}
+				action := map[string]string{"terminate": "drain", "hibernate": "cordon"}[code]
+				heard.want(t, "announced a", "begun a "+action+" after 0s", "done a "+action+" after 0s")
 			})
 		})
 	}
@@ -169,32 +245,36 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 func TestANodeThatIsGoneNeedsNothing(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(func(context.Context, drain.Plan) (drain.Result, error) { return drain.Result{NodeGone: true}, nil })
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.did(drain.Result{NodeGone: true})
+			g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{What: drain.NodeMissing, Detail: "it was deleted"})
+			emptied(ctx, g)
+		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
-		r.wantSaid(systemd.Drained, "warning: there is no Node any more; nothing to drain")
+		r.wantSaid(systemd.Drained, "warning: there is no Node any more; nothing is left to drain")
 	})
 }
 
-// A step belongs to the event that it was begun for, whatever else is announced meanwhile.
-func TestWhatLandsIsRecordedForTheEventItWasFor(t *testing.T) {
+// Each event gets what came of the work until it was done.
+func TestTheResultOfEachEventIsThatOfItsMoment(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		finish := make(chan struct{})
-		r.node.toDrain(func(ctx context.Context, plan drain.Plan) (drain.Result, error) {
-			if plan.Claim.Event == "b" {
-				return drain.Result{Cordon: drain.CordonOurs, Evicted: 7}, nil
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			for n := 1; ; n++ {
+				g.did(drain.Result{Cordon: drain.CordonSet, Evicted: n})
+				g.drain()
+				if !g.next(ctx) {
+					return
+				}
 			}
-			<-finish
-			return drain.Result{Cordon: drain.CordonSet, Evicted: 1}, nil // done in spite of being called back
 		})
 		r.run()
 		r.announce(r.stopping("a", time.Hour))
 		r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
-		close(finish)
-		synctest.Wait()
 		a, b := r.entry("a"), r.entry("b")
-		if a.Phase != record.Drained || a.Result.Evicted != 1 || b.Phase != record.Drained || b.Result.Evicted != 7 {
+		if a.Phase != record.Drained || a.Result.Evicted != 1 || b.Phase != record.Drained || b.Result.Evicted != 2 {
 			t.Errorf("a: %+v\nb: %+v", a, b)
 		}
 	})

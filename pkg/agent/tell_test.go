@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,19 +35,17 @@ func TestTheStatusWhileNothingHappens(t *testing.T) {
 func TestTheStatusDuringADrain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(func(ctx context.Context, plan drain.Plan) (drain.Result, error) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
 			time.Sleep(time.Second)
-			plan.Tell(drain.Progress{What: drain.Found, Total: 3, Left: 3})
-			plan.Tell(drain.Progress{What: drain.Held, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 3})
-			plan.Tell(drain.Progress{What: drain.Held, Pod: "default/web-2", Detail: "default/web", Total: 3, Left: 3})
+			g.say(drain.Progress{What: drain.Found, Total: 3, Left: 3})
+			g.say(drain.Progress{What: drain.Held, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 3})
+			g.say(drain.Progress{What: drain.Held, Pod: "default/web-2", Detail: "default/web", Total: 3, Left: 3})
 			time.Sleep(time.Second)
-			plan.Tell(drain.Progress{What: drain.Refused, Pod: "default/api-1", Detail: "the webhook says no", Total: 3, Left: 3})
+			g.say(drain.Progress{What: drain.Refused, Pod: "default/api-1", Detail: "the webhook says no", Total: 3, Left: 3})
 			time.Sleep(time.Second)
-			plan.Tell(drain.Progress{What: drain.Evicted, Pod: "default/web-1", Total: 3, Left: 3})
-			plan.Tell(drain.Progress{What: drain.Gone, Pod: "default/web-1", Total: 3, Left: 2})
-			plan.Tell(drain.Progress{What: drain.Gone, Pod: "default/web-2", Total: 3, Left: 1})
-			<-ctx.Done()
-			return drain.Result{}, ctx.Err()
+			g.say(drain.Progress{What: drain.Evicted, Pod: "default/web-1", Total: 3, Left: 3})
+			g.say(drain.Progress{What: drain.Gone, Pod: "default/web-1", Total: 3, Left: 2})
+			g.say(drain.Progress{What: drain.Gone, Pod: "default/web-2", Total: 3, Left: 1})
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -66,32 +65,34 @@ func TestTheStatusDuringADrain(t *testing.T) {
 	})
 }
 
-func TestTheStatusOfADrainThatIsOverIsNotThatOfTheNext(t *testing.T) {
+func TestTheStatusOfAnEarlierGuardIsNotThatOfTheNext(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(func(ctx context.Context, plan drain.Plan) (drain.Result, error) {
-			if plan.Claim.Event == "a" {
-				plan.Tell(drain.Progress{What: drain.Held, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 2})
-			} else {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			if slices.Contains(g.wants().Events, "b") {
 				time.Sleep(time.Second)
-				plan.Tell(drain.Progress{What: drain.Found, Total: 2, Left: 2})
+				g.say(drain.Progress{What: drain.Found, Total: 2, Left: 2})
+				return
 			}
-			return stuck(ctx, plan)
+			g.say(drain.Progress{What: drain.Held, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 2})
 		})
 		r.run()
-		r.announce(r.stopping("a", time.Hour))
-		r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
+		stop := r.stopping("a", time.Hour)
+		r.announce(stop)
+		stop.State = event.Canceled
+		r.announce(stop)
+		r.announce(stop, r.spot("b", 2*time.Minute))
 		r.wantStatus("draining node node-a for spot-interruption, 120 s left")
 		r.pass(time.Second)
 		r.wantStatus("draining node node-a for spot-interruption: 0 of 2 pods gone, 119 s left")
 	})
 }
 
-func TestTheStatusOfOtherSteps(t *testing.T) {
+func TestTheStatusOfOtherWork(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.ident.name = ""
-		r.node.toCordon(func(ctx context.Context) (drain.CordonResult, error) { return "", wait(ctx) })
+		r.node.toGuard(func(context.Context, *guard) {})
 		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) })
 		r.run()
 		r.announce(r.hibernating("a", 2*time.Minute))
@@ -200,10 +201,11 @@ func TestADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.cfg.DryRun = true
-		r.node.toDrain(func(_ context.Context, plan drain.Plan) (drain.Result, error) {
-			plan.Tell(drain.Progress{What: drain.NodeCordoned})
-			plan.Tell(drain.Progress{What: drain.Evicted, Pod: "default/web-1", Total: 1})
-			return drain.Result{Cordon: drain.CordonSet, Evicted: 1, Skipped: 2}, nil
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.did(drain.Result{Cordon: drain.CordonSet, Evicted: 1, Skipped: 2})
+			g.say(drain.Progress{What: drain.Evicted, Pod: "default/web-1", Total: 1})
+			emptied(ctx, g)
 		})
 		r.run()
 		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", time.Minute)
@@ -233,9 +235,8 @@ func TestADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 func TestMessagesCarryTheirFields(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(func(_ context.Context, plan drain.Plan) (drain.Result, error) {
-			plan.Tell(drain.Progress{What: drain.Gone, Pod: "default/web-1", Total: 1})
-			return drain.Result{Cordon: drain.CordonSet}, nil
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.say(drain.Progress{What: drain.Gone, Pod: "default/web-1", Total: 1})
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -261,7 +262,7 @@ func TestTheLoopFeedsTheWatchdogAlsoDuringADrain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.cfg.Beat = 100 * time.Millisecond
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		r.announce(r.stopping("a", time.Hour))
 		r.pass(10 * time.Second)
@@ -276,7 +277,7 @@ func TestTheLoopFeedsTheWatchdogAlsoDuringADrain(t *testing.T) {
 func TestTheLoopRestsWhileNothingHappens(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.node.toDrain(stuck)
+		r.node.toGuard(stuck)
 		r.run()
 		r.announce(r.stopping("a", time.Hour), r.rebooting("b", 3*time.Hour))
 		r.announce(r.stopping("a", time.Hour)) // b is missing

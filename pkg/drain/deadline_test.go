@@ -3,6 +3,7 @@ package drain_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -16,24 +17,25 @@ import (
 
 func TestBeforeAHardDeadlineWhatResistsIsDeletedWithTheGraceThatIsLeft(t *testing.T) {
 	t.Parallel()
+	const near = 40 * time.Second
 	for name, c := range map[string]struct {
-		pod      *corev1.Pod
-		opts     drain.Options
-		limit    time.Duration
-		min, max int64 // the grace asked for; 0, 0 for the pod's own
+		pod   *corev1.Pod
+		opts  drain.Options
+		limit time.Duration
+		after time.Duration // when it is deleted
+		grace int64         // what is asked for; 0 for the pod's own
 	}{
-		"a grace that does not fit is clipped":       {pod("a", grace(600)), drain.Options{}, plenty, 2, 40},
-		"the margin is kept free":                    {pod("a", grace(600)), drain.Options{Margin: plenty - 10*time.Second}, plenty, 1, 10},
-		"never below one second":                     {pod("a", grace(600)), drain.Options{Margin: 2 * plenty}, plenty, 1, 1},
-		"a grace that fits is given whole":           {pod("a", grace(3)), drain.Options{}, 6 * time.Second, 0, 0},
-		"a pod without grace gets the usual seconds": {pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), drain.Options{Margin: plenty - 10*time.Second}, plenty, 1, 10},
-		"a setting replaces the grace":               {pod("a", grace(600)), drain.Options{GracePeriod: new(2 * time.Second)}, 5 * time.Second, 2, 2},
-		"a setting of nothing is one second":         {pod("a", grace(600)), drain.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, 4 * time.Second, 1, 1},
+		"a grace that does not fit is clipped":       {pod("a", grace(600)), drain.Options{}, near, 0, 40},
+		"the margin is kept free":                    {pod("a", grace(600)), drain.Options{Margin: near - 10*time.Second}, near, 0, 10},
+		"never below one second":                     {pod("a", grace(600)), drain.Options{Margin: 2 * near}, near, 0, 1},
+		"a grace that fits is given whole":           {pod("a", grace(3)), drain.Options{}, near, 37 * time.Second, 0},
+		"a pod without grace gets the usual seconds": {pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), drain.Options{Margin: near - 10*time.Second}, near, 0, 10},
+		"a setting replaces the grace":               {pod("a", grace(600)), drain.Options{GracePeriod: new(2 * time.Second)}, near, 38 * time.Second, 2},
+		"a setting of nothing is one second":         {pod("a", grace(600)), drain.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, near, 39 * time.Second, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
-			seen := s.AddPod(c.pod, 0)
+			began, seen := time.Now(), s.AddPod(c.pod, 0)
 			s.Always("evict", apitest.HeldBy("budget", 0))
 			r := beginWithin(t, s, c.opts, true, c.limit)
 			if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
@@ -42,126 +44,135 @@ func TestBeforeAHardDeadlineWhatResistsIsDeletedWithTheGraceThatIsLeft(t *testin
 			if count(s, "evict") == 0 {
 				t.Error("deleted without asking the budget first")
 			}
-			options := s.Requests("delete")[0].Options
-			if options.Preconditions == nil || *options.Preconditions.UID != seen.UID {
-				t.Errorf("deleted with %+v; want the UID %s", options.Preconditions, seen.UID)
+			deletion := s.Requests("delete")[0]
+			if p := deletion.Options.Preconditions; p == nil || *p.UID != seen.UID {
+				t.Errorf("deleted with %+v; want the UID %s", p, seen.UID)
 			}
-			switch g := options.GracePeriodSeconds; {
-			case g == nil && c.max != 0:
-				t.Errorf("deleted with the pod's own grace; want %d to %d s", c.min, c.max)
-			case g != nil && (*g < c.min || *g > c.max):
-				t.Errorf("deleted with %d s; want %d to %d", *g, c.min, c.max)
+			if after := deletion.At.Sub(began); after != c.after {
+				t.Errorf("deleted after %s; want %s", after, c.after)
+			}
+			var asked int64
+			if g := deletion.Options.GracePeriodSeconds; g != nil {
+				asked = *g
+			}
+			if asked != c.grace {
+				t.Errorf("deleted with %d s; want %d", asked, c.grace)
 			}
 		})
 	}
 }
 
 func TestALongGraceHasItsTurnBeforeAShortOne(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	for name, seconds := range map[string]int64{"short": 1, "middle": 3, "long": 600} {
-		s.AddPod(pod(name, grace(seconds)), 0)
-	}
-	s.Always("evict", apitest.HeldBy("budget", 0))
-	r := beginWithin(t, s, drain.Options{}, true, 6*time.Second)
-	r.succeed()
-	var order []string
-	for _, q := range s.Requests("delete") {
-		order = append(order, q.What)
-	}
-	if want := []string{"delete default/long", "delete default/middle", "delete default/short"}; !slices.Equal(order, want) {
-		t.Errorf("deleted in the order %v; want %v", order, want)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		for name, seconds := range map[string]int64{"short": 1, "middle": 3, "long": 600} {
+			s.AddPod(pod(name, grace(seconds)), 0)
+		}
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		began := time.Now()
+		r := beginWithin(t, s, drain.Options{}, true, 6*time.Second)
+		r.succeed()
+		var order []string
+		for _, q := range s.Requests("delete") {
+			order = append(order, fmt.Sprintf("%s after %s", q.What, q.At.Sub(began)))
+		}
+		if want := []string{"delete default/long after 0s", "delete default/middle after 3s", "delete default/short after 5s"}; !slices.Equal(order, want) {
+			t.Errorf("deleted in the order %v; want %v", order, want)
+		}
+	})
 }
 
 func TestWithoutAHardDeadlineNothingIsEverDeleted(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	addHeld(s, pod("held", grace(600)))
-	s.AddPod(pod("stuck", ending(3600)), apitest.Never)
-	s.AddPod(pod("free"), 0)
-	r := beginWithin(t, s, drain.Options{}, false, 2*time.Second)
-	result, err := r.wait()
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the error is %v; want the deadline", err)
-	}
-	if n := count(s, "delete"); n != 0 || result.Deleted != 0 {
-		t.Errorf("%d deletions, %+v", n, result)
-	}
-	if want := []string{"default/held", "default/stuck"}; !slices.Equal(result.Left, want) {
-		t.Errorf("left are %v; want %v", result.Left, want)
-	}
-	if want := map[string]string{"default/held": "budget"}; !maps.Equal(result.HeldBy, want) {
-		t.Errorf("held are %v; want %v", result.HeldBy, want)
-	}
-	if count(s, "evict default/held") < 2 || result.Evicted != 1 {
-		t.Errorf("%d evictions of the held pod, %+v", count(s, "evict default/held"), result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("held", grace(600)))
+		s.AddPod(pod("stuck", ending(3600)), apitest.Never)
+		s.AddPod(pod("free"), 0)
+		r := beginWithin(t, s, drain.Options{}, false, 2*time.Second)
+		result, err := r.wait()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the error is %v; want the deadline", err)
+		}
+		if n := count(s, "delete"); n != 0 || result.Deleted != 0 {
+			t.Errorf("%d deletions, %+v", n, result)
+		}
+		if want := []string{"default/held", "default/stuck"}; !slices.Equal(result.Left, want) {
+			t.Errorf("left are %v; want %v", result.Left, want)
+		}
+		if want := map[string]string{"default/held": "budget"}; !maps.Equal(result.HeldBy, want) {
+			t.Errorf("held are %v; want %v", result.HeldBy, want)
+		}
+		if count(s, "evict default/held") < 2 || result.Evicted != 1 {
+			t.Errorf("%d evictions of the held pod, %+v", count(s, "evict default/held"), result)
+		}
+	})
 }
 
 func TestAPodThatIsEndingIsNotEvictedAgain(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a", ending(5)), 0)
-	r := beginWithin(t, s, drain.Options{}, true, plenty)
-	r.await(drain.Found)
-	s.RemovePod("default/a")
-	if result := r.succeed(); result.Evicted != 0 || result.Deleted != 0 {
-		t.Errorf("the result is %+v", result)
-	}
-	if n := count(s, "evict", "delete"); n != 0 {
-		t.Errorf("%d evictions and deletions of a pod that is ending in time", n)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", ending(5)), 0)
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.await(drain.Found)
+		s.RemovePod("default/a")
+		if result := r.succeed(); result.Evicted != 0 || result.Deleted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+		if n := count(s, "evict", "delete"); n != 0 {
+			t.Errorf("%d evictions and deletions of a pod that is ending in time", n)
+		}
+	})
 }
 
 // Another program evicts a pod that a budget holds, and one that has to wait for its time. From when that is seen, neither
 // is asked for again, or told as ours.
 func TestAPodThatSomebodyElseEvictsIsNotAskedForAgain(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	addHeld(s, pod("held"))
-	s.AddPod(pod("waits", critical), 0)
-	s.AddPod(pod("mark", annotated("nth/evict", "at-deadline")), 0)
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held, "default/held")
-	s.ChangePod("default/held", ending(60))
-	s.ChangePod("default/waits", ending(60))
-	s.RemovePod("default/mark")
-	r.await(drain.Gone, "default/mark") // what came before it has been seen, too
-	asked := count(s, "evict default/held")
-	s.AddPod(pod("later"), apitest.Ending(4*time.Second))
-	r.await(drain.Gone, "default/later") // by now, a refused eviction would have been repeated
-	if n := count(s, "evict default/held"); n > asked {
-		t.Errorf("%d evictions of a pod that was ending", n-asked)
-	}
-	s.RemovePod("default/held")
-	s.RemovePod("default/waits")
-	if result := r.succeed(); result.Evicted != 1 || result.Deleted != 0 {
-		t.Errorf("the result is %+v; want the last pod alone evicted", result)
-	}
-	if n := count(s, "evict default/waits"); n != 0 {
-		t.Errorf("%d evictions of a critical pod that was ending", n)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("held"))
+		s.AddPod(pod("waits", critical), 0)
+		s.AddPod(pod("mark", annotated("nth/evict", "at-deadline")), 0)
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held, "default/held")
+		s.ChangePod("default/held", ending(60))
+		s.ChangePod("default/waits", ending(60))
+		s.RemovePod("default/mark")
+		r.await(drain.Gone, "default/mark") // what came before it has been seen, too
+		asked := count(s, "evict default/held")
+		s.AddPod(pod("later", grace(30)), apitest.Ending(4*time.Second))
+		r.await(drain.Gone, "default/later") // by now, a refused eviction would have been repeated
+		if n := count(s, "evict default/held"); n > asked {
+			t.Errorf("%d evictions of a pod that was ending", n-asked)
+		}
+		s.RemovePod("default/held")
+		s.RemovePod("default/waits")
+		if result := r.succeed(); result.Evicted != 1 || result.Deleted != 0 {
+			t.Errorf("the result is %+v; want the last pod alone evicted", result)
+		}
+		if n := count(s, "evict default/waits"); n != 0 {
+			t.Errorf("%d evictions of a critical pod that was ending", n)
+		}
+	})
 }
 
 func TestAPodThatSomebodyElseGivesTooMuchGraceIsShortenedAtTheEnd(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	addHeld(s, pod("a"))
-	r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 6*time.Second)
-	r.await(drain.Held, "default/a")
-	s.ChangePod("default/a", ending(3600))
-	if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 6*time.Second)
+		r.await(drain.Held, "default/a")
+		s.ChangePod("default/a", ending(3600))
+		if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 // It has had its SIGTERM, and any shortening lets the kubelet count anew. So it may go on until the last second.
 func TestAPodThatIsEndingTooLateIsShortenedToASecondAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, own := range map[string]int64{"with a long grace of its own": 3600, "with a short grace of its own": 1} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a", ending(3600), grace(own)), 0)
 			s.AddPod(pod("b", ending(3600)), apitest.Never)
@@ -183,15 +194,16 @@ func TestAPodThatIsEndingTooLateIsShortenedToASecondAtTheEnd(t *testing.T) {
 }
 
 func TestAnEvictionThatHangsGivesWayAtTheTurn(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a", grace(1)), 0)
-	s.AddPod(pod("b", grace(600)), 0)
-	s.Always("evict", apitest.Hang())
-	r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
-	if result := r.succeed(); result.Deleted != 2 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(1)), 0)
+		s.AddPod(pod("b", grace(600)), 0)
+		s.Always("evict", apitest.Hang())
+		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
+		if result := r.succeed(); result.Deleted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestNothingHoldsAPodLongerThanToItsTurn(t *testing.T) {
@@ -200,41 +212,48 @@ func TestNothingHoldsAPodLongerThanToItsTurn(t *testing.T) {
 		pod  *corev1.Pod
 		opts drain.Options
 		hard bool
+		want time.Duration // when it is evicted
 	}{
-		"a hold":                        {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, true},
-		"a hold, with a soft deadline":  {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, false},
-		"load balancers":                {pod("a", grace(2)), drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: time.Hour}, true},
-		"the rest, for a critical pod":  {pod("a", grace(2), critical), drain.Options{}, true},
-		"the rest, softly":              {pod("a", grace(2), critical), drain.Options{}, false},
-		"a grace longer than all there": {pod("a", grace(600)), drain.Options{EvictAfter: time.Hour}, true},
+		"a hold":                        {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, true, 3 * time.Second},
+		"a hold, with a soft deadline":  {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, false, 3 * time.Second},
+		"load balancers":                {pod("a", grace(2)), drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: time.Hour}, true, 3 * time.Second},
+		"the rest, for a critical pod":  {pod("a", grace(2), critical), drain.Options{}, true, 3 * time.Second},
+		"the rest, softly":              {pod("a", grace(2), critical), drain.Options{}, false, 3 * time.Second},
+		"a grace longer than all there": {pod("a", grace(600)), drain.Options{EvictAfter: time.Hour}, true, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(c.pod, 0)
 			s.AddPod(pod("stuck", ending(1)), apitest.Never)
+			began := time.Now()
 			r := beginWithin(t, s, c.opts, c.hard, 5*time.Second)
 			result, err := r.wait()
 			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/stuck"}) || result.Evicted != 1 {
 				t.Errorf("the result is %+v, %v", result, err)
+			}
+			if after := s.Requests("evict")[0].At.Sub(began); after != c.want {
+				t.Errorf("evicted after %s; want %s", after, c.want)
 			}
 		})
 	}
 }
 
 func TestEvictionsWaitAsLongAsTheyAreHeldBack(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	r := beginWithin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
-	r.await(drain.Found)
-	if told := r.of(drain.Holding); len(told) != 1 || told[0].Detail != "1h0m0s" {
-		t.Errorf("told %+v", told)
-	}
-	if !s.CurrentNode().Spec.Unschedulable {
-		t.Error("the node is not cordoned while evictions are held back")
-	}
-	if n := count(s, "evict"); n != 0 {
-		t.Errorf("%d evictions while they are held back", n)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		began := time.Now()
+		r := beginWithin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
+		r.await(drain.Found)
+		if told := r.of(drain.Holding); len(told) != 1 || told[0].Detail != "1h0m0s" {
+			t.Errorf("told %+v", told)
+		}
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Error("the node is not cordoned while evictions are held back")
+		}
+		r.succeed()
+		if after := s.Requests("evict")[0].At.Sub(began); after != time.Hour {
+			t.Errorf("evicted after %s", after)
+		}
+	})
 }

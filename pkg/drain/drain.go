@@ -1,8 +1,11 @@
-// Package drain does the work on one node: cordon, evict, escalate, wait, uncordon.
+// Package drain does the work on one node: it closes the node, ends its pods, keeps it so, and takes back what it set.
+//
+// A Guard pursues a Goal for as long as it is told to: it cordons, evicts, escalates, tells when the node is empty, and
+// goes on watching. The goal may change while it does. Uncordon takes back what is ours.
 //
 // It is given a client and a node's name and works with the rights of that node's kubelet, which are narrow. What of
 // k8s.io/kubectl/pkg/drain holds with them is used: its filters decide which pods a drain concerns, run over a client
-// that answers from memory (judge.go). The rest is our own, because with this identity it fails or falls short:
+// that answers from memory (concerns.go). The rest is our own, because with this identity it fails or falls short:
 //
 //   - kubectl looks up the DaemonSet of every DaemonSet pod; a kubelet may not, and one refusal fails the whole drain.
 //     We judge by the controller's ownerReference.
@@ -10,11 +13,13 @@
 //     kubectl reports failure after success. We decide "gone" by a watch on the node's own pods.
 //   - kubectl's cordon patches spec.unschedulable alone; we set it and the annotation that owns it in one request.
 //   - kubectl never stops evicting politely; we switch to deleting while a pod's grace still fits before the deadline.
+//   - kubectl ends when the node is empty; pods that were bound late come after that.
 //
-// The deadline of a Drain is its context. The node's name is a value: nothing here knows which node is its own.
+// The node's name is a value: nothing here knows which node is its own.
 package drain
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -25,14 +30,43 @@ import (
 const (
 	// CordonAnnotation holds a Claim as JSON while a cordon is ours.
 	CordonAnnotation = "nth/cordon"
-	// ExcludeLabel takes a node out of the target sets of external load balancers; its value is ExcludeValue when ours.
+	// ExcludeLabel takes a node out of the target sets of external load balancers; its value is the writer when ours.
 	ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
-	ExcludeValue = "nth"
+)
+
+// Keys by which people hold nth back. nth reads them, at any time, and never writes them.
+const (
+	// ActionAnnotation on a Node names the most that is done to it: LeaveNode and its like, or OnlyCordon. Anything else
+	// means nothing.
+	ActionAnnotation = "nth/action"
+	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline or Never. Anything else means nothing.
+	EvictAnnotation = "nth/evict"
+)
+
+// The values of the two.
+const (
+	LeaveNode  = "ignore"
+	OnlyNotify = "notify"
+	OnlyCordon = "cordon"
+	// AtDeadline lets the pod run until just its grace is left before the deadline. Without a deadline it is left alone.
+	AtDeadline = "at-deadline"
+	// Never leaves the pod to end with the machine.
+	Never = "never"
+)
+
+// The writers of claims.
+const (
+	// Host is nth on the machine. A claim without a writer is from a version that did not name it.
+	Host = "nth"
+	// Queue is nth-queue.
+	Queue = "nth-queue"
 )
 
 // Options are the settings that hold for every drain of a node. The zero value drains at once, with each pod's own
 // grace, and protects nothing.
 type Options struct {
+	// Writer is who writes, Host unless set. What others wrote is left alone.
+	Writer string
 	// EvictAfter holds evictions back for so long after the cordon, but never past what the deadline allows.
 	EvictAfter time.Duration
 	// Margin is kept free before a hard deadline, so that the last pod's end can still be seen.
@@ -61,30 +95,68 @@ type Node struct {
 
 // New returns the node of that name. It makes no request.
 func New(client kubernetes.Interface, name string, opts Options) *Node {
+	opts.Writer = cmp.Or(opts.Writer, Host)
 	return &Node{client: client, name: name, opts: opts}
 }
 
 // Name is the name of the node.
 func (n *Node) Name() string { return n.name }
 
-// What says which thing happened in the course of a drain.
+// Goal is what a node is to come to, and by when: closed, and empty with Evict.
+type Goal struct {
+	// Number tells goals apart: what is told carries the number of the goal under which it was so.
+	Number int
+	// Claim goes into the node's annotation if the node is to be cordoned.
+	Claim Claim
+	// Events are the IDs of all events that want it, the claim's among them. Met is when the last of them was first seen: a
+	// claim for one of them that is no older was made for all.
+	Events []string
+	Met    time.Time
+	// Evict tells that pods are to go.
+	Evict bool
+	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are
+	// compared with the monotonic clock where they have its reading; zero means never.
+	Hard, Soft time.Time
+	// Reopened is set if somebody has lifted the cordon: when it had been set. The node is not cordoned again, and pods that
+	// came since stay.
+	Reopened time.Time
+	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
+	NodeSeen bool
+}
+
+// Guard pursues a goal for a node and keeps it.
+type Guard interface {
+	// Run works until ctx ends. Everything that fails is tried again.
+	Run(ctx context.Context)
+	// Adjust changes the goal. It may be called from any goroutine, and does not block.
+	Adjust(goal Goal)
+	// Result is how far it has come. It may be called from any goroutine, also after Run has ended.
+	Result() Result
+}
+
+// What says which thing happened.
 type What string
 
-// The things that are told while a drain goes on.
+// The things that are told.
 const (
 	// NodeCordoned and NodeCordonFound: the node takes no more pods, by us or already by somebody else.
 	NodeCordoned    What = "cordoned"
 	NodeCordonFound What = "cordon-found"
-	// NodeReopened: somebody has lifted the cordon that was set for the same event before.
+	// NodeReopened: somebody has lifted the cordon.
 	NodeReopened What = "reopened"
 	// NodeLeft: people want nothing done to this node.
 	NodeLeft What = "left-alone"
 	// NodeExcluded: the load balancer label is set.
 	NodeExcluded What = "excluded"
-	// Holding: evictions wait until the time in Detail.
+	// NodeMissing: there is no Node, for the reason in Detail.
+	NodeMissing What = "missing"
+	// Unclosable: the cordon was refused, for the reason in Detail; it will be tried again.
+	Unclosable What = "unclosable"
+	// Holding: evictions wait for the time in Detail.
 	Holding What = "holding"
-	// Found: the pods to evict have been counted.
-	Found What = "found"
+	// Found: the pods to evict have been counted. Arrived: another one has come.
+	Found   What = "found"
+	Arrived What = "arrived"
 	// Evicted and Deleted: the API server accepted the eviction, or the deletion that replaced it.
 	Evicted What = "evicted"
 	Deleted What = "deleted"
@@ -95,63 +167,67 @@ const (
 	// Overdue: the pod is terminating and should have ended; critical pods wait for it no longer.
 	Overdue What = "overdue"
 	// Returning: the controller in Detail keeps bringing pods back to the cordoned node, which are evicted ever more
-	// slowly. LeftToReturn: they are left there, since there is no deadline.
+	// slowly. LeftToReturn: they are left there.
 	Returning    What = "returning"
 	LeftToReturn What = "left-to-return"
 	// Gone: the pod is no longer on the node.
 	Gone What = "gone"
-	// spared: the pod may stay after all; nobody is told.
-	spared What = "spared"
 	// Volumes: the pods are gone, and volumes are still in use.
 	Volumes What = "volumes"
+	// Drained: nothing is left that has to go. The guard stands on.
+	Drained What = "drained"
+	// Standing: the goal was changed; how things stand is in State.
+	Standing What = "standing"
 )
 
-// Progress is one thing that happened, and how far the drain has come.
+// Progress is one thing that happened, and how things stand then.
 type Progress struct {
 	What What
+	// Goal is the number of the goal.
+	Goal int
+	// State is what is known of the node.
+	State State
 	// Pod is "namespace/name"; empty for what concerns the node.
 	Pod string
 	// PodUID and PodLabels are that pod's. Nobody may change the labels.
 	PodUID    string
 	PodLabels map[string]string
+	// Events are those of the goal for which the node was closed, with NodeReopened. For others it is closed again.
+	Events []string
 	// Detail names the budget, the reason or the time that belongs to What.
 	Detail string
 	// Total and Left count the pods to evict: all that were met, and those still on the node.
 	Total, Left int
 }
 
-// Plan says what a drain is for.
-type Plan struct {
-	// Claim goes into the node's annotation.
-	Claim Claim
-	// Hard tells that the machine is gone at the context's deadline, which makes it worth deleting what resists.
-	Hard bool
-	// Tell is called for everything that happens, from one goroutine. It must not block. It may be nil.
-	Tell func(Progress)
+// State is what is known of a node.
+type State struct {
+	// Closed: it takes no more pods. Ours: something on it is ours to take back.
+	Closed, Ours bool
+	// Left: people want nothing done to it.
+	Left bool
+	// Seen: there is a Node, or was one.
+	Seen bool
+	// Drained: nothing is left that has to go.
+	Drained bool
+	// Trouble says why it cannot be closed; empty if it can.
+	Trouble string
 }
 
-// Result is what a drain did. Pod names are "namespace/name".
+// Result is what was done. Pod names are "namespace/name".
 type Result struct {
 	Cordon CordonResult
 	// Evicted, Deleted and Skipped count pods: whose eviction was accepted, that had to be deleted, and that a drain
 	// does not concern (DaemonSet pods, mirror pods) or that a setting protects.
 	Evicted, Deleted, Skipped int
-	// Left names the evictable pods that were still there at the end, sorted.
+	// Left names the evictable pods that are there, sorted.
 	Left []string
-	// HeldBy names, for pods in Left, what held them: a disruption budget or the last refusal.
+	// HeldBy names, for pods in Left, what holds them: a disruption budget or the last refusal.
 	HeldBy map[string]string
-	// NodeGone tells that the Node object did not exist (any more), so that there was nothing to drain.
+	// NodeGone tells that the Node object was deleted.
 	NodeGone bool
-	// Limited tells that people want this node's pods left alone, by its ActionAnnotation; none were evicted.
+	// Limited tells that people want this node's pods left alone, by its ActionAnnotation; none are evicted.
 	Limited bool
 	// VolumesInUse counts volumes that were still in use when the wait for them ended.
 	VolumesInUse int
-}
-
-// Drain cordons the node and evicts its pods, and returns when none is left, or when ctx ends: then with what is left
-// and the context's error. Everything that can be retried is, until then; an error with a context that has not ended
-// is final.
-func (n *Node) Drain(ctx context.Context, plan Plan) (Result, error) {
-	d := newDrainer(n, plan)
-	return d.run(ctx)
 }

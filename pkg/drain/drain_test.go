@@ -2,17 +2,19 @@ package drain_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/drain"
@@ -28,10 +30,9 @@ func TestMain(m *testing.M) {
 		defer mu.Unlock()
 		said = append(said, prefix+" "+args)
 	}, funcr.Options{}))
-	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil { // they wait more than they work
-		panic(err)
-	}
+	// The other handler of client-go's counts a millisecond between two errors, of whatever bubble. Their clocks do not agree:
+	// it may be years.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	code := m.Run()
 	mu.Lock()
 	defer mu.Unlock()
@@ -42,53 +43,95 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// bubble runs a test in a bubble of its own, beside others: its clock goes on when all in it wait, so that an hour takes no
+// time and a duration is exact.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, f)
+}
+
+// run runs a part of a test in a bubble of its own.
+func run(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, f) })
+}
+
 // plenty is a deadline that no test comes near unless it fails.
-const plenty = 40 * time.Second
+const plenty = time.Hour
 
 var claim = drain.Claim{Event: "event-1", Kind: "spot-interruption", BootID: "boot-1", Since: time.Unix(1700000000, 0).UTC()}
 
-// trial is one drain of the server's node, under way or ended.
+// trial is a guard that stands over the server's node, or stood.
 type trial struct {
-	t      *testing.T
-	cancel context.CancelFunc
-	done   chan struct{}
-	result drain.Result
-	err    error
+	t     *testing.T
+	guard drain.Guard
+	goal  drain.Goal
+	// cancel stops it, and done is closed when it has stopped. end is when its time is over.
+	cancel  context.CancelFunc
+	done    chan struct{}
+	drained chan struct{} // closed when it is told for the first time that the node is drained
+	end     time.Time
+	result  drain.Result
 
-	mu   sync.Mutex
-	told []drain.Progress
+	mu      sync.Mutex
+	told    []drain.Progress
+	at      []time.Time // when it was told
+	emptied time.Time
 }
 
-// begin starts a drain with plenty of time, and a deadline that is not hard.
+// begin sets a guard that has plenty of time, and a deadline that is not hard.
 func begin(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 	t.Helper()
 	return beginWithin(t, s, opts, false, plenty)
 }
 
-// beginWithin starts a drain with so much time; with 0, it has no deadline.
+// beginWithin sets a guard with so much time; with 0, it has no deadline.
 func beginWithin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool, limit time.Duration) *trial {
 	t.Helper()
-	return start(t, s, opts, drain.Plan{Claim: claim, Hard: hard}, limit)
+	return start(t, s, opts, goalWithin(hard, limit))
 }
 
-// resume starts a drain that was begun before.
-func resume(t *testing.T, s *apitest.Server) *trial {
-	t.Helper()
-	return start(t, s, drain.Options{}, drain.Plan{Claim: resumed}, plenty)
-}
-
-func start(t *testing.T, s *apitest.Server, opts drain.Options, plan drain.Plan, limit time.Duration) *trial {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	if limit == 0 {
-		ctx, cancel = context.WithCancel(t.Context())
+// goalWithin is to drain for the event of the claim, which was met now.
+func goalWithin(hard bool, limit time.Duration) drain.Goal {
+	goal := drain.Goal{Number: 1, Claim: claim, Events: []string{claim.Event}, Met: time.Now(), Evict: true}
+	goal.Claim.Since = time.Now().UTC()
+	switch end := time.Now().Add(limit); {
+	case limit == 0:
+	case hard:
+		goal.Hard = end
+	default:
+		goal.Soft = end
 	}
-	r := &trial{t: t, cancel: cancel, done: make(chan struct{})}
-	plan.Tell = r.tell
-	node := drain.New(s.Client(), apitest.Node, opts)
+	return goal
+}
+
+// start sets a guard, which stands until the test ends or it is canceled. Its time is over at its latest deadline, or else when
+// it has had plenty.
+func start(t *testing.T, s *apitest.Server, opts drain.Options, goal drain.Goal) *trial {
+	t.Helper()
+	return watchOver(t, drain.New(s.Client(), apitest.Node, opts), goal)
+}
+
+// guarded is a Node, or its dry run.
+type guarded interface {
+	Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard
+}
+
+func watchOver(t *testing.T, node guarded, goal drain.Goal) *trial {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &trial{t: t, goal: goal, cancel: cancel, done: make(chan struct{}), drained: make(chan struct{}), end: goal.Soft}
+	if r.end.Before(goal.Hard) {
+		r.end = goal.Hard
+	}
+	if r.end.IsZero() {
+		r.end = time.Now().Add(plenty)
+	}
+	r.guard = node.Guard(goal, r.tell)
 	go func() {
 		defer close(r.done)
-		r.result, r.err = node.Drain(ctx, plan)
+		r.guard.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-r.done })
 	return r
@@ -102,23 +145,48 @@ func drained(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 	return r
 }
 
+// adjust changes the goal, under the next number.
+func (r *trial) adjust(change func(*drain.Goal)) {
+	r.goal.Events = slices.Clone(r.goal.Events)
+	change(&r.goal)
+	r.goal.Number++
+	r.guard.Adjust(r.goal)
+}
+
 func (r *trial) tell(p drain.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, p)
+	if p.What == drain.Drained {
+		if p.Left > 0 || !p.State.Drained {
+			r.t.Errorf("told to be drained with %+v", p)
+		}
+		if !slices.ContainsFunc(r.told, func(p drain.Progress) bool { return p.What == drain.Drained }) {
+			r.emptied = time.Now()
+			close(r.drained)
+		}
+	}
+	r.told, r.at = append(r.told, p), append(r.at, time.Now())
 }
 
-// wait waits for the end.
+// wait waits until it is told that the node is drained, or the time is over, or the guard was stopped.
 func (r *trial) wait() (drain.Result, error) {
-	<-r.done
-	return r.result, r.err
+	var err error
+	select {
+	case <-r.drained:
+	case <-time.After(time.Until(r.end)):
+		err = context.DeadlineExceeded
+	case <-r.done:
+		err = context.Canceled
+	}
+	r.result = r.guard.Result()
+	return r.result, err
 }
 
 func (r *trial) succeed() drain.Result {
 	r.t.Helper()
 	result, err := r.wait()
 	if err != nil || len(result.Left) > 0 {
-		r.t.Fatalf("drain ended with %+v, %v", result, err)
+		r.t.Fatalf("the drain came to %+v, %v", result, err)
 	}
 	return result
 }
@@ -136,16 +204,35 @@ func (r *trial) of(what drain.What, pod ...string) []drain.Progress {
 	return found
 }
 
-// await waits until something has been told, or fails when the drain ends without it.
+// last is what was told last.
+func (r *trial) last() drain.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.told[len(r.told)-1]
+}
+
+// drainedAt is when it was told first that the node is drained.
+func (r *trial) drainedAt() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.emptied
+}
+
+// await waits until something has been told.
 func (r *trial) await(what drain.What, pod ...string) {
 	r.t.Helper()
 	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })
 }
 
+// await lets the bubble's time go on until cond holds: it looks whenever all else has come to rest.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(plenty); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
+	for began := time.Now(); ; time.Sleep(max(time.Millisecond, time.Since(began)/1000)) {
+		synctest.Wait()
+		if cond() {
+			return
+		}
+		if time.Since(began) > plenty {
 			t.Fatalf("waited in vain for: %s", what)
 		}
 	}

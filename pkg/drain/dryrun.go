@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,91 +17,135 @@ type DryRun struct{ node *Node }
 // NewDryRun returns the looked-at twin of a node.
 func NewDryRun(n *Node) *DryRun { return &DryRun{node: n} }
 
-// Cordon tells how the node would be cordoned.
-func (d *DryRun) Cordon(ctx context.Context, claim Claim) (CordonResult, error) {
-	found, err := d.look(ctx, claim)
-	return found.result, err
+// Guard returns a guard that tells what would be done, as if all went well at once, and stands then.
+func (d *DryRun) Guard(goal Goal, tell func(Progress)) Guard {
+	return &dryGuard{node: d.node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// look reads how the node would be cordoned.
-func (d *DryRun) look(ctx context.Context, claim Claim) (cordoning, error) {
-	var found cordoning
-	err := retry(ctx, func(ctx context.Context) error {
-		node, err := d.node.get(ctx)
-		if err != nil {
-			return err
+type dryGuard struct {
+	node     *Node
+	tell     func(Progress)
+	adjusted chan struct{}
+
+	mu     sync.Mutex
+	goal   Goal
+	result Result
+}
+
+// Adjust implements Guard.
+func (g *dryGuard) Adjust(goal Goal) {
+	g.mu.Lock()
+	g.goal = goal
+	g.mu.Unlock()
+	nudge(g.adjusted)
+}
+
+// Result implements Guard.
+func (g *dryGuard) Result() Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.result
+}
+
+// Run implements Guard.
+func (g *dryGuard) Run(ctx context.Context) {
+	for told, evicted := false, false; ; {
+		g.mu.Lock()
+		goal := g.goal
+		g.mu.Unlock()
+		told = told && (evicted || !goal.Evict) // What a drain would do is told when it comes to one.
+		news, err := g.lookUntil(ctx, goal)
+		if told && err == nil { // It is the state under the new goal that counts.
+			g.tell(Progress{What: Standing, Goal: goal.Number, State: news[0].State})
 		}
-		if found = standingCordon(node, claim); found.result == CordonNone {
-			found.result = CordonSet
+		for _, p := range news {
+			if last := p.What == Drained || p.What == Unclosable; last || !told {
+				g.tell(p)
+			}
 		}
-		return nil
-	})
-	if err != nil {
-		return cordoning{}, fmt.Errorf("reading node %q: %w", d.node.name, err)
+		if err == nil {
+			told, evicted = true, evicted || goal.Evict
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.adjusted:
+		}
 	}
-	return found, nil
 }
 
-// Drain tells which pods would be evicted. Left stays empty, as if all had gone.
-func (d *DryRun) Drain(ctx context.Context, plan Plan) (Result, error) {
-	tell := plan.Tell
-	if tell == nil {
-		tell = func(Progress) {}
-	}
-	cordon, err := d.look(ctx, plan.Claim)
-	if apierrors.IsNotFound(err) {
-		return Result{NodeGone: true}, nil
-	}
-	if err != nil {
-		return Result{}, err
-	}
-	result := Result{Cordon: cordon.result}
-	found := Progress{What: NodeCordoned, Detail: string(cordon.result)}
-	switch cordon.result {
-	case CordonForeign:
-		found = Progress{What: NodeCordonFound}
-	case CordonLeft:
-		found = Progress{What: NodeLeft}
-	case CordonLifted:
-		found = Progress{What: NodeReopened}
-	case CordonSet, CordonOurs, CordonNone:
-	}
-	tell(found)
-	if result.Limited = cordon.only; cordon.only {
-		return result, nil
-	}
-	pods, err := d.pods(ctx)
-	if err != nil {
-		return result, fmt.Errorf("listing the pods of node %q: %w", d.node.name, err)
-	}
-	_, deadline := ctx.Deadline()
-	result.Skipped = len(pods)
-	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !d.node.opts.concerns(&p) || stays(&p, deadline) })
-	result.Evicted, result.Skipped = len(pods), result.Skipped-len(pods)
-	for i := range pods {
-		evicted := aboutPod(Evicted, &pods[i])
-		evicted.Total = len(pods)
-		tell(evicted)
-	}
-	return result, nil
-}
-
-func (d *DryRun) pods(ctx context.Context) ([]corev1.Pod, error) {
-	var pods []corev1.Pod
-	err := retry(ctx, func(ctx context.Context) error {
-		list, err := d.node.listPods(ctx, metav1.ListOptions{})
-		pods = list.Items
+// lookUntil looks until that works, fails for good, or ctx ends.
+func (g *dryGuard) lookUntil(ctx context.Context, goal Goal) (news []Progress, err error) {
+	err = retry(ctx, func(ctx context.Context) (err error) {
+		news, err = g.look(ctx, goal)
 		return err
 	})
-	return pods, err
+	if err != nil && ctx.Err() == nil {
+		news = []Progress{{What: Unclosable, Goal: goal.Number, State: State{Trouble: err.Error()}, Detail: err.Error()}}
+	}
+	return news, err
+}
+
+// look tells what would be done. Left stays empty, as if all had gone.
+func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
+	node, err := g.node.get(ctx)
+	result, state := Result{NodeGone: apierrors.IsNotFound(err)}, State{Closed: true, Ours: true, Seen: err == nil, Drained: goal.Evict}
+	if result.NodeGone {
+		return g.done(result, []Progress{{What: Drained, Goal: goal.Number, State: state}}), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading node %q: %w", g.node.name, err)
+	}
+	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}), onlyCordon(node)
+	state.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
+	state.Closed = state.Ours || result.Cordon == CordonForeign
+	state.Left = result.Cordon == CordonLeft
+	found := Progress{What: NodeCordoned, Goal: goal.Number, State: state, Detail: string(result.Cordon)}
+	switch result.Cordon {
+	case CordonForeign:
+		found.What = NodeCordonFound
+	case CordonLeft:
+		found.What = NodeLeft
+	case CordonLifted:
+		found.What, found.Events = NodeReopened, goal.Events
+	case CordonSet, CordonOurs, CordonNone:
+	}
+	news := []Progress{found}
+	if !goal.Evict {
+		return g.done(result, news), nil
+	}
+	if !result.Limited {
+		pods, err := g.node.listPods(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
+		}
+		all, deadline := len(pods.Items), !goal.Hard.IsZero() || !goal.Soft.IsZero()
+		left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !g.node.opts.concerns(&p) || stays(&p, deadline) })
+		result.Evicted, result.Skipped = len(left), all-len(left)
+		for i := range left {
+			evicted := aboutPod(Evicted, &left[i])
+			evicted.Goal, evicted.State, evicted.Total = goal.Number, state, len(left)
+			news = append(news, evicted)
+		}
+	}
+	return g.done(result, append(news, Progress{What: Drained, Goal: goal.Number, State: state, Total: result.Evicted})), nil
+}
+
+func (g *dryGuard) done(result Result, news []Progress) []Progress {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.result = result
+	return news
 }
 
 // Uncordon tells whether there is a cordon of ours to lift.
-func (d *DryRun) Uncordon(ctx context.Context, _ bool) (UncordonResult, error) {
+func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (UncordonResult, error) {
 	var result UncordonResult
 	err := retry(ctx, func(ctx context.Context) error {
 		node, err := d.node.get(ctx)
-		result = standingClaim(node)
+		if err == nil {
+			result = d.node.uncordonOf(node)
+		}
 		return err
 	})
 	switch {

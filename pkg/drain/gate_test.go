@@ -6,62 +6,86 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 )
 
 func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
-	t.Parallel()
-	const places, pods = 2, 7
-	s := apitest.New(t)
-	for i := range pods {
-		s.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-	}
-	var waiting, most atomic.Int32
-	full := make(chan struct{})
-	fill := sync.OnceFunc(func() { close(full) })
-	s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
-		now := waiting.Add(1)
-		defer waiting.Add(-1)
-		for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+	bubble(t, func(t *testing.T) {
+		const places, pods = 2, 7
+		s := apitest.New(t)
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprint("pod-", i)), 0)
 		}
-		if now >= places {
-			fill()
+		var waiting, most atomic.Int32
+		full := make(chan struct{})
+		fill := sync.OnceFunc(func() { close(full) })
+		s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
+			now := waiting.Add(1)
+			defer waiting.Add(-1)
+			for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+			}
+			if now >= places {
+				fill()
+			}
+			<-full // nobody is answered before all places are taken
+			return false
+		})
+		r := begin(t, s, drain.Options{Gate: drain.NewGate(places)})
+		if result := r.succeed(); result.Evicted != pods {
+			t.Errorf("the result is %+v", result)
 		}
-		<-full // nobody is answered before all places are taken
-		return false
+		if most.Load() != places {
+			t.Errorf("%d evictions waited at once, want %d", most.Load(), places)
+		}
 	})
-	r := begin(t, s, drain.Options{Gate: drain.NewGate(places)})
-	if result := r.succeed(); result.Evicted != pods {
-		t.Errorf("the result is %+v", result)
-	}
-	if most.Load() != places {
-		t.Errorf("%d evictions waited at once, want %d", most.Load(), places)
-	}
 }
 
 func TestAGateIsQuietWhileNobodyAsks(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	gate := drain.NewGate(1)
-	<-gate.Quiet()
-	asked, answer := make(chan struct{}), make(chan struct{})
-	ask := sync.OnceFunc(func() { close(asked) })
-	s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
-		ask()
-		<-answer
-		return false
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		gate := drain.NewGate(1)
+		<-gate.Quiet()
+		asked, answer := make(chan struct{}), make(chan struct{})
+		ask := sync.OnceFunc(func() { close(asked) })
+		s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
+			ask()
+			<-answer
+			return false
+		})
+		r := begin(t, s, drain.Options{Gate: gate})
+		<-asked
+		select {
+		case <-gate.Quiet():
+			t.Error("the gate is quiet while an eviction waits for its answer")
+		default:
+		}
+		close(answer)
+		r.succeed()
+		<-gate.Quiet()
 	})
-	r := begin(t, s, drain.Options{Gate: gate})
-	<-asked
-	select {
-	case <-gate.Quiet():
-		t.Error("the gate is quiet while an eviction waits for its answer")
-	default:
-	}
-	close(answer)
-	r.succeed()
-	<-gate.Quiet()
+}
+
+// While an eviction waits for its place, somebody else deletes the pod.
+func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), apitest.Ending(time.Second))
+		s.AddPod(pod("b"), apitest.Ending(time.Second))
+		s.Always("evict", slowly(5*time.Second))
+		r := begin(t, s, drain.Options{Gate: drain.NewGate(1)})
+		await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
+		other := "default/b"
+		if s.Requests("evict")[0].What == "evict default/b" {
+			other = "default/a"
+		}
+		s.DeletePod(other)
+		r.await(drain.Gone, other)
+		if n := count(s, "evict "+other); n != 0 || len(r.of(drain.Evicted, other)) != 0 {
+			t.Errorf("%d evictions of %s were asked for, and told is %+v", n, other, r.of(drain.Evicted, other))
+		}
+	})
 }

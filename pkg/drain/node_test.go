@@ -2,58 +2,358 @@ package drain_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 )
 
-func TestADrainOfANodeThatIsGoneIsASuccess(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.RemoveNode()
-	if r := drained(t, s, drain.Options{}); !r.result.NodeGone || r.result.Cordon != drain.CordonNone {
-		t.Errorf("the result is %+v", r.result)
+const ours = `{"event":"event-0","kind":"spot-interruption","boot_id":"boot-0","since":"2026-01-02T03:04:05Z"}`
+
+// cordoned is a node that is unschedulable, with our annotation's text if there is one.
+func cordoned(text string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		if text != "" {
+			n.Annotations[drain.CordonAnnotation] = text
+		}
 	}
 }
 
-func TestADrainRespectsACordonThatIsThere(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.ChangeNode(cordoned(""))
-	s.AddPod(pod("a"), 0)
-	r := drained(t, s, drain.Options{})
-	if r.result.Cordon != drain.CordonForeign || len(r.of(drain.NodeCordonFound)) != 1 || count(s, "patch") != 0 {
-		t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
+// toCordon is a goal of a node that is closed and keeps its pods, for an event that was met before our claim was written.
+func toCordon() drain.Goal {
+	goal := goalWithin(false, 0)
+	goal.Evict, goal.Met = false, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return goal
+}
+
+// looked waits until a guard has seen the Node, and returns how it is cordoned.
+func (r *trial) looked() drain.CordonResult {
+	r.t.Helper()
+	await(r.t, "a look at the Node", func() bool {
+		return len(r.of(drain.NodeCordoned))+len(r.of(drain.NodeCordonFound))+len(r.of(drain.NodeReopened))+len(r.of(drain.NodeLeft)) > 0
+	})
+	return r.guard.Result().Cordon
+}
+
+// setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.
+func setBy(manager string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.ManagedFields = []metav1.ManagedFieldsEntry{
+			{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:providerID":{}}}`)},
+			{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)},
+		}
 	}
+}
+
+func TestACordonIsOnePatchOrNone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		node    func(*corev1.Node)
+		want    drain.CordonResult
+		patches int
+		claim   string
+	}{
+		"a schedulable node":                 {func(*corev1.Node) {}, drain.CordonSet, 1, "event-1"},
+		"a node that somebody else cordoned": {cordoned(""), drain.CordonForeign, 0, ""},
+		"a node that we cordoned":            {cordoned(ours), drain.CordonOurs, 0, "event-0"},
+		"a node that we cordoned, as the API server remembers": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonOurs, 0, "event-0",
+		},
+		"a node that somebody else cordoned after lifting our cordon, where our annotation is left over": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 1, "",
+		},
+		"a node whose cordon for the same event somebody has lifted": {
+			func(n *corev1.Node) {
+				n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", "event-1", 1)
+			}, drain.CordonLifted, 0, "event-1",
+		},
+		"an annotation left from an earlier announcement of the same event": {
+			func(n *corev1.Node) {
+				n.Annotations[drain.CordonAnnotation] = strings.NewReplacer("event-0", "event-1", "2026-", "2025-").Replace(ours)
+			}, drain.CordonSet, 1, "event-1",
+		},
+		"an annotation left from a cordon of ours that somebody lifted": {
+			func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = ours }, drain.CordonSet, 1, "event-1",
+		},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(c.node)
+			node := drain.New(s.Client(), apitest.Node, drain.Options{})
+			if got := start(t, s, drain.Options{}, toCordon()).looked(); got != c.want {
+				t.Fatalf("cordon is %q; want %q", got, c.want)
+			}
+			if n := count(s, "patch"); n != c.patches {
+				t.Errorf("%d patches; want %d", n, c.patches)
+			}
+			if s.CurrentNode().Spec.Unschedulable == (c.want == drain.CordonLifted) {
+				t.Error("the node is not as it must be")
+			}
+			held, found, err := node.Claim(within(t, plenty))
+			if err != nil || found != (c.claim != "") || held.Event != c.claim {
+				t.Errorf("claim is %+v, %v, %v; want the event %q", held, found, err, c.claim)
+			}
+		})
+	}
+}
+
+func TestTheCordonPatchHoldsNothingThatCouldBeRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) { n.UID = "uid-1" })
+		seen := s.CurrentNode().ResourceVersion
+		goal := toCordon()
+		start(t, s, drain.Options{}, goal).looked()
+		written := goal.Claim
+		written.Writer = drain.Host
+		text, err := json.Marshal(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]any{
+			"metadata": map[string]any{
+				"uid": "uid-1", "resourceVersion": seen, "annotations": map[string]any{drain.CordonAnnotation: string(text)},
+			},
+			"spec": map[string]any{"unschedulable": true},
+		}
+		var got map[string]any
+		if err := json.Unmarshal([]byte(s.Requests("patch")[0].Body), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the patch is %s, %v; want %v", s.Requests("patch")[0].Body, err, want)
+		}
+	})
+}
+
+func TestACordonIsTriedAgainAsLongAsTheFailureMayPass(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string][]apitest.Answer{
+		"unavailable":             {apitest.Unavailable(), apitest.Unavailable()},
+		"a broken connection":     {apitest.Reset(), apitest.Reset(), apitest.Reset()},
+		"throttled":               {apitest.Throttled(1)},
+		"throttled for a minute":  {apitest.Throttled(60)},
+		"changed in the meantime": {apitest.Conflict()},
+	} {
+		for _, what := range []string{"get node", "patch node"} {
+			run(t, what+": "+name, func(t *testing.T) {
+				s := apitest.New(t)
+				s.OverHTTP()
+				s.Answer(what, answers...)
+				if got := start(t, s, drain.Options{}, toCordon()).looked(); got != drain.CordonSet {
+					t.Fatalf("cordon is %q", got)
+				}
+				if n := count(s, what); n != len(answers)+1 {
+					t.Errorf("%d requests; want %d: one for each failure, and one more", n, len(answers)+1)
+				}
+			})
+		}
+	}
+}
+
+// A webhook may be mended, and the node is not closed before that.
+func TestACordonThatIsRefusedIsTriedAgainWithGrowingPauses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("patch node", apitest.Forbidden("no"))
+		r := start(t, s, drain.Options{}, toCordon())
+		time.Sleep(10 * time.Minute)
+		if n := count(s, "patch"); n < 10 || n > 25 {
+			t.Errorf("%d patches in ten minutes", n)
+		}
+		told := r.of(drain.Unclosable)
+		if len(told) == 0 || told[0].Detail != `cordoning node "node-1": no` || told[0].State.Trouble != "no" || told[0].State.Closed {
+			t.Errorf("told %+v", told)
+		}
+		s.Always("patch node", nil)
+		if got := r.looked(); got != drain.CordonSet {
+			t.Errorf("cordon is %q", got)
+		}
+		if state := r.of(drain.NodeCordoned)[0].State; state.Trouble != "" || !state.Closed || !state.Ours {
+			t.Errorf("the state is %+v", state)
+		}
+	})
+}
+
+func TestAClaimThatCannotBeReadIsNobodys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, text := range []string{"", "yes", "{}", `{"event":7}`, `["event"]`} {
+			s := apitest.New(t)
+			s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = text })
+			if claim, found, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Claim(within(t, plenty)); found || err != nil {
+				t.Errorf("%q is read as %+v, %v", text, claim, err)
+			}
+		}
+	})
+}
+
+func TestUncordonTakesBackOnlyWhatIsOurs(t *testing.T) {
+	t.Parallel()
+	label := func(value string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = value }
+	}
+	for name, c := range map[string]struct {
+		node          []func(*corev1.Node)
+		want          drain.UncordonResult
+		patches       int
+		unschedulable bool
+		label         string
+	}{
+		"our cordon":                            {[]func(*corev1.Node){cordoned(ours)}, drain.UncordonLifted, 1, false, ""},
+		"our cordon and our label":              {[]func(*corev1.Node){cordoned(ours), label("nth")}, drain.UncordonLifted, 1, false, ""},
+		"our cordon and somebody's label":       {[]func(*corev1.Node){cordoned(ours), label("true")}, drain.UncordonLifted, 1, false, "true"},
+		"our cordon and somebody's empty label": {[]func(*corev1.Node){cordoned(ours), label("")}, drain.UncordonLifted, 1, false, ""},
+		"somebody's cordon":                     {[]func(*corev1.Node){cordoned(""), label("true")}, drain.UncordonNotOurs, 0, true, "true"},
+		"somebody's cordon and our label":       {[]func(*corev1.Node){cordoned(""), label("nth")}, drain.UncordonNotOurs, 1, true, ""},
+		"our label alone":                       {[]func(*corev1.Node){label("nth")}, drain.UncordonNotOurs, 1, false, ""},
+		"our cordon, as the server remembers":   {[]func(*corev1.Node){cordoned(ours), setBy("nth")}, drain.UncordonLifted, 1, false, ""},
+		"somebody's cordon after ours":          {[]func(*corev1.Node){cordoned(ours), setBy("kubectl")}, drain.UncordonNotOurs, 1, true, ""},
+		"no cordon":                             {nil, drain.UncordonNotOurs, 0, false, ""},
+		"a cordon of ours that somebody lifted": {
+			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonNotOurs, 1, false, "",
+		},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			for _, change := range c.node {
+				s.ChangeNode(change)
+			}
+			node := drain.New(s.Client(), apitest.Node, drain.Options{})
+			rehearsed, err := drain.NewDryRun(node).Uncordon(within(t, plenty), thisBoot)
+			if err != nil || rehearsed != c.want {
+				t.Errorf("the dry run says %q, %v; want %q", rehearsed, err, c.want)
+			}
+			got, err := node.Uncordon(within(t, plenty), thisBoot)
+			if err != nil || got != c.want || count(s, "patch") != c.patches {
+				t.Fatalf("uncordon is %q, %v with %d patches; want %q with %d", got, err, count(s, "patch"), c.want, c.patches)
+			}
+			after := s.CurrentNode()
+			if after.Spec.Unschedulable != c.unschedulable || after.Labels[drain.ExcludeLabel] != c.label || after.Annotations[drain.CordonAnnotation] != "" {
+				t.Errorf("the node is left as %+v %+v", after.ObjectMeta, after.Spec)
+			}
+		})
+	}
+}
+
+func TestUncordonOfANodeThatIsGoneIsASuccess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.RemoveNode()
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		for name, uncordon := range map[string]func(context.Context, func(string) bool) (drain.UncordonResult, error){
+			"real": node.Uncordon, "dry run": drain.NewDryRun(node).Uncordon,
+		} {
+			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonNodeGone || err != nil {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+	})
+}
+
+func TestUncordonWaitsForTheNodeToBeReadyIfAsked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(cordoned(ours))
+		ready := func(status corev1.ConditionStatus) {
+			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions[0].Status = status })
+		}
+		ready(corev1.ConditionUnknown)
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		done := make(chan error, 1)
+		go func() { _, err := node.Uncordon(within(t, plenty), thisBoot); done <- err }()
+		await(t, "a second look at the node", func() bool { return count(s, "get node") >= 2 })
+		if n := count(s, "patch"); n != 0 {
+			t.Errorf("%d patches while the node was not Ready", n)
+		}
+		ready(corev1.ConditionTrue)
+		if err := <-done; err != nil || s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("not uncordoned: %v", err)
+		}
+
+		s.ChangeNode(cordoned(ours))
+		ready(corev1.ConditionFalse)
+		if got, err := node.Uncordon(within(t, plenty), nil); got != drain.UncordonLifted || err != nil {
+			t.Errorf("without being asked to wait: %q, %v", got, err)
+		}
+	})
+}
+
+func TestUncordonThatRunsOutOfTimeSaysWhatItWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(cordoned(ours))
+		s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
+		_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 300*time.Millisecond), thisBoot)
+		if !errors.Is(err, context.DeadlineExceeded) || count(s, "patch") != 0 {
+			t.Errorf("error %v with %d patches", err, count(s, "patch"))
+		}
+		if want := `uncordoning node "node-1": the node is not Ready yet (context deadline exceeded)`; err.Error() != want {
+			t.Errorf("error %q; want %q", err, want)
+		}
+	})
+}
+
+// thisBoot tells of the boot ID of the claim that it is the present one.
+func thisBoot(id string) bool { return id == claim.BootID }
+
+func within(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestADrainOfANodeThatIsGoneIsASuccess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.RemoveNode()
+		goal := goalWithin(false, plenty)
+		goal.NodeSeen = true
+		if result := start(t, s, drain.Options{}, goal).succeed(); !result.NodeGone || result.Cordon != drain.CordonNone {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+func TestADrainRespectsACordonThatIsThere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(cordoned(""))
+		s.AddPod(pod("a"), 0)
+		r := drained(t, s, drain.Options{})
+		if r.result.Cordon != drain.CordonForeign || len(r.of(drain.NodeCordonFound)) != 1 || count(s, "patch") != 0 {
+			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
+		}
+	})
 }
 
 func TestWhereTheCordonIsRefusedOnlyAHardDeadlineGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, hard := range map[string]bool{"hard": true, "soft": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
 			s.Always("patch", apitest.Forbidden("no cordons here"))
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			result, err := r.wait()
+			told := r.of(drain.Unclosable)
+			if len(told) == 0 || !strings.Contains(told[0].Detail, "no cordons here") || hard && len(told) > 1 {
+				t.Errorf("told %+v", told)
+			}
 			if !hard {
-				if !apierrors.IsForbidden(err) || count(s, "evict") != 0 {
-					t.Errorf("error %v after %d evictions", err, count(s, "evict"))
+				if err == nil || count(s, "evict") != 0 {
+					t.Errorf("%v after %d evictions", err, count(s, "evict"))
 				}
 				return
 			}
 			if err != nil || result.Evicted != 1 || result.Cordon != drain.CordonNone {
 				t.Errorf("the result is %+v, %v", result, err)
-			}
-			if told := r.of(drain.Refused, ""); len(told) != 1 || !strings.Contains(told[0].Detail, "no cordons here") {
-				t.Errorf("told %+v", told)
 			}
 		})
 	}
@@ -64,14 +364,12 @@ func TestWhereTheCordonIsRefusedOnlyAHardDeadlineGoesOn(t *testing.T) {
 func TestWithAHardDeadlineACordonThatKeepsFailingDoesNotHoldTheEvictionsUp(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]apitest.Answer{"it fails": apitest.Unavailable(), "it hangs": apitest.Hang()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
 			free := addHeld(s, pod("b"))
 			s.Always("patch", answer)
 			r := beginWithin(t, s, drain.Options{}, true, plenty/2)
-			r.await(drain.Refused, "")
 			r.await(drain.Gone, "default/a")
 			s.Always("patch", nil)
 			await(t, "the cordon after all", func() bool { return len(r.of(drain.NodeCordoned)) > 0 })
@@ -90,12 +388,11 @@ func TestTheLoadBalancerLabelIsSetOnlyWhereNoneIs(t *testing.T) {
 		want  string
 		told  int
 	}{
-		"no label":              {nil, drain.ExcludeValue, 1},
+		"no label":              {nil, drain.Host, 1},
 		"somebody's label":      {new("true"), "true", 0},
 		"somebody's void label": {new(""), "", 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			if c.there != nil {
 				s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = *c.there })
@@ -110,27 +407,29 @@ func TestTheLoadBalancerLabelIsSetOnlyWhereNoneIs(t *testing.T) {
 }
 
 func TestALoadBalancerLabelThatIsRefusedBlocksNothing(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	s.Answer("patch", pass, apitest.Forbidden("no such label"))
-	r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-	if told := r.of(drain.Refused, ""); r.result.Evicted != 1 || len(told) != 1 || !strings.Contains(told[0].Detail, "no such label") {
-		t.Errorf("the result is %+v, told %+v", r.result, told)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("patch", pass, apitest.Forbidden("no such label"))
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		if told := r.of(drain.Refused, ""); r.result.Evicted != 1 || len(told) != 1 || !strings.Contains(told[0].Detail, "no such label") {
+			t.Errorf("the result is %+v, told %+v", r.result, told)
+		}
+	})
 }
 
 func TestADrainThatIsCalledOffEndsAtOnceAndSaysWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	addHeld(s, pod("held"))
-	s.AddPod(pod("hung"), 0)
-	s.Always("evict default/hung", apitest.Hang())
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held)
-	r.cancel()
-	result, err := r.wait()
-	if !errors.Is(err, context.Canceled) || len(result.Left) != 2 || result.HeldBy["default/held"] != "budget" {
-		t.Errorf("the result is %+v, %v", result, err)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("held"))
+		s.AddPod(pod("hung"), 0)
+		s.Always("evict default/hung", apitest.Hang())
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		r.cancel()
+		result, err := r.wait()
+		if !errors.Is(err, context.Canceled) || len(result.Left) != 2 || result.HeldBy["default/held"] != "budget" {
+			t.Errorf("the result is %+v, %v", result, err)
+		}
+	})
 }

@@ -33,8 +33,7 @@ func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
 		"drain":  {drain.CordonSet, 1, 1},
 		"dance":  {drain.CordonSet, 1, 1},
 	} {
-		t.Run(action, func(t *testing.T) {
-			t.Parallel()
+		run(t, action, func(t *testing.T) {
 			s := apitest.New(t)
 			s.ChangeNode(asking(drain.ActionAnnotation, action))
 			s.AddPod(pod("a"), 0)
@@ -50,39 +49,41 @@ func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
 }
 
 func TestAPodThatAsksForItIsNeverEvictedAndNotWaitedFor(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.Never)), 0)
-	s.AddPod(pod("b"), 0)
-	r := drained(t, s, drain.Options{})
-	if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
-		t.Errorf("the result is %+v", r.result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.Never)), 0)
+		s.AddPod(pod("b"), 0)
+		r := drained(t, s, drain.Options{})
+		if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
+			t.Errorf("the result is %+v", r.result)
+		}
+	})
 }
 
 func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("late", grace(1), annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
-	s.AddPod(pod("b"), 0)
-	r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
-	if result := r.succeed(); result.Evicted != 2 {
-		t.Errorf("the result is %+v", result)
-	}
-	if gone := r.of(drain.Gone); len(gone) != 2 || gone[1].Pod != "default/late" {
-		t.Errorf("gone are %+v", gone)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("late", grace(1), annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
+		s.AddPod(pod("b"), 0)
+		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
+		if result := r.succeed(); result.Evicted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+		if gone := r.of(drain.Gone); len(gone) != 2 || gone[1].Pod != "default/late" {
+			t.Errorf("gone are %+v", gone)
+		}
+	})
 }
 
 func TestWithoutADeadlineAPodThatWaitsForOneIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("late", annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
-	node := drain.New(s.Client(), apitest.Node, drain.Options{})
-	result, err := node.Drain(t.Context(), drain.Plan{Claim: claim})
-	if err != nil || result.Skipped != 1 || count(s, "evict") != 0 {
-		t.Errorf("the result is %+v, %v", result, err)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("late", annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
+		result := beginWithin(t, s, drain.Options{}, false, 0).succeed()
+		if result.Skipped != 1 || count(s, "evict") != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func annotated(key, value string) func(*corev1.Pod) {
@@ -97,45 +98,49 @@ func annotated(key, value string) func(*corev1.Pod) {
 // Somebody uncordons the node in the midst of a drain: what comes to it then was meant to, or the two would go on for
 // ever.
 func TestPodsThatComeToANodeThatSomebodyHasUncordonedAreLeftThere(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	free := addHeld(s, pod("held"))
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held, "default/held")
-	time.Sleep(1500 * time.Millisecond) // a pod that a scheduler had bound before it heard of the cordon comes sooner
-	s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
-	s.AddPod(pod("new"), 0)
-	free()
-	result := r.succeed()
-	if result.Evicted != 1 || !s.HasPod("default/new") || count(s, "evict default/new") != 0 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("held"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held, "default/held")
+		time.Sleep(1500 * time.Millisecond) // a pod that a scheduler had bound before it heard of the cordon comes sooner
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		s.AddPod(pod("new"), 0)
+		free()
+		result := r.succeed()
+		if result.Evicted != 1 || !s.HasPod("default/new") || count(s, "evict default/new") != 0 {
+			t.Errorf("the result is %+v, told %+v", result, r.told)
+		}
+	})
 }
 
 // A drain that is begun anew, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
 // lifted that cordon.
 func TestADrainThatIsBegunAnewDoesNotCordonANodeAgainThatSomebodyHasUncordoned(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.ChangeNode(func(n *corev1.Node) {
-		n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+		})
+		at := func(year int) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Date(year, 1, 3, 0, 0, 0, 0, time.UTC) }
+		}
+		s.AddPod(pod("old", at(2025)), 0)
+		s.AddPod(pod("new", at(2026)), 0)
+		s.AddPod(pod("waited", at(2025), func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC),
+			}}
+		}), 0)
+		goal := goalWithin(false, plenty)
+		goal.Met = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
+			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
+		}
+		if told := r.of(drain.NodeReopened); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
 	})
-	at := func(year int) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Date(year, 1, 3, 0, 0, 0, 0, time.UTC) }
-	}
-	s.AddPod(pod("old", at(2025)), 0)
-	s.AddPod(pod("new", at(2026)), 0)
-	s.AddPod(pod("waited", at(2025), func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC),
-		}}
-	}), 0)
-	r := resume(t, s)
-	r.succeed()
-	if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
-		t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
-	}
-	if told := r.of(drain.NodeReopened); len(told) != 1 {
-		t.Errorf("told %+v", told)
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
@@ -40,90 +41,98 @@ func TestAPodsEndIsNoticedWhateverHappensToTheWatch(t *testing.T) {
 			"an event tells": (*apitest.Server).RemovePod,
 			"a list tells":   (*apitest.Server).ForgetPod,
 		} {
-			t.Run(name+", "+how, func(t *testing.T) {
-				t.Parallel()
-				s := apitest.New(t)
-				s.AddPod(pod("a"), apitest.Never)
-				r := begin(t, s, drain.Options{})
-				r.await(drain.Evicted)
-				await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
-				if how == "a list tells" {
-					// Without this a watch would go on where it ended, and the loss of an event is what is tested.
-					s.Answer("watch", apitest.Expired())
-				}
-				upset(s)
-				end(s, "default/a")
-				if result := r.succeed(); result.Evicted != 1 {
-					t.Errorf("the result is %+v", result)
-				}
-			})
+			for road, take := range map[string]func(*apitest.Server){
+				"": func(*apitest.Server) {}, ", over HTTP": (*apitest.Server).OverHTTP,
+			} {
+				run(t, name+", "+how+road, func(t *testing.T) {
+					s := apitest.New(t)
+					take(s)
+					s.AddPod(pod("a"), apitest.Never)
+					r := begin(t, s, drain.Options{})
+					r.await(drain.Evicted)
+					await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
+					if how == "a list tells" {
+						// Without this a watch would go on where it ended, and the loss of an event is what is tested.
+						s.Answer("watch", apitest.Expired())
+					}
+					upset(s)
+					end(s, "default/a")
+					if result := r.succeed(); result.Evicted != 1 {
+						t.Errorf("the result is %+v", result)
+					}
+				})
+			}
 		}
 	}
 }
 
 // A list is bounded and can be repeated; the stream that client-go 0.36 would open instead is neither.
 func TestPodsAreListedAndThenWatched(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	drained(t, s, drain.Options{})
-	if count(s, "list pods") == 0 || count(s, "watch pods") == 0 {
-		t.Errorf("%d lists, %d watches", count(s, "list pods"), count(s, "watch pods"))
-	}
-	for _, q := range s.Requests("list", "watch") {
-		if len(q.Query["sendInitialEvents"]) > 0 {
-			t.Errorf("%s with %v", q.What, q.Query)
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		drained(t, s, drain.Options{})
+		if count(s, "list pods") == 0 || count(s, "watch pods") == 0 {
+			t.Errorf("%d lists, %d watches", count(s, "list pods"), count(s, "watch pods"))
 		}
-		if v := q.Query["resourceVersion"]; q.What == "list pods" && len(v) > 0 && v[0] == "0" {
-			t.Error("the list may come from a cache that is behind")
+		for _, q := range s.Requests("list", "watch") {
+			if len(q.Query["sendInitialEvents"]) > 0 {
+				t.Errorf("%s with %v", q.What, q.Query)
+			}
 		}
-	}
+	})
 }
 
 func TestAListThatHangsIsGivenUpAndAskedForAgain(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	s.Answer("list", apitest.Hang())
-	s.Answer("watch", apitest.Hang())
-	drained(t, s, drain.Options{})
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.OverHTTP()
+		s.AddPod(pod("a"), 0)
+		s.Answer("list", apitest.Hang())
+		s.Answer("watch", apitest.Hang())
+		drained(t, s, drain.Options{})
+	})
 }
 
 func TestAnAPIServerThatIsAwayIsTriedUntilItComes(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	s.GoAway()
-	r := begin(t, s, drain.Options{})
-	time.AfterFunc(700*time.Millisecond, s.ComeBack)
-	if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.OverHTTP()
+		s.AddPod(pod("a"), 0)
+		s.GoAway()
+		r := begin(t, s, drain.Options{})
+		time.AfterFunc(700*time.Millisecond, s.ComeBack)
+		if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestAnAPIServerThatLeavesDuringTheDrainIsTriedUntilItComes(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("a"), 0)
-	free := addHeld(s, pod("b"))
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held)
-	r.await(drain.Gone, "default/a")
-	s.GoAway()
-	r.await(drain.Refused, "default/b")
-	free()
-	s.ComeBack()
-	if result := r.succeed(); result.Evicted != 2 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.OverHTTP()
+		s.AddPod(pod("a"), 0)
+		free := addHeld(s, pod("b"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		r.await(drain.Gone, "default/a")
+		s.GoAway()
+		r.await(drain.Refused, "default/b")
+		free()
+		s.ComeBack()
+		if result := r.succeed(); result.Evicted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 	t.Parallel()
-	t.Run("from the start", func(t *testing.T) {
-		t.Parallel()
+	run(t, "from the start", func(t *testing.T) {
 		for _, hard := range []bool{true, false} {
 			s := apitest.New(t)
+			s.OverHTTP()
 			s.GoAway()
 			r := beginWithin(t, s, drain.Options{}, hard, 500*time.Millisecond)
 			if _, err := r.wait(); !errors.Is(err, context.DeadlineExceeded) {
@@ -131,9 +140,9 @@ func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 			}
 		}
 	})
-	t.Run("from the middle", func(t *testing.T) {
-		t.Parallel()
+	run(t, "from the middle", func(t *testing.T) {
 		s := apitest.New(t)
+		s.OverHTTP()
 		addHeld(s, pod("a"))
 		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
 		r.await(drain.Held)
@@ -148,7 +157,7 @@ func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 	})
 }
 
-// Not parallel: it looks at all goroutines of the process.
+// Not parallel: it looks at all goroutines of the process. That none outlives the test, the bubble sees to.
 func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
 	for name, meddle := range map[string]func(*apitest.Server, *trial){
 		"called off during evictions": func(_ *apitest.Server, r *trial) { r.await(drain.Held) },
@@ -168,24 +177,27 @@ func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
 		"called off at once": func(*apitest.Server, *trial) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := runtime.NumGoroutine()
-			s := apitest.New(t)
-			for _, p := range []string{"a", "b", "c"} {
-				s.AddPod(pod(p), 0)
-			}
-			s.Answer("evict", apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0))
-			s.Always("evict default/a", apitest.HeldBy("budget", 0))
-			r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-			meddle(s, r)
-			r.cancel()
-			if _, err := r.wait(); !errors.Is(err, context.Canceled) {
-				t.Errorf("the error is %v", err)
-			}
-			if left := goroutinesOf("drain.(*drainer)", "drain.job", "cache.(*Reflector).Run"); left != "" {
-				t.Errorf("goroutines outlive the drain:\n%s", left)
-			}
-			s.Close()
-			await(t, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
+			synctest.Test(t, func(t *testing.T) {
+				before := runtime.NumGoroutine()
+				s := apitest.New(t)
+				s.OverHTTP()
+				for _, p := range []string{"a", "b", "c"} {
+					s.AddPod(pod(p), 0)
+				}
+				s.Answer("evict", apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0))
+				s.Always("evict default/a", apitest.HeldBy("budget", 0))
+				r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+				meddle(s, r)
+				r.cancel()
+				if _, err := r.wait(); !errors.Is(err, context.Canceled) {
+					t.Errorf("the error is %v", err)
+				}
+				if left := goroutinesOf("drain.(*guard)", "cache.(*Reflector).Run"); left != "" {
+					t.Errorf("goroutines outlive the drain:\n%s", left)
+				}
+				s.Close()
+				await(t, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
+			})
 		})
 	}
 }

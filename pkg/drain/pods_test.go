@@ -2,10 +2,10 @@ package drain_test
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -35,7 +35,7 @@ func TestADrainRemovesWhatItConcernsAndCountsTheRest(t *testing.T) {
 		"a finished pod":                                     {pod("a", phase(corev1.PodSucceeded)), drain.Options{}, true},
 		"a DaemonSet pod":                                    {pod("a", ownedBy("DaemonSet", "apps/v1")), drain.Options{}, false},
 		"a DaemonSet emptyDir pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), withEmptyDir), protect, false},
-		"a finished DaemonSet pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), phase(corev1.PodFailed)), drain.Options{}, true},
+		"a finished DaemonSet pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), phase(corev1.PodFailed)), drain.Options{}, false},
 		"a pod of another DaemonSet":                         {pod("a", ownedBy("DaemonSet", "apps.kruise.io/v1alpha1")), drain.Options{}, true},
 		"a StatefulSet's pod":                                {pod("a", ownedBy("StatefulSet", "apps/v1")), drain.Options{}, true},
 		"a Job's pod":                                        {pod("a", ownedBy("Job", "batch/v1")), drain.Options{}, true},
@@ -44,8 +44,7 @@ func TestADrainRemovesWhatItConcernsAndCountsTheRest(t *testing.T) {
 		"a mirror pod of its node":                           {pod("a", mirror, ownedBy("Node", "v1")), drain.Options{}, false},
 		"a critical pod":                                     {pod("a", critical), drain.Options{}, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(c.pod, 0)
 			r := drained(t, s, c.opts)
@@ -64,173 +63,329 @@ func TestADrainRemovesWhatItConcernsAndCountsTheRest(t *testing.T) {
 }
 
 func TestAllEvictionsAreAskedForBeforeTheFirstIsAnswered(t *testing.T) {
-	t.Parallel()
-	const pods = 110
-	s := apitest.New(t)
-	for i := range pods {
-		s.AddPod(pod(fmt.Sprintf("web-%03d", i)), 0)
-	}
-	s.Always("evict", apitest.Together(pods))
-	r := drained(t, s, drain.Options{})
-	if r.result.Evicted != pods || count(s, "evict") != pods {
-		t.Errorf("%d evicted with %d requests; want %d", r.result.Evicted, count(s, "evict"), pods)
-	}
-	for _, what := range []drain.What{drain.Evicted, drain.Gone} {
-		if n := len(r.of(what)); n != pods {
-			t.Errorf("%d times %q was told; want %d", n, what, pods)
+	bubble(t, func(t *testing.T) {
+		const pods = 110
+		s := apitest.New(t)
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%03d", i)), 0)
 		}
-	}
-	last := r.of(drain.Gone)[pods-1]
-	if last.Left != 0 || last.Total != pods {
-		t.Errorf("the last pod's going was told as %+v", last)
-	}
+		s.Always("evict", apitest.Together(pods))
+		r := drained(t, s, drain.Options{})
+		if r.result.Evicted != pods || count(s, "evict") != pods {
+			t.Errorf("%d evicted with %d requests; want %d", r.result.Evicted, count(s, "evict"), pods)
+		}
+		for _, what := range []drain.What{drain.Evicted, drain.Gone} {
+			if n := len(r.of(what)); n != pods {
+				t.Errorf("%d times %q was told; want %d", n, what, pods)
+			}
+		}
+		last := r.of(drain.Gone)[pods-1]
+		if last.Left != 0 || last.Total != pods {
+			t.Errorf("the last pod's going was told as %+v", last)
+		}
+	})
 }
 
 func TestAnEvictionIsBoundToThePodThatWasSeen(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	seen := s.AddPod(pod("a"), 0)
-	drained(t, s, drain.Options{})
-	options := s.Requests("evict")[0].Options
-	if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID != seen.UID {
-		t.Errorf("evicted with %+v; want the UID %s", options.Preconditions, seen.UID)
-	}
-	if options.GracePeriodSeconds != nil {
-		t.Errorf("the grace period was set to %d; want the pod's own", *options.GracePeriodSeconds)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		seen := s.AddPod(pod("a"), 0)
+		drained(t, s, drain.Options{})
+		options := s.Requests("evict")[0].Options
+		if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID != seen.UID {
+			t.Errorf("evicted with %+v; want the UID %s", options.Preconditions, seen.UID)
+		}
+		if options.GracePeriodSeconds != nil {
+			t.Errorf("the grace period was set to %d; want the pod's own", *options.GracePeriodSeconds)
+		}
+	})
 }
 
 // A StatefulSet's pod comes back under its name. Here the first one's end is told late, so that the eviction of the
 // second under the first one's UID is refused with a conflict.
 func TestAPodThatWasRebornUnderTheSameNameIsNotTakenForTheOldOne(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("db-0"), 0)
-	s.Answer("watch", apitest.Silence(), apitest.Expired())
-	s.Answer("evict", apitest.Unavailable())
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Refused, "default/db-0")
-	s.ForgetPod("default/db-0")
-	reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
-	await(t, "an eviction of the new pod under the old UID", func() bool { return count(s, "evict") >= 2 })
-	s.GoAway() // ends the silence; the next watch is told to list anew
-	s.ComeBack()
-	result := r.succeed()
-	if !s.HasPod("default/db-0") {
-		t.Errorf("the new pod %s was removed", reborn.UID)
-	}
-	if result.Skipped != 1 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("db-0"), 0)
+		s.Answer("watch", apitest.Silence(), apitest.Expired())
+		s.Answer("evict", apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Refused, "default/db-0")
+		s.ForgetPod("default/db-0")
+		reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
+		await(t, "an eviction of the new pod under the old UID", func() bool { return count(s, "evict") >= 2 })
+		s.GoAway() // ends the silence; the next watch is told to list anew
+		s.ComeBack()
+		result := r.succeed()
+		if !s.HasPod("default/db-0") {
+			t.Errorf("the new pod %s was removed", reborn.UID)
+		}
+		if result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestAPodThatAppearsDuringTheDrainIsEvictedToo(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	free := addHeld(s, pod("old"))
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held)
-	s.AddPod(pod("new"), 0)
-	await(t, "the new pod's end", func() bool { return !s.HasPod("default/new") })
-	free()
-	if result := r.succeed(); result.Evicted != 2 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("old"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		s.AddPod(pod("new"), 0)
+		await(t, "the new pod's end", func() bool { return !s.HasPod("default/new") })
+		free()
+		if result := r.succeed(); result.Evicted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestAPodThatFinishesDuringTheDrainIsProtectedNoLonger(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("job", unmanaged), 0)
-	free := addHeld(s, pod("held"))
-	r := begin(t, s, drain.Options{ProtectUnmanaged: true})
-	r.await(drain.Held)
-	s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
-	await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
-	free()
-	if result := r.succeed(); result.Skipped != 0 || result.Evicted != 2 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("job", unmanaged), 0)
+		free := addHeld(s, pod("held"))
+		r := begin(t, s, drain.Options{ProtectUnmanaged: true})
+		r.await(drain.Held)
+		s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
+		free()
+		if result := r.succeed(); result.Skipped != 0 || result.Evicted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestPodsThatGoByThemselvesAreNotCountedAsEvicted(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	addHeld(s, pod("a"))
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held)
-	s.RemovePod("default/a")
-	if result := r.succeed(); result.Evicted != 0 && count(s, "evict") == 1 {
-		t.Errorf("the result is %+v", result)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		s.RemovePod("default/a")
+		if result := r.succeed(); result.Evicted != 0 && count(s, "evict") == 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestCriticalPodsGoAfterTheRest(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	s.AddPod(pod("dns", critical), 0)
-	free := addHeld(s, pod("web-1"))
-	s.AddPod(pod("web-2"), 0)
-	r := begin(t, s, drain.Options{})
-	r.await(drain.Held)
-	r.await(drain.Gone, "default/web-2")
-	if n := count(s, "evict default/dns"); n != 0 {
-		t.Errorf("%d evictions of the critical pod before the rest was gone", n)
-	}
-	free()
-	r.succeed()
-	var order []string
-	for _, p := range r.of(drain.Gone) {
-		order = append(order, strings.TrimPrefix(p.Pod, "default/"))
-	}
-	if want := []string{"web-2", "web-1", "dns"}; !slices.Equal(order, want) {
-		t.Errorf("gone in the order %v; want %v", order, want)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("dns", critical), 0)
+		free := addHeld(s, pod("web-1"))
+		s.AddPod(pod("web-2"), 0)
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		r.await(drain.Gone, "default/web-2")
+		if n := count(s, "evict default/dns"); n != 0 {
+			t.Errorf("%d evictions of the critical pod before the rest was gone", n)
+		}
+		free()
+		r.succeed()
+		var order []string
+		for _, p := range r.of(drain.Gone) {
+			order = append(order, strings.TrimPrefix(p.Pod, "default/"))
+		}
+		if want := []string{"web-2", "web-1", "dns"}; !slices.Equal(order, want) {
+			t.Errorf("gone in the order %v; want %v", order, want)
+		}
+	})
 }
 
 func TestADryRunTellsAllAndWritesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		for _, p := range []*corev1.Pod{
+			pod("web"), pod("agent", ownedBy("DaemonSet", "apps/v1")), pod("proxy", mirror, unmanaged), pod("done", phase(corev1.PodSucceeded)),
+		} {
+			s.AddPod(p, 0)
+		}
+		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}))
+		if _, found, err := node.Claim(within(t, plenty)); found || err != nil {
+			t.Errorf("claim: %v, %v", found, err)
+		}
+		r := watchOver(t, node, goalWithin(true, plenty))
+		if result := r.succeed(); result.Cordon != drain.CordonNone || result.Evicted != 2 || result.Skipped != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+		if len(r.of(drain.NodeCordoned)) != 1 || len(r.of(drain.Evicted)) != 2 || len(r.of(drain.Evicted, "default/web")) != 1 || len(r.of(drain.Evicted, "default/done")) != 1 {
+			t.Errorf("told %+v", r.told)
+		}
+		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
+		await(t, "that it is drained under the new goal", func() bool { told := r.of(drain.Drained); return told[len(told)-1].Goal == 2 })
+		s.ChangeNode(cordoned(""))
+		r = watchOver(t, node, goalWithin(true, plenty))
+		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(drain.NodeCordonFound)) != 1 {
+			t.Errorf("on a cordoned node: %+v", result)
+		}
+		s.RemoveNode()
+		if result := watchOver(t, node, goalWithin(true, plenty)).succeed(); !result.NodeGone {
+			t.Errorf("without a node: %+v", result)
+		}
+		for _, r := range s.Requests() {
+			if !slices.Contains([]string{"get node", "list pods"}, r.What) {
+				t.Errorf("a dry run asked to %s", r.What)
+			}
+		}
+	})
+}
+
+// A pod behind a finalizer, or on a volume that hangs, must not keep the name service on a node that has to be empty.
+func TestCriticalPodsDoNotWaitForAPodThatDoesNotEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("dns", critical), 0)
+		s.AddPod(pod("web"), apitest.Never)
+		s.AddPod(pod("going", ending(1)), apitest.Never)
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Overdue, "default/going")
+		r.await(drain.Gone, "default/dns")
+		for _, name := range []string{"default/web", "default/going"} {
+			if told := r.of(drain.Overdue, name); len(told) != 1 {
+				t.Errorf("that %s is overdue is told as %+v", name, told)
+			}
+		}
+		r.cancel()
+		result, _ := r.wait()
+		if result.HeldBy["default/web"] != "it does not end" || result.HeldBy["default/going"] != "it does not end" {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// What a disruption budget holds still runs, and may need them.
+func TestCriticalPodsWaitForAPodThatIsHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("dns", critical), 0)
+		free := addHeld(s, pod("web"))
+		s.AddPod(pod("stuck"), apitest.Never)
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Overdue, "default/stuck")
+		if n := count(s, "evict default/dns"); n != 0 {
+			t.Errorf("%d evictions of the critical pod", n)
+		}
+		free()
+		r.await(drain.Gone, "default/dns")
+	})
+}
+
+func TestAHeldPodIsAskedForAgainAndItsBudgetToldOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0))
+		r := drained(t, s, drain.Options{})
+		if r.result.Evicted != 1 || count(s, "evict") != 4 {
+			t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
+		}
+		if held := r.of(drain.Held); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
+			t.Errorf("told %+v", held)
+		}
+	})
+}
+
+func TestAnEvictionIsRepeatedWhateverRefusesItAndTheReasonIsTold(t *testing.T) {
 	t.Parallel()
-	s := apitest.New(t)
-	for _, p := range []*corev1.Pod{
-		pod("web"), pod("agent", ownedBy("DaemonSet", "apps/v1")), pod("proxy", mirror, unmanaged), pod("done", phase(corev1.PodSucceeded)),
+	for name, c := range map[string]struct {
+		answer apitest.Answer
+		detail string
+	}{
+		"throttled":             {apitest.Throttled(1), "429 Too Many Requests"},
+		"two budgets":           {apitest.TwoBudgets(), "more than one PodDisruptionBudget"},
+		"unavailable":           {apitest.Unavailable(), "503 Service Unavailable"},
+		"a webhook says no":     {apitest.Forbidden("admission webhook denied the request"), "admission webhook denied"},
+		"the connection breaks": {apitest.Reset(), "cannot be reached"},
 	} {
-		s.AddPod(p, 0)
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.Answer("evict", c.answer, c.answer)
+			r := drained(t, s, drain.Options{})
+			if r.result.Evicted != 1 || count(s, "evict") != 3 {
+				t.Errorf("%+v after %d evictions; want 3", r.result, count(s, "evict"))
+			}
+			if told := r.of(drain.Refused); len(told) != 1 || !strings.Contains(told[0].Detail, c.detail) {
+				t.Errorf("told %+v; want once %q", told, c.detail)
+			}
+		})
 	}
-	node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}))
-	if got, err := node.Cordon(within(t, plenty), claim); got != drain.CordonSet || err != nil {
-		t.Errorf("cordon: %q, %v", got, err)
+}
+
+// The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the
+// same. Only the watch tells which it is.
+func TestAnAnswerThatThePodIsUnknownIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{
+		"404": apitest.NotFound(), "403, no relationship": apitest.NoRelationship(), "409": apitest.Conflict(),
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.Answer("evict", answer, answer)
+			r := drained(t, s, drain.Options{})
+			if s.HasPod("default/a") || r.result.Evicted != 1 || count(s, "evict") != 3 {
+				t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
+			}
+			if told := r.of(drain.Refused); len(told) != 0 {
+				t.Errorf("told %+v", told)
+			}
+		})
 	}
-	if _, found, err := node.Claim(within(t, plenty)); found || err != nil {
-		t.Errorf("claim: %v, %v", found, err)
+}
+
+func TestADeletionIsInsistedOnLikeAnEviction(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{
+		"a webhook says no":     apitest.Forbidden("admission webhook denied the request"),
+		"403, no relationship":  apitest.NoRelationship(),
+		"404":                   apitest.NotFound(),
+		"the connection breaks": apitest.Reset(),
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", grace(600)), 0)
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			s.Answer("delete", answer, answer)
+			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			if result := r.succeed(); result.Deleted != 1 || count(s, "delete") != 3 {
+				t.Errorf("%+v after %d deletions", result, count(s, "delete"))
+			}
+		})
 	}
-	would := map[string]bool{}
-	result, err := node.Drain(within(t, plenty), drain.Plan{Claim: claim, Hard: true, Tell: func(p drain.Progress) {
-		if p.What == drain.Evicted {
-			would[p.Pod] = true
+}
+
+// One request per answer: client-go by itself would obey a Retry-After up to ten times within one call.
+func TestRetryAfterIsObeyedWithinReason(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{
+		"a budget that is being worked on": apitest.HeldBy("budget", 600),
+		"throttling":                       apitest.Throttled(600),
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.Answer("evict", answer)
+			if r := drained(t, s, drain.Options{}); count(s, "evict") != 2 || r.result.Evicted != 1 {
+				t.Errorf("%d evictions, %+v", count(s, "evict"), r.result)
+			}
+			if asked := s.Requests("evict"); asked[1].At.Sub(asked[0].At) != 5*time.Second {
+				t.Errorf("the second came after %s", asked[1].At.Sub(asked[0].At))
+			}
+		})
+	}
+}
+
+func TestRetryAfterDoesNotSleepThroughTheTurn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(2)), 0)
+		s.Always("evict", apitest.Throttled(600))
+		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
+		if result := r.succeed(); result.Deleted != 1 {
+			t.Errorf("%+v", result)
 		}
-	}})
-	if err != nil || result.Cordon != drain.CordonSet || result.Evicted != 2 || result.Skipped != 2 {
-		t.Errorf("drain: %+v, %v", result, err)
-	}
-	if want := map[string]bool{"default/web": true, "default/done": true}; !maps.Equal(would, want) {
-		t.Errorf("would evict %v; want %v", would, want)
-	}
-	s.ChangeNode(cordoned(""))
-	var found int
-	if result, err = node.Drain(within(t, plenty), drain.Plan{Claim: claim, Tell: func(p drain.Progress) {
-		if p.What == drain.NodeCordonFound {
-			found++
-		}
-	}}); err != nil || result.Cordon != drain.CordonForeign || found != 1 {
-		t.Errorf("drain of a cordoned node: %+v, %v, found told %d times", result, err, found)
-	}
-	s.RemoveNode()
-	if result, err := node.Drain(within(t, plenty), drain.Plan{Claim: claim}); err != nil || !result.NodeGone {
-		t.Errorf("drain without a node: %+v, %v", result, err)
-	}
-	for _, r := range s.Requests() {
-		if !slices.Contains([]string{"get node", "list pods"}, r.What) {
-			t.Errorf("a dry run asked to %s", r.What)
-		}
-	}
+	})
 }

@@ -3,12 +3,22 @@ package drain
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -22,34 +32,71 @@ import (
 // the two minutes of a spot notice when a connection hangs.
 const attemptTimeout = 8 * time.Second
 
-// fieldManager is the name under which the API server remembers our changes.
-const fieldManager = "nth"
+func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
 func (n *Node) get(ctx context.Context) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 	node := &corev1.Node{}
 	err := n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
 	return node, err
 }
 
-func (n *Node) patch(ctx context.Context, patch map[string]any) error {
+// patch changes the Node, under the writer's name as field manager, and returns it as it is then.
+func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return fmt.Errorf("encoding patch: %w", err)
+		return nil, fmt.Errorf("encoding patch: %w", err)
 	}
-	return n.rest().Patch(types.MergePatchType).Resource("nodes").Name(n.name).
-		VersionedParams(&metav1.PatchOptions{FieldManager: fieldManager}, scheme.ParameterCodec).
-		Body(body).MaxRetries(0).Do(ctx).Into(&corev1.Node{})
+	node := &corev1.Node{}
+	err = n.rest().Patch(types.MergePatchType).Resource("nodes").Name(n.name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: n.opts.Writer}, scheme.ParameterCodec).
+		Body(body).MaxRetries(0).Do(ctx).Into(node)
+	return node, err
 }
 
-// listPods lists the pods on the node. A list that may be behind (version 0, the API server's cache) could lack a pod,
-// so the newest is asked for.
-func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	if o.ResourceVersion == "0" {
-		o.ResourceVersion = ""
+// patchToEnd is patch, but that it is not canceled halfway: the API server might carry it out when nobody expects it any more, and what
+// it has set is to be seen by whoever takes it back.
+func (n *Node) patchToEnd(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
+	return n.patch(context.WithoutCancel(ctx), patch)
+}
+
+func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 	list := &corev1.PodList{}
 	err := n.pods(o).Do(ctx).Into(list)
 	return list, err
+}
+
+// listSince lists the pods from the API server's cache, once that is no older than a version. A server whose cache is not,
+// and does not become so in time, is asked for the newest.
+func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, error) {
+	o := metav1.ListOptions{ResourceVersion: version}
+	if version != "" {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	list, err := n.listPods(ctx, o)
+	if version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		return n.listPods(ctx, metav1.ListOptions{})
+	}
+	return list, err
+}
+
+// newer returns the newer of two resource versions, which the API server counts up. Where one cannot be read as a number, that is
+// the first.
+func newer(a, b string) string {
+	x, errA := strconv.ParseUint(a, 10, 64)
+	y, errB := strconv.ParseUint(b, 10, 64)
+	if errB == nil && (a == "" || errA == nil && y > x) {
+		return b
+	}
+	return a
 }
 
 func (n *Node) pods(o metav1.ListOptions) *rest.Request {
@@ -57,4 +104,137 @@ func (n *Node) pods(o metav1.ListOptions) *rest.Request {
 	return n.rest().Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
 }
 
-func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
+// end asks once for a pod's eviction, or for its deletion, which asks no budget. sent is set once it does.
+func (n *Node) end(ctx context.Context, what What, pod *corev1.Pod, options *metav1.DeleteOptions, limit time.Duration, sent *atomic.Bool) error {
+	if err := n.opts.Gate.enter(ctx); err != nil {
+		return err
+	}
+	defer n.opts.Gate.leave()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	request, body := n.rest().Delete(), runtime.Object(options)
+	if what == Evicted {
+		request = n.rest().Post().SubResource("eviction")
+		body = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
+	}
+	sent.Store(true)
+	// Only an answer that can be read counts: what stands between here and the API server may answer 200, too.
+	_, err := request.Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(body).Do(ctx).Get()
+	return err
+}
+
+// backoff yields growing pauses with jitter. The first pauses are short, since most failures of an API server are.
+type backoff struct {
+	next, longest time.Duration
+}
+
+func newBackoff() *backoff { return &backoff{next: 100 * time.Millisecond, longest: 2 * time.Second} }
+
+func (b *backoff) pause() time.Duration {
+	p := b.next/2 + rand.N(b.next/2+1)
+	b.next = min(b.next*2, b.longest)
+	return p
+}
+
+// retry repeats do until it succeeds, fails for good, or ctx ends; then it returns do's last error of its own, which says
+// more than the context's.
+func retry(ctx context.Context, do func(context.Context) error) error {
+	b := newBackoff()
+	var last error
+	for {
+		err := do(ctx)
+		if err == nil || !passing(err) {
+			return err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if ctx.Err() != nil || !sleep(ctx, max(b.pause(), retryAfter(err))) {
+			return fmt.Errorf("%w (%w)", last, ctx.Err())
+		}
+	}
+}
+
+// passing tells whether a failure may pass by itself. What the API server refuses with a 4xx stays refused, but for
+// authentication (a credential may be renewed), conflicts, time-outs and throttling.
+func passing(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return true
+	default:
+		return code < 400 || code >= 500
+	}
+}
+
+// retryAfter is the pause that a throttling API server asks for, within reason: a drain that has two minutes cannot spend
+// one of them waiting.
+func retryAfter(err error) time.Duration {
+	const longest = 5 * time.Second
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		return min(time.Duration(seconds)*time.Second, longest)
+	}
+	return 0
+}
+
+// sleep waits and tells whether it could do so to the end.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// answered tells whether the API server has said no. Without an answer, what was asked for may have been done.
+func answered(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
+}
+
+// vanished tells whether the answer means that this pod is no longer on the node: 404, a conflict over the UID, the node authorizer's
+// 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that it does not know on this node
+// (plugin/pkg/admission/noderestriction/admission.go of Kubernetes).
+func vanished(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) ||
+		apierrors.IsForbidden(err) && noRelationship.MatchString(err.Error())
+}
+
+var noRelationship = regexp.MustCompile(`no relationship found between node|can only (evict|delete) pods with spec.nodeName set to itself`)
+
+// heldBy returns the budget that refuses an eviction. 429 alone can also mean that the API server is busy.
+func heldBy(err error) (budget string, held bool) {
+	cause, found := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
+	if !found {
+		return "", false
+	}
+	if m := budgetName.FindStringSubmatch(cause.Message); m != nil {
+		return m[1], true
+	}
+	return "a disruption budget", true
+}
+
+// The API server's words: "The disruption budget NAME needs N healthy pods and has M currently", or "... is still being
+// processed by the server." (pkg/registry/core/pod/storage/eviction.go of Kubernetes).
+var budgetName = regexp.MustCompile(`disruption budget (\S+)`)
+
+// plain puts an error into few words that stay the same from one attempt to the next, so that it is told once.
+func plain(err error) string {
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &status):
+		s := status.Status()
+		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), s.Message)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer from the API server"
+	case strings.Contains(err.Error(), "getting credentials"): // client-go's words when an exec plugin fails
+		return "the credential plugin fails"
+	}
+	return "the API server cannot be reached"
+}

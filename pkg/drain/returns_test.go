@@ -2,6 +2,8 @@ package drain_test
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +26,7 @@ func replace(t *testing.T, s *apitest.Server, name string, changes ...func(*core
 			select {
 			case <-stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(20 * time.Millisecond):
 			}
 			if !s.HasPod(fmt.Sprintf("default/%s-%d", name, i)) {
 				i++
@@ -35,61 +37,134 @@ func replace(t *testing.T, s *apitest.Server, name string, changes ...func(*core
 }
 
 func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	replace(t, s, "static")
-	// The drain must be well under way when the first comes back.
-	free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
-	r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, 0)
-	r.await(drain.LeftToReturn)
-	free()
-	result := r.succeed()
-	if result.Skipped != 1 || result.Evicted != 6 {
-		t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
-	}
-	for what, want := range map[drain.What]string{drain.Returning: "ReplicaSet default/owner", drain.LeftToReturn: "ReplicaSet default/owner"} {
-		if told := r.of(what); len(told) != 1 || told[0].Detail != want {
-			t.Errorf("%s is told as %+v, want %q once", what, told, want)
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		replace(t, s, "static")
+		// The drain must be well under way when the first comes back.
+		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
+		r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, 0)
+		r.await(drain.LeftToReturn)
+		free()
+		result := r.succeed()
+		if result.Skipped != 1 || result.Evicted != 6 {
+			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
 		}
-	}
+		for what, want := range map[drain.What]string{drain.Returning: "ReplicaSet default/owner", drain.LeftToReturn: "ReplicaSet default/owner"} {
+			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
+				t.Errorf("%s is told as %+v, want %q once", what, told, want)
+			}
+		}
+	})
 }
 
+// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
 func TestPodsThatKeepComingBackAreEvictedEverMoreSlowlyBeforeADeadline(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	replace(t, s, "static")
-	s.AddPod(pod("stuck", ownedBy("StatefulSet", "apps/v1")), apitest.Never)
-	const limit = 12 * time.Second
-	r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond, Margin: time.Second}, true, limit)
-	result, err := r.wait()
-	if err == nil || len(r.of(drain.LeftToReturn)) > 0 || len(r.of(drain.Returning)) != 1 {
-		t.Errorf("the result is %+v, %v", result, err)
-	}
-	// At once, at once, after 2 s and after 4 s; the next pause ends when the grace just fits, and those that come then
-	// have theirs in full.
-	if n := result.Evicted + result.Deleted; n < 4 || n > 7 {
-		t.Errorf("%d pods were evicted in %s", n, limit)
-	}
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		replace(t, s, "static")
+		r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
+		r.await(drain.LeftToReturn)
+		if result, _ := r.wait(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		var after []time.Duration
+		asked := s.Requests("evict")
+		for i := range asked[1:] {
+			after = append(after, asked[i+1].At.Sub(asked[i].At).Truncate(time.Second))
+		}
+		if want := []time.Duration{0, 2 * time.Second, 4 * time.Second, 8 * time.Second}; !slices.Equal(after, want) {
+			t.Errorf("evicted with the pauses %v; want %v", after, want)
+		}
+		time.Sleep(time.Minute)
+		if n := count(s, "evict", "delete"); n != len(asked) {
+			t.Errorf("%d were evicted after they were left in peace", n-len(asked))
+		}
+	})
 }
 
 // A pod that comes back once may have been bound before the scheduler heard of the cordon.
 func TestManyPodsOfOneControllerThatComeBackTogetherAreOneRound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		const pods = 20
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+		}
+		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
+		r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond})
+		await(t, "the first pods' end", func() bool { return len(r.of(drain.Gone)) == pods })
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("again-%d", i)), 0)
+		}
+		await(t, "the others' end", func() bool { return len(r.of(drain.Gone)) == 2*pods })
+		free()
+		r.succeed()
+		if told := r.of(drain.Returning); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// controller is one whose pods tolerate the cordon, or name the node: as soon as one of them is evicted, and for a StatefulSet as
+// soon as it is gone, another one comes to the node, which takes a second to end.
+func controller(t *testing.T, s *apitest.Server, pods int, stateful bool) {
+	t.Helper()
+	kind := ownedBy("ReplicaSet", "apps/v1")
+	if stateful {
+		kind = ownedBy("StatefulSet", "apps/v1")
+	}
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop); wg.Wait() })
+	for i := range pods {
+		wg.Go(func() {
+			name := fmt.Sprintf("web-%d", i)
+			for j := 0; ; j++ {
+				if !stateful {
+					name = fmt.Sprintf("web-%d-%d", i, j)
+				}
+				there := s.AddPod(pod(name, kind), apitest.Ending(time.Second))
+				for s.HasPod("default/"+name) && (stateful || !s.Ends("default/"+name, there.UID)) {
+					select {
+					case <-stop:
+						return
+					case <-time.After(100 * time.Millisecond):
+					}
+				}
+			}
+		})
+	}
+}
+
+// A machine is to be retired in two weeks. That is no reason to evict a pod all that time.
+func TestAControllerThatBringsPodsBackIsFollowedForFourRounds(t *testing.T) {
 	t.Parallel()
-	s := apitest.New(t)
-	const pods = 20
-	for i := range pods {
-		s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-	}
-	free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
-	r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond})
-	await(t, "the first pods' end", func() bool { return len(r.of(drain.Gone)) == pods })
-	for i := range pods {
-		s.AddPod(pod(fmt.Sprintf("again-%d", i)), 0)
-	}
-	await(t, "the others' end", func() bool { return len(r.of(drain.Gone)) == 2*pods })
-	free()
-	r.succeed()
-	if told := r.of(drain.Returning); len(told) != 0 {
-		t.Errorf("told %+v", told)
+	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
+		for deadline, limit := range map[string]time.Duration{"none": 0, "in two weeks": 14 * 24 * time.Hour, "in two minutes": 2 * time.Minute} {
+			for _, pods := range []int{1, 3, 12} {
+				run(t, fmt.Sprintf("%d pods of a %s, deadline %s", pods, kind, deadline), func(t *testing.T) {
+					s := apitest.New(t)
+					controller(t, s, pods, stateful)
+					r := beginWithin(t, s, drain.Options{}, limit == 2*time.Minute, limit)
+					r.await(drain.LeftToReturn)
+					time.Sleep(time.Minute)
+					if told := r.of(drain.LeftToReturn); len(told) != 1 || told[0].Detail != kind+" default/owner" {
+						t.Errorf("told %+v", told)
+					}
+					if n := count(s, "evict"); n < 4*pods || n > 5*pods || count(s, "delete") > 0 {
+						t.Errorf("%d evictions, %d deletions", n, count(s, "delete"))
+					}
+					if told := r.last(); !told.State.Drained || told.Left != 0 {
+						t.Errorf("told %+v at last", told)
+					}
+					r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
+					asked := count(s, "evict")
+					time.Sleep(time.Minute)
+					if n := count(s, "evict") - asked; n < 4*pods || n > 5*pods {
+						t.Errorf("%d evictions for another event", n)
+					}
+				})
+			}
+		}
 	}
 }

@@ -2,36 +2,33 @@ package drain
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // volumePoll is how often the node's volumes are looked at. The kubelet reports them with its status, about every ten
 // seconds or when they change.
 const volumePoll = time.Second
 
-// awaitVolumes waits, within its setting and the deadline, until the node reports no volumes in use or attached but those
-// of pods that stay, and returns how many others are left. A volume that is still attached keeps its pod from starting
-// elsewhere for minutes.
-func (d *drainer) awaitVolumes(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, d.node.opts.VolumeWait)
-	defer cancel()
-	staying, told := d.stayingClaims(), -1
+// awaitVolumes waits until the node reports no volumes in use or attached but those of pods that stay, or ctx ends, and returns
+// how many others are left. A volume that is still attached keeps its pod from starting elsewhere for minutes.
+func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left int)) int {
+	told := -1
 	for {
-		node, err := d.node.get(ctx)
+		node, err := n.get(ctx)
 		if apierrors.IsNotFound(err) {
 			return 0
 		}
 		if err == nil {
-			left := len(staying.without(ctx, d.node, volumesOf(node)))
+			left := len(staying.without(ctx, n, volumesOf(node)))
 			if left == 0 {
 				return 0
 			}
 			if left != told {
-				d.tell(Progress{What: Volumes, Detail: fmt.Sprint(left)})
+				tell(left)
 			}
 			told = left
 		}
@@ -63,9 +60,9 @@ type claims struct {
 	known   map[corev1.UniqueVolumeName]bool
 }
 
-func (d *drainer) stayingClaims() *claims {
+func claimsOf(staying map[types.UID]*corev1.Pod) *claims {
 	c := &claims{known: map[corev1.UniqueVolumeName]bool{}}
-	for _, pod := range d.spared {
+	for _, pod := range staying {
 		for _, volume := range pod.Spec.Volumes {
 			switch {
 			case volume.PersistentVolumeClaim != nil:

@@ -7,9 +7,9 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -20,18 +20,23 @@ import (
 // nil) the complete list.
 type change struct {
 	pod  *corev1.Pod
-	gone types.UID
+	gone *corev1.Pod // as it was last
 	all  []*corev1.Pod
+	// refused is why the pods cannot be listed, and will not be by itself.
+	refused error
+	// version is the resource version of it.
+	version string
 }
 
-// watchPods reports every change of the pods on the node until ctx ends. client-go's Reflector survives closed
+// watchPods reports every change of the pods on the node until ctx ends. It begins with a list from the API server's cache,
+// which costs little there and may be behind; what that lacks, the watch from the list's version tells. client-go's Reflector survives closed
 // connections, expired resource versions and an API server that is away. What it lacks for a drain is set here: short
 // pauses (after five failures they stay at two to three seconds), requests that end, and silence, because what it would
 // print is no news to anybody.
-func (n *Node) watchPods(ctx context.Context, changes chan<- change) {
+func (n *Node) watchPods(ctx context.Context, changed func(change)) {
 	silent := logr.Discard()
 	ctx = klog.NewContext(ctx, silent)
-	reflector := cache.NewReflectorWithOptions(n.podSource(), &corev1.Pod{}, feed{ctx: ctx, changes: changes}, cache.ReflectorOptions{
+	reflector := cache.NewReflectorWithOptions(n.podSource(changed), &corev1.Pod{}, feed{ctx: ctx, changed: changed}, cache.ReflectorOptions{
 		Logger:  &silent,
 		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 5, Cap: 2 * time.Second},
 	})
@@ -45,12 +50,14 @@ type listFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-func (n *Node) podSource() cache.ListerWatcher {
+func (n *Node) podSource(changed func(change)) cache.ListerWatcher {
 	return listFirst{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-			defer cancel()
-			return n.listPods(attempt, o)
+			list, err := n.listPods(ctx, o)
+			if err != nil && !passing(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				changed(change{refused: err})
+			}
+			return list, err
 		},
 		WatchFuncWithContext: n.openWatch,
 	}}
@@ -88,18 +95,14 @@ func (b bounded) Stop() {
 // feed is the store that the Reflector fills: it passes everything on and keeps nothing.
 type feed struct {
 	ctx     context.Context //nolint:containedctx // cache.Store's methods take none
-	changes chan<- change
+	changed func(change)
 }
 
 var errNotAPod = errors.New("not a pod")
 
 func (f feed) send(c change) error {
-	select {
-	case f.changes <- c:
-		return nil
-	case <-f.ctx.Done():
-		return f.ctx.Err()
-	}
+	f.changed(c)
+	return f.ctx.Err()
 }
 
 // Add passes on a pod that is there.
@@ -108,7 +111,7 @@ func (f feed) Add(obj any) error {
 	if !ok {
 		return errNotAPod
 	}
-	return f.send(change{pod: slim(pod)})
+	return f.send(change{pod: slim(pod), version: pod.ResourceVersion})
 }
 
 // Update passes on a pod that changed.
@@ -120,18 +123,18 @@ func (f feed) Delete(obj any) error {
 	if !ok {
 		return errNotAPod
 	}
-	return f.send(change{gone: pod.UID})
+	return f.send(change{gone: slim(pod), version: pod.ResourceVersion})
 }
 
 // Replace passes on the complete list.
-func (f feed) Replace(objs []any, _ string) error {
+func (f feed) Replace(objs []any, version string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
 		if pod, ok := obj.(*corev1.Pod); ok {
 			all = append(all, slim(pod))
 		}
 	}
-	return f.send(change{all: all})
+	return f.send(change{all: all, version: version})
 }
 
 // slim drops what is large and never looked at.

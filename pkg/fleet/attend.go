@@ -38,14 +38,16 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{mind}, Identity: mind,
 		Node: remembering{f.target(s.node)}, Record: s.book, Policy: f.policy(),
-		BootID: held.Status.NodeInfo.BootID, Log: f.opts.Log, DryRun: f.opts.DryRun,
+		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Rested: s.rested, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
 }
 
 // target is a node as it is acted upon.
 func (f *Fleet) target(name string) agent.Node {
-	n := drain.New(f.opts.Client, name, f.rules.Load().Drain)
+	options := f.rules.Load().Drain
+	options.Writer = drain.Queue
+	n := drain.New(f.opts.Client, name, options)
 	if f.opts.DryRun {
 		return drain.NewDryRun(n)
 	}
@@ -60,19 +62,25 @@ func (remembering) Claim(context.Context) (drain.Claim, bool, error) {
 	return drain.Claim{}, false, nil
 }
 
-// remembered is the book that the node itself has kept: the cordon that it bears, if that is for an event of ours. What
-// others have cordoned it for, the nth on the machine among them, is theirs to undo. f.mu is held.
+// remembered is the book that the node itself has kept: the cordon that it bears, if nth-queue has set it for one of these events.
+// Where the node takes pods all the same, people have lifted that cordon, which is an order: only those pods go for the event that
+// were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. f.mu is held.
 func (s *session) remembered(held *corev1.Node) *book {
 	b := &book{}
 	var claim drain.Claim
-	if !held.Spec.Unschedulable || json.Unmarshal([]byte(held.Annotations[drain.CordonAnnotation]), &claim) != nil {
+	if json.Unmarshal([]byte(held.Annotations[drain.CordonAnnotation]), &claim) != nil {
 		return b
 	}
-	if t, ours := s.tasks[claim.Event]; ours {
-		b.entries = append(b.entries, record.Entry{
-			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, Cordon: true,
+	if t, ours := s.tasks[claim.Event]; ours && claim.OfWriter(drain.Queue) {
+		e := record.Entry{
+			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, OnNode: true,
 			FirstSeen: claim.Since, Changed: claim.Since, CordonedAt: claim.Since,
-		})
+		}
+		if !held.Spec.Unschedulable {
+			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.
+			e.Phase, e.Reopened = record.Draining, true
+		}
+		b.entries = append(b.entries, e)
 	}
 	return b
 }
@@ -91,17 +99,22 @@ func (b *book) Entries() []record.Entry {
 }
 
 // Put implements agent.Record.
-func (b *book) Put(e record.Entry) error {
+func (b *book) Put(written func(error), entries ...record.Entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.IndexFunc(b.entries, func(other record.Entry) bool { return other.Event.ID == e.Event.ID })
-	if i < 0 {
-		b.entries = append(b.entries, e)
-	} else {
-		b.entries[i] = e
+	for _, e := range entries {
+		i := slices.IndexFunc(b.entries, func(other record.Entry) bool { return other.Event.ID == e.Event.ID })
+		if i < 0 {
+			b.entries = append(b.entries, e)
+		} else {
+			b.entries[i] = e
+		}
 	}
-	return nil
+	written(nil)
 }
+
+// Flush implements agent.Record.
+func (b *book) Flush(context.Context) error { return nil }
 
 func (b *book) entry(id string) record.Entry {
 	for _, e := range b.Entries() {

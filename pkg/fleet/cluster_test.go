@@ -205,7 +205,8 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 	if json.Unmarshal(body, &of) == nil && of.Metadata.ResourceVersion != "" && of.Metadata.ResourceVersion != n.ResourceVersion {
 		return nil, apierrors.NewConflict(corev1.Resource("nodes"), name, errors.New("the object has been modified"))
 	}
-	n, err = nodes.Patch(r.Context(), name, types.PatchType(r.Header.Get("Content-Type")), body, metav1.PatchOptions{})
+	n, err = nodes.Patch(r.Context(), name, types.PatchType(r.Header.Get("Content-Type")), body,
+		metav1.PatchOptions{FieldManager: r.URL.Query().Get("fieldManager")})
 	if err != nil {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Node").GroupKind(), name, nil)
 	}

@@ -177,7 +177,7 @@ const uncordonLimit = 15 * time.Minute
 func (f *Fleet) started(t *task) {
 	found, there := f.nodes.ofInstance(t.notice.Instance)
 	var claim drain.Claim
-	ours := there && f.opts.UncordonStarted && json.Unmarshal([]byte(found.cordon), &claim) == nil
+	ours := there && f.opts.UncordonStarted && json.Unmarshal([]byte(found.cordon), &claim) == nil && claim.OfWriter(drain.Queue)
 	if !ours || !claim.Since.Before(t.notice.Event.Noticed) {
 		t.done()
 		return
@@ -190,7 +190,8 @@ func (f *Fleet) started(t *task) {
 			err = f.untaint(limited, found.name) // First, as the cordon tells the next attempt that something is left.
 		}
 		if err == nil {
-			_, err = f.target(found.name).Uncordon(limited, true)
+			booted := func(id string) bool { return id != claim.BootID }
+			_, err = f.target(found.name).Uncordon(limited, booted)
 		}
 		if err != nil {
 			f.failed(ctx, t, err)

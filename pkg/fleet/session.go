@@ -22,6 +22,10 @@ type session struct {
 	// The fleet's mutex guards what follows.
 	begun bool // it is no longer in the line
 	tasks map[string]*task
+	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
+	announced map[string]event.Event
+	// lasting is an event that the node was drained for and whose message has come to its end.
+	lasting event.Event
 	// sink gets the events while there is an agent; nil without one.
 	sink event.Sink
 	// over tells that it takes no more tasks.
@@ -40,7 +44,7 @@ func (f *Fleet) join(n node, t *task) {
 	}
 	s := f.sessions[n.name]
 	if s == nil || s.over {
-		s = &session{fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}}
+		s = &session{fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}, announced: map[string]event.Event{}}
 		f.sessions[n.name] = s
 	}
 	ev := t.notice.Event
@@ -48,7 +52,7 @@ func (f *Fleet) join(n node, t *task) {
 		other.others = append(other.others, t)
 		return
 	}
-	s.tasks[ev.ID] = t
+	s.tasks[ev.ID], s.announced[ev.ID] = t, ev
 	if s.sink != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: ev.Kind, Events: s.events(ev.Kind)})
 		f.work.Go(func() { s.mark(f.ctx) })
@@ -59,12 +63,12 @@ func (f *Fleet) join(n node, t *task) {
 	}
 }
 
-// events are those of a kind that the session is for. f.mu is held.
+// events are those of a kind that the session is or was for. f.mu is held.
 func (s *session) events(kind event.Kind) []event.Event {
 	var all []event.Event
-	for _, t := range s.tasks {
-		if t.notice.Event.Kind == kind {
-			all = append(all, t.notice.Event)
+	for _, ev := range s.announced {
+		if ev.Kind == kind {
+			all = append(all, ev)
 		}
 	}
 	return all
@@ -131,6 +135,9 @@ func (s *session) run(ctx context.Context) {
 		s.attend(claimed, held)
 	}
 	cause := context.Cause(claimed)
+	if !errors.Is(cause, errLost) {
+		s.keepClosed(context.WithoutCancel(ctx)) // While the claim is renewed, so that no other works on the node.
+	}
 	lost(nil)
 	renewing.Wait()
 	s.end(cause)
@@ -258,6 +265,9 @@ func (s *session) rested(ev event.Event, again time.Time) {
 	entry := s.book.entry(ev.ID)
 	switch {
 	case again.IsZero():
+		if f.lasting(entry) {
+			s.lasting = ev
+		}
 		f.finish(t)
 	case entry.Error != "" || entry.Phase == record.Incomplete:
 		t.failed()

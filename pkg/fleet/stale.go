@@ -57,6 +57,7 @@ func (s *session) sift(ctx context.Context) bool {
 		}
 		f.mu.Lock()
 		delete(s.tasks, t.notice.Event.ID)
+		delete(s.announced, t.notice.Event.ID)
 		f.mu.Unlock()
 		if err != nil {
 			f.failed(ctx, t, err)

@@ -9,31 +9,29 @@ import (
 // drains are the drains under way, by node. On a machine there is one at most; nth-queue has many.
 type drains struct {
 	mu    sync.Mutex
-	under map[string]progress
+	under map[string]*progress
 }
 
 // progress is how far one drain has come.
 type progress struct {
+	events      map[string]bool // that it is for, and that it has not ended for
 	total, left int
 	held        map[string]bool // pods
 }
 
-// drained takes in what happens in a drain. What is shown is the sum of those under way; when none is, the last one stands.
+// drained takes in what happens in a drain. What is shown is the sum of those under way; when none is, the last one stands, with
+// the pods that come to its node late.
 func (m *Metrics) drained(h record.Happening) {
 	d := &m.drains
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.under[h.Node].after(h)
-	sum := progress{total: h.Total, left: h.Left}
-	if ends(h.What) {
-		delete(d.under, h.Node)
-	} else {
-		if d.under == nil {
-			d.under = map[string]progress{}
+	if p := d.of(h); p != nil {
+		p.take(h)
+		if len(p.events) == 0 {
+			delete(d.under, h.Node)
 		}
-		d.under[h.Node] = now
 	}
-	held := 0
+	sum, held := progress{total: h.Total, left: h.Left}, 0
 	if len(d.under) > 0 {
 		sum = progress{}
 	}
@@ -48,19 +46,32 @@ func (m *Metrics) drained(h record.Happening) {
 	}
 }
 
-// after is how far a drain has come with what happens.
-func (p progress) after(h record.Happening) progress {
+// of is the drain under way that a happening belongs to; nil if there is none.
+func (d *drains) of(h record.Happening) *progress {
+	if d.under == nil {
+		d.under = map[string]*progress{}
+	}
+	if p := d.under[""]; p != nil && d.under[h.Node] == nil { // It was begun before the node had a name.
+		delete(d.under, "")
+		d.under[h.Node] = p
+	}
+	if h.What == record.Begun && d.under[h.Node] == nil {
+		d.under[h.Node] = &progress{events: map[string]bool{}, held: map[string]bool{}}
+	}
+	return d.under[h.Node]
+}
+
+// take takes in what happens.
+func (p *progress) take(h record.Happening) {
 	p.total, p.left = h.Total, h.Left
-	switch h.What { //nolint:exhaustive // All others hold no pod and let none go.
+	switch h.What { //nolint:exhaustive // All others begin and end nothing, hold no pod and let none go.
 	case record.Begun:
-		p.held = map[string]bool{}
+		p.events[h.Entry.Event.ID] = true
+	case record.Done, record.RanOut, record.CalledBack: // What has failed goes on.
+		delete(p.events, h.Entry.Event.ID)
 	case record.PodHeld:
-		if p.held == nil {
-			p.held = map[string]bool{}
-		}
 		p.held[h.Pod] = true
 	case record.PodEvicted, record.PodDeleted, record.PodGone:
 		delete(p.held, h.Pod)
 	}
-	return p
 }

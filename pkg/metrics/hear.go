@@ -32,15 +32,6 @@ func (m *Metrics) Hear(h record.Happening) {
 	m.touch()
 }
 
-// ends tells whether that is the end of a step.
-func ends(what record.What) bool {
-	switch what { //nolint:exhaustive // All others happen on the way.
-	case record.Done, record.Failed, record.RanOut, record.CalledBack:
-		return true
-	}
-	return false
-}
-
 // cordoned notes how long the node was still open. Maintenance is announced days ahead, and waited for: what counts is
 // the time since the step began. Of what an earlier process has begun, or this one before, nothing new is learned.
 func (m *Metrics) cordoned(h record.Happening) {
@@ -54,10 +45,10 @@ func (m *Metrics) cordoned(h record.Happening) {
 	m.series.cordonTook.Observe(max(took, 0).Seconds())
 }
 
-// ended counts a step that has ended. How long a drain took that was called back says nothing about drains.
+// ended counts work that has ended, or failed and goes on. How long a drain took that was called back says nothing about drains.
 func (m *Metrics) ended(h record.Happening) {
 	m.series.actions.WithLabelValues(h.Action, string(h.What)).Inc()
-	if h.Action != draining || h.What == record.CalledBack {
+	if h.Action != draining || h.What == record.CalledBack || h.What == record.Failed {
 		return
 	}
 	m.series.drainTook.Observe(h.Took.Seconds())

@@ -59,7 +59,7 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 
 func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
 	t.Parallel()
-	for outcome, took := range map[record.What]float64{record.RanOut: 1, record.Failed: 1, record.CalledBack: 0} {
+	for outcome, took := range map[record.What]float64{record.RanOut: 1, record.Failed: 0, record.CalledBack: 0} {
 		m := metrics.New(metrics.Options{})
 		h := spot(outcome, time.Second, -time.Second)
 		h.Left, h.Total = 1, 2
@@ -72,6 +72,33 @@ func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
 			want(t, m, map[string]float64{`nth_drain_deadline_remaining_seconds{kind="spot-interruption"}`: -1})
 		}
 	}
+}
+
+// One drain is for all events of a node, and its guard goes on when it has ended for all of them.
+func TestADrainIsUnderWayUntilItHasEndedForTheLastOfItsEvents(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{})
+	hear := func(what record.What, id string, total, left int, under float64) {
+		t.Helper()
+		h := spot(what, 0, time.Minute)
+		h.Entry.Event.ID, h.Node, h.Total, h.Left = id, "node-a", total, left
+		if id == "" {
+			h.Entry.Event.ID, h.Node = "a", ""
+		}
+		m.Hear(h)
+		want(t, m, map[string]float64{"nth_draining": under, "nth_drain_pods": float64(total), "nth_drain_pods_left": float64(left)})
+	}
+	hear(record.Begun, "", 0, 0, 1) // before the node has a name
+	hear(record.PodEvicted, "a", 2, 2, 1)
+	hear(record.Failed, "a", 2, 2, 1)
+	hear(record.Begun, "b", 2, 2, 1)
+	hear(record.RanOut, "a", 2, 1, 1)
+	hear(record.PodGone, "a", 2, 0, 1)
+	hear(record.Done, "b", 2, 0, 0)
+	hear(record.Done, "a", 2, 0, 0)
+	hear(record.PodEvicted, "a", 3, 1, 0)
+	hear(record.PodHeld, "a", 3, 1, 0)
+	hear(record.PodGone, "a", 3, 0, 0)
 }
 
 func TestACordonOrAnUncordonIsNoDrain(t *testing.T) {

@@ -83,7 +83,7 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		held:       m.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused."),
 		evicted:    m.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
 		deleted:    m.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
-		drainTook:  m.histogram("nth_drain_duration_seconds", "How long drains took, whether they succeeded or not.", drainBuckets),
+		drainTook:  m.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
 		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from meeting an event to the node's cordon.", cordonBuckets),
 		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}

@@ -170,6 +170,27 @@ func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
 	})
 }
 
+// The cordon has been refused, or lifted before this process began; it is known by then.
+func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
+	for _, what := range []record.What{record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone} {
+		t.Run(string(what), func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.start()
+				s.cluster.asked()
+				s.tell(announced(spot(record.Seen)))
+				s.tell(step(record.Begun, "drain", spot(record.Draining)))
+				s.pass(time.Minute)
+				s.cluster.wantAsked()
+				s.tell(pod(what, "a"))
+				s.pass(3 * time.Second)
+				if all := s.cluster.asked(); len(all) < 3 {
+					t.Errorf("asked for %q", all)
+				}
+			})
+		})
+	}
+}
+
 func TestAStepThatNeverCordonsOpensTheWayAtItsEnd(t *testing.T) {
 	for what, asked := range map[record.What]int{record.Done: 4, record.Failed: 4, record.RanOut: 4, record.CalledBack: 3} {
 		t.Run(string(what), func(t *testing.T) {

@@ -58,10 +58,11 @@ type notice struct {
 	namespace, pod, podUID string
 }
 
-// teller turns what happens into notices. It remembers what it needs of the step under way and of outages.
+// teller turns what happens into notices. It remembers what it needs of the work under way and of outages.
 type teller struct {
-	cordoned bool // the node takes no more pods, as the step under way has told
-	foreign  bool // somebody else had seen to it
+	under    map[string]bool // the events that the work is for
+	cordoned bool            // the node takes no more pods, as has been told meanwhile
+	foreign  bool            // somebody else had seen to it
 	pods     map[string]bool
 	more     []string // evicted, but not told by themselves
 	outages  map[event.Kind]time.Time
@@ -78,7 +79,10 @@ func (t *teller) tell(h record.Happening, rules policy.Settings) []notice {
 		}
 		return []notice{about(h, false, reasonOver, fmt.Sprintf("%s: %s; nothing is left to undo", h.Entry.Event.Kind, h.Entry.Ending))}
 	case record.Begun:
-		t.cordoned, t.foreign, t.pods, t.more = false, false, map[string]bool{}, nil
+		if len(t.under) == 0 {
+			t.under, t.cordoned, t.foreign, t.pods, t.more = map[string]bool{}, false, false, map[string]bool{}, nil
+		}
+		t.under[h.Entry.Event.ID] = true
 	case record.NodeCordoned, record.CordonFound:
 		t.cordoned, t.foreign = true, h.What == record.CordonFound
 		if h.Action == string(policy.Drain) {
@@ -87,6 +91,9 @@ func (t *teller) tell(h record.Happening, rules policy.Settings) []notice {
 	case record.PodEvicted, record.PodDeleted:
 		return t.evicted(h)
 	case record.Done, record.Failed, record.RanOut, record.CalledBack:
+		if h.What != record.Failed || h.Action == string(policy.Uncordon) { // A guard goes on.
+			delete(t.under, h.Entry.Event.ID)
+		}
 		return append(t.rest(h), t.ended(h)...)
 	case record.SourceLost, record.SourceBack:
 		return t.monitored(h)

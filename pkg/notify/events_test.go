@@ -69,6 +69,36 @@ func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
 	})
 }
 
+// One guard works for several events. What was met for one of them is told when another has joined, too.
+func TestAnEventThatJoinsADrainTakesNothingFromWhatIsTold(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		s.cordoned()
+		for i := range 52 {
+			s.tell(pod(record.PodEvicted, fmt.Sprintf("%02d", i)))
+		}
+		other := entry("asg-1", event.ASGTermination, record.Draining)
+		s.tell(step(record.Begun, "drain", other))
+		s.tell(step(record.NodeCordoned, "drain", other))
+		s.tell(pod(record.PodDeleted, "00")) // It was told of once.
+		s.tell(drained(52))
+		other.Phase, other.Result = record.Drained, &record.Result{Evicted: 52}
+		s.tell(step(record.Done, "drain", other))
+		s.pass(time.Minute)
+		told := map[string]int{}
+		for _, line := range s.lines() {
+			told[strings.Join(strings.Fields(line)[:4], " ")]++
+		}
+		want := map[string]int{"Node default/node-1 Normal Draining:": 2, "Node default/node-1 Normal PodEviction:": 1, "Node default/node-1 Normal CordonAndDrain:": 2}
+		for line, n := range want {
+			if told[line] != n {
+				t.Errorf("%q was told %d times, want %d", line, told[line], n)
+			}
+		}
+	})
+}
+
 func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false

@@ -27,10 +27,10 @@ func (g *gate) hear(h record.Happening) {
 	case record.CalledBack:
 		g.cordoning = false
 		g.hold(time.Now().Add(decisionTime)) // another step may follow
-	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut:
+	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut,
+		record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone: // What becomes of the cordon is known then, too.
 		g.cordoning, g.until = false, time.Time{}
-	case record.Missed, record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone, record.ClosedWith,
-		record.SourceLost, record.SourceBack:
+	case record.Missed, record.ClosedWith, record.SourceLost, record.SourceBack:
 	}
 }
 

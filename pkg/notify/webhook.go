@@ -72,7 +72,7 @@ type Webhook struct {
 	gate     gate
 	begun    time.Time // since when the gate is closed for a cordon
 	heard    []heard
-	pods     map[string][]string // by event, what a drain of it has met
+	pods     map[string]*met // by event
 
 	// These belong to Run's goroutine.
 	asked    string // about which node machine, node and labels are
@@ -84,6 +84,12 @@ type Webhook struct {
 	tried    map[string]bool
 }
 
+// met are the pods that a drain for an event has met.
+type met struct {
+	node string
+	pods []string
+}
+
 // heard is a happening that a notice is to be made of.
 type heard struct {
 	record.Happening
@@ -93,7 +99,7 @@ type heard struct {
 
 // NewWebhook returns a Webhook that is off until it is told what to Use.
 func NewWebhook(opts WebhookOptions) *Webhook {
-	return &Webhook{opts: opts, wake: make(chan struct{}, 1), pods: map[string][]string{}, tried: map[string]bool{}}
+	return &Webhook{opts: opts, wake: make(chan struct{}, 1), pods: map[string]*met{}, tried: map[string]bool{}}
 }
 
 // Use replaces the settings; nil turns the webhook off. What has not been delivered yet goes where they say.
@@ -117,7 +123,7 @@ func (w *Webhook) Hear(h record.Happening) {
 	defer w.mu.Unlock()
 	if h.What == record.Begun {
 		w.begun = time.Now()
-		delete(w.pods, h.Entry.Event.ID)
+		w.pods[h.Entry.Event.ID] = &met{node: h.Node}
 	}
 	w.gate.hear(h)
 	if w.settings == nil {
@@ -125,23 +131,34 @@ func (w *Webhook) Hear(h record.Happening) {
 	}
 	w.meet(h)
 	if outcome := outcomeOf(h); outcome != "" {
-		w.heard = append(w.heard, heard{h, outcome, slices.Clone(w.pods[h.Entry.Event.ID])})
+		var pods []string
+		if m := w.pods[h.Entry.Event.ID]; m != nil {
+			pods = slices.Clone(m.pods)
+		}
+		w.heard = append(w.heard, heard{h, outcome, pods})
 		w.heard = w.heard[max(0, len(w.heard)-cmp.Or(w.opts.Backlog, keepHeard)):]
 	}
-	if h.What == record.ClosedWith {
+	if h.Entry.Phase == record.Closed {
 		delete(w.pods, h.Entry.Event.ID)
 	}
 	w.nudge()
 }
 
-// meet remembers the pods that a drain is about, without their namespaces.
+// meet remembers the pods that a drain is about, without their namespaces. It is one for all events that the node is drained
+// for, and tells of a pod once.
 func (w *Webhook) meet(h record.Happening) {
 	if h.Pod == "" || h.What == record.PodGone {
 		return
 	}
 	id, name := h.Entry.Event.ID, withoutNamespace(h.Pod)
-	if len(w.pods[id]) < keepPods && !slices.Contains(w.pods[id], name) {
-		w.pods[id] = append(w.pods[id], name)
+	if w.pods[id] == nil {
+		w.pods[id] = &met{node: h.Node}
+	}
+	for _, m := range w.pods {
+		here := m.node == h.Node || m.node == "" // It had no name yet.
+		if here && len(m.pods) < keepPods && !slices.Contains(m.pods, name) {
+			m.pods = append(m.pods, name)
+		}
 	}
 }
 

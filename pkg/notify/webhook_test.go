@@ -126,6 +126,23 @@ func TestANoticeTellsWhatTheDrainDid(t *testing.T) {
 	})
 }
 
+// One drain is for all events of a node, and tells of each pod once.
+func TestTheNoticesOfAllEventsOfADrainNameItsPods(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.useTemplate(`{{ .EventID }} {{ .Pods }}`)
+		elsewhere := func(h *record.Happening) { h.Node = "ip-10-0-0-2" }
+		r.hear(record.Begun, "a", drain(record.Draining))
+		r.hear(record.Begun, "b", drain(record.Draining))
+		r.hear(record.Begun, "c", drain(record.Draining), elsewhere)
+		r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Happening) { h.Pod = "default/web" })
+		r.hear(record.Done, "b", drain(record.Drained))
+		r.hear(record.RanOut, "a", drain(record.Incomplete))
+		r.hear(record.Done, "c", drain(record.Drained), elsewhere)
+		r.pass(time.Minute)
+		r.want("b [web]", "a [web]", "c []")
+	})
+}
+
 func TestANoticeIsTriedAgainUntilTheEndpointIsBack(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.down()

@@ -1,50 +1,64 @@
 package policy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// Fold brings the record up to date with what is announced and returns the entries that changed: events met for the
-// first time, changed, missing or back again, and those that are over and have left nothing on the node to undo.
+// Fold brings the record up to date with what is announced and with what is known of the node, and returns the entries
+// that changed. It takes an entry one phase further at most: call it until nothing changes.
 func (s Settings) Fold(sit Situation) []record.Entry {
-	past := make(map[string]record.Entry, len(sit.Past))
-	for _, e := range sit.Past {
-		past[e.Event.ID] = e
-	}
-	var changed []record.Entry
-	for _, kind := range event.AllKinds() {
-		for _, ev := range sit.Known[kind] {
-			e, met := past[ev.ID]
-			if !met && s.worthMeeting(ev) {
-				changed = append(changed, meet(sit, ev))
-			}
-			if met {
-				past[ev.ID] = s.refresh(sit, e, ev)
-			}
-		}
-	}
-	// What is over is judged by what all entries say now: of two that end at once, neither is the other's reason to
-	// leave the cordon.
 	before := sit.Past
-	sit.Past = make([]record.Entry, len(before))
-	for i, e := range before {
-		sit.Past[i] = miss(sit, settle(sit, past[e.Event.ID]))
+	var changed []record.Entry
+	sit.Past, changed = s.refreshed(sit)
+	after := make([]record.Entry, len(before))
+	handedOver := false
+	for i, e := range sit.Past {
+		if after[i] = e; before[i].Phase != record.Closed { // What is back is met, and no more yet.
+			after[i] = s.next(sit, e)
+		}
+		handedOver = handedOver || e.OnNode && !after[i].OnNode && s.want(sit, e) == nothing
 	}
 	for i, e := range sit.Past {
-		if after := s.postpone(sit, s.close(sit, e)); !same(before[i], after) {
-			changed = append(changed, after)
+		if handedOver && s.holds(sit, e) {
+			after[i].OnNode = true // What the other has set on the node is this one's to take back.
+		}
+		if !same(before[i], after[i]) {
+			changed = append(changed, after[i])
 		}
 	}
 	return changed
 }
 
+// refreshed is the record with what the sources say now, and the entries of events that are met for the first time.
+func (s Settings) refreshed(sit Situation) (past, met []record.Entry) {
+	at := make(map[string]int, len(sit.Past))
+	past = slices.Clone(sit.Past)
+	for i, e := range past {
+		at[e.Event.ID] = i
+	}
+	for _, kind := range event.AllKinds() {
+		for _, ev := range sit.Known[kind] {
+			if i, there := at[ev.ID]; there {
+				past[i] = s.refresh(sit, past[i], ev)
+			} else if s.worthMeeting(ev) {
+				met = append(met, meet(sit, ev))
+			}
+		}
+	}
+	for i, e := range past {
+		past[i] = miss(sit, clamp(sit, e))
+	}
+	return past, met
+}
+
 // worthMeeting tells whether an event that is not in the record belongs there. What is over before it was met, and what
 // is to be ignored, does not.
 func (s Settings) worthMeeting(ev event.Event) bool {
-	return ev.State != event.Canceled && ev.State != event.Completed && s.plan(record.Entry{Event: ev}).action != Ignore
+	return ev.State != event.Canceled && ev.State != event.Completed && !s.Ignores(record.Entry{Event: ev})
 }
 
 func meet(sit Situation, ev event.Event) record.Entry {
@@ -55,8 +69,8 @@ func meet(sit Situation, ev event.Event) record.Entry {
 // done for it is left.
 func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.Entry {
 	if e.Phase == record.Closed {
-		givenUp := e.Ending == record.Withdrawn || e.Ending == record.Canceled || e.Ending == record.Completed
-		if givenUp && s.worthMeeting(ev) {
+		givenUp := []record.Ending{record.Withdrawn, record.Canceled, record.Completed, record.Ignored}
+		if slices.Contains(givenUp, e.Ending) && s.worthMeeting(ev) {
 			return meet(sit, ev)
 		}
 		return e
@@ -65,13 +79,13 @@ func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.
 	return e
 }
 
-// settle brings times that lie in the future back to now. They were read before the clock was set back, and what is
+// clamp brings times that lie in the future back to now. They were read before the clock was set back, and what is
 // counted from them would take as much longer.
-func settle(sit Situation, e record.Entry) record.Entry {
+func clamp(sit Situation, e record.Entry) record.Entry {
 	if e.Phase == record.Closed {
 		return e
 	}
-	for _, t := range []*time.Time{&e.FirstSeen, &e.CordonedAt} {
+	for _, t := range []*time.Time{&e.FirstSeen, &e.Changed, &e.CordonedAt, &e.Missing} {
 		if t.After(sit.Now) {
 			*t = sit.Now
 		}
@@ -82,65 +96,163 @@ func settle(sit Situation, e record.Entry) record.Entry {
 // miss notes since when an event is no longer announced. Kinds that have not been looked at yet miss nothing.
 func miss(sit Situation, e record.Entry) record.Entry {
 	_, known := sit.Known[e.Event.Kind]
-	if !known || e.Phase == record.Closed || sit.listed(e.Event) {
+	if !known && !sit.Unwatched[e.Event.Kind] || e.Phase == record.Closed || sit.listed(e.Event) {
 		return e
 	}
-	// A time in the future is from before the clock was set back.
-	if e.Missing.IsZero() || e.Missing.After(sit.Now) {
+	if e.Missing.IsZero() {
 		e.Missing = sit.Now
 	}
 	return e
 }
 
-// close ends an entry that is over, unless a cordon of ours has to be lifted for it first.
-func (s Settings) close(sit Situation, e record.Entry) record.Entry {
-	ending, _ := s.standing(sit, e)
-	if ending == "" || e.Phase == record.Closed {
+// next takes an entry one phase further, if that is what the situation says.
+func (s Settings) next(sit Situation, e record.Entry) record.Entry {
+	if e.Phase == record.Closed {
 		return e
 	}
-	if e.Cordon && !s.neededByOther(sit, e) {
-		return e
-	}
-	e.Phase, e.Ending, e.Cordon = record.Closed, ending, false
-	e.Error, e.Failures, e.Changed = "", 0, sit.Now
-	return e
-}
-
-// postpone puts an entry whose event was moved to a later time back to its beginning, unless a cordon of ours has to be
-// lifted for it first: it is acted upon anew when its time comes, and a reboot before that is not the announced one.
-func (s Settings) postpone(sit Situation, e record.Entry) record.Entry {
-	if !s.rescheduled(sit, e) || e.Cordon && !s.neededByOther(sit, e) {
-		return e
-	}
-	e.Phase, e.Result, e.CordonedAt, e.Cordon = record.Seen, nil, time.Time{}, false
-	e.Error, e.Failures, e.Changed = "", 0, sit.Now
-	return e
-}
-
-// neededByOther tells whether another event that still stands holds the node's cordon, too.
-func (s Settings) neededByOther(sit Situation, e record.Entry) bool {
-	for _, other := range sit.Past {
-		if other.Event.ID != e.Event.ID && other.Acted() && other.Cordon && s.Stands(sit, other) {
-			return true
+	switch s.want(sit, e) {
+	case nothing:
+		return s.release(sit, e)
+	case cordoned:
+		return enter(sit, s.cordonPhase(sit, e), noteNode(sit, noteBoot(sit, e)))
+	case drained:
+		return enter(sit, s.drainPhase(sit, e), noteNode(sit, noteBoot(sit, e)))
+	case left:
+		if underWay(e) || e.Phase == record.Undoing { // A drain that the rules still ask for is not left.
+			return enter(sit, record.Cordoned, e) // Others have seen to what becomes of it.
 		}
+	case kept:
 	}
-	return false
+	return e
 }
 
-// same compares what Fold can change.
-func same(a, b record.Entry) bool {
-	return SameNews(a, b) && a.ListedIn == b.ListedIn && a.FirstSeen.Equal(b.FirstSeen) && a.CordonedAt.Equal(b.CordonedAt)
+// release takes an entry, for which nothing is to be done to the node any more or yet, towards its end or back to its
+// beginning. What is on the node for it has to be taken back before, unless another event holds it.
+func (s Settings) release(sit Situation, e record.Entry) record.Entry {
+	ending, _ := s.ending(sit, e)
+	switch {
+	case e.OnNode && !s.heldByOther(sit, e):
+		return enter(sit, record.Undoing, e)
+	case ending != "":
+		e = enter(sit, record.Closed, e)
+		e.Ending, e.OnNode = ending, false
+	case e.Acted():
+		e = again(sit, e)
+	}
+	return e
 }
 
-// SameNews tells whether two entries of one event say the same to those who follow what happens to it. What else Fold
-// changes is bookkeeping.
-func SameNews(a, b record.Entry) bool {
-	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
+// again puts an entry back to its beginning: it is acted upon anew when its time comes, and a reboot before that is not
+// the announced one.
+func again(sit Situation, e record.Entry) record.Entry {
+	e = enter(sit, record.Seen, e)
+	e.Result, e.CordonedAt, e.OnNode, e.Reopened = nil, time.Time{}, false, false
+	return e
 }
 
-// sameEvent compares events by what they say; a time is the same in every zone.
-func sameEvent(a, b event.Event) bool {
-	times := a.Noticed.Equal(b.Noticed) && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
-	a.Noticed, a.Deadline, a.Until = b.Noticed, b.Deadline, b.Until
-	return times && a == b
+// enter gives an entry a phase. Before the node is acted upon for an event, the record says so: from then on something on
+// the node may be ours, whatever happens to this process.
+func enter(sit Situation, phase record.Phase, e record.Entry) record.Entry {
+	if e.Phase == phase {
+		return e
+	}
+	if acts := phase == record.Cordoning || phase == record.Draining; acts {
+		e.OnNode, e.ActedFor, e.BootID = true, e.Event.Deadline, sit.BootID
+	}
+	e.Phase, e.Error, e.Failures, e.Changed = phase, "", 0, sit.Now
+	if phase == record.Incomplete {
+		e.Error, e.Failures = "the deadline came first", 1
+	}
+	return e
+}
+
+// noteBoot takes over the boot for an entry that is acted upon in it and whose time is still to come: the reboot before
+// was not the announced one, and a look that does not find the event must not take it for that later.
+func noteBoot(sit Situation, e record.Entry) record.Entry {
+	if e.Acted() && e.Event.Deadline.After(sit.Now) && sit.attested(e) {
+		e.BootID = sit.BootID
+	}
+	return e
+}
+
+// noteNode takes over what is known of the node for an entry that wants it closed and has been acted upon. Where its
+// cordon was lifted, the node has been closed for others.
+func noteNode(sit Situation, e record.Entry) record.Entry {
+	if !sit.Node.Closed || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
+		return e
+	}
+	e.OnNode = sit.Node.Ours
+	if e.CordonedAt.IsZero() {
+		e.CordonedAt = sit.Now
+	}
+	return e
+}
+
+// cordonPhase is the next phase of an entry that wants the node cordoned.
+func (s Settings) cordonPhase(sit Situation, e record.Entry) record.Phase {
+	switch {
+	case e.Phase == record.Cordoned:
+	case e.Phase != record.Cordoning:
+		return record.Cordoning
+	case sit.Node.Closed:
+		return record.Cordoned
+	}
+	return e.Phase
+}
+
+// drainPhase is the next phase of an entry that wants the node drained.
+func (s Settings) drainPhase(sit Situation, e record.Entry) record.Phase {
+	switch e.Phase {
+	case record.Drained:
+	case record.Draining, record.Incomplete:
+		over := s.timeIsOver(sit, e)
+		switch {
+		case sit.Node.Drained:
+			return record.Drained
+		case over:
+			return record.Incomplete
+		}
+	case record.Seen, record.Cordoning, record.Cordoned, record.Undoing, record.Closed:
+		return record.Draining
+	}
+	return e.Phase
+}
+
+// heldByOther tells whether another event that still stands holds what is on the node, too.
+func (s Settings) heldByOther(sit Situation, e record.Entry) bool {
+	return slices.ContainsFunc(sit.Past, func(other record.Entry) bool {
+		return other.Event.ID != e.Event.ID && s.holds(sit, other)
+	})
+}
+
+// holds tells whether an entry's event needs what is on the node. One whose cordon was lifted needs none, also while its
+// drain goes on.
+func (s Settings) holds(sit Situation, e record.Entry) bool {
+	return !e.Reopened && s.want(sit, e) >= kept
+}
+
+// Undone is what the record should say of all that was on the node once it has been taken back; the entries that change.
+// Where nothing of ours was left to lift (overruled), somebody else had lifted it, and that is an order also for an event
+// that came back meanwhile. It is none for an event that the node was not closed for yet.
+func (s Settings) Undone(sit Situation, overruled bool) []record.Entry {
+	var changed []record.Entry
+	for _, e := range sit.Past {
+		if !e.OnNode || e.Phase == record.Closed {
+			continue
+		}
+		e.OnNode = false
+		ending, _ := s.ending(sit, e)
+		want := s.want(sit, e)
+		switch {
+		case ending != "":
+			e = enter(sit, record.Closed, e)
+			e.Ending = ending
+		case e.Reopened && want >= left, overruled && want >= cordoned && !e.CordonedAt.IsZero():
+			e.Reopened = true
+		default:
+			e = again(sit, e)
+		}
+		changed = append(changed, e)
+	}
+	return changed
 }

@@ -31,33 +31,37 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		{name: "nor what is completed already", known: known(completed), want: ""},
 		{name: "what is known stays as it is", known: known(notice), past: past(entry(notice, record.Drained)), want: ""},
 		{
-			name: "a new time is taken over", known: known(spot("a", time.Minute)),
-			past: past(entry(notice, record.Draining)), want: "a draining cordoned",
+			name: "a new time is taken over", known: known(spot("a", 6*time.Minute)),
+			past: past(entry(notice, record.Draining)), want: "a draining on node",
+		},
+		{
+			name: "also one that is over already", known: known(spot("a", time.Minute)),
+			past: past(entry(notice, record.Draining)), want: "a incomplete on node",
 		},
 		{name: "what is no longer announced is missing", known: known(), past: past(entry(notice, record.Seen)), want: "a seen missing since 5m0s"},
-		{name: "not if its document has not been looked at", past: past(entry(notice, record.Seen)), want: ""},
+		{name: "not if its document has not been looked at", past: past(entry(notice, record.Drained)), want: ""},
 		{name: "since the first time", known: known(), past: past(entry(notice, record.Drained, missing(5*time.Minute-1))), want: ""},
 		{
 			name: "or since now, if that is in the future", known: known(),
-			past: past(entry(notice, record.Drained, missing(time.Hour))), want: "a drained missing since 5m0s cordoned",
+			past: past(entry(notice, record.Drained, missing(time.Hour))), want: "a drained missing since 5m0s on node",
 		},
-		{name: "what is back is not missing", known: known(notice), past: past(entry(notice, record.Drained, missing(0))), want: "a drained cordoned"},
+		{name: "what is back is not missing", known: known(notice), past: past(entry(notice, record.Drained, missing(0))), want: "a drained on node"},
 		{name: "what was missing long enough is closed", known: known(), past: past(entry(notice, record.Seen, missing(0))), want: "a closed withdrawn missing since 0s"},
-		{name: "not before a cordon was lifted", known: known(), past: past(entry(notice, record.Drained, missing(0))), want: ""},
+		{name: "not before what is on the node was taken back", known: known(), past: past(entry(notice, record.Drained, missing(0))), want: "a undoing missing since 0s on node"},
 		{
 			name: "but if the cordon was somebody else's", known: known(),
 			past: past(entry(notice, record.Drained, missing(0), foreign)), want: "a closed withdrawn missing since 0s",
 		},
 		{name: "what is canceled is closed", known: known(canceled), past: past(entry(stop, record.Seen)), want: "b closed canceled"},
 		{name: "what is completed is closed", known: known(completed), past: past(entry(stop, record.Seen)), want: "b closed completed"},
-		{name: "what has a cordon to lift is not yet", known: known(canceled), past: past(entry(stop, record.Drained)), want: "b drained cordoned"},
+		{name: "what has left something on the node is not yet", known: known(canceled), past: past(entry(stop, record.Drained)), want: "b undoing on node"},
 		{
-			name: "but if another event holds the cordon", known: known(canceled, notice),
+			name: "but if another event holds it", known: known(canceled, notice),
 			past: past(entry(stop, record.Drained), entry(notice, record.Drained)), want: "b closed canceled",
 		},
 		{
-			name: "of two that end at once, neither leaves the cordon to the other", known: known(canceled, inState(notice, event.Canceled)),
-			past: past(entry(stop, record.Drained), entry(notice, record.Drained)), want: "b drained cordoned, a drained cordoned",
+			name: "of two that end at once, neither leaves it to the other", known: known(canceled, inState(notice, event.Canceled)),
+			past: past(entry(stop, record.Drained), entry(notice, record.Drained)), want: "b undoing on node, a undoing on node",
 		},
 		{name: "a reboot's end is closed", known: known(), past: past(entry(shutdown("a", 0), record.Seen, before)), want: "a closed rebooted missing since 5m0s"},
 		{
@@ -72,7 +76,7 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 			name: "not what is to be ignored now", known: known(notice), rules: withAction(event.SpotInterruption, policy.Ignore),
 			past: past(entry(notice, record.Closed, closed(record.Withdrawn))), want: "",
 		},
-		{name: "what was moved far keeps its phase while there is a cordon to lift", known: known(moved), past: past(entry(moved, record.Drained, actedFor(0))), want: ""},
+		{name: "what was moved far is undone if something is on the node", known: known(moved), past: past(entry(moved, record.Drained, actedFor(0))), want: "c undoing on node"},
 		{
 			name: "and begins anew if there is none", known: known(moved),
 			past: past(entry(moved, record.Drained, actedFor(0), foreign)), want: "c seen",
@@ -83,7 +87,7 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		},
 		{
 			name: "so that a reboot before its time is not the announced one", known: known(moved, notice),
-			past: past(entry(moved, record.Seen, actedFor(0), before, listedHere), entry(notice, record.Drained, before, listedHere)), want: "",
+			past: past(entry(moved, record.Seen, actedFor(0), before, listedHere), entry(notice, record.Drained, before, listedHere)), want: "a drained on node",
 		},
 		{
 			name: "a time in another zone is the same time", known: known(inZone(notice)),
@@ -91,21 +95,21 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		},
 		{
 			name: "that an event is still announced after a reboot is remembered", known: known(notice),
-			past: past(entry(notice, record.Drained, before)), want: "a drained cordoned",
+			past: past(entry(notice, record.Drained, before)), want: "a drained on node",
 		},
 		{
 			name: "a span that begins in the future begins now", known: known(notice),
-			past: past(entry(notice, record.Drained, seenAt(time.Hour))), want: "a drained cordoned",
+			past: past(entry(notice, record.Drained, seenAt(time.Hour))), want: "a drained on node",
+		},
+		{
+			name: "so does a phase, lest half a minute last for an hour", known: known(notice),
+			past: past(entry(notice, record.Draining, begun(time.Hour))), want: "a draining on node",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			settings := row.rules
-			if settings == nil {
-				settings = rules()
-			}
-			sit := policy.Situation{Now: at(5 * time.Minute), BootID: thisBoot, Known: row.known, Past: row.past}
-			if got := describeEntries(settings.Fold(sit)); got != row.want {
+			row.now = 5 * time.Minute
+			if got := describeEntries(row.settings().Fold(row.situation())); got != row.want {
 				t.Errorf("Fold: %s\n want: %s", got, row.want)
 			}
 		})
@@ -140,43 +144,122 @@ func TestABudgetBeginsAnewWithAnEventThatIsBack(t *testing.T) {
 		Now: at(time.Hour), BootID: thisBoot, Known: known(ev),
 		Past: past(entry(ev, record.Closed, closed(record.Withdrawn))),
 	}
-	sit.Past = rules().Fold(sit)
-	if got, want := describeStep(rules().Decide(sit)), "drain a until 1h15m0s hard"; got != want {
+	if got, want := describeGoal(rules().Decide(brought(t, rules(), sit))), "drain a by 1h15m0s hard; again at 1h15m0s"; got != want {
 		t.Errorf("Decide: %s\n   want: %s", got, want)
 	}
 }
 
-func TestFoldingTwiceChangesNothingMore(t *testing.T) {
+// step is a row of what one Fold makes of one entry.
+type step struct {
+	name string
+	now  time.Duration
+	node policy.Node
+	from record.Entry
+	want string
+}
+
+func TestAnEntryGoesOnePhaseAtATime(t *testing.T) {
 	t.Parallel()
-	notice, canceled := spot("a", time.Minute), inState(maintenance("b", "instance-stop", time.Hour), event.Canceled)
-	sit := policy.Situation{
-		Now: noon, BootID: thisBoot, Known: known(notice, canceled, maintenance("d", "system-reboot", time.Hour)),
-		Past: past(entry(canceled, record.Seen), entry(termination("c"), record.Drained)),
-	}
-	record := newBook(sit.Past)
-	record.put(rules().Fold(sit)...)
-	sit.Past = record.entries()
-	if changed := rules().Fold(sit); len(changed) > 0 {
-		t.Errorf("the second Fold changed %s", describeEntries(changed))
+	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)
+	for _, row := range []step{
+		{name: "what is met is drained for", from: entry(notice, record.Seen), want: "a draining on node"},
+		{name: "also where the node is empty already", from: entry(notice, record.Seen), node: emptyNode, want: "a draining on node"},
+		{name: "it is drained when the guard says so", from: entry(notice, record.Draining), node: emptyNode, want: "a drained on node"},
+		{name: "not when the node is only closed", from: entry(notice, record.Draining), node: closedNode, want: ""},
+		{name: "a cordon of somebody else is not ours to lift", from: entry(notice, record.Draining), node: foreignNode, want: "a draining"},
+		{name: "its time may be over before", from: entry(notice, record.Draining), node: closedNode, now: 2 * time.Minute, want: "a incomplete on node"},
+		{name: "not a moment sooner", from: entry(notice, record.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
+		{name: "at that moment, the guard's word counts", from: entry(notice, record.Draining), node: emptyNode, now: 2 * time.Minute, want: "a drained on node"},
+		{name: "it is drained also when the node is empty later", from: entry(notice, record.Incomplete), node: emptyNode, now: time.Hour, want: "a drained on node"},
+		{name: "what is drained stays so", from: entry(notice, record.Drained), node: closedNode, now: time.Hour, want: ""},
+		{
+			name: "what was begun too late has half a minute", now: 10*time.Minute + 30*time.Second - 1, node: closedNode, want: "",
+			from: entry(notice, record.Draining, begun(10*time.Minute)),
+		},
+		{
+			name: "and no more", now: 10*time.Minute + 30*time.Second, node: closedNode, want: "a incomplete on node",
+			from: entry(notice, record.Draining, begun(10*time.Minute)),
+		},
+		{name: "a cordon is on its way", from: entry(hibernate, record.Seen), want: "a cordoning on node"},
+		{name: "it is set when the guard says so", from: entry(hibernate, record.Cordoning), node: closedNode, want: "a cordoned on node"},
+		{name: "it may be somebody else's", from: entry(hibernate, record.Cordoning), node: foreignNode, want: "a cordoned"},
+		{name: "a guard that tells nothing changes nothing", from: entry(hibernate, record.Cordoned), want: ""},
+		{name: "a cordoned node is drained if that is wanted now", from: entry(notice, record.Cordoned), want: "a draining on node"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			d := decision{now: row.now, known: known(row.from.Event), past: past(row.from), node: row.node}
+			if got := describeEntries(rules().Fold(d.situation())); got != row.want {
+				t.Errorf("Fold: %s\n want: %s", got, row.want)
+			}
+		})
 	}
 }
 
-func TestWhatStands(t *testing.T) {
+func TestADrainThatRanOutOfTimeAndEndsLaterIsDrained(t *testing.T) {
 	t.Parallel()
-	reboot := maintenance("a", "system-reboot", 48*time.Hour)
-	for _, row := range []struct {
-		name  string
-		entry record.Entry
-		want  bool
-	}{
-		{"what is announced", entry(spot("a", time.Minute), record.Drained), true},
-		{"not what is canceled", entry(inState(reboot, event.Canceled), record.Drained), false},
-		{"not what was moved to another time", entry(reboot, record.Drained, actedFor(0)), false},
-		{"not what is closed", entry(reboot, record.Closed, closed(record.Rebooted)), false},
-	} {
-		sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(row.entry.Event), Past: past(row.entry)}
-		if got := rules().Stands(sit, row.entry); got != row.want {
-			t.Errorf("%s: Stands is %t", row.name, got)
+	notice := spot("a", 2*time.Minute)
+	fold := func(e record.Entry, node policy.Node, now time.Duration) record.Entry {
+		changed := rules().Fold(decision{known: known(notice), past: past(e), node: node, now: now}.situation())
+		if len(changed) != 1 {
+			t.Fatalf("Fold changed %q, want one entry", describeEntries(changed))
 		}
+		return changed[0]
+	}
+	late := fold(entry(notice, record.Draining), closedNode, 2*time.Minute)
+	if late.Phase != record.Incomplete || late.Error == "" || late.Failures != 1 {
+		t.Errorf("incomplete: %+v", late)
+	}
+	done := fold(late, emptyNode, 3*time.Minute)
+	if done.Phase != record.Drained || done.Error != "" || done.Failures != 0 || !done.Changed.Equal(at(3*time.Minute)) {
+		t.Errorf("drained: %+v", done)
+	}
+}
+
+func TestACordonIsAsOldAsItIs(t *testing.T) {
+	t.Parallel()
+	advice := rebalance("a")
+	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
+	set := settings.Fold(decision{known: known(advice), past: past(entry(advice, record.Cordoning, uncordoned)), node: closedNode, now: time.Minute}.situation())
+	if len(set) != 1 || !set[0].CordonedAt.Equal(at(time.Minute)) {
+		t.Fatalf("a cordon set at 1m: %+v", set)
+	}
+	again := settings.Fold(decision{known: known(advice), past: set, node: closedNode, now: 2 * time.Minute}.situation())
+	if len(again) != 0 {
+		t.Errorf("a minute later, Fold changed %s", describeEntries(again))
+	}
+}
+
+func TestFoldingOnChangesNothingMore(t *testing.T) {
+	t.Parallel()
+	notice, canceled := spot("a", time.Minute), inState(maintenance("b", "instance-stop", time.Hour), event.Canceled)
+	sit := brought(t, rules(), policy.Situation{
+		Now: noon, BootID: thisBoot, Known: known(notice, canceled, maintenance("d", "system-reboot", time.Hour)),
+		Past: past(entry(canceled, record.Seen), entry(termination("c"), record.Drained)),
+	})
+	want := "b closed canceled, c drained missing since 0s on node, a draining on node, d seen"
+	if got := describeEntries(sit.Past); got != want {
+		t.Errorf("the record says %s\n           want %s", got, want)
+	}
+}
+
+// A moving notice is taken over at each look, and must not be written at each.
+func TestBookkeepingIsNoNews(t *testing.T) {
+	t.Parallel()
+	e := entry(spot("a", time.Minute), record.Draining)
+	same := func(change func(*record.Entry)) bool {
+		other := e
+		change(&other)
+		return policy.SameNews(e, other)
+	}
+	if !same(func(e *record.Entry) { e.OnNode, e.CordonedAt, e.ListedIn = false, at(time.Hour), "" }) {
+		t.Error("what is on the node is news")
+	}
+	if !same(func(e *record.Entry) { e.Event = inZone(e.Event) }) {
+		t.Error("a time in another zone is news")
+	}
+	if same(func(e *record.Entry) { e.Phase = record.Drained }) || same(func(e *record.Entry) { e.Missing = noon }) ||
+		same(func(e *record.Entry) { e.Event.Deadline = noon }) || same(func(e *record.Entry) { e.Ending = record.Withdrawn }) {
+		t.Error("what those who follow an event wait for is no news")
 	}
 }

@@ -1,11 +1,13 @@
 // Package policy decides, and does nothing else.
 //
-// It is pure: from the time, the events that are announced, what was done before and the settings it derives what the
-// record should say (Fold) and the one step to take next (Decide), with the reason in words. It reads no clock, calls
-// nothing and remembers nothing, so that the same situation gives the same step after a crash, an upgrade or a reboot.
+// It is pure: from the time, the events that are announced, what was done before, what is known of the node and the
+// settings it derives what the record should say (Fold) and the one goal for the node (Decide), with the reason in words.
+// It reads no clock, calls nothing and remembers nothing, so that the same situation gives the same goal after a crash,
+// an upgrade or a reboot.
 package policy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -22,7 +24,7 @@ const (
 	Cordon   Action = "cordon"
 	Drain    Action = "drain"
 	Uncordon Action = "uncordon"
-	// Wait is the step to take when there is nothing to do yet.
+	// Wait is the goal when the node is to stay as it is.
 	Wait Action = "wait"
 )
 
@@ -55,7 +57,8 @@ type Rule struct {
 	// Hard tells that the machine is gone at the deadline: pods that resist eviction are deleted in time.
 	Hard bool
 	// Budget is the time given to an event that brings no deadline, counted from when it was first seen; 0 means as
-	// long as the event stands. A termination by its Auto Scaling group has its budget, or less if there is less time.
+	// long as the event stands. A spot interruption and a termination by the Auto Scaling group have no more than that,
+	// whatever they bring: EC2 gives two minutes from the notice, and the machine's clock may be wrong.
 	Budget time.Duration
 	// CordonFor is how long a cordon (without a drain) for such an event lasts; 0 means as long as the event stands.
 	CordonFor time.Duration
@@ -77,41 +80,63 @@ type Situation struct {
 	// Failing holds the kinds whose last look failed, with the time of the last good one; zero if there was none since
 	// the start. What was last known of them stands, but time that passes meanwhile proves nothing.
 	Failing map[event.Kind]time.Time
+	// Unwatched holds the kinds that nobody looks for; nil if somebody looks for each.
+	Unwatched map[event.Kind]bool
 	// Past is the record.
 	Past []record.Entry
+	// Node is what the guard has told of the node under the present goal.
+	Node Node
 }
 
-// Step is what to do next. The zero Deadline means none.
-type Step struct {
+// Node is what a guard has told of the node under the present goal. The zero value is that of a node that none has told of.
+type Node struct {
+	// Closed: it takes no more pods. Ours: something on it is ours to take back.
+	Closed, Ours bool
+	// Drained: it is closed, or will never be, and nothing is left that has to go.
+	Drained bool
+}
+
+// Goal is what the node is to come to. Zero times mean never.
+type Goal struct {
+	// Action is Drain or Cordon for a node that is to be closed, Uncordon for one of which everything of ours is to be
+	// taken, and Wait for one that is to stay as it is.
 	Action Action
-	// Event is the one that the step is for.
-	Event event.Event
-	// Deadline is when the step must have ended; Hard tells whether the machine is gone then.
-	Deadline time.Time
-	Hard     bool
+	// Event is the one that comes first of those that want it, and Events are the IDs of all, in order.
+	Event  event.Event
+	Events []string
+	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
+	// due. They may be over; a Hard that is over gives way to one that is to come.
+	Hard, Soft time.Time
+	// Met is when the last of them was first seen that the node was not closed for yet in this boot; zero if it was for all.
+	// A cordon for one of them that is no older was set for all.
+	Met time.Time
+	// Reopened is set if somebody has lifted the cordon while all events wanted it: when it had been set. Only pods go
+	// that were there then.
+	Reopened time.Time
 	// AfterReboot tells for an Uncordon that the machine has been rebooted since the cordon, so that the node must be
 	// Ready before it takes pods again.
 	AfterReboot bool
-	// Ending says for an Uncordon how the event ended; empty if it still stands and was only moved to a later time.
+	// Ending says for an Uncordon how the event ended; empty if it still stands.
 	Ending record.Ending
-	// Reason says in words why this is the step.
+	// Reason says in words why this is the goal.
 	Reason string
 	// Revisit is when to decide again even if nothing changes; zero if only news can change the decision.
 	Revisit time.Time
 }
 
-// Same tells whether two steps are the same piece of work, so that one in flight need not give way to the other.
-func (s Step) Same(o Step) bool {
-	return s.Action == o.Action && s.Event.ID == o.Event.ID && s.Event.Deadline.Equal(o.Event.Deadline) && s.Hard == o.Hard
-}
+// Deadline is the nearer of the two deadlines; zero if there is none.
+func (g Goal) Deadline() time.Time { return soonest(g.Hard, g.Soft) }
 
 const (
-	// overtime is what a drain gets when its deadline is over and the machine is still there: enough for most pods to
-	// end by themselves, short enough to be a last effort.
+	// overtime is what an event gets that is acted upon when its deadline is over and the machine is still there: enough
+	// for most pods to end by themselves, short enough to be a last effort.
 	overtime = 30 * time.Second
 	// firstPause and longestPause bound the wait before a failed attempt is repeated; each failure doubles it.
 	firstPause   = 2 * time.Second
 	longestPause = time.Minute
+	// unwatchedAfter is how long an event is believed that nobody looks for any more, as far as its rule does not say
+	// longer. A machine that goes down may have lost its logind.
+	unwatchedAfter = 10 * time.Minute
 )
 
 // plan is what the settings want done about one entry.
@@ -131,11 +156,12 @@ func (s Settings) plan(e record.Entry) plan {
 	if e.Event.Kind == event.SpotInterruption && e.Event.Code == "hibernate" {
 		p.action = weaker(p.action, rule.Hibernate)
 	}
-	if e.Event.Kind == event.ScheduledMaintenance {
+	// A claim that was found on the Node does not say the code: until its source has spoken, what was done stands.
+	if claimed := e.Event.State == ""; e.Event.Kind == event.ScheduledMaintenance && !claimed {
 		p = rule.forCode(p, e.Event)
 	}
-	// A termination has a deadline only where Auto Scaling waits for less than the budget may be.
-	if rule.Budget > 0 && (p.deadline.IsZero() || e.Event.Kind == event.ASGTermination) {
+	limits := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption
+	if rule.Budget > 0 && (p.deadline.IsZero() || limits) {
 		p.deadline = soonest(p.deadline, e.FirstSeen.Add(rule.Budget))
 	}
 	return p
@@ -181,3 +207,13 @@ func pause(failures int) time.Duration {
 
 // Ignores tells whether an entry's event is, by the rules, nobody's business.
 func (s Settings) Ignores(e record.Entry) bool { return s.plan(e).action == Ignore }
+
+// soonest returns the earlier of two times, where zero means never.
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

@@ -31,7 +31,7 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 		{name: "the node was cordoned, as it should be", rules: cordons, past: past(entry(ev, record.Cordoned)), want: true},
 		{name: "it is to be cordoned", rules: cordons, past: past(entry(ev, record.Seen)), want: false},
 		{name: "it is only to be told", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Seen)), want: true},
-		{name: "it is nobody's business", past: past(entry(termination("b"), record.Draining)), want: true},
+		{name: "it is nobody's business", rules: withAction(event.ASGTermination, policy.Ignore), want: true},
 		{
 			name: "its time has not come", event: maintenance("m", "system-reboot", time.Hour),
 			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: true,
@@ -40,7 +40,15 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 			name: "its time has come", event: maintenance("m", "system-reboot", time.Hour), now: 50 * time.Minute,
 			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: false,
 		},
-		{name: "it is over", past: past(entry(ev, record.Closed)), want: true},
+		{name: "it is over", past: past(entry(ev, record.Closed, closed(record.Rebooted))), want: true},
+		{name: "it was begun too late, and has half a minute", now: time.Hour, past: past(entry(ev, record.Seen)), want: false},
+		{name: "that is over, too", now: time.Hour + 30*time.Second, past: past(entry(ev, record.Draining, begun(time.Hour))), want: true},
+		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, record.Cordoning)), want: false},
+		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, record.Cordoning)), want: true},
+		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, record.Seen)), want: false},
+		{name: "its cordon was lifted", past: past(entry(ev, record.Cordoned, reopened)), want: true},
+		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, record.Draining, reopened)), want: false},
+		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining)), want: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +59,7 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 			if of.ID == "" {
 				of = ev
 			}
-			sit := policy.Situation{Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past}
+			sit := brought(t, settings, policy.Situation{Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past})
 			if got := settings.Settled(sit, of); got != row.want {
 				t.Errorf("Settled: %t, want %t", got, row.want)
 			}
@@ -59,23 +67,95 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 	}
 }
 
-func TestATerminationHasItsBudgetOrLessIfAutoScalingDoesNotWaitThatLong(t *testing.T) {
+func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
 	t.Parallel()
-	limited := func(limit time.Duration) event.Event {
-		ev := termination("a")
-		ev.Deadline = at(limit)
-		return ev
+	ev, reboot := termination("a"), maintenance("a", "system-reboot", time.Hour)
+	cordons := withAction(event.ASGTermination, policy.Cordon)
+	for _, row := range []struct {
+		decision
+		event event.Event
+	}{
+		{decision{name: "never met", rules: withAction(ev.Kind, policy.Ignore), want: "never"}, ev},
+		{decision{name: "nothing to be done", rules: withAction(ev.Kind, policy.Notify), past: past(entry(ev, record.Seen)), want: "never"}, ev},
+		{decision{name: "when its time comes", past: past(entry(reboot, record.Seen)), want: "at 50m0s"}, reboot},
+		{decision{name: "now, and it is being done", past: past(entry(ev, record.Draining)), want: "at 0s, busy"}, ev},
+		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, record.Cordoning)), want: "at 0s, busy"}, ev},
+		{decision{name: "now, but it could not be done", past: past(entry(ev, record.Draining, failed(1, 0))), want: "at 0s"}, ev},
+		{decision{name: "now, as something is left", past: past(entry(ev, record.Incomplete)), want: "at 0s"}, ev},
+		{decision{name: "nothing more", past: past(entry(ev, record.Drained)), want: "never"}, ev},
+		{decision{name: "when a cordon ends", rules: withAction(event.RebalanceRecommendation, policy.Cordon), past: past(entry(rebalance("a"), record.Cordoned)), want: "at 1h0m0s"}, rebalance("a")},
+		{decision{name: "while it is taken back", past: past(entry(inState(reboot, event.Canceled), record.Drained)), want: "never, busy"}, inState(reboot, event.Canceled)},
+		{decision{name: "never, if the cordon was lifted", past: past(entry(ev, record.Undoing, reopened)), want: "never"}, ev},
+		{decision{name: "never, when it is over", past: past(entry(ev, record.Closed, closed(record.Rebooted))), want: "never"}, ev},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			row.known = known(row.event)
+			again, busy := row.settings().Again(brought(t, row.settings(), row.situation()), row.event)
+			got := "never"
+			if !again.IsZero() {
+				got = "at " + again.Sub(noon).String()
+			}
+			if busy {
+				got += ", busy"
+			}
+			if got != row.want {
+				t.Errorf("Again: %s, want %s", got, row.want)
+			}
+		})
 	}
-	decide(t, []decision{
+}
+
+func TestGoalsSayWhy(t *testing.T) {
+	t.Parallel()
+	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
+	moved := maintenance("a", "system-reboot", 48*time.Hour)
+	limited := termination("a")
+	limited.Deadline = at(5 * time.Minute)
+	for _, row := range []struct {
+		known map[event.Kind][]event.Event
+		entry record.Entry
+		want  string
+	}{
+		{known(spot("a", time.Minute)), entry(spot("a", time.Minute), record.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026"},
+		{known(termination("a")), entry(termination("a"), record.Seen), "the Auto Scaling group terminates this instance"},
+		{known(limited), entry(limited, record.Seen), "the Auto Scaling group terminates this instance, at 12:05:00 UTC on 1 Mar 2026 at the latest"},
+		{known(shutdown("a", 0)), entry(shutdown("a", 0), record.Seen), "the system is shutting down"},
+		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), record.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
+		{known(canceled), entry(canceled, record.Drained), "the event was canceled"},
+		{known(), entry(spot("a", time.Hour), record.Drained, missing(-time.Hour)), "the event was withdrawn"},
+		{known(), entry(shutdown("a", 0), record.Drained, before), "the machine is back after its reboot"},
+		{known(moved), entry(moved, record.Drained, actedFor(0)), "the event was moved to a later time"},
+		{known(rebalance("a")), entry(rebalance("a"), record.Drained), "the settings ask for no more than to notify"},
+		{known(), entry(event.Event{ID: "a", Kind: event.StateChange}, record.Cordoned, adopted), "the settings ignore this kind of event"},
+	} {
+		sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
+		if got := rules().Decide(sit).Reason; got != row.want {
+			t.Errorf("the reason is %q, want %q", got, row.want)
+		}
+	}
+}
+
+func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		entry record.Entry
+		want  string
+	}{
+		{entry(spot("a", time.Minute), record.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), record.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(spot("a", time.Minute), record.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(hibernation("a", time.Minute), record.Incomplete), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(spot("a", time.Minute), record.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), record.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(rebalance("a"), record.Seen), "EC2 recommends to rebalance away from this spot instance; nothing will be done"},
 		{
-			name: "no limit is known", known: known(termination("a")), past: past(entry(termination("a"), record.Seen)),
-			want: "drain a until 15m0s hard",
+			entry(maintenance("a", "system-reboot", time.Hour), record.Seen),
+			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain at 12:50:00 UTC on 1 Mar 2026",
 		},
-		{name: "the limit is nearer", known: known(limited(5 * time.Minute)), past: past(entry(limited(5*time.Minute), record.Seen)), want: "drain a until 5m0s hard"},
-		{name: "the limit is farther", known: known(limited(48 * time.Hour)), past: past(entry(limited(48*time.Hour), record.Seen)), want: "drain a until 15m0s hard"},
-		{
-			name: "a spot notice has its own time", rules: with(event.SpotInterruption, func(r *policy.Rule) { r.Budget = time.Minute }),
-			known: known(spot("a", 2*time.Minute)), past: past(entry(spot("a", 2*time.Minute), record.Seen)), want: "drain a until 2m0s hard",
-		},
-	})
+	} {
+		if got := rules().Describe(row.entry); got != row.want {
+			t.Errorf("described as %q\n        want %q", got, row.want)
+		}
+	}
 }

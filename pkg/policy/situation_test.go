@@ -3,6 +3,7 @@ package policy_test
 import (
 	"fmt"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -21,7 +22,7 @@ const (
 	earlierBoot = "earlier-boot"
 )
 
-// rules are the defaults of the configuration.
+// rules are the defaults of the configuration, but for the two minutes of a spot notice, which have tests of their own.
 func rules() policy.Settings {
 	return policy.Settings{
 		event.SpotInterruption: {
@@ -56,6 +57,11 @@ func with(kind event.Kind, change func(*policy.Rule)) policy.Settings {
 
 func withAction(kind event.Kind, action policy.Action) policy.Settings {
 	return with(kind, func(r *policy.Rule) { r.Action = action })
+}
+
+// twoMinutes is the rules with what EC2 gives a spot instance.
+func twoMinutes() policy.Settings {
+	return with(event.SpotInterruption, func(r *policy.Rule) { r.Budget = 2 * time.Minute })
 }
 
 func spot(id string, deadline time.Duration) event.Event {
@@ -121,7 +127,7 @@ type detail func(*record.Entry)
 func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
 	e := record.Entry{Event: ev, Phase: phase, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: noon, Changed: noon}
 	if e.Acted() {
-		e.Cordon, e.CordonedAt, e.ActedFor = true, noon, ev.Deadline
+		e.OnNode, e.CordonedAt, e.ActedFor = true, noon, ev.Deadline
 	}
 	for _, d := range details {
 		d(&e)
@@ -131,13 +137,17 @@ func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
 
 func before(e *record.Entry)         { e.BootID, e.ListedIn = earlierBoot, earlierBoot }
 func listedHere(e *record.Entry)     { e.ListedIn = thisBoot }
-func foreign(e *record.Entry)        { e.Cordon = false }
-func adopted(e *record.Entry)        { e.ActedFor, e.Missing = time.Time{}, noon }
+func foreign(e *record.Entry)        { e.OnNode = false }
+func adopted(e *record.Entry)        { e.ActedFor, e.Missing, e.ListedIn = time.Time{}, noon, "" }
+func reopened(e *record.Entry)       { e.Reopened = true }
+func uncordoned(e *record.Entry)     { e.CordonedAt = time.Time{} }
 func missing(t time.Duration) detail { return func(e *record.Entry) { e.Missing = at(t) } }
 func seenAt(t time.Duration) detail  { return func(e *record.Entry) { e.FirstSeen = at(t) } }
 func actedFor(t time.Duration) detail {
 	return func(e *record.Entry) { e.ActedFor = at(t) }
 }
+func begun(t time.Duration) detail    { return func(e *record.Entry) { e.Changed = at(t) } }
+func cordoned(t time.Duration) detail { return func(e *record.Entry) { e.CordonedAt = at(t) } }
 func closed(how record.Ending) detail { return func(e *record.Entry) { e.Ending = how } }
 
 func failed(times int, t time.Duration) detail {
@@ -146,26 +156,53 @@ func failed(times int, t time.Duration) detail {
 
 func past(entries ...record.Entry) []record.Entry { return entries }
 
-// describeStep is a step in the language of the tables, such as "drain a until 2m0s hard; again at 30s".
-func describeStep(s policy.Step) string {
-	text := string(s.Action)
-	if s.Action != policy.Wait {
-		text += " " + s.Event.ID
+// What a guard tells of the node.
+var (
+	closedNode  = policy.Node{Closed: true, Ours: true}
+	foreignNode = policy.Node{Closed: true}
+	emptyNode   = policy.Node{Closed: true, Ours: true, Drained: true}
+)
+
+// brought is a situation in which Fold has nothing more to say. How often that takes is limited: an entry goes from one
+// phase to the next, and there are few.
+func brought(t *testing.T, s policy.Settings, sit policy.Situation) policy.Situation {
+	t.Helper()
+	book := newBook(sit.Past)
+	for range 6 {
+		changed := s.Fold(sit)
+		if len(changed) == 0 {
+			return sit
+		}
+		book.put(changed...)
+		sit.Past = book.entries()
 	}
-	if !s.Deadline.IsZero() {
-		text += " until " + s.Deadline.Sub(noon).String()
+	t.Errorf("Fold finds no end: %s", describeEntries(s.Fold(sit)))
+	return sit
+}
+
+// describeGoal is a goal in the language of the tables, such as "drain a, b by 2m0s hard, by 1h0m0s soft; again at 30s".
+func describeGoal(g policy.Goal) string {
+	text := strings.TrimSpace(string(g.Action) + " " + strings.Join(g.Events, ", "))
+	if len(g.Events) > 0 && g.Events[0] != g.Event.ID {
+		text += " (first " + g.Event.ID + ")"
 	}
-	if s.Hard {
-		text += " hard"
+	if !g.Hard.IsZero() {
+		text += " by " + g.Hard.Sub(noon).String() + " hard"
 	}
-	if s.Action == policy.Uncordon {
-		text += " (" + string(s.Ending) + ")"
+	if !g.Soft.IsZero() {
+		text += " by " + g.Soft.Sub(noon).String() + " soft"
 	}
-	if s.AfterReboot {
+	if !g.Reopened.IsZero() {
+		text += " of what was there at " + g.Reopened.Sub(noon).String()
+	}
+	if g.Action == policy.Uncordon {
+		text += " (" + string(g.Ending) + ")"
+	}
+	if g.AfterReboot {
 		text += " when ready"
 	}
-	if !s.Revisit.IsZero() {
-		text += "; again at " + s.Revisit.Sub(noon).String()
+	if !g.Revisit.IsZero() {
+		text += "; again at " + g.Revisit.Sub(noon).String()
 	}
 	return text
 }
@@ -181,10 +218,42 @@ func describeEntries(entries []record.Entry) string {
 		if !e.Missing.IsZero() {
 			text += " missing since " + e.Missing.Sub(noon).String()
 		}
-		if e.Cordon {
-			text += " cordoned"
+		if e.OnNode {
+			text += " on node"
+		}
+		if e.Reopened {
+			text += " reopened"
 		}
 		all = append(all, text)
 	}
 	return strings.Join(all, ", ")
+}
+
+// book is a record in memory.
+type book struct {
+	order []string
+	byID  map[string]record.Entry
+}
+
+func newBook(entries []record.Entry) *book {
+	b := &book{byID: map[string]record.Entry{}}
+	b.put(entries...)
+	return b
+}
+
+func (b *book) put(entries ...record.Entry) {
+	for _, e := range entries {
+		if _, met := b.byID[e.Event.ID]; !met {
+			b.order = append(b.order, e.Event.ID)
+		}
+		b.byID[e.Event.ID] = e
+	}
+}
+
+func (b *book) entries() []record.Entry {
+	var all []record.Entry
+	for _, id := range b.order {
+		all = append(all, b.byID[id])
+	}
+	return all
 }

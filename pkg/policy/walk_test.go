@@ -3,7 +3,7 @@ package policy_test
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,8 +19,8 @@ var (
 	walksFlag = flag.Uint64("walks", 30, "how many seeds to walk from")
 )
 
-// TestWhateverHappensTheRulesHold walks through random announcements, withdrawals, reboots, crashes, outages and admins,
-// and looks at every decision on the way. A walk that fails names its seed and tells its story.
+// TestWhateverHappensTheRulesHold walks through random announcements, withdrawals, reboots, crashes, outages, settings and
+// admins, and looks at every decision on the way. A walk that fails names its seed and tells its story.
 func TestWhateverHappensTheRulesHold(t *testing.T) {
 	t.Parallel()
 	first, last := uint64(1), *walksFlag
@@ -43,165 +43,173 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 					return
 				}
 				w.rest()
-				w.checkNode()
+				w.checkRest()
+				w.forget()
 			}
 			w.finish()
 		})
 	}
 }
 
-// rest decides and acts until there is nothing to do.
-func (w *world) rest() {
-	for range 100 {
-		folded := w.rules.Fold(w.situation())
-		w.record.put(folded...)
-		for _, e := range folded {
-			w.checkEnding(e, e.Ending)
-		}
-		if again := w.rules.Fold(w.situation()); len(again) > 0 {
-			w.t.Errorf("a second Fold changes %s", describeEntries(again))
-		}
-		step := w.rules.Decide(w.situation())
-		w.checkStep(step)
-		if step.Action == policy.Wait || w.t.Failed() {
+// checkFold looks that Fold comes to an end if nothing else happens, and soon.
+func (w *world) checkFold() {
+	sit, book, rounds := w.situation(), newBook(w.record.entries()), 0
+	for changed := w.rules.Fold(sit); len(changed) > 0; changed = w.rules.Fold(sit) {
+		book.put(changed...)
+		sit.Past = book.entries()
+		if rounds++; rounds > 6 {
+			w.t.Errorf("Fold finds no end: %s", describeEntries(changed))
 			return
 		}
-		w.take(step)
-	}
-	w.t.Errorf("there is no end to it")
-}
-
-func (w *world) checkStep(step policy.Step) {
-	if !step.Revisit.IsZero() && !step.Revisit.After(w.now) {
-		w.t.Errorf("%s: to be decided again in the past", describeStep(step))
-	}
-	if !step.Deadline.IsZero() && !step.Deadline.After(w.now) {
-		w.t.Errorf("%s: has no time left", describeStep(step))
-	}
-	shuffled := w.situation()
-	w.random.Shuffle(len(shuffled.Past), func(i, j int) { shuffled.Past[i], shuffled.Past[j] = shuffled.Past[j], shuffled.Past[i] })
-	if other := w.rules.Decide(shuffled); other != step {
-		w.t.Errorf("in another order, the step is not %s but %s", describeStep(step), describeStep(other))
-	}
-	e := w.record.byID[step.Event.ID]
-	switch step.Action {
-	case policy.Uncordon:
-		w.checkUncordon(e)
-		w.checkEnding(e, step.Ending)
-	case policy.Cordon, policy.Drain:
-		w.checkBeginning(step, e)
-	case policy.Ignore, policy.Notify:
-		w.t.Errorf("%s is no step", step.Action)
-	case policy.Wait:
 	}
 }
 
-// checkUncordon looks that no event is robbed of its cordon.
-func (w *world) checkUncordon(e record.Entry) {
-	if !e.Cordon || e.Phase == record.Closed {
-		w.t.Errorf("uncordoning for %s, which holds none", e.Event.ID)
+// next are the phases that one Fold may take an entry to.
+var next = map[record.Phase][]record.Phase{
+	record.Seen:       {record.Cordoning, record.Draining, record.Closed},
+	record.Cordoning:  {record.Cordoned, record.Draining, record.Undoing, record.Seen, record.Closed},
+	record.Cordoned:   {record.Cordoning, record.Draining, record.Undoing, record.Seen, record.Closed},
+	record.Draining:   {record.Drained, record.Incomplete, record.Cordoning, record.Undoing, record.Seen, record.Closed},
+	record.Drained:    {record.Cordoning, record.Undoing, record.Seen, record.Closed},
+	record.Incomplete: {record.Drained, record.Cordoning, record.Undoing, record.Seen, record.Closed},
+	record.Undoing:    {record.Cordoning, record.Cordoned, record.Draining, record.Seen, record.Closed},
+	record.Closed:     {record.Seen},
+}
+
+// checkChange looks at what Fold makes of an entry.
+func (w *world) checkChange(e record.Entry) {
+	before, met := w.record.byID[e.Event.ID]
+	switch {
+	case !met && e.Phase != record.Seen:
+		w.t.Errorf("%s is met as %s", e.Event.ID, e.Phase)
+	case met && e.Phase != before.Phase && !slices.Contains(next[before.Phase], e.Phase):
+		w.t.Errorf("%s goes from %s to %s", e.Event.ID, before.Phase, e.Phase)
+	case met && e.Phase == record.Drained && e.Phase != before.Phase && (!w.node.Drained || !slices.Contains(w.told, e.Event.ID)):
+		w.t.Errorf("%s is drained, and no guard has said so", e.Event.ID)
+	case met && e.Phase == record.Drained && e.Phase != before.Phase && !e.Reopened && !w.cordoned && !w.refused && !w.ours:
+		w.t.Errorf("%s is drained, and the node is open", e.Event.ID)
 	}
-	for _, other := range w.record.entries() {
-		if w.holds(other) {
-			w.t.Errorf("uncordoning for %s, while %s holds the cordon", e.Event.ID, other.Event.ID)
-		}
+	if underWay := e.Phase == record.Cordoning || e.Phase == record.Draining; underWay && e.Phase != before.Phase {
+		w.begun[e.Event.ID] = w.now
 	}
+	w.checkEnding(e, e.Ending)
 }
 
 // checkEnding looks that nothing is over by a reboot that the last good look since then has still found announced, but
 // for what a reboot ends in any case.
 func (w *world) checkEnding(e record.Entry, ending record.Ending) {
 	ends := e.Event.Kind == event.Shutdown || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"
-	if ending == record.Rebooted && w.attested[e.Event.ID] && !ends {
+	if ending == record.Rebooted && w.attested[e.Event.ID] && !ends && w.record.byID[e.Event.ID].Phase != record.Closed {
 		w.t.Errorf("%s is over by a reboot, since which it was found announced", e.Event.ID)
 	}
-}
-
-// holds tells, without asking the policy, of an entry that certainly holds the cordon: it was acted upon in this boot,
-// nobody has said anything else, and it has no time to live.
-func (w *world) holds(e record.Entry) bool {
-	moved := e.Event.Deadline.After(e.ActedFor)
-	return e.Cordon && e.Acted() && e.BootID == w.bootID() && !moved && w.listed(e.Event) && e.Event.State == event.Pending &&
-		e.Event.Kind != event.RebalanceRecommendation
 }
 
 func (w *world) listed(ev event.Event) bool {
 	return slices.ContainsFunc(w.known[ev.Kind], func(k event.Event) bool { return k.ID == ev.ID })
 }
 
-// checkBeginning looks that nothing is done twice, and nothing for what is not announced.
-func (w *world) checkBeginning(step policy.Step, e record.Entry) {
-	if e.Phase == record.Drained || e.Phase == record.Closed || step.Action == policy.Cordon && e.Phase == record.Cordoned {
-		w.t.Errorf("%s, which is %s", describeStep(step), e.Phase)
+// action is what is to be done for an event, by the rules of the tests.
+func (w *world) action(ev event.Event) policy.Action {
+	action := w.rules[ev.Kind].Action
+	switch {
+	case action == policy.Drain && ev.Code == "hibernate":
+		return policy.Cordon
+	case ev.Code == "system-maintenance" || ev.Code == "other":
+		return policy.Notify
 	}
-	if e.Event.State != event.Pending {
-		w.t.Errorf("%s, which is %s", describeStep(step), e.Event.State)
-	}
-	underWay := e.BootID == w.bootID() && (e.Phase == record.Draining || e.Phase == record.Cordoning)
-	if w.known != nil && !w.listed(e.Event) && !underWay {
-		w.t.Errorf("%s, which is not announced", describeStep(step))
-	}
+	return action
 }
 
-// checkNode compares the node with the record and with what is announced.
-func (w *world) checkNode() {
-	holders := 0
+// deadline is when an event's time is over, by the rules of the tests.
+func (w *world) deadline(e record.Entry) time.Time {
+	switch e.Event.Kind {
+	case event.SpotInterruption:
+		return earlier(e.Event.Deadline, e.FirstSeen.Add(2*time.Minute))
+	case event.ASGTermination:
+		return e.FirstSeen.Add(15 * time.Minute)
+	}
+	return e.Event.Deadline
+}
+
+// wants tells, without asking the policy, of an entry that certainly wants the node closed: it is announced and due, no
+// cordon of it was lifted, and none has a time to live.
+func (w *world) wants(e record.Entry) bool {
+	action := w.action(e.Event)
+	later := e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"
+	limited := e.Event.Kind == event.RebalanceRecommendation && action == policy.Cordon
+	return e.Phase != record.Closed && !e.Reopened && w.listed(e.Event) && e.Event.State == event.Pending && !later && !limited &&
+		(action == policy.Cordon || action == policy.Drain)
+}
+
+func (w *world) checkGoal(goal policy.Goal) {
+	if !goal.Revisit.IsZero() && !goal.Revisit.After(w.now) {
+		w.t.Errorf("%s: to be decided again in the past", describeGoal(goal))
+	}
+	if len(goal.Events) > 0 && goal.Events[0] != goal.Event.ID {
+		w.t.Errorf("%s: the first event is %s", describeGoal(goal), goal.Event.ID)
+	}
+	shuffled := w.situation()
+	w.random.Shuffle(len(shuffled.Past), func(i, j int) { shuffled.Past[i], shuffled.Past[j] = shuffled.Past[j], shuffled.Past[i] })
+	if other := w.rules.Decide(shuffled); !reflect.DeepEqual(other, goal) {
+		w.t.Errorf("in another order, the goal is not %s but %s", describeGoal(goal), describeGoal(other))
+	}
 	for _, e := range w.record.entries() {
-		if e.Cordon {
-			holders++
+		switch wanted := slices.Contains(goal.Events, e.Event.ID); {
+		case goal.Action == policy.Uncordon && wanted:
+			if e.Event.ID == goal.Event.ID {
+				w.checkEnding(e, goal.Ending)
+			}
+		case wanted:
+			w.checkWanting(goal, e)
+		case w.wants(e):
+			w.t.Errorf("%s: %s (%s) wants the node closed", describeGoal(goal), e.Event.ID, e.Phase)
 		}
-		if e.Cordon && !e.Acted() {
-			w.t.Errorf("%s is %s and holds a cordon", e.Event.ID, e.Phase)
-		}
-		urgent := e.Event.Kind == event.SpotInterruption && e.Event.Code == "terminate" && w.listed(e.Event)
-		if urgent && e.Error == "" && e.Phase != record.Drained && e.Ending != record.Rebooted {
-			w.t.Errorf("%s is announced and %s", e.Event.ID, e.Phase)
-		}
-	}
-	if w.cordoned && w.ours && holders == 0 {
-		w.t.Errorf("the node bears a cordon of ours that nobody holds")
 	}
 }
 
-// finish withdraws everything and lets time pass: nothing may be left.
-func (w *world) finish() {
-	w.truth, w.reachable, w.calm = nil, true, true
-	for range 4 {
-		w.poll()
-		w.rest()
-		w.now = w.now.Add(2 * time.Hour)
+// checkWanting looks at an event for which the node is to be closed.
+func (w *world) checkWanting(goal policy.Goal, e record.Entry) {
+	dl := w.deadline(e)
+	hard := e.Event.Kind != event.ScheduledMaintenance && e.Event.Kind != event.RebalanceRecommendation
+	sameBoot := e.BootID == w.bootID()
+	switch {
+	case e.Phase == record.Closed || e.Event.State == event.Canceled || e.Event.State == event.Completed:
+		w.t.Errorf("%s: %s is over", describeGoal(goal), e.Event.ID)
+	case e.Reopened && e.Phase != record.Draining:
+		w.t.Errorf("%s: somebody has lifted the cordon of %s (%s)", describeGoal(goal), e.Event.ID, e.Phase)
+	case !e.Reopened && !goal.Reopened.IsZero():
+		w.t.Errorf("%s: nobody has lifted the cordon of %s", describeGoal(goal), e.Event.ID)
+	case w.known != nil && !w.unwatched[e.Event.Kind] && !w.listed(e.Event) && !(e.Acted() && sameBoot):
+		w.t.Errorf("%s: %s (%s) is not announced", describeGoal(goal), e.Event.ID, e.Phase)
+	case w.action(e.Event) != policy.Drain || e.Phase == record.Cordoned || e.Phase == record.Cordoning:
+	case goal.Action != policy.Drain:
+		w.t.Errorf("%s: %s is to be drained for", describeGoal(goal), e.Event.ID)
+	case hard && !dl.IsZero() && (goal.Hard.IsZero() || dl.After(w.now) && goal.Hard.After(dl)):
+		w.t.Errorf("%s: %s is lost at %s", describeGoal(goal), e.Event.ID, dl.Sub(noon))
+	case !hard && !dl.IsZero() && (goal.Soft.IsZero() || goal.Soft.After(dl)):
+		w.t.Errorf("%s: %s ends at %s", describeGoal(goal), e.Event.ID, dl.Sub(noon))
 	}
+}
+
+// checkUncordon looks that no event is robbed of its cordon, and that there is something to take back.
+func (w *world) checkUncordon(goal policy.Goal) {
 	for _, e := range w.record.entries() {
-		if e.Phase != record.Closed || e.Cordon || e.Ending == "" {
-			w.t.Errorf("in the end: %s", describeEntries([]record.Entry{e}))
+		if w.wants(e) {
+			w.t.Errorf("%s, while %s wants the node closed", describeGoal(goal), e.Event.ID)
 		}
-	}
-	if w.cordoned && w.ours {
-		w.t.Error("in the end, the node bears our cordon")
-	}
-	if step := w.rules.Decide(w.situation()); step.Action != policy.Wait || !step.Revisit.IsZero() {
-		w.t.Errorf("in the end there is still %s", describeStep(step))
+		if slices.Contains(goal.Events, e.Event.ID) && (!e.OnNode || e.Phase != record.Undoing) {
+			w.t.Errorf("%s: %s has nothing on the node", describeGoal(goal), e.Event.ID)
+		}
 	}
 }
 
-// The order of the record must not matter where many steps are due at once.
-func TestTheOrderOfTheRecordDoesNotMatter(t *testing.T) {
-	t.Parallel()
-	var events []event.Event
-	var entries []record.Entry
-	for i := range 12 {
-		id := fmt.Sprint(i)
-		ev := []event.Event{spot(id, time.Minute), shutdown(id, time.Minute), maintenance(id, "instance-stop", time.Minute), termination(id)}[i%4]
-		events = append(events, ev)
-		entries = append(entries, entry(ev, []record.Phase{record.Seen, record.Draining, record.Incomplete}[i%3]))
+// checkUndone looks that an order is not forgotten, and that none is made up.
+func (w *world) checkUndone(e record.Entry) {
+	before := w.record.byID[e.Event.ID]
+	if e.Reopened && before.CordonedAt.IsZero() && !before.Reopened {
+		w.t.Errorf("%s, for which no cordon was set, takes a lifted one for an order", e.Event.ID)
 	}
-	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(events...), Past: entries}
-	want := rules().Decide(sit)
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 100 {
-		random.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
-		if got := rules().Decide(sit); got != want {
-			t.Fatalf("Decide: %s, in another order %s", describeStep(want), describeStep(got))
-		}
+	if before.Reopened && !e.Reopened && e.Phase != record.Closed && w.action(e.Event) == policy.Drain && w.listed(e.Event) && e.ActedFor.Equal(e.Event.Deadline) {
+		w.t.Errorf("%s forgets an order", e.Event.ID)
 	}
 }

@@ -1,20 +1,14 @@
 package record
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// outboxName is the name of the outbox's file in the state directory, and outboxVersion its format.
-	outboxName    = "outbox.json"
+	// outboxVersion is the format of the outbox.
 	outboxVersion = 1
 	// keepNotices and keepText bound what waits: so many notices, of so many bytes each. 8 MiB are a long outage.
 	keepNotices = 64
@@ -40,9 +34,13 @@ type Notice struct {
 // Outbox keeps notices until they are delivered, over restarts. It holds neither addresses nor credentials. Its methods
 // may be called from several goroutines; the file belongs to one process.
 type Outbox struct {
-	dir string
+	// save puts the content in the place of what is on disk.
+	save func(content any) error
 	// most is how many notices wait at most.
 	most int
+
+	// writing is held over a write, and never taken while mu is held: who only reads does not wait for the disk.
+	writing sync.Mutex
 
 	mu      sync.Mutex
 	waiting []Notice
@@ -68,43 +66,23 @@ var ErrTooLong = fmt.Errorf("it is longer than %d bytes", keepText)
 // OpenOutbox reads the outbox in dir; a missing one is empty, and nothing is written. Like Store, an Outbox always works,
 // and the warnings tell what a person should know.
 func OpenOutbox(dir string) (*Outbox, []error) {
-	o := &Outbox{dir: dir, most: keepNotices}
-	sweep(dir, outboxName)
-	path := filepath.Join(dir, outboxName)
-	content, err := readOutbox(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return o, nil
-	case err != nil:
-		warning := fmt.Errorf("reading the outbox %s: %w", path, err)
-		aside, err := setAside(dir, outboxName)
-		if err != nil {
-			return o, []error{warning, fmt.Errorf("setting the outbox aside: %w", err)}
-		}
-		return o, []error{fmt.Errorf("%w; it is now %s, and what waited in it may not be sent", warning, aside)}
-	}
+	f := file{dir: dir, name: "outbox.json"}
+	o := &Outbox{save: f.write, most: keepNotices}
+	content, warnings := load[outbox](f, "outbox", "what waited in it may not be sent")
 	o.waiting, o.told = content.Waiting, content.Told
-	return o, nil
+	return o, warnings
 }
 
-func readOutbox(path string) (outbox, error) {
-	var box outbox
-	content, err := contentOf(path)
-	if err != nil {
-		return box, err
+func (o outbox) valid() error {
+	if err := sameVersion(o.Version, outboxVersion); err != nil {
+		return err
 	}
-	if err := decode(content, &box); err != nil {
-		return box, err
-	}
-	if box.Version != outboxVersion {
-		return box, fmt.Errorf("the file has version %d, this nth writes version %d", box.Version, outboxVersion)
-	}
-	for i, n := range box.Waiting {
+	for i, n := range o.Waiting {
 		if n.ID == "" || n.Text == "" || len(n.Text) > keepText {
-			return box, fmt.Errorf("notice %d is none of ours", i)
+			return fmt.Errorf("notice %d is none of ours", i)
 		}
 	}
-	return box, nil
+	return nil
 }
 
 // Allow lets so many notices wait, in place of what is enough for one node. Call it before all other methods.
@@ -127,8 +105,8 @@ func (o *Outbox) Told(event string) []string {
 // Note remembers something as told of which there is no notice, since nobody wants one.
 func (o *Outbox) Note(event, what string) error {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.note(event, what)
+	o.mu.Unlock()
 	return o.write()
 }
 
@@ -139,19 +117,20 @@ func (o *Outbox) note(event, what string) {
 	}
 }
 
-// Add takes a notice in. Where too many wait, it returns the oldest, which have been given up. Without an error the notice is on disk; otherwise it is in memory only, or, with ErrTooLong, not taken.
+// Add takes a notice in. Where too many wait, it returns the oldest, which have been given up. Without an error the notice
+// is on disk; otherwise it is in memory only, or, with ErrTooLong, not taken.
 func (o *Outbox) Add(n Notice) (givenUp []Notice, err error) {
 	if len(n.Text) > keepText {
 		return nil, fmt.Errorf("keeping a notice of %d bytes: %w", len(n.Text), ErrTooLong)
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.waiting = append(o.waiting, n)
 	o.note(n.Event, n.What)
 	if over := len(o.waiting) - o.most; over > 0 {
 		givenUp = slices.Clone(o.waiting[:over])
 		o.waiting = slices.Delete(o.waiting, 0, over)
 	}
+	o.mu.Unlock()
 	return givenUp, o.write()
 }
 
@@ -165,20 +144,19 @@ func (o *Outbox) Waiting() []Notice {
 // Remove takes a notice out: it has been delivered, or given up. With an error that may not outlive a restart.
 func (o *Outbox) Remove(id string) error {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.waiting = slices.DeleteFunc(o.waiting, func(n Notice) bool { return n.ID == id })
+	o.mu.Unlock()
 	return o.write()
 }
 
+// write brings the disk up to date.
 func (o *Outbox) write() error {
-	content, err := json.Marshal(outbox{Version: outboxVersion, Waiting: o.waiting, Told: o.told})
-	if err != nil {
-		return fmt.Errorf("writing the outbox: %w", err)
-	}
-	if err := os.MkdirAll(o.dir, 0o700); err != nil {
-		return fmt.Errorf("writing the outbox: %w", err)
-	}
-	if err := replace(o.dir, outboxName, content); err != nil {
+	o.writing.Lock()
+	defer o.writing.Unlock()
+	o.mu.Lock()
+	content := outbox{Version: outboxVersion, Waiting: slices.Clone(o.waiting), Told: slices.Clone(o.told)}
+	o.mu.Unlock()
+	if err := o.save(content); err != nil {
 		return fmt.Errorf("writing the outbox: %w", err)
 	}
 	return nil

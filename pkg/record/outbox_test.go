@@ -186,3 +186,25 @@ func TestWithoutADiskNoticesAreKeptInMemory(t *testing.T) {
 		t.Errorf("%d notices wait, want 1", got)
 	}
 }
+
+func TestWhatIsInAnOutboxIsReadWhileTheDiskHangs(t *testing.T) {
+	dir := t.TempDir()
+	box, disk := openOutbox(t, dir), newSlowDisk()
+	box.Through(disk.take)
+	added := make(chan error)
+	go func() {
+		_, err := box.Add(notice("a"))
+		added <- err
+	}()
+	<-disk.begun
+	if got := box.Waiting(); !slices.Equal(got, []record.Notice{notice("a")}) || len(box.Told("spot-1")) != 1 {
+		t.Errorf("waiting are %v, told were %q", got, box.Told("spot-1"))
+	}
+	disk.answer <- nil
+	if err := <-added; err != nil {
+		t.Error(err)
+	}
+	if got := len(openOutbox(t, dir).Waiting()); got != 1 {
+		t.Errorf("%d notices wait, want 1", got)
+	}
+}

@@ -1,12 +1,8 @@
 package record
 
 import (
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -15,12 +11,6 @@ import (
 // StatusVersion is the version of Status. A change that a reader of an older one would misread takes the next number; a
 // new field does not.
 const StatusVersion = 1
-
-const (
-	statusFile = "status.json"
-	// longestStatus is the largest file that is read as a status: far above one with a thousand pods held.
-	longestStatus = 4 << 20
-)
 
 // Status is how the daemon stands, for people and programs. It is of the present run only; what must be remembered is in
 // an Entry. All times are wall time.
@@ -116,25 +106,65 @@ type OffStatus struct {
 // ReadStatus reads what a daemon has written last into the runtime directory. A missing file is an error that is
 // fs.ErrNotExist.
 func ReadStatus(dir string) (Status, error) {
-	path := filepath.Join(dir, statusFile)
-	file, err := os.Open(path)
+	f := statusFile(dir)
+	s, err := read[Status](f)
 	if err != nil {
-		return Status{}, fmt.Errorf("reading the status: %w", err)
-	}
-	defer func() { _ = file.Close() }() // Nothing was written.
-	content, err := io.ReadAll(io.LimitReader(file, longestStatus+1))
-	if err == nil && len(content) > longestStatus {
-		err = errors.New("the file is too large")
-	}
-	var s Status
-	if err == nil {
-		err = json.Unmarshal(content, &s)
-	}
-	if err == nil && s.Version != StatusVersion {
-		err = fmt.Errorf("it has version %d, this nth reads version %d", s.Version, StatusVersion)
-	}
-	if err != nil {
-		return Status{}, fmt.Errorf("reading the status %s: %w", path, err)
+		return s, fmt.Errorf("reading the status %s: %w", f.path(), err)
 	}
 	return s, nil
+}
+
+func (s Status) valid() error { return sameVersion(s.Version, StatusVersion) }
+
+// statusFile is where the daemon's status is shown.
+func statusFile(dir string) file { return file{dir: dir, name: "status.json", public: true} }
+
+// Board is where the daemon's status is shown: the file status.json in the runtime directory, which anybody may read.
+// Unlike the record it need not survive anything, and nobody waits for it.
+type Board struct {
+	file file
+	// newest holds the status that has not been written yet, if there is one.
+	newest  chan Status
+	trouble func(error)
+}
+
+// NewBoard returns a board in the runtime directory dir. trouble is called from Run with the first error of a series.
+func NewBoard(dir string, trouble func(error)) *Board {
+	return &Board{file: statusFile(dir), newest: make(chan Status, 1), trouble: trouble}
+}
+
+// Show hands a status over to Run, which passes over those that are replaced before it comes to them. It does not block.
+// It is called from one goroutine, which must not change what the status refers to.
+func (b *Board) Show(s Status) {
+	select {
+	case <-b.newest:
+	default:
+	}
+	b.newest <- s // There is room: nobody else puts.
+}
+
+// Run writes what is shown until ctx ends, and then what was shown last.
+func (b *Board) Run(ctx context.Context) {
+	b.file.sweep()
+	wrong := false
+	write := func(s Status) {
+		err := b.file.write(s)
+		if err != nil && !wrong {
+			b.trouble(fmt.Errorf("writing the status: %w", err))
+		}
+		wrong = err != nil
+	}
+	for {
+		select {
+		case s := <-b.newest:
+			write(s)
+		case <-ctx.Done():
+			select {
+			case s := <-b.newest:
+				write(s)
+			default:
+			}
+			return
+		}
+	}
 }

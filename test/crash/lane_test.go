@@ -34,7 +34,6 @@ type lane struct {
 	proxy   *faultproxy.Proxy
 	machine *daemon.Machine
 	kills   *toll
-	stayed  string // the pod that came late in the last round
 
 	// These begin anew with each round.
 	nth *daemon.Daemon

@@ -96,7 +96,7 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 		t.Fatalf("the node has no annotation %s", claimKey)
 	}
 	remembered := s.machine.RecordOf(t, event.SpotInterruption)
-	want := claim{Event: remembered.Event.ID, Kind: "spot-interruption", BootID: s.machine.BootID(), Since: got.Since}
+	want := claim{Writer: "nth", Event: remembered.Event.ID, Kind: "spot-interruption", BootID: s.machine.BootID(), Since: got.Since}
 	if got != want {
 		t.Errorf("the annotation says %+v, want %+v", got, want)
 	}
@@ -112,7 +112,7 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 func (s *stage) mustRememberDrained(t *testing.T, evicted int) {
 	t.Helper()
 	e := s.machine.RecordOf(t, event.SpotInterruption)
-	if e.Phase != record.Drained || !e.Cordon || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
+	if e.Phase != record.Drained || !e.OnNode || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
 		t.Errorf("nth remembers %+v, want a drain that ended well, in this boot", e)
 	}
 	if e.Result == nil {

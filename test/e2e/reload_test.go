@@ -53,7 +53,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.nth.WaitLog(t, systemd.PodHeld)
 	before := s.machine.RecordOf(t, event.SpotInterruption)
 	for _, settings := range []string{
-		"[events.spot-interruption]\naction = \"notify\"\n[drain]\nprotect_unmanaged = true\n",
+		"[events.spot-interruption]\nwithdrawn_after = \"10s\"\n[drain]\nprotect_unmanaged = true\n",
 		"[events.spot-interruption]\naction = \"drian\"\n",
 		"",
 	} {
@@ -63,7 +63,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.node.Scale(t, "db", 2) // the second one runs on the spare, and the first may go
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	const changed = "info: read the settings again; in effect from now on: drain.protect_unmanaged, events.spot-interruption.action"
+	const changed = "info: read the settings again; in effect from now on: drain.protect_unmanaged, events.spot-interruption.withdrawn_after"
 	s.mustHaveSaid(t, changed,
 		"error: "+s.machine.DropIn()+`: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
 		"warning: the settings are wrong; those in effect stay so",
@@ -74,6 +74,22 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	after := s.machine.RecordOf(t, event.SpotInterruption)
 	if after.Phase != record.Drained || !after.FirstSeen.Equal(before.FirstSeen) {
 		t.Errorf("nth remembers %+v, and before the reloads %+v", after, before)
+	}
+}
+
+// Rules hold for what is under way, too.
+func TestAReloadThatAsksForNothingMoreUndoesADrain(t *testing.T) {
+	s := prepare(t, "")
+	s.node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
+	s.start(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitLog(t, systemd.PodHeld)
+	s.reload(t, "[events.spot-interruption]\naction = \"notify\"\n")
+	s.nth.WaitSays(t, "uncordoned the node: the settings ask for no more than to notify")
+	s.stopAfterLooks(t)
+	s.mustKeep(t, "db-", 1)
+	if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != record.Seen || e.OnNode {
+		t.Errorf("nth remembers %+v, want an event for which nothing is done", e)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"
@@ -107,6 +108,18 @@ func (s *stage) waitDrained(t *testing.T) {
 	s.node.WaitCordoned(t)
 	s.node.WaitEmpty(t)
 	s.nth.WaitLog(t, systemd.Drained)
+	s.waitRecorded(t)
+}
+
+// waitRecorded waits until what nth has just said is on disk, too: it does not wait for that itself.
+func (s *stage) waitRecorded(t *testing.T) {
+	t.Helper()
+	draining := func(e record.Entry) bool { return e.Phase == record.Draining }
+	for limit := time.Now().Add(time.Minute); slices.ContainsFunc(s.machine.Record(t), draining); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("nth has said that the node is drained, and the record does not: %+v", s.machine.Record(t))
+		}
+	}
 }
 
 // waitPodsBack waits until the node is schedulable and has taken a pod that was not there before.
@@ -197,6 +210,7 @@ const claimKey = "nth/cordon"
 
 // A claim is what the annotation says.
 type claim struct {
+	Writer string    `json:"writer"`
 	Event  string    `json:"event"`
 	Kind   string    `json:"kind"`
 	BootID string    `json:"boot_id"`

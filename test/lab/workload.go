@@ -139,6 +139,14 @@ func (n *Node) AddPod(t TB, name string, options ...Option) {
 	n.AddPods(t, name, 1, options...)
 }
 
+// AddLatePod makes a pod without a controller and does not wait for it: whoever guards the node may evict it at once.
+func (n *Node) AddLatePod(t TB, name string, options ...Option) {
+	t.Helper()
+	if err := n.createPods(t, n.newWorkload(name, options), 1); err != nil {
+		t.Fatalf("making %s: %v", name, err)
+	}
+}
+
 // AddPods makes many pods without a controller and waits until all are ready.
 // A single one is called name, several are called name-0, name-1 and so on.
 func (n *Node) AddPods(t TB, name string, count int, options ...Option) {

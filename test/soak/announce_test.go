@@ -17,7 +17,7 @@ func (l *life) announce() {
 		n.code = []string{"terminate", "terminate", "stop", "hibernate"}[l.random.IntN(4)]
 		n.at = l.newTime(time.Duration(nearest+l.random.IntN(farthest-nearest+1)) * time.Second)
 	case 1:
-		n.kind, n.brief = event.RebalanceRecommendation, l.rules.Brief
+		n.kind = event.RebalanceRecommendation
 		n.at = l.newTime(-time.Minute)
 	case 2:
 		n.kind, n.hard, n.bootID = event.ASGTermination, true, l.machine.BootID()
@@ -35,15 +35,28 @@ func (l *life) announce() {
 			return
 		}
 	}
-	n.wants = l.rules.wants(n)
-	if n.kind != event.ScheduledMaintenance { // its document holds one notice
+	n.wants, n.brief = l.wants(n)
+	if n.kind == event.ASGTermination {
 		for _, replaced := range l.model.of(n.kind) {
-			l.withdrawn(replaced)
+			l.spent[replaced.code+replaced.bootID] = l.round
 		}
 	}
+	if n.kind == event.SpotInterruption && l.model.any(func(other *notice) bool { return n.like(other) && time.Now().After(other.at) }) {
+		return // it would be the old one, whose time is over
+	}
+	n.announced = time.Now()
 	l.show(n)
-	l.model.announce(n)
 	l.did("events announced", "%s", n)
+	l.model.announce(n)
+}
+
+// wants is what nth does about a notice by the rules that it has, and whether a cordon for it has a time to live. What was
+// ignored when it was started it does not look for.
+func (l *life) wants(n *notice) (want, bool) {
+	if l.deaf[n.kind] {
+		return ignored, false
+	}
+	return l.inForce.wants(n), l.inForce.brief(n)
 }
 
 var maintenanceCodes = []string{
@@ -151,7 +164,8 @@ func (l *life) flicker(n *notice) {
 	}
 	l.pause(2 * time.Second)
 	l.show(n)
-	l.model.flicker(n)
+	l.model.doubt(n)
+	l.model.troubled = true
 	l.did("events missing for a moment", "%s", n)
 }
 

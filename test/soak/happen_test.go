@@ -14,16 +14,24 @@ const mostHappenings = 6
 // play plays a round.
 func (l *life) play(t *testing.T) {
 	l.note("round %d", l.round)
-	l.from = len(l.heard())
+	l.from, l.toldBefore = len(l.heard()), len(l.toldSoFar())
 	l.prepare(t)
+	l.calm = l.chance(30)
 	for range 1 + l.random.IntN(mostHappenings) {
 		l.happen(t)
 		l.pause(700 * time.Millisecond)
+		if l.chance(30) {
+			l.startKubelet(t)
+		}
 	}
 	l.imds.Lift()
 	l.proxy.Lift()
 	if l.nth == nil {
 		l.start(t)
+	}
+	if l.model.starting {
+		l.pause(1500 * time.Millisecond)
+		l.startKubelet(t)
 	}
 	l.settle(t)
 	l.soak.toll.add("times settled")
@@ -39,20 +47,24 @@ func (l *life) pause(longest time.Duration) {
 // happen lets one thing happen. What cannot happen now does not.
 func (l *life) happen(t *testing.T) {
 	switch n := l.random.IntN(100); {
-	case n < 32:
+	case n < 31:
 		l.announce()
-	case n < 50:
+	case n < 47:
 		l.withSome(l.withdraw, func(*notice) bool { return true })
-	case n < 58:
+	case n < 54:
 		l.withSome(l.move, func(n *notice) bool { return n.reboots() && !n.over && !n.moved })
-	case n < 63:
-		l.withSome(l.flicker, func(n *notice) bool { return !n.over })
-	case n < 73:
-		l.breakMetadata()
-	case n < 83:
-		l.breakAPI()
-	case n < 89:
+	case l.calm:
 		l.addPods(t)
+	case n < 58:
+		l.withSome(l.flicker, func(n *notice) bool { return !n.over })
+	case n < 67:
+		l.breakMetadata()
+	case n < 76:
+		l.breakAPI()
+	case n < 86:
+		l.addPods(t)
+	case n < 90:
+		l.reconfigure(t)
 	case !l.steady:
 		l.interrupt(t)
 	}
@@ -87,6 +99,7 @@ func (l *life) breakMetadata() {
 		For:  time.Duration(100+l.random.IntN(2400)) * time.Millisecond,
 	}
 	l.imds.Fault(f)
+	l.model.troubled = true
 	l.did("faults of the metadata service", "%s", f)
 }
 
@@ -116,6 +129,7 @@ func (l *life) breakAPI() {
 		f.RetryAfter = time.Second
 	}
 	l.proxy.Fault(f)
+	l.model.troubled = true
 	l.did("faults of the API server", "%s of %q for %v (status %d, after %d bytes, delay %v)", f.Kind, f.Call, f.For, f.Status, f.After, f.Delay)
 }
 
@@ -126,6 +140,7 @@ func (l *life) interrupt(t *testing.T) {
 		l.note("nth starts")
 		return
 	}
+	l.model.troubled = true
 	kill := l.chance(60)
 	l.stopNTH(t, kill)
 	l.did("restarts", "nth has ended, killed: %t", kill)
@@ -142,18 +157,8 @@ func (l *life) interrupt(t *testing.T) {
 	l.start(t)
 }
 
-func (l *life) reboot(t *testing.T) {
-	l.machine.Reboot(t)
-	entries := l.machine.Record(t)
-	l.model.reboot(l.machine.BootID(), func(n *notice) bool {
-		e, found := n.entry(entries)
-		return found && e.Acted()
-	})
-	l.did("reboots", "the boot ID is %s", l.machine.BootID())
-}
-
-// forgettable tells whether what follows is certain if nth loses its record: an administrator's order to uncordon, and
-// that a reboot has been, are nowhere else.
+// forgettable tells whether what follows is certain if nth loses its record: that a reboot has been is nowhere else, nor which of
+// the pods came after an administrator's order.
 func (l *life) forgettable() bool {
-	return !l.model.any(func(n *notice) bool { return n.over && n.reboots() || n.acts() && l.model.owner == nobody })
+	return !l.model.starting && !l.model.any(func(n *notice) bool { return n.over && n.reboots() || n.acts() && n.order == given })
 }

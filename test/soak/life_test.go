@@ -11,7 +11,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/faultproxy"
 	"github.com/nth-project/nth/test/lab"
@@ -26,6 +30,8 @@ type life struct {
 	number uint64
 	// steady tells that nth is left to run, so that what it uses can be compared.
 	steady bool
+	// calm tells that nothing breaks in the present round, so that times can be promised.
+	calm   bool
 	random *rand.Rand
 	round  int
 
@@ -35,9 +41,12 @@ type life struct {
 	proxy   *faultproxy.Proxy
 	machine *daemon.Machine
 	options daemon.Options
-	rules   rules
-	model   *model
-	usage   usage
+	traits  traits
+	// rules are those of the configuration, and inForce those that nth follows; deaf are the kinds for which it does not look.
+	rules, inForce rules
+	deaf           map[event.Kind]bool
+	model          *model
+	usage          usage
 
 	nth    *daemon.Daemon   // nil while it does not run
 	ended  []*daemon.Daemon // the last few that have
@@ -46,11 +55,16 @@ type life struct {
 	count int            // numbers what gets a name
 	times []time.Time    // those in documents; no two are the same
 	spent map[string]int // terminations that were withdrawn, by the round in which they were
-	story []string
-	from  int // the first of the round's moments
+	claim string         // nth-queue's, if the cordon is its
+	// booted is when the machine was rebooted last.
+	booted time.Time
+	story  []string
+	// from is the first of the round's moments, and toldBefore how many messages of nth there were before it.
+	from, toldBefore int
 
 	mu      sync.Mutex
 	moments []lab.Moment
+	told    []daemon.Entry // the messages of nth that say what came of an event
 }
 
 func newLife(t *testing.T, s *soak, number uint64) *life {
@@ -62,16 +76,23 @@ func newLife(t *testing.T, s *soak, number uint64) *life {
 	}
 	t.Cleanup(l.imds.Close)
 	t.Cleanup(func() { l.explain(t) })
-	l.rules = newRules(l.random)
+	l.traits, l.rules = newTraits(l.random), firstRules(l.random)
 	l.node = l.cp.AddNode(t)
 	l.proxy = faultproxy.New(t, l.node)
-	l.options = daemon.Options{Kubeconfig: l.proxy.Kubeconfig, IMDS: l.imds.URL, Cadence: cadence, Settings: l.rules.settings()}
+	l.options = daemon.Options{Kubeconfig: l.proxy.Kubeconfig, IMDS: l.imds.URL, Cadence: cadence, Settings: l.rules.settings(l.traits)}
 	l.machine = daemon.NewMachine(t, l.options)
+	l.node.KubeletStarts(t, l.machine.BootID())
+	l.node.KubeletIsReady(t)
 	l.model = newModel()
 	l.node.AddDaemonSet(t, "agent")
 	l.node.AddMirrorPod(t, "static")
 	if l.random.IntN(2) == 0 {
 		l.node.AddDeployment(t, "web", 2, lab.Grace(time.Second))
+	}
+	if l.traits.Returning {
+		l.node.AddDeployment(t, stubborn, 1, lab.Grace(time.Second), lab.Edit(func(template *corev1.PodTemplateSpec) {
+			template.Spec.NodeName = l.node.Name
+		}))
 	}
 	l.node.Observe(t, func(m lab.Moment) {
 		l.mu.Lock()
@@ -79,7 +100,7 @@ func newLife(t *testing.T, s *soak, number uint64) *life {
 		l.moments = append(l.moments, m)
 	})
 	t.Cleanup(func() { l.end() })
-	l.note("the rules: %+v", l.rules)
+	l.note("the rules: %+v, the life: %+v", l.rules, l.traits)
 	l.start(t)
 	l.nth.WaitWatching(t, l.node.Name)
 	return l
@@ -110,8 +131,26 @@ func (l *life) start(t *testing.T) {
 	t.Helper()
 	l.tenure = &tenure{TB: t}
 	l.nth = l.machine.Start(l.tenure)
-	l.nth.Follow(l.soak.toll.hear)
+	l.nth.Follow(func(e daemon.Entry) {
+		l.soak.toll.hear(e)
+		if id := e.Fields[systemd.FieldMessageID]; id == systemd.Drained || id == systemd.DrainIncomplete {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.told = append(l.told, e)
+		}
+	})
+	l.startWith()
 }
+
+// toldSoFar is what nth has said of what came of events.
+func (l *life) toldSoFar() []daemon.Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.told)
+}
+
+// stubborn is the name of the controller that brings its pods back.
+const stubborn = "stubborn"
 
 // stopNTH ends nth, as it is asked to or by a kill.
 func (l *life) stopNTH(t *testing.T, kill bool) {

@@ -3,61 +3,94 @@ package soak_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// The model is judged, too: what it allows in a few plain cases.
+// The model is judged, too: what it allows in a few plain cases. Each is of a pod that was there before, of one that a
+// budget holds, and of one that comes at the end.
 func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		happen func(m *model)
-		owners []owner
-		fate   fate // of a pod that was there before
+		name             string
+		happen           func(m *model)
+		owners           []owner
+		fate, held, late fate
 	}{
-		{"nothing happens", func(*model) {}, []owner{nobody}, stays},
-		{"a notice", func(m *model) { m.announce(interruption()) }, []owner{nth}, mustGo},
-		{"a notice that only cordons", func(m *model) { m.announce(hibernation()) }, []owner{nth}, stays},
+		{"nothing happens", func(*model) {}, []owner{nobody}, stays, stays, stays},
+		{"a notice", func(m *model) { m.announce(interruption()) }, []owner{nth}, mustGo, mustGo, mustGo},
+		{"a notice without a hard deadline", func(m *model) { m.announce(retirement()) }, []owner{nth}, mustGo, stays, mustGo},
+		{"a notice that only cordons", func(m *model) { m.announce(hibernation()) }, []owner{nth}, stays, stays, stays},
 		{"a notice that is withdrawn at once", func(m *model) {
 			n := interruption()
 			m.announce(n)
 			m.withdraw(n)
-		}, []owner{nobody}, mayGo},
+		}, []owner{nobody}, mayGo, mayGo, mayGo},
+		{"a node that was drained", func(m *model) { m.after(retirement()) }, []owner{nth}, mustGo, stays, mustGo},
 		{"a notice for a drained node", func(m *model) {
-			m.after(interruption())
-			m.announce(hibernation())
-		}, []owner{nth}, stays},
-		{"one of two is withdrawn", func(m *model) {
-			m.after(interruption(), hibernation())
-			m.withdraw(m.notices[0])
-		}, []owner{nth}, stays},
-		{"both are", func(m *model) {
-			m.after(interruption(), hibernation())
-			m.withdraw(m.notices[0])
-			m.withdraw(m.notices[0])
-		}, []owner{nobody}, stays},
-		{"an administrator cordons before", func(m *model) {
-			m.admin(admin)
+			m.after(retirement())
 			m.announce(interruption())
-		}, []owner{admin}, mustGo},
+		}, []owner{nth}, mustGo, mustGo, mustGo},
+		{"one of two is withdrawn", func(m *model) {
+			m.after(interruption(), retirement())
+			m.withdraw(m.notices[0])
+		}, []owner{nth}, mustGo, mayGo, mustGo},
+		{"both are", func(m *model) {
+			m.after(interruption(), retirement())
+			m.withdraw(m.notices[0])
+			m.withdraw(m.notices[0])
+		}, []owner{nobody}, mayGo, mayGo, mayGo},
+		{"an administrator cordons before", func(m *model) {
+			m.owner = admin
+			m.announce(interruption())
+		}, []owner{admin}, mustGo, mustGo, mustGo},
+		{"nth-queue cordons before", func(m *model) {
+			m.owner = queue
+			m.announce(interruption())
+		}, []owner{queue}, mustGo, mustGo, mustGo},
+		{"nth-queue lifts its cordon", func(m *model) {
+			m.after(retirement())
+			m.owner = nobody
+		}, []owner{nth}, mustGo, stays, mustGo},
 		{"an administrator uncordons", func(m *model) {
 			m.after(interruption())
-			m.admin(nobody)
-		}, []owner{nobody}, stays},
+			m.opened(given)
+		}, []owner{nobody}, stays, stays, stays},
+		{"nth may not have heard of it", func(m *model) {
+			m.after(interruption())
+			m.opened(perhaps)
+		}, []owner{nth, nobody}, mayGo, mayGo, mayGo},
 		{"an administrator uncordons, and there is another notice", func(m *model) {
 			m.after(interruption())
-			m.admin(nobody)
-			m.announce(hibernation())
-		}, []owner{nth}, stays},
+			m.opened(given)
+			m.announce(retirement())
+		}, []owner{nth}, mustGo, stays, mustGo},
+		{"only the time of a notice moves", func(m *model) {
+			m.after(interruption())
+			m.opened(given)
+			m.announce(interruption())
+		}, []owner{nth, nobody}, mayGo, mayGo, mayGo},
+		{"people want the pods left alone", func(m *model) {
+			m.limited = true
+			m.announce(interruption())
+		}, []owner{nth}, stays, stays, stays},
+		{"the rules ask for nothing any more", func(m *model) {
+			m.after(retirement())
+			m.follow(func(*notice) (want, bool) { return nothing, false })
+		}, []owner{nobody}, mayGo, stays, mayGo},
+		{"the rules ask for a drain", func(m *model) {
+			m.after(hibernation())
+			m.follow(func(*notice) (want, bool) { return drain, false })
+		}, []owner{nth}, mustGo, mustGo, mustGo},
 		{"the reboot that was announced", func(m *model) {
 			m.after(&notice{kind: event.ScheduledMaintenance, code: "system-reboot", wants: drain})
 			m.reboot("the next", func(*notice) bool { return true })
-		}, []owner{nobody}, stays},
+		}, []owner{nobody}, mayGo, stays, mayGo},
 		{"the record is lost", func(m *model) {
 			m.after(interruption())
 			m.forget()
-		}, []owner{nth}, mustGo},
+		}, []owner{nth}, mustGo, mustGo, mustGo},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newModel()
@@ -65,11 +98,13 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			if owners := m.owners(); !slices.Equal(owners, c.owners) {
 				t.Errorf("the cordon may be that of %v, want %v", owners, c.owners)
 			}
-			if is := m.fate(&pod{}); is != c.fate {
-				t.Errorf("a pod that was there has the fate %d, want %d", is, c.fate)
+			late := &pod{came: m.tick(), born: m.now}
+			got := []fate{m.fate(&pod{}), m.fate(&pod{guarded: true}), m.fate(late)}
+			if want := []fate{c.fate, c.held, c.late}; !slices.Equal(got, want) {
+				t.Errorf("the pods have the fates %v, want %v", got, want)
 			}
-			if m.fate(&pod{spared: true}) != stays {
-				t.Error("a pod of the node itself does not stay")
+			if m.fate(&pod{spared: true}) != stays || m.fate(&pod{never: true}) != stays {
+				t.Error("a pod of the node itself, or one that is to end with the machine, does not stay")
 			}
 		})
 	}
@@ -80,18 +115,22 @@ func (m *model) after(notices ...*notice) {
 	for _, n := range notices {
 		m.announce(n)
 	}
-	m.settled(nth, func(n *notice) record.Phase {
+	m.settled(nth, func(n *notice) record.Entry {
 		if n.wants == drain {
-			return record.Drained
+			return record.Entry{Phase: record.Drained}
 		}
-		return record.Cordoned
+		return record.Entry{Phase: record.Cordoned}
 	})
 }
 
 func interruption() *notice {
-	return &notice{kind: event.SpotInterruption, code: "terminate", wants: drain, hard: true}
+	return &notice{kind: event.SpotInterruption, code: "terminate", wants: drain, hard: true, at: time.Now().Add(time.Minute)}
 }
 
 func hibernation() *notice {
-	return &notice{kind: event.SpotInterruption, code: "hibernate", wants: cordon}
+	return &notice{kind: event.SpotInterruption, code: "hibernate", wants: cordon, hard: true, at: time.Now().Add(time.Minute)}
+}
+
+func retirement() *notice {
+	return &notice{kind: event.ScheduledMaintenance, code: "instance-retirement", wants: drain}
 }

@@ -1,58 +1,64 @@
 package soak_test
 
 import (
-	"time"
+	"slices"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
 
-func (n *notice) mustHold() bool { return n.acts() && n.fresh && !n.brief && !n.mayBeOver() }
-func (n *notice) holdsOn() bool {
-	return n.acts() && !n.fresh && !n.shaky && n.holds == yes && !n.mayBeOver()
-}
-func (n *notice) isOpen() bool  { return n.acts() && n.open && !n.fresh }
-func (n *notice) isShaky() bool { return n.acts() && (n.shaky || n.mayBeOver()) }
+// holdsOn tells whether the node was to be closed for a notice all the time since the round began.
+func (n *notice) holdsOn() bool { return n.obeys() && !n.fresh && !n.shaky }
 
-// mayBeOver tells of a spot notice whose time has passed, after a reboot: it is over as soon as a look does not find it,
-// or fails.
-func (n *notice) mayBeOver() bool {
-	return n.kind == event.SpotInterruption && n.rebooted && time.Now().After(n.at)
+// isDoubtful tells whether a notice may have the node closed, or may not.
+func (n *notice) isDoubtful() bool {
+	return n.acts() && !n.brief && (n.order == perhaps || n.order == none && n.mayBeOver())
 }
 
 // owners are those who may hold the cordon when things have settled.
 func (m *model) owners() []owner {
-	mustHold := m.any(func(n *notice) bool { return n.mustHold() && !(m.reopened() && !n.overtakes()) })
-	shaky, open := m.any((*notice).isShaky), m.any((*notice).isOpen)
-	maybe := m.any(func(n *notice) bool { return n.acts() && n.holds == maybe })
-	switch m.owner {
-	case admin:
-		return []owner{admin}
-	case nobody:
-		cordoned := m.mayCordon || m.any(func(n *notice) bool { return n.acts() && n.fresh })
-		switch {
-		case mustHold:
-			return []owner{nth}
-		case shaky || open || maybe && cordoned: // what an administrator has undone may be done again
-			return []owner{nth, nobody}
-		}
-		return []owner{nobody}
-	}
-	holds := m.any((*notice).holdsOn) || m.any(func(n *notice) bool { return n.isShaky() && n.holds == yes && !n.mayBeOver() })
 	switch {
-	case mustHold || holds:
+	case m.owner == admin || m.owner == queue:
+		return []owner{m.owner}
+	case m.any((*notice).obeys):
 		return []owner{nth}
-	case shaky || open || maybe:
+	case m.any((*notice).isDoubtful):
 		return []owner{nth, nobody}
 	}
 	return []owner{nobody}
 }
 
-// reopened tells whether an administrator has uncordoned the node in the midst of a drain, which goes on with the pods
-// that were there. Other notices wait for its end, but for those that overtake it.
-func (m *model) reopened() bool { return m.owner == nobody && m.any((*notice).isOpen) }
+// mayCordonNow tells whether nth may have cordoned the node in this round.
+func (m *model) mayCordonNow() bool {
+	return m.mayCordon || m.any(func(n *notice) bool { return n.acts() && (n.fresh || n.shaky || n.order == perhaps) })
+}
 
-func (n *notice) overtakes() bool { return n.wants == drain && n.hard }
+// drains tells whether the node is to be drained now, and before a hard deadline.
+func (m *model) drains() (now, forced bool) {
+	for _, n := range m.notices {
+		if n.obeys() && n.wants == drain {
+			now, forced = true, forced || n.hard
+		}
+	}
+	return now && !m.limited, forced && !m.limited
+}
+
+// mayDrainFor tells whether a pod may have been ended in this round, and whether with force.
+func (m *model) mayDrainFor(p *pod) (may, forced bool) {
+	may, forced = m.mayDrain, m.mayForce
+	others := m.any(func(n *notice) bool { return n.acts() && n.order != given })
+	for _, n := range m.notices {
+		if !n.acts() || n.wants != drain {
+			continue
+		}
+		// A drain that was under way when the node was opened goes on with the pods that were there. If the node is closed
+		// again for another notice, there is no telling which those were.
+		if n.order == given && (!n.open || p.came > n.ordered && !others) {
+			continue
+		}
+		may, forced = true, forced || n.hard
+	}
+	return may, forced
+}
 
 // A fate is what becomes of a pod in a round.
 type fate int
@@ -65,50 +71,69 @@ const (
 
 // fate tells what becomes of a pod in this round.
 func (m *model) fate(p *pod) fate {
-	drains := m.mayDrain
-	forced := m.mayForce
-	for _, n := range m.notices {
-		if !n.acts() || n.wants != drain || !n.fresh && !n.shaky && !n.open {
-			continue
-		}
-		drains, forced = true, forced || n.hard
-		late := n.fresh && n.since < p.born // it may have come when the drain was over
-		waits := m.reopened() && !n.overtakes()
-		if !p.spared && !late && !waits && !n.isShaky() && (!p.guarded || n.hard) {
-			return mustGo
-		}
+	switch {
+	case p.spared || p.never || m.limited && !m.limitedNow:
+		return stays
+	case p.returning:
+		return mayGo
 	}
+	if now, forced := m.drains(); now && (forced || !p.held()) {
+		return mustGo
+	}
+	may, forced := m.mayDrainFor(p)
 	// A budget protects pods that have begun to run: those that were there when the round began.
-	guarded := p.guarded && p.born == 0 && !forced
-	if p.spared || guarded || !drains {
+	protected := p.patient || p.guarded && p.born == 0
+	if !may || protected && !forced {
 		return stays
 	}
 	return mayGo
 }
 
-// settled takes over what was found when things had settled, and begins the next round. phase is how far nth has come
-// with a notice.
-func (m *model) settled(found owner, phase func(*notice) record.Phase) {
+// phases are those in which a notice may be when things have settled, in nth's record.
+func (n *notice) phases() []record.Phase {
+	switch {
+	case n.over, n.wants == ignored:
+		return []record.Phase{record.Closed}
+	case !n.acts():
+		return []record.Phase{record.Seen}
+	}
+	phases := []record.Phase{record.Draining, record.Incomplete, record.Drained}
+	if n.wants == cordon {
+		phases = []record.Phase{record.Cordoned}
+	}
+	switch {
+	case n.brief && n.order == none:
+		return []record.Phase{record.Closed}
+	case n.order != none: // whatever was reached for it then
+		phases = []record.Phase{record.Cordoning, record.Cordoned, record.Draining, record.Incomplete, record.Drained, record.Undoing}
+	}
+	if n.brief || n.mayBeOver() {
+		phases = append(phases, record.Closed)
+	}
+	return phases
+}
+
+// done tells of a phase whether nothing more is to be done.
+func done(reached record.Phase) bool {
+	return slices.Contains([]record.Phase{record.Drained, record.Cordoned, record.Closed}, reached)
+}
+
+// settled takes over what was found when things had settled, and begins the next round. entry is what nth remembers of a
+// notice.
+func (m *model) settled(found owner, entry func(*notice) record.Entry) {
 	for _, n := range m.notices {
-		reached := phase(n)
-		n.over = n.over || n.acts() && !n.brief && reached == record.Closed
-		n.open = n.acts() && reached != record.Drained && reached != record.Cordoned && reached != record.Closed
-		switch {
-		case n.brief && n.acts() && !n.open:
-			n.holds, n.over = no, true
-		case !n.acts() || found == admin && n.fresh:
-			n.holds = no
-		case found == admin && n.shaky:
-			n.holds = min(n.holds, maybe) // it may not have been missing long enough for nth to look at the cordon
-		case n.fresh:
-			n.holds = yes
-		case found == nobody && m.owner == nth:
-			n.holds = no // it was lifted, for all
-		case found == nth && m.owner == nobody:
-			n.holds = maybe // for which of them is nth's secret
+		e := entry(n)
+		n.over = n.over || n.acts() && e.Phase == record.Closed
+		n.open = n.acts() && !done(e.Phase)
+		if n.order == perhaps {
+			n.order = map[bool]order{true: given, false: none}[e.Reopened]
+		}
+		if !n.acts() {
+			n.order = none
 		}
 		n.fresh, n.shaky, n.moved = false, false, false
 	}
-	m.owner = found
-	m.mayDrain, m.mayForce, m.mayCordon, m.adminCordons, m.adminUncordons = false, false, false, 0, 0
+	m.owner, m.gone = found, nil
+	m.limitedNow, m.troubled, m.restrained = false, false, false
+	m.mayDrain, m.mayForce, m.mayCordon, m.cordons, m.uncordons = false, false, false, 0, 0
 }

@@ -1,12 +1,9 @@
 package soak_test
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,8 +25,14 @@ func (l *life) prepare(t *testing.T) {
 	if l.chance(15) {
 		l.yield(t)
 	}
-	if l.chance(20) {
+	if l.chance(10) {
+		l.limit(t)
+	}
+	if l.chance(25) {
 		l.administrate(t)
+	}
+	if l.chance(30) {
+		l.comeLate(t)
 	}
 	l.takeStock(t)
 }
@@ -42,7 +45,7 @@ func (l *life) takeStock(t *testing.T) {
 	for _, object := range l.node.Pods(t) {
 		p := known[object.UID]
 		if p == nil {
-			p = &pod{name: object.Name, spared: !lab.Evictable(&object)}
+			p = &pod{name: object.Name, spared: !lab.Evictable(&object), returning: strings.HasPrefix(object.Name, stubborn)}
 		}
 		p.born = 0
 		l.model.pods[object.UID] = p
@@ -55,7 +58,7 @@ func (l *life) clean(t *testing.T) {
 	l.note("all pods of the node are removed")
 	var names []string
 	for _, object := range l.node.Pods(t) {
-		if !lab.Evictable(&object) || strings.HasPrefix(object.Name, "web") {
+		if !lab.Evictable(&object) || strings.HasPrefix(object.Name, "web") || strings.HasPrefix(object.Name, stubborn) {
 			continue
 		}
 		names = append(names, object.Name)
@@ -77,43 +80,4 @@ func (l *life) yield(t *testing.T) {
 		p.guarded = false
 	}
 	l.note("all budgets yield")
-}
-
-// administrate has an administrator interfere.
-func (l *life) administrate(t *testing.T) {
-	t.Helper()
-	switch l.model.owner {
-	case nobody: // nth's annotation may still be there
-		l.node.Cordon(t)
-		l.model.admin(admin)
-	case admin:
-		l.node.Uncordon(t)
-		l.model.admin(nobody)
-	case nth:
-		if l.chance(50) {
-			l.takeOver(t)
-			l.model.admin(admin)
-		} else {
-			l.node.Uncordon(t)
-			l.model.admin(nobody)
-		}
-	}
-	l.did("interferences of an administrator", "the cordon is now that of %s", l.model.owner)
-}
-
-// takeOver makes nth's cordon the administrator's, as docs/node-contract.md has it.
-func (l *life) takeOver(t *testing.T) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, cordonAnnotation)
-	_, err := l.cp.Admin.CoreV1().Nodes().Patch(t.Context(), l.node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		t.Fatalf("taking the cordon over: %v", err)
-	}
-}
-
-// cordonedByNTH tells whether it was nth that has made the node unschedulable, as the API server remembers it.
-func cordonedByNTH(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
-		return m.Manager == "nth" && strings.Contains(m.FieldsV1.String(), `"f:unschedulable"`)
-	})
 }

@@ -8,13 +8,20 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// rules are how nth is set in a life.
+// rules are what nth is to do about what is announced. They may change in the midst of a life.
 type rules struct {
-	// Rebalance is what is done about a recommendation, and Brief tells that a cordon for it has a time to live.
-	Rebalance want
-	Brief     bool
-	// Termination is what is done about one by an Auto Scaling group.
-	Termination want
+	// Interruption, Rebalance, Maintenance and Termination are what is done about each kind.
+	Interruption, Rebalance, Maintenance, Termination want
+	// Brief tells that a cordon for a recommendation has a time to live.
+	Brief bool
+}
+
+// traits are how a life is, from its beginning to its end.
+type traits struct {
+	// Balanced tells that the node is taken out of load balancers while it is closed.
+	Balanced bool
+	// Returning tells that there is a controller that brings its pods back to the node, closed or not.
+	Returning bool
 }
 
 const (
@@ -29,18 +36,37 @@ const (
 	budget = 8 * time.Second
 )
 
-func newRules(r *rand.Rand) rules {
+func newTraits(r *rand.Rand) traits {
+	return traits{Balanced: r.IntN(2) == 0, Returning: r.IntN(6) == 0}
+}
+
+// firstRules are those of a life's beginning: what most people have.
+func firstRules(r *rand.Rand) rules {
 	rebalance := []want{nothing, cordon, cordon, drain}[r.IntN(4)]
 	return rules{
+		Interruption: drain, Maintenance: drain,
 		Rebalance:   rebalance,
 		Brief:       rebalance == cordon && r.IntN(2) == 0,
 		Termination: []want{cordon, drain, drain}[r.IntN(3)],
 	}
 }
 
+// otherRules are any. A termination is never ignored, since how often it is looked for is the measure of time here.
+func otherRules(r *rand.Rand) rules {
+	likely := []want{drain, drain, drain, cordon, nothing, ignored}
+	rebalance := []want{ignored, nothing, cordon, cordon, drain}[r.IntN(5)]
+	return rules{
+		Interruption: likely[r.IntN(len(likely))],
+		Maintenance:  likely[r.IntN(len(likely))],
+		Rebalance:    rebalance,
+		Brief:        rebalance == cordon && r.IntN(2) == 0,
+		Termination:  []want{nothing, cordon, drain, drain}[r.IntN(4)],
+	}
+}
+
 // settings are the rules in nth's words.
-func (r rules) settings() string {
-	action := map[want]string{nothing: "notify", cordon: "cordon", drain: "drain"}
+func (r rules) settings(t traits) string {
+	action := map[want]string{ignored: "ignore", nothing: "notify", cordon: "cordon", drain: "drain"}
 	live := "0s"
 	if r.Brief {
 		live = "1500ms"
@@ -49,40 +75,52 @@ func (r rules) settings() string {
 [drain]
 margin = %q
 volume_wait = "0s"
+exclude_from_load_balancers = %t
+load_balancer_wait = "200ms"
 [events.spot-interruption]
+action = %q
 withdrawn_after = "1s"
 [events.rebalance-recommendation]
 action = %q
 cordon_for = %q
 withdrawn_after = "1s"
 [events.scheduled-maintenance]
+action = %q
 lead = %q
 withdrawn_after = "1s"
 [events.asg-termination]
 action = %q
 budget = %q
 withdrawn_after = "1s"
-`, margin, action[r.Rebalance], live, lead, action[r.Termination], budget)
+`, margin, t.Balanced, action[r.Interruption], action[r.Rebalance], live, action[r.Maintenance], lead, action[r.Termination], budget)
+}
+
+// of is what is done about a kind.
+func (r rules) of(kind event.Kind) want {
+	return map[event.Kind]want{
+		event.SpotInterruption: r.Interruption, event.RebalanceRecommendation: r.Rebalance,
+		event.ScheduledMaintenance: r.Maintenance, event.ASGTermination: r.Termination,
+	}[kind]
 }
 
 // wants is what nth does about a notice with these rules, by docs/events.md.
 func (r rules) wants(n *notice) want {
+	most := r.of(n.kind)
 	switch n.kind {
 	case event.SpotInterruption:
 		if n.code == "hibernate" {
-			return cordon
+			return min(most, cordon)
 		}
-		return drain
-	case event.RebalanceRecommendation:
-		return r.Rebalance
-	case event.ASGTermination:
-		return r.Termination
 	case event.ScheduledMaintenance:
 		switch n.code {
 		case "instance-stop", "instance-retirement", "system-reboot", "instance-reboot":
-			return drain
+		default:
+			return min(most, nothing)
 		}
-	case event.Shutdown:
+	case event.RebalanceRecommendation, event.ASGTermination, event.Shutdown:
 	}
-	return nothing
+	return most
 }
+
+// brief tells whether the cordon for a notice has a time to live.
+func (r rules) brief(n *notice) bool { return n.kind == event.RebalanceRecommendation && r.Brief }

@@ -1,6 +1,7 @@
 package soak_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,8 +18,6 @@ import (
 )
 
 const (
-	// cordonAnnotation is the key under which nth says whose cordon it is (docs/node-contract.md).
-	cordonAnnotation = "nth/cordon"
 	// lookedAt is a document at which nth looks often.
 	lookedAt = "/latest/meta-data/autoscaling/target-lifecycle-state"
 	// quiet is how many looks must find nothing to do before things have settled.
@@ -31,7 +30,9 @@ const (
 type sight struct {
 	record  []record.Entry
 	owner   owner
-	claimed bool // the node bears nth's annotation
+	claim   struct{ Writer, Event string }
+	claimed string // the annotation in which that is; empty if there is none
+	label   string // the one for load balancers; empty if there is none
 	pods    map[types.UID]corev1.Pod
 }
 
@@ -52,7 +53,7 @@ func (l *life) settle(t *testing.T) {
 		case goal < 0:
 			goal = looks + quiet
 		case looks >= goal:
-			l.judge(t)
+			l.judge(t, seen)
 			l.conclude(t, seen)
 			return
 		}
@@ -68,11 +69,16 @@ func (l *life) look(t *testing.T) (sight, []string) {
 		return s, wrong
 	}
 	node := l.node.Object(t)
-	_, s.claimed = node.Annotations[cordonAnnotation]
+	s.claimed, s.label = node.Annotations[cordonAnnotation], node.Labels[excludeLabel]
+	if s.claimed != "" && json.Unmarshal([]byte(s.claimed), &s.claim) != nil {
+		t.Fatalf("the annotation %s cannot be read: %s", cordonAnnotation, s.claimed)
+	}
 	switch {
 	case !node.Spec.Unschedulable:
 		s.owner = nobody
-	case s.claimed && cordonedByNTH(node):
+	case s.claim.Writer == "nth-queue":
+		s.owner = queue
+	case s.claim.Writer == "nth" && cordonedByNTH(node):
 		s.owner = nth
 	default:
 		s.owner = admin
@@ -88,14 +94,18 @@ func (l *life) look(t *testing.T) (sight, []string) {
 func (l *life) wrongRecord(entries []record.Entry) []string {
 	var wrong []string
 	announced := map[string]bool{}
-	busy := l.model.draining(entries)
 	for _, n := range l.model.notices {
 		e, found := n.entry(entries)
 		announced[e.Event.ID] = found
-		if !found {
+		switch allowed := n.phases(); {
+		case !found && n.wants != ignored:
 			wrong = append(wrong, fmt.Sprintf("%s is not on record", n))
-		} else if allowed := n.phases(busy); !slices.Contains(allowed, e.Phase) {
+		case found && !slices.Contains(allowed, e.Phase):
 			wrong = append(wrong, fmt.Sprintf("%s is %s, want one of %s", n, e.Phase, allowed))
+		case n.acts() && n.order == given && !e.Reopened:
+			wrong = append(wrong, fmt.Sprintf("%s: the order to let the node take pods is forgotten", n))
+		case n.acts() && n.order == none && e.Reopened:
+			wrong = append(wrong, fmt.Sprintf("%s: nobody has ordered to let the node take pods", n))
 		}
 	}
 	for _, e := range entries {
@@ -106,100 +116,87 @@ func (l *life) wrongRecord(entries []record.Entry) []string {
 	return wrong
 }
 
-// entry finds what nth remembers of a notice.
+// entry finds what nth remembers of a notice, which may have had several times.
 func (n *notice) entry(entries []record.Entry) (record.Entry, bool) {
-	i := slices.IndexFunc(entries, func(e record.Entry) bool {
-		if e.Event.Kind != n.kind || e.Event.Code != n.code && n.kind != event.RebalanceRecommendation {
-			return false
+	var found []record.Entry
+	for _, e := range entries {
+		if e.Event.Kind == n.kind && (e.Event.Code == n.code || n.kind == event.RebalanceRecommendation) && n.is(e) {
+			found = append(found, e)
 		}
-		switch n.kind {
-		case event.ScheduledMaintenance:
-			return e.Event.ID == n.id
-		case event.RebalanceRecommendation:
-			return e.Event.Noticed.Equal(n.at)
-		case event.ASGTermination:
-			return e.BootID == n.bootID
-		default:
-			return e.Event.Deadline.Equal(n.at)
-		}
-	})
-	if i < 0 {
+	}
+	if len(found) == 0 {
 		return record.Entry{}, false
 	}
-	return entries[i], true
+	if i := slices.IndexFunc(found, func(e record.Entry) bool { return e.Phase != record.Closed }); i >= 0 {
+		return found[i], true
+	}
+	return found[len(found)-1], true
 }
 
-// draining tells whether there is a drain that goes on and on, since a budget holds it.
-func (m *model) draining(entries []record.Entry) bool {
-	return m.any(func(n *notice) bool {
-		e, _ := n.entry(entries)
-		return n.acts() && e.Phase == record.Draining
-	})
-}
-
-// phases are those in which a notice may be when things have settled. draining tells that a drain goes on: nth takes one
-// step at a time, so that others whose deadline is no nearer wait for it.
-func (n *notice) phases(draining bool) []record.Phase {
-	var phases []record.Phase
-	switch {
-	case n.over:
-		return []record.Phase{record.Closed}
-	case !n.acts():
-		return []record.Phase{record.Seen}
-	case n.mayBeOver():
-		phases = []record.Phase{record.Cordoned, record.Drained, record.Closed}
-	case n.wants == drain && n.hard:
-		return []record.Phase{record.Drained}
-	case n.brief:
-		phases = []record.Phase{record.Closed}
-	case n.wants == cordon:
-		phases = []record.Phase{record.Cordoned}
+func (n *notice) is(e record.Entry) bool {
+	switch n.kind {
+	case event.ScheduledMaintenance:
+		return e.Event.ID == n.id
+	case event.RebalanceRecommendation:
+		return slices.ContainsFunc(n.times, e.Event.Noticed.Equal)
+	case event.ASGTermination:
+		return e.BootID == n.bootID
 	default:
-		phases = []record.Phase{record.Drained, record.Draining}
+		return slices.ContainsFunc(n.times, e.Event.Deadline.Equal)
 	}
-	if draining {
-		phases = append(phases, record.Seen, record.Cordoning)
-	}
-	return phases
 }
 
 func (l *life) wrongNode(s sight) []string {
 	var wrong []string
-	if owners := l.model.owners(); !slices.Contains(owners, s.owner) {
+	m := l.model
+	if owners := m.owners(); !slices.Contains(owners, s.owner) {
 		wrong = append(wrong, fmt.Sprintf("the cordon is that of %s, want %s", s.owner, owners))
 	}
-	wanted := l.model.any(func(n *notice) bool { return n.acts() })
-	if s.claimed && !wanted && s.owner != admin {
+	reasons := m.any(func(n *notice) bool { return n.acts() && !n.brief })
+	switch {
+	case s.owner == queue && s.claimed != l.claim:
+		wrong = append(wrong, fmt.Sprintf("nth-queue's annotation is %s, want %s", s.claimed, l.claim))
+	case s.claim.Writer == "nth" && !reasons && s.owner != admin:
 		wrong = append(wrong, "nth's annotation is left on the node")
+	case s.claimed != "" && s.claim.Writer == "":
+		wrong = append(wrong, "the annotation does not name its writer: "+s.claimed)
+	}
+	obeyed, doubtful := m.any((*notice).obeys), m.any((*notice).isDoubtful)
+	switch {
+	case s.label != "" && s.label != "nth":
+		wrong = append(wrong, "the label for load balancers is "+s.label)
+	case s.label != "" && (!l.traits.Balanced || !obeyed && !doubtful || s.owner == nobody):
+		wrong = append(wrong, "the label for load balancers is there")
+	case s.label == "" && l.traits.Balanced && obeyed && s.owner != nobody && !m.limited:
+		wrong = append(wrong, "the label for load balancers is not there")
 	}
 	return wrong
 }
 
 func (l *life) wrongPods(s sight) []string {
 	var wrong []string
-	guarded, open := 0, l.model.draining(s.record)
+	held := false
+	for uid, object := range s.pods {
+		p := l.model.pods[uid]
+		held = held || p == nil || p.held() || p.returning
+		if p == nil || !p.returning {
+			if object.DeletionTimestamp != nil {
+				wrong = append(wrong, "pod "+object.Name+" is about to go")
+			}
+		}
+	}
 	for uid, p := range l.model.pods {
-		object, there := s.pods[uid]
-		fate := l.model.fate(p)
-		switch {
-		case there && object.DeletionTimestamp != nil:
-			wrong = append(wrong, "pod "+p.name+" is about to go")
+		_, there := s.pods[uid]
+		switch fate := l.model.fate(p); {
 		case there && fate == mustGo:
 			wrong = append(wrong, "pod "+p.name+" is there, want it gone")
 		case !there && fate == stays:
 			wrong = append(wrong, "pod "+p.name+" is gone, want it to stay")
-		case there && p.guarded:
-			guarded++
 		}
 	}
-	if open && guarded == 0 {
-		wrong = append(wrong, "nth is draining, and no budget holds a pod")
-	}
-	if open && s.owner != nobody {
-		for uid, object := range s.pods {
-			if p := l.model.pods[uid]; lab.Evictable(&object) && (p == nil || !p.guarded) {
-				wrong = append(wrong, "nth is draining, and pod "+object.Name+" is there")
-			}
+	for _, n := range l.model.notices {
+		if e, _ := n.entry(s.record); n.obeys() && !done(e.Phase) && !held {
+			wrong = append(wrong, fmt.Sprintf("%s is %s, and nothing holds a pod", n, e.Phase))
 		}
 	}
 	return wrong
@@ -223,46 +220,12 @@ func (l *life) unheard(s sight) []string {
 	return nil
 }
 
-// judge looks at what has happened in the round, on the way to how things are now.
-func (l *life) judge(t *testing.T) {
-	t.Helper()
-	cordons, uncordons := -l.model.adminCordons, -l.model.adminUncordons
-	terminated := map[string]bool{}
-	for _, m := range l.heard()[l.from:] {
-		switch m.What {
-		case lab.Cordoned:
-			cordons++
-		case lab.Uncordoned:
-			uncordons++
-		case lab.PodTerminating:
-			terminated[m.Pod] = true
-		case lab.PodGone:
-		}
-	}
-	m := l.model
-	if m.owner == admin && cordons+uncordons > 0 {
-		t.Fatalf("nth cordoned %d times and uncordoned %d times, although the cordon is an administrator's", cordons, uncordons)
-	}
-	if m.owner == nth && m.any((*notice).holdsOn) && uncordons > 0 {
-		t.Fatalf("nth uncordoned %d times, although the node was to be cordoned all the time", uncordons)
-	}
-	may := m.mayCordon || m.any(func(n *notice) bool { return n.acts() && (n.fresh || n.shaky || n.open) })
-	if !may && cordons > 0 {
-		t.Fatalf("nth cordoned %d times, although there was nothing new", cordons)
-	}
-	for _, p := range m.pods {
-		if terminated[p.name] && m.fate(p) == stays {
-			t.Fatalf("pod %s was terminated, want it to stay", p.name)
-		}
-	}
-}
-
 // conclude ends the round.
 func (l *life) conclude(t *testing.T, s sight) {
 	t.Helper()
-	l.model.settled(s.owner, func(n *notice) record.Phase {
+	l.model.settled(s.owner, func(n *notice) record.Entry {
 		e, _ := n.entry(s.record)
-		return e.Phase
+		return e
 	})
 	if l.steady {
 		l.usage.measure(t, l.nth.PID())
@@ -286,7 +249,10 @@ func (n *notice) String() string {
 	if !n.at.IsZero() {
 		text += " at " + n.at.UTC().Format(metav1.RFC3339Micro)
 	}
-	for word, is := range map[string]bool{"far": n.far, "over": n.over, "brief": n.brief, "open": n.open} {
+	for word, is := range map[string]bool{
+		"far": n.far, "over": n.over, "brief": n.brief, "open": n.open, "ignored": n.wants == ignored, "only told": n.wants == nothing,
+		"perhaps lifted": n.order == perhaps, "lifted": n.order == given,
+	} {
 		if is {
 			text += ", " + word
 		}

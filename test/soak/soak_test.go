@@ -2,9 +2,10 @@
 // that things have settled.
 //
 // A life is one machine with its node, its metadata service, a way to the API server that can break, and nth. Its rounds
-// follow one another: an administrator may interfere; then, in quick succession, events are announced, withdrawn,
-// canceled, completed and moved, both services fail for moments, pods are added, nth is stopped, killed and started
-// again, the machine is rebooted; and then there is peace until the node is as the model wants it (model_test.go).
+// follow one another: an administrator or nth-queue may interfere (people_test.go); then, in quick succession, events are
+// announced, withdrawn, canceled, completed and moved, both services fail for moments, pods are added, the rules are changed,
+// nth is stopped, killed and started again, the machine is rebooted, and its kubelet comes later; and then there is peace
+// until the node is as the model wants it (model_test.go). How it came to that is judged, too (judge_test.go).
 // Violations are told with the seed, what has happened, the record and nth's journal; the next life goes on.
 //
 //	go test ./soak                                            some seconds

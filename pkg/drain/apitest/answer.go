@@ -3,12 +3,11 @@ package apitest
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -30,16 +29,10 @@ func (s *Server) Always(what string, answer Answer) {
 	s.always[what] = answer
 }
 
-// HeldBy is the refusal of a disruption budget. retryAfter, in seconds, is what the API server asks for while it has not
-// worked through the budget; usually it is 0.
+// HeldBy is the refusal of a disruption budget that needs two pods. retryAfter, in seconds, is what the API server asks for
+// while it has not worked through the budget; usually it is 0.
 func HeldBy(budget string, retryAfter int32) Answer {
-	return status(metav1.Status{
-		Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
-		Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter, Causes: []metav1.StatusCause{{
-			Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + budget + " needs 2 healthy pods and has 2 currently",
-		}}},
-	})
+	return heldBy("The disruption budget "+budget+" needs 2 healthy pods and has 2 currently", retryAfter)
 }
 
 // Throttled is the answer of a busy API server.
@@ -50,12 +43,16 @@ func Throttled(retryAfter int32) Answer {
 	})
 }
 
-// TwoBudgets is the answer for a pod that two disruption budgets select.
+// TwoBudgets is the answer for a pod that two disruption budgets select: a failure in the body of a 201 (Create in
+// pkg/registry/core/pod/storage/eviction.go of Kubernetes returns it as what was created).
 func TwoBudgets() Answer {
-	return status(metav1.Status{
-		Code:    http.StatusInternalServerError,
-		Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-	})
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		write(w, http.StatusCreated, metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+		})
+		return true
+	}
 }
 
 // Unavailable is the answer of an API server that is starting or stopping.
@@ -102,17 +99,7 @@ func ExpiredEvent() Answer {
 
 // Reset breaks the connection without an answer.
 func Reset() Answer {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return false
-		}
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // makes the close a reset; without it the connection still breaks
-		}
-		_ = conn.Close()
-		return true
-	}
+	return func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
 }
 
 // Hang never answers.
@@ -177,4 +164,19 @@ func write(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // a client that has left needs no answer
+}
+
+// OneAtATime is a disruption budget that lets one request go in each such time, and refuses the others.
+func OneAtATime(budget string, every time.Duration) Answer {
+	var mu sync.Mutex
+	var last time.Time
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if last.IsZero() || time.Since(last) >= every {
+			last = time.Now()
+			return false
+		}
+		return HeldBy(budget, 0)(w, r)
+	}
 }

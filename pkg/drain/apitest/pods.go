@@ -1,8 +1,6 @@
 package apitest
 
 import (
-	"encoding/json"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -11,41 +9,124 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Ending says when a pod goes after its eviction or deletion was accepted.
-type Ending time.Duration
-
-// Never is the ending of a pod that stays: stuck, or held by a finalizer.
-const Never Ending = -1
-
-// change is one entry of the pods' history, which watches replay.
-type change struct {
-	version int64
-	kind    string
-	pod     corev1.Pod
-}
-
-// AddPod puts a pod on the node. Where they are missing it gets a UID and the node's name.
+// AddPod puts a pod on the node, or where its spec.nodeName says. Where they are missing it gets a UID, a time of creation
+// and the node's name.
 func (s *Server) AddPod(pod *corev1.Pod, ending Ending) *corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.addPod(pod, ending, true).DeepCopy()
+}
+
+// Ready makes a pod one that runs and is Ready, which is healthy for a budget.
+func Ready(pod *corev1.Pod) {
+	pod.Status.Phase = corev1.PodRunning
+	setCondition(pod, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+}
+
+// AddPodLate adds a pod that the scheduler has chosen the node for, and that is bound to it only after a while. It is
+// Pending until then, and Ready at once after that.
+func (s *Server) AddPodLate(pod *corev1.Pod, in time.Duration, ending Ending) *corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod = pod.DeepCopy()
+	pod.Status.Phase = corev1.PodPending
+	pod = s.addPod(pod, ending, false)
+	s.bindLater(pod, Node, in, 0)
+	return pod.DeepCopy()
+}
+
+func (s *Server) addPod(pod *corev1.Pod, ending Ending, bound bool) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	pod.Spec.NodeName = Node
+	if bound && pod.Spec.NodeName == "" {
+		pod.Spec.NodeName = Node
+	}
 	if pod.UID == "" {
 		pod.UID = types.UID("uid-" + strconv.FormatInt(s.version, 10))
 	}
-	name := key(pod)
-	s.pods[name], s.endings[name] = pod, ending
-	s.happened("ADDED", pod)
+	if pod.CreationTimestamp.IsZero() {
+		pod.CreationTimestamp = s.now()
+	}
+	if s.pods[key(pod)] != nil {
+		s.t.Errorf("there is a pod %s already", key(pod))
+	}
+	s.endings[pod.UID] = ending
+	s.putPod(pod)
 	return pod
+}
+
+// bindLater binds a pod to a node after a while. After another it is Ready.
+func (s *Server) bindLater(pod *corev1.Pod, node string, in, starts time.Duration) {
+	name, uid := key(pod), pod.UID
+	s.soon(in, func() {
+		s.edit(name, uid, func(p *corev1.Pod) {
+			p.Spec.NodeName = node
+			setCondition(p, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: s.now()})
+			if node == Node && s.shutting {
+				// nodeshutdown_manager_linux.go in pkg/kubelet/nodeshutdown.
+				p.Status.Phase, p.Status.Reason = corev1.PodFailed, "NodeShutdown"
+				p.Status.Message = "Pod was rejected as the node is shutting down."
+			}
+		})
+		s.soon(starts, func() {
+			s.edit(name, uid, func(p *corev1.Pod) {
+				if p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil {
+					return
+				}
+				p.Status.Phase = corev1.PodRunning
+				setCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: s.now()})
+			})
+		})
+	})
+}
+
+// soon does something after a while, or at once if there is none.
+func (s *Server) soon(in time.Duration, do func()) {
+	if in == 0 {
+		do()
+		return
+	}
+	s.later(in, do)
+}
+
+// edit changes a pod that is still there.
+func (s *Server) edit(name string, uid types.UID, edit func(*corev1.Pod)) {
+	o := s.pods[name]
+	if o == nil || o.pod.UID != uid {
+		return
+	}
+	pod := o.pod.DeepCopy()
+	edit(pod)
+	if pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
+		s.remove(name) // deleteWithoutFinalizers, once the last one is gone
+		return
+	}
+	s.putPod(pod)
 }
 
 // ChangePod changes a pod as its kubelet or somebody else would.
 func (s *Server) ChangePod(name string, edit func(*corev1.Pod)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	edit(s.pods[name])
-	s.happened("MODIFIED", s.pods[name])
+	o := s.pods[name]
+	if o == nil {
+		s.t.Errorf("there is no pod %s to change", name)
+		return
+	}
+	s.edit(name, o.pod.UID, edit)
+}
+
+// DeletePod deletes a pod as somebody else would, with a grace in seconds or with its own.
+func (s *Server) DeletePod(name string, grace ...int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	options := metav1.DeleteOptions{}
+	if len(grace) > 0 {
+		options.GracePeriodSeconds = &grace[0]
+	}
+	if s.pods[name] != nil {
+		s.delete(name, options)
+	}
 }
 
 // RemovePod makes a pod end by itself.
@@ -61,13 +142,45 @@ func (s *Server) ForgetPod(name string) {
 	defer s.mu.Unlock()
 	s.version++
 	delete(s.pods, name)
+	kept := s.history[:0:0]
+	for _, c := range s.history {
+		if c.object.pod == nil || key(c.object.pod) != name {
+			kept = append(kept, c)
+		}
+	}
+	s.history = kept
 }
 
-// HasPod tells whether a pod is on the node.
-func (s *Server) HasPod(name string) bool {
+// HasPod tells whether there is a pod of that name.
+func (s *Server) HasPod(name string) bool { return s.Pod(name) != nil }
+
+// Pod is a copy of a pod as it is; nil if there is none.
+func (s *Server) Pod(name string) *corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pods[name] != nil
+	if s.pods[name] == nil {
+		return nil
+	}
+	return s.pods[name].pod.DeepCopy()
+}
+
+// Pods are copies of all pods as they are, on the node and elsewhere.
+func (s *Server) Pods() []*corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pods []*corev1.Pod
+	for _, o := range sorted(s.pods) {
+		pods = append(pods, o.pod.DeepCopy())
+	}
+	return pods
+}
+
+// Ends tells whether a pod is being deleted, or gone.
+func (s *Server) Ends(name string, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := s.pods[name]
+	return there == nil || there.pod.UID != uid || there.pod.DeletionTimestamp != nil
 }
 
 // DropWatches ends all watches that are under way.
@@ -78,148 +191,28 @@ func (s *Server) DropWatches() {
 	s.dropped = make(chan struct{})
 }
 
-func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
-
-func (s *Server) remove(name string) {
-	if pod := s.pods[name]; pod != nil {
-		delete(s.pods, name)
-		s.happened("DELETED", pod)
-	}
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-func (s *Server) happened(kind string, pod *corev1.Pod) {
-	s.version++
-	pod.ResourceVersion = strconv.FormatInt(s.version, 10)
-	s.history = append(s.history, change{version: s.version, kind: kind, pod: *pod.DeepCopy()})
-	close(s.changed)
-	s.changed = make(chan struct{})
+func isReady(pod *corev1.Pod) bool {
+	c := condition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-func (s *Server) listPods(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	if query.Get("fieldSelector") != "spec.nodeName="+Node {
-		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "can only list/watch pods with spec.nodeName field selector")
-		return
-	}
-	if query.Get("watch") != "" {
-		s.watchPods(w, r)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := corev1.PodList{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
-		ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(s.version, 10)},
-		Items:    []corev1.Pod{},
-	}
-	for _, pod := range s.pods {
-		list.Items = append(list.Items, *pod)
-	}
-	write(w, http.StatusOK, list)
-}
-
-// watchPods sends the history from the version that is asked for, and then what happens.
-func (s *Server) watchPods(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Query().Get("sendInitialEvents") != "" {
-		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden")
-		return
-	}
-	from, err := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
-	if err != nil {
-		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "a watch without a version")
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusOK)
-	flush := http.NewResponseController(w).Flush
-	for {
-		fresh, changed, dropped := s.since(from)
-		for _, c := range fresh {
-			from = c.version
-			if json.NewEncoder(w).Encode(map[string]any{"type": c.kind, "object": c.pod}) != nil {
-				return
-			}
-		}
-		if flush() != nil {
-			return
-		}
-		select {
-		case <-changed:
-		case <-dropped:
-			return
-		case <-r.Context().Done():
-			return
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
 		}
 	}
+	return nil
 }
 
-func (s *Server) since(version int64) (fresh []change, changed, dropped <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.history {
-		if c.version > version {
-			fresh = append(fresh, c)
-		}
-	}
-	return fresh, s.changed, s.dropped
-}
-
-func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
-	s.end(w, r, "evict", http.StatusCreated)
-}
-
-func (s *Server) deletePod(w http.ResponseWriter, r *http.Request) {
-	s.end(w, r, "delete", http.StatusOK)
-}
-
-// end begins a pod's graceful deletion. A pod that is being deleted already is only ever shortened.
-func (s *Server) end(w http.ResponseWriter, r *http.Request, what string, success int) {
-	var body json.RawMessage
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+func setCondition(pod *corev1.Pod, to corev1.PodCondition) {
+	if c := condition(pod, to.Type); c != nil {
+		*c = to
 		return
 	}
-	options := s.deleteOptions(what, body)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := r.PathValue("namespace") + "/" + r.PathValue("name")
-	pod := s.pods[name]
-	if pod == nil {
-		NoRelationship()(w, r)
-		return
-	}
-	if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != pod.UID {
-		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "the UID in the precondition does not match the UID in record")
-		return
-	}
-	if pod.DeletionTimestamp == nil || options.GracePeriodSeconds != nil {
-		s.terminate(pod, options.GracePeriodSeconds)
-	}
-	write(w, success, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
-}
-
-func (s *Server) terminate(pod *corev1.Pod, seconds *int64) {
-	if seconds == nil {
-		seconds = pod.Spec.TerminationGracePeriodSeconds
-	}
-	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if seconds != nil {
-		grace = *seconds
-	}
-	at := metav1.NewTime(time.Now().Add(time.Duration(grace) * time.Second))
-	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
-	s.happened("MODIFIED", pod)
-	switch name, ending := key(pod), s.endings[key(pod)]; {
-	case ending == Never:
-	case ending == 0:
-		s.remove(name)
-	default:
-		time.AfterFunc(time.Duration(ending), func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.pods[name] == pod {
-				s.remove(name)
-			}
-		})
-	}
+	pod.Status.Conditions = append(pod.Status.Conditions, to)
 }

@@ -1,9 +1,14 @@
-// Package apitest is an API server for tests: one node and its pods, over real HTTP, as a kubelet's credential sees them.
+// Package apitest is an API server for tests: one node and its pods, as a kubelet's credential sees them.
 //
-// It speaks only what a drain may ask: read and patch the node, list and watch its pods, evict and delete them. Anything
-// else fails the test. What it answers by itself follows kube-apiserver with the Node authorizer; what it is told to
-// answer (see Answer) replaces that for single requests. client-go's fake clientset is not used, because it has neither
-// the authorizer's refusals nor a connection that can break.
+// It speaks only what a drain may ask: read, watch and patch the node, list and watch its pods, evict and delete them.
+// Anything else fails the test. What it answers by itself follows kube-apiserver with the Node authorizer and
+// NodeRestriction; where that may surprise, the source in Kubernetes is named (1.36). What it is told to answer (see Answer)
+// replaces that for single requests. client-go's fake clientset is not used, because it has neither the refusals nor a
+// connection that can break, and agrees with what production refuses.
+//
+// Behind it are a kubelet, which ends pods within their grace, and, for those who add them, disruption budgets and
+// workloads with their controllers. All of it takes its time from the clock of the bubble that the test is in, and ends with
+// the test.
 package apitest
 
 import (
@@ -11,19 +16,18 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/internal/pipetest"
 )
 
 // Node is the name of the only node.
@@ -31,49 +35,74 @@ const Node = "node-1"
 
 // Request is one request that reached the server.
 type Request struct {
-	// What is "get node", "patch node", "list pods", "watch pods", "evict namespace/name", "delete namespace/name",
-	// "get claim namespace/name" or "get volume".
+	// What is "get node", "patch node", "list nodes", "watch nodes", "list pods", "watch pods", "evict namespace/name",
+	// "delete namespace/name", "get claim namespace/name" or "get volume".
 	What string
 	// Query and Body are as they came.
 	Query map[string][]string
 	Body  string
+	// At is when it came.
+	At time.Time
 	// Options are what an eviction or a deletion asked for.
 	Options metav1.DeleteOptions
 }
 
 // Server is the stand-in.
 type Server struct {
-	t    testing.TB
-	http *httptest.Server
+	t        testing.TB
+	mux      *http.ServeMux
+	handlers sync.WaitGroup // calls on the short road
+	stop     sync.Once      // of pipes
 
 	mu       sync.Mutex
+	pipes    *pipetest.Server // the long road, once somebody takes it
 	away     bool
-	conns    map[net.Conn]bool
+	calls    map[*call]bool
 	requests []Request
 	once     map[string][]Answer
 	always   map[string]Answer
 
-	version int64
-	node    *corev1.Node
-	pods    map[string]*corev1.Pod
-	volumes map[string]*corev1.PersistentVolume // by claim
-	endings map[string]Ending
-	history []change
-	changed chan struct{} // closed and replaced at every change
-	dropped chan struct{} // closed and replaced when watches are dropped
+	// What follows is the storage, with one version for all that is in it, and what watches replay.
+	version    int64
+	oldest     int64 // the first version that is still known
+	node       *object
+	pods       map[string]*object
+	volumes    map[string]*corev1.PersistentVolume // by claim
+	history    []change
+	changed    chan struct{} // closed and replaced at every change
+	dropped    chan struct{} // closed and replaced when watches are dropped
+	skew       time.Duration
+	lagWrites  int64
+	lagTime    time.Duration
+	closed     bool
+	registered int // how often the Node was
+
+	// And this the kubelet's and the controllers'.
+	bootID       string
+	shutting     bool
+	endings      map[types.UID]Ending
+	terminations map[types.UID]*termination
+	budgets      []*budget
+	workloads    []*workload
+	looking      bool // the controllers are at work
+	again        bool // and have to look once more
+	collects     bool
 }
 
 // New starts a server with a node that is Ready and has no pods. It ends with the test.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{
-		t: t, node: readyNode(), version: 1,
-		conns: map[net.Conn]bool{}, once: map[string][]Answer{}, always: map[string]Answer{},
-		pods: map[string]*corev1.Pod{}, endings: map[string]Ending{}, volumes: map[string]*corev1.PersistentVolume{},
+		t: t, bootID: "boot-1",
+		calls: map[*call]bool{}, once: map[string][]Answer{}, always: map[string]Answer{},
+		pods: map[string]*object{}, volumes: map[string]*corev1.PersistentVolume{},
+		endings: map[types.UID]Ending{}, terminations: map[types.UID]*termination{},
 		changed: make(chan struct{}), dropped: make(chan struct{}),
 	}
+	s.register()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/nodes/{name}", s.serve("get node", s.getNode))
+	mux.HandleFunc("GET /api/v1/nodes", s.serve("list nodes", s.listNodes))
 	mux.HandleFunc("PATCH /api/v1/nodes/{name}", s.serve("patch node", s.patchNode))
 	mux.HandleFunc("GET /api/v1/pods", s.serve("list pods", s.listPods))
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", s.serve("evict", s.evict))
@@ -84,73 +113,9 @@ func New(t testing.TB) *Server {
 		t.Errorf("unexpected request %s %s", r.Method, r.URL)
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a kubelet may not ask this")
 	})
-	s.http = httptest.NewServer(mux)
+	s.mux = mux
 	t.Cleanup(s.Close)
 	return s
-}
-
-// Close ends the server and its connections. The test's end does so too.
-func (s *Server) Close() {
-	s.disconnect()
-	s.http.Close()
-}
-
-// Client is a clientset for the server, without a limit of its own on requests.
-func (s *Server) Client() kubernetes.Interface {
-	s.t.Helper()
-	config := &rest.Config{Host: s.http.URL, QPS: -1, Dial: s.dial}
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		s.t.Fatalf("making an HTTP client: %v", err)
-	}
-	set, err := kubernetes.NewForConfigAndClient(config, client)
-	if err != nil {
-		s.t.Fatalf("making a clientset: %v", err)
-	}
-	return set
-}
-
-// dial connects, or is refused while the server is away.
-func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	s.mu.Lock()
-	away := s.away
-	s.mu.Unlock()
-	if away {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	s.conns[conn] = true
-	s.mu.Unlock()
-	return conn, nil
-}
-
-// GoAway breaks all connections and refuses new ones until ComeBack.
-func (s *Server) GoAway() {
-	s.mu.Lock()
-	s.away = true
-	s.mu.Unlock()
-	s.disconnect()
-}
-
-// ComeBack accepts connections again.
-func (s *Server) ComeBack() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.away = false
-}
-
-func (s *Server) disconnect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for conn := range s.conns {
-		_ = conn.Close() // a second close has nothing to say
-	}
-	clear(s.conns)
 }
 
 // serve records a request, and answers it as it was told to or as the server does by itself.
@@ -161,17 +126,18 @@ func (s *Server) serve(what string, handler http.HandlerFunc) http.HandlerFunc {
 			return // the client has left
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		req := Request{What: what, Query: r.URL.Query(), Body: string(body)}
+		req := Request{What: what, Query: r.URL.Query(), Body: string(body), At: time.Now()}
 		if r.URL.Query().Get("watch") != "" {
-			req.What = "watch pods"
+			req.What = strings.Replace(what, "list", "watch", 1)
 		}
 		if namespace := r.PathValue("namespace"); namespace != "" {
 			req.What += " " + namespace + "/" + r.PathValue("name")
 			if r.Method != http.MethodGet {
 				req.Options = s.deleteOptions(what, body)
+				r = r.WithContext(context.WithValue(r.Context(), optionsKey{}, req.Options)) // it is read once
 			}
 		}
-		if answer := s.record(req); answer == nil || !answer(w, r) {
+		if answer := s.record(req); answer == nil || !answer(w, withHandler(r, handler)) {
 			handler(w, r)
 		}
 	}

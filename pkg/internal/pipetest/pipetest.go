@@ -10,6 +10,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync"
+	"syscall"
 	"time"
 )
 
@@ -17,27 +19,50 @@ import (
 type Server struct {
 	pipes pipes
 	http  *http.Server
+
+	open  sync.WaitGroup // connections that are served
+	mu    sync.Mutex
+	conns map[net.Conn]bool
 }
 
 // Serve starts a server in the bubble that the caller is in.
 func Serve(handler http.Handler) *Server {
 	s := &Server{
 		pipes: pipes{conns: make(chan net.Conn), closed: make(chan struct{})},
-		http:  &http.Server{Handler: handler}, //nolint:gosec // nobody else reaches it
+		conns: map[net.Conn]bool{},
 	}
-	go func() { _ = s.http.Serve(s.pipes) }() // ends with http.ErrServerClosed
+	s.http = &http.Server{Handler: handler, ConnState: s.follow} //nolint:gosec // nobody else reaches it
+	go func() { _ = s.http.Serve(s.pipes) }()                    // ends with http.ErrServerClosed
 	return s
 }
 
-// Dial connects to the server. It fails if ctx ends before the server has taken the connection.
-func (s *Server) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+// Dial connects to the server. It fails if ctx ends before the server has taken the connection, or the server has ended.
+func (s *Server) Dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
 	case s.pipes.conns <- server:
 		return client, nil
+	case <-s.pipes.closed:
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// Break breaks all connections that there are.
+func (s *Server) Break() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.conns {
+		_ = conn.Close() // a second close has nothing to say
+	}
+}
+
+// Stop ends the server and waits until its handlers have returned. It takes no longer than they do, and can be used
+// outside of a bubble, too.
+func (s *Server) Stop() {
+	_ = s.http.Close() // a listener of pipes closes well
+	s.open.Wait()
 }
 
 // Close ends the server, and gives a minute of the bubble's to handlers that are on their way and to clients' connections
@@ -45,6 +70,21 @@ func (s *Server) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 func (s *Server) Close() {
 	_ = s.http.Close() // a listener of pipes closes well
 	time.Sleep(time.Minute)
+}
+
+// follow is told of each connection's beginning and end.
+func (s *Server) follow(conn net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		s.open.Add(1)
+		s.conns[conn] = true
+	case http.StateClosed, http.StateHijacked:
+		delete(s.conns, conn)
+		s.open.Done()
+	case http.StateActive, http.StateIdle:
+	}
 }
 
 // pipes implements net.Listener.

@@ -1,0 +1,312 @@
+package agent_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// Somebody lifts the cordon while pods still go for a; b closes the node again and is canceled. Nothing needs the cordon then.
+func TestACordonIsLiftedThoughAReopenedDrainGoesOn(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		s.AddPod(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}, apitest.Never)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.run()
+		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+		r.announce(a)
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); !e.Reopened || e.Phase != record.Draining || s.CurrentNode().Spec.Unschedulable {
+			t.Fatalf("not as it should be: %+v", e)
+		}
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Fatal("b did not close the node")
+		}
+		b.State = event.Canceled
+		r.announce(a, b)
+		r.pass(time.Hour)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("an hour after b was canceled the node is cordoned still, though a's cordon was lifted by people; b is %s", r.entry("b").Phase)
+		}
+	})
+}
+
+// The claim on the Node names an event that is over; another holds the cordon, as the record knows.
+func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.run()
+		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+		r.announce(a)
+		r.pass(10 * time.Second)
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		a.State = event.Canceled
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		r.announce(b)
+		if e := r.entry("a"); e.Phase != record.Closed || !r.entry("b").OnNode {
+			t.Fatalf("not as it should be: %+v", e)
+		}
+		r.end(nil)
+		heard := &ear{}
+		r.cfg.Listeners = []agent.Listener{heard}
+		r.run()
+		r.announce(b)
+		r.pass(2 * time.Hour)
+		if e := r.entry("a"); e.Phase != record.Closed || e.Ending != record.Canceled {
+			t.Errorf("a is %s %s", e.Phase, e.Ending)
+		}
+		heard.want(t)
+		for _, e := range r.hook.AllEntries() {
+			if strings.Contains(e.Message, "the record does not know") {
+				t.Errorf("said: %s", e.Message)
+			}
+		}
+	})
+}
+
+// And the zombie holds the cordon for an hour when b is over.
+func TestAnEventThatIsOverHoldsNoCordonAfterARestart(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.run()
+		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+		r.announce(a)
+		r.pass(10 * time.Second)
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		a.State = event.Canceled
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		r.announce(b) // EC2 has dropped it from its list.
+		r.end(nil)
+		r.run()
+		r.announce(b)
+		r.pass(10 * time.Second)
+		b.State = event.Canceled
+		r.announce(b)
+		r.pass(time.Minute)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("a minute after the last event was canceled the node is still cordoned: a is %s", r.entry("a").Phase)
+		}
+	})
+}
+
+// Nth is stopped, the node is uncordoned by hand, nth is started.
+func TestAnUncordonWhileNthIsStoppedIsAnOrder(t *testing.T) {
+	t.Parallel()
+	for _, both := range []bool{false, true} {
+		bubble(t, func(r *rig) {
+			s := apitest.New(r.t)
+			r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+			r.run()
+			a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+			r.announce(a)
+			r.pass(10 * time.Second)
+			events := []event.Event{a}
+			if both {
+				events = append(events, b)
+			}
+			r.announce(events...)
+			r.pass(time.Hour)
+			r.end(nil)
+			s.UncordonAs("kubectl")
+			r.pass(time.Minute)
+			r.run()
+			r.announce(events...)
+			r.pass(time.Minute)
+			if s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("two events: %t: the node that people have opened was cordoned again", both)
+			}
+		})
+	}
+}
+
+// The clock is set before logind has been heard.
+func TestASetClockDoesNotCallAShutdownOff(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		var by atomic.Int64
+		r.cfg.Now = func() time.Time { return time.Now().Add(time.Duration(by.Load())) }
+		r.cfg.Policy = rules()
+		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+		down := event.Event{ID: "down", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(2 * time.Minute)}
+		r.node.toGuard(stuck)
+		r.run()
+		r.source.sink.Snapshot(event.Snapshot{Kind: event.Shutdown, Events: []event.Event{down}})
+		r.pass(time.Second)
+		r.end(nil)
+		r.run() // logind has not answered yet
+		r.pass(time.Second)
+		if e := r.entry("down"); e.Phase != record.Draining {
+			t.Fatalf("the shutdown is %s", e.Phase)
+		}
+		by.Store(int64(10 * time.Second))
+		r.pass(5 * time.Second)
+		if e := r.entry("down"); e.Phase != record.Draining {
+			t.Errorf("the clock was set, and the shutdown is %s %s, missing since %s", e.Phase, e.Ending, e.Missing)
+		}
+	})
+}
+
+// The cordon was lifted in the midst of a drain, and then the rules ask for a cordon only.
+func TestADrainThatTheRulesEndAfterAReopeningEnds(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, e *ear) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			stuck(ctx, g)
+			time.Sleep(10 * time.Second)
+			g.becomes(func(s *drain.State) { s.Closed, s.Ours = false, true }, drain.Progress{What: drain.NodeReopened, Events: g.wants().Events})
+		})
+		r.run()
+		a := r.stopping("a", 14*24*time.Hour)
+		r.announce(a)
+		r.pass(time.Minute)
+		only := rules()
+		rule := only[event.ScheduledMaintenance]
+		rule.Action = policy.Cordon
+		only[event.ScheduledMaintenance] = rule
+		r.agent.SetPolicy(only)
+		r.pass(time.Hour)
+		ended := slices.ContainsFunc(e.take(), func(s string) bool {
+			return strings.HasPrefix(s, "called-back a") || strings.HasPrefix(s, "done a") || strings.HasPrefix(s, "ran-out a")
+		})
+		if entry := r.entry("a"); !ended {
+			t.Errorf("nothing is done for a (%s, reopened %t) for an hour, and its drain has not ended for those who listen", entry.Phase, entry.Reopened)
+		}
+	})
+}
+
+// An event that comes back while what was lifted by people is being tidied up.
+func TestNobodyIsToldOfACordonOnANodeThatPeopleHaveOpened(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, e *ear) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.drain()
+			time.Sleep(10 * time.Second)
+			g.becomes(func(s *drain.State) { *s = drain.State{Ours: true, Seen: true, Drained: true} }, drain.Progress{What: drain.NodeReopened, Events: g.wants().Events})
+		})
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) }) // the API server is away
+		r.run()
+		a := r.spot("a", 2*time.Minute)
+		r.announce(a)
+		r.pass(time.Minute)
+		r.announce()
+		r.pass(time.Minute)
+		if entry := r.entry("a"); entry.Phase != record.Undoing || !entry.Reopened {
+			t.Fatalf("not as it should be: %+v", entry)
+		}
+		e.take()
+		r.announce(a)
+		r.pass(time.Minute)
+		for _, line := range e.take() {
+			if strings.HasPrefix(line, "done a cordon") || strings.HasPrefix(line, "cordoned a") {
+				t.Errorf("told of a node that is open: %q", line)
+			}
+		}
+	})
+}
+
+// A dry run whose first look takes a while, with a second event meanwhile.
+func TestADryRunEndsWhenAnotherEventComesDuringItsLook(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		for range 3 {
+			s.Answer("get node", apitest.Unavailable())
+		}
+		r.cfg.Node = drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
+		r.cfg.DryRun = true
+		r.cfg.Policy = rules()
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: 30 * time.Second}
+		r.run()
+		a, b := r.hibernating("a", time.Hour), recommended("b")
+		r.announce(a)
+		r.pass(0)
+		r.announce(a, b)
+		r.pass(30 * time.Minute)
+		if a, b := r.entry("a"), r.entry("b"); a.Phase != record.Cordoned || b.Phase != record.Cordoned {
+			t.Errorf("after half an hour a is %s and b is %s", a.Phase, b.Phase)
+		}
+	})
+}
+
+// The same with one event, and a clock that was put right by an hour in between.
+func TestAnUncordonWhileNthIsStoppedIsAnOrderAlsoAfterTheClockWasSet(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		var by atomic.Int64
+		r.cfg.Now = func() time.Time { return time.Now().Add(time.Duration(by.Load())) }
+		r.run()
+		a := r.stopping("a", 14*24*time.Hour)
+		r.announce(a)
+		r.pass(10 * time.Second)
+		by.Store(int64(time.Hour))
+		r.pass(10 * time.Second)
+		r.end(nil)
+		s.UncordonAs("kubectl")
+		r.run()
+		r.announce(a)
+		r.pass(time.Minute)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Error("the node that people have opened was cordoned again")
+		}
+	})
+}
+
+// A drain that was incomplete before a restart and succeeds after it.
+func TestADrainThatEndsAfterItsTimeAndARestartIsWellFormed(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.pass(3 * time.Minute)
+		r.end(nil)
+		heard := &ear{}
+		r.cfg.Listeners = []agent.Listener{heard}
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.closeAs(drain.NodeCordoned, drain.CordonOurs)
+			time.Sleep(10 * time.Second)
+			emptied(ctx, g)
+		})
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.pass(time.Minute)
+		var begun bool
+		for _, line := range heard.take() {
+			begun = begun || strings.HasPrefix(line, "begun a drain") || strings.HasPrefix(line, "cordoned a drain")
+			if strings.HasPrefix(line, "done a drain") && !begun {
+				t.Errorf("%q without a beginning or a word of the cordon", line)
+			}
+		}
+	})
+}

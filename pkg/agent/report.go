@@ -1,0 +1,523 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// The words of the journal. Each message is one short sentence with the fields that make it findable.
+
+func (a *Agent) say(id string) *logrus.Entry {
+	l := a.cfg.Log.WithField(systemd.FieldMessageID, id)
+	if a.node != "" {
+		l = l.WithField(systemd.FieldNode, a.node)
+	}
+	return l
+}
+
+func (a *Agent) sayOf(id string, ev event.Event) *logrus.Entry {
+	return a.say(id).WithField(systemd.FieldEventID, ev.ID).WithField(systemd.FieldEventKind, string(ev.Kind))
+}
+
+// sayIn is for what is said of an event in its phase.
+func (a *Agent) sayIn(id string, e record.Entry) *logrus.Entry {
+	return a.sayOf(id, e.Event).WithField(systemd.FieldPhase, string(e.Phase))
+}
+
+// sayOfWork is for what happens to the node or to a pod while a guard stands.
+func (a *Agent) sayOfWork(id, pod string) *logrus.Entry {
+	l := a.sayIn(id, a.entry(a.work.goal.Event))
+	if pod != "" {
+		l = l.WithField(systemd.FieldPod, pod)
+	}
+	return l
+}
+
+func (a *Agent) started() {
+	mode := ""
+	if a.cfg.DryRun {
+		mode = ", as a dry run: nothing will be written to the cluster"
+	}
+	a.say(systemd.Started).Infof("watching for interruptions%s", mode)
+}
+
+func (a *Agent) ended() {
+	if a.cfg.Service != nil {
+		a.say(systemd.Stopping).Info("stopped as asked; the node stays as it is")
+	}
+}
+
+// unwritten says that the record could not be written. Work goes on: a drain matters more than its memory.
+func (a *Agent) unwritten(err error) {
+	a.say(systemd.StateTrouble).WithError(err).Error("the record cannot be written; a restart now may forget what was done")
+}
+
+// happened tells the listeners.
+func (a *Agent) happened(h record.Happening) {
+	if len(a.cfg.Listeners) == 0 {
+		return
+	}
+	h.At, h.Node = a.now(), a.node
+	h.Plan = a.cfg.Policy.Describe(h.Entry)
+	for _, l := range a.cfg.Listeners {
+		l.Hear(h)
+	}
+}
+
+// actions are what is done about an event in each phase.
+var actions = map[record.Phase]policy.Action{
+	record.Cordoning: policy.Cordon, record.Cordoned: policy.Cordon,
+	record.Draining: policy.Drain, record.Drained: policy.Drain, record.Incomplete: policy.Drain,
+	record.Undoing: policy.Uncordon,
+}
+
+// during tells the listeners what happened in the course of an action for an event, or at its end.
+func (a *Agent) during(action policy.Action, e record.Entry, h record.Happening) {
+	h.Action, h.Entry, h.Reason, h.Total, h.Left = string(action), e, a.cfg.Policy.Reason(e), a.total, a.left
+	if action == policy.Drain {
+		h.Deadline, h.Hard = a.cfg.Policy.Deadline(e)
+	}
+	switch began, known := a.begun[e.Event.ID]; {
+	case h.What == record.Begun:
+	case known:
+		h.Took = time.Since(began)
+	case a.work != nil:
+		h.Took = time.Since(a.work.began) // An earlier process has begun it.
+	}
+	a.happened(h)
+}
+
+// changed tells what has changed of an entry.
+func (a *Agent) changed(before record.Entry, met bool, e record.Entry) {
+	if met && policy.SameNews(before, e) {
+		return
+	}
+	met = met && (before.Phase != record.Closed || e.Phase == record.Closed)
+	if met && actions[before.Phase] != actions[e.Phase] {
+		a.calledBack(before, e)
+	}
+	if what := news(before, met, e); what != "" {
+		a.toldNews(what, e)
+	}
+	if !met || before.Phase == e.Phase {
+		return
+	}
+	switch e.Phase {
+	case record.Cordoned:
+		a.endedCordon(before, e)
+	case record.Drained, record.Incomplete:
+		a.endedDrain(e)
+	case record.Seen, record.Cordoning, record.Draining, record.Undoing, record.Closed:
+	}
+}
+
+// news is what is to be told of an event as such; empty if there is nothing.
+func news(before record.Entry, met bool, e record.Entry) record.What {
+	switch {
+	case e.Phase == record.Closed:
+		return record.ClosedWith
+	case !met:
+		return record.Announced
+	case before.Missing.IsZero() && !e.Missing.IsZero():
+		return record.Missed
+	case e.Phase == record.Seen, before.Phase == e.Phase:
+		return record.Changed
+	}
+	return ""
+}
+
+// toldNews tells of an event as such.
+func (a *Agent) toldNews(what record.What, e record.Entry) {
+	switch what { //nolint:exhaustive // these are what is told of an event as such
+	case record.ClosedWith:
+		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: %s; nothing is left to undo", e.Event.Kind, e.Ending)
+	case record.Missed:
+		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to be sure before anything is undone", e.Event.Kind)
+	case record.Announced:
+		a.sayIn(systemd.EventSeen, e).Warnf("%s: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
+	default:
+		a.sayIn(systemd.EventSeen, e).Infof("%s: changed: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
+	}
+	a.happened(record.Happening{What: what, Entry: e})
+}
+
+// calledBack tells that what was being done for an event is not done for it any more.
+func (a *Agent) calledBack(before, e record.Entry) {
+	action, id := actions[before.Phase], e.Event.ID
+	if _, begun := a.begun[id]; begun && before.Phase != record.Incomplete {
+		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("stopping the %s for %s: it is no longer called for", action, e.Event.Kind)
+		a.during(action, e, record.Happening{What: record.CalledBack})
+	}
+	delete(a.begun, id)
+}
+
+// begin tells for which events of the goal something is being done from now on.
+func (a *Agent) begin(goal policy.Goal) {
+	for _, e := range a.unfinished() {
+		if _, known := a.begun[e.Event.ID]; known {
+			continue
+		}
+		a.begun[e.Event.ID] = time.Now()
+		if e.Phase == record.Draining {
+			limit := "no deadline"
+			if deadline := goal.Deadline(); !deadline.IsZero() {
+				limit = fmt.Sprintf("%.0f s left", deadline.Sub(a.now()).Seconds())
+			}
+			a.sayIn(systemd.DrainStarted, e).Warnf("%s the node: %s (%s)", a.doing("draining"), a.cfg.Policy.Reason(e), limit)
+		}
+		a.during(actions[e.Phase], e, record.Happening{What: record.Begun})
+		if a.state.Closed && e.Phase == record.Draining { // It was closed for another event. Of the end of a cordon it is told then.
+			a.during(policy.Drain, e, record.Happening{What: a.closedAs()})
+		}
+	}
+}
+
+func (a *Agent) closedAs() record.What {
+	if a.state.Ours {
+		return record.NodeCordoned
+	}
+	return record.CordonFound
+}
+
+func (a *Agent) beginUncordon(goal policy.Goal) {
+	e := a.entry(goal.Event)
+	a.begun[e.Event.ID] = time.Now()
+	a.sayIn(systemd.EventWithdrawn, e).Infof("%s the node: %s", a.doing("uncordoning"), goal.Reason)
+	a.happened(record.Happening{What: record.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
+}
+
+func (a *Agent) doing(what string) string {
+	if a.cfg.DryRun {
+		return "dry run: not " + what
+	}
+	return what
+}
+
+func (a *Agent) did(what string) string {
+	if a.cfg.DryRun {
+		return "dry run: would have " + what
+	}
+	return what
+}
+
+// endedDrain tells how the drain for an event ended.
+func (a *Agent) endedDrain(e record.Entry) {
+	h := record.Happening{What: record.Done}
+	if _, known := a.begun[e.Event.ID]; !known && e.Phase == record.Drained && a.work != nil {
+		a.resumed(e)
+	}
+	if e.Phase == record.Drained {
+		a.sayIn(systemd.Drained, e).Warn(a.drained(e))
+		defer delete(a.begun, e.Event.ID)
+	} else {
+		h.What = record.RanOut
+		a.sayIn(systemd.DrainIncomplete, e).Errorf("the drain ran out of time: %s", a.incomplete(e))
+	}
+	a.during(policy.Drain, e, h)
+}
+
+// resumed tells the beginning of a drain that ends now. It ran out of time in an earlier process, and who listens to this one has
+// not heard of it.
+func (a *Agent) resumed(e record.Entry) {
+	a.begun[e.Event.ID] = a.work.began
+	a.during(policy.Drain, e, record.Happening{What: record.Begun})
+	if a.state.Closed {
+		a.during(policy.Drain, e, record.Happening{What: a.closedAs()})
+	}
+}
+
+// endedCordon tells that the node is cordoned for an event, unless somebody else has decided otherwise. Where people have opened
+// it, there is no cordon to tell of.
+func (a *Agent) endedCordon(before, e record.Entry) {
+	if e.Reopened {
+		a.calledBack(before, e)
+		return
+	}
+	if a.state.Closed {
+		if a.state.Ours {
+			a.sayIn(systemd.Cordoned, e).Warnf("%s: %s", a.did("cordoned the node"), a.cfg.Policy.Reason(e))
+		}
+		a.during(policy.Cordon, e, record.Happening{What: a.closedAs()})
+	}
+	a.during(policy.Cordon, e, record.Happening{What: record.Done})
+	delete(a.begun, e.Event.ID)
+}
+
+// failed tells that the node cannot be closed for an event.
+func (a *Agent) failed(e record.Entry) {
+	words := "the drain failed; trying again"
+	if e.Phase == record.Cordoning {
+		words = "the node could not be cordoned; trying again"
+	}
+	err := errors.New(e.Error)
+	a.sayIn(systemd.DrainIncomplete, e).WithError(err).Error(words)
+	a.during(actions[e.Phase], e, record.Happening{What: record.Failed, Err: err})
+}
+
+// uncordoned says how the taking back ended.
+func (a *Agent) uncordoned(w *work, l landed) {
+	e := a.entry(w.goal.Event)
+	switch {
+	case l.err != nil:
+		a.sayIn(systemd.DrainIncomplete, e).WithError(l.err).Error("the node could not be uncordoned; trying again")
+	case l.uncordon == drain.UncordonLifted:
+		a.sayIn(systemd.Uncordoned, e).Infof("%s: %s", a.did("uncordoned the node"), w.goal.Reason)
+	case l.uncordon.LeftTo() != "":
+		a.sayIn(systemd.CordonLeft, e).Infof("%s: the cordon is left to %s, who still needs it", w.goal.Reason, l.uncordon.LeftTo())
+	case l.uncordon == drain.UncordonNodeGone:
+		a.sayIn(systemd.Uncordoned, e).Info("there is no Node any more; nothing to uncordon")
+	default:
+		a.sayIn(systemd.Uncordoned, e).Info("no cordon of ours is left on the node")
+	}
+}
+
+// endedUncordon tells the listeners how the taking back ended for the event that came first.
+func (a *Agent) endedUncordon(w *work, l landed, e record.Entry) {
+	h := record.Happening{
+		What: record.Done, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e,
+		Detail: l.uncordon.LeftTo(), Err: l.err, Took: time.Since(w.began),
+	}
+	if l.err != nil {
+		h.What = record.Failed
+	}
+	delete(a.begun, e.Event.ID)
+	a.happened(h)
+}
+
+func (a *Agent) drained(e record.Entry) string {
+	r := a.result
+	if r.NodeGone {
+		return "there is no Node any more; nothing is left to drain"
+	}
+	if r.Limited {
+		return fmt.Sprintf("no pods evicted, as the node's annotation %s asks", drain.ActionAnnotation)
+	}
+	if a.cfg.DryRun {
+		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %d pods, %d left alone", r.Evicted, r.Skipped)
+	}
+	text := fmt.Sprintf("drained: %d pods evicted, %d deleted, %d left alone as they should be", r.Evicted, r.Deleted, r.Skipped)
+	if deadline, _ := a.cfg.Policy.Deadline(e); !deadline.IsZero() {
+		text += fmt.Sprintf("; %.0f s before the deadline", deadline.Sub(a.now()).Seconds())
+	}
+	return text
+}
+
+func (a *Agent) incomplete(e record.Entry) string {
+	r := a.result
+	switch {
+	case e.Result == nil:
+		return "it was over before nth could go on, and which pods are left is not known"
+	case len(r.Left) == 0 && r.Cordon == drain.CordonNone:
+		return "the node could not even be cordoned, and which pods are left is not known"
+	}
+	var left []string
+	for _, pod := range r.Left {
+		if by := r.HeldBy[pod]; by != "" {
+			pod += " (held by " + by + ")"
+		}
+		left = append(left, pod)
+	}
+	return fmt.Sprintf("%d pods evicted, %d deleted, left: %s", r.Evicted, r.Deleted, strings.Join(left, ", "))
+}
+
+// reported are the things in a drain that listeners are told.
+var reported = map[drain.What]record.What{
+	drain.NodeCordoned: record.NodeCordoned, drain.NodeCordonFound: record.CordonFound,
+	drain.Evicted: record.PodEvicted, drain.Deleted: record.PodDeleted, drain.Gone: record.PodGone,
+	drain.Held: record.PodHeld, drain.Refused: record.PodHeld,
+}
+
+// reports tells the listeners of one thing that the guard tells: what concerns the node for each event, as each has been waiting
+// for it, and what concerns a pod for the event that comes first.
+func (a *Agent) reports(p drain.Progress) {
+	what, worth := reported[p.What]
+	if !worth || what == record.PodHeld && p.Pod == "" {
+		return
+	}
+	h := record.Happening{What: what}
+	if p.Pod != "" {
+		h.Pod, h.PodUID, h.PodLabels, h.Detail = p.Pod, p.PodUID, p.PodLabels, p.Detail
+		a.during(a.work.goal.Action, a.entry(a.work.goal.Event), h)
+		return
+	}
+	for _, e := range a.unfinished() {
+		if e.Phase == record.Draining { // Of the end of a cordon it is told then.
+			a.during(policy.Drain, e, h)
+		}
+	}
+}
+
+// progressed takes in one thing that the guard tells, and how things stand.
+func (a *Agent) progressed(p drain.Progress) {
+	if a.work == nil || a.work.guard == nil {
+		return
+	}
+	a.total, a.left, a.nodeSeen = p.Total, p.Left, a.nodeSeen || p.State.Seen
+	if p.Goal == a.number && !a.work.stopping {
+		a.state = p.State
+	}
+	a.reports(p)
+	switch p.What {
+	case drain.NodeCordoned, drain.NodeCordonFound, drain.NodeReopened, drain.NodeLeft, drain.NodeMissing, drain.NodeExcluded:
+		a.nodeProgressed(p)
+	case drain.Unclosable:
+		a.unclosable(p)
+	case drain.Holding:
+		a.sayOfWork(systemd.DrainStarted, "").Infof("holding evictions back for %s", p.Detail)
+	case drain.Standing, drain.Drained:
+	case drain.Found, drain.Arrived, drain.Evicted, drain.Deleted, drain.Held, drain.Refused, drain.Overdue, drain.Returning,
+		drain.LeftToReturn, drain.Gone, drain.Volumes:
+		a.podProgressed(p)
+	}
+}
+
+// nodeProgressed tells of one thing that happened to the node.
+func (a *Agent) nodeProgressed(p drain.Progress) {
+	say := func(id string) *logrus.Entry { return a.sayOfWork(id, "") }
+	switch p.What { //nolint:exhaustive // the others concern pods
+	case drain.NodeCordoned:
+		// What a guard before this one has done is no news, and of the end of a cordon it is told then.
+		left := a.unfinished()
+		drains := slices.ContainsFunc(left, func(e record.Entry) bool { return e.Phase == record.Draining })
+		if drains || len(left) == 0 && p.Detail != string(drain.CordonOurs) {
+			say(systemd.Cordoned).Warnf("%s after %s", a.did("cordoned the node"), time.Since(a.work.began).Round(time.Millisecond))
+		}
+	case drain.NodeCordonFound:
+		say(systemd.CordonForeign).Info("the node was cordoned already by somebody else; that cordon stays theirs")
+	case drain.NodeReopened:
+		a.reopened(p)
+		say(systemd.CordonForeign).Info("somebody has lifted the cordon for this event; pods that came since are left alone")
+	case drain.NodeLeft:
+		say(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
+	case drain.NodeMissing:
+		say(systemd.DrainStarted).Infof("there is no Node: %s; waiting", p.Detail)
+		return
+	case drain.NodeExcluded:
+		say(systemd.Cordoned).Info("took the node out of external load balancers")
+	}
+	a.closable()
+}
+
+// podProgressed tells of one thing that happened to a pod.
+func (a *Agent) podProgressed(p drain.Progress) {
+	say := func(id string) *logrus.Entry { return a.sayOfWork(id, p.Pod) }
+	switch p.What { //nolint:exhaustive // the others concern the node
+	case drain.Found:
+		if len(a.unfinished()) > 0 || p.Total > 0 { // A guard that only goes on standing has nothing to tell.
+			say(systemd.DrainStarted).Infof("%d pods to evict", p.Total)
+		}
+	case drain.Arrived:
+		say(systemd.DrainStarted).Infof("%s has come to the cordoned node; evicting it, too", p.Pod)
+	case drain.Evicted:
+		delete(a.held, p.Pod)
+		say(systemd.PodEvicted).Infof("%s %s", a.did("evicted"), p.Pod)
+	case drain.Deleted:
+		delete(a.held, p.Pod)
+		say(systemd.PodDeleted).Warnf("deleted %s, which could not be evicted in time", p.Pod)
+	case drain.Held:
+		a.held[p.Pod] = "PDB " + p.Detail
+		say(systemd.PodHeld).Infof("disruption budget %s holds %s; asking again", p.Detail, p.Pod)
+	case drain.Refused:
+		if p.Pod == "" {
+			say(systemd.PodHeld).Warn(p.Detail)
+			return
+		}
+		a.held[p.Pod] = p.Detail
+		say(systemd.PodHeld).Warnf("evicting %s was refused: %s; asking again", p.Pod, p.Detail)
+	case drain.Overdue:
+		a.held[p.Pod] = p.Detail
+		say(systemd.PodHeld).Warnf("%s has not ended within its grace period; critical pods no longer wait for it", p.Pod)
+	case drain.Returning:
+		say(systemd.PodHeld).Warnf("%s keeps bringing pods back to the cordoned node; evicting them ever more slowly", p.Detail)
+	case drain.LeftToReturn:
+		say(systemd.PodHeld).Warnf("%s keeps bringing pods back to the cordoned node; leaving them there", p.Detail)
+	case drain.Gone:
+		delete(a.held, p.Pod)
+		say(systemd.PodGone).Infof("%s is gone, %d of %d left", p.Pod, p.Left, p.Total)
+	case drain.Volumes:
+		say(systemd.PodGone).Infof("waiting for volumes: %s still in use", p.Detail)
+	}
+}
+
+func (a *Agent) clockSet(by time.Duration) {
+	a.say(systemd.EventSeen).Warnf("the clock was set by %s; what is left until an announced time is counted anew", by.Round(time.Second))
+}
+
+func (a *Agent) foundClaim(e record.Entry) {
+	a.sayOf(systemd.EventSeen, e.Event).Warn("the node bears a cordon of ours that the record does not know; taking it over")
+}
+
+// identified tells when the credential comes, goes or changes.
+func (a *Agent) identified(n identity) {
+	switch {
+	case n.err == nil && (a.waiting != nil || a.node != n.node):
+		a.node = n.node
+		if a.cfg.Service == nil {
+			break // Whose part it is knows.
+		}
+		a.say(systemd.IdentityFound).Infof("acting for node %s", n.node)
+	case n.err != nil && (a.waiting == nil || !alike(a.waiting.Error(), n.err.Error())):
+		a.say(systemd.IdentityWaiting).Warnf("waiting for the kubelet's credential: %s", n.err)
+	}
+	a.waiting = n.err
+}
+
+func (a *Agent) troubled(n lookFailed) {
+	known := a.trouble[n.kind]
+	if known.since.IsZero() {
+		known.since = time.Now()
+	}
+	known.over = time.Time{}
+	if text := n.err.Error(); !alike(text, known.err) {
+		known.err = text
+		a.say(systemd.SourceTrouble).WithField(systemd.FieldEventKind, string(n.kind)).
+			Warnf("cannot tell about %s: %s; what was last known stands", n.kind, text)
+	}
+	a.trouble[n.kind] = known
+	a.happened(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
+}
+
+// alike tells whether two errors differ in their numbers only. Ports and times change with every attempt.
+func alike(a, b string) bool {
+	digits := func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}
+	return strings.Map(digits, a) == strings.Map(digits, b)
+}
+
+// healed notes a good look of a kind. It is no end of the trouble yet: if a part of the document could not be read, the
+// word of that comes right behind.
+func (a *Agent) healed(kind event.Kind) {
+	if t, was := a.trouble[kind]; was && t.over.IsZero() {
+		t.over = time.Now()
+		a.trouble[kind] = t
+	}
+}
+
+// recovered tells of the kinds that have been well for a while.
+func (a *Agent) recovered() {
+	for kind, t := range a.trouble {
+		if t.over.IsZero() || time.Since(t.over) < tick {
+			continue
+		}
+		delete(a.trouble, kind)
+		a.happened(record.Happening{What: record.SourceBack, Entry: record.Entry{Event: event.Event{Kind: kind}}})
+		a.say(systemd.SourceRecovered).WithField(systemd.FieldEventKind, string(kind)).
+			Infof("%s can be told again, after %s", kind, t.over.Sub(t.since).Round(time.Second))
+	}
+}

@@ -1,0 +1,323 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// work is what is being done to the node: a guard stands, or what is ours is taken back.
+type work struct {
+	goal  policy.Goal
+	guard drain.Guard // nil for an uncordon
+	// hard and soft are the goal's deadlines as the guard was told them, on the monotonic clock.
+	hard, soft time.Time
+	cancel     context.CancelFunc
+	stopping   bool
+	began      time.Time // with its monotonic reading
+	done       chan struct{}
+}
+
+// landed is what came of work that has ended.
+type landed struct {
+	uncordon drain.UncordonResult
+	err      error
+}
+
+// pursue sees to it that the goal is what is worked for. One sort of work ends before the other begins.
+func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
+	closing := goal.Action == policy.Drain || goal.Action == policy.Cordon
+	switch w := a.work; {
+	case w == nil && closing:
+		a.startGuard(ctx, goal)
+	case w == nil && goal.Action == policy.Uncordon:
+		a.startUncordon(ctx, goal)
+	case w == nil || w.stopping:
+	case closing && w.guard != nil:
+		a.adjust(goal)
+	case goal.Action == policy.Uncordon && w.guard == nil:
+	default:
+		w.stopping, a.state = true, drain.State{} // What it still finds is true of a node that is being left.
+		w.cancel()
+	}
+	if closing && a.work.guard != nil {
+		a.begin(goal)
+	}
+}
+
+// pursues tells whether a guard stands for that goal already.
+func (a *Agent) pursues(goal policy.Goal) bool {
+	w := a.work
+	return w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events)
+}
+
+// recordPatience is how long the record is waited for before the node is touched. A disk that hangs is no reason to lose time;
+// the Node's annotation remembers as well.
+const recordPatience = 250 * time.Millisecond
+
+func (a *Agent) startGuard(all context.Context, goal policy.Goal) {
+	order := a.order(goal)
+	guard := a.cfg.Node.Guard(order, func(p drain.Progress) { a.inbox.put(p) })
+	a.start(all, work{goal: goal, guard: guard, hard: order.Hard, soft: order.Soft}, func(ctx context.Context) landed {
+		guard.Run(ctx)
+		return landed{}
+	})
+}
+
+func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
+	var booted func(string) bool
+	if goal.AfterReboot {
+		booted = func(id string) bool { return id == a.cfg.BootID }
+	}
+	a.beginUncordon(goal)
+	a.start(all, work{goal: goal}, func(ctx context.Context) landed {
+		result, err := a.cfg.Node.Uncordon(ctx, booted)
+		return landed{uncordon: result, err: err}
+	})
+}
+
+// start has work done beside the loop, once what is in the record is on disk.
+func (a *Agent) start(all context.Context, w work, do func(context.Context) landed) {
+	ctx, cancel := context.WithCancel(all)
+	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
+	a.work, a.state, a.total, a.left = &w, drain.State{}, 0, 0
+	written := a.written
+	a.tasks.Go(func() {
+		defer close(w.done)
+		if written != nil {
+			select {
+			case <-written:
+			case <-time.After(recordPatience):
+			case <-ctx.Done():
+			}
+		}
+		l := landed{err: ctx.Err()}
+		if l.err == nil {
+			l = do(ctx)
+		}
+		a.inbox.put(l)
+	})
+}
+
+// order is a goal as the guard is given it.
+func (a *Agent) order(goal policy.Goal) drain.Goal {
+	a.number++
+	seen := a.nodeSeen || slices.ContainsFunc(a.cfg.Record.Entries(), func(e record.Entry) bool {
+		return e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero()
+	})
+	return drain.Goal{
+		Number: a.number,
+		Claim:  drain.Claim{Event: goal.Event.ID, Kind: string(goal.Event.Kind), BootID: a.cfg.BootID, Since: a.now().UTC()},
+		Events: goal.Events, Met: goal.Met, Evict: goal.Action == policy.Drain, Reopened: goal.Reopened, NodeSeen: seen,
+		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
+	}
+}
+
+// monotonic is a wall time on the monotonic clock.
+func (a *Agent) monotonic(wall time.Time) time.Time {
+	if wall.IsZero() {
+		return wall
+	}
+	return time.Now().Add(wall.Sub(a.now()))
+}
+
+// upToDate tells whether the guard knows a deadline as it is now. One that moves with the clock stays where it is, and a clock that
+// is put right little by little is not worth a word.
+func (a *Agent) upToDate(told, before, now time.Time) bool {
+	if told.IsZero() || now.IsZero() {
+		return told.IsZero() == now.IsZero()
+	}
+	off := told.Sub(a.monotonic(now)).Abs()
+	return off < tick/10 || off <= tolerance && before.Equal(now)
+}
+
+// adjust tells the guard what has changed of the goal, be it only that a deadline has moved against the monotonic clock.
+func (a *Agent) adjust(goal policy.Goal) {
+	w := a.work
+	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Reopened.Equal(w.goal.Reopened) &&
+		a.upToDate(w.hard, w.goal.Hard, goal.Hard) && a.upToDate(w.soft, w.goal.Soft, goal.Soft)
+	w.goal = goal
+	if same {
+		return
+	}
+	order := a.order(goal)
+	w.hard, w.soft = order.Hard, order.Soft
+	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours} // It is told anew whether it is drained.
+	w.guard.Adjust(order)
+}
+
+// resultNow asks the guard how far it has come. There is none if an event's time was over before one could be begun.
+func (a *Agent) resultNow() *record.Result {
+	if a.work == nil || a.work.guard == nil {
+		return nil
+	}
+	a.result = a.work.guard.Result()
+	r := a.result
+	return &record.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
+}
+
+// land stops the work for good and takes in how far it came.
+func (a *Agent) land() {
+	if a.work == nil {
+		return
+	}
+	a.work.stopping = true
+	a.work.cancel()
+	<-a.work.done
+	_ = a.take(a.inbox.empty()) // a source that ended now ended because it was asked to
+	for _, id := range slices.Sorted(maps.Keys(a.begun)) {
+		if e := a.entry(event.Event{ID: id}); underWay(e) || e.Phase == record.Undoing {
+			a.calledBack(e, e)
+		}
+	}
+}
+
+// takeLanded takes in that work has ended.
+func (a *Agent) takeLanded(l landed) {
+	w := a.work
+	w.cancel()
+	a.work, a.state = nil, drain.State{}
+	clear(a.held)
+	switch {
+	case w.guard != nil:
+	case l.err == nil:
+		a.undone(w, l)
+	case !w.stopping:
+		a.uncordonFailed(w, l)
+	}
+}
+
+// undone takes into the record that nothing of ours is on the node any more, for any event.
+func (a *Agent) undone(w *work, l landed) {
+	a.uncordoned(w, l)
+	sit := a.situation()
+	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonNotOurs)
+	a.put(changed...)
+	for _, e := range changed {
+		before, _ := policy.Find(sit.Past, e.Event.ID)
+		if e.Event.ID == w.goal.Event.ID && before.Phase == record.Undoing {
+			a.endedUncordon(w, l, e)
+		} else { // Others held it, too, or it came back meanwhile.
+			a.changed(before, true, e)
+		}
+	}
+}
+
+func (a *Agent) uncordonFailed(w *work, l landed) {
+	a.uncordoned(w, l)
+	for _, e := range a.cfg.Record.Entries() {
+		if e.Phase != record.Undoing {
+			continue
+		}
+		e.Failures, e.Error, e.Changed = e.Failures+1, l.err.Error(), a.now()
+		a.put(e)
+		if e.Event.ID == w.goal.Event.ID {
+			a.endedUncordon(w, l, e)
+		}
+	}
+}
+
+// wanting are the entries of the events that want what the guard works for.
+func (a *Agent) wanting() []record.Entry {
+	var all []record.Entry
+	if a.work != nil {
+		for _, id := range a.work.goal.Events {
+			all = append(all, a.entry(event.Event{ID: id}))
+		}
+	}
+	return all
+}
+
+// unfinished are the entries for which the guard still works, the one that comes first at the front.
+func (a *Agent) unfinished() []record.Entry {
+	return slices.DeleteFunc(a.wanting(), func(e record.Entry) bool { return !underWay(e) })
+}
+
+// underWay tells whether the node is being cordoned or drained for an event.
+func underWay(e record.Entry) bool { return e.Phase == record.Cordoning || e.Phase == record.Draining }
+
+// unclosable notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
+func (a *Agent) unclosable(p drain.Progress) {
+	if !a.work.goal.Hard.IsZero() {
+		a.sayOfWork(systemd.PodHeld, "").Warn(p.Detail)
+		return
+	}
+	for _, e := range a.unfinished() {
+		e.Failures, e.Error = e.Failures+1, p.Detail
+		a.put(e)
+		a.failed(e)
+	}
+}
+
+// closable notes that what becomes of the cordon is known after all.
+func (a *Agent) closable() {
+	for _, e := range a.unfinished() {
+		if e.Error != "" {
+			e.Error, e.Failures = "", 0
+			a.put(e)
+		}
+	}
+}
+
+// reopened notes, for all events for which the node was closed, that somebody has opened it. For those that have joined since, it
+// is closed again.
+func (a *Agent) reopened(p drain.Progress) {
+	for _, e := range a.wanting() {
+		if e.Phase != record.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
+			e.Reopened = true
+			a.put(e)
+		}
+	}
+}
+
+// adoptPause is how long to wait before the Node is asked again whose cordon it bears.
+const adoptPause = 5 * time.Second
+
+// adopt asks the Node once, as soon as it can be asked, whether it bears a cordon of ours. If the record has been lost,
+// that is how it is found again.
+func (a *Agent) adopt(ctx context.Context) {
+	for {
+		claim, ours, err := a.cfg.Node.Claim(ctx)
+		if err == nil {
+			a.inbox.put(adopted{claim: claim, ours: ours})
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(adoptPause):
+		}
+	}
+}
+
+// takeClaim takes a cordon of ours into the record that it does not know of: the record was lost, or what was put last never
+// reached the disk.
+func (a *Agent) takeClaim(found adopted) {
+	a.nodeSeen = true
+	claim := found.claim
+	entries := a.cfg.Record.Entries()
+	e, known := policy.Find(entries, claim.Event)
+	// Whose event is over may have left the cordon to another one, which takes it back.
+	left := slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OnNode && e.Phase != record.Closed })
+	if left || !found.ours {
+		return
+	}
+	if !known || e.Phase == record.Closed {
+		// A claim does not say what is announced, so nothing new is begun for it until its source says so; if it does not,
+		// the cordon is lifted in time.
+		e = record.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: claim.Since, Missing: a.now()}
+	}
+	if !e.Acted() {
+		e.Phase, e.BootID, e.Changed = record.Cordoned, claim.BootID, a.now()
+	}
+	e.CordonedAt, e.OnNode = claim.Since, true
+	a.put(e)
+	a.foundClaim(e)
+}

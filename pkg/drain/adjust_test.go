@@ -1,0 +1,196 @@
+package drain_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// numbered waits until something has been told under the last goal.
+func (r *trial) numbered(what drain.What) drain.Progress {
+	r.t.Helper()
+	var last drain.Progress
+	await(r.t, string(what)+" under the last goal", func() bool {
+		for _, p := range r.of(what) {
+			last = p
+		}
+		return last.Goal == r.goal.Number
+	})
+	return last
+}
+
+func TestHowThingsStandIsToldUnderEachGoal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
+		if told := r.numbered(drain.Standing); told.State.Drained || !told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
+			t.Errorf("told %+v", told)
+		}
+		free()
+		r.succeed()
+		if told := r.of(drain.Drained); len(told) != 1 || told[0].Goal != 2 {
+			t.Errorf("told %+v", told)
+		}
+		// A drained node is drained for the next event, too, and for that one it is told.
+		r.adjust(func(g *drain.Goal) { g.Events, g.Hard = []string{"event-2", "event-3"}, time.Now().Add(time.Minute) })
+		if told := r.numbered(drain.Drained); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
+			t.Errorf("told %+v", told)
+		}
+		if told := r.of(drain.Standing); len(told) != 2 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+func TestADeadlineMayMoveWhileAPodWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	const grace40, first = 40 * time.Second, 5 * time.Minute
+	for name, moved := range map[string]time.Duration{"nearer": 90 * time.Second, "later": 10 * time.Minute, "to where the grace does not fit": 30 * time.Second} {
+		for how, setUp := range map[string]func(*apitest.Server){
+			"held by a budget":       func(s *apitest.Server) { s.Always("evict", apitest.HeldBy("budget", 0)) },
+			"asked for, in vain":     func(s *apitest.Server) { s.Always("evict", apitest.Hang()) },
+			"refused by a webhook":   func(s *apitest.Server) { s.Always("evict", apitest.Forbidden("no")) },
+			"throttled for a minute": func(s *apitest.Server) { s.Always("evict", apitest.Throttled(60)) },
+			"as it asks for that":    func(s *apitest.Server) { s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.AtDeadline)) },
+			"as others are left": func(s *apitest.Server) {
+				s.ChangePod("default/a", critical)
+				s.AddPod(pod("z", ending(3600)), apitest.Never)
+			},
+			"held back by a settings": func(*apitest.Server) {},
+		} {
+			run(t, name+", "+how, func(t *testing.T) {
+				s := apitest.New(t)
+				s.AddPod(pod("a", grace(40)), 0)
+				setUp(s)
+				opts := drain.Options{}
+				if how == "held back by a settings" {
+					opts.EvictAfter = time.Hour
+				}
+				r := beginWithin(t, s, opts, true, first)
+				time.Sleep(10 * time.Second)
+				end := r.goal.Met.Add(moved)
+				r.adjust(func(g *drain.Goal) { g.Hard = end })
+				r.end = end
+				r.await(drain.Gone, "default/a")
+				ends := append(s.Requests("delete default/a"), s.Requests("evict default/a")...)[0]
+				if n := count(s, "delete default/a"); n == 0 {
+					ends = s.Requests("evict default/a")[0]
+				}
+				want, left := min(grace40, moved-10*time.Second), end.Sub(ends.At)
+				if left != want {
+					t.Errorf("%s %s before the end; want %s", ends.What, left, want)
+				}
+				if g := ends.Options.GracePeriodSeconds; g != nil && time.Duration(*g)*time.Second != want || g == nil && want < grace40 {
+					t.Errorf("with the grace %v; want %s", g, want)
+				}
+			})
+		}
+	}
+}
+
+func TestAHardDeadlineThatGoesAwayDeletesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		r := beginWithin(t, s, drain.Options{}, true, time.Minute)
+		time.Sleep(50 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Hard, g.Soft = time.Time{}, g.Hard })
+		time.Sleep(time.Hour)
+		if n := count(s, "delete"); n != 0 || !s.HasPod("default/a") {
+			t.Errorf("%d deletions", n)
+		}
+	})
+}
+
+func TestACordonMayBecomeADrainAndADrainACordon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		s.AddPod(pod("b"), 0)
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := start(t, s, drain.Options{EvictAfter: 30 * time.Second}, goal)
+		r.await(drain.NodeCordoned)
+		time.Sleep(time.Minute)
+		if count(s, "evict", "list", "watch") != 0 || len(r.of(drain.Drained)) != 0 {
+			t.Errorf("a cordon has made %d requests for pods", count(s, "evict", "list", "watch"))
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		began := time.Now()
+		r.await(drain.Gone, "default/b")
+		r.await(drain.Held)
+		if after := time.Since(began).Truncate(time.Second); after != 30*time.Second {
+			t.Errorf("evicted after %s", after)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		if told := r.numbered(drain.Standing); told.State.Drained || told.Left != 0 {
+			t.Errorf("told %+v", told)
+		}
+		asked := count(s, "evict")
+		free()
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || len(r.of(drain.Drained)) != 0 {
+			t.Errorf("%d evictions under a goal that keeps pods", n-asked)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		if result := r.succeed(); result.Evicted != 2 || r.last().Total != 2 {
+			t.Errorf("the result is %+v, told %+v", result, r.last())
+		}
+	})
+}
+
+// Somebody has lifted the cordon. The next event is another matter.
+func TestAnEventThatJoinsClosesANodeAgainThatPeopleHaveOpened(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 10 * time.Second})
+		s.ChangeNode(uncordoned)
+		r.await(drain.NodeReopened)
+		s.AddPod(pod("theirs"), 0)
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
+			t.Error("what people have done is fought")
+		}
+		r.adjust(func(g *drain.Goal) { g.Number = 7; g.Met = time.Now() })
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
+			t.Error("what people have done is fought for the same event")
+		}
+		r.adjust(func(g *drain.Goal) { g.Events, g.Met = append(g.Events, "event-2"), time.Now() })
+		joined := time.Now()
+		r.numbered(drain.NodeCordoned)
+		r.await(drain.Gone, "default/theirs")
+		r.numbered(drain.Drained)
+		if _, labeled := s.CurrentNode().Labels[drain.ExcludeLabel]; !labeled || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("the node is %+v", s.CurrentNode())
+		}
+		if after := s.Requests("evict")[0].At.Sub(joined); after < 10*time.Second || after > 12*time.Second {
+			t.Errorf("evicted %s after the event", after)
+		}
+	})
+}
+
+// The policy has heard that the cordon was lifted, and when it had been set.
+func TestAGoalThatKnowsOfALiftedCordonSparesWhatCameSince(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("old"))
+		time.Sleep(10 * time.Second)
+		goal := goalWithin(false, plenty)
+		goal.Reopened = time.Now()
+		time.Sleep(10 * time.Second)
+		s.AddPod(pod("new"), 0)
+		r := start(t, s, drain.Options{}, goal)
+		r.await(drain.Held, "default/old")
+		s.AddPod(pod("newer"), 0)
+		time.Sleep(time.Minute)
+		if result := r.guard.Result(); count(s, "patch") != 0 || !s.HasPod("default/new") || !s.HasPod("default/newer") || result.Skipped != 2 {
+			t.Errorf("%d patches, %+v", count(s, "patch"), result)
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package drain_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// The event is withdrawn while the cordon is under way: the API server is slow, and carries it out although nobody waits any more.
+func TestACordonThatWasUnderWayIsTakenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool { time.Sleep(time.Second); return false })
+		r := begin(t, s, drain.Options{})
+		time.Sleep(500 * time.Millisecond)
+		r.cancel()
+		<-r.done
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+		time.Sleep(time.Minute)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("uncordoned with %s, %v, and the node is cordoned for good", result, err)
+		}
+	})
+}
+
+// A dry run tells of pods also where the goal comes to be a drain later.
+func TestADryRunTellsOfADrainThatComesAfterACordon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		time.Sleep(time.Second)
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		r.succeed()
+		if told := r.of(drain.Evicted); len(told) != 1 {
+			t.Errorf("of what would be evicted is told %+v; the result is %+v", told, r.result)
+		}
+	})
+}
+
+// Nothing is asked for after Run has ended, wherever it is canceled.
+func TestNothingIsAskedForAfterTheEndWhereverItIsCanceled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for after := time.Duration(0); after < 20*time.Second; after += 370 * time.Millisecond {
+			s := apitest.New(t)
+			for i := range 5 {
+				s.AddPod(pod(fmt.Sprintf("web-%d", i)), apitest.Ending(700*time.Millisecond))
+			}
+			s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} })
+			s.Always("get", slowly(300*time.Millisecond))
+			s.Always("patch", slowly(300*time.Millisecond))
+			s.Always("evict", slowly(300*time.Millisecond))
+			s.Always("list", slowly(300*time.Millisecond))
+			goal := goalWithin(true, 10*time.Second)
+			guard := drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: drain.NewGate(2)}).Guard(goal, func(drain.Progress) {})
+			guard.Adjust(goal)
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			guard.Run(ctx)
+			ended := time.Now()
+			cancel()
+			guard.Adjust(goal)
+			_ = guard.Result()
+			n := count(s)
+			time.Sleep(time.Minute)
+			if ended.Sub(goal.Met) > after+300*time.Millisecond || // a cordon that is under way
+				count(s) != n {
+				t.Errorf("canceled after %s, ended after %s, %d requests since", after, ended.Sub(goal.Met), count(s)-n)
+			}
+		}
+	})
+}
+
+// That the Node cannot be read takes nothing from the grace of a pod that comes before a hard deadline.
+func TestAPodThatArrivesLateHasItsGraceThoughALookHangs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := beginWithin(t, s, drain.Options{}, true, 30*time.Second)
+		r.succeed()
+		s.Always("get node", apitest.Hang())
+		time.Sleep(7 * time.Second) // a look hangs now
+		s.AddPod(pod("late", grace(15)), apitest.Ending(15*time.Second))
+		time.Sleep(20 * time.Second)
+		asked := s.Requests("evict", "delete")
+		if len(asked) == 0 {
+			t.Fatal("nothing was asked for")
+		}
+		if left := r.goal.Hard.Sub(asked[0].At); left < 15*time.Second {
+			t.Errorf("asked for with %s left, of a grace of 15 s that would have fit", left)
+		}
+	})
+}

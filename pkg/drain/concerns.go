@@ -1,0 +1,102 @@
+package drain
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	kubectl "k8s.io/kubectl/pkg/drain"
+)
+
+// concerns tells whether a drain has to remove a pod, by kubectl's filters: mirror pods stay, finished pods go, and what a
+// setting protects stays. A DaemonSet's pods stay in any phase; kubectl removes the finished ones. Their controller makes
+// others, and a kubelet that goes down fails those as well, so that there would be no end to it.
+func (o Options) concerns(pod *corev1.Pod) bool {
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
+		return false
+	}
+	helper := kubectl.Helper{
+		Client:              inMemory{pod: pod},
+		Force:               !o.ProtectUnmanaged,
+		IgnoreAllDaemonSets: true,
+		DeleteEmptyDirData:  !o.ProtectEmptyDir,
+	}
+	list, protected := helper.GetPodsForDeletion(pod.Spec.NodeName)
+	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
+}
+
+// inMemory is a client that knows one pod. It answers the two questions that kubectl's filters ask: which pods are on the
+// node, and whether the DaemonSet exists that a pod names as its controller. It believes the pod: a kubelet may not
+// look a DaemonSet up. Any other call would be a change in kubectl, and fails loudly in the tests.
+type inMemory struct {
+	kubernetes.Interface
+	pod *corev1.Pod
+}
+
+func (m inMemory) CoreV1() coreclient.CoreV1Interface { return memoryCore{pod: m.pod} }
+func (m inMemory) AppsV1() appsclient.AppsV1Interface { return memoryApps{} }
+
+type memoryCore struct {
+	coreclient.CoreV1Interface
+	pod *corev1.Pod
+}
+
+func (m memoryCore) Pods(string) coreclient.PodInterface { return memoryPods{pod: m.pod} }
+
+type memoryPods struct {
+	coreclient.PodInterface
+	pod *corev1.Pod
+}
+
+func (m memoryPods) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
+}
+
+type memoryApps struct{ appsclient.AppsV1Interface }
+
+func (memoryApps) DaemonSets(string) appsclient.DaemonSetInterface { return memoryDaemonSets{} }
+
+type memoryDaemonSets struct{ appsclient.DaemonSetInterface }
+
+func (memoryDaemonSets) Get(_ context.Context, name string, _ metav1.GetOptions) (*appsv1.DaemonSet, error) {
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+}
+
+// stays tells whether people want the pod left alone in a drain with or without a deadline.
+func stays(pod *corev1.Pod, deadline bool) bool {
+	when := pod.Annotations[EvictAnnotation]
+	return when == Never || when == AtDeadline && !deadline
+}
+
+// waits tells whether the pod may run until the deadline needs it gone.
+func waits(pod *corev1.Pod) bool { return pod.Annotations[EvictAnnotation] == AtDeadline }
+
+// critical tells whether other pods may need this one until they are gone.
+func critical(pod *corev1.Pod) bool {
+	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
+}
+
+// grace is the pod's own, or the one that replaces it.
+func (o Options) grace(pod *corev1.Pod) time.Duration {
+	switch {
+	case o.GracePeriod != nil:
+		return *o.GracePeriod
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		return seconds(*pod.Spec.TerminationGracePeriodSeconds)
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// seconds is a duration of so many, but none that is too long for one: the API server takes any grace.
+func seconds(n int64) time.Duration {
+	const endless = 365 * 24 * time.Hour
+	return time.Duration(min(n, int64(endless/time.Second))) * time.Second
+}
+
+func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }

@@ -1,0 +1,532 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// settle is how long after the cordon a node may not yet count as drained: a scheduler that has not heard of the
+	// cordon may still bind a pod.
+	settle = time.Second
+	// lookEvery is how often the Node is looked at while nothing happens.
+	lookEvery = 5 * time.Second
+	// cordonPatience is how long evictions wait for a cordon that keeps failing, where the machine is lost anyway.
+	cordonPatience = 10 * time.Second
+	// longestRefusal is the longest pause between attempts at a cordon that is refused for good.
+	longestRefusal = time.Minute
+)
+
+// guard implements Guard. One goroutine (Run) changes its fields, with mu held. What takes time is done by others, which
+// post what came of it.
+type guard struct {
+	node     *Node
+	tell     func(Progress)
+	adjusted chan struct{}
+	posts    chan func()
+	look     chan struct{} // asks for a look at the Node
+	workers  sync.WaitGroup
+
+	mu   sync.Mutex
+	ctx  context.Context //nolint:containedctx // Run's, for what it starts
+	goal Goal
+	next *Goal // to be taken over
+	news []Progress
+	// closing is since when the node is being closed.
+	closing time.Time
+
+	// What is known of the Node. looked is the number of the last look that has come back, of those asked for.
+	memory
+	view view
+	// needed is the one before which the node is not known to be closed for all events.
+	looked, asked, needed int
+	missing               bool
+	// decided is since when it is known whether the node is closed; zero while it is not. Once open, evictions may begin at
+	// opens.
+	decided, opens time.Time
+
+	pods
+}
+
+// Guard returns a guard of the node, which does nothing before it is run. tell is called for everything that happens, from one
+// goroutine. It must not block.
+func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
+	return &guard{
+		node: n, tell: tell, goal: goal,
+		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
+		pods: newPods(),
+	}
+}
+
+// Adjust implements Guard.
+func (g *guard) Adjust(goal Goal) {
+	g.mu.Lock()
+	g.next = &goal
+	g.mu.Unlock()
+	nudge(g.adjusted)
+}
+
+// nudge wakes whoever waits for a channel of one place.
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run implements Guard.
+func (g *guard) Run(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer g.workers.Wait()
+	defer stop()
+	g.ctx, g.closing = ctx, time.Now()
+	g.workers.Go(func() { g.keepLooking(ctx) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var post func()
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.adjusted:
+		case post = <-g.posts:
+		case <-timer.C:
+			post = func() { g.all = true }
+		}
+		g.mu.Lock()
+		if g.next != nil {
+			g.take(*g.next)
+			g.next = nil
+		}
+		if post != nil {
+			post()
+		}
+		wake := g.advance(time.Now())
+		news := g.news
+		g.news = nil
+		g.mu.Unlock()
+		for _, p := range news {
+			g.tell(p)
+		}
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(max(time.Until(wake), 0))
+		}
+	}
+}
+
+// post has something done in Run's goroutine, unless ctx ends before.
+func (g *guard) post(ctx context.Context, do func()) {
+	select {
+	case g.posts <- do:
+	case <-ctx.Done():
+	}
+}
+
+// take changes the goal. For an event that was not there before, everything counts anew: what people have lifted, and what was left
+// in peace.
+func (g *guard) take(goal Goal) {
+	grown, begins := joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
+	g.goal = goal
+	g.drained = false // It is told anew.
+	if grown {
+		if g.lifted { // It is to be closed again first.
+			begins, g.decided, g.closing = true, time.Time{}, time.Now()
+		}
+		g.lifted, g.since = false, time.Time{}
+		g.families = map[string]*family{}
+		clear(g.kept)
+	}
+	if begins {
+		g.opens = time.Time{}
+	}
+	if grown || begins {
+		g.needed = g.lookNow()
+	}
+	g.rejudge()
+	g.say(Progress{What: Standing})
+}
+
+// joined tells whether there are events that were not there before.
+func joined(before, now []string) bool {
+	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(before, id) })
+}
+
+// say tells something, with how things stand.
+func (g *guard) say(p Progress) {
+	p.Goal, p.State, p.Total, p.Left = g.goal.Number, g.state(), g.total, len(g.targets)
+	g.news = append(g.news, p)
+}
+
+func (g *guard) state() State {
+	s := State{Closed: g.closed, Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Seen: g.uid != "" || g.goal.NodeSeen, Drained: g.drained}
+	if g.view.err != nil && !passing(g.view.err) && !g.missing {
+		s.Trouble = g.view.err.Error()
+	}
+	return s
+}
+
+// Result implements Guard.
+func (g *guard) Result() Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := Result{
+		Cordon: g.view.cordon, Evicted: g.evicted, Deleted: g.deleted, Skipped: len(g.spared),
+		NodeGone: g.gone(), Limited: g.view.limited, VolumesInUse: g.volumes.left,
+	}
+	for _, t := range g.targets {
+		name := podName(t.pod)
+		r.Left = append(r.Left, name)
+		if t.held != "" {
+			if r.HeldBy == nil {
+				r.HeldBy = map[string]string{}
+			}
+			r.HeldBy[name] = t.held
+		}
+	}
+	slices.Sort(r.Left)
+	return r
+}
+
+// gone tells that there was a Node in this boot, and is none any more.
+func (g *guard) gone() bool { return g.missing && (g.uid != "" || g.goal.NodeSeen) }
+
+// advance does what is to be done now, and returns when to come back without news; zero if never.
+func (g *guard) advance(now time.Time) time.Time {
+	if !g.goal.Evict {
+		return time.Time{}
+	}
+	if !g.watching {
+		g.watching = true
+		g.workers.Go(func() { g.node.watchPods(g.ctx, func(c change) { g.post(g.ctx, func() { g.apply(c) }) }) })
+	}
+	wake := g.decide(now)
+	wake = soonest(wake, g.actOnPods(now))
+	return soonest(wake, g.concludeDrain(now))
+}
+
+// decide begins the evictions once it is known what becomes of the cordon, and returns when to come back.
+func (g *guard) decide(now time.Time) time.Time {
+	if !g.opens.IsZero() || g.view.limited {
+		return time.Time{}
+	}
+	open := !g.decided.IsZero()
+	var wake time.Time
+	if !open && !g.goal.Hard.IsZero() {
+		// The machine is lost. Evicting is better then than pods dying with it.
+		patience := g.patience(g.closing)
+		if open = !now.Before(patience); !open {
+			wake = patience
+		}
+	}
+	if !open {
+		return wake
+	}
+	wait := g.node.opts.EvictAfter
+	if g.node.opts.ExcludeFromLoadBalancers {
+		wait = max(wait, g.node.opts.LoadBalancerWait)
+	}
+	if wait > 0 {
+		g.say(Progress{What: Holding, Detail: wait.String()})
+	}
+	g.opens, g.all = now.Add(wait), true
+	g.sayFound()
+	return g.opens
+}
+
+// patience is how long something that began then is waited for, of which the machine's loss cannot take account.
+func (g *guard) patience(began time.Time) time.Time {
+	return began.Add(min(cordonPatience, max(g.goal.Hard.Sub(began)/4, 0)))
+}
+
+// lookNow asks for a look at the Node, and returns its number.
+func (g *guard) lookNow() int {
+	g.asked++
+	nudge(g.look)
+	return g.asked
+}
+
+// keepLooking looks at the Node, and sees to its being closed, until ctx ends: when asked to, every few seconds, and with
+// pauses that grow while that fails.
+func (g *guard) keepLooking(ctx context.Context) {
+	failing, refusals := newBackoff(), refusalBackoff()
+	for {
+		g.mu.Lock()
+		goal, before, number := g.goal, g.memory, g.asked
+		if g.next != nil {
+			goal = *g.next
+			before.lifted = before.lifted && !joined(g.goal.Events, goal.Events)
+		}
+		g.mu.Unlock()
+		v := g.node.close(ctx, goal, before)
+		pause := lookEvery
+		switch {
+		case v.err == nil:
+			failing, refusals = newBackoff(), refusalBackoff()
+		case passing(v.err):
+			pause = max(failing.pause(), retryAfter(v.err))
+		case !v.missing:
+			pause = refusals.pause()
+		default:
+			pause = time.Second
+		}
+		g.post(ctx, func() { g.see(v, number, goal.Events) })
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-g.look:
+			timer.Stop()
+			if v.err != nil && !sleep(ctx, min(pause, time.Second)) { // Whoever asks does not make it better.
+				return
+			}
+		case <-timer.C:
+		}
+	}
+}
+
+func refusalBackoff() *backoff { return &backoff{next: 2 * time.Second, longest: longestRefusal} }
+
+// see takes in what a look at the Node has shown.
+func (g *guard) see(v view, number int, events []string) {
+	before, looked, first := g.view, g.looked, g.uid == ""
+	g.all = true
+	if v.err == nil || v.missing || !g.goal.Hard.IsZero() { // A look that failed tells nothing, and there is time for another.
+		g.looked = number
+	}
+	switch {
+	case v.missing:
+		g.see404(v)
+	case v.err != nil:
+		g.seeTrouble(v)
+	default:
+		g.seeNode(v)
+		if v.reopened != nil {
+			g.say(Progress{What: NodeReopened, Events: v.reopened})
+		}
+		if g.events = events; v.cordon == CordonLifted && !joined(events, g.goal.Events) {
+			g.seeLifted(v, looked, first)
+		}
+	}
+	if first && g.uid != "" && g.looked == number {
+		g.looked = g.asked // They asked for any look.
+	}
+	if before.limited != g.view.limited || before.cordon != g.view.cordon {
+		g.rejudge()
+	}
+}
+
+// seeLifted takes in that somebody has lifted the cordon. The pods for which it was looked, since they came after the cordon,
+// are left there.
+func (g *guard) seeLifted(v view, looked int, first bool) {
+	if !g.lifted {
+		g.lifted, g.since = true, v.since
+		g.say(Progress{What: NodeReopened, Events: g.goal.Events})
+		g.rejudge()
+	}
+	for _, t := range g.targets {
+		if !first && t.check > looked && t.check <= g.looked {
+			g.kept[t.pod.UID] = true
+			g.release(t)
+		}
+	}
+}
+
+// see404 takes in that there is no Node.
+func (g *guard) see404(v view) {
+	told := g.missing
+	g.missing, g.closed = true, false
+	g.view.err, g.view.cordon, g.view.ours, g.view.limited = v.err, CordonNone, false, false
+	if g.gone() && g.decided.IsZero() {
+		g.decided = time.Now()
+	}
+	if !told {
+		why := "the kubelet has not registered it yet"
+		if g.gone() {
+			why = "it was deleted"
+		}
+		g.say(Progress{What: NodeMissing, Detail: why})
+	}
+}
+
+// seeTrouble takes in that the Node could not be looked at, or not be cordoned. Where the cordon is refused for good and the
+// machine is lost anyway, that is how it is.
+func (g *guard) seeTrouble(v view) {
+	text, known := v.err.Error(), ""
+	if g.view.err != nil {
+		known = g.view.err.Error()
+	}
+	g.view.err = v.err
+	if v.uid != "" { // It could be read, and takes pods.
+		g.uid, g.missing, g.closed, g.view.cordon, g.view.limited = v.uid, false, false, CordonNone, v.limited
+	}
+	if passing(v.err) {
+		return
+	}
+	if !g.goal.Hard.IsZero() && g.decided.IsZero() {
+		g.decided = time.Now()
+	}
+	if text != known || g.goal.Hard.IsZero() {
+		g.say(Progress{What: Unclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+	}
+}
+
+// seeNode takes in how the Node is.
+func (g *guard) seeNode(v view) {
+	before := g.view
+	again := g.missing || g.uid != v.uid
+	if v.cordon == CordonSet || v.cordon.closed() && !g.closed || again {
+		g.closedAgain()
+	}
+	if v.cordon == CordonOurs && before.cordon == CordonSet && !again {
+		v.cordon = CordonSet // It was this guard that has set it.
+	}
+	g.view, g.missing, g.uid = v, false, v.uid
+	g.closed, g.others = v.cordon.closed(), v.others
+	if g.decided.IsZero() {
+		g.decided = time.Now()
+	}
+	g.tellNode(v, before, again)
+}
+
+// tellNode tells what has changed of the Node.
+func (g *guard) tellNode(v, before view, again bool) {
+	if v.refused != nil && before.refused == nil {
+		g.say(Progress{What: Refused, Detail: v.refused.Error()})
+	}
+	if v.cordon != before.cordon || again {
+		switch v.cordon {
+		case CordonLeft:
+			g.say(Progress{What: NodeLeft})
+		case CordonForeign:
+			g.say(Progress{What: NodeCordonFound})
+		case CordonSet, CordonOurs:
+			g.say(Progress{What: NodeCordoned, Detail: string(v.cordon)})
+		case CordonLifted, CordonNone:
+		}
+	}
+	if v.excluded {
+		g.say(Progress{What: NodeExcluded})
+	}
+}
+
+// closedAgain takes in that the node was open until now, or is another: pods may have come since it was seen last. What is known
+// from before the cordon proves nothing any more.
+func (g *guard) closedAgain() {
+	g.confirm.round, g.confirm.done, g.volumes.done = g.confirm.round+1, false, false
+	g.drained, g.decided = false, time.Now()
+}
+
+// concludeDrain finds out whether the node is drained, and tells it. It returns when to come back.
+func (g *guard) concludeDrain(now time.Time) time.Time {
+	switch {
+	case g.drained:
+		return time.Time{}
+	case g.view.limited && !g.decided.IsZero():
+	case !g.synced || len(g.targets) > 0 || g.decided.IsZero() || g.unclosed() || g.looked < g.needed:
+		return time.Time{}
+	default:
+		if settled := g.decided.Add(settle); now.Before(settled) {
+			return settled
+		}
+		if !g.volumesFree() {
+			return g.endVolumes(now)
+		}
+		if !g.confirmed() {
+			return time.Time{}
+		}
+	}
+	g.drained = true
+	g.say(Progress{What: Drained})
+	return time.Time{}
+}
+
+// unclosed tells that the cordon is still being tried, so that pods may come.
+func (g *guard) unclosed() bool {
+	return !g.closed && !g.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
+}
+
+// confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to go, and has one made if there
+// is none. The watch alone may be behind.
+func (g *guard) confirmed() bool {
+	if g.confirm.done || g.confirm.asked {
+		return g.confirm.done
+	}
+	g.confirm.asked = true
+	version, ctx, round := newer(g.view.version, g.version), g.ctx, g.confirm.round
+	g.workers.Go(func() {
+		var list *corev1.PodList
+		err := retry(ctx, func(ctx context.Context) (err error) {
+			list, err = g.node.listSince(ctx, version)
+			return err
+		})
+		if err != nil {
+			sleep(ctx, lookEvery) // It is refused.
+		}
+		g.post(ctx, func() {
+			g.confirm.asked = false
+			if err != nil {
+				if text := err.Error(); text != g.confirm.refused {
+					g.confirm.refused = text
+					g.say(Progress{What: Refused, Detail: text})
+				}
+				return
+			}
+			g.confirm.refused = ""
+			g.confirm.done = round == g.confirm.round
+			for i := range list.Items {
+				pod := &list.Items[i]
+				if g.targets[pod.UID] == nil && g.spared[pod.UID] == nil && !g.left[pod.UID] { // Of those, the watch tells.
+					g.meet(slim(pod))
+				}
+			}
+		})
+	})
+	return false
+}
+
+// volumesFree tells whether the wait for volumes has ended, and begins it if it has not begun. A volume that is still attached
+// keeps its pod from starting elsewhere for minutes.
+func (g *guard) volumesFree() bool {
+	if g.node.opts.VolumeWait <= 0 || g.volumes.done || g.volumes.waiting {
+		return !g.volumes.waiting
+	}
+	ctx, stop := context.WithTimeout(g.ctx, g.node.opts.VolumeWait)
+	g.volumes.waiting, g.volumes.stop = true, stop
+	round, staying := g.confirm.round, claimsOf(g.spared)
+	g.workers.Go(func() {
+		defer stop()
+		left := g.node.awaitVolumes(ctx, staying, func(left int) {
+			g.post(ctx, func() { g.say(Progress{What: Volumes, Detail: fmt.Sprint(left)}) })
+		})
+		g.post(g.ctx, func() {
+			g.volumes.waiting, g.volumes.left = false, left
+			g.volumes.done = round == g.confirm.round
+		})
+	})
+	return false
+}
+
+// endVolumes ends the wait for volumes when the machine is gone, which may become known during it, and returns when to come back.
+func (g *guard) endVolumes(now time.Time) time.Time {
+	hard := g.goal.Hard
+	if !hard.IsZero() && !now.Before(hard) {
+		g.volumes.stop()
+		return time.Time{}
+	}
+	return hard
+}
+
+// soonest returns the earlier of two times, where zero means never.
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,427 @@
+package drain_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// outages are the ways in which an API server can fail, until they are made good again.
+var outages = map[string]func(*apitest.Server) (mend func()){
+	"it is away": func(s *apitest.Server) func() { s.GoAway(); return s.ComeBack },
+	"reads of the Node fail": func(s *apitest.Server) func() {
+		s.Always("get", apitest.Unavailable())
+		return func() { s.Always("get", nil) }
+	},
+	"reads of the Node hang": func(s *apitest.Server) func() {
+		s.Always("get", apitest.Hang())
+		return func() { s.Always("get", nil) }
+	},
+	"the cordon fails": func(s *apitest.Server) func() {
+		s.Always("patch", apitest.Unavailable())
+		return func() { s.Always("patch", nil) }
+	},
+	"the cordon hangs": func(s *apitest.Server) func() {
+		s.Always("patch", apitest.Hang())
+		return func() { s.Always("patch", nil) }
+	},
+	"lists fail": func(s *apitest.Server) func() {
+		s.Always("list", apitest.Unavailable())
+		return func() { s.Always("list", nil) }
+	},
+	"watches fail": func(s *apitest.Server) func() {
+		s.Always("watch", apitest.Reset())
+		return func() { s.Always("watch", nil) }
+	},
+}
+
+// The pods of a machine that is lost are evicted, whenever the cordon comes and whenever the first list does.
+func TestAnOutageAtTheStartOfAHardDrainSparesNoPod(t *testing.T) {
+	t.Parallel()
+	for name, outage := range outages {
+		run(t, name, func(t *testing.T) {
+			for after := time.Duration(0); after <= 20*time.Second; after += 950 * time.Millisecond {
+				s := apitest.New(t)
+				const pods = 5
+				for i := range pods {
+					s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+				}
+				mend := outage(s)
+				r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+				time.AfterFunc(after, mend)
+				if result := r.succeed(); result.Evicted != pods || !s.CurrentNode().Spec.Unschedulable {
+					t.Errorf("after %s: the result is %+v", after, result)
+				}
+				if late := s.Requests("evict")[0].At.Sub(r.goal.Met) - after; late > 9*time.Second {
+					t.Errorf("after %s: the first was evicted %s later", after, late)
+				}
+				r.cancel()
+				<-r.done
+			}
+		})
+	}
+}
+
+func TestPodsAreEvictedWhereTheCordonIsRefusedHoweverLateTheyAreSeen(t *testing.T) {
+	t.Parallel()
+	run(t, "the first lists fail", func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable())
+		if result := beginWithin(t, s, drain.Options{}, true, plenty).succeed(); result.Evicted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "they come later", func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("held"))
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.await(drain.Held)
+		time.Sleep(1500 * time.Millisecond)
+		s.AddPod(pod("new"), 0)
+		r.await(drain.Gone, "default/new")
+		free()
+		r.succeed()
+		s.AddPod(pod("newer"), 0)
+		r.await(drain.Gone, "default/newer")
+	})
+}
+
+// The cordon was lifted while nth was not there. The pods that had been there before go, however slow the API server is.
+func TestADrainThatIsBegunAnewEvictsWhatWasThereBeforeTheCordonWasLifted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+		})
+		s.AddPod(pod("old"), 0)
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonLifted {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// nth and the kubelet start at the same time.
+func TestANodeThatIsNotRegisteredYetIsWaitedForAndThenDrained(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.RemoveNode()
+			r := beginWithin(t, s, drain.Options{}, hard, plenty)
+			time.Sleep(time.Minute)
+			if told := r.of(drain.NodeMissing); len(told) != 1 || told[0].State.Seen || !strings.Contains(told[0].Detail, "not registered") {
+				t.Errorf("told %+v", told)
+			}
+			if told := r.of(drain.Drained); len(told) != 0 || r.guard.Result().NodeGone {
+				t.Errorf("drained is told as %+v before there is a Node", told)
+			}
+			s.RegisterNode()
+			s.AddPod(pod("a"), 0)
+			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || !r.of(drain.Drained)[0].State.Seen {
+				t.Errorf("the result is %+v", result)
+			}
+		})
+	}
+}
+
+func TestThePodsOfANodeThatWasDeletedAreEvictedAndWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"before the drain": true, "in its midst": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			free := addHeld(s, pod("a"))
+			goal := goalWithin(false, plenty)
+			if before {
+				s.RemoveNode()
+				goal.NodeSeen = true
+			}
+			r := start(t, s, drain.Options{}, goal)
+			r.await(drain.Held)
+			s.RemoveNode()
+			time.Sleep(time.Minute)
+			if told := r.of(drain.Drained); len(told) != 0 {
+				t.Errorf("drained is told as %+v while a pod runs", told)
+			}
+			free()
+			if result := r.succeed(); result.Evicted != 1 || !result.NodeGone {
+				t.Errorf("the result is %+v", result)
+			}
+			if told := r.of(drain.NodeMissing); len(told) != 1 || !strings.Contains(told[0].Detail, "deleted") {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}
+
+func TestANodeThatRegistersAnewIsCordonedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.RegisterNode()
+		await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+		if told := r.of(drain.NodeReopened); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Gone, "default/late")
+	})
+}
+
+// The nearest hard deadline governs, whatever else was there first.
+func TestASoftDeadlineTakesNothingFromAHardOne(t *testing.T) {
+	t.Parallel()
+	const hard, margin = time.Minute, 2 * time.Second
+	for name, soft := range map[string]time.Duration{
+		"no soft one": 0, "a nearer one": 50 * time.Second, "one that is overdue": -time.Hour, "a later one": time.Hour,
+	} {
+		for how, joins := range map[string]bool{"from the start": false, "joining it": true} {
+			run(t, name+", "+how, func(t *testing.T) {
+				s := apitest.New(t)
+				addHeld(s, pod("a", grace(40)))
+				goal := goalWithin(true, hard)
+				if soft != 0 {
+					goal.Soft = time.Now().Add(soft)
+				}
+				end := goal.Hard
+				if joins {
+					goal.Hard = time.Time{}
+				}
+				r := start(t, s, drain.Options{Margin: margin}, goal)
+				if joins {
+					time.Sleep(5 * time.Second)
+					r.adjust(func(g *drain.Goal) { g.Hard, g.Events = end, append(g.Events, "event-2") })
+				}
+				r.await(drain.Deleted)
+				deletion := s.Requests("delete")[0]
+				if left := end.Sub(deletion.At); left != 40*time.Second+margin || deletion.Options.GracePeriodSeconds != nil {
+					t.Errorf("deleted with %v s, %s before the end", deletion.Options.GracePeriodSeconds, left)
+				}
+				if n := count(s, "delete"); n != 1 {
+					t.Errorf("%d deletions", n)
+				}
+			})
+		}
+	}
+}
+
+// A kubelet that shuts down ends the DaemonSets' pods, their controllers make others, and the kubelet refuses them.
+func TestFinishedPodsOfDaemonSetsHoldNothingUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web"), apitest.Ending(2*time.Second))
+		daemon := ownedBy("DaemonSet", "apps/v1")
+		s.AddPod(pod("agent-0", daemon), 0)
+		r := beginWithin(t, s, drain.Options{}, true, 145*time.Second)
+		for i := range 20 {
+			s.ChangePod(fmt.Sprintf("default/agent-%d", i), phase(corev1.PodFailed))
+			time.Sleep(300 * time.Millisecond)
+			s.AddPod(pod(fmt.Sprintf("agent-%d", i+1), daemon, phase(corev1.PodPending)), 0)
+		}
+		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 || count(s, "delete") != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+		if after := r.drainedAt().Sub(r.goal.Met); after > 4*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+}
+
+// A pod in PreBind waits for its volumes, and is bound to a node that was chosen before the cordon.
+func TestPodsThatAreBoundLateAreEvictedOneByOne(t *testing.T) {
+	t.Parallel()
+	for name, apart := range map[string]time.Duration{"created before the drain": 10 * time.Second, "created in its first second": 0} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web"), 0)
+			const late = 9
+			var waiting []*corev1.Pod
+			for i := range late {
+				p := pod(fmt.Sprintf("late-%d", i))
+				p.CreationTimestamp.Time = time.Now().Truncate(time.Second)
+				waiting = append(waiting, p)
+			}
+			time.Sleep(apart)
+			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			r.succeed()
+			for _, p := range waiting {
+				s.AddPod(p, 0)
+				if apart == 0 {
+					continue
+				}
+				r.await(drain.Gone, "default/"+p.Name)
+				await(t, "the news that it is drained again", func() bool { return r.last().What == drain.Drained })
+			}
+			await(t, "the last one's end", func() bool { return len(r.of(drain.Gone)) == late+1 })
+			if told := append(r.of(drain.LeftToReturn), r.of(drain.Returning)...); len(told) != 0 {
+				t.Errorf("told %+v", told)
+			}
+			if n := len(r.of(drain.Arrived)); n != late || r.guard.Result().Evicted != late+1 {
+				t.Errorf("%d have arrived; the result is %+v", n, r.guard.Result())
+			}
+		})
+	}
+}
+
+func TestWhatPeopleWantOfTheNodeIsHeardAtAnyTime(t *testing.T) {
+	t.Parallel()
+	set := func(s *apitest.Server, action string) {
+		s.ChangeNode(func(n *corev1.Node) { n.Annotations = map[string]string{drain.ActionAnnotation: action} })
+	}
+	run(t, "after an outage at the start", func(t *testing.T) {
+		for after := time.Duration(0); after <= 20*time.Second; after += time.Second {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.AddPod(pod("long", grace(600)), 0)
+			set(s, drain.LeaveNode)
+			s.GoAway()
+			time.AfterFunc(after, s.ComeBack)
+			if result := beginWithin(t, s, drain.Options{}, true, 2*time.Minute).succeed(); !result.Limited || count(s, "evict", "delete", "patch") != 0 {
+				t.Errorf("after %s: %d requests, %+v", after, count(s, "evict", "delete", "patch"), result)
+			}
+		}
+	})
+	run(t, "where the cordon fails", func(t *testing.T) {
+		for name, answer := range map[string]apitest.Answer{"for a while": apitest.Unavailable(), "for good": apitest.Forbidden("no")} {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			set(s, drain.OnlyCordon)
+			s.Always("patch", answer)
+			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			time.Sleep(time.Minute)
+			if count(s, "evict", "delete") != 0 || !r.guard.Result().Limited {
+				t.Errorf("%s: %d requests, %+v", name, count(s, "evict", "delete"), r.guard.Result())
+			}
+		}
+	})
+	run(t, "in the midst", func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.await(drain.Held)
+		set(s, drain.OnlyCordon)
+		r.succeed()
+		free()
+		asked := count(s, "evict")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.guard.Result().Limited {
+			t.Errorf("%d evictions, %+v", n-asked, r.guard.Result())
+		}
+		set(s, "")
+		r.await(drain.Gone, "default/a")
+		await(t, "that it is drained again", func() bool { return r.last().What == drain.Drained })
+		if result := r.guard.Result(); result.Limited || result.Evicted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+func TestWhatPeopleWantOfAPodIsHeardAtAnyTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
+		free()
+		result := r.succeed()
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/a") || result.Skipped != 1 || result.Evicted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
+		r.await(drain.Gone, "default/a")
+	})
+}
+
+// The first list may come from a cache that is behind. The one before the end may not be older than the cordon.
+func TestAListThatIsNoOlderThanTheCordonComesBeforeTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		drained(t, s, drain.Options{})
+		lists := s.Requests("list")
+		query := func(i int) string {
+			q := lists[i].Query
+			return strings.Join(append(q["resourceVersion"], q["resourceVersionMatch"]...), " ")
+		}
+		var since, cordoned int
+		_, errSince := fmt.Sscanf(query(1), "%d NotOlderThan", &since)
+		_, errCordoned := fmt.Sscan(s.CurrentNode().ResourceVersion, &cordoned)
+		if len(lists) != 2 || query(0) != "0" || errSince != nil || errCordoned != nil || since < cordoned {
+			t.Errorf("%d lists, the first with %q, the last with %q", len(lists), query(0), query(len(lists)-1))
+		}
+	})
+}
+
+// The watch has missed a pod, and the cache that answered the first list, too.
+func TestAPodThatOnlyTheLastListShowsIsEvicted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("watch", apitest.Silence())
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Found)
+		s.AddPod(pod("missed"), 0)
+		r.await(drain.Evicted, "default/missed")
+		s.Always("watch", nil)
+		r.succeed()
+	})
+}
+
+// One of a hundred pods that a budget holds asks for all.
+func TestTheBudgetOfManyPodsIsAskedByOneAndLetsManyFollow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		const pods = 100
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+		}
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r := begin(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		asked := count(s, "evict")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict") - asked; n < 15 || n > 60 {
+			t.Errorf("%d evictions in a minute", n)
+		}
+		if held := r.guard.Result().HeldBy; len(held) != pods || held["default/web-7"] != "budget" {
+			t.Errorf("held are %v", held)
+		}
+		s.Always("evict", nil)
+		yielded := time.Now()
+		r.succeed()
+		if after := r.drainedAt().Sub(yielded); after > 5*time.Second {
+			t.Errorf("drained %s after the budget has yielded", after)
+		}
+	})
+}
+
+// A budget that lets one go every second is asked about as often as that, whichever pod asks.
+func TestABudgetThatLetsOneGoAtATimeIsNotHammered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		const pods = 20
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+		}
+		s.Always("evict", apitest.OneAtATime("budget", 5*time.Second))
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if after := r.drainedAt().Sub(r.goal.Met); after > pods*8*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+		if n := count(s, "evict"); n > 20*pods {
+			t.Errorf("%d evictions for %d pods", n, pods)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package drain_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// A budget of many pods lets most of them go: the API server needs longer for a yes, which it writes, than for a no.
+func TestABudgetThatHasLetManyGoLetsTheOthersGoToo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		const pods = 110 // what a node may have by default
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%03d", i)), 0)
+		}
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r := begin(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		var allowed atomic.Int32
+		s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
+			if allowed.Add(1) > 90 {
+				return apitest.HeldBy("budget", 0)(w, q)
+			}
+			return slowly(20*time.Millisecond)(w, q)
+		})
+		time.Sleep(time.Minute)
+		t.Logf("%d left", len(r.guard.Result().Left))
+		s.Always("evict", nil)
+		asked := count(s, "evict")
+		time.Sleep(10 * time.Minute)
+		if left := len(r.guard.Result().Left); left > 0 {
+			t.Errorf("%d pods are left that nothing holds, and %d evictions were asked for in ten minutes", left, count(s, "evict")-asked)
+		}
+	})
+}
+
+// A pod ends before the first list. The last list comes from another API server, which is behind.
+func TestAPodThatOnlyAnOldListShowsIsNotWaitedForForEver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		time.Sleep(50 * time.Millisecond)
+		s.RemovePod("default/a")
+		r.await(drain.Found)
+		if r.of(drain.Found)[0].Total != 0 {
+			t.Fatal("the first list shows the pod")
+		}
+		s.SetLag(0, 2*time.Second)
+		r.await(drain.NodeCordoned)
+		time.Sleep(10 * time.Second)
+		s.SetLag(0, 0)
+		time.Sleep(10 * time.Minute)
+		if told := r.of(drain.Drained); len(told) == 0 {
+			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
+		}
+	})
+}
+
+// opened drains a node, has it opened and a pod bound to it, of which no watch tells for ten seconds, and has it closed again.
+func opened(t *testing.T, open func(*apitest.Server, *trial)) {
+	s := apitest.New(t)
+	goal := goalWithin(false, plenty)
+	goal.Claim.Since = goal.Met
+	r := start(t, s, drain.Options{}, goal)
+	r.succeed()
+	time.Sleep(15 * time.Second)
+	s.SetLag(0, 10*time.Second)
+	open(s, r)
+	s.AddPod(pod("new"), 0)
+	time.Sleep(time.Second)
+	r.adjust(func(g *drain.Goal) {
+		g.Events, g.Met, g.Claim.Event, g.Claim.Since = append(g.Events, "event-2"), time.Now(), "event-2", time.Now()
+	})
+	await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+	for range 60 {
+		time.Sleep(500 * time.Millisecond)
+		if last := r.of(drain.Drained); s.HasPod("default/new") && last[len(last)-1].Goal == r.goal.Number {
+			t.Fatalf("told to be drained for another event, while a pod is there that came before the cordon")
+		}
+	}
+	r.await(drain.Gone, "default/new")
+}
+
+func TestANodeThatWasOpenIsNotDrainedByAListFromBefore(t *testing.T) {
+	t.Parallel()
+	run(t, "people have opened it", func(t *testing.T) {
+		opened(t, func(s *apitest.Server, r *trial) {
+			s.UncordonAs("kubectl")
+			r.await(drain.NodeReopened)
+		})
+	})
+	run(t, "it has registered anew", func(t *testing.T) {
+		opened(t, func(s *apitest.Server, _ *trial) { s.RegisterNode() })
+	})
+}
+
+// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
+func TestADryRunOfANodeThatIsLeftAloneSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
+		r.succeed()
+		if state := r.last().State; state.Closed || !state.Left {
+			t.Errorf("told the state %+v", state)
+		}
+	})
+}
+
+// A node's pods may not be listed. That is to be said.
+func TestThatPodsCannotBeListedIsSaid(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Always("list", apitest.Forbidden("no lists here"))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		time.Sleep(2 * time.Minute)
+		if told := append(r.of(drain.Refused), r.of(drain.Unclosable)...); len(told) == 0 && r.last().State.Trouble == "" {
+			t.Errorf("the pods could not be listed for two minutes; told is only %+v", r.told)
+		}
+	})
+}

@@ -1,0 +1,378 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Claim says whose cordon it is and why. It is the value of CordonAnnotation.
+type Claim struct {
+	// Writer is the program that has set the cordon; empty in claims of early versions.
+	Writer string    `json:"writer,omitempty"`
+	Event  string    `json:"event"`
+	Kind   string    `json:"kind"`
+	BootID string    `json:"boot_id"`
+	Since  time.Time `json:"since"`
+}
+
+// OfWriter tells whether that program has written the claim. One that names none is from a version before there were names, and
+// anybody's who knows its event.
+func (c Claim) OfWriter(writer string) bool { return c.Writer == writer || c.Writer == "" }
+
+// CordonResult says how a node came to be cordoned.
+type CordonResult string
+
+// The ways in which a node can be found or made unschedulable.
+const (
+	// CordonSet: we set it now. CordonOurs: we had set it before. CordonForeign: somebody else had; it is respected.
+	CordonSet     CordonResult = "set"
+	CordonOurs    CordonResult = "ours"
+	CordonForeign CordonResult = "foreign"
+	// CordonLeft: the node's ActionAnnotation asks for it to be left alone.
+	CordonLeft CordonResult = "left"
+	// CordonLifted: somebody has lifted the cordon. That is an order, and stands.
+	CordonLifted CordonResult = "lifted"
+	// CordonNone: the node is not cordoned, since there is none or since it was refused.
+	CordonNone CordonResult = ""
+)
+
+// closed tells whether the node takes no pods.
+func (r CordonResult) closed() bool { return r == CordonSet || r == CordonOurs || r == CordonForeign }
+
+// view is what a look at the Node has shown, after what it asked for was done.
+type view struct {
+	// err is why it could not be looked at, or not be cordoned. missing tells that there is no Node.
+	err     error
+	missing bool
+	cordon  CordonResult
+	uid     types.UID
+	version string
+	// since is when our cordon was set that somebody has lifted; zero if it was not ours.
+	since time.Time
+	// ours tells that something on it is ours, and others that its cordon is another program's, who may lift it.
+	ours, others bool
+	// reopened are the events for which the node was closed, if somebody has lifted that, and others have joined them for which it
+	// was closed again.
+	reopened []string
+	// limited tells that people want its pods left alone.
+	limited bool
+	// excluded tells that the label was set now, and refused why it could not be set.
+	excluded bool
+	refused  error
+}
+
+// memory is what a guard knows of the Node from its looks before.
+type memory struct {
+	uid types.UID
+	// closed tells that the Node took no pods, for which events, and others that another program had cordoned it.
+	closed, others bool
+	events         []string
+	// lifted tells that somebody has lifted the cordon for the present events, and since is when it was set, if that is known.
+	lifted bool
+	since  time.Time
+}
+
+// close looks at the Node and cordons it, if that is to be done.
+func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
+	node, err := n.get(ctx)
+	if err != nil {
+		return view{err: err, missing: apierrors.IsNotFound(err)}
+	}
+	found, lifted := n.cordonOf(node, goal, before), n.liftedSince(node, before)
+	if found == CordonNone {
+		goal.Claim.Writer = n.opts.Writer
+		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim))
+		if apierrors.IsInvalid(err) {
+			err = errAnotherNode // It says that a UID does not change; the next look sees which it is.
+		}
+		if err != nil {
+			return view{err: err, uid: node.UID, limited: onlyCordon(node)}
+		}
+		found, node = CordonSet, patched
+	}
+	v := view{cordon: found, uid: node.UID, limited: onlyCordon(node)}
+	if found == CordonSet && lifted {
+		v.reopened = before.events
+	}
+	claim, _ := readClaim(node)
+	claimed, mine := n.claimed(node)
+	v.others = found == CordonForeign && claimed && !mine
+	if found == CordonLifted && mine {
+		v.since = claim.Since
+	}
+	node = n.tidy(ctx, node, &v)
+	_, mine = n.claimed(node)
+	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
+	v.version = node.ResourceVersion
+	return v
+}
+
+var errAnotherNode = errors.New("there is another Node of that name now")
+
+// cordonOf says how the Node is cordoned, or CordonNone if that is to be done now.
+func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResult {
+	claim, _ := readClaim(node)
+	_, mine := n.claimed(node)
+	switch {
+	case leave(node):
+		return CordonLeft
+	case node.Spec.Unschedulable && mine && !n.setByOther(node):
+		return CordonOurs
+	case node.Spec.Unschedulable:
+		return CordonForeign
+	case before.lifted || !goal.Reopened.IsZero():
+		return CordonLifted
+	case n.liftedSince(node, before) && !joined(before.events, goal.Events):
+		return CordonLifted // For an event that has joined since, it is no order.
+	case before.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !claim.Since.Before(goal.Met):
+		return CordonLifted // before this guard began; later it knows better than two times of a clock that may have been set
+	}
+	return CordonNone
+}
+
+// liftedSince tells whether people have lifted the cordon that was there. Another program that needs its cordon no longer takes
+// its claim with it.
+func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
+	claimed, _ := n.claimed(node)
+	return !node.Spec.Unschedulable && before.closed && before.uid == node.UID && (!before.others || claimed)
+}
+
+// tidy brings our other keys on the Node up to date. Nothing depends on them, so that a failure has no consequence but
+// that they stay as they are until the next look.
+func (n *Node) tidy(ctx context.Context, node *corev1.Node, v *view) *corev1.Node {
+	value, labeled := node.Labels[ExcludeLabel]
+	_, mine := n.claimed(node)
+	patch := map[string]any{}
+	switch {
+	case v.cordon.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
+		patch["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
+	case v.cordon == CordonLifted && labeled && value == n.opts.Writer:
+		patch["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
+	case v.cordon == CordonForeign && mine:
+		// Left over from a cordon of ours that they lifted before they set theirs.
+		patch["annotations"] = map[string]any{CordonAnnotation: nil}
+	default:
+		return node
+	}
+	patched, err := n.patchToEnd(ctx, map[string]any{"metadata": patch})
+	if err != nil {
+		v.refused = err
+		return node
+	}
+	v.excluded = patched.Labels[ExcludeLabel] == n.opts.Writer && !labeled
+	return patched
+}
+
+// claimed tells whether the Node bears a claim, and whether that is this writer's. One that cannot be read names nobody.
+func (n *Node) claimed(node *corev1.Node) (there, mine bool) {
+	if _, there = node.Annotations[CordonAnnotation]; !there {
+		return false, false
+	}
+	claim, _ := readClaim(node)
+	return true, claim.OfWriter(n.opts.Writer)
+}
+
+// setByOther tells whether somebody else has made the node unschedulable, as the API server remembers it. Where our
+// annotation is there all the same, it is left over from a cordon that they lifted before.
+func (n *Node) setByOther(node *corev1.Node) bool {
+	other := false
+	for _, m := range node.ManagedFields {
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		if _, set := fields.Spec["f:unschedulable"]; set {
+			if m.Manager == Host || m.Manager == n.opts.Writer {
+				return false
+			}
+			other = true
+		}
+	}
+	return other
+}
+
+// leave tells whether people want nothing done to the node, not even a cordon.
+func leave(node *corev1.Node) bool {
+	action := node.Annotations[ActionAnnotation]
+	return action == LeaveNode || action == OnlyNotify
+}
+
+// onlyCordon tells whether people want the node's pods left alone.
+func onlyCordon(node *corev1.Node) bool {
+	return leave(node) || node.Annotations[ActionAnnotation] == OnlyCordon
+}
+
+// Claim reads who holds the node's cordon. ok is false if it is not this writer's: no annotation, one that cannot be read,
+// or another program's. Without an error there is a Node.
+func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
+	node, err := n.get(ctx)
+	if err != nil {
+		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
+	}
+	claim, ok = readClaim(node)
+	return claim, ok && claim.OfWriter(n.opts.Writer), nil
+}
+
+func readClaim(node *corev1.Node) (claim Claim, ok bool) {
+	text, there := node.Annotations[CordonAnnotation]
+	if !there || json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
+		return Claim{}, false
+	}
+	return claim, true
+}
+
+// UncordonResult says what an uncordon found and did.
+type UncordonResult string
+
+// The outcomes of an uncordon.
+const (
+	// UncordonLifted: the node takes pods again.
+	UncordonLifted UncordonResult = "lifted"
+	// UncordonNotOurs: there was no cordon of ours to lift, or somebody had lifted it.
+	UncordonNotOurs UncordonResult = "not-ours"
+	// UncordonNodeGone: there is no such Node any more.
+	UncordonNodeGone UncordonResult = "node-gone"
+	// UncordonLeftGoing: the Node has been deleted, and a finalizer still holds it.
+	UncordonLeftGoing UncordonResult = "left-going"
+	// UncordonLeftKarpenter, UncordonLeftAutoscaler and UncordonLeftNodeGroup: a taint says that Karpenter, Cluster
+	// Autoscaler or an update of an EKS managed node group is emptying the node.
+	UncordonLeftKarpenter  UncordonResult = "left-karpenter"
+	UncordonLeftAutoscaler UncordonResult = "left-cluster-autoscaler"
+	UncordonLeftNodeGroup  UncordonResult = "left-node-group"
+)
+
+// LeftTo names, within a sentence, who still needs the cordon; empty if it was not left to anybody.
+func (r UncordonResult) LeftTo() string {
+	return map[UncordonResult]string{
+		UncordonLeftGoing:      "whoever has deleted the Node",
+		UncordonLeftKarpenter:  "Karpenter",
+		UncordonLeftAutoscaler: "Cluster Autoscaler",
+		UncordonLeftNodeGroup:  "the update of the managed node group",
+	}[r]
+}
+
+// Another program may be emptying the node as well and need it closed until the Node is gone. It need not have cordoned
+// it: a taint serves as well, and a cordon on a node that is unschedulable already leaves no trace. So before a cordon is
+// lifted, the Node is looked at for signs of them.
+
+// signs are the taints by which others say that they are emptying a node. An empty value is any. Cluster Autoscaler's
+// DeletionCandidateOfClusterAutoscaler is none of them: it marks a node that may be chosen.
+var signs = []struct {
+	key, value string
+	left       UncordonResult
+}{
+	{"karpenter.sh/disrupted", "", UncordonLeftKarpenter},
+	{"karpenter.sh/disruption", "", UncordonLeftKarpenter}, // before Karpenter 1.0
+	{"ToBeDeletedByClusterAutoscaler", "", UncordonLeftAutoscaler},
+	{"eks.amazonaws.com/nodegroup", "unschedulable", UncordonLeftNodeGroup},
+}
+
+// neededBy tells who else needs the node to stay closed: a result with a LeftTo, or nothing.
+func neededBy(node *corev1.Node) UncordonResult {
+	for _, sign := range signs {
+		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == sign.key && (sign.value == "" || t.Value == sign.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
+		}) {
+			return sign.left
+		}
+	}
+	if node.DeletionTimestamp != nil {
+		return UncordonLeftGoing
+	}
+	return ""
+}
+
+// Uncordon takes what is this writer's off the node: the cordon, if nobody else needs it, the annotation and the label. If
+// booted is set, it first waits, before it lifts anything, until a kubelet of a boot of which it says yes has reported the Node
+// Ready. Failures that may pass are retried until ctx ends.
+func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (UncordonResult, error) {
+	var result UncordonResult
+	err := retry(ctx, func(ctx context.Context) error {
+		node, err := n.get(ctx)
+		if apierrors.IsNotFound(err) {
+			result = UncordonNodeGone
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		result = n.uncordonOf(node)
+		patch := n.uncordonPatch(node, result)
+		if patch == nil {
+			return nil
+		}
+		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
+			return errNotReady
+		}
+		_, err = n.patch(ctx, patch)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("uncordoning node %q: %w", n.name, err)
+	}
+	return result, nil
+}
+
+var errNotReady = errors.New("the node is not Ready yet")
+
+// uncordonOf says what an uncordon comes to.
+func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
+	if _, mine := n.claimed(node); !mine || !node.Spec.Unschedulable || n.setByOther(node) {
+		return UncordonNotOurs
+	}
+	return cmp.Or(neededBy(node), UncordonLifted)
+}
+
+// isReady tells whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still bears
+// what the kubelet before has said. A kubelet that reports no boot ID, as a simulated one may, is believed.
+func isReady(node *corev1.Node, booted func(string) bool) bool {
+	if id := node.Status.NodeInfo.BootID; id != "" && !booted(id) {
+		return false
+	}
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// cordonPatch cordons the Node that was seen, and no other of its name: as it was seen, since others may be about to cordon it, too.
+func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
+	text, _ := json.Marshal(claim) //nolint:errchkjson // a struct of strings and a time always encodes
+	return map[string]any{
+		"metadata": map[string]any{
+			"uid": seen.UID, "resourceVersion": seen.ResourceVersion, "annotations": map[string]any{CordonAnnotation: string(text)},
+		},
+		"spec": map[string]any{"unschedulable": true},
+	}
+}
+
+// uncordonPatch takes our keys off the node, each by itself, and the cordon with them if that is ours to lift; nil if there is
+// nothing of ours. It is for the Node as it was seen: people may be about to make the cordon theirs.
+func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
+	metadata := map[string]any{}
+	if _, mine := n.claimed(node); mine {
+		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
+	}
+	if node.Labels[ExcludeLabel] == n.opts.Writer {
+		metadata["labels"] = map[string]any{ExcludeLabel: nil}
+	}
+	if len(metadata) == 0 {
+		return nil
+	}
+	metadata["uid"], metadata["resourceVersion"] = node.UID, node.ResourceVersion
+	patch := map[string]any{"metadata": metadata}
+	if result == UncordonLifted {
+		patch["spec"] = map[string]any{"unschedulable": nil}
+	}
+	return patch
+}

@@ -1,0 +1,134 @@
+package drain_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// slowly has the server answer by itself after a while, unless the client has left by then.
+func slowly(by time.Duration) apitest.Answer {
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		select {
+		case <-r.Context().Done():
+			return true
+		case <-time.After(by):
+			return false
+		}
+	}
+}
+
+// People want the pods left alone. That the cordon is refused, or fails, is no reason to evict them.
+func TestPodsOfALimitedNodeStayThoughTheCordonFails(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"refused": apitest.Forbidden("no cordons here"), "failing": apitest.Unavailable()} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+			s.Always("patch", answer)
+			beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			time.Sleep(time.Minute)
+			if n := count(s, "evict", "delete"); n != 0 {
+				t.Errorf("%d evictions and deletions on a node with %s=%s", n, drain.ActionAnnotation, drain.OnlyCordon)
+			}
+		})
+	}
+}
+
+// The annotation is taken away, and the cordon is refused. The machine is lost all the same.
+func TestPodsGoOnceTheLimitIsTakenAwayThoughTheCordonIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		r.await(drain.Drained)
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+		time.Sleep(time.Minute)
+		if n := count(s, "evict", "delete"); n == 0 || r.guard.Result().Limited {
+			t.Errorf("%d evictions, %+v; the last that was told is %+v", n, r.guard.Result(), r.last())
+		}
+	})
+}
+
+// A look that fails tells nothing. Without a hard deadline there is time for another.
+func TestOneFailedLookIsNoReasonToEvictFromANodeThatPeopleHaveOpened(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		s.Answer("get", apitest.Unavailable())
+		s.AddPod(pod("new"), 0)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
+			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
+		}
+	})
+}
+
+// The last list may come from another API server, which has not heard of the annotation yet.
+func TestAnOldListDoesNotOverruleWhatPeopleWantOfAPod(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		time.Sleep(10 * time.Second)
+		free()
+		// In between no eviction is asked for: the next is, at the latest, in three seconds.
+		s.Always("list", func(http.ResponseWriter, *http.Request) bool { s.SetLag(0, 2*time.Second); return false })
+		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/a") || count(s, "list") < 2 {
+			t.Errorf("a pod that is never to be evicted is gone; told: %+v", r.told)
+		}
+	})
+}
+
+// nth and nth-queue hear of the same interruption at the same time.
+func TestACordonThatComesInBetweenIsNotOverwritten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		other := claim
+		other.Writer = drain.Queue
+		text, _ := json.Marshal(other)
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(func(n *corev1.Node) {
+				n.Spec.Unschedulable = true
+				n.Annotations[drain.CordonAnnotation] = string(text)
+			}, drain.Queue)
+			return false
+		})
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if is := s.CurrentNode().Annotations[drain.CordonAnnotation]; is != string(text) {
+			t.Errorf("the claim of nth-queue %s was replaced by %s", text, is)
+		}
+	})
+}
+
+// Docs/node-contract.md says of the annotation: remove it to make the cordon yours, and nth will then never lift it.
+func TestACordonThatPeopleMakeTheirsInBetweenIsNotLifted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		r.cancel()
+		<-r.done
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.CordonAnnotation) }, "kubectl")
+			return false
+		})
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("a cordon without our annotation was lifted: %s, %v", result, err)
+		}
+	})
+}

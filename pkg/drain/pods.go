@@ -1,0 +1,729 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// overtime is what a pod gets whose end is asked for when the deadline is over and the machine is still there: enough for most
+	// to end by themselves, short enough to be a last effort.
+	overtime = 30 * time.Second
+	// overdueAfter is how much longer than its grace period a pod may take to end before critical pods stop waiting for
+	// it, and before one whose end was accepted and that does not begin is asked for again. The kubelet needs seconds to clear up
+	// after the last container; what takes longer is stuck, be it behind a finalizer or a volume, and needs no name service any more.
+	overdueAfter = 10 * time.Second
+	// longestEvictionPause is how often at least a refused eviction is repeated: often enough that a disruption budget which
+	// yields costs seconds of a two-minute notice.
+	longestEvictionPause = 3 * time.Second
+	// checkPatience is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
+	checkPatience = 3 * time.Second
+	// shortestPause is the shortest between two requests for a pod whose turn has come.
+	shortestPause = 100 * time.Millisecond
+	// mostRounds is how many times the pods of a controller that brings them back are evicted, and longestRound the longest pause
+	// before that.
+	mostRounds   = 4
+	longestRound = 30 * time.Second
+	// widestWindow is how many of a budget's pods ask at once at most. A node has fewer pods.
+	widestWindow = 1 << 10
+)
+
+// pods is what a guard knows of the node's pods.
+type pods struct {
+	watching bool
+	// version is the newest that the watch has told of.
+	version string
+	// unlisted is what was told last of lists that are refused.
+	unlisted string
+	// synced tells that there has been a complete list, and found that it was told what was in it.
+	synced  bool
+	found   bool
+	targets map[types.UID]*target
+	// spared are those that stay. Of them, kept came to a node that somebody has uncordoned, or are left in peace.
+	spared map[types.UID]*corev1.Pod
+	kept   map[types.UID]bool
+	// left are those that have left the node since the last complete list.
+	left     map[types.UID]bool
+	families map[string]*family
+	budgets  map[string]*budget
+
+	total, evicted, deleted int
+	// all and touched are the targets to act upon, and wake is when to come back to the others.
+	all     bool
+	touched []*target
+	wake    time.Time
+
+	drained bool
+	confirm struct {
+		asked, done bool
+		refused     string // what was told last
+		round       int    // of targets
+	}
+	volumes struct {
+		waiting, done bool
+		stop          context.CancelFunc
+		left          int
+	}
+}
+
+func newPods() pods {
+	return pods{
+		targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
+		families: map[string]*family{}, budgets: map[string]*budget{},
+	}
+}
+
+// target is a pod that has to go.
+type target struct {
+	pod   *corev1.Pod
+	round int
+	// check is the look at the Node that has to say first that it is still closed; 0 if none has to.
+	check int
+	// met is when it was met, and since when the check is waited for.
+	met time.Time
+	// notBefore is when it may be asked for at the earliest: its controller brings pods back, or the last attempt failed.
+	notBefore time.Time
+	// asking is what is being asked for now, and cancel ends that. last is what was asked for last, asked is when, and urgent
+	// tells that its turn had come before.
+	asking, last What
+	cancel       context.CancelFunc
+	asked        time.Time
+	sent         *atomic.Bool // tells that what is being asked for has left the gate
+	urgent       bool
+	// unanswered was asked for and may have been done. accepted was said to be done.
+	unanswered, accepted What
+	backoff              backoff
+	budget               *budget
+	held                 string // what refuses it now
+	// overtime is when it is to be gone that was asked for after the deadline.
+	overtime time.Time
+	// before tells that it was terminating when it was met.
+	before bool
+	// endBy is when it should have ended that is terminating, and overdue tells that it has not.
+	endBy     time.Time
+	overdue   bool
+	shortened bool
+}
+
+// budget is a disruption budget that holds pods. While it refuses, one of them asks for all; as it yields, more do.
+type budget struct {
+	window, asking int
+	next           time.Time
+	backoff        backoff
+}
+
+// family is what the pods of one controller have come to.
+type family struct {
+	// since is when the first pod of each round was evicted, by the API server's clock. first counts the pods that were created
+	// before any, and back those that came after it.
+	since       []time.Time
+	first, back int
+	told, left  bool
+}
+
+// apply takes in news from the watch.
+func (g *guard) apply(c change) {
+	g.version = newer(g.version, c.version)
+	switch {
+	case c.pod != nil:
+		g.meet(c.pod)
+	case c.refused != nil:
+		if text := c.refused.Error(); text != g.unlisted {
+			g.unlisted = text
+			g.say(Progress{What: Refused, Detail: text})
+		}
+	case c.gone != nil:
+		g.lose(c.gone.UID, c.gone)
+	default:
+		g.unlisted = ""
+		g.replace(c.all)
+	}
+}
+
+// replace takes in a complete list: pods that are not in it are gone, even if nobody saw them go.
+func (g *guard) replace(all []*corev1.Pod) {
+	there := make(map[types.UID]bool, len(all))
+	for _, pod := range all {
+		there[pod.UID] = true
+	}
+	for uid, t := range g.targets {
+		if !there[uid] {
+			g.lose(uid, t.pod)
+		}
+	}
+	for _, pod := range all { // Those that replace others come after them.
+		g.meet(pod)
+	}
+	maps.DeleteFunc(g.spared, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
+	clear(g.left)
+	if !g.synced {
+		g.synced, g.all = true, true
+		g.sayFound()
+	}
+}
+
+// sayFound tells once how many pods there are, when evictions may begin: the list is often there before the cordon.
+func (g *guard) sayFound() {
+	if g.synced && !g.opens.IsZero() && !g.found {
+		g.found = true
+		g.say(Progress{What: Found})
+	}
+}
+
+// meet takes in a pod that is on the node.
+func (g *guard) meet(pod *corev1.Pod) {
+	t, known := g.targets[pod.UID]
+	switch goes := g.goes(pod); {
+	case known && goes:
+		g.follow(t, pod)
+	case known:
+		t.pod = pod
+		g.release(t)
+	case goes && g.welcome(pod):
+	default:
+		g.spared[pod.UID] = pod
+	}
+}
+
+// goes tells whether a pod has to go.
+func (g *guard) goes(pod *corev1.Pod) bool {
+	deadline := !g.goal.Hard.IsZero() || !g.goal.Soft.IsZero()
+	return g.goal.Evict && !g.view.limited && !g.kept[pod.UID] && !g.cameSince(pod) &&
+		g.node.opts.concerns(pod) && !stays(pod, deadline)
+}
+
+// rejudge looks at all pods again, as something has changed that decides which have to go.
+func (g *guard) rejudge() {
+	g.all = true
+	pods := slices.Collect(maps.Values(g.spared))
+	for _, t := range g.targets {
+		pods = append(pods, t.pod)
+	}
+	for _, pod := range pods {
+		g.meet(pod)
+	}
+}
+
+// welcome makes a target of a pod, unless it is left in peace.
+func (g *guard) welcome(pod *corev1.Pod) bool {
+	_, known := g.spared[pod.UID]
+	fresh := g.synced && !known
+	if g.lifted && fresh {
+		g.kept[pod.UID] = true // It came to a node that people have opened.
+		return false
+	}
+	f, round := g.round(pod)
+	if round > mostRounds {
+		g.kept[pod.UID] = true
+		if !f.left {
+			f.left = true
+			g.say(Progress{What: LeftToReturn, Detail: familyOf(pod)})
+		}
+		return false
+	}
+	delete(g.spared, pod.UID)
+	now := time.Now()
+	t := &target{pod: pod, round: round, met: now, backoff: evictionBackoff(), notBefore: now.Add(roundPause(round))}
+	if fresh && g.closed || g.uid == "" {
+		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
+	}
+	g.targets[pod.UID] = t
+	g.total++
+	g.touched = append(g.touched, t)
+	g.confirm.round, g.confirm.done, g.volumes.done = g.confirm.round+1, false, false
+	if round > 1 && !f.told {
+		f.told = true
+		g.say(Progress{What: Returning, Detail: familyOf(pod)})
+	}
+	if fresh && (g.drained || g.closed) {
+		g.say(aboutPod(Arrived, pod))
+	}
+	g.drained = false
+	t.before = pod.DeletionTimestamp != nil
+	g.noteEnding(t)
+	return true
+}
+
+// follow takes in a change of a pod that has to go. Once it is ending, by whoever's hand, it is not evicted any more: a
+// second request would do nothing for it, and others would take it for a second eviction. All that may be left to do is
+// to shorten its grace before the deadline.
+func (g *guard) follow(t *target, pod *corev1.Pod) {
+	ends := t.pod.DeletionTimestamp == nil && pod.DeletionTimestamp != nil
+	t.pod = pod
+	if ends {
+		if t.cancel != nil {
+			t.cancel()
+		}
+		g.credit(t)
+		t.held = ""
+	}
+	g.noteEnding(t)
+	g.touched = append(g.touched, t)
+}
+
+// noteEnding notes when a pod that is terminating should have ended, and that its controller may bring it back from now on. The
+// time is counted from when that was first seen, on the monotonic clock: the pod's own times are the API server's.
+func (g *guard) noteEnding(t *target) {
+	at := t.pod.DeletionTimestamp
+	if at == nil {
+		return
+	}
+	var grace time.Duration
+	if given := t.pod.DeletionGracePeriodSeconds; given != nil {
+		grace = seconds(*given)
+	}
+	if t.endBy.IsZero() {
+		t.endBy = time.Now().Add(grace + overdueAfter)
+	}
+	if !t.before { // Others say nothing of who comes back.
+		g.leaves(t, at.Add(-grace))
+	}
+}
+
+// credit counts how a pod was made to go, if that was our doing. The watch may be faster than the answer to the request.
+func (g *guard) credit(t *target) {
+	asking := t.asking
+	if asking != "" && !t.sent.Load() {
+		asking = ""
+	}
+	how := cmp.Or(t.accepted, asking, t.unanswered)
+	if t.accepted == "" && how != "" {
+		g.accept(t, how)
+	}
+}
+
+func (g *guard) accept(t *target, how What) {
+	switch before := t.accepted; {
+	case before == how || before == Deleted:
+		return
+	case before == Evicted:
+		g.evicted--
+	}
+	t.accepted, t.held = how, ""
+	if how == Evicted {
+		g.evicted++
+	} else {
+		g.deleted++
+	}
+	g.say(aboutPod(how, t.pod))
+}
+
+// lose takes in that a pod is gone.
+func (g *guard) lose(uid types.UID, last *corev1.Pod) {
+	delete(g.spared, uid)
+	delete(g.kept, uid)
+	g.left[uid] = true
+	t, known := g.targets[uid]
+	if !known {
+		return
+	}
+	g.credit(t)
+	t.pod = last
+	g.noteEnding(t)
+	if last.DeletionTimestamp == nil { // It was not seen to end. What its controller creates from now on is younger than it was.
+		g.leaves(t, last.CreationTimestamp.Time)
+	}
+	g.drop(t)
+	g.say(aboutPod(Gone, last))
+}
+
+// drop makes no target of a pod any more.
+func (g *guard) drop(t *target) {
+	if t.cancel != nil {
+		t.cancel()
+	}
+	delete(g.targets, t.pod.UID)
+	g.all = true // Critical pods may have waited for it, and others for its budget.
+	if b := t.budget; b != nil && t.asking != "" {
+		b.asking--
+	}
+}
+
+// release leaves a target where it is.
+func (g *guard) release(t *target) {
+	g.drop(t)
+	g.total--
+	g.spared[t.pod.UID] = t.pod
+}
+
+// actOnPods asks for what is due, and returns when to come back.
+func (g *guard) actOnPods(now time.Time) time.Time {
+	due := g.touched
+	if g.all {
+		due = slices.SortedFunc(maps.Values(g.targets), func(a, b *target) int {
+			return cmp.Or(a.asked.Compare(b.asked), cmp.Compare(podName(a.pod), podName(b.pod)))
+		})
+		g.wake = time.Time{}
+	}
+	g.all, g.touched = false, nil
+	for _, t := range due {
+		if g.targets[t.pod.UID] != t {
+			continue
+		}
+		what, again := g.plan(t, now)
+		if what != "" {
+			g.ask(t, what, now)
+		} else {
+			g.wake = soonest(g.wake, again)
+		}
+	}
+	return g.wake
+}
+
+// plan says what is to be asked for now for a pod, or when to come back; zero if news has to come first.
+func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
+	end, turn := g.limits(t, now)
+	hard, turned, wake := !end.IsZero(), false, turn
+	if !turn.IsZero() && !now.Before(turn) {
+		turned, wake = true, time.Time{}
+	}
+	switch {
+	case t.asking == Evicted && hard && turned && !t.urgent:
+		t.cancel() // One that hangs gives way to a deletion.
+		return "", time.Time{}
+	case t.asking == Evicted && hard:
+		return "", wake
+	case t.asking != "":
+		return "", time.Time{}
+	case t.pod.DeletionTimestamp != nil:
+		return g.planEnding(t, end, now)
+	}
+	return g.planRunning(t, hard, turned, wake, now)
+}
+
+// planRunning is plan for a pod that runs and for which nothing is being asked.
+func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (What, time.Time) {
+	switch {
+	case t.accepted != "" && now.Before(t.asked.Add(overdueAfter)):
+		return "", t.asked.Add(overdueAfter) // by when something must have become of it
+	case t.check > g.looked && !hard:
+		return "", time.Time{}
+	case t.check > g.looked && now.Before(g.checkedBy(t, turned)):
+		return "", soonest(g.checkedBy(t, turned), wake)
+	case hard && turned:
+		return t.planTurned(now)
+	case now.Before(t.notBefore):
+		return "", soonest(t.notBefore, wake)
+	}
+	gated, again := g.gated(t, turned, now)
+	if gated {
+		return "", soonest(again, wake)
+	}
+	return Evicted, time.Time{}
+}
+
+// planTurned is plan for a pod whose turn has come: its budget is asked once, and then it is deleted.
+func (t *target) planTurned(now time.Time) (What, time.Time) {
+	switch {
+	case t.last == "":
+		return Evicted, time.Time{}
+	case t.last != Evicted && now.Before(t.notBefore):
+		return "", t.notBefore
+	}
+	return Deleted, time.Time{}
+}
+
+// checkedBy is until when a pod waits for the look at the Node before a hard deadline: an API server that does not answer must not
+// cost it its grace. One whose turn had come when it was met waits for a moment, as its news and the look's come at the same time.
+func (g *guard) checkedBy(t *target, turned bool) time.Time {
+	by := g.patience(t.met)
+	if soon := t.met.Add(checkPatience); turned && soon.Before(by) {
+		return soon
+	}
+	return by
+}
+
+// limits are when a pod must be gone, zero without a hard deadline, and the latest time that leaves it its grace; from then on
+// nothing holds it back, and with a hard deadline eviction gives way to deletion.
+func (g *guard) limits(t *target, now time.Time) (end, turn time.Time) {
+	switch hard := g.goal.Hard; {
+	case hard.IsZero():
+	case now.Before(hard):
+		end = hard.Add(-g.node.opts.Margin)
+	default:
+		if t.overtime.IsZero() || !now.Before(t.overtime) && t.accepted == "" {
+			t.overtime = now.Add(overtime)
+		}
+		end = t.overtime
+	}
+	grace, soft := g.node.opts.grace(t.pod), g.goal.Soft
+	switch {
+	case !end.IsZero():
+		turn = end.Add(-grace)
+	case !soft.IsZero():
+		turn = soft.Add(-g.node.opts.Margin - grace)
+	}
+	return end, turn
+}
+
+// planEnding is plan for a pod that is terminating. It is left to end, unless that would take it past the deadline. It has had its
+// signal then and uses its time, and any shortening would make the kubelet count anew from a time of the API server's; so it
+// is shortened to a second in the last one.
+func (g *guard) planEnding(t *target, end, now time.Time) (What, time.Time) {
+	var again time.Time
+	if !t.overdue {
+		if now.Before(t.endBy) {
+			again = t.endBy
+		} else {
+			t.overdue, g.all = true, true
+			t.held = "it does not end"
+			p := aboutPod(Overdue, t.pod)
+			p.Detail = t.held
+			g.say(p)
+		}
+	}
+	if end.IsZero() || t.shortened || !t.pod.DeletionTimestamp.After(end) {
+		return "", again
+	}
+	if last := end.Add(-time.Second); now.Before(last) {
+		return "", soonest(again, last)
+	}
+	if now.Before(t.notBefore) {
+		return "", soonest(again, t.notBefore)
+	}
+	return Deleted, time.Time{}
+}
+
+// gated tells whether something holds a pod back, and when that is over; zero if news will tell. Once its turn has come before a
+// deadline that is not hard, that is the missing cordon or its budget.
+func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
+	switch b := t.budget; {
+	case g.opens.IsZero() || !turned && (waits(t.pod) || critical(t.pod) && g.othersAreLeft()):
+		return true, time.Time{}
+	case !turned && now.Before(g.opens):
+		return true, g.opens
+	case b == nil:
+		return false, time.Time{}
+	case now.Before(b.next):
+		return true, b.next
+	default:
+		return b.asking >= b.window, time.Time{}
+	}
+}
+
+// othersAreLeft tells whether a pod is left that may need the critical ones.
+func (g *guard) othersAreLeft() bool {
+	if !g.synced {
+		return true
+	}
+	for _, t := range g.targets {
+		if !critical(t.pod) && !t.overdue {
+			return true
+		}
+	}
+	return false
+}
+
+// ask asks for a pod's end. It does not wait for it: the watch sees that.
+func (g *guard) ask(t *target, what What, now time.Time) {
+	end, turn := g.limits(t, now)
+	limit := attemptTimeout
+	if !end.IsZero() {
+		// The margin is there to be used, where the API server is slow.
+		limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, g.goal.Hard.Sub(now)/3, time.Second/2))
+	}
+	options, pod, sent := g.options(t, end, now), t.pod, new(atomic.Bool)
+	ctx, cancel := context.WithCancel(g.ctx)
+	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, sent
+	urgent := !end.IsZero() && !now.Before(turn)
+	if urgent && !t.urgent {
+		t.backoff = evictionBackoff() // What it has met before costs it nothing now.
+	}
+	if t.urgent = urgent; !urgent && !end.IsZero() && what == Evicted {
+		g.wake = soonest(g.wake, turn)
+	}
+	if t.budget != nil {
+		t.budget.asking++
+	}
+	g.workers.Go(func() {
+		defer cancel()
+		err := g.node.end(ctx, what, pod, options, limit, sent)
+		canceled := ctx.Err() != nil // before it is canceled below
+		g.post(g.ctx, func() { g.answered(t, what, err, canceled) })
+	})
+}
+
+// options are what the pod is evicted or deleted with: the grace that it has or that the deadline leaves, and its UID,
+// so that a pod reborn under the same name is not touched.
+func (g *guard) options(t *target, end, now time.Time) *metav1.DeleteOptions {
+	// A turn is taken some milliseconds late; that must not cost a pod a second of its grace.
+	const late = 200 * time.Millisecond
+	o := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(t.pod.UID))}
+	grace, replaced := g.node.opts.grace(t.pod), g.node.opts.GracePeriod != nil || t.pod.DeletionTimestamp != nil
+	if left := end.Sub(now) + late; !end.IsZero() && left < grace {
+		grace, replaced = left, true
+	}
+	if replaced {
+		o.GracePeriodSeconds = new(max(int64(grace/time.Second), 1))
+	}
+	return o
+}
+
+// answered takes in what was said to a request, or that there was no answer.
+func (g *guard) answered(t *target, what What, err error, canceled bool) {
+	if g.targets[t.pod.UID] != t {
+		return
+	}
+	now := time.Now()
+	t.asking, t.cancel = "", nil
+	g.touched = append(g.touched, t)
+	b := t.budget
+	if b != nil {
+		b.asking--
+		g.all = true // Another one may ask now.
+	}
+	switch {
+	case err == nil:
+		t.shortened = t.pod.DeletionTimestamp != nil
+		g.accept(t, what)
+		if b != nil { // It yields: let more ask.
+			b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictionBackoff(), nil, true
+		}
+		return
+	case canceled:
+		if t.sent.Load() {
+			t.unanswered = what
+		}
+		return
+	case !answered(err):
+		t.unanswered = what
+	default:
+		t.unanswered = ""
+	}
+	g.refused(t, err, now)
+}
+
+// refused takes in that a pod's end was not accepted. That a pod is said to be gone is not told: the watch will say so, and
+// until it does, the answer may come from an API server that has not heard of a young pod yet.
+func (g *guard) refused(t *target, err error, now time.Time) {
+	name, held := heldBy(err)
+	if !held || t.budget != nil && t.held != name {
+		t.budget = nil
+	}
+	pause := max(t.backoff.pause(), retryAfter(err))
+	switch {
+	case vanished(err):
+	case held:
+		key := t.pod.Namespace + "/" + name
+		if g.budgets[key] == nil {
+			g.budgets[key] = &budget{window: 1, backoff: evictionBackoff()}
+		}
+		b := g.budgets[key]
+		if !now.Before(b.next) {
+			b.window, b.next = 1, now.Add(max(b.backoff.pause(), retryAfter(err)))
+		}
+		t.budget, pause = b, 0
+		g.all = true
+		g.hold(t, Held, name)
+	default:
+		g.hold(t, Refused, plain(err))
+	}
+	if end, _ := g.limits(t, now); t.urgent && !end.IsZero() { // It is to be repeated while some of its grace is left.
+		pause = min(pause, max(end.Sub(now)/3, shortestPause))
+	}
+	t.notBefore = now.Add(pause)
+}
+
+func evictionBackoff() backoff {
+	return backoff{next: 200 * time.Millisecond, longest: longestEvictionPause}
+}
+
+// hold notes what holds a pod, and tells it once.
+func (g *guard) hold(t *target, what What, by string) {
+	if t.held == by {
+		return
+	}
+	t.held = by
+	p := aboutPod(what, t.pod)
+	p.Detail = by
+	g.say(p)
+}
+
+// cameSince tells of a pod that came to the node since somebody has opened it again, before this guard began: of those that were
+// bound after our cordon, to a second, none can have come sooner.
+func (g *guard) cameSince(pod *corev1.Pod) bool {
+	since := g.goal.Reopened
+	if since.IsZero() {
+		since = g.since
+	}
+	if since.IsZero() {
+		return false
+	}
+	came := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(came) {
+			came = c.LastTransitionTime.Time
+		}
+	}
+	return came.After(since)
+}
+
+// A cordon keeps pods off the node that ask the scheduler. It does not keep off those that tolerate it, or that name the
+// node themselves: their controller replaces each that is evicted, on the same node. So they are evicted in rounds, with pauses
+// that grow, and left there after some.
+
+// familyOf names the pod's controller, and is the same for all its pods. A pod without one is its own.
+func familyOf(pod *corev1.Pod) string {
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		return owner.Kind + " " + pod.Namespace + "/" + owner.Name
+	}
+	return "pod " + podName(pod)
+}
+
+// round counts a pod that was met now, and tells which of its controller's attempts to bring pods back it belongs to; 0
+// if to none. One that was created before the first was evicted was only bound late. Of the others, those of one round are no more
+// than there were at first, and those of the next were created after one of them was evicted: the controller of many pods may
+// bring all of them back while their budget lets them go one by one, and of pods that were bound late, some may have been
+// created in the very second of the first eviction.
+func (g *guard) round(pod *corev1.Pod) (*family, int) {
+	name := familyOf(pod)
+	f := g.families[name]
+	if f == nil {
+		f = &family{}
+		g.families[name] = f
+	}
+	later := 0
+	for later < len(f.since) && !pod.CreationTimestamp.Time.Before(f.since[later]) {
+		later++
+	}
+	if later == 0 {
+		f.first++
+		return f, 0
+	}
+	f.back++
+	return f, min(later, (f.back+max(f.first, 1)-1)/max(f.first, 1))
+}
+
+// leaves notes when a pod was evicted, to a second, by the API server's clock.
+func (g *guard) leaves(t *target, at time.Time) {
+	f := g.families[familyOf(t.pod)]
+	switch at = at.Truncate(time.Second); {
+	case f == nil || t.round > len(f.since):
+	case t.round == len(f.since):
+		f.since = append(f.since, at)
+	case at.Before(f.since[t.round]):
+		f.since[t.round] = at
+	}
+}
+
+// roundPause is how long to wait before the pods of a round are evicted. The first may have been bound when the
+// scheduler had not heard of the cordon.
+func roundPause(round int) time.Duration {
+	if round < 2 {
+		return 0
+	}
+	return min(time.Second<<min(round-1, 10), longestRound)
+}
+
+// aboutPod is a thing that happened to a pod.
+func aboutPod(what What, pod *corev1.Pod) Progress {
+	return Progress{What: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels}
+}

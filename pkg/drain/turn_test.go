@@ -1,0 +1,132 @@
+package drain_test
+
+import (
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// A shutdown can be held for 15 s. Only reads of the Node hang.
+func TestPodsAreEvictedBeforeADeadlineThoughTheNodeCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]time.Duration{"15 s": 15 * time.Second, "two minutes": 2 * time.Minute} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", grace(8)), apitest.Ending(5*time.Second))
+			s.Always("get node", apitest.Hang())
+			r := beginWithin(t, s, drain.Options{}, true, limit)
+			time.Sleep(min(limit, 20*time.Second))
+			asked := s.Requests("evict", "delete")
+			if len(asked) == 0 {
+				t.Fatalf("nothing was asked for in %s", time.Since(r.goal.Met))
+			}
+			if after := asked[0].At.Sub(r.goal.Met); after > 11*time.Second {
+				t.Errorf("evicted after %s; evictions begin without the cordon after ten", after)
+			}
+		})
+	}
+}
+
+// A deletion at the turn meets a connection that breaks. The budget has refused evictions before, ever more slowly.
+func TestADeletionThatFailsIsRepeatedWhileItsGraceIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"a connection breaks": apitest.Reset(), "the server is busy": apitest.Throttled(5)} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", grace(2)), apitest.Ending(time.Second))
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			s.Answer("delete", answer)
+			const limit = time.Minute
+			r := beginWithin(t, s, drain.Options{}, true, limit)
+			time.Sleep(limit + 10*time.Second)
+			asked := s.Requests("delete")
+			if len(asked) < 2 {
+				t.Fatalf("%d deletions", len(asked))
+			}
+			if left := r.goal.Hard.Sub(asked[1].At); left < time.Second {
+				t.Errorf("the first deletion failed 2 s before the deadline, the second was asked for with %s left", left)
+			}
+		})
+	}
+}
+
+// An API server that takes 0.7 s for a deletion is slow, not dead.
+func TestADeletionMayTakeTheMargin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		s.Always("delete", slowly(700*time.Millisecond))
+		const limit = 20 * time.Second
+		beginWithin(t, s, drain.Options{Margin: 5 * time.Second}, true, limit)
+		time.Sleep(limit)
+		if s.HasPod("default/a") {
+			t.Errorf("a pod is there at the deadline after %d deletions, each of which would have been carried out after 0.7 s", count(s, "delete"))
+		}
+	})
+}
+
+// While volumes are waited for, the machine turns out to be lost in half a minute.
+func TestTheWaitForVolumesHeedsADeadlineThatComesUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/ebs^vol-1"} })
+		r := beginWithin(t, s, drain.Options{VolumeWait: 10 * time.Minute}, false, 0)
+		r.await(drain.Volumes)
+		r.adjust(func(g *drain.Goal) { g.Hard = time.Now().Add(30 * time.Second) })
+		time.Sleep(31 * time.Second)
+		if told := r.of(drain.Drained); len(told) != 1 {
+			t.Errorf("the deadline is over, and the node without pods was not told to be drained: %+v", r.last())
+		}
+	})
+}
+
+// The API server takes any grace that is not negative.
+func TestAnEndlessGraceIsClipped(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(math.MaxInt64)), apitest.Ending(time.Second))
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		const limit = time.Minute
+		beginWithin(t, s, drain.Options{}, true, limit)
+		time.Sleep(limit - time.Second)
+		if n := count(s, "delete"); n == 0 {
+			t.Error("a pod that a budget holds was not deleted before the deadline")
+		}
+	})
+}
+
+// Somebody has lifted the cordon, and then the machine is announced to be lost. First it is closed again.
+func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		goal := goalWithin(false, plenty)
+		goal.Claim.Since = goal.Met
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		s.AddPod(pod("new"), 0)
+		time.Sleep(time.Minute)
+		var closed time.Time
+		s.Always("patch", func(w http.ResponseWriter, q *http.Request) bool {
+			slowly(2*time.Second)(w, q)
+			closed = time.Now()
+			return false
+		})
+		r.adjust(func(g *drain.Goal) {
+			g.Events, g.Met, g.Hard = append(g.Events, "event-2"), time.Now(), time.Now().Add(2*time.Minute)
+			g.Claim.Event, g.Claim.Since = "event-2", time.Now()
+		})
+		r.await(drain.Evicted)
+		if asked := s.Requests("evict")[0].At; closed.IsZero() || asked.Before(closed) {
+			t.Errorf("evicted at %s, closed at %s: what replaces the pod may come to this node", asked, closed)
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package fleet_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func (r *rig) takeOnce(t *testing.T, notices []queue.Notice, receives int) outcome {
+	t.Helper()
+	m := newParcel()
+	r.Take(notices, receives, m)
+	select {
+	case became := <-m.became:
+		synctest.Wait()
+		return became
+	case <-time.After(10 * time.Minute):
+		t.Fatal("nothing became of the message")
+		return outcome{}
+	}
+}
+
+// What a rebalance recommendation's cordon covers meanwhile is not opened when its time to live ends.
+func TestATimeToLiveDoesNotOpenANodeThatAnotherEventWasDrainedFor(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) {
+			draining(o)
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour}
+		})
+		recommended := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+			ID: "rebalance", Kind: event.RebalanceRecommendation, State: event.Pending,
+		}}}
+		retired := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+			ID: "retirement", Kind: event.ScheduledMaintenance, Code: "instance-retirement", State: event.Pending,
+			Deadline: time.Now().Add(7 * 24 * time.Hour).Round(0),
+		}}}
+		back := r.takeOnce(t, recommended, 1)
+		if n := c.node("a"); back.what != "returned" || !n.Spec.Unschedulable || n.Annotations[drain.CordonAnnotation] == "" {
+			t.Fatalf("%+v, %+v", back, n)
+		}
+		time.Sleep(time.Minute)
+		if became := r.takeOnce(t, retired, 1); became.what != "done" || c.times("evict") != 1 {
+			t.Fatalf("%+v, %d evicted", became, c.times("evict"))
+		}
+		time.Sleep(time.Hour)
+		became := r.takeOnce(t, recommended, 2)
+		if !c.node("a").Spec.Unschedulable {
+			t.Errorf("the recommendation is %+v, and the node that was drained for its retirement takes pods again", became)
+		}
+	})
+}
+
+// A drain is incomplete, people uncordon the node, and the message is received again.
+func TestAnUncordonBetweenTwoReceivesIsAnOrder(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		c.before("evict", func(int) error { return apierrors.NewForbidden(corev1.Resource("pods"), "one", nil) })
+		r := c.run(draining)
+		notice := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+			ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending,
+			Deadline: time.Now().Add(2 * time.Minute).Round(0),
+		}}}
+		back := r.takeOnce(t, notice, 1)
+		if n := c.node("a"); back.what != "returned" || !n.Spec.Unschedulable || n.Annotations[drain.CordonAnnotation] == "" {
+			t.Fatalf("%+v, %+v", back, n)
+		}
+		time.Sleep(back.after / 2)
+		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		time.Sleep(back.after / 2)
+		again := r.takeOnce(t, notice, 2)
+		if n := c.node("a"); n.Spec.Unschedulable {
+			t.Errorf("people have uncordoned the node, and it was cordoned again for the same event (the message is %+v, claim %s)",
+				again, n.Annotations[drain.CordonAnnotation])
+		}
+	})
+}
+
+// The same with a drain that a restart of nth-queue interrupts.
+func TestAnUncordonWhileNthQueueIsRestartedIsAnOrder(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
+		r := c.run(draining)
+		notice := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+			ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending,
+			Deadline: time.Now().Add(48 * time.Hour).Round(0),
+		}}}
+		m := newParcel()
+		r.Take(notice, 1, m)
+		time.Sleep(time.Minute)
+		if !c.node("a").Spec.Unschedulable {
+			t.Fatal("not cordoned")
+		}
+		r.stop()
+		<-m.became
+		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		r = c.run(draining)
+		m = newParcel()
+		r.Take(notice, 2, m)
+		time.Sleep(time.Minute)
+		if n := c.node("a"); n.Spec.Unschedulable {
+			t.Errorf("people have uncordoned the node, and it was cordoned again for the same event: %s", n.Annotations[drain.CordonAnnotation])
+		}
+	})
+}
+
+// A dry run of a cordon while the API server is slow holds the message for ever.
+func TestADryRunsMessageComesToAnEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil))
+		c.before("get", func(int) error { time.Sleep(2 * time.Second); return nil })
+		r := c.run(func(o *fleet.Options) {
+			o.DryRun = true
+			o.Policy = policy.Settings{event.SpotInterruption: {Action: policy.Cordon}, event.RebalanceRecommendation: {Action: policy.Cordon}}
+		})
+		one, other := newParcel(), newParcel()
+		without := func(kind event.Kind) []queue.Notice {
+			notices := interruption(instance, kind)
+			notices[0].Event.Deadline = time.Time{}
+			return notices
+		}
+		r.Take(without(event.RebalanceRecommendation), 1, one)
+		time.Sleep(time.Second)
+		r.Take(without(event.SpotInterruption), 1, other)
+		time.Sleep(12 * time.Hour)
+		if len(one.became) == 0 || len(other.became) == 0 {
+			t.Errorf("after twelve hours, %d and %d of the messages have come to an end; the fleet stands as %+v", len(one.became), len(other.became), r.Standing())
+		}
+	})
+}
+
+// An event of which the message has come to its end is not withdrawn because another of its kind comes.
+func TestAnEventIsNotWithdrawnByAnotherOfItsKind(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
+		r := c.run(func(o *fleet.Options) {
+			draining(o)
+			rule := o.Policy[event.ScheduledMaintenance]
+			rule.Codes, rule.Lead = map[string]policy.When{"system-reboot": policy.Lead, "other": policy.Now}, time.Hour
+			o.Policy[event.ScheduledMaintenance] = rule
+		})
+		maintenance := func(id, code string, in time.Duration) []queue.Notice {
+			return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+				ID: id, Kind: event.ScheduledMaintenance, Code: code, State: event.Pending, Deadline: time.Now().Add(in).Round(0),
+			}}}
+		}
+		m := newParcel()
+		r.Take(interruption(instance, event.StateChange), 1, m) // is drained for, and goes on
+		time.Sleep(10 * time.Second)
+		if back := r.takeOnce(t, maintenance("reboot", "system-reboot", 48*time.Hour), 1); back.what != "returned" {
+			t.Fatalf("%+v", back)
+		}
+		r.Take(maintenance("stop", "instance-stop", 24*time.Hour), 1, newParcel())
+		time.Sleep(10 * time.Second)
+		r.ear.mu.Lock()
+		defer r.ear.mu.Unlock()
+		for _, h := range r.ear.heard {
+			if h.What == record.ClosedWith {
+				t.Errorf("those who listen are told that %s is over: %s; EC2 still announces it", h.Entry.Event.ID, h.Entry.Ending)
+			}
+		}
+	})
+}

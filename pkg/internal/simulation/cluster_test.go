@@ -1,0 +1,217 @@
+package simulation_test
+
+import (
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+)
+
+// The owners of a cordon, besides nobody.
+const (
+	byNTH   = "nth"
+	byAdmin = "an administrator"
+	byQueue = "nth-queue"
+	byOther = "whom it was left to"
+)
+
+// cluster is what is true of the Node besides what it says itself. It belongs to who has the world's lock.
+type cluster struct {
+	owner     string    // whose cordon it is
+	owned     time.Time // since when
+	ordered   time.Time // when people last lifted a cordon
+	action    string    // what people ask for
+	actionSet time.Time
+	karpenter bool
+	tainted   time.Time // when that changed last
+	foreign   bool      // the label is somebody else's
+	gone      time.Time // since when there is no Node
+	back      time.Time // when it was registered last
+	returning map[string]bool
+	guarded   map[string]bool
+	annotated map[string]time.Time
+
+	evictions map[string]int   // accepted, by controller
+	ended     map[string]ended // by the pod's UID
+	patches   int
+	requests  int
+}
+
+// ended is how nth has made a pod end.
+type ended struct {
+	pod   string
+	at    time.Time
+	grace time.Duration // that it was given first
+	how   string
+}
+
+func (c *cluster) init() {
+	c.returning, c.guarded, c.annotated = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
+	c.evictions, c.ended = map[string]int{}, map[string]ended{}
+}
+
+// reset is for a Node that has been registered anew.
+func (c *cluster) reset() {
+	c.own("")
+	c.action, c.actionSet, c.karpenter, c.foreign = "", time.Now(), false, false
+	c.gone, c.back = time.Time{}, time.Now()
+}
+
+func (c *cluster) own(by string) {
+	if c.owner != by {
+		c.owner, c.owned = by, time.Now()
+	}
+}
+
+// admin does to the Node what kubectl would: kind is cordon, uncordon, recordon, or what the annotation nth/action is to say.
+func (w *world) admin(h happening) {
+	if w.server.CurrentNode() == nil {
+		return
+	}
+	switch h.kind {
+	case "cordon":
+		w.cordonAs("kubectl", byAdmin)
+	case "uncordon":
+		w.uncordonByPeople()
+	case "recordon":
+		w.uncordonByPeople()
+		w.cordonAs("kubectl", byAdmin)
+	default:
+		action := h.kind
+		if action == "none" {
+			action = ""
+		}
+		w.node(func(n *corev1.Node) {
+			if action == "" {
+				delete(n.Annotations, drain.ActionAnnotation)
+				return
+			}
+			if n.Annotations == nil {
+				n.Annotations = map[string]string{}
+			}
+			n.Annotations[drain.ActionAnnotation] = action
+		})
+		w.mu.Lock()
+		w.cluster.action, w.cluster.actionSet = action, time.Now()
+		w.mu.Unlock()
+	}
+	w.bother(0)
+}
+
+func (w *world) cordonAs(manager, owner string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.server.CurrentNode().Spec.Unschedulable {
+		return
+	}
+	w.server.CordonAs(manager)
+	w.cluster.own(owner)
+}
+
+// uncordonByPeople lifts the cordon. For what wanted it by then, that is an order.
+func (w *world) uncordonByPeople() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.server.CurrentNode().Spec.Unschedulable {
+		return
+	}
+	known := w.cluster.owner == byNTH && w.steady(20*time.Second) && !w.cluster.leave() // a node that is left alone is not watched
+	w.cluster.ordered = time.Now()
+	for _, n := range w.notices {
+		switch {
+		case n.over(w) || !n.vague && !w.possible(n, cordoned) && n.seen.IsZero():
+		case known && w.sure(n, cordoned) && time.Since(n.seen) > 15*time.Second:
+			n.lifted = time.Now()
+		default:
+			n.unsure = true // it may have been too early to be an order for it, and too late not to be one
+		}
+	}
+	w.cluster.own("")
+	w.server.UncordonAs("kubectl")
+}
+
+// queue is nth-queue beside nth on the node: kind is cordon or lift.
+func (w *world) queue(h happening) {
+	node := w.server.CurrentNode()
+	if node == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case h.kind == "cordon" && !node.Spec.Unschedulable && w.cluster.action == "":
+		text, _ := json.Marshal(drain.Claim{Writer: drain.Queue, Event: "queued", Kind: "spot-interruption", Since: time.Now()}) //nolint:errchkjson // it always encodes
+		w.server.ChangeNode(func(n *corev1.Node) {
+			if n.Annotations == nil {
+				n.Annotations = map[string]string{}
+			}
+			n.Annotations[drain.CordonAnnotation] = string(text)
+			n.Spec.Unschedulable = true
+		}, drain.Queue)
+		w.cluster.own(byQueue)
+	case h.kind == "lift" && w.cluster.owner == byQueue:
+		w.server.ChangeNode(func(n *corev1.Node) {
+			delete(n.Annotations, drain.CordonAnnotation)
+			n.Spec.Unschedulable = false
+		}, drain.Queue)
+		w.cluster.own("")
+	}
+	w.disturb(0)
+}
+
+// karpenter puts its taint on the Node, or takes it off: kind is on or off.
+func (w *world) karpenter(h happening) {
+	w.node(func(n *corev1.Node) {
+		n.Spec.Taints = nil
+		if h.kind == "on" {
+			n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+		}
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cluster.karpenter, w.cluster.tainted = h.kind == "on", time.Now()
+	w.disturb(0)
+}
+
+// label sets the load balancers' label as somebody else would, unless it is there.
+func (w *world) label(_ happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	node := w.server.CurrentNode()
+	if node == nil || node.Labels[drain.ExcludeLabel] != "" {
+		return
+	}
+	w.server.ChangeNode(func(n *corev1.Node) {
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[drain.ExcludeLabel] = "true"
+	}, "somebody")
+	w.cluster.foreign = true
+	w.disturb(0)
+}
+
+func (w *world) removeNode(happening) {
+	if w.server.CurrentNode() == nil {
+		return
+	}
+	w.server.RemoveNode()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cluster.own("")
+	w.cluster.gone = time.Now()
+	w.disturb(0)
+}
+
+func (w *world) registerNode(happening) {
+	if w.server.CurrentNode() != nil {
+		return
+	}
+	w.server.RegisterNode()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cluster.reset()
+	w.disturb(0)
+}

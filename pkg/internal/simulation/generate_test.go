@@ -1,0 +1,256 @@
+package simulation_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// generator makes a plan from a seed. Each plan is made of some sorts of happenings only, and of more of them: what comes of two
+// things is found sooner where there are few others.
+type generator struct {
+	*rand.Rand
+	plan  plan
+	at    time.Duration
+	names []string // of what is announced
+	pods  []string
+	next  int
+	sorts []sort
+}
+
+// sort is one of the sorts of happenings.
+type sort struct {
+	weight int
+	make   func(*generator)
+}
+
+func generate(seed uint64) plan {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
+	g.setUp()
+	for _, s := range sorts {
+		if g.IntN(100) < 45 {
+			g.sorts = append(g.sorts, s)
+		}
+	}
+	for range 4 + g.IntN(22) {
+		g.pause()
+		if g.IntN(3) == 0 || len(g.names) == 0 || len(g.sorts) == 0 {
+			g.announce()
+			continue
+		}
+		g.one()
+	}
+	return g.plan.sorted()
+}
+
+func (g *generator) add(h happening) {
+	h.at = g.at
+	g.plan = append(g.plan, h)
+}
+
+func (g *generator) pick(words ...string) string { return words[g.IntN(len(words))] }
+
+// span is a random time, with short ones more often.
+func (g *generator) span(most time.Duration) time.Duration {
+	d := time.Duration(g.Int64N(int64(most)))
+	if g.IntN(2) == 0 {
+		d /= 8
+	}
+	return d.Round(100 * time.Millisecond)
+}
+
+// pause is between two happenings: mostly little, sometimes enough for all to come to rest.
+func (g *generator) pause() {
+	switch g.IntN(10) {
+	case 0:
+		g.at += 50*time.Second + g.span(40*time.Second)
+	case 1, 2:
+		g.at += g.span(30 * time.Second)
+	case 3:
+	default:
+		g.at += g.span(8 * time.Second)
+	}
+}
+
+func (g *generator) one() {
+	total := 0
+	for _, s := range g.sorts {
+		total += s.weight
+	}
+	n := g.IntN(total)
+	for _, s := range g.sorts {
+		if n -= s.weight; n < 0 {
+			s.make(g)
+			return
+		}
+	}
+}
+
+// setUp is how things are at the beginning.
+func (g *generator) setUp() {
+	for _, kind := range event.Kinds() {
+		switch g.IntN(12) {
+		case 0:
+			g.add(happening{what: "rule", name: string(kind), kind: g.pick("cordon", "notify", "ignore")})
+		case 1:
+			g.add(happening{what: "rule", name: string(kind), kind: "drain"})
+		}
+	}
+	if g.IntN(3) == 0 {
+		g.add(happening{what: "rule", name: string(event.RebalanceRecommendation), kind: g.pick("cordon", "drain")})
+	}
+	if g.IntN(4) == 0 {
+		g.add(happening{what: "cordon-for", span: 30*time.Second + g.span(2*time.Minute)})
+	}
+	if g.IntN(4) == 0 {
+		g.add(happening{what: "hard", n: 1})
+	}
+	if g.IntN(3) == 0 {
+		g.add(happening{what: "budget", span: 20*time.Second + g.span(3*time.Minute)})
+	}
+	if g.IntN(2) == 0 {
+		g.add(happening{what: "option", name: "exclude", span: g.span(20 * time.Second)})
+	}
+	if g.IntN(5) == 0 {
+		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
+	}
+	if g.IntN(8) == 0 {
+		g.add(happening{what: "option", name: "protect-unmanaged"})
+	}
+	if g.IntN(8) == 0 {
+		g.add(happening{what: "credential", span: g.span(time.Minute)})
+	}
+	if g.IntN(12) == 0 {
+		g.add(happening{what: "unnode"})
+		defer func() {
+			was := g.at
+			g.at += g.span(time.Minute)
+			g.add(happening{what: "node"})
+			g.at = was
+		}()
+	}
+	for range g.IntN(6) {
+		g.addPod("pod")
+	}
+	if g.IntN(3) == 0 {
+		g.addWorkload()
+	}
+}
+
+func (g *generator) name(prefix string) string {
+	g.next++
+	return fmt.Sprintf("%s-%d", prefix, g.next)
+}
+
+func (g *generator) announce() {
+	h := happening{what: "announce"}
+	switch g.IntN(10) {
+	case 0, 1, 2:
+		h.name, h.kind = g.name("spot"), "spot-interruption/"+g.pick("terminate", "terminate", "stop", "hibernate")
+		h.span = 120 * time.Second
+		if g.IntN(4) == 0 {
+			h.span = g.span(2*time.Minute) - 20*time.Second
+		}
+	case 3:
+		h.name, h.kind = g.name("rebalance"), "rebalance-recommendation"
+	case 4, 5, 6:
+		h.name = g.name("maintenance")
+		h.kind = "scheduled-maintenance/" + g.pick("system-reboot", "instance-reboot", "instance-stop", "instance-retirement", "system-maintenance")
+		h.span = g.span(8*time.Minute) - 20*time.Second
+	case 7, 8:
+		h.name, h.kind = g.name("asg"), "asg-termination/Terminated"
+		if g.IntN(3) == 0 {
+			h.span = g.span(4 * time.Minute)
+		}
+	case 9:
+		h.name, h.kind, h.span = g.name("shutdown"), "shutdown", 20*time.Second+g.span(2*time.Minute)
+	}
+	g.names = append(g.names, h.name)
+	g.add(h)
+}
+
+func (g *generator) addPod(what string) {
+	h := happening{what: what, name: g.name("pod"), kind: "plain", span: time.Duration(1+g.IntN(40)) * time.Second, n: g.IntN(10)}
+	if g.IntN(2) == 0 {
+		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "stuck", "hangs")
+	}
+	g.pods = append(g.pods, h.name)
+	g.add(h)
+}
+
+func (g *generator) addWorkload() {
+	h := happening{what: "workload", name: g.name("work"), span: time.Duration(1+g.IntN(20)) * time.Second, n: 1 + g.IntN(3)}
+	h.kind = g.pick("replicas", "replicas", "replicas+tolerates", "stateful", "stateful+tolerates", "daemon")
+	g.add(h)
+}
+
+// some is one of the names, or one that is not there.
+func (g *generator) some(names []string) string {
+	if len(names) == 0 {
+		return "nobody"
+	}
+	return names[g.IntN(len(names))]
+}
+
+// sorts are the sorts of happenings, besides that something is announced.
+var sorts = []sort{
+	{4, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
+	{2, func(g *generator) { g.add(happening{what: "return", name: g.some(g.names)}) }},
+	{2, func(g *generator) { g.add(happening{what: g.pick("cancel", "complete"), name: g.some(g.names)}) }},
+	{2, func(g *generator) {
+		g.add(happening{what: "move", name: g.some(g.names), span: g.span(8*time.Minute) - 20*time.Second})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "mock", name: g.some(g.names)}) }},
+	{2, func(g *generator) {
+		h := happening{what: "deaf", span: g.span(30 * time.Second)}
+		if g.IntN(2) == 0 {
+			h.name = string(event.Kinds()[g.IntN(5)])
+		}
+		g.add(h)
+	}},
+	{4, func(g *generator) {
+		verb := g.pick("", "get", "patch", "list", "watch", "evict", "delete")
+		g.add(happening{what: "fault", name: verb, kind: faultKinds[g.IntN(len(faultKinds))], span: g.span(25 * time.Second)})
+	}},
+	{1, func(g *generator) { g.add(happening{what: g.pick("drop", "expire")}) }},
+	{1, func(g *generator) { g.add(happening{what: "lag", span: g.span(6 * time.Second)}) }},
+	{3, func(g *generator) { g.add(happening{what: "crash", span: g.span(time.Minute)}) }},
+	{3, func(g *generator) {
+		g.add(happening{what: "crash-at", kind: g.pick("before", "after"), n: 1 + g.IntN(5), span: g.span(20 * time.Second)})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "stop", span: g.span(time.Minute)}) }},
+	{1, func(g *generator) { g.add(happening{what: "forget", span: g.span(20 * time.Second)}) }},
+	{1, func(g *generator) { g.add(happening{what: "disk", span: g.span(30 * time.Second)}) }},
+	{2, func(g *generator) { g.add(happening{what: "reboot", span: g.span(time.Minute), n: g.IntN(40)}) }},
+	{4, func(g *generator) { g.addPod("pod") }},
+	{2, func(g *generator) { g.addPod("late-pod") }},
+	{1, func(g *generator) { g.addWorkload() }},
+	{2, func(g *generator) {
+		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "whenever")})
+	}},
+	{2, func(g *generator) { g.add(happening{what: g.pick("guard", "guard", "yield"), name: g.some(g.pods)}) }},
+	{1, func(g *generator) { g.add(happening{what: "finish", name: g.some(g.pods)}) }},
+	{3, func(g *generator) {
+		g.add(happening{what: "admin", kind: g.pick("cordon", "uncordon", "uncordon", "recordon")})
+	}},
+	{2, func(g *generator) {
+		g.add(happening{what: "admin", kind: g.pick("ignore", "notify", "cordon", "none", "none")})
+	}},
+	{2, func(g *generator) { g.add(happening{what: "queue", kind: g.pick("cordon", "lift")}) }},
+	{1, func(g *generator) { g.add(happening{what: "karpenter", kind: g.pick("on", "off")}) }},
+	{1, func(g *generator) { g.add(happening{what: "label"}) }},
+	{1, func(g *generator) { g.add(happening{what: g.pick("unnode", "node")}) }},
+	{1, func(g *generator) {
+		g.add(happening{what: "clock", span: time.Duration(g.IntN(240)-120) * time.Minute / 10})
+	}},
+	{2, func(g *generator) {
+		kind := event.Kinds()[g.IntN(5)]
+		g.add(happening{what: "rule", name: string(kind), kind: g.pick("drain", "drain", "cordon", "notify", "ignore")})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "hard", n: g.IntN(2)}) }},
+	{1, func(g *generator) { g.add(happening{what: "lead", span: g.span(5 * time.Minute)}) }},
+	{1, func(g *generator) { g.add(happening{what: "cordon-for", span: g.span(3 * time.Minute)}) }},
+	{1, func(g *generator) { g.add(happening{what: "budget", span: 10*time.Second + g.span(4*time.Minute)}) }},
+}

@@ -1,0 +1,630 @@
+package simulation_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+)
+
+// live lets a plan happen. Between things that are far enough apart, what has become of the node is judged; and so it is at
+// the end, when nothing is wrong any more, and once more when nothing is announced.
+func (w *world) live(p plan) {
+	if len(p) == 0 || p[0].what != "late" {
+		p = append(plan{{what: "start"}}, p...)
+	}
+	for _, h := range p {
+		if wait := h.at - w.now(); wait > 0 {
+			w.pass(wait)
+		}
+		w.happen(h)
+	}
+	w.recover()
+	w.pass(quiet + 10*time.Second)
+	w.judgeRest()
+	w.withdrawAll()
+	w.pass(w.longestWithdrawal() + quiet + 10*time.Second)
+	w.judgeRest()
+	w.judgeEnd()
+	w.close()
+}
+
+// pass lets time pass, and judges what has become of the node if it was quiet for long enough.
+func (w *world) pass(d time.Duration) {
+	end := time.Now().Add(d)
+	for {
+		w.mu.Lock()
+		calm := w.disturbed.Add(quiet)
+		w.mu.Unlock()
+		if !calm.Before(end) || !calm.After(time.Now()) {
+			break
+		}
+		time.Sleep(time.Until(calm))
+	}
+	// Just before something happens is when it was quiet for longest.
+	if left := time.Until(end) - time.Millisecond; left > 0 {
+		time.Sleep(left)
+		w.judgeRest()
+	}
+	time.Sleep(time.Until(end))
+}
+
+// close ends the world.
+func (w *world) close() {
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
+	w.stop()
+	w.mu.Lock()
+	for _, i := range w.all {
+		i.cancel()
+	}
+	w.mu.Unlock()
+	w.running.Wait()
+	w.server.Close()
+}
+
+// happen carries out a happening.
+func (w *world) happen(h happening) {
+	w.tell("-- %s", h)
+	do, known := happenings[h.what]
+	if !known {
+		w.violated("plans are understood", "nothing known is %q", h.what)
+		return
+	}
+	do(w, h)
+}
+
+// happenings are what may happen. Each disturbs the world for as long as its span says, where it has one.
+var happenings = map[string]func(*world, happening){
+	// The rules: kind is the action for the kind name; n of 1 tells that all others are as they are.
+	"start": func(w *world, _ happening) { w.begin() },
+	"rule":  func(w *world, h happening) { w.rule(h.name, func(r *policy.Rule) { r.Action = policy.Action(h.kind) }) },
+	"code": func(w *world, h happening) {
+		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) {
+			codes := map[string]policy.When{}
+			for code, when := range r.Codes {
+				codes[code] = when
+			}
+			codes[h.name] = policy.When(h.kind)
+			r.Codes = codes
+		})
+	},
+	"hard": func(w *world, h happening) {
+		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Hard = h.n > 0 })
+	},
+	"lead": func(w *world, h happening) {
+		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Lead = h.span })
+	},
+	"cordon-for": func(w *world, h happening) {
+		w.rule(string(event.RebalanceRecommendation), func(r *policy.Rule) { r.CordonFor = h.span })
+	},
+	"budget": func(w *world, h happening) {
+		w.rule(string(event.ASGTermination), func(r *policy.Rule) { r.Budget = h.span })
+	},
+	// How a drain goes about it, for what begins with the next start.
+	"option": (*world).option,
+
+	"announce": (*world).announce,
+	"withdraw": func(w *world, h happening) {
+		w.edit(h.name, func(n *notice) { n.listed, n.unlisted = false, time.Now() })
+	},
+	"return":   func(w *world, h happening) { w.edit(h.name, (*notice).relist) },
+	"cancel":   func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.state = event.Canceled }) },
+	"complete": func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.state = event.Completed }) },
+	"move": func(w *world, h happening) {
+		w.edit(h.name, func(n *notice) {
+			if n.kind == event.ScheduledMaintenance {
+				n.deadline, n.deadlined = seconds(time.Now().Add(h.span)), time.Now()
+				w.watchDeadline(n)
+			}
+		})
+	},
+	"mock": func(w *world, h happening) {
+		w.edit(h.name, func(n *notice) { n.moving = n.kind == event.SpotInterruption })
+	},
+	"deaf": (*world).deaf,
+
+	"fault":    (*world).fault,
+	"drop":     func(w *world, _ happening) { w.server.DropWatches(); w.bother(0) },
+	"expire":   func(w *world, _ happening) { w.server.Compact(); w.server.DropWatches(); w.bother(0) },
+	"lag":      (*world).lag,
+	"skew":     func(w *world, h happening) { w.server.SetSkew(h.span) },
+	"crash":    (*world).crash,
+	"crash-at": (*world).crashAt,
+	"stop":     func(w *world, h happening) { w.stop(); w.bother(h.span); w.beginIn(h.span) },
+	"forget":   (*world).forget,
+	"disk":     (*world).hang,
+	"reboot":   (*world).reboot,
+	"credential": func(w *world, h happening) {
+		w.bother(h.span)
+		w.mu.Lock()
+		w.identity = time.Now().Add(h.span)
+		w.mu.Unlock()
+	},
+
+	"pod":      (*world).addPod,
+	"late-pod": (*world).addPod,
+	"workload": (*world).addWorkload,
+	"scale":    func(w *world, h happening) { w.server.RemoveWorkload(h.name); w.bother(0) },
+	"annotate": (*world).annotate,
+	"guard":    (*world).guardPods,
+	"yield":    (*world).yield,
+	"finish":   func(w *world, h happening) { w.finish(h.name) },
+
+	"admin":     (*world).admin,
+	"queue":     (*world).queue,
+	"karpenter": (*world).karpenter,
+	"label":     (*world).label,
+	"unnode":    (*world).removeNode,
+	"node":      (*world).registerNode,
+	"clock":     (*world).step,
+	"quiet":     func(*world, happening) {},
+}
+
+func seconds(t time.Time) time.Time { return t.Truncate(time.Second) }
+
+// bother is disturb for who has not the lock.
+func (w *world) bother(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.disturb(d)
+}
+
+// rule changes the rule of a kind, live.
+func (w *world) rule(name string, change func(*policy.Rule)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	kind := event.Kind(name)
+	r := w.rules[kind]
+	change(&r)
+	w.rules[kind] = r
+	w.ruleSet[kind] = time.Now()
+	for _, n := range w.notices {
+		if n.kind == kind {
+			n.settled = time.Time{} // it may be due more than it was
+		}
+	}
+	w.disturb(0)
+	if w.nth != nil {
+		w.nth.agent.SetPolicy(clone(w.rules))
+	}
+}
+
+func (w *world) option(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch h.name {
+	case "evict-after":
+		w.options.EvictAfter = h.span
+	case "margin":
+		w.options.Margin = h.span
+	case "exclude":
+		w.options.ExcludeFromLoadBalancers, w.options.LoadBalancerWait = true, h.span
+	case "protect-unmanaged":
+		w.options.ProtectUnmanaged = true
+	}
+}
+
+// announce begins an announcement: kind is its kind and code, and span the time until its deadline, if it has one.
+func (w *world) announce(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	kind, code, _ := strings.Cut(h.kind, "/")
+	if slices.ContainsFunc(w.notices, func(n *notice) bool { return n.name == h.name }) {
+		return
+	}
+	alone := kind != string(event.ScheduledMaintenance)
+	if alone && slices.ContainsFunc(w.notices, func(n *notice) bool { return n.kind == event.Kind(kind) && n.listed }) {
+		return // its document holds one
+	}
+	if w.replaces(event.Kind(kind), code, h.span) {
+		return
+	}
+	n := &notice{
+		name: h.name, kind: event.Kind(kind), code: code, state: event.Pending, listed: true, boot: w.boot,
+		changed: time.Now(), announced: time.Now(), deadlined: time.Now(),
+	}
+	if n.kind == event.ASGTermination || n.kind == event.Shutdown {
+		n.name = fmt.Sprintf("%s@%d", n.name, w.boot) // these IDs are made from the boot's
+	}
+	if h.span != 0 {
+		n.deadline = seconds(time.Now().Add(h.span))
+	}
+	w.notices = append(w.notices, n)
+	w.documentChanged(n.kind)
+	w.disturb(0)
+	w.watchDeadline(n)
+}
+
+// replaces announces a spot or rebalance notice in the place of one before it, which is the same interruption as long as nth
+// does not know that one for withdrawn; it tells whether there was one.
+func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool {
+	if kind != event.SpotInterruption && kind != event.RebalanceRecommendation {
+		return false
+	}
+	for _, n := range w.notices {
+		if n.kind != kind || n.code != code || n.boot != w.boot || n.over(w) {
+			continue
+		}
+		if to := seconds(time.Now().Add(span)); span != 0 && to.Before(n.deadline) {
+			n.deadline, n.deadlined = to, time.Now()
+		}
+		n.relist()
+		n.changed = time.Now()
+		w.documentChanged(kind)
+		w.disturb(0)
+		return true
+	}
+	return false
+}
+
+// relist announces again what was withdrawn.
+func (n *notice) relist() {
+	if !n.listed {
+		n.listed, n.announced = true, time.Now()
+	}
+}
+
+// edit changes what is announced.
+func (w *world) edit(name string, change func(*notice)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.notices {
+		if base, _, _ := strings.Cut(n.name, "@"); base != name && n.name != name {
+			continue
+		}
+		if n.state != event.Pending {
+			continue // EC2 never revives an event
+		}
+		before := n.listed
+		change(n)
+		n.changed = time.Now()
+		if before && !n.listed {
+			n.deafSince = 0
+		}
+		w.documentChanged(n.kind)
+	}
+	w.disturb(0)
+}
+
+// deaf makes a document unreadable, or all of the metadata service's.
+func (w *world) deaf(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for kind, d := range w.documents {
+		if h.name == string(kind) || h.name == "" && kind != event.Shutdown {
+			d.deaf, d.heard = time.Now().Add(h.span), time.Now().Add(h.span)
+			w.documentChanged(kind)
+			for _, n := range w.notices {
+				if n.kind == kind && !n.listed {
+					n.deafSince += h.span + 10*time.Second
+				}
+			}
+			time.AfterFunc(h.span, func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.documentChanged(kind)
+			})
+		}
+	}
+	w.disturb(h.span)
+}
+
+// fault makes requests of the verb name, or all, fail in the way kind.
+func (w *world) fault(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = append(w.faults, &fault{verb: h.name, kind: h.kind, until: time.Now().Add(h.span)})
+	if h.kind == "403" || h.kind == "html" {
+		w.refused = time.Now().Add(h.span + 65*time.Second) // the pause after which it is tried again
+	}
+	w.disturb(h.span)
+}
+
+func (w *world) lag(h happening) {
+	w.server.SetLag(int64(h.n), h.span)
+	w.bother(20 * time.Second)
+	time.AfterFunc(20*time.Second, func() { w.server.SetLag(0, 0) })
+}
+
+func (w *world) crash(h happening) {
+	w.mu.Lock()
+	w.kill(w.nth, "for no reason")
+	w.mu.Unlock()
+	w.beginNow(h.span)
+}
+
+func (w *world) beginNow(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.beginIn(d)
+}
+
+// crashAt has nth killed at the n-th write of its record from now, before or after it, and start again after a while.
+func (w *world) crashAt(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nth != nil {
+		w.nth.crash, w.nth.before, w.nth.down = w.nth.puts+h.n, h.kind == "before", h.span
+	}
+}
+
+// forget loses the record, and nth with it.
+func (w *world) forget(h happening) {
+	w.mu.Lock()
+	w.kill(w.nth, "and its record lost")
+	w.disk = nil
+	w.forgot = time.Now()
+	for _, n := range w.notices {
+		n.rebooted, n.acted, n.seen, n.settled, n.drained, n.vague = time.Time{}, false, time.Time{}, time.Time{}, "", true
+		if !n.lifted.IsZero() {
+			n.unsure, n.lifted = true, time.Time{} // where the annotation is gone as well, nobody remembers the order
+		}
+	}
+	w.mu.Unlock()
+	w.beginNow(h.span)
+}
+
+// hang makes the disk hang.
+func (w *world) hang(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nth != nil {
+		w.power(w.nth)
+	}
+	w.hung = time.Now().Add(h.span)
+	w.disturb(h.span)
+}
+
+// reboot kills nth, which is started again in another boot after span; n seconds later the kubelet reports the node Ready.
+func (w *world) reboot(h happening) {
+	w.mu.Lock()
+	w.kill(w.nth, "in a reboot")
+	w.boot++
+	w.booted = time.Now()
+	for _, n := range w.notices {
+		w.survive(n)
+	}
+	id := w.bootID()
+	w.mu.Unlock()
+	w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown) })
+	w.beginNow(h.span)
+	w.bother(h.span + time.Duration(h.n)*time.Second)
+	time.AfterFunc(h.span+time.Duration(h.n)*time.Second, func() {
+		w.mu.Lock()
+		current := w.bootID() == id
+		w.mu.Unlock()
+		if current {
+			w.server.SetBootID(id)
+			w.node(func(n *corev1.Node) { ready(n, corev1.ConditionTrue) })
+		}
+	})
+}
+
+func ready(n *corev1.Node, status corev1.ConditionStatus) {
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+}
+
+// survive is what a reboot makes of a notice. It belongs to who has the lock.
+func (w *world) survive(n *notice) {
+	n.changed = time.Now()
+	switch {
+	case n.kind == event.ASGTermination || n.kind == event.Shutdown:
+		if n.kind == event.ASGTermination && n.listed && n.boot == w.boot-1 {
+			base, _, _ := strings.Cut(n.name, "@")
+			w.notices = append(w.notices, &notice{
+				name: fmt.Sprintf("%s@%d", base, w.boot), kind: n.kind, code: n.code, state: n.state, listed: true, boot: w.boot,
+				changed: time.Now(), announced: time.Now(), deadlined: time.Now(),
+			})
+		}
+		if n.listed {
+			n.listed, n.unlisted = false, time.Now()
+		}
+	case n.rebooted.IsZero():
+		n.acted = w.possible(n, cordoned)
+	}
+	n.rebooted = time.Now()
+	w.documentChanged(n.kind)
+}
+
+// node changes the Node, if there is one.
+func (w *world) node(change func(*corev1.Node), manager ...string) {
+	if w.server.CurrentNode() != nil {
+		w.server.ChangeNode(change, manager...)
+	}
+}
+
+// step sets the machine's clock.
+func (w *world) step(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.offset.Add(int64(h.span))
+	w.stepped = true
+	w.disturb(0)
+}
+
+// recover ends all that is wrong.
+func (w *world) recover() {
+	w.tell("-- all is well again")
+	w.mu.Lock()
+	w.faults, w.hung = nil, time.Time{}
+	w.identity = time.Time{}
+	w.refused = time.Time{}
+	for kind, d := range w.documents {
+		if time.Now().Before(d.deaf) {
+			d.deaf = time.Now()
+			w.documentChanged(kind)
+		}
+	}
+	id := w.bootID()
+	w.disturb(65 * time.Second) // the longest pause after a refusal
+	w.disturbed = time.Now().Add(65 * time.Second)
+	w.mu.Unlock()
+	w.server.SetLag(0, 0)
+	if w.server.CurrentNode() == nil {
+		w.server.RegisterNode()
+		w.mu.Lock()
+		w.cluster.reset()
+		w.mu.Unlock()
+	}
+	w.server.SetBootID(id)
+	w.node(func(n *corev1.Node) {
+		ready(n, corev1.ConditionTrue)
+		delete(n.Annotations, drain.ActionAnnotation)
+	})
+	w.mu.Lock()
+	w.cluster.action, w.cluster.actionSet = "", time.Now()
+	w.mu.Unlock()
+	w.begin()
+	time.Sleep(65 * time.Second)
+}
+
+// withdrawAll takes back all that is announced.
+func (w *world) withdrawAll() {
+	w.tell("-- nothing is announced any more")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.notices {
+		if n.listed {
+			n.listed, n.unlisted, n.changed, n.deafSince = false, time.Now(), time.Now(), 0
+		}
+	}
+	for kind := range w.documents {
+		w.documentChanged(kind)
+	}
+	w.disturb(0)
+}
+
+// longestWithdrawal is how long it may take until nothing stands any more.
+func (w *world) longestWithdrawal() time.Duration {
+	longest := time.Duration(0)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.notices {
+		if w.ends(n).After(time.Now().Add(longest)) {
+			longest = time.Until(w.ends(n))
+		}
+	}
+	return longest
+}
+
+// addPod puts a pod on the node: kind is what sort of pod, span its grace, and n how many seconds it takes to end.
+func (w *world) addPod(h happening) {
+	if w.server.HasPod("default/" + h.name) {
+		return
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: h.name, Labels: map[string]string{"app": h.name}, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(h.span / time.Second))},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: w.server.Now()}}},
+	}
+	owner := "ReplicaSet"
+	ending := apitest.Ending(time.Duration(h.n) * time.Second)
+	for _, word := range strings.Split(h.kind, "+") {
+		switch word {
+		case "daemon":
+			owner = "DaemonSet"
+		case "bare":
+			owner = ""
+		case "mirror":
+			pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
+			owner = ""
+		case "critical":
+			pod.Spec.PriorityClassName = "system-cluster-critical"
+		case drain.Never, drain.AtDeadline:
+			pod.Annotations[drain.EvictAnnotation] = word
+		case "stuck":
+			pod.Finalizers = []string{"example.com/stuck"}
+		case "hangs":
+			ending = apitest.Never
+		}
+	}
+	if owner != "" {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: h.name, UID: "uid-of-owner", Controller: new(true)}}
+	}
+	apitest.Ready(pod)
+	if h.what == "late-pod" {
+		w.server.AddPodLate(pod, time.Second, ending)
+		w.bother(time.Second)
+		return
+	}
+	w.server.AddPod(pod, ending)
+	w.bother(0)
+}
+
+// addWorkload adds a controller with n pods.
+func (w *world) addWorkload(h happening) {
+	work := apitest.Workload{
+		Name: h.name, Pods: h.n, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond, Starts: time.Second,
+		Tolerates: strings.Contains(h.kind, "tolerates"),
+		Pod: func(p *corev1.Pod) {
+			p.Labels = map[string]string{"app": h.name}
+			p.Spec.TerminationGracePeriodSeconds = new(int64(h.span / time.Second))
+		},
+	}
+	w.mu.Lock()
+	w.cluster.returning[h.name] = work.Tolerates
+	w.mu.Unlock()
+	switch {
+	case strings.HasPrefix(h.kind, "stateful"):
+		w.server.AddStatefulSet(work)
+	case strings.HasPrefix(h.kind, "daemon"):
+		w.server.AddDaemonSet(work)
+	default:
+		w.server.AddReplicaSet(work)
+	}
+	w.bother(2 * time.Second)
+}
+
+// annotate says when a pod may be evicted.
+func (w *world) annotate(h happening) {
+	name := "default/" + h.name
+	if !w.server.HasPod(name) {
+		return
+	}
+	w.server.ChangePod(name, func(p *corev1.Pod) {
+		if p.Annotations == nil {
+			p.Annotations = map[string]string{}
+		}
+		p.Annotations[drain.EvictAnnotation] = h.kind
+	})
+	w.mu.Lock()
+	w.cluster.annotated[name] = time.Now()
+	w.mu.Unlock()
+	w.bother(0)
+}
+
+// guardPods adds a budget that never yields.
+func (w *world) guardPods(h happening) {
+	w.server.AddBudget(apitest.Budget{Namespace: "default", Name: h.name, Selector: map[string]string{"app": h.name}, MinAvailable: new(100)})
+	w.mu.Lock()
+	w.cluster.guarded[h.name] = true
+	w.mu.Unlock()
+	w.bother(0)
+}
+
+// finish takes the finalizers off a pod.
+func (w *world) finish(name string) {
+	if w.server.HasPod("default/" + name) {
+		w.server.ChangePod("default/"+name, func(p *corev1.Pod) { p.Finalizers = nil })
+	}
+	w.bother(0)
+}
+
+// yield removes a budget.
+func (w *world) yield(h happening) {
+	w.server.RemoveBudget("default", h.name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cluster.guarded[h.name] = false
+	w.disturb(0)
+}

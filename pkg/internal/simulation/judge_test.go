@@ -1,0 +1,679 @@
+package simulation_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+const (
+	// quiet is how long nothing must have happened before there is but one right outcome.
+	quiet = 45 * time.Second
+	// slow is how long nth may take to hear of something and to follow it, while nothing is wrong.
+	slow = 15 * time.Second
+	// overtime is what is left after a deadline.
+	overtime = 30 * time.Second
+)
+
+// want is what a notice asks for.
+type want int
+
+const (
+	nothing want = iota
+	cordoned
+	drained
+)
+
+var wants = map[policy.Action]want{policy.Cordon: cordoned, policy.Drain: drained}
+
+// action is what the rules say now about a notice, and from when on.
+func (w *world) action(n *notice) (action want, from time.Time) {
+	rule := w.rules[n.kind]
+	action = wants[rule.Action]
+	if n.kind == event.SpotInterruption && n.code == "hibernate" {
+		action = min(action, wants[rule.Hibernate])
+	}
+	if n.kind != event.ScheduledMaintenance {
+		return action, from
+	}
+	when, known := rule.Codes[n.code]
+	if !known {
+		when = rule.Codes[policy.OtherCodes]
+	}
+	switch when {
+	case policy.OnlyNotify, policy.Never:
+		return nothing, from
+	case policy.Lead:
+		if !n.deadline.IsZero() {
+			from = n.deadline.Add(-rule.Lead)
+		}
+	case policy.Now:
+	}
+	return action, from
+}
+
+// ends is until when a notice that is not listed may stand.
+func (w *world) ends(n *notice) time.Time {
+	if n.listed || n.unlisted.IsZero() {
+		return time.Time{}
+	}
+	end := w.rules[n.kind].WithdrawnAfter
+	if w.nth != nil {
+		for _, kind := range w.nth.unwatched {
+			if kind == n.kind {
+				end = max(end, 10*time.Minute)
+			}
+		}
+	}
+	from := n.unlisted
+	if w.nth == nil {
+		from = time.Now() // it has not missed it yet
+	} else if told := w.nth.told[n.kind]; told.After(from) || told.IsZero() {
+		from = max2(told, w.nth.began)
+	}
+	return from.Add(end + n.deafSince + slow)
+}
+
+// over tells that a notice cannot be a reason for anything any more.
+func (n *notice) over(w *world) bool {
+	end := w.ends(n)
+	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && time.Since(n.changed) > slow
+}
+
+// reboots tells whether what is announced is over with a reboot.
+func (n *notice) reboots() bool {
+	return n.code == "system-reboot" || n.code == "instance-reboot"
+}
+
+// possible tells whether a notice may be a reason for so much now, if only because nth has not heard yet that it is none.
+func (w *world) possible(n *notice, level want) bool {
+	if n.over(w) || n.seen.IsZero() {
+		return false
+	}
+	action, from := w.action(n)
+	recent := func(t time.Time) bool { return time.Since(t) < slow+w.trouble(n.kind) }
+	if action < level && !recent(w.ruleSet[n.kind]) {
+		return false
+	}
+	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || recent(w.ruleSet[n.kind]) || w.stepped
+}
+
+// trouble is how long the document of a kind could not be read lately.
+func (w *world) trouble(kind event.Kind) time.Duration {
+	d := w.documents[kind]
+	if time.Since(d.heard) < 30*time.Second {
+		return time.Minute
+	}
+	if w.nth == nil || w.nth.told[kind].IsZero() {
+		return time.Hour
+	}
+	return time.Since(w.nth.began) * 0
+}
+
+// sure tells whether a notice is a reason for so much now, beyond doubt.
+func (w *world) sure(n *notice, level want) bool {
+	if n.unsure || !n.lifted.IsZero() || !n.listed || n.state != event.Pending || n.seen.IsZero() || w.nth == nil || w.nth.told[n.kind].IsZero() {
+		return false
+	}
+	action, from := w.action(n)
+	switch {
+	case action < level, from.After(time.Now().Add(-slow)), time.Since(w.documents[n.kind].deaf) < slow:
+		return false
+	case w.stepped && !from.IsZero():
+		return false
+	case !n.rebooted.IsZero() && (n.reboots() || n.kind == event.Shutdown):
+		return false
+	case n.kind == event.RebalanceRecommendation && action == cordoned && w.rules[n.kind].CordonFor > 0:
+		return time.Since(n.seen) < w.rules[n.kind].CordonFor-slow
+	}
+	return true
+}
+
+// none tells whether a notice is a reason for nothing now, beyond doubt.
+func (w *world) none(n *notice) bool {
+	if n.over(w) || !n.vague && n.seen.IsZero() && time.Since(n.changed) > slow && w.nth != nil && !w.nth.told[n.kind].IsZero() && !n.listed {
+		return true
+	}
+	if n.unsure {
+		return false
+	}
+	action, from := w.action(n)
+	switch {
+	case time.Since(w.ruleSet[n.kind]) < slow:
+		return false
+	case action == nothing:
+		return true
+	case from.After(time.Now().Add(slow)) && !w.stepped && n.rebooted.IsZero() && n.deadlined.After(w.ruleSet[n.kind]):
+		return true // it is not taken back because the lead has become shorter
+	case !n.rebooted.IsZero() && n.kind == event.Shutdown:
+		return time.Since(n.rebooted) > slow
+	case !n.rebooted.IsZero() && n.reboots() && n.acted && n.settledIn():
+		return time.Since(n.rebooted) > slow
+	}
+	return false
+}
+
+// settledIn tells whether it was surely acted upon before the reboot.
+func (n *notice) settledIn() bool { return n.drained != "" }
+
+// steady tells whether nothing has been wrong for so long.
+func (w *world) steady(d time.Duration) bool {
+	return time.Since(w.disturbed) >= d && w.nth != nil && time.Since(w.nth.began) > d && time.Now().After(w.refused)
+}
+
+func (w *world) any(is func(*notice) bool) bool {
+	for _, n := range w.notices {
+		if is(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeRest judges what has become of the node, if nothing has happened for long enough that there is one right outcome.
+func (w *world) judgeRest() {
+	node, pods := w.server.CurrentNode(), w.onNode()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.steady(quiet) || node == nil || time.Since(w.cluster.back) < quiet {
+		return
+	}
+	for _, kind := range event.Kinds() {
+		if w.watched(kind) && w.nth.told[kind].IsZero() {
+			return
+		}
+	}
+	rested++
+	w.judgeNode(node)
+	w.judgePods(node, pods)
+	w.judgeHooks()
+}
+
+func (w *world) watched(kind event.Kind) bool {
+	for _, unwatched := range w.nth.unwatched {
+		if unwatched == kind {
+			return false
+		}
+	}
+	return true
+}
+
+// leave tells whether people want the node left alone.
+func (c *cluster) leave() bool { return c.action == drain.LeaveNode || c.action == drain.OnlyNotify }
+
+func (w *world) judgeNode(node *corev1.Node) {
+	_, claimed := node.Annotations[drain.CordonAnnotation]
+	mine := claimed && !strings.Contains(node.Annotations[drain.CordonAnnotation], `"`+drain.Queue+`"`)
+	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
+	wanted := w.any(func(n *notice) bool { return w.sure(n, cordoned) })
+	free := !w.any(func(n *notice) bool { return !w.none(n) })
+	allLifted := !w.any(func(n *notice) bool { return !w.none(n) && n.lifted.IsZero() }) && !free
+	switch {
+	case wanted && !w.cluster.leave() && !node.Spec.Unschedulable:
+		w.violatedNow("the node is closed as long as there is a reason", "it is open: %s", w.standing())
+	case free && mine:
+		w.violatedNow("nothing of nth's is left on the node without a reason", "its annotation is: %s; %s", node.Annotations[drain.CordonAnnotation], w.standing())
+	case free && labeled:
+		w.violatedNow("nothing of nth's is left on the node without a reason", "its label is; %s", w.standing())
+	case free && node.Spec.Unschedulable && w.cluster.owner == byNTH:
+		w.violatedNow("nothing of nth's is left on the node without a reason", "its cordon is; %s", w.standing())
+	case allLifted && node.Spec.Unschedulable && w.cluster.owner == byNTH:
+		w.violatedNow("an administrator's uncordon is not fought", "the node is cordoned; %s", w.standing())
+	case allLifted && labeled && !node.Spec.Unschedulable:
+		w.violatedNow("an administrator's uncordon is not fought", "the label is left; %s", w.standing())
+	}
+	if w.cluster.foreign && node.Labels[drain.ExcludeLabel] != "true" {
+		w.violatedNow("nothing of others' is changed", "the label of somebody else is %q", node.Labels[drain.ExcludeLabel])
+	}
+	if !node.Spec.Unschedulable && w.cluster.owner != "" {
+		w.violatedNow("nothing of others' is changed", "the cordon of %s is gone", w.cluster.owner)
+	}
+}
+
+// standing says what is announced, for a violation.
+func (w *world) standing() string {
+	var words []string
+	for _, n := range w.notices {
+		if !n.over(w) {
+			action, _ := w.action(n)
+			words = append(words, fmt.Sprintf("%s %s/%s listed=%t wants=%d sure=%t none=%t lifted=%t", n.name, n.kind, n.code, n.listed, action, w.sure(n, action), w.none(n), !n.lifted.IsZero()))
+		}
+	}
+	if w.nth != nil {
+		for _, e := range w.nth.store.Entries() {
+			if e.Phase != record.Closed {
+				words = append(words, fmt.Sprintf("on record: %s is %s reopened=%t on-node=%t error=%q", e.Event.ID, e.Phase, e.Reopened, e.OnNode, e.Error))
+			}
+		}
+	}
+	return fmt.Sprintf("owner %q, action %q; %s", w.cluster.owner, w.cluster.action, strings.Join(words, "; "))
+}
+
+// mustGo tells whether a pod is one that a drain has to end, beyond doubt.
+func (w *world) mustGo(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	when := pod.Annotations[drain.EvictAnnotation]
+	switch {
+	case owner != nil && owner.Kind == "DaemonSet", pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
+		return false
+	case when == drain.Never || when == drain.AtDeadline:
+		return false
+	case owner == nil && w.options.ProtectUnmanaged:
+		return false
+	case owner != nil && (w.cluster.returning[owner.Name] || owner.Kind == "StatefulSet"):
+		return false // it may have been left in peace
+	case pod.Finalizers != nil && pod.DeletionTimestamp != nil:
+		return false
+	case !w.cluster.ordered.IsZero():
+		return false // it may have come since
+	}
+	return time.Since(w.cluster.annotated[pod.Namespace+"/"+pod.Name]) > slow
+}
+
+// arrived is when a pod was bound to the node.
+func arrived(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
+}
+
+func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
+	if !w.any(func(n *notice) bool { return w.sure(n, drained) }) || w.cluster.action != "" || !node.Spec.Unschedulable {
+		return
+	}
+	othersHeld := false
+	for _, pod := range pods {
+		waits := pod.Annotations[drain.EvictAnnotation] == drain.AtDeadline
+		othersHeld = othersHeld || w.cluster.guarded[pod.Labels["app"]] || waits || pod.DeletionTimestamp != nil
+	}
+	for _, pod := range pods {
+		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
+		if pod.DeletionTimestamp == nil && w.mustGo(pod) && !held && time.Since(arrived(pod)) > quiet {
+			w.violatedNow("a pod is evicted as long as a drain is due", "%s is there since %s; %s", pod.Name, arrived(pod).Sub(w.start), w.standing())
+		}
+	}
+}
+
+// judgeHooks judges that hooks and locks are given back in time.
+func (w *world) judgeHooks() {
+	for _, n := range w.notices {
+		if n.kind != event.ASGTermination && n.kind != event.Shutdown || !n.listed || n.seen.IsZero() || !n.settled.IsZero() || n.boot != w.boot {
+			continue
+		}
+		end := w.limit(n)
+		for _, t := range []time.Time{w.ruleSet[n.kind], w.nth.told[n.kind], n.seen} {
+			if t.Add(overtime).After(end) {
+				end = t.Add(overtime)
+			}
+		}
+		if !w.stepped && !end.IsZero() && time.Since(end) > slow && w.watched(n.kind) {
+			w.violatedNow("a hook is completed, a lock given back, in time", "%s is not settled %s after its time; %s", n.name, time.Since(end), w.standing())
+		}
+	}
+}
+
+// limit is when the time of a notice is over; zero if never.
+func (w *world) limit(n *notice) time.Time {
+	limit := n.deadline
+	rule := w.rules[n.kind]
+	limited := n.kind == event.SpotInterruption || n.kind == event.ASGTermination
+	if rule.Budget > 0 && limited && !n.seen.IsZero() {
+		if end := n.seen.Add(rule.Budget); limit.IsZero() || end.Before(limit) {
+			limit = end
+		}
+	}
+	return limit
+}
+
+// settled is called when nth says that an event has got what it is due.
+func (i *incarnation) settled(ev event.Event) {
+	w := i.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.of(ev.ID)
+	if i.gone || n == nil || !n.settled.IsZero() {
+		return
+	}
+	n.settled = time.Now()
+	w.told("%s is settled", n.name)
+	if n.kind != event.ASGTermination && n.kind != event.Shutdown {
+		return
+	}
+	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete {
+		return
+	}
+	limit := w.limit(n)
+	if !limit.IsZero() && time.Until(limit) < time.Second {
+		return
+	}
+	w.judgeEmpty(n, "an event is settled only when its outcome is there")
+}
+
+// judgeEmpty judges that no pod is left that has to go.
+func (w *world) judgeEmpty(n *notice, name string) {
+	if w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow || !w.cluster.ordered.IsZero() {
+		return
+	}
+	for _, pod := range w.onNode() {
+		if w.mustGo(pod) && time.Since(arrived(pod)) > slow {
+			w.violatedNow(name, "%s: %s is there", n.name, pod.Name)
+		}
+	}
+}
+
+// judgeEntries judges what nth is about to write into its record.
+func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
+	for _, e := range entries {
+		before := i.phases[e.Event.ID]
+		i.phases[e.Event.ID] = e.Phase
+		if before == e.Phase {
+			continue
+		}
+		w.told("record: %s %s -> %s %s%s", e.Event.ID, before, e.Phase, e.Ending, e.Error)
+		n := w.of(e.Event.ID)
+		if n == nil {
+			continue
+		}
+		switch e.Phase {
+		case record.Drained:
+			if n.drained == w.bootID() && i.number == n.drainedBy && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
+				w.violatedNow("an event has one outcome", "%s is drained again", n.name)
+			}
+			n.drained, n.drainedBy = w.bootID(), i.number // one that is killed before that is on the disk has not said it
+			if w.sure(n, drained) {
+				w.judgeEmpty(n, "without an error nothing evictable is left")
+			}
+		case record.Closed, record.Seen, record.Undoing:
+			if w.forgot.Before(n.announced) {
+				n.drained = ""
+			}
+		case record.Incomplete:
+			n.incomplete = true // also if its budget grows again
+		case record.Cordoning, record.Cordoned, record.Draining:
+		}
+	}
+	i.world.cluster.patches += 0
+}
+
+// asked counts a request.
+func (w *world) asked(request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cluster.requests++
+}
+
+// patchOf is what a PATCH of the Node is about.
+type patchOf struct {
+	Metadata struct {
+		Annotations map[string]*string `json:"annotations"`
+		Labels      map[string]*string `json:"labels"`
+	} `json:"metadata"`
+	Spec struct {
+		Unschedulable *bool `json:"unschedulable"`
+	} `json:"spec"`
+}
+
+func (q request) patch() (p patchOf, lifts bool) {
+	_ = json.Unmarshal(q.body, &p) // what it is not is not judged
+	return p, strings.Contains(string(q.body), `"unschedulable":null`)
+}
+
+// judgeBefore judges what nth asks for when it reaches the API server.
+func (w *world) judgeBefore(q request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch q.verb {
+	case "patch":
+		w.told("PATCH %s", q.body)
+		w.judgePatch(q)
+	case "evict", "delete":
+		w.told("%s %s %s", strings.ToUpper(q.verb), q.pod, q.body)
+		w.judgeEnd1(q)
+	}
+}
+
+func (w *world) judgePatch(q request) {
+	p, lifts := q.patch()
+	recently := func(t time.Time) bool { return time.Since(t) < 2*time.Second }
+	reason := w.any(func(n *notice) bool { return w.possible(n, cordoned) })
+	switch {
+	case p.Spec.Unschedulable != nil && *p.Spec.Unschedulable:
+		if !reason {
+			w.violatedNow("the node is not closed without a reason", "%s", w.standing())
+		}
+		if w.cluster.leave() && time.Since(w.cluster.actionSet) > slow {
+			w.violatedNow("people's word is heard", "the node is cordoned in spite of nth/action")
+		}
+		unlifted := w.any(func(n *notice) bool { return w.possible(n, cordoned) && n.lifted.IsZero() })
+		if reason && !unlifted && time.Since(w.cluster.ordered) > 2*time.Second {
+			w.violatedNow("an administrator's uncordon is not fought", "the node is cordoned again; %s", w.standing())
+		}
+	case lifts:
+		if w.cluster.owner != byNTH && !recently(w.cluster.owned) {
+			w.violatedNow("nothing of others' is changed", "the cordon of %q is lifted", w.cluster.owner)
+		}
+		if w.cluster.karpenter && !recently(w.cluster.tainted) {
+			w.violatedNow("nothing of others' is changed", "the cordon is lifted under Karpenter's taint")
+		}
+		if w.any(func(n *notice) bool { return w.sure(n, cordoned) && time.Since(n.changed) > slow }) && w.steady(slow) {
+			w.violatedNow("the node is closed as long as there is a reason", "the cordon is lifted; %s", w.standing())
+		}
+	}
+	if label, set := p.Metadata.Labels[drain.ExcludeLabel]; set && label == nil && w.cluster.foreign {
+		w.violatedNow("nothing of others' is changed", "the label of somebody else is taken off")
+	}
+	if note, set := p.Metadata.Annotations[drain.CordonAnnotation]; set && note == nil && w.cluster.owner == byQueue && !recently(w.cluster.owned) {
+		w.violatedNow("nothing of others' is changed", "the claim of nth-queue is taken off")
+	}
+}
+
+// judgeEnd1 judges that a pod is to be ended.
+func (w *world) judgeEnd1(q request) {
+	pod := w.server.Pod(q.pod)
+	if pod == nil {
+		return
+	}
+	if !w.any(func(n *notice) bool { return w.possible(n, drained) }) {
+		w.violatedNow("no pod is ended without a reason", "%s %s: %s", q.verb, q.pod, w.standing())
+	}
+	owner := metav1.GetControllerOf(pod)
+	if owner != nil && owner.Kind == "DaemonSet" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "" {
+		w.violatedNow("what belongs to the node stays", "%s %s", q.verb, q.pod)
+	}
+	annotated := time.Since(w.cluster.annotated[q.pod]) > slow
+	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(arrived(pod)) > 2*time.Second {
+		w.violatedNow("people's word is heard", "%s %s, which is never to be evicted", q.verb, q.pod)
+	}
+	if w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
+		w.violatedNow("people's word is heard", "%s %s in spite of nth/action", q.verb, q.pod)
+	}
+	w.judgeGrace(q, pod)
+}
+
+// judgeGrace judges what a pod is given, and that it is deleted for machines only that are lost.
+func (w *world) judgeGrace(q request, pod *corev1.Pod) {
+	if w.stepped || w.any(func(n *notice) bool { return n.vague }) {
+		return
+	}
+	var body struct {
+		metav1.DeleteOptions
+		Nested metav1.DeleteOptions `json:"deleteOptions"`
+	}
+	if json.Unmarshal(q.body, &body) != nil {
+		return
+	}
+	given := body.GracePeriodSeconds
+	if q.verb == "evict" {
+		given = body.Nested.GracePeriodSeconds
+	}
+	own := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	left, hard := w.nearest()
+	if q.verb == "delete" && !hard {
+		w.violatedNow("nothing is deleted for events after which the machine is there", "%s; %s", q.pod, w.standing())
+	}
+	least := own
+	if hard && left < own {
+		least = left
+	}
+	if given != nil && pod.DeletionTimestamp == nil && time.Duration(*given)*time.Second < least-time.Second && *given > 0 && least > time.Second {
+		w.violatedNow("a pod gets its grace, or what is left", "%s of %s gets %d s of %s, and %s are left", q.verb, q.pod, *given, own, left)
+	}
+	if q.verb == "delete" && hard && pod.DeletionTimestamp == nil && left > own+2*time.Second {
+		w.violatedNow("a pod is deleted only when it has to be", "%s has %s, and %s are left", q.pod, own, left)
+	}
+}
+
+// nearest is how much is left until the margin before the nearest hard deadline; hard if there is one.
+func (w *world) nearest() (left time.Duration, hard bool) {
+	for _, n := range w.notices {
+		limit := w.limit(n)
+		recentRule := time.Since(w.ruleSet[n.kind]) < slow
+		if !w.possible(n, drained) || limit.IsZero() || !w.rules[n.kind].Hard && !recentRule {
+			continue
+		}
+		l := time.Until(limit) - w.options.Margin
+		if l < overtime && time.Until(limit) <= 0 {
+			l = 0 // it has half a minute, counted from who knows when
+		}
+		if !hard || l < left {
+			left, hard = l, true
+		}
+	}
+	return left, hard
+}
+
+// judgeAfter takes in what the API server has done.
+func (w *world) judgeAfter(q request, answer *http.Response) {
+	if answer.StatusCode >= 300 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch q.verb {
+	case "patch":
+		w.patched(q)
+	case "evict", "delete":
+		pod := w.server.Pod(q.pod)
+		if pod == nil {
+			return
+		}
+		if _, before := w.cluster.ended[string(pod.UID)]; !before {
+			grace := time.Duration(0)
+			if pod.DeletionGracePeriodSeconds != nil {
+				grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+			}
+			w.cluster.ended[string(pod.UID)] = ended{pod: q.pod, at: time.Now(), grace: grace, how: q.verb}
+		}
+		family := q.pod
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			family = owner.Name
+		}
+		w.cluster.evictions[family]++
+	}
+}
+
+// patched takes in that the Node has been changed.
+func (w *world) patched(q request) {
+	w.cluster.patches++
+	p, lifts := q.patch()
+	note, noted := p.Metadata.Annotations[drain.CordonAnnotation]
+	switch {
+	case p.Spec.Unschedulable != nil && *p.Spec.Unschedulable:
+		if w.cluster.owner == "" {
+			w.cluster.own(byNTH)
+		}
+	case lifts:
+		w.cluster.own("")
+	case noted && note == nil && w.cluster.owner == byNTH:
+		w.cluster.own(byOther)
+	}
+}
+
+// judgeEnd judges the history as a whole.
+func (w *world) judgeEnd() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	most := 6 * (w.started + len(w.notices) + 2)
+	for family, count := range w.cluster.evictions {
+		if count > most*3 {
+			w.violatedNow("nothing is evicted without end", "%s: %d times", family, count)
+		}
+	}
+	minutes := int(time.Since(w.start) / time.Minute)
+	if most := 40 + 20*minutes + 40*len(w.notices); w.cluster.patches > most {
+		w.violatedNow("the Node is not written to without end", "%d times", w.cluster.patches)
+	}
+	for _, i := range w.all {
+		if most := 100 + 60*minutes + 100*len(w.notices); i.puts > most {
+			w.violatedNow("the record is not written without end", "%d times by nth %d", i.puts, i.number)
+		}
+	}
+}
+
+func max2(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// watchDeadline has it judged, when the machine is lost, whether its pods had their time. It belongs to who has the lock.
+func (w *world) watchDeadline(n *notice) {
+	limit := w.limit(n)
+	at := limit.Add(-w.options.Margin)
+	if limit.IsZero() || !w.rules[n.kind].Hard || time.Until(at) <= 0 {
+		return
+	}
+	// What was there in time is remembered, as it may be gone by then without having had it.
+	time.AfterFunc(time.Until(at), func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.limit(n).Equal(limit) && !w.ending {
+			w.judgeDeadline(n, at)
+		}
+	})
+}
+
+// longestGrace is that of all pods that the generator makes.
+const longestGrace = 41 * time.Second
+
+// judgeDeadline judges, a margin before a machine is lost, that all pods that had to go were told to end in time for their grace.
+func (w *world) judgeDeadline(n *notice, at time.Time) {
+	calm := longestGrace + 2*slow // all was well for so long before
+	if w.stepped || !w.sure(n, drained) || !w.steadyFor(calm) || w.cluster.action != "" || time.Since(w.cluster.actionSet) < calm ||
+		time.Since(n.seen) < calm || n.vague || w.cluster.gone.After(w.cluster.back) {
+		return
+	}
+	deadlines++
+	for _, pod := range w.onNode() {
+		grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+		if !w.mustGo(pod) || time.Since(arrived(pod)) < grace+slow {
+			continue
+		}
+		switch e, ended := w.cluster.ended[string(pod.UID)]; {
+		case pod.DeletionTimestamp == nil:
+			w.violatedNow("a pod is told to end in time for its grace", "%s has not been told, %s before the deadline of %s", pod.Name, w.options.Margin, n.name)
+		case ended && e.at.After(at.Add(-grace+time.Second)):
+			w.violatedNow("a pod is told to end in time for its grace", "%s was told %s before the margin of %s, and has %s", pod.Name, at.Sub(e.at), n.name, grace)
+		}
+	}
+}
+
+// steadyFor is steady where pods may have come meanwhile.
+func (w *world) steadyFor(d time.Duration) bool {
+	return w.nth != nil && time.Since(w.nth.began) > d && time.Since(w.troubled) > d && time.Now().After(w.refused)
+}

@@ -1,0 +1,227 @@
+package simulation_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// line is between one incarnation of nth and the API server. It is dead once its nth is.
+type line struct {
+	world *world
+	nth   *incarnation
+}
+
+// client is a clientset on the line.
+func (l line) client() kubernetes.Interface {
+	config := &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: l}
+	set, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: l})
+	if err != nil {
+		panic(err) // there is nothing in it that can be wrong
+	}
+	return set
+}
+
+// request is one that nth has made.
+type request struct {
+	verb string // get, patch, list, watch, evict, delete or other
+	pod  string // namespace/name
+	body []byte
+}
+
+func requestOf(r *http.Request) (request, error) {
+	q := request{verb: "other"}
+	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	switch {
+	case path[0] == "nodes" && r.Method == http.MethodGet:
+		q.verb = "get"
+	case path[0] == "nodes" && r.Method == http.MethodPatch:
+		q.verb = "patch"
+	case path[0] == "pods" && r.URL.Query().Get("watch") != "":
+		q.verb = "watch"
+	case path[0] == "pods":
+		q.verb = "list"
+	case len(path) >= 4 && path[2] == "pods":
+		q.pod = path[1] + "/" + path[3]
+		q.verb = map[string]string{http.MethodPost: "evict", http.MethodDelete: "delete"}[r.Method]
+	}
+	if r.Body == nil {
+		return q, nil
+	}
+	var err error
+	q.body, err = io.ReadAll(r.Body)
+	_ = r.Body.Close() // it has been read
+	return q, err
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := l.world
+	q, err := requestOf(r)
+	if err != nil {
+		return nil, err
+	}
+	ctx := r.Context()
+	if !w.lie(ctx, w.latency()) {
+		return nil, ctx.Err()
+	}
+	if w.dead(l.nth) {
+		<-ctx.Done() // a process that is gone waits for nothing, but its goroutines are still here
+		return nil, ctx.Err()
+	}
+	w.asked(q)
+	f := w.faultFor(q.verb)
+	if f != nil {
+		if answer, done, err := f.before(ctx, w, r); done {
+			return answer, err
+		}
+		if w.dead(l.nth) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	}
+	if q.verb == "watch" {
+		return w.server.RoundTripper().RoundTrip(r)
+	}
+	w.judgeBefore(q)
+	answer, err := w.carryOut(r, q)
+	if err != nil {
+		return nil, err
+	}
+	w.judgeAfter(q, answer)
+	if f != nil && f.kind == "lost" {
+		return nil, reset()
+	}
+	if !w.lie(ctx, w.latency()) || w.dead(l.nth) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return answer, nil
+}
+
+// carryOut has the server do what is asked for, even if who asks has lost patience: the request is on its way.
+func (w *world) carryOut(r *http.Request, q request) (*http.Response, error) {
+	asked := r.Clone(context.WithoutCancel(r.Context()))
+	asked.Body = io.NopCloser(bytes.NewReader(q.body))
+	if q.verb == "list" || q.verb == "evict" {
+		asked = asked.WithContext(r.Context()) // these may wait in the server
+	}
+	return w.server.RoundTripper().RoundTrip(asked)
+}
+
+// latency is how long a request is on its way.
+func (w *world) latency() time.Duration {
+	switch w.dice(12) {
+	case 0:
+		return 20 * time.Millisecond
+	case 1:
+		return time.Duration(w.dice(300)) * time.Millisecond
+	}
+	return 0
+}
+
+// lie lies idle, and tells whether it could to the end.
+func (w *world) lie(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// fault is something that is wrong with a kind of requests for a while.
+type fault struct {
+	verb  string // empty: with all
+	kind  string
+	until time.Time
+}
+
+// faultKinds are those that a request may meet.
+var faultKinds = []string{"refuse", "503", "500", "429", "retry", "403", "hang", "lost", "slow", "html", "webhook"}
+
+func (w *world) faultFor(verb string) *fault {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.faults {
+		if (f.verb == "" || f.verb == verb) && time.Now().Before(f.until) {
+			return f
+		}
+	}
+	return nil
+}
+
+// before is what becomes of a request before it reaches the server; done if it does not.
+func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *http.Response, done bool, err error) {
+	switch f.kind {
+	case "refuse":
+		return nil, true, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	case "503":
+		return refusal(r, 503, metav1.StatusReasonServiceUnavailable, "the server is starting", 0), true, nil
+	case "500":
+		return refusal(r, 500, metav1.StatusReasonInternalError, "etcdserver: request timed out", 0), true, nil
+	case "429":
+		return refusal(r, 429, metav1.StatusReasonTooManyRequests, "too many requests", 0), true, nil
+	case "retry":
+		return refusal(r, 429, metav1.StatusReasonTooManyRequests, "too many requests", 3), true, nil
+	case "403":
+		return refusal(r, 403, metav1.StatusReasonForbidden, "an admission policy denied the request", 0), true, nil
+	case "webhook":
+		return refusal(r, 500, metav1.StatusReasonInternalError, "failed calling webhook: context deadline exceeded", 0), true, nil
+	case "html":
+		return page(r), true, nil
+	case "hang":
+		<-ctx.Done()
+		return nil, true, ctx.Err()
+	case "slow":
+		if !w.lie(ctx, time.Duration(1+w.dice(7))*time.Second) {
+			return nil, true, ctx.Err()
+		}
+	}
+	return nil, false, nil
+}
+
+func reset() error { return &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET} }
+
+func refusal(r *http.Request, code int32, reason metav1.StatusReason, message string, after int32) *http.Response {
+	status := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: code, Reason: reason, Message: message,
+	}
+	header := http.Header{"Content-Type": {"application/json"}}
+	if after > 0 {
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: after}
+		header.Set("Retry-After", strconv.Itoa(int(after)))
+	}
+	text, _ := json.Marshal(status) //nolint:errchkjson // it always encodes
+	return respond(r, int(code), header, text)
+}
+
+// page is what something answers that stands between nth and the API server and is neither.
+func page(r *http.Request) *http.Response {
+	return respond(r, http.StatusOK, http.Header{"Content-Type": {"text/html"}}, []byte("<html>please log in</html>"))
+}
+
+func respond(r *http.Request, code int, header http.Header, text []byte) *http.Response {
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprint(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, Body: io.NopCloser(bytes.NewReader(text)), ContentLength: int64(len(text)), Request: r,
+	}
+}

@@ -1,0 +1,285 @@
+package simulation_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/go-logr/logr"
+)
+
+// verbose puts the journal into the story.
+var verbose bool
+
+// rested counts the times that the node was judged at rest, and deadlines those of machines that were lost. They are no
+// more than a word for people.
+var rested, deadlines int
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	klog.SetLogger(logr.Discard())
+	// The other handler of client-go's counts a millisecond between two errors, of whatever bubble.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	debug.SetGCPercent(800) // there is much garbage, and little else
+	os.Exit(m.Run())
+}
+
+// outcome is what came of a history.
+type outcome struct {
+	broken []violation
+	tale   string
+}
+
+// run lives through a plan in a bubble of its own.
+func run(t *testing.T, seed uint64, p plan) (o outcome) {
+	t.Helper()
+	dir, err := os.MkdirTemp(scratch(), "nth-simulation-") //nolint:usetesting // in memory, and gone when the history is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var w *world
+	defer func() {
+		if why := recover(); why != nil {
+			o = outcome{broken: []violation{{name: "nothing hangs and nothing panics", text: fmt.Sprint(why)}}}
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld(t, dir, seed)
+		w.live(p)
+		o = outcome{broken: w.broken}
+		if len(w.broken) > 0 {
+			o.tale = w.tale()
+		}
+	})
+	return o
+}
+
+// scratch is where records are written: in memory if that can be.
+func scratch() string {
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		return "/dev/shm"
+	}
+	return os.TempDir()
+}
+
+// TestHistories lives through a fixed number of histories, the same each time.
+func TestHistories(t *testing.T) {
+	count := 400
+	if testing.Short() {
+		count = 50
+	}
+	campaign(t, 1, uint64(count), 0)
+}
+
+// TestKept lives through the histories that have found mistakes.
+func TestKept(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := parse(string(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for try := range uint64(3) {
+				o := run(t, try, p)
+				for _, v := range o.broken {
+					t.Errorf("%s after %s: %s\n%s", v.name, v.at, v.text, o.tale)
+				}
+			}
+		})
+	}
+}
+
+// TestSimulate is "make simulate".
+func TestSimulate(t *testing.T) {
+	span, limited := os.LookupEnv("SIMULATE")
+	if !limited {
+		t.Skip("this is for make simulate")
+	}
+	d, err := time.ParseDuration(span)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := uint64(time.Now().Unix())
+	if text := os.Getenv("FIRST"); text != "" {
+		first, _ = strconv.ParseUint(text, 10, 64)
+	}
+	campaign(t, first, 1<<62, d)
+}
+
+// TestReproduce is "make reproduce".
+func TestReproduce(t *testing.T) {
+	text, asked := os.LookupEnv("SEED")
+	if !asked {
+		t.Skip("this is for make reproduce")
+	}
+	var p plan
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil { // a file
+		content, err := os.ReadFile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err = parse(string(content)); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		p = generate(seed)
+	}
+	t.Logf("the plan:\n%s", p)
+	verbose = true
+	for try := range uint64(5) {
+		o := run(t, seed+try*1000000, p)
+		if len(o.broken) == 0 {
+			continue
+		}
+		t.Errorf("%s after %s: %s\n%s", o.broken[0].name, o.broken[0].at, o.broken[0].text, o.tale)
+		if os.Getenv("SHRINK") != "0" {
+			verbose = false
+			small := shrink(t, seed, p, o.broken[0].name)
+			verbose = true
+			for try := range uint64(8) {
+				if o = run(t, seed+try, small); len(o.broken) > 0 {
+					break
+				}
+			}
+			t.Logf("the shortest that still fails:\n%s\n%s", small, o.tale)
+		}
+		return
+	}
+}
+
+// campaign lives through histories on all cores, until their number or the time is over.
+func campaign(t *testing.T, first, count uint64, limit time.Duration) {
+	t.Helper()
+	began := time.Now()
+	var next, done atomic.Uint64
+	var mu sync.Mutex
+	failures := map[string]int{}
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				i := next.Add(1) - 1
+				if i >= count || limit > 0 && time.Since(began) > limit {
+					return
+				}
+				seed := first + i
+				o := run(t, seed, generate(seed))
+				done.Add(1)
+				if len(o.broken) == 0 {
+					continue
+				}
+				v := o.broken[0]
+				mu.Lock()
+				failures[v.name]++
+				if failures[v.name] <= 3 {
+					t.Errorf("SEED=%d: %s, after %s: %s", seed, v.name, v.at, v.text)
+					fmt.Printf("SEED=%d: %s, after %s: %s\n", seed, v.name, v.at, v.text)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { workers.Wait(); close(ended) }()
+	for {
+		select {
+		case <-ended:
+			progress(done.Load(), began, failures, &mu)
+			return
+		case <-time.After(5 * time.Second):
+			if limit > 0 {
+				progress(done.Load(), began, failures, &mu)
+			}
+		}
+	}
+}
+
+func progress(done uint64, began time.Time, failures map[string]int, mu *sync.Mutex) {
+	mu.Lock()
+	defer mu.Unlock()
+	hours := cpu().Hours()
+	fmt.Printf("%s: %d histories, %.0f per processor-hour, judged at rest %d times, at %d deadlines; violations: %v\n",
+		time.Since(began).Round(time.Second), done, float64(done)/hours, rested, deadlines, failures)
+}
+
+// cpu is what this process has used.
+func cpu() time.Duration {
+	var usage syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
+		return time.Nanosecond
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// shrink leaves out of a plan what it need not have to violate the invariant of that name.
+func shrink(t *testing.T, seed uint64, p plan, name string) plan {
+	t.Helper()
+	end := time.Now().Add(time.Minute)
+	fails := func(p plan) bool {
+		for try := range uint64(3) {
+			for _, v := range run(t, seed+try*1000, p).broken {
+				if v.name == name {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for size := (len(p) + 1) / 2; size >= 1 && time.Now().Before(end); {
+		smaller := false
+		for from := 0; from+size <= len(p) && time.Now().Before(end); {
+			without := append(append(plan{}, p[:from]...), p[from+size:]...)
+			if fails(without) {
+				p, smaller = without, true
+				continue
+			}
+			from += size
+		}
+		if size == 1 && !smaller {
+			break
+		}
+		if !smaller || size > len(p) {
+			size = max(size/2, 1)
+		}
+	}
+	for i := range p {
+		for _, change := range []func(*happening){
+			func(h *happening) { h.at = h.at.Round(time.Second) },
+			func(h *happening) { h.span = h.span.Round(time.Second) },
+			func(h *happening) { h.span /= 2 },
+			func(h *happening) { h.kind = "plain" },
+		} {
+			changed := append(plan{}, p...)
+			if change(&changed[i]); changed[i] == p[i] || changed[i].what != "pod" && changed[i].kind == "plain" {
+				continue
+			}
+			if time.Now().Before(end) && fails(changed.sorted()) {
+				p = changed.sorted()
+			}
+		}
+	}
+	return p
+}

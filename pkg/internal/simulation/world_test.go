@@ -1,0 +1,363 @@
+package simulation_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+)
+
+// world is all that is around nth, and what is true in it. It lives in a bubble.
+type world struct {
+	server *apitest.Server
+	dir    string
+	start  time.Time
+	random *rand.Rand
+
+	mu     sync.Mutex
+	story  []line1
+	broken []violation
+
+	// The rules as they are, and what a drain goes by.
+	rules     policy.Settings
+	ruleSet   map[event.Kind]time.Time // when a kind's was changed last
+	options   drain.Options
+	documents map[event.Kind]*document
+	notices   []*notice
+	offset    atomic.Int64 // of the machine's clock
+	stepped   bool         // it was ever set
+
+	boot     int
+	booted   time.Time
+	nth      *incarnation // nil while there is none
+	all      []*incarnation
+	running  sync.WaitGroup
+	disk     []byte    // the record as it would be found after a power cut
+	hung     time.Time // until when the disk hangs
+	identity time.Time // when the kubelet's credential is there
+	forgot   time.Time // when the record was lost last
+	started  int
+
+	faults    []*fault
+	troubled  time.Time // the end of what was wrong last with requests, the disk or documents
+	disturbed time.Time // the end of what was disturbing last
+	refused   time.Time // the end of the last time that something was refused for good
+
+	cluster cluster
+	ending  bool
+}
+
+// line1 is one line of the story.
+type line1 struct {
+	at   time.Duration
+	text string
+	args []any
+}
+
+// violation is an invariant that does not hold.
+type violation struct {
+	name string
+	at   time.Duration
+	text string
+}
+
+func newWorld(t testing.TB, dir string, seed uint64) *world {
+	w := &world{
+		dir: dir, start: time.Now(), random: rand.New(rand.NewPCG(seed, 1)),
+		rules: defaults(), ruleSet: map[event.Kind]time.Time{}, documents: map[event.Kind]*document{},
+		boot: 1, options: drain.Options{Margin: 5 * time.Second},
+	}
+	w.server = apitest.New(outlet{TB: t, world: w})
+	w.cluster.init()
+	for _, kind := range event.Kinds() {
+		w.documents[kind] = &document{changed: make(chan struct{})}
+	}
+	w.server.SetBootID(w.bootID())
+	return w
+}
+
+// defaults are the rules of the configuration, with shorter times.
+func defaults() policy.Settings {
+	const soon = 30 * time.Second
+	return policy.Settings{
+		event.SpotInterruption:        {Action: policy.Drain, Hibernate: policy.Cordon, Hard: true, Budget: 2 * time.Minute, WithdrawnAfter: soon},
+		event.RebalanceRecommendation: {Action: policy.Notify, WithdrawnAfter: soon},
+		event.ScheduledMaintenance: {
+			Action: policy.Drain, Lead: 2 * time.Minute, WithdrawnAfter: 2 * time.Minute,
+			Codes: map[string]policy.When{
+				"instance-stop": policy.Now, "instance-retirement": policy.Now, "system-reboot": policy.Lead, "instance-reboot": policy.Lead,
+				"system-maintenance": policy.OnlyNotify, policy.OtherCodes: policy.OnlyNotify,
+			},
+		},
+		event.ASGTermination: {Action: policy.Drain, Hard: true, Budget: 3 * time.Minute, WithdrawnAfter: soon},
+		event.Shutdown:       {Action: policy.Drain, Hard: true},
+	}
+}
+
+// outlet makes violations of what the server finds wrong.
+type outlet struct {
+	testing.TB
+	world *world
+}
+
+// Errorf implements testing.TB.
+func (o outlet) Errorf(format string, args ...any) {
+	o.world.violated("the API server is asked for what a kubelet may ask", format, args...)
+}
+
+// Helper implements testing.TB.
+func (outlet) Helper() {}
+
+func (w *world) bootID() string { return fmt.Sprintf("boot-%d", w.boot) }
+
+// now is how old the world is.
+func (w *world) now() time.Duration { return time.Since(w.start) }
+
+// wall is the machine's clock.
+func (w *world) wall() time.Time {
+	return time.Now().Add(time.Duration(w.offset.Load()))
+}
+
+// dice is a number below n.
+func (w *world) dice(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.IntN(n)
+}
+
+// tell adds a line to the story.
+func (w *world) tell(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told(format, args...)
+}
+
+// told is tell for who has the lock.
+func (w *world) told(format string, args ...any) {
+	w.story = append(w.story, line1{w.now(), format, args})
+}
+
+// violated notes that an invariant does not hold.
+func (w *world) violated(name, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violatedNow(name, format, args...)
+}
+
+// violatedNow is violated for who has the lock.
+func (w *world) violatedNow(name, format string, args ...any) {
+	if len(w.broken) > 20 {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	w.told("VIOLATED %s: %s", name, text)
+	w.broken = append(w.broken, violation{name: name, at: w.now(), text: text})
+}
+
+// tale is the story in words.
+func (w *world) tale() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var text strings.Builder
+	for _, l := range w.story {
+		fmt.Fprintf(&text, "%9.3fs  %s\n", l.at.Seconds(), fmt.Sprintf(l.text, l.args...))
+	}
+	return text.String()
+}
+
+// disturb notes that something is not as usual for so long from now.
+func (w *world) disturb(d time.Duration) {
+	end := time.Now().Add(d)
+	if end.After(w.disturbed) {
+		w.disturbed = end
+	}
+	if d > 0 && end.After(w.troubled) {
+		w.troubled = end
+	}
+}
+
+// document is what is announced of one kind: the metadata service's, or logind's word.
+type document struct {
+	changed chan struct{} // closed and replaced when it, or whether it can be read, changes
+	deaf    time.Time     // until when it cannot be read
+	heard   time.Time     // when it could be read again last
+}
+
+func (w *world) documentChanged(kind event.Kind) {
+	d := w.documents[kind]
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// notice is something that is announced, or was.
+type notice struct {
+	name     string
+	kind     event.Kind
+	code     string
+	deadline time.Time
+	state    event.State
+	listed   bool
+	moving   bool // its time, and with it its ID, is made anew at each look
+	looks    int
+	boot     int // in which it was announced, or the last boot before that it is not over by
+
+	changed   time.Time // anything about it, last
+	announced time.Time // last
+	seen      time.Time // when nth was told first, since it was announced
+	deadlined time.Time // when its deadline was moved last
+
+	rebooted   time.Time // the machine has been through a reboot since it was seen
+	acted      bool      // and it was being acted upon then, for sure or not
+	unsure     bool      // nobody can tell from here what it wants, until it ends
+	vague      bool      // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
+	lifted     time.Time // people have lifted the cordon while it wanted it
+	settled    time.Time // nth has said that it got what it was due
+	drained    string    // the incarnation's word that it is drained, in which boot
+	drainedBy  int       // that incarnation's number
+	incomplete bool      // its time was over before that
+	unlisted   time.Time // since when it is not listed
+	deafSince  time.Duration
+}
+
+// id is the event's name now. It belongs to who has the lock.
+func (n *notice) id() string {
+	if n.moving {
+		return fmt.Sprintf("%s~%d", n.name, n.looks)
+	}
+	return n.name
+}
+
+// snapshot is what a look at a document finds. The deadline of a shutdown is by the machine's clock.
+func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
+	events := []event.Event{}
+	for _, n := range w.notices {
+		if n.kind != kind || !n.listed {
+			continue
+		}
+		if n.moving {
+			n.looks++
+		}
+		ev := event.Event{ID: n.id(), Kind: kind, Code: n.code, State: n.state, Deadline: n.deadline.UTC()}
+		if n.moving {
+			ev.Deadline = seconds(time.Now().Add(2 * time.Minute)).UTC() // what counts is the first
+		}
+		if n.deadline.IsZero() {
+			ev.Deadline = time.Time{}
+		} else if kind == event.Shutdown {
+			ev.Deadline = n.deadline.Add(time.Duration(w.offset.Load())).UTC()
+		}
+		events = append(events, ev)
+		if n.seen.IsZero() {
+			n.seen = time.Now()
+			w.watchDeadline(n)
+			w.told("nth is told of %s", ev.ID)
+		}
+	}
+	return events, nil
+}
+
+// of is the notice of an event's ID.
+func (w *world) of(id string) *notice {
+	id, _, _ = strings.Cut(id, "~")
+	for i := len(w.notices) - 1; i >= 0; i-- {
+		if w.notices[i].name == id {
+			return w.notices[i]
+		}
+	}
+	return nil
+}
+
+// source tells one incarnation of one document.
+type source struct {
+	world *world
+	nth   *incarnation
+	kind  event.Kind
+}
+
+// cadence is how long after a change a document is looked at, at most.
+func (s source) cadence() time.Duration {
+	switch s.kind {
+	case event.Shutdown:
+		return 10 * time.Millisecond
+	case event.RebalanceRecommendation, event.ScheduledMaintenance:
+		return 3 * time.Second
+	}
+	return 500 * time.Millisecond
+}
+
+// Run implements agent.Source. It looks soon after anything has changed, which is all that a poll would find, and now and
+// then besides.
+func (s source) Run(ctx context.Context, sink event.Sink) error {
+	w := s.world
+	for {
+		pause := time.Duration(w.dice(int(s.cadence()/time.Millisecond)+1)) * time.Millisecond
+		if !w.lie(ctx, pause) {
+			return nil
+		}
+		w.mu.Lock()
+		d := w.documents[s.kind]
+		changed, deaf := d.changed, time.Until(d.deaf)
+		again := time.Minute
+		if deaf > 0 {
+			w.mu.Unlock()
+			sink.Trouble(s.kind, fmt.Errorf("no answer"))
+			again = min(deaf, 5*time.Second)
+		} else {
+			events, _ := w.snapshot(s.kind)
+			for _, n := range w.notices {
+				if n.moving && n.listed && n.kind == s.kind {
+					again = 5 * time.Second
+				}
+			}
+			w.nthTold(s.nth, s.kind)
+			w.mu.Unlock()
+			sink.Snapshot(event.Snapshot{Kind: s.kind, Events: events})
+		}
+		t := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-changed:
+			t.Stop()
+		case <-t.C:
+		}
+	}
+}
+
+// statePath is where an incarnation has its record.
+func (w *world) statePath(number int) string { return filepath.Join(w.dir, fmt.Sprint(number)) }
+
+// power is what is on the disk, as a power cut now would leave it. It belongs to who has the lock.
+func (w *world) power(i *incarnation) {
+	if time.Now().Before(w.hung) {
+		return // as it was when the disk began to hang
+	}
+	if text, err := os.ReadFile(filepath.Join(w.statePath(i.number), "record.json")); err == nil {
+		w.disk = text
+	}
+}
+
+// hasDrainedPods are the pods on the node.
+func (w *world) onNode() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, pod := range w.server.Pods() {
+		if pod.Spec.NodeName == apitest.Node {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}

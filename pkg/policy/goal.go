@@ -1,0 +1,324 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// want is what one event wants of the node, from the weakest to the strongest.
+type want int
+
+const (
+	// nothing: what was done for it is taken back.
+	nothing want = iota
+	// left: somebody has lifted its cordon; what is on the node stays, and holds nobody else up.
+	left
+	// kept: what was done stays, and nothing is begun.
+	kept
+	cordoned
+	drained
+)
+
+// Decide names the goal for the node. It expects a record that Fold has brought up to date.
+func (s Settings) Decide(sit Situation) Goal {
+	goal := Goal{Action: Wait}
+	var wanting, undoing []record.Entry
+	var revisit time.Time
+	for _, e := range sit.Past {
+		revisit = soonest(revisit, s.revisit(sit, e))
+		switch want := s.want(sit, e); {
+		case want >= cordoned:
+			wanting = append(wanting, e)
+		case e.Phase == record.Undoing && want == nothing:
+			undoing = append(undoing, e)
+		}
+	}
+	if len(undoing) > 0 {
+		goal = s.opening(sit, undoing)
+	}
+	if len(wanting) > 0 && !goal.precedes(wanting) {
+		revisit = soonest(revisit, goal.Revisit) // What failed is taken back once its pause is over.
+		goal = s.closing(sit, wanting)
+	}
+	goal.Revisit = soonest(revisit, goal.Revisit)
+	return goal
+}
+
+// precedes tells whether the goal is to open the node before what those entries want: all their cordons were lifted by people, so
+// that what is on the node is not theirs, and pods need not wait for their drains to be let in. One that waits for the rebooted
+// machine to be Ready must not hold a drain up for so long.
+func (g Goal) precedes(wanting []record.Entry) bool {
+	closes := func(e record.Entry) bool { return !e.Reopened }
+	return g.Action == Uncordon && !g.AfterReboot && !slices.ContainsFunc(wanting, closes)
+}
+
+// closing is the goal that entries make which want the node closed.
+func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
+	slices.SortFunc(wanting, s.urgency)
+	first := wanting[0]
+	goal := Goal{Action: Cordon, Event: first.Event, Reason: reason(first.Event)}
+	var hard []time.Time
+	reopened := true
+	for _, e := range wanting {
+		goal.Events = append(goal.Events, e.Event.ID)
+		if e.CordonedAt.IsZero() || e.BootID != sit.BootID {
+			goal.Met = latest(goal.Met, e.FirstSeen)
+		}
+		goal.Reopened = latest(goal.Reopened, e.FirstSeen, e.CordonedAt)
+		reopened = reopened && e.Reopened
+		if s.want(sit, e) != drained {
+			continue
+		}
+		goal.Action = Drain
+		if p := s.plan(e); p.hard {
+			hard = append(hard, p.deadline)
+		} else {
+			goal.Soft = soonest(goal.Soft, p.deadline)
+		}
+	}
+	if !reopened {
+		goal.Reopened = time.Time{}
+	}
+	goal.Hard, goal.Revisit = governing(sit.Now, hard)
+	return goal
+}
+
+// governing is which of some hard deadlines pods have to be gone for: the nearest. One that is over, where the machine has
+// survived it, gives way to those that are still to come. until is when another one will be; zero if none.
+func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) {
+	slices.SortFunc(deadlines, byDeadline)
+	for _, d := range deadlines {
+		switch {
+		case governs.IsZero(), !governs.After(now) && !d.IsZero():
+			governs = d
+		case d.After(governs):
+			return governs, governs
+		}
+	}
+	return governs, time.Time{}
+}
+
+// opening is the goal that entries make of which all that is on the node is to be taken back. An attempt that failed is
+// repeated after a pause.
+func (s Settings) opening(sit Situation, undoing []record.Entry) Goal {
+	slices.SortFunc(undoing, s.urgency)
+	first := undoing[0]
+	for _, e := range undoing {
+		if e.Error == "" || e.Changed.After(sit.Now) {
+			continue
+		}
+		if again := e.Changed.Add(pause(e.Failures)); again.After(sit.Now) {
+			return Goal{Action: Wait, Revisit: again}
+		}
+	}
+	ending, _ := s.ending(sit, first)
+	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending)}
+	for _, e := range undoing {
+		goal.Events = append(goal.Events, e.Event.ID)
+		goal.AfterReboot = goal.AfterReboot || e.BootID != sit.BootID
+	}
+	return goal
+}
+
+// urgency orders entries, the one that comes first first: what is drained for before what is not, a machine that is lost
+// before one that is not, the nearest deadline before the others.
+func (s Settings) urgency(a, b record.Entry) int {
+	rank := func(e record.Entry) int {
+		switch p := s.plan(e); {
+		case p.action == Drain && p.hard:
+			return 0
+		case p.action == Drain:
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(
+		cmp.Compare(rank(a), rank(b)),
+		byDeadline(s.plan(a).deadline, s.plan(b).deadline),
+		cmp.Compare(slices.Index(event.AllKinds(), a.Event.Kind), slices.Index(event.AllKinds(), b.Event.Kind)),
+		cmp.Compare(a.Event.ID, b.Event.ID),
+	)
+}
+
+// Deadline is when the time of an entry's event is over, zero if never, and whether the machine is gone then.
+func (s Settings) Deadline(e record.Entry) (deadline time.Time, hard bool) {
+	p := s.plan(e)
+	return p.deadline, p.hard
+}
+
+// byDeadline puts the nearer deadline first, and none last.
+func byDeadline(a, b time.Time) int {
+	if a.IsZero() != b.IsZero() {
+		if a.IsZero() {
+			return 1
+		}
+		return -1
+	}
+	return a.Compare(b)
+}
+
+// want is what an entry's event wants of the node now.
+func (s Settings) want(sit Situation, e record.Entry) want {
+	if ending, _ := s.ending(sit, e); ending != "" || s.rescheduled(sit, e) {
+		return nothing
+	}
+	p := s.plan(e)
+	level := map[Action]want{Cordon: cordoned, Drain: drained}[p.action]
+	switch {
+	case level == nothing, !e.Acted() && p.start.After(sit.Now):
+		return nothing
+	case e.Reopened && (e.Phase != record.Draining || level != drained):
+		return left
+	case sit.attested(e):
+		return level
+	case !e.Acted():
+		return nothing
+	case e.BootID != sit.BootID || e.Phase == record.Undoing:
+		return kept
+	case e.Phase == record.Cordoning || e.Phase == record.Cordoned:
+		return cordoned
+	}
+	return level // It is under way, and goes on until it counts as withdrawn.
+}
+
+// attested tells whether an entry's event is well enough attested to begin anything for it. What has disappeared is not.
+// Before the first look, the record's word is good enough, unless the machine has been rebooted and the announced time is
+// over: then it may have been that reboot.
+func (sit Situation) attested(e record.Entry) bool {
+	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
+		return sit.listed(e.Event)
+	}
+	return e.Missing.IsZero() && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
+}
+
+// ending says why an entry's event holds no more; empty if it does.
+func (s Settings) ending(sit Situation, e record.Entry) (ending record.Ending, revisit time.Time) {
+	switch {
+	case e.Phase == record.Closed:
+		return e.Ending, time.Time{}
+	case e.Event.State == event.Canceled:
+		return record.Canceled, time.Time{}
+	case e.Event.State == event.Completed:
+		return record.Completed, time.Time{}
+	case sit.survived(e):
+		return record.Rebooted, time.Time{}
+	case s.Ignores(e):
+		return record.Ignored, time.Time{}
+	}
+	rule := s[e.Event.Kind]
+	// While it is being lifted, the cordon is as old as it was. One that was never set has no age.
+	limited := (e.Phase == record.Cordoned || e.Phase == record.Undoing) && !e.CordonedAt.IsZero()
+	if limited && rule.CordonFor > 0 && s.plan(e).action == Cordon {
+		revisit = e.CordonedAt.Add(rule.CordonFor)
+		if !sit.Now.Before(revisit) {
+			return record.Expired, time.Time{}
+		}
+	}
+	if over, at := s.withdrawn(sit, e); over {
+		return record.Withdrawn, time.Time{}
+	} else if at.After(sit.Now) {
+		revisit = soonest(revisit, at)
+	}
+	return "", revisit
+}
+
+// withdrawn tells whether an event has been missing for so long that it counts as withdrawn, and when it does; zero if it is not
+// missing.
+func (s Settings) withdrawn(sit Situation, e record.Entry) (over bool, at time.Time) {
+	if e.Missing.IsZero() {
+		return false, time.Time{}
+	}
+	after := s[e.Event.Kind].WithdrawnAfter
+	if sit.Unwatched[e.Event.Kind] {
+		after = max(after, unwatchedAfter)
+	}
+	at = e.Missing.Add(after)
+	return !sit.lastWord(e.Event.Kind).Before(at), at
+}
+
+// revisit is when an entry may change without news; zero means never.
+func (s Settings) revisit(sit Situation, e record.Entry) time.Time {
+	ending, again := s.ending(sit, e)
+	if ending != "" {
+		return time.Time{}
+	}
+	if p := s.plan(e); (p.action == Cordon || p.action == Drain) && p.start.After(sit.Now) {
+		again = soonest(again, p.start)
+	}
+	if end := s.timeEnds(e); underWay(e) && end.After(sit.Now) {
+		again = soonest(again, end)
+	}
+	return again
+}
+
+// lastWord is until when a kind's source has answered for what it last said: now, unless it cannot be asked. It is zero
+// while nothing has been heard of it.
+func (sit Situation) lastWord(kind event.Kind) time.Time {
+	if sit.Unwatched[kind] {
+		return sit.Now
+	}
+	if good, failing := sit.Failing[kind]; failing {
+		return good
+	}
+	if _, known := sit.Known[kind]; known {
+		return sit.Now
+	}
+	return time.Time{}
+}
+
+// asked tells whether a kind has been looked at since the start, with or without success.
+func (sit Situation) asked(kind event.Kind) bool {
+	_, known := sit.Known[kind]
+	_, failing := sit.Failing[kind]
+	return known || failing
+}
+
+// survived tells whether the machine has been through what the entry's event announced, and is back. The boot ID proves
+// the reboot; whether it was the announced one depends on the kind.
+func (sit Situation) survived(e record.Entry) bool {
+	if e.BootID == sit.BootID {
+		return false
+	}
+	switch {
+	case e.Event.Kind == event.Shutdown:
+		return true
+	case !e.Acted():
+		return false
+	case endsWithReboot(e.Event):
+		// Acted upon, then rebooted: also if the event is still listed, since EC2's list lags behind.
+		return true
+	case e.Event.Deadline.IsZero():
+		return false
+	}
+	// A stop, a retirement or a spot interruption ends with the machine started again after its time. While the
+	// document still lists it, it is not over. A document that cannot be read does not keep the node cordoned, unless it
+	// has listed the event since the reboot: what was known then stands.
+	return sit.Now.After(e.Event.Deadline) && sit.asked(e.Event.Kind) && !sit.stillListed(e)
+}
+
+// stillListed tells whether the last good look of this boot, which may have been an earlier process's, found the event.
+func (sit Situation) stillListed(e record.Entry) bool {
+	if _, known := sit.Known[e.Event.Kind]; known {
+		return sit.listed(e.Event)
+	}
+	return e.ListedIn == sit.BootID && e.Missing.IsZero()
+}
+
+func (sit Situation) listed(ev event.Event) bool {
+	return slices.ContainsFunc(sit.Known[ev.Kind], func(known event.Event) bool { return known.ID == ev.ID })
+}
+
+// endsWithReboot tells whether what is announced is over once the machine has rebooted.
+func endsWithReboot(ev event.Event) bool {
+	return ev.Kind == event.ScheduledMaintenance && (ev.Code == "system-reboot" || ev.Code == "instance-reboot")
+}
+
+// rescheduled tells whether an entry's event was moved to a later time after the node was acted upon, so far that it is
+// not due any more. A clock that was set back does not count: the document must say so.
+func (s Settings) rescheduled(sit Situation, e record.Entry) bool {
+	return e.Acted() && !e.ActedFor.IsZero() && e.Event.Deadline.After(e.ActedFor) && s.plan(e).start.After(sit.Now)
+}

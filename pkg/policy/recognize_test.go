@@ -1,0 +1,110 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// amazon-ec2-metadata-mock computes the time of its notice anew at each look, so that each has another ID.
+func TestAMovingNoticeIsOneInterruption(t *testing.T) {
+	t.Parallel()
+	moving := func(now time.Duration) event.Event { return spot(fmt.Sprint("at-", now), now+2*time.Minute) }
+	sit := policy.Situation{BootID: thisBoot}
+	look := func(now time.Duration) []record.Entry {
+		said := event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{moving(now)}}
+		sit.Now, sit.Known = at(now), known(policy.Recognize(sit.Past, thisBoot, said)...)
+		changed := twoMinutes().Fold(sit)
+		sit = brought(t, twoMinutes(), sit)
+		return changed
+	}
+	look(0)
+	for now := 500 * time.Millisecond; now < 10*time.Second; now += 500 * time.Millisecond {
+		if changed := look(now); len(changed) > 0 {
+			t.Fatalf("at %s, the record is written: %s", now, describeEntries(changed))
+		}
+	}
+	if got, want := describeGoal(twoMinutes().Decide(sit)), "drain at-0s by 2m0s hard; again at 2m0s"; got != want {
+		t.Errorf("Decide: %s\n   want: %s", got, want)
+	}
+	sit.Node = emptyNode
+	look(20 * time.Second)
+	look(20 * time.Minute)
+	if got, want := describeEntries(sit.Past), "at-0s drained on node"; got != want {
+		t.Errorf("the record says %s, want %s", got, want)
+	}
+}
+
+func TestWhichNoticesAreRecognized(t *testing.T) {
+	t.Parallel()
+	notice, advice := spot("a", 2*time.Minute), rebalance("r")
+	advice.Noticed = noon
+	newer := rebalance("r2")
+	newer.Noticed = at(time.Minute)
+	for _, row := range []struct {
+		name string
+		past []record.Entry
+		said []event.Event
+		want string
+	}{
+		{name: "what has only another time", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
+		{name: "a nearer time is taken over", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
+		{name: "and so is the first", past: past(entry(timeless(notice), record.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
+		{name: "a recommendation keeps its time", past: past(entry(advice, record.Seen)), said: []event.Event{newer}, want: "r noticed 0s"},
+		{name: "also what has been missing for a moment", past: past(entry(notice, record.Drained, missing(0))), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
+		{name: "not what is known", past: past(entry(notice, record.Draining), entry(spot("b", 3*time.Minute), record.Seen)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not what was known", past: past(entry(notice, record.Draining), entry(spot("b", 3*time.Minute), record.Closed)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not another action", past: past(entry(notice, record.Draining)), said: []event.Event{hibernation("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not in another boot", past: past(entry(notice, record.Draining, before)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "but what has been seen in this one", past: past(entry(notice, record.Draining, before, listedHere)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
+		{name: "not what is closed", past: past(entry(notice, record.Closed, closed(record.Withdrawn))), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not another kind", past: past(entry(notice, record.Draining)), said: []event.Event{newer}, want: "r2 noticed 1m0s"},
+		{
+			name: "not what has an identity of its own", past: past(entry(maintenance("m", "instance-stop", time.Hour), record.Drained)),
+			said: []event.Event{maintenance("n", "instance-stop", 2*time.Hour)}, want: "n 2h0m0s",
+		},
+		{name: "not beside the one itself", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", time.Minute), notice}, want: "b 1m0s, a 2m0s"},
+		{name: "of two, one takes its place", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", 3*time.Minute), spot("c", 4*time.Minute)}, want: "a 2m0s, c 4m0s"},
+		{
+			name: "two take the places of two", past: past(entry(notice, record.Draining), entry(spot("b", 3*time.Minute), record.Draining)),
+			said: []event.Event{spot("c", 4*time.Minute), spot("d", 5*time.Minute)}, want: "a 2m0s, b 3m0s",
+		},
+		{name: "nothing in nothing", past: past(entry(notice, record.Draining)), want: ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			kind := event.SpotInterruption
+			if len(row.said) > 0 {
+				kind = row.said[0].Kind
+			}
+			said := describeEvents(row.said)
+			got := describeEvents(policy.Recognize(row.past, thisBoot, event.Snapshot{Kind: kind, Events: row.said}))
+			if got != row.want {
+				t.Errorf("Recognize: %s, want %s", got, row.want)
+			}
+			if describeEvents(row.said) != said {
+				t.Error("Recognize has changed what the source said")
+			}
+		})
+	}
+}
+
+func describeEvents(events []event.Event) string {
+	var all []string
+	for _, ev := range events {
+		text := ev.ID
+		if !ev.Deadline.IsZero() {
+			text += " " + ev.Deadline.Sub(noon).String()
+		}
+		if !ev.Noticed.IsZero() {
+			text += " noticed " + ev.Noticed.Sub(noon).String()
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}

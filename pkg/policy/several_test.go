@@ -1,0 +1,250 @@
+package policy_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func TestOfSeveralEventsTheMostUrgentComesFirst(t *testing.T) {
+	t.Parallel()
+	soon, later := spot("soon", 2*time.Minute), maintenance("later", "instance-stop", 72*time.Hour)
+	cordoning := with(event.RebalanceRecommendation, func(r *policy.Rule) { r.Action = policy.Cordon })
+	canceled := entry(inState(maintenance("over", "instance-stop", time.Hour), event.Canceled), record.Drained)
+	decide(t, []decision{
+		{
+			name: "the nearest deadline comes first", known: known(soon, later),
+			past: past(entry(later, record.Seen), entry(soon, record.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
+		},
+		{
+			name: "also when the other is drained for already", known: known(soon, later),
+			past: past(entry(later, record.Draining), entry(soon, record.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
+		},
+		{
+			name: "the node stays closed for both when the nearer is done", known: known(soon, later),
+			past: past(entry(later, record.Draining), entry(soon, record.Drained)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 72h0m0s",
+		},
+		{
+			name: "a budget is a deadline like one that was announced", known: known(termination("a"), later),
+			past: past(entry(later, record.Draining), entry(termination("a"), record.Seen)), want: "drain a, later by 15m0s hard by 72h0m0s soft; again at 15m0s",
+		},
+		{
+			name: "a deadline comes before none", known: known(rebalance("r"), later),
+			rules: withAction(event.RebalanceRecommendation, policy.Drain),
+			past:  past(entry(rebalance("r"), record.Draining), entry(later, record.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
+		},
+		{
+			name: "what is overdue does not come before a machine that is lost", known: known(soon, maintenance("due", "instance-stop", -time.Hour)),
+			past: past(entry(soon, record.Draining), entry(maintenance("due", "instance-stop", -time.Hour), record.Seen)),
+			want: "drain soon, due by 2m0s hard by -1h0m0s soft; again at 30s",
+		},
+		{
+			name: "of the same deadline, the kind named first comes first", known: known(shutdown("a", time.Minute), spot("b", time.Minute)),
+			past: past(entry(shutdown("a", time.Minute), record.Seen), entry(spot("b", time.Minute), record.Seen)),
+			want: "drain b, a by 1m0s hard; again at 1m0s",
+		},
+		{
+			name: "draining comes before cordoning", rules: cordoning, known: known(rebalance("r"), later),
+			past: past(entry(rebalance("r"), record.Seen), entry(later, record.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
+		},
+		{
+			name: "cordoning comes before uncordoning", rules: cordoning, known: known(rebalance("r"), canceled.Event),
+			past: past(canceled, entry(rebalance("r"), record.Seen)), want: "cordon r",
+		},
+		{
+			name: "draining comes before uncordoning", known: known(soon, canceled.Event),
+			past: past(canceled, entry(soon, record.Seen)), want: "drain soon by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "what is due now leaves the other to its time", known: known(soon, maintenance("b", "system-reboot", time.Hour)),
+			past: past(entry(maintenance("b", "system-reboot", time.Hour), record.Seen), entry(soon, record.Seen)),
+			want: "drain soon by 2m0s hard; again at 2m0s",
+		},
+	})
+}
+
+// Whatever else is due, the machine is lost when it is lost.
+func TestASoftEventTakesNothingFromAHardOne(t *testing.T) {
+	t.Parallel()
+	overdue := maintenance("soft", "instance-stop", -5*time.Minute)
+	nearer := maintenance("soft", "system-reboot", 100*time.Second)
+	for _, soft := range []event.Event{overdue, nearer} {
+		for _, hard := range []event.Event{spot("hard", 2*time.Minute), shutdown("hard", 145*time.Second), termination("hard")} {
+			t.Run(soft.Code+" beside "+string(hard.Kind), func(t *testing.T) {
+				t.Parallel()
+				lost := hard.Deadline
+				if lost.IsZero() {
+					lost = at(15 * time.Minute)
+				}
+				sit := policy.Situation{
+					BootID: thisBoot, Known: known(soft, hard), Past: past(entry(soft, record.Draining), entry(hard, record.Seen)),
+				}
+				for sit.Now = noon; sit.Now.Before(lost.Add(time.Minute)); sit.Now = sit.Now.Add(10 * time.Second) {
+					sit = brought(t, rules(), sit)
+					goal := rules().Decide(sit)
+					if !goal.Hard.Equal(lost) || !goal.Soft.Equal(soft.Deadline) || goal.Event.ID != "hard" {
+						t.Errorf("at %s: %s; the machine is lost at %s", sit.Now.Sub(noon), describeGoal(goal), lost.Sub(noon))
+					}
+					if want := soft.Deadline; goal.Deadline() != want && want.Before(lost) {
+						t.Errorf("the nearer deadline is said to be %s", goal.Deadline())
+					}
+				}
+			})
+		}
+	}
+}
+
+// The machine has survived the first: pods have to be gone for the second.
+func TestAHardDeadlineThatIsOverGivesWayToTheNext(t *testing.T) {
+	t.Parallel()
+	first, second := termination("first"), spot("second", 2*time.Minute)
+	first.Deadline = at(time.Minute)
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(first, second), Past: past(entry(first, record.Draining), entry(second, record.Seen))}
+	for _, c := range []struct{ now, want, again time.Duration }{
+		{0, time.Minute, time.Minute}, {time.Minute, 2 * time.Minute, 0}, {3 * time.Minute, 2 * time.Minute, 0},
+	} {
+		sit.Now = at(c.now)
+		sit = brought(t, rules(), sit)
+		goal := rules().Decide(sit)
+		if !goal.Hard.Equal(at(c.want)) || c.again > 0 && !goal.Revisit.Equal(at(c.again)) {
+			t.Errorf("at %s: %s, revisited at %s", c.now, describeGoal(goal), goal.Revisit)
+		}
+	}
+}
+
+func TestSeveralEventsMakeOneGoal(t *testing.T) {
+	t.Parallel()
+	notice, stop, reboot := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour), maintenance("r", "system-reboot", time.Hour)
+	cordoning := withAction(event.RebalanceRecommendation, policy.Cordon)
+	decide(t, []decision{
+		{
+			name: "all that want it are named", known: known(notice, stop, termination("t")),
+			past: past(entry(stop, record.Drained), entry(termination("t"), record.Draining), entry(notice, record.Seen)),
+			want: "drain n, t, s by 2m0s hard by 72h0m0s soft; again at 2m0s",
+		},
+		{
+			name: "also those that want less", rules: cordoning, known: known(rebalance("a"), hibernation("h", 2*time.Minute), stop),
+			past: past(entry(rebalance("a"), record.Cordoned), entry(hibernation("h", 2*time.Minute), record.Seen), entry(stop, record.Seen)),
+			want: "drain s, h, a by 72h0m0s soft; again at 2m0s",
+		},
+		{
+			name: "not those whose time is still to come", known: known(notice, reboot),
+			past: past(entry(notice, record.Draining), entry(reboot, record.Seen)), want: "drain n by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "nor those that are over", known: known(notice, inState(stop, event.Canceled)),
+			past: past(entry(notice, record.Draining), entry(stop, record.Drained)), want: "drain n by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "nor those that are as well attested as to stay, and no more", known: known(notice),
+			past: past(entry(notice, record.Draining), entry(stop, record.Drained, before, missing(0))), want: "drain n by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "of two hard deadlines the nearer counts", known: known(notice, termination("t")), now: time.Minute,
+			past: past(entry(termination("t"), record.Draining), entry(notice, record.Seen)), want: "drain n, t by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "of two soft ones, too", rules: withAction(event.SpotInterruption, policy.Notify), now: 55 * time.Minute, known: known(stop, reboot),
+			past: past(entry(stop, record.Drained), entry(reboot, record.Seen)), want: "drain r, s by 1h0m0s soft; again at 1h0m0s",
+		},
+	})
+}
+
+func TestAGoalTellsSinceWhenACordonIsForAll(t *testing.T) {
+	t.Parallel()
+	notice, stop := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour)
+	sit := brought(t, rules(), policy.Situation{
+		Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop),
+		Past: past(entry(notice, record.Draining, seenAt(time.Minute), uncordoned), entry(stop, record.Drained)),
+	})
+	if goal := rules().Decide(sit); !goal.Met.Equal(at(time.Minute)) {
+		t.Errorf("the last was met at %s, want 1m", goal.Met.Sub(noon))
+	}
+}
+
+// An event that joins others has its own outcome, and takes nothing from theirs.
+func TestAnEventJoinsADrainedNode(t *testing.T) {
+	t.Parallel()
+	stop, end := maintenance("s", "instance-stop", 72*time.Hour), termination("t")
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, record.Drained))}
+	for _, look := range []struct {
+		node policy.Node
+		want string
+	}{
+		{policy.Node{}, "s drained on node, t draining on node"},
+		{closedNode, "s drained on node, t draining on node"},
+		{emptyNode, "s drained on node, t drained on node"},
+		{closedNode, "s drained on node, t drained on node"},
+	} {
+		sit.Node = look.node
+		if sit = brought(t, rules(), sit); describeEntries(sit.Past) != look.want {
+			t.Errorf("the record says %s\n           want %s", describeEntries(sit.Past), look.want)
+		}
+		if got, want := describeGoal(rules().Decide(sit)), "drain t, s by 15m0s hard by 72h0m0s soft"; !strings.HasPrefix(got, want) {
+			t.Errorf("Decide: %s\n   want: %s", got, want)
+		}
+	}
+}
+
+// A node that never empties must not hold the hook of a termination for as long as a retirement is away.
+func TestEachEventIsSettledByItsOwnTime(t *testing.T) {
+	t.Parallel()
+	end, retirement, reboot := termination("t"), maintenance("w", "instance-retirement", 168*time.Hour), maintenance("r", "system-reboot", time.Hour)
+	sit := policy.Situation{BootID: thisBoot, Known: known(end, retirement, reboot), Node: closedNode}
+	for _, look := range []struct {
+		now  time.Duration
+		want string
+	}{
+		{0, "r"},
+		{15*time.Minute - 1, "r"},
+		{15 * time.Minute, "r t"},
+		{50 * time.Minute, "t"},
+		{time.Hour, "r t"},
+		{168*time.Hour - 1, "r t"},
+		{168 * time.Hour, "r t w"},
+	} {
+		sit.Now = at(look.now)
+		sit = brought(t, rules(), sit)
+		var settled []string
+		for _, ev := range []event.Event{reboot, end, retirement} {
+			if rules().Settled(sit, ev) {
+				settled = append(settled, ev.ID)
+			}
+		}
+		if got := strings.Join(settled, " "); got != look.want {
+			t.Errorf("at %s, settled: %q, want %q", look.now, got, look.want)
+		}
+		if again := rules().Decide(sit).Revisit; !again.IsZero() && !again.After(sit.Now) {
+			t.Errorf("at %s, to be decided again in the past", look.now)
+		}
+	}
+}
+
+// The order of the record must not matter where many events are due at once.
+func TestTheOrderOfTheRecordDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	var events []event.Event
+	var entries []record.Entry
+	for i := range 12 {
+		id := fmt.Sprint(i)
+		ev := []event.Event{spot(id, time.Minute), shutdown(id, time.Minute), maintenance(id, "instance-stop", time.Minute), termination(id)}[i%4]
+		events = append(events, ev)
+		entries = append(entries, entry(ev, []record.Phase{record.Seen, record.Draining, record.Incomplete}[i%3]))
+	}
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(events...), Past: entries}
+	want := rules().Decide(sit)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		random.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+		if got := rules().Decide(sit); !reflect.DeepEqual(got, want) {
+			t.Fatalf("Decide: %s, in another order %s", describeGoal(want), describeGoal(got))
+		}
+	}
+}

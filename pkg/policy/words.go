@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// inWords is how times are told.
+const inWords = "15:04:05 UTC on 2 Jan 2006"
+
+// Reason says in words why something is done about an entry's event.
+func (s Settings) Reason(e record.Entry) string { return reason(e.Event) }
+
+func reason(ev event.Event) string {
+	at := ""
+	if !ev.Deadline.IsZero() {
+		at = " at " + clock(ev.Deadline)
+	}
+	switch ev.Kind {
+	case event.SpotInterruption:
+		return fmt.Sprintf("EC2 will %s this spot instance%s", ev.Code, at)
+	case event.RebalanceRecommendation:
+		return "EC2 recommends to rebalance away from this spot instance"
+	case event.ScheduledMaintenance:
+		return fmt.Sprintf("EC2 has scheduled %s%s", ev.Code, at)
+	case event.ASGTermination:
+		if at != "" {
+			at = "," + at + " at the latest"
+		}
+		return "the Auto Scaling group terminates this instance" + at
+	case event.Shutdown:
+		return "the system is shutting down"
+	case event.ReservationEnd:
+		return fmt.Sprintf("the %s reservation of this instance ends%s", ev.Code, at)
+	case event.StateChange:
+		return "EC2 says that the instance is " + ev.Code
+	}
+	return string(ev.Kind)
+}
+
+// undoReason says why what was done for an entry is taken back.
+func (s Settings) undoReason(e record.Entry, ending record.Ending) string {
+	switch ending {
+	case record.Withdrawn:
+		return "the event was withdrawn"
+	case record.Canceled:
+		return "the event was canceled"
+	case record.Completed:
+		return "the event is over"
+	case record.Rebooted:
+		return "the machine is back after its reboot"
+	case record.Expired:
+		return "the cordon's time to live ended"
+	case record.Ignored:
+		return "the settings ignore this kind of event"
+	}
+	if action := s.plan(e).action; action != Cordon && action != Drain {
+		return "the settings ask for no more than to " + string(action)
+	}
+	return "the event was moved to a later time"
+}
+
+// Describe says in words what an entry's event is and what will be done about it, when.
+func (s Settings) Describe(e record.Entry) string {
+	text := reason(e.Event)
+	p := s.plan(e)
+	done := e.Phase == record.Drained || e.Reopened && e.Phase != record.Draining ||
+		p.action == Cordon && (e.Phase == record.Cordoned || e.Phase == record.Incomplete)
+	switch {
+	case p.action == Ignore || p.action == Notify:
+		return text + "; nothing will be done"
+	case done:
+		return text + "; nothing more will be done"
+	case p.start.After(e.Changed):
+		return fmt.Sprintf("%s; %s at %s", text, p.action, clock(p.start))
+	}
+	return fmt.Sprintf("%s; %s now", text, p.action)
+}
+
+func clock(t time.Time) string { return t.UTC().Format(inWords) }

@@ -1,0 +1,142 @@
+// Package record is nth's memory: what was announced for this machine, how far nth came with it, and in which boot.
+//
+// There is one file, record.json in the state directory. It is read once, by Open, and written whole for what is put: a
+// temporary file beside it, fsync, rename, fsync of the directory. Whoever puts something is told when it would survive a
+// power cut. What is about to be done is put before it is done, so that a crash, an upgrade or a reboot finds what was
+// begun. A reboot is known by the kernel's boot ID, not by arithmetic on clocks.
+//
+// Nobody has to wait for the disk. A volume that fails is just when EC2 retires a machine, and a disk that hangs must not
+// keep the node from being drained: Put takes entries in, in memory, and one writer beside it brings the disk up to date.
+//
+// Beside it, outbox.json holds the notices that somebody outside the cluster is still to get, and the names of those that
+// need not be made again (Outbox). It is there only where such notices are made.
+//
+// Memory is never a reason not to act. A file that is torn, or that another program or a newer nth wrote, is set aside
+// under another name and reported; a directory that cannot be written to is reported for every Put, while the entries
+// live on in memory. The node itself carries the cordon's owner (pkg/drain), so a lost record does no harm there.
+package record
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// Phase is how far nth has come with an event.
+type Phase string
+
+// The phases of an entry. Each is put before the work it names begins, and on disk by then unless the disk hangs, so that
+// whoever reads the record after a crash knows what may have been done.
+const (
+	// Seen: the event was announced and told; nothing has been done to the node.
+	Seen Phase = "seen"
+	// Cordoning: a cordon for this event may or may not have reached the API server.
+	Cordoning Phase = "cordoning"
+	// Cordoned: the node is cordoned, and no more is to be done for now.
+	Cordoned Phase = "cordoned"
+	// Draining: the node is, or is about to be, cordoned; evictions may have been sent.
+	Draining Phase = "draining"
+	// Drained: the drain ended with no evictable pod left.
+	Drained Phase = "drained"
+	// Incomplete: the drain ran out of its deadline with pods left.
+	Incomplete Phase = "incomplete"
+	// Undoing: the event no longer stands, and what was done for it is being taken back.
+	Undoing Phase = "undoing"
+	// Closed: the event no longer stands, and nothing of nth's doing for it is left on the node.
+	Closed Phase = "closed"
+)
+
+// Entry is what nth remembers of one event. Entries are values.
+type Entry struct {
+	Event event.Event `json:"event"`
+	Phase Phase       `json:"phase"`
+	// BootID is the boot in which the event was met or, once the node has been acted upon for it, last acted upon.
+	// Undoing and closing leave it: it tells whether the machine has rebooted since.
+	BootID string `json:"boot_id"`
+	// FirstSeen and Changed are wall time: when the event was first met, and when the phase was last written.
+	FirstSeen time.Time `json:"first_seen"`
+	Changed   time.Time `json:"changed"`
+	// ListedIn is the boot in which the event was last found announced. It may be empty in records of earlier versions.
+	ListedIn string `json:"listed_in,omitempty"`
+	// Missing is since when the event is no longer announced, although its source answers; zero while it is.
+	Missing time.Time `json:"missing,omitzero"`
+	// OnNode is true while something that nth has set for this event (the cordon, the load balancer label) may be on the
+	// Node and is ours to take back. In the file it has the name that earlier versions know.
+	OnNode bool `json:"cordon,omitempty"`
+	// Reopened tells that somebody has lifted the cordon while this event wanted it. That is an order: the node is not
+	// cordoned again for this event.
+	Reopened bool `json:"reopened,omitempty"`
+	// CordonedAt is when the node was cordoned for this event; zero where it never was.
+	CordonedAt time.Time `json:"cordoned_at,omitzero"`
+	// ActedFor is the event's deadline as it was when the node was last acted upon; a deadline that moves later than
+	// this was rescheduled.
+	ActedFor time.Time `json:"acted_for,omitzero"`
+	// Ending says why a closed entry was closed.
+	Ending Ending `json:"ending,omitempty"`
+	// Failures counts attempts that ended in Error since the last one that did not.
+	Failures int `json:"failures,omitempty"`
+	// Result is what the last drain did, and Error why it ended early.
+	Result *Result `json:"result,omitempty"`
+	Error  string  `json:"error,omitempty"`
+}
+
+// Acted tells whether something may have been done to the node for this entry that still stands there.
+func (e Entry) Acted() bool {
+	switch e.Phase {
+	case Cordoning, Cordoned, Draining, Drained, Incomplete, Undoing:
+		return true
+	case Seen, Closed:
+	}
+	return false
+}
+
+// Ending says why an entry was closed.
+type Ending string
+
+// The endings of an entry.
+const (
+	// Withdrawn: the event disappeared from its document.
+	Withdrawn Ending = "withdrawn"
+	// Canceled and Completed: its source said so.
+	Canceled  Ending = "canceled"
+	Completed Ending = "completed"
+	// Rebooted: the machine came back from what had been announced.
+	Rebooted Ending = "rebooted"
+	// Expired: the cordon's time to live ended.
+	Expired Ending = "expired"
+	// Ignored: the rules no longer ask for anything.
+	Ignored Ending = "ignored"
+)
+
+// Result counts what a drain did. Names are "namespace/name".
+type Result struct {
+	Evicted int      `json:"evicted"`
+	Deleted int      `json:"deleted"`
+	Skipped int      `json:"skipped"`
+	Left    []string `json:"left,omitempty"`
+	// HeldBy names, for pods that are left, the disruption budget that held them.
+	HeldBy map[string]string `json:"held_by,omitempty"`
+}
+
+// bootIDShape is how the kernel writes a UUID.
+var bootIDShape = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// BootID returns the kernel's identity of this boot, from proc/sys/kernel/random/boot_id below root ("" or "/" is the
+// machine itself). It changes with every boot and with nothing else.
+func BootID(root string) (string, error) {
+	path := filepath.Join("/", root, "proc/sys/kernel/random/boot_id")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading the boot ID: %w", err)
+	}
+	id := strings.TrimSpace(string(content))
+	if !bootIDShape.MatchString(id) {
+		return "", fmt.Errorf("reading the boot ID: %s holds %q, which is no UUID", path, id)
+	}
+	return id, nil
+}

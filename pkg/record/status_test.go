@@ -1,0 +1,138 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// full is a status with something in every field.
+func full() record.Status {
+	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	return record.Status{
+		Version: record.StatusVersion, Program: "v1", PID: 7, Started: at, Updated: at, Stopped: at, DryRun: true,
+		Node: "node-a", Sentence: "draining",
+		Identity: record.IdentityStatus{Credential: "a token", Source: "/k", Server: "https://a", Trouble: "refused"},
+		Step: &record.StepStatus{
+			Action: "drain", Event: "a", Kind: event.SpotInterruption, Reason: "so", Began: at, Deadline: at, Hard: true,
+			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web": "PDB web"},
+		},
+		Events: []record.EventStatus{{
+			ID: "a", Kind: event.SpotInterruption, Code: "stop", Phase: record.Draining, FirstSeen: at, Deadline: at, Missing: at,
+			Plan: "drain now", Error: "no", Failures: 1,
+		}},
+		Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: at, Trouble: "reset", Since: at}},
+		Off:       []record.OffStatus{{What: "shutdown", Why: "no bus"}},
+	}
+}
+
+// show puts the statuses on a board in dir, one after the other, and returns what went wrong.
+func show(t *testing.T, dir string, statuses ...record.Status) (troubles []error) {
+	t.Helper()
+	for _, s := range statuses {
+		board := record.NewBoard(dir, func(err error) { troubles = append(troubles, err) })
+		ended, stop := context.WithCancel(t.Context())
+		board.Show(s)
+		stop()
+		board.Run(ended)
+	}
+	return troubles
+}
+
+func TestAStatusIsReadAsItWasShown(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "nth")
+	defer syscall.Umask(syscall.Umask(0o077))
+	if troubles := show(t, dir, record.Status{}, full()); troubles != nil {
+		t.Fatal(troubles)
+	}
+	got, err := record.ReadStatus(dir)
+	if err != nil || !reflect.DeepEqual(got, full()) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "status.json"))
+	if err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("the file's mode is %v, %v; anybody may read it", info.Mode(), err)
+	}
+	if names := listing(t, dir); names != "status.json" {
+		t.Errorf("the directory holds %s", names)
+	}
+}
+
+// Programs know these names.
+func TestTheNamesInAStatusStay(t *testing.T) {
+	dir := t.TempDir()
+	show(t, dir, full())
+	content, err := os.ReadFile(filepath.Join(dir, "status.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(string(content)) {
+		if name, _, ok := strings.Cut(strings.TrimSpace(line), `": `); ok {
+			names = append(names, strings.TrimPrefix(name, `"`))
+		}
+	}
+	want := strings.Fields(`version program pid started updated stopped dry_run node sentence identity credential source server
+		trouble step action event kind reason began deadline hard pods_total pods_left held_by default/web events id kind code
+		phase first_seen deadline missing plan error failures documents kind last_good trouble since off what why`)
+	if !slices.Equal(names, want) {
+		t.Errorf("got  %q\nwant %q", names, want)
+	}
+}
+
+func TestABoardThatIsShownMoreThanItCanWriteKeepsTheNewest(t *testing.T) {
+	dir := t.TempDir()
+	board := record.NewBoard(dir, func(err error) { t.Error(err) })
+	for pid := range 100 {
+		board.Show(record.Status{Version: record.StatusVersion, PID: pid})
+	}
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	board.Run(ended)
+	if s, err := record.ReadStatus(dir); err != nil || s.PID != 99 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+}
+
+func TestAStatusThatCannotBeWrittenIsTold(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	troubles := show(t, filepath.Join(dir, "nth"), full())
+	if len(troubles) != 1 || !strings.HasPrefix(troubles[0].Error(), "writing the status: ") {
+		t.Errorf("told: %v", troubles)
+	}
+}
+
+func TestAStatusThatIsNoneIsAnError(t *testing.T) {
+	if _, err := record.ReadStatus(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing one: %v", err)
+	}
+	for content, want := range map[string]string{
+		"":                          "the file is empty",
+		"{}":                        "the file has version 0",
+		`{"version": 2}`:            "the file has version 2, this nth reads version 1",
+		strings.Repeat(" ", 17<<20): "the file is larger than",
+		`{"version": 1, "pid": "a"`: "",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "status.json"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := record.ReadStatus(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: got %v, want an error that says %q", content, err, want)
+		}
+	}
+}
