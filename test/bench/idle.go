@@ -8,7 +8,7 @@ import (
 
 // idling measures what nth costs while nothing happens, on a node with as many pods as it takes.
 func (b *bench) idling(t lab.TB) []row {
-	h := b.host(t, "")
+	h := b.host(t, present, "")
 	h.node.AddPods(t, "pod", podsPerNode)
 	nth := h.start(t)
 

@@ -16,11 +16,11 @@ type host struct {
 	machine *daemon.Machine
 }
 
-func (b *bench) host(t lab.TB, settings string) host {
+func (b *bench) host(t lab.TB, e edition, settings string) host {
 	t.Helper()
 	h := host{node: b.cp.AddNode(t), imds: imdstest.NewServer()}
 	t.Cleanup(h.imds.Close)
-	h.machine = daemon.NewMachine(t, daemon.Options{Kubeconfig: h.node.Kubeconfig, IMDS: h.imds.URL, Settings: settings})
+	h.machine = daemon.NewMachine(t, daemon.Options{Kubeconfig: h.node.Kubeconfig, IMDS: h.imds.URL, Settings: settings, Binary: e.binary})
 	return h
 }
 
@@ -35,7 +35,7 @@ func (h host) start(t lab.TB) *daemon.Daemon {
 // starting measures the time from the start of the process to READY=1, which includes what the lab does to give it a
 // boot ID of its own: some milliseconds.
 func (b *bench) starting(t lab.TB) []row {
-	h := b.host(t, "")
+	h := b.host(t, present, "")
 	var took sample
 	for range starts {
 		began := time.Now()

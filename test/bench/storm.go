@@ -47,7 +47,7 @@ func RunQueue(ctx context.Context, out io.Writer, only int) error {
 
 func measureQueue(t lab.TB, out io.Writer, only int) {
 	began := time.Now()
-	fmt.Fprintf(out, "measuring nth-queue on %d processors, load %s\n", runtime.NumCPU(), load())
+	fmt.Fprintf(out, "measuring nth-queue on %d processors, load %s\n", runtime.NumCPU(), loadNow())
 	b := &bench{cp: lab.ForTest(t)}
 	for _, size := range storms {
 		if only > 0 && size.nodes != only {
@@ -56,13 +56,13 @@ func measureQueue(t lab.TB, out io.Writer, only int) {
 		sizeBegan := time.Now()
 		fmt.Fprintf(out, "  %3d nodes of %2d pods, %d times each ", size.nodes, size.pods, size.rounds)
 		b.rows = append(b.rows, b.storming(t, size)...)
-		fmt.Fprintf(out, "%5.1f s, load %s\n", time.Since(sizeBegan).Seconds(), load())
+		fmt.Fprintf(out, "%5.1f s, load %s\n", time.Since(sizeBegan).Seconds(), loadNow())
 	}
 	requests := ""
 	if only == 0 || only == storms[0].nodes {
 		requests = b.counting(t, storms[0])
 	}
-	fmt.Fprintf(out, "\n%s\n%s\nmeasured in %.0f s, load now %s\n", table(b.rows), requests, time.Since(began).Seconds(), load())
+	fmt.Fprintf(out, "\n%s\n%s\nmeasured in %.0f s, load now %s\n", table(b.rows), requests, time.Since(began).Seconds(), loadNow())
 }
 
 // course is how long the parts of storms took, from before the first message or request: until the last cordon, until

@@ -1,4 +1,5 @@
-// The bench command measures nth and prints the numbers beside their targets. "make bench" runs it.
+// The bench command measures nth and prints the numbers beside their targets, and beside those of an older revision if one is
+// named. "make bench" runs it.
 package main
 
 import (
@@ -18,7 +19,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the table
-	if err := bench.Run(ctx, os.Stdout); err != nil {
+	base := ""
+	if len(os.Args) > 1 {
+		base = os.Args[1]
+	}
+	if err := bench.Run(ctx, os.Stdout, base); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
