@@ -193,7 +193,7 @@ func (w *world) judgeRest() {
 			return
 		}
 	}
-	rested++
+	rested.Add(1)
 	w.judgeNode(node)
 	w.judgePods(node, pods)
 	w.judgeHooks()
@@ -658,7 +658,7 @@ func (w *world) judgeDeadline(n *notice, at time.Time) {
 		time.Since(n.seen) < calm || n.vague || w.cluster.gone.After(w.cluster.back) {
 		return
 	}
-	deadlines++
+	deadlines.Add(1)
 	for _, pod := range w.onNode() {
 		grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 		if !w.mustGo(pod) || time.Since(arrived(pod)) < grace+slow {

@@ -26,7 +26,7 @@ var verbose bool
 
 // rested counts the times that the node was judged at rest, and deadlines those of machines that were lost. They are no
 // more than a word for people.
-var rested, deadlines int
+var rested, deadlines atomic.Int64
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -79,7 +79,7 @@ func scratch() string {
 // TestHistories lives through a fixed number of histories, the same each time.
 func TestHistories(t *testing.T) {
 	count := 400
-	if testing.Short() {
+	if testing.Short() || raced {
 		count = 50
 	}
 	campaign(t, 1, uint64(count), 0)
@@ -222,7 +222,7 @@ func progress(done uint64, began time.Time, failures map[string]int, mu *sync.Mu
 	defer mu.Unlock()
 	hours := cpu().Hours()
 	fmt.Printf("%s: %d histories, %.0f per processor-hour, judged at rest %d times, at %d deadlines; violations: %v\n",
-		time.Since(began).Round(time.Second), done, float64(done)/hours, rested, deadlines, failures)
+		time.Since(began).Round(time.Second), done, float64(done)/hours, rested.Load(), deadlines.Load(), failures)
 }
 
 // cpu is what this process has used.
