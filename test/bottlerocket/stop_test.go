@@ -83,8 +83,10 @@ func TestAShutdownOfTheHostWaitsForTheDrain(t *testing.T) {
 	h := superpowered(t)
 	h.Node.AddPods(t, "web", 3, lab.Grace(3e9), lab.GoesAtGrace())
 	h.Reboot(t)
-	if said := h.Said(t, "drained: 3 pods evicted"); len(said) != 1 {
-		t.Errorf("before the reboot it was said %d times that the node is drained, want once: %q", len(said), words(h.Said(t, "")))
+	// Bottlerocket's logind waits for five seconds, of which the drain has half: a busy machine may need more to see the last pod go.
+	drained, late := h.Said(t, "drained: 3 pods evicted"), h.Said(t, "the drain ran out of time: 3 pods evicted")
+	if len(drained)+len(late) != 1 {
+		t.Errorf("before the reboot it was not said once that the pods were evicted: %q", words(h.Said(t, "")))
 	}
 	h.Node.WaitUncordoned(t)
 	h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
