@@ -164,8 +164,7 @@ func (g *selfGuard) Adjust(goal drain.Goal) {
 	case g.adjusted <- struct{}{}:
 	default:
 	}
-	grown := slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(known, id) })
-	if now := *g.self.options.Load(); g.guard != nil && grown && !reflect.DeepEqual(now, g.options) {
+	if now := *g.self.options.Load(); g.guard != nil && drain.Joined(known, goal.Events) && !reflect.DeepEqual(now, g.options) {
 		g.options = now
 		g.again()
 		return

@@ -55,7 +55,12 @@ func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
 // pursues tells whether a guard stands for that goal already.
 func (a *Agent) pursues(goal policy.Goal) bool {
 	w := a.work
-	return w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events)
+	return w != nil && w.guard != nil && !w.stopping && w.serves(goal)
+}
+
+// serves tells whether a goal asks for the same, for the same events.
+func (w *work) serves(goal policy.Goal) bool {
+	return goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events)
 }
 
 // recordPatience is how long the record is waited for before the node is touched. A disk that hangs is no reason to lose time;
@@ -141,7 +146,7 @@ func (a *Agent) upToDate(told, before, now time.Time) bool {
 // adjust tells the guard what has changed of the goal, be it only that a deadline has moved against the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
-	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Reopened.Equal(w.goal.Reopened) &&
+	same := w.serves(goal) && goal.Reopened.Equal(w.goal.Reopened) &&
 		a.upToDate(w.hard, w.goal.Hard, goal.Hard) && a.upToDate(w.soft, w.goal.Soft, goal.Soft)
 	w.goal = goal
 	if same {
@@ -226,10 +231,14 @@ func (a *Agent) uncordonFailed(w *work, l landed) {
 
 // wanting are the entries of the events that want what the guard works for.
 func (a *Agent) wanting() []record.Entry {
+	if a.work == nil {
+		return nil
+	}
 	var all []record.Entry
-	if a.work != nil {
-		for _, id := range a.work.goal.Events {
-			all = append(all, a.entry(event.Event{ID: id}))
+	entries := a.cfg.Record.Entries() // once: it is asked for at all that a guard tells
+	for _, id := range a.work.goal.Events {
+		if e, met := policy.Find(entries, id); met {
+			all = append(all, e)
 		}
 	}
 	return all

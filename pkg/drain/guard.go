@@ -131,7 +131,7 @@ func (g *guard) post(ctx context.Context, do func()) {
 // take changes the goal. For an event that was not there before, everything counts anew: what people have lifted, and what was left
 // in peace.
 func (g *guard) take(goal Goal) {
-	grown, begins := joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
+	grown, begins := Joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
 	g.goal = goal
 	g.drained = false // It is told anew.
 	if grown {
@@ -152,8 +152,8 @@ func (g *guard) take(goal Goal) {
 	g.say(Progress{What: Standing})
 }
 
-// joined tells whether there are events that were not there before.
-func joined(before, now []string) bool {
+// Joined tells whether there are events that were not there before, by the IDs of those before and now.
+func Joined(before, now []string) bool {
 	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(before, id) })
 }
 
@@ -260,7 +260,7 @@ func (g *guard) keepLooking(ctx context.Context) {
 		goal, before, number := g.goal, g.memory, g.asked
 		if g.next != nil {
 			goal = *g.next
-			before.lifted = before.lifted && !joined(g.goal.Events, goal.Events)
+			before.lifted = before.lifted && !Joined(g.goal.Events, goal.Events)
 		}
 		g.mu.Unlock()
 		v := g.node.close(ctx, goal, before)
@@ -310,7 +310,7 @@ func (g *guard) see(v view, number int, events []string) {
 		if v.reopened != nil {
 			g.say(Progress{What: NodeReopened, Events: v.reopened})
 		}
-		if g.events = events; v.cordon == CordonLifted && !joined(events, g.goal.Events) {
+		if g.events = events; v.cordon == CordonLifted && !Joined(events, g.goal.Events) {
 			g.seeLifted(v, looked, first)
 		}
 	}
@@ -452,8 +452,8 @@ func (g *guard) unclosed() bool {
 	return !g.closed && !g.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
 }
 
-// confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to go, and has one made if there
-// is none. The watch alone may be behind.
+// confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to
+// go, and has one made if there is none. The watch alone may be behind.
 func (g *guard) confirmed() bool {
 	if g.confirm.done || g.confirm.asked {
 		return g.confirm.done

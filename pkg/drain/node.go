@@ -131,7 +131,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonForeign
 	case before.lifted || !goal.Reopened.IsZero():
 		return CordonLifted
-	case n.liftedSince(node, before) && !joined(before.events, goal.Events):
+	case n.liftedSince(node, before) && !Joined(before.events, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
 	case before.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !claim.Since.Before(goal.Met):
 		return CordonLifted // before this guard began; later it knows better than two times of a clock that may have been set

@@ -205,11 +205,10 @@ func (s Settings) drainPhase(sit Situation, e record.Entry) record.Phase {
 	switch e.Phase {
 	case record.Drained:
 	case record.Draining, record.Incomplete:
-		over := s.timeIsOver(sit, e)
 		switch {
 		case sit.Node.Drained:
 			return record.Drained
-		case over:
+		case s.timeIsOver(sit, e):
 			return record.Incomplete
 		}
 	case record.Seen, record.Cordoning, record.Cordoned, record.Undoing, record.Closed:
