@@ -480,11 +480,13 @@ func (g *guard) planEnding(t *target, end, now time.Time) (What, time.Time) {
 			g.say(p)
 		}
 	}
-	if end.IsZero() || t.shortened || !t.pod.DeletionTimestamp.After(end) {
+	// One that we have asked for with its last second, or that has no more than that, cannot be shortened.
+	last := t.pod.DeletionGracePeriodSeconds
+	if end.IsZero() || t.shortened || last != nil && *last <= 1 || !t.pod.DeletionTimestamp.After(end) {
 		return "", again
 	}
-	if last := end.Add(-time.Second); now.Before(last) {
-		return "", soonest(again, last)
+	if at := end.Add(-time.Second); now.Before(at) {
+		return "", soonest(again, at)
 	}
 	if now.Before(t.notBefore) {
 		return "", soonest(again, t.notBefore)
