@@ -88,7 +88,6 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 	}
 	if here && e.Event.Kind == event.Shutdown {
 		shift(&e.Event.Deadline, by)
-		shift(&e.ActedFor, by)
 	}
 	return e
 }

@@ -326,7 +326,7 @@ func (a *Agent) takeClaim(found adopted) {
 	if !e.Acted() {
 		e.Phase, e.BootID, e.Changed = record.Cordoned, claim.BootID, a.now()
 	}
-	e.CordonedAt, e.OnNode = claim.Since, true
+	e.CordonedAt, e.ActedFor, e.OnNode = claim.Since, claim.Since, true
 	a.put(e)
 	a.foundClaim(e)
 }

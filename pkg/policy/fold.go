@@ -114,9 +114,9 @@ func (s Settings) next(sit Situation, e record.Entry) record.Entry {
 	case nothing:
 		return s.release(sit, e)
 	case cordoned:
-		return enter(sit, s.cordonPhase(sit, e), noteNode(sit, noteBoot(sit, e)))
+		return s.act(sit, s.cordonPhase(sit, e), e)
 	case drained:
-		return enter(sit, s.drainPhase(sit, e), noteNode(sit, noteBoot(sit, e)))
+		return s.act(sit, s.drainPhase(sit, e), e)
 	case left:
 		if underWay(e) || e.Phase == record.Undoing { // A drain that the rules still ask for is not left.
 			return enter(sit, record.Cordoned, e) // Others have seen to what becomes of it.
@@ -150,14 +150,25 @@ func again(sit Situation, e record.Entry) record.Entry {
 	return e
 }
 
-// enter gives an entry a phase. Before the node is acted upon for an event, the record says so: from then on something on
-// the node may be ours, whatever happens to this process.
+// act gives an entry that wants the node closed a phase. Before the node is acted upon for an event, the record says so: from
+// then on something on the node may be ours, whatever happens to this process.
+func (s Settings) act(sit Situation, phase record.Phase, e record.Entry) record.Entry {
+	begins := e.Phase != phase && (phase == record.Cordoning || phase == record.Draining)
+	e = enter(sit, phase, noteNode(sit, noteBoot(sit, e)))
+	if !begins {
+		return e
+	}
+	e.OnNode, e.ActedFor, e.BootID = true, s.plan(e).start, sit.BootID
+	if e.ActedFor.IsZero() {
+		e.ActedFor = sit.Now
+	}
+	return e
+}
+
+// enter gives an entry a phase.
 func enter(sit Situation, phase record.Phase, e record.Entry) record.Entry {
 	if e.Phase == phase {
 		return e
-	}
-	if acts := phase == record.Cordoning || phase == record.Draining; acts {
-		e.OnNode, e.ActedFor, e.BootID = true, e.Event.Deadline, sit.BootID
 	}
 	e.Phase, e.Error, e.Failures, e.Changed = phase, "", 0, sit.Now
 	if phase == record.Incomplete {

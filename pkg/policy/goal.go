@@ -317,8 +317,9 @@ func endsWithReboot(ev event.Event) bool {
 	return ev.Kind == event.ScheduledMaintenance && (ev.Code == "system-reboot" || ev.Code == "instance-reboot")
 }
 
-// rescheduled tells whether an entry's event was moved to a later time after the node was acted upon, so far that it is
-// not due any more. A clock that was set back does not count: the document must say so.
+// rescheduled tells whether an entry's event is due later than it was when the node was acted upon, and not yet: its document
+// has moved it, or the settings give it another lead. A clock that was set back does not count.
 func (s Settings) rescheduled(sit Situation, e record.Entry) bool {
-	return e.Acted() && !e.ActedFor.IsZero() && e.Event.Deadline.After(e.ActedFor) && s.plan(e).start.After(sit.Now)
+	start := s.plan(e).start
+	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)
 }

@@ -263,6 +263,24 @@ func TestAnEventThatChangesItsTime(t *testing.T) {
 			past: past(moved, entry(spot("b", time.Hour), record.Drained)), want: "drain b by 1h0m0s hard; again at 47h50m0s",
 		},
 		{
+			name: "by a shorter lead is undone until then", known: known(reboot), past: past(entry(reboot, record.Drained, actedFor(0))),
+			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }), want: "uncordon a (); again at 47h0m0s",
+		},
+		{
+			name: "by a longer lead stays as it is", known: known(maintenance("a", "system-reboot", lead)),
+			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }),
+			past:  past(entry(maintenance("a", "system-reboot", lead), record.Drained, actedFor(0))), want: "drain a by 10m0s soft",
+		},
+		{
+			name: "may be one of which only the Node knew", known: known(reboot), past: past(entry(reboot, record.Cordoned, adopted)),
+			want: "uncordon a (); again at 47h50m0s",
+		},
+		{
+			name: "by a lead where it was due at once is undone until then", known: known(maintenance("a", "instance-stop", 48*time.Hour)),
+			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Codes = map[string]policy.When{"instance-stop": policy.Lead} }),
+			past:  past(entry(maintenance("a", "instance-stop", 48*time.Hour), record.Drained, actedFor(0))), want: "uncordon a (); again at 47h50m0s",
+		},
+		{
 			name: "is something else than a clock that was set back", known: known(maintenance("a", "system-reboot", lead)), now: -24 * time.Hour,
 			past: past(entry(maintenance("a", "system-reboot", lead), record.Drained)), want: "drain a by 10m0s soft; again at 0s",
 		},

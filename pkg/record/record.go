@@ -73,8 +73,8 @@ type Entry struct {
 	Reopened bool `json:"reopened,omitempty"`
 	// CordonedAt is when the node was cordoned for this event; zero where it never was.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
-	// ActedFor is the event's deadline as it was when the node was last acted upon; a deadline that moves later than
-	// this was rescheduled.
+	// ActedFor is when the event was due as the node was last acted upon. One that is due later than this was moved. Early
+	// versions put the deadline there.
 	ActedFor time.Time `json:"acted_for,omitzero"`
 	// Ending says why a closed entry was closed.
 	Ending Ending `json:"ending,omitempty"`

@@ -40,8 +40,9 @@ type Store struct {
 	save   func(state any) error
 	bootID string
 
-	mu      sync.Mutex
-	entries map[string]Entry // by event ID
+	mu sync.Mutex
+	// entries are in the order of FirstSeen, and of ID where that is the same. What they refer to is never changed.
+	entries []Entry
 	// unwritten are called with what becomes of the next write, one for each Put that it is for.
 	unwritten []func(error)
 	// idle is closed when nothing is left to be written; nil while nobody writes.
@@ -56,14 +57,12 @@ type Store struct {
 // under which name, or that the directory is of no use.
 func Open(dir, bootID string) (*Store, []error) {
 	f := recordFile(dir)
-	s := &Store{save: f.write, bootID: bootID, entries: map[string]Entry{}}
+	s := &Store{save: f.write, bootID: bootID}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, []error{fmt.Errorf("creating the state directory %s: %w", dir, err)}
 	}
 	content, warnings := load[state](f, "record", "nth starts with an empty record")
-	for _, e := range content.Entries {
-		s.entries[e.Event.ID] = e
-	}
+	s.take(content.Entries)
 	return s, warnings
 }
 
@@ -74,7 +73,7 @@ func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
 func (s *Store) Entries() []Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	entries := s.sorted()
+	entries := slices.Clone(s.entries)
 	for i, e := range entries {
 		entries[i] = e.clone()
 	}
@@ -99,9 +98,7 @@ func (s *Store) Put(written func(error), entries ...Entry) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range taken {
-		s.entries[e.Event.ID] = e
-	}
+	s.take(taken)
 	s.forget(taken)
 	what := events(taken)
 	s.unwritten = append(s.unwritten, func(err error) {
@@ -143,7 +140,7 @@ func (s *Store) write() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.unwritten) > 0 {
-		content := state{Version: version, BootID: s.bootID, Entries: s.sorted()}
+		content := state{Version: version, BootID: s.bootID, Entries: slices.Clone(s.entries)}
 		told := s.unwritten
 		s.unwritten = nil
 		s.mu.Unlock()
@@ -186,23 +183,30 @@ func events(entries []Entry) string {
 	return strings.Join(quoted, ", ")
 }
 
-// sorted returns the entries in the order of FirstSeen, and of ID where that is the same. They refer to what nobody
-// changes, so they may be encoded while others go on.
-func (s *Store) sorted() []Entry {
-	return slices.SortedFunc(maps.Values(s.entries), func(a, b Entry) int {
-		return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Event.ID, b.Event.ID))
-	})
+// take puts entries where they belong, each in the place of an older one of the same event.
+func (s *Store) take(entries []Entry) {
+	for _, e := range entries {
+		s.drop(e.Event.ID)
+		at, _ := slices.BinarySearchFunc(s.entries, e, func(a, b Entry) int {
+			return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Event.ID, b.Event.ID))
+		})
+		s.entries = slices.Insert(s.entries, at, e)
+	}
+}
+
+func (s *Store) drop(id string) {
+	s.entries = slices.DeleteFunc(s.entries, func(e Entry) bool { return e.Event.ID == id })
 }
 
 // forget drops the closed entries that were changed longest ago. Those that were put last stay, whatever became of the
 // clock.
 func (s *Store) forget(last []Entry) {
-	closed := slices.DeleteFunc(s.sorted(), func(e Entry) bool {
+	closed := slices.DeleteFunc(slices.Clone(s.entries), func(e Entry) bool {
 		return e.Phase != Closed || slices.ContainsFunc(last, func(l Entry) bool { return l.Event.ID == e.Event.ID })
 	})
 	slices.SortStableFunc(closed, func(a, b Entry) int { return a.Changed.Compare(b.Changed) })
 	for ; len(closed) > keepClosed; closed = closed[1:] {
-		delete(s.entries, closed[0].Event.ID)
+		s.drop(closed[0].Event.ID)
 	}
 }
 
