@@ -178,7 +178,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.inbox.put(identity{node: node, err: err}) })
 	})
 	if a.cfg.Service != nil {
-		a.started()
+		mode := ""
+		if a.cfg.DryRun {
+			mode = ", as a dry run: nothing will be written to the cluster"
+		}
+		a.say(systemd.Started).Infof("watching for interruptions%s", mode)
 		a.cfg.Service.Ready()
 	}
 	a.tasks.Go(func() { a.adopt(inner) })
@@ -191,7 +195,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.flush(ctx)
 	if err == nil {
 		a.showStopped()
-		a.ended()
+		if a.cfg.Service != nil {
+			a.say(systemd.Stopping).Info("stopped as asked; the node stays as it is")
+		}
 	}
 	return err
 }

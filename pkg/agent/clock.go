@@ -7,6 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // clock is the wall clock as the loop knows it. Between two looks it goes on with the monotonic clock, so that whatever
@@ -50,7 +51,7 @@ func (a *Agent) compareClocks() {
 	before := a.clock.now()
 	if by := a.clock.look(); by.Abs() > tolerance {
 		a.clock.since = a.clock.since.Add(by)
-		a.clockSet(by)
+		a.say(systemd.EventSeen).Warnf("the clock was set by %s; what is left until an announced time is counted anew", by.Round(time.Second))
 		a.moveSpans(before, by)
 	}
 }

@@ -45,20 +45,6 @@ func (a *Agent) sayOfWork(id, pod string) *logrus.Entry {
 	return l
 }
 
-func (a *Agent) started() {
-	mode := ""
-	if a.cfg.DryRun {
-		mode = ", as a dry run: nothing will be written to the cluster"
-	}
-	a.say(systemd.Started).Infof("watching for interruptions%s", mode)
-}
-
-func (a *Agent) ended() {
-	if a.cfg.Service != nil {
-		a.say(systemd.Stopping).Info("stopped as asked; the node stays as it is")
-	}
-}
-
 // unwritten says that the record could not be written. Work goes on: a drain matters more than its memory.
 func (a *Agent) unwritten(err error) {
 	a.say(systemd.StateTrouble).WithError(err).Error("the record cannot be written; a restart now may forget what was done")
@@ -169,7 +155,6 @@ func (a *Agent) begin(goal policy.Goal) {
 		if _, known := a.begun[e.Event.ID]; known {
 			continue
 		}
-		a.begun[e.Event.ID] = time.Now()
 		if e.Phase == record.Draining {
 			limit := "no deadline"
 			if deadline := goal.Deadline(); !deadline.IsZero() {
@@ -177,10 +162,17 @@ func (a *Agent) begin(goal policy.Goal) {
 			}
 			a.sayIn(systemd.DrainStarted, e).Warnf("%s the node: %s (%s)", a.doing("draining"), a.cfg.Policy.Reason(e), limit)
 		}
-		a.during(actions[e.Phase], e, record.Happening{What: record.Begun})
-		if a.state.Closed && e.Phase == record.Draining { // It was closed for another event. Of the end of a cordon it is told then.
-			a.during(policy.Drain, e, record.Happening{What: a.closedAs()})
-		}
+		a.toldBegun(actions[e.Phase], e, time.Now())
+	}
+}
+
+// toldBegun tells that an action for an event began then, and that the node is closed already, for another one. Of the end of a
+// cordon that is told then.
+func (a *Agent) toldBegun(action policy.Action, e record.Entry, at time.Time) {
+	a.begun[e.Event.ID] = at
+	a.during(action, e, record.Happening{What: record.Begun})
+	if a.state.Closed && action == policy.Drain {
+		a.during(action, e, record.Happening{What: a.closedAs()})
 	}
 }
 
@@ -216,7 +208,7 @@ func (a *Agent) did(what string) string {
 func (a *Agent) endedDrain(e record.Entry) {
 	h := record.Happening{What: record.Done}
 	if _, known := a.begun[e.Event.ID]; !known && e.Phase == record.Drained && a.work != nil {
-		a.resumed(e)
+		a.toldBegun(policy.Drain, e, a.work.began) // It ran out of time in an earlier process, and who listens to this one has not heard of it.
 	}
 	if e.Phase == record.Drained {
 		a.sayIn(systemd.Drained, e).Warn(a.drained(e))
@@ -226,16 +218,6 @@ func (a *Agent) endedDrain(e record.Entry) {
 		a.sayIn(systemd.DrainIncomplete, e).Errorf("the drain ran out of time: %s", a.incomplete(e))
 	}
 	a.during(policy.Drain, e, h)
-}
-
-// resumed tells the beginning of a drain that ends now. It ran out of time in an earlier process, and who listens to this one has
-// not heard of it.
-func (a *Agent) resumed(e record.Entry) {
-	a.begun[e.Event.ID] = a.work.began
-	a.during(policy.Drain, e, record.Happening{What: record.Begun})
-	if a.state.Closed {
-		a.during(policy.Drain, e, record.Happening{What: a.closedAs()})
-	}
 }
 
 // endedCordon tells that the node is cordoned for an event, unless somebody else has decided otherwise. Where people have opened
@@ -449,14 +431,6 @@ func (a *Agent) podProgressed(p drain.Progress) {
 	case drain.Volumes:
 		say(systemd.PodGone).Infof("waiting for volumes: %s still in use", p.Detail)
 	}
-}
-
-func (a *Agent) clockSet(by time.Duration) {
-	a.say(systemd.EventSeen).Warnf("the clock was set by %s; what is left until an announced time is counted anew", by.Round(time.Second))
-}
-
-func (a *Agent) foundClaim(e record.Entry) {
-	a.sayOf(systemd.EventSeen, e.Event).Warn("the node bears a cordon of ours that the record does not know; taking it over")
 }
 
 // identified tells when the credential comes, goes or changes.

@@ -178,7 +178,7 @@ func (a *Agent) land() {
 	<-a.work.done
 	_ = a.take(a.inbox.empty()) // a source that ended now ended because it was asked to
 	for _, id := range slices.Sorted(maps.Keys(a.begun)) {
-		if e := a.entry(event.Event{ID: id}); underWay(e) || e.Phase == record.Undoing {
+		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == record.Undoing {
 			a.calledBack(e, e)
 		}
 	}
@@ -246,11 +246,8 @@ func (a *Agent) wanting() []record.Entry {
 
 // unfinished are the entries for which the guard still works, the one that comes first at the front.
 func (a *Agent) unfinished() []record.Entry {
-	return slices.DeleteFunc(a.wanting(), func(e record.Entry) bool { return !underWay(e) })
+	return slices.DeleteFunc(a.wanting(), func(e record.Entry) bool { return !e.UnderWay() })
 }
-
-// underWay tells whether the node is being cordoned or drained for an event.
-func underWay(e record.Entry) bool { return e.Phase == record.Cordoning || e.Phase == record.Draining }
 
 // unclosable notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
 func (a *Agent) unclosable(p drain.Progress) {
@@ -328,5 +325,5 @@ func (a *Agent) takeClaim(found adopted) {
 	}
 	e.CordonedAt, e.ActedFor, e.OnNode = claim.Since, claim.Since, true
 	a.put(e)
-	a.foundClaim(e)
+	a.sayOf(systemd.EventSeen, e.Event).Warn("the node bears a cordon of ours that the record does not know; taking it over")
 }

@@ -118,7 +118,7 @@ func (s Settings) next(sit Situation, e record.Entry) record.Entry {
 	case drained:
 		return s.act(sit, s.drainPhase(sit, e), e)
 	case left:
-		if underWay(e) || e.Phase == record.Undoing { // A drain that the rules still ask for is not left.
+		if e.UnderWay() || e.Phase == record.Undoing { // A drain that the rules still ask for is not left.
 			return enter(sit, record.Cordoned, e) // Others have seen to what becomes of it.
 		}
 	case kept:

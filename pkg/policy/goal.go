@@ -249,7 +249,7 @@ func (s Settings) revisit(sit Situation, e record.Entry) time.Time {
 	if p := s.plan(e); (p.action == Cordon || p.action == Drain) && p.start.After(sit.Now) {
 		again = soonest(again, p.start)
 	}
-	if end := s.timeEnds(e); underWay(e) && end.After(sit.Now) {
+	if end := s.timeEnds(e); e.UnderWay() && end.After(sit.Now) {
 		again = soonest(again, end)
 	}
 	return again

@@ -51,11 +51,8 @@ func (s Settings) timeIsOver(sit Situation, e record.Entry) bool {
 // anything began; zero if it has none.
 func (s Settings) timeEnds(e record.Entry) time.Time {
 	deadline := s.plan(e).deadline
-	if underWay(e) && !deadline.IsZero() && !e.Changed.Before(deadline) {
+	if e.UnderWay() && !deadline.IsZero() && !e.Changed.Before(deadline) {
 		return e.Changed.Add(overtime)
 	}
 	return deadline
 }
-
-// underWay tells whether an entry's event is being acted upon, and its outcome is not known yet.
-func underWay(e record.Entry) bool { return e.Phase == record.Cordoning || e.Phase == record.Draining }

@@ -87,13 +87,11 @@ type Entry struct {
 
 // Acted tells whether something may have been done to the node for this entry that still stands there.
 func (e Entry) Acted() bool {
-	switch e.Phase {
-	case Cordoning, Cordoned, Draining, Drained, Incomplete, Undoing:
-		return true
-	case Seen, Closed:
-	}
-	return false
+	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
 }
+
+// UnderWay tells whether the node is being cordoned or drained for the event, and the outcome is not known yet.
+func (e Entry) UnderWay() bool { return e.Phase == Cordoning || e.Phase == Draining }
 
 // Ending says why an entry was closed.
 type Ending string
