@@ -15,11 +15,11 @@ type mutant struct {
 	// key is how the list of survivors knows it, wherever its line is: the package, the function, what is done, the line.
 	key      string
 	edits    []edit
-	closing  int  // where the innermost function around it ends
-	block    bool // a whole block is not run
+	closing  int    // where the innermost function around it ends
+	block    bool   // a whole block is not run
+	tests    []test // that reach it
 	hung     bool
 	survived bool
-	reached  bool
 }
 
 // find returns the mutants of a package, in the order of their lines.

@@ -3,8 +3,9 @@
 //
 // To build a test binary for each mutant would take minutes for each, since most of it is client-go. So the package is
 // rewritten once, with all its mutants in it, each behind a switch that is read from the environment (switch.go), and
-// built once, over the untouched tree (go test -c -overlay). A first run without a mutant must pass; it also notes which
-// mutants the tests reach at all. Then the binary runs once for each of those, until its first failing test.
+// built once, over the untouched tree (go test -c -overlay). Without a mutant, its tests must pass, all together and each
+// alone; that also shows which test reaches which mutants, and how long it takes. Then, for each mutant that is reached, the
+// binary runs the tests that reach it, the quickest first, until one fails.
 //
 //   - load.go reads and type-checks a package, with nothing but the standard library.
 //   - find.go walks over it, and mutants.go says what can be changed where.

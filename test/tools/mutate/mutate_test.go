@@ -1,6 +1,7 @@
 package mutate_test
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -123,6 +124,94 @@ func TestNext(t *testing.T) { t.Error("this is why") }`)
 	_, err := mutate.Run(t.Context(), mutate.Config{Top: p.top, Packages: []string{"core"}, Out: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "without a mutant, which must pass") || !strings.Contains(err.Error(), "this is why") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestATestThatFailsAloneIsAnError(t *testing.T) {
+	t.Parallel()
+	p := newProject(t, "func Next(a int) int { return a + 1 }", `
+var ready bool
+
+func TestFirst(t *testing.T) { ready = true }
+
+func TestSecond(t *testing.T) {
+	if !ready { t.Error("this is why") }
+}`)
+	_, err := mutate.Run(t.Context(), mutate.Config{Top: p.top, Packages: []string{"core"}, Out: io.Discard})
+	if err == nil || !strings.Contains(err.Error(), "TestSecond without a mutant, which must pass") || !strings.Contains(err.Error(), "this is why") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOnlyTheTestsThatReachAMutantRunWithItTheQuickestFirst(t *testing.T) {
+	t.Parallel()
+	p := newProject(t, "func Next(a int) int { return a + 1 }\nfunc Last(a int) int { return a - 1 }", `
+func ran(t *testing.T) {
+	file, err := os.OpenFile("../ran", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil { t.Fatal(err) }
+	file.WriteString(t.Name() + " ")
+	file.Close()
+}
+
+func TestSlow(t *testing.T) {
+	ran(t)
+	time.Sleep(2 * time.Second)
+	if Next(1) != 2 { t.Error("no") }
+}
+
+func TestQuick(t *testing.T) {
+	ran(t)
+	if Next(2) != 3 { t.Error("no") }
+}
+
+func TestOther(t *testing.T) {
+	ran(t)
+	if Last(2) != 1 { t.Error("no") }
+}`)
+	good, said := p.run(mutate.Config{})
+	if !good || !strings.Contains(said, "core: 4 mutants: 4 noticed") {
+		t.Fatalf("it is good: %v\n%s", good, said)
+	}
+	text, err := os.ReadFile(filepath.Join(p.top, "ran"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each runs with all and alone, and Quick and Other once more for each of the two mutants that they reach.
+	for test, want := range map[string]int{"TestSlow": 2, "TestQuick": 4, "TestOther": 4} {
+		if got := strings.Count(string(text), test); got != want {
+			t.Errorf("%s ran %d times, want %d", test, got, want)
+		}
+	}
+}
+
+func TestAMutantSurvivesOnlyAllTestsThatReachIt(t *testing.T) {
+	t.Parallel()
+	tests := ""
+	for i := range 9 {
+		tests += fmt.Sprintf("func TestQuick%d(t *testing.T) { Next(%d) }\n", i, i)
+	}
+	p := newProject(t, "func Next(a int) int { return a + 1 }", tests+`
+func TestSlow(t *testing.T) {
+	time.Sleep(time.Second)
+	if Next(1) != 2 { t.Error("no") }
+}`)
+	if good, said := p.run(mutate.Config{}); !good || !strings.Contains(said, "core: 2 mutants: 2 noticed") {
+		t.Errorf("it is good: %v\n%s", good, said)
+	}
+}
+
+func TestWhatNoTestReachesAloneIsForAllOfThemToNotice(t *testing.T) {
+	t.Parallel()
+	p := newProject(t, "func Next(a int) int { return a + 1 }", `
+var ready bool
+
+func TestFirst(t *testing.T) { ready = true }
+
+func TestSecond(t *testing.T) {
+	if ready && Next(1) != 2 { t.Error("no") }
+}`)
+	if good, said := p.run(mutate.Config{}); !good || !strings.Contains(said, "core: 2 mutants: 2 noticed") {
+		t.Errorf("it is good: %v\n%s", good, said)
 	}
 }
 

@@ -21,7 +21,7 @@ func newProject(t *testing.T, code, tests string) project {
 	p.write("go.mod", "module example.org/project\n\ngo 1.26\n")
 	p.write("core/core.go", "package core\n\n"+code+"\n")
 	imports := ""
-	for _, name := range []string{"sync", "testing", "testing/synctest", "time"} {
+	for _, name := range []string{"os", "sync", "testing", "testing/synctest", "time"} {
 		if strings.Contains(tests, filepath.Base(name)+".") {
 			imports += "import \"" + name + "\"\n"
 		}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,11 +32,12 @@ type runner struct {
 	binary  string
 	dir     string // of the package, where its tests expect to be
 	scratch string
-	limit   time.Duration
+	// longer is what tests may take with a mutant beyond so many times what they take without.
+	longer time.Duration
 }
 
-// run builds the rewritten package, finds out which mutants the tests reach, and runs them for each of these. It notes in
-// the mutants what came of them, and returns how long the tests take without any.
+// run builds the rewritten package, finds out which tests reach which mutants, and runs these for each. It notes in the
+// mutants what came of them, and returns how long the tests take without any.
 func (cfg Config) run(ctx context.Context, pkg *loaded, texts map[string]string, mutants []*mutant) (time.Duration, error) {
 	scratch, err := os.MkdirTemp("", "mutate-*")
 	if err != nil {
@@ -42,7 +45,7 @@ func (cfg Config) run(ctx context.Context, pkg *loaded, texts map[string]string,
 	}
 	defer os.RemoveAll(scratch)
 	fmt.Fprintf(cfg.Out, "%s: building its tests with %d mutants\n", pkg.dir, len(mutants))
-	r := &runner{binary: filepath.Join(scratch, "tests"), dir: pkg.at, scratch: scratch}
+	r := &runner{binary: filepath.Join(scratch, "tests"), dir: pkg.at, scratch: scratch, longer: cmp.Or(cfg.Patience, longer)}
 	if err := r.build(ctx, texts); err != nil {
 		return 0, err
 	}
@@ -50,7 +53,6 @@ func (cfg Config) run(ctx context.Context, pkg *loaded, texts map[string]string,
 	if err != nil {
 		return 0, err
 	}
-	r.limit = patience*took + cmp.Or(cfg.Patience, longer)
 	return took, r.all(ctx, mutants, cfg.Workers, &progress{out: cfg.Out, dir: pkg.dir})
 }
 
@@ -83,31 +85,80 @@ func (r *runner) build(ctx context.Context, texts map[string]string) error {
 	return nil
 }
 
-// reach runs the tests without a mutant, and notes in the mutants whether they were reached.
+// test is a test of the package, or a pattern of several, and how long it takes without a mutant.
+type test struct {
+	name string
+	took time.Duration
+}
+
+// reach runs the tests without a mutant, all of them and then each alone, and notes in the mutants which tests reach them,
+// the quickest first. What is reached only while all of them run is for all of them to notice.
 func (r *runner) reach(ctx context.Context, mutants []*mutant) (time.Duration, error) {
-	notes := filepath.Join(r.scratch, "reached")
-	if err := os.WriteFile(notes, nil, 0o644); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	output, err := r.tests(ctx, reachedVariable+"="+notes)
-	if err != nil {
-		return 0, fmt.Errorf("running the tests without a mutant, which must pass: %w\n%s", err, output)
-	}
-	took := time.Since(began)
-	text, err := os.ReadFile(notes)
+	all, somehow, err := r.reaches(ctx, ".*")
 	if err != nil {
 		return 0, err
 	}
-	reached := map[string]bool{}
-	for id := range strings.Lines(string(text)) {
-		reached[strings.TrimSpace(id)] = true
+	names, err := r.list(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		alone, reached, err := r.reaches(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range mutants {
+			if reached[m.id] {
+				m.tests = append(m.tests, alone)
+			}
+		}
 	}
 	for _, m := range mutants {
-		m.reached = reached[itoa(m.id)]
-		m.survived = !m.reached
+		if len(m.tests) == 0 && somehow[m.id] {
+			m.tests = []test{all}
+		}
+		slices.SortStableFunc(m.tests, func(a, b test) int { return cmp.Compare(a.took, b.took) })
+		m.survived = len(m.tests) == 0
 	}
-	return took, nil
+	return all.took, nil
+}
+
+// reaches runs tests without a mutant, and returns which mutants they reach.
+func (r *runner) reaches(ctx context.Context, name string) (test, map[int]bool, error) {
+	notes := filepath.Join(r.scratch, "reached")
+	if err := os.WriteFile(notes, nil, 0o644); err != nil {
+		return test{}, nil, err
+	}
+	began := time.Now()
+	output, err := r.tests(ctx, name, reachedVariable+"="+notes)
+	if err != nil {
+		return test{}, nil, fmt.Errorf("running the tests %s without a mutant, which must pass: %w\n%s", name, err, output)
+	}
+	ran := test{name: name, took: time.Since(began)}
+	text, err := os.ReadFile(notes)
+	if err != nil {
+		return test{}, nil, err
+	}
+	reached := map[int]bool{}
+	for _, word := range strings.Fields(string(text)) {
+		id, err := strconv.Atoi(word)
+		if err != nil {
+			return test{}, nil, fmt.Errorf("reading what the tests reach: %w", err)
+		}
+		reached[id] = true
+	}
+	return ran, reached, nil
+}
+
+// list asks the test binary for its tests, examples and fuzz targets.
+func (r *runner) list(ctx context.Context) ([]string, error) {
+	cmd := exec.CommandContext(ctx, r.binary, "-test.list=^(Test|Example|Fuzz)")
+	cmd.Dir = r.dir
+	output, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("asking for the names of the tests: %w", err)
+	}
+	return strings.Fields(string(output)), nil
 }
 
 // all runs the mutants that are reached, several at once.
@@ -116,7 +167,7 @@ func (r *runner) all(ctx context.Context, mutants []*mutant, workers int, p *pro
 	defer stop()
 	queue := make(chan *mutant, len(mutants))
 	for _, m := range mutants {
-		if m.reached {
+		if len(m.tests) > 0 {
 			queue <- m
 		}
 	}
@@ -141,35 +192,56 @@ func (r *runner) all(ctx context.Context, mutants []*mutant, workers int, p *pro
 	return failure
 }
 
-// one runs the tests with one mutant.
+// one runs the tests that reach a mutant with it, until one fails. To start the binary takes about as long as most tests,
+// so the first runs alone, and then always twice as many as before.
 func (r *runner) one(ctx context.Context, m *mutant) error {
-	limited, stop := context.WithTimeout(ctx, r.limit)
+	m.survived = true
+	for left, size := m.tests, 1; len(left) > 0 && m.survived; size *= 2 {
+		some := left[:min(size, len(left))]
+		left = left[len(some):]
+		if err := r.some(ctx, m, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// some runs some tests with one mutant, and notes whether it survives that.
+func (r *runner) some(ctx context.Context, m *mutant, some []test) error {
+	limit := r.longer
+	var names []string
+	for _, t := range some {
+		limit += patience * t.took
+		names = append(names, t.name)
+	}
+	limited, stop := context.WithTimeout(ctx, limit)
 	defer stop()
-	_, err := r.tests(limited, mutantVariable+"="+itoa(m.id))
+	_, err := r.tests(limited, strings.Join(names, "|"), mutantVariable+"="+itoa(m.id))
 	var failed *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err == nil:
-		m.survived = true
+		return nil
 	case limited.Err() != nil:
 		m.hung = true
 	case !errors.As(err, &failed):
 		return err
 	}
+	m.survived = false
 	return nil
 }
 
-// tests runs the tests until the first fails, in a directory for temporary files of their own. Whatever they leave behind
-// ends with them.
-func (r *runner) tests(ctx context.Context, variable string) (output string, err error) {
+// tests runs tests until the first fails, in a directory for temporary files of their own. Whatever they leave behind ends
+// with them.
+func (r *runner) tests(ctx context.Context, names, variable string) (output string, err error) {
 	temporary, err := os.MkdirTemp(r.scratch, "run-*")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(temporary)
 	var said tail
-	cmd := exec.CommandContext(ctx, r.binary, "-test.failfast")
+	cmd := exec.CommandContext(ctx, r.binary, "-test.failfast", "-test.run=^("+names+")$")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.dir, &said, &said
 	cmd.Env = append(os.Environ(), "TMPDIR="+temporary, variable)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

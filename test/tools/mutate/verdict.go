@@ -31,7 +31,7 @@ func (v verdict) tell(out io.Writer) bool {
 				hung++
 			}
 			continue
-		case !m.reached:
+		case len(m.tests) == 0:
 			unreached++
 		}
 		fmt.Fprintf(out, "%s:%d: %s\n    %s\n", m.file, m.line, fate(m, accepted, e), m.key)
@@ -55,7 +55,7 @@ func (v verdict) tell(out io.Writer) bool {
 
 func fate(m *mutant, accepted bool, e entry) string {
 	words := "no test notices"
-	if !m.reached {
+	if len(m.tests) == 0 {
 		words = "no test gets there"
 	}
 	if accepted {
