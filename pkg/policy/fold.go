@@ -105,11 +105,8 @@ func miss(sit Situation, e record.Entry) record.Entry {
 	return e
 }
 
-// next takes an entry one phase further, if that is what the situation says.
+// next takes an entry that is not closed one phase further, if that is what the situation says.
 func (s Settings) next(sit Situation, e record.Entry) record.Entry {
-	if e.Phase == record.Closed {
-		return e
-	}
 	switch s.want(sit, e) {
 	case nothing:
 		return s.release(sit, e)

@@ -27,6 +27,10 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 			name: "nor a code that is to be ignored", known: known(stop), want: "",
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Codes["instance-stop"] = policy.Never }),
 		},
+		{
+			name: "nor an action that is to be ignored, where the others are told", known: known(hibernation("h", time.Hour)), want: "",
+			rules: with(event.SpotInterruption, func(r *policy.Rule) { r.Action, r.Hibernate = policy.Notify, policy.Ignore }),
+		},
 		{name: "nor what is canceled already", known: known(canceled), want: ""},
 		{name: "nor what is completed already", known: known(completed), want: ""},
 		{name: "what is known stays as it is", known: known(notice), past: past(entry(notice, record.Drained)), want: ""},
@@ -104,6 +108,14 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		{
 			name: "so does a phase, lest half a minute last for an hour", known: known(notice),
 			past: past(entry(notice, record.Draining, begun(time.Hour))), want: "a draining on node",
+		},
+		{
+			name: "but nothing is counted any more for what is over", known: known(notice), want: "",
+			past: past(entry(notice, record.Closed, closed(record.Rebooted), begun(time.Hour))),
+		},
+		{
+			name: "a reboot was not for what nothing was done for, though its time is over", known: known(),
+			past: past(entry(spot("a", time.Minute), record.Seen, before)), want: "a seen missing since 5m0s",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {

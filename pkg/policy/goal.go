@@ -87,10 +87,9 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 	return goal
 }
 
-// governing is which of some hard deadlines pods have to be gone for: the nearest. One that is over, where the machine has
+// governing is which of some hard deadlines, in order, pods have to be gone for: the nearest. One that is over, where the machine has
 // survived it, gives way to those that are still to come. until is when another one will be; zero if none.
 func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) {
-	slices.SortFunc(deadlines, byDeadline)
 	for _, d := range deadlines {
 		switch {
 		case governs.IsZero(), !governs.After(now) && !d.IsZero():

@@ -124,6 +124,12 @@ func TestMaintenanceWaitsForItsTime(t *testing.T) {
 			known: known(reboot), past: past(entry(reboot, record.Seen)), now: 55 * time.Minute, want: "wait",
 		},
 		{
+			name:  "also where that is to cordon",
+			rules: withAction(event.ScheduledMaintenance, policy.Cordon),
+			known: known(maintenance("a", "system-maintenance", time.Hour)),
+			past:  past(entry(maintenance("a", "system-maintenance", time.Hour), record.Seen)), want: "wait",
+		},
+		{
 			name:  "a hard deadline can be asked for",
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Hard = true }),
 			known: known(reboot), past: past(entry(reboot, record.Seen)), now: 55 * time.Minute, want: "drain a by 1h0m0s hard; again at 1h0m0s",
@@ -165,6 +171,16 @@ func TestDeadlines(t *testing.T) {
 			known: known(notice), past: past(entry(notice, record.Seen)), want: "drain a by 2m0s hard; again at 2m0s",
 		},
 		{
+			name: "nor, for other kinds, any that was announced", rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Budget = time.Minute }),
+			known: known(maintenance("a", "instance-stop", time.Hour)), past: past(entry(maintenance("a", "instance-stop", time.Hour), record.Seen)),
+			want: "drain a by 1h0m0s soft; again at 1h0m0s",
+		},
+		{
+			name: "but it stands where there is none", known: known(rebalance("a")), past: past(entry(rebalance("a"), record.Seen)),
+			rules: with(event.RebalanceRecommendation, func(r *policy.Rule) { r.Action, r.Budget = policy.Drain, time.Minute }),
+			want:  "drain a by 1m0s soft; again at 1m0s",
+		},
+		{
 			name: "an event without a deadline or a budget has all the time it stands", known: known(timeless(notice)),
 			past: past(entry(timeless(notice), record.Seen)), want: "drain a",
 		},
@@ -187,6 +203,26 @@ func TestDeadlines(t *testing.T) {
 			known: known(timeless(notice)), past: past(entry(timeless(notice), record.Seen)), want: "drain a by 2m0s hard; again at 2m0s",
 		},
 	})
+}
+
+func TestTheTimeOfAnEventIsToldWithWhetherTheMachineIsGoneThen(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		event event.Event
+		want  time.Duration
+		hard  bool
+	}{
+		{spot("a", 2*time.Minute), 2 * time.Minute, true},
+		{termination("a"), 15 * time.Minute, true},
+		{maintenance("a", "instance-stop", time.Hour), time.Hour, false},
+	} {
+		if deadline, hard := rules().Deadline(entry(row.event, record.Seen)); !deadline.Equal(at(row.want)) || hard != row.hard {
+			t.Errorf("%s: %s, hard: %t; want %s, hard: %t", row.event.Kind, deadline.Sub(noon), hard, row.want, row.hard)
+		}
+	}
+	if deadline, hard := rules().Deadline(entry(rebalance("a"), record.Seen)); !deadline.IsZero() || hard {
+		t.Errorf("a recommendation has a time: %s, hard: %t", deadline, hard)
+	}
 }
 
 func TestWhatIsDoneStaysSo(t *testing.T) {

@@ -75,6 +75,11 @@ func TestALiftedCordonIsAnOrder(t *testing.T) {
 			want: "drain a by 1h0m0s soft of what was there at 0s; again at 1h0m0s",
 		},
 		{
+			name: "nor for what could not be taken back, which is tried again in time", known: known(stop, inState(notice, event.Canceled)), now: time.Second,
+			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Undoing, failed(1, 0))),
+			want: "drain a by 1h0m0s soft of what was there at 0s; again at 2s",
+		},
+		{
 			name: "nor does what is still drained for", known: known(stop, inState(notice, event.Canceled)), node: open,
 			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Drained)), want: "uncordon n (canceled)",
 		},
@@ -110,7 +115,7 @@ func undone(t *testing.T, d decision, overruled bool) policy.Situation {
 func TestWhatTheRecordSaysAfterAllWasTakenBack(t *testing.T) {
 	t.Parallel()
 	stop, notice, reboot := maintenance("a", "instance-stop", time.Hour), spot("n", 2*time.Minute), maintenance("r", "system-reboot", 48*time.Hour)
-	canceled, advice := inState(stop, event.Canceled), rebalance("b")
+	canceled, advice, hibernate := inState(stop, event.Canceled), rebalance("b"), hibernation("h", time.Hour)
 	over := entry(canceled, record.Undoing, failed(2, 0))
 	telling := rules()
 	for _, row := range []struct {
@@ -133,6 +138,10 @@ func TestWhatTheRecordSaysAfterAllWasTakenBack(t *testing.T) {
 		},
 		{
 			overruled: true,
+			decision:  decision{name: "and for what only cordons", known: known(hibernate), past: past(entry(hibernate, record.Undoing)), want: "h cordoned reopened"},
+		},
+		{
+			overruled: true,
 			decision: decision{
 				name: "but not for an event that nobody has closed the node for yet", known: known(canceled, notice),
 				past: past(over, entry(notice, record.Draining, uncordoned)), want: "a closed canceled, n draining on node",
@@ -151,6 +160,7 @@ func TestWhatTheRecordSaysAfterAllWasTakenBack(t *testing.T) {
 			},
 		},
 		{decision: decision{name: "what may be over begins anew if it is back", known: known(), past: past(over, entry(notice, record.Drained, before, missing(0))), want: "a closed canceled, n seen missing since 0s"}},
+		{decision: decision{name: "what the last look did not find after a reboot is over", known: known(), now: 2 * time.Hour, past: past(entry(stop, record.Undoing, before, listedHere)), want: "a closed rebooted"}},
 		{decision: decision{name: "what has nothing on the node is not touched", known: known(stop), past: past(entry(stop, record.Drained, foreign)), want: "a drained"}},
 		{decision: decision{name: "nor what is closed", known: known(), past: past(entry(stop, record.Closed, closed(record.Rebooted))), want: "a closed rebooted"}},
 	} {

@@ -17,10 +17,9 @@ func (s Settings) Settled(sit Situation, ev event.Event) bool {
 	switch e.Phase {
 	case record.Cordoning:
 		return s.want(sit, e) < cordoned || s.timeIsOver(sit, e)
-	case record.Draining:
-		return s.want(sit, e) < drained || s.timeIsOver(sit, e)
-	case record.Seen:
-		return s.want(sit, e) < cordoned
+	case record.Draining: // At the end of its time, Fold has called it incomplete.
+		return s.want(sit, e) < drained
+	case record.Seen: // Fold has begun what is wanted.
 	case record.Cordoned, record.Drained, record.Incomplete, record.Undoing, record.Closed:
 	}
 	return true

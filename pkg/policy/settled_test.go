@@ -67,6 +67,15 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 	}
 }
 
+func TestADrainOfBeforeARebootIsNotDueBeforeALook(t *testing.T) {
+	t.Parallel()
+	ev := termination("a")
+	sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(ev, record.Draining, before))})
+	if !rules().Settled(sit, ev) {
+		t.Errorf("%s is not settled", describeEntries(sit.Past))
+	}
+}
+
 func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
 	t.Parallel()
 	ev, reboot := termination("a"), maintenance("a", "system-reboot", time.Hour)
@@ -112,6 +121,8 @@ func TestGoalsSayWhy(t *testing.T) {
 	moved := maintenance("a", "system-reboot", 48*time.Hour)
 	limited := termination("a")
 	limited.Deadline = at(5 * time.Minute)
+	settings := with(event.SpotInterruption, func(r *policy.Rule) { r.CordonFor = time.Minute })
+	completed := inState(canceled, event.Completed)
 	for _, row := range []struct {
 		known map[event.Kind][]event.Event
 		entry record.Entry
@@ -123,17 +134,27 @@ func TestGoalsSayWhy(t *testing.T) {
 		{known(shutdown("a", 0)), entry(shutdown("a", 0), record.Seen), "the system is shutting down"},
 		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), record.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
 		{known(canceled), entry(canceled, record.Drained), "the event was canceled"},
+		{known(completed), entry(completed, record.Drained), "the event is over"},
 		{known(), entry(spot("a", time.Hour), record.Drained, missing(-time.Hour)), "the event was withdrawn"},
+		{known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), record.Cordoned, cordoned(-time.Minute)), "the cordon's time to live ended"},
 		{known(), entry(shutdown("a", 0), record.Drained, before), "the machine is back after its reboot"},
 		{known(moved), entry(moved, record.Drained, actedFor(0)), "the event was moved to a later time"},
 		{known(rebalance("a")), entry(rebalance("a"), record.Drained), "the settings ask for no more than to notify"},
 		{known(), entry(event.Event{ID: "a", Kind: event.StateChange}, record.Cordoned, adopted), "the settings ignore this kind of event"},
 	} {
-		sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
-		if got := rules().Decide(sit).Reason; got != row.want {
+		sit := brought(t, settings, policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
+		if got := settings.Decide(sit).Reason; got != row.want {
 			t.Errorf("the reason is %q, want %q", got, row.want)
 		}
 	}
+}
+
+func ofKind(kind event.Kind, code string) event.Event {
+	ev := event.Event{ID: "a", Kind: kind, Code: code, State: event.Pending}
+	if kind == event.ReservationEnd {
+		ev.Deadline = at(time.Hour)
+	}
+	return ev
 }
 
 func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
@@ -146,8 +167,15 @@ func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 		{entry(spot("a", time.Minute), record.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(spot("a", time.Minute), record.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(hibernation("a", time.Minute), record.Incomplete), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(hibernation("a", time.Minute), record.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(hibernation("a", time.Minute), record.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
 		{entry(spot("a", time.Minute), record.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), record.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(ofKind(event.StateChange, "stopping"), record.Seen), "EC2 says that the instance is stopping; nothing will be done"},
+		{
+			entry(ofKind(event.ReservationEnd, "capacity-block"), record.Seen),
+			"the capacity-block reservation of this instance ends at 13:00:00 UTC on 1 Mar 2026; nothing will be done",
+		},
 		{entry(rebalance("a"), record.Seen), "EC2 recommends to rebalance away from this spot instance; nothing will be done"},
 		{
 			entry(maintenance("a", "system-reboot", time.Hour), record.Seen),

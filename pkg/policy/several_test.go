@@ -106,15 +106,17 @@ func TestAHardDeadlineThatIsOverGivesWayToTheNext(t *testing.T) {
 	t.Parallel()
 	first, second := termination("first"), spot("second", 2*time.Minute)
 	first.Deadline = at(time.Minute)
-	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(first, second), Past: past(entry(first, record.Draining), entry(second, record.Seen))}
-	for _, c := range []struct{ now, want, again time.Duration }{
-		{0, time.Minute, time.Minute}, {time.Minute, 2 * time.Minute, 0}, {3 * time.Minute, 2 * time.Minute, 0},
-	} {
-		sit.Now = at(c.now)
-		sit = brought(t, rules(), sit)
-		goal := rules().Decide(sit)
-		if !goal.Hard.Equal(at(c.want)) || c.again > 0 && !goal.Revisit.Equal(at(c.again)) {
-			t.Errorf("at %s: %s, revisited at %s", c.now, describeGoal(goal), goal.Revisit)
+	for _, phase := range []record.Phase{record.Draining, record.Drained} {
+		sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(first, second), Past: past(entry(first, phase), entry(second, record.Seen))}
+		for _, c := range []struct{ now, want, again time.Duration }{
+			{0, time.Minute, time.Minute}, {time.Minute, 2 * time.Minute, 0}, {3 * time.Minute, 2 * time.Minute, 0},
+		} {
+			sit.Now = at(c.now)
+			sit = brought(t, rules(), sit)
+			goal := rules().Decide(sit)
+			if !goal.Hard.Equal(at(c.want)) || c.again > 0 && !goal.Revisit.Equal(at(c.again)) {
+				t.Errorf("the first is %s, at %s: %s, revisited at %s", phase, c.now, describeGoal(goal), goal.Revisit)
+			}
 		}
 	}
 }
@@ -159,13 +161,23 @@ func TestSeveralEventsMakeOneGoal(t *testing.T) {
 
 func TestAGoalTellsSinceWhenACordonIsForAll(t *testing.T) {
 	t.Parallel()
-	notice, stop := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour)
-	sit := brought(t, rules(), policy.Situation{
-		Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop),
-		Past: past(entry(notice, record.Draining, seenAt(time.Minute), uncordoned), entry(stop, record.Drained)),
-	})
-	if goal := rules().Decide(sit); !goal.Met.Equal(at(time.Minute)) {
-		t.Errorf("the last was met at %s, want 1m", goal.Met.Sub(noon))
+	notice, stop := spot("n", 30*time.Second), maintenance("s", "instance-stop", 72*time.Hour)
+	second, third := at(time.Second), at(time.Minute)
+	for name, row := range map[string]struct {
+		notice, stop record.Entry
+		want         time.Time
+	}{
+		"the last has none":            {entry(notice, record.Draining, seenAt(time.Minute), uncordoned), entry(stop, record.Drained), third},
+		"only an earlier one has none": {entry(notice, record.Drained, seenAt(time.Minute)), entry(stop, record.Draining, seenAt(time.Second), uncordoned), second},
+		"that of one is of before":     {entry(notice, record.Drained, seenAt(time.Second), before), entry(stop, record.Drained, seenAt(time.Minute)), second},
+		"it is for all, in this boot":  {entry(notice, record.Drained, seenAt(time.Second)), entry(stop, record.Drained, seenAt(time.Minute)), time.Time{}},
+	} {
+		sit := brought(t, rules(), policy.Situation{
+			Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop), Past: past(row.notice, row.stop),
+		})
+		if goal := rules().Decide(sit); !goal.Met.Equal(row.want) {
+			t.Errorf("%s: met at %s, want %s", name, goal.Met, row.want)
+		}
 	}
 }
 

@@ -91,6 +91,10 @@ func TestACordonStaysWhileAnotherEventHoldsIt(t *testing.T) {
 		held("one that is being drained", "drain b by 1h0m0s hard; again at 1h0m0s", 0, entry(notice, record.Draining)),
 		held("one whose time was too short", "drain b by 1h0m0s hard", 0, entry(notice, record.Incomplete)),
 		held("one that came to a node that was cordoned already", "drain b by 1h0m0s hard", 0, entry(notice, record.Drained, foreign)),
+		{
+			name: "one of before a reboot that is not looked for yet", known: without(event.ASGTermination, canceled), want: "wait",
+			past: past(over, entry(termination("b"), record.Drained, before)),
+		},
 		held("not one that is closed", "uncordon a (canceled)", 0, entry(notice, record.Closed, closed(record.Rebooted))),
 		{
 			name: "not one that has ended, too: all is undone at once", known: known(canceled), now: time.Minute, want: "uncordon b, a (withdrawn)",
@@ -151,6 +155,10 @@ func TestAReboot(t *testing.T) {
 			known: known(rebalance("a")), past: drained(rebalance("a")), want: "drain a",
 		},
 		{
+			name: "also where it is listed no more", rules: withAction(event.RebalanceRecommendation, policy.Drain),
+			known: known(), past: drained(rebalance("a")), want: "wait; again at 30s",
+		},
+		{
 			name: "that may have been the announced one is not drained for before a look", now: time.Hour,
 			past: past(entry(notice, record.Seen, before)), want: "wait",
 		},
@@ -183,6 +191,10 @@ func TestARestart(t *testing.T) {
 		{name: "knows what is planned before any look", past: past(entry(reboot, record.Seen)), want: "wait; again at 50m0s"},
 		{name: "and acts upon it in time", now: 50 * time.Minute, past: past(entry(reboot, record.Seen)), want: "drain b by 1h0m0s soft; again at 1h0m0s"},
 		{name: "keeps what a claim on the node alone tells of, and begins no more for it", past: past(entry(notice, record.Cordoned, adopted)), want: "cordon a; again at 30s"},
+		{
+			name: "also if that does not say the code", want: "cordon a; again at 1h0m0s",
+			past: past(entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, record.Cordoned, adopted)),
+		},
 		{
 			name: "until it is announced, too", known: known(notice), now: time.Second, want: "drain a by 2m0s hard; again at 2m0s",
 			past: past(entry(notice, record.Cordoned)),
@@ -285,6 +297,27 @@ func TestAnEventThatChangesItsTime(t *testing.T) {
 			past: past(entry(maintenance("a", "system-reboot", lead), record.Drained)), want: "drain a by 10m0s soft; again at 0s",
 		},
 	})
+}
+
+// What is late is late. The machine is started again after its time, and the list is slow to say so.
+func TestAfterARebootAnEventIsOverWithTheFirstLookThatDoesNotFindIt(t *testing.T) {
+	t.Parallel()
+	stop := maintenance("a", "instance-stop", time.Hour)
+	sit := policy.Situation{BootID: thisBoot, Past: past(entry(stop, record.Drained, before))}
+	for _, look := range []struct {
+		now   time.Duration
+		known map[event.Kind][]event.Event
+		want  string
+	}{
+		{2 * time.Hour, known(stop), "drain a by 1h0m0s soft"},
+		{2*time.Hour + time.Minute, known(), "uncordon a (rebooted) when ready"},
+	} {
+		sit.Now, sit.Known = at(look.now), look.known
+		sit = brought(t, rules(), sit)
+		if got := describeGoal(rules().Decide(sit)); got != look.want {
+			t.Errorf("at %s, Decide: %s\n   want: %s", look.now, got, look.want)
+		}
+	}
 }
 
 // Somebody reboots the machine a day before EC2 stops it. EC2 is late, and the list has a gap: the stop is still to come.
