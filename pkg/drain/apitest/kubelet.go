@@ -77,3 +77,29 @@ func (s *Server) ShutDownKubelet() {
 	defer s.mu.Unlock()
 	s.shutting = true
 }
+
+// StartKubelet makes it take pods again, as after the boot that follows.
+func (s *Server) StartKubelet() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shutting = false
+}
+
+// FailPods ends all pods on the node that run, as a kubelet does in the machine's shutdown: they have failed, and stay as they
+// are (killPods in pkg/kubelet/nodeshutdown/nodeshutdown_manager.go).
+func (s *Server) FailPods() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range sorted(s.pods) {
+		if o.pod.Spec.NodeName != Node || finished(o.pod) {
+			continue
+		}
+		s.edit(key(o.pod), o.pod.UID, func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Terminated"
+			p.Status.Message = "Pod was terminated in response to imminent node shutdown."
+			if isReady(p) {
+				setCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "PodCompleted", LastTransitionTime: s.now()})
+			}
+		})
+	}
+}

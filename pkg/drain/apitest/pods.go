@@ -151,6 +151,13 @@ func (s *Server) ForgetPod(name string) {
 	s.history = kept
 }
 
+// LastRemoval is when a pod was last gone.
+func (s *Server) LastRemoval() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removed
+}
+
 // HasPod tells whether there is a pod of that name.
 func (s *Server) HasPod(name string) bool { return s.Pod(name) != nil }
 

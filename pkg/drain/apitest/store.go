@@ -193,6 +193,7 @@ func (s *Server) remove(name string) {
 	delete(s.pods, name)
 	delete(s.terminations, pod.UID)
 	delete(s.endings, pod.UID)
+	s.removed = time.Now()
 	kind := deleted
 	if pod.Spec.NodeName != Node {
 		kind = deletedElsewhere

@@ -164,7 +164,8 @@ func (s *Server) create(w *workload, name string) {
 		w.Pod(pod)
 	}
 	to := Elsewhere
-	if s.node != nil && (w.Tolerates || !s.node.node.Spec.Unschedulable) {
+	ready := !s.shutting || w.kind == "DaemonSet" // A kubelet that goes down reports its node NotReady, which others do not tolerate.
+	if s.node != nil && ready && (w.Tolerates || !s.node.node.Spec.Unschedulable) {
 		to = Node
 	}
 	pod = s.addPod(pod, w.Ending, false)

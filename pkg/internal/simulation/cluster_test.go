@@ -31,12 +31,15 @@ type cluster struct {
 	back      time.Time // when it was registered last
 	returning map[string]bool
 	guarded   map[string]bool
+	yielding  map[string]bool // workloads whose budget lets one pod go at a time
 	annotated map[string]time.Time
 
-	evictions map[string]int   // accepted, by controller
-	ended     map[string]ended // by the pod's UID
-	patches   int
-	requests  int
+	evictions  map[string]int       // accepted, by controller
+	firstEnded map[string]time.Time // when the first was, by controller
+	ended      map[string]ended     // by the pod's UID
+	hanging    map[string]bool      // pods that never end
+	volumes    int                  // that the node reports in use
+	patches    int
 }
 
 // ended is how nth has made a pod end.
@@ -49,7 +52,9 @@ type ended struct {
 
 func (c *cluster) init() {
 	c.returning, c.guarded, c.annotated = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
-	c.evictions, c.ended = map[string]int{}, map[string]ended{}
+	c.evictions, c.firstEnded = map[string]int{}, map[string]time.Time{}
+	c.yielding = map[string]bool{}
+	c.ended, c.hanging = map[string]ended{}, map[string]bool{}
 }
 
 // reset is for a Node that has been registered anew.
@@ -120,8 +125,10 @@ func (w *world) uncordonByPeople() {
 	known := w.cluster.owner == byNTH && w.steady(20*time.Second) && !w.cluster.leave() // a node that is left alone is not watched
 	w.cluster.ordered = time.Now()
 	for _, n := range w.notices {
+		n.held = false
+		asWas := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced) // it was never due before
 		switch {
-		case n.over(w) || !n.vague && !w.possible(n, cordoned) && n.seen.IsZero():
+		case n.over(w) || !n.vague && !w.possible(n, cordoned) && (n.seen.IsZero() || asWas):
 		case known && w.sure(n, cordoned) && time.Since(n.seen) > 15*time.Second:
 			n.lifted = time.Now()
 		default:
@@ -201,7 +208,7 @@ func (w *world) removeNode(happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.own("")
-	w.cluster.gone = time.Now()
+	w.cluster.gone, w.cluster.volumes = time.Now(), 0
 	w.disturb(0)
 }
 

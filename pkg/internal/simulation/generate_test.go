@@ -16,6 +16,7 @@ type generator struct {
 	at    time.Duration
 	names []string // of what is announced
 	pods  []string
+	works []string
 	next  int
 	sorts []sort
 }
@@ -28,6 +29,10 @@ type sort struct {
 
 func generate(seed uint64) plan {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
+	if g.IntN(4) == 0 {
+		g.calm()
+		return g.plan.sorted()
+	}
 	g.setUp()
 	for _, s := range sorts {
 		if g.IntN(100) < 45 {
@@ -43,6 +48,92 @@ func generate(seed uint64) plan {
 		g.one()
 	}
 	return g.plan.sorted()
+}
+
+// calm makes a plan in which little happens at once: a machine that is lost, with time before it in which pods have to go that
+// resist, and one thing or another that need not hinder it.
+func (g *generator) calm() {
+	if g.IntN(2) == 0 {
+		g.add(happening{what: "hard", n: 1})
+	}
+	if g.IntN(3) == 0 {
+		g.add(happening{what: "option", name: "exclude", span: g.span(20 * time.Second)})
+	}
+	if g.IntN(4) == 0 {
+		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
+	}
+	if g.IntN(4) == 0 {
+		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.span(30*time.Second)})
+	}
+	for range 1 + g.IntN(5) {
+		g.addPod("pod")
+	}
+	if g.IntN(2) == 0 {
+		g.addWorkload()
+	}
+	few := []sort{calmSorts[g.IntN(len(calmSorts))], calmSorts[g.IntN(len(calmSorts))]}
+	for range 1 + g.IntN(2) {
+		g.at += g.span(10 * time.Second)
+		for range g.IntN(3) {
+			g.add(happening{what: "guard", name: g.some(g.pods)})
+		}
+		began, left := g.at, g.announceLoss()
+		for range g.IntN(3) {
+			g.at += g.span(left / 2)
+			few[g.IntN(2)].make(g)
+		}
+		g.at = max(g.at, began+left) + g.span(20*time.Second)
+		if g.IntN(2) == 0 {
+			g.add(happening{what: "withdraw", name: g.names[len(g.names)-1]})
+			g.at += 50 * time.Second
+		}
+	}
+}
+
+// announceLoss announces that the machine will be lost, and returns in what time.
+func (g *generator) announceLoss() (left time.Duration) {
+	h := happening{what: "announce"}
+	switch g.IntN(4) {
+	case 0:
+		h.name, h.kind, h.span = g.name("spot"), "spot-interruption/terminate", 2*time.Minute
+	case 1:
+		h.name, h.kind, h.span = g.name("maintenance"), "scheduled-maintenance/instance-stop", 80*time.Second+g.span(80*time.Second)
+	case 2:
+		h.name, h.kind = g.name("asg"), "asg-termination/Terminated"
+	case 3:
+		h.name, h.kind, h.span = g.name("shutdown"), "shutdown", 70*time.Second+g.span(80*time.Second)
+	}
+	g.names = append(g.names, h.name)
+	g.add(h)
+	if h.span == 0 {
+		return 3 * time.Minute
+	}
+	return h.span
+}
+
+// calmSorts are those of which something happens in a calm plan.
+var calmSorts = []sort{
+	{1, func(g *generator) { g.addPod("pod") }},
+	{1, func(g *generator) { g.addPod("late-pod") }},
+	{1, func(g *generator) {
+		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "whenever")})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "yield", name: g.some(g.pods)}) }},
+	{1, func(g *generator) { g.add(happening{what: "admin", kind: g.pick("cordon", "uncordon", "recordon")}) }},
+	{1, func(g *generator) { g.add(happening{what: "crash", span: g.span(8 * time.Second)}) }},
+	{1, func(g *generator) {
+		verb := g.pick("", "get", "patch", "list", "watch", "evict")
+		g.add(happening{what: "fault", name: verb, kind: faultKinds[g.IntN(len(faultKinds))], span: g.span(12 * time.Second)})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "full", span: g.span(time.Minute)}) }},
+	{1, func(g *generator) { g.add(happening{what: "mute", span: g.span(20 * time.Second)}) }},
+	{1, func(g *generator) { g.add(happening{what: "drop"}) }},
+	{1, func(g *generator) { g.add(happening{what: "deaf", span: g.span(20 * time.Second)}) }},
+	{1, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
+	{1, func(g *generator) { g.announce() }},
+	{1, func(g *generator) {
+		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(time.Minute)})
+	}},
 }
 
 func (g *generator) add(h happening) {
@@ -119,6 +210,9 @@ func (g *generator) setUp() {
 	if g.IntN(8) == 0 {
 		g.add(happening{what: "option", name: "protect-unmanaged"})
 	}
+	if g.IntN(6) == 0 {
+		g.add(happening{what: "option", name: "volumes", span: g.span(30 * time.Second)})
+	}
 	if g.IntN(8) == 0 {
 		g.add(happening{what: "credential", span: g.span(time.Minute)})
 	}
@@ -183,7 +277,11 @@ func (g *generator) addPod(what string) {
 func (g *generator) addWorkload() {
 	h := happening{what: "workload", name: g.name("work"), span: time.Duration(1+g.IntN(20)) * time.Second, n: 1 + g.IntN(3)}
 	h.kind = g.pick("replicas", "replicas", "replicas+tolerates", "stateful", "stateful+tolerates", "daemon")
+	g.works = append(g.works, h.name)
 	g.add(h)
+	if g.IntN(3) == 0 {
+		g.add(happening{what: "yields", name: h.name})
+	}
 }
 
 // some is one of the names, or one that is not there.
@@ -223,6 +321,14 @@ var sorts = []sort{
 	{1, func(g *generator) { g.add(happening{what: "stop", span: g.span(time.Minute)}) }},
 	{1, func(g *generator) { g.add(happening{what: "forget", span: g.span(20 * time.Second)}) }},
 	{1, func(g *generator) { g.add(happening{what: "disk", span: g.span(30 * time.Second)}) }},
+	{1, func(g *generator) { g.add(happening{what: "full", span: g.span(2 * time.Minute)}) }},
+	{1, func(g *generator) { g.add(happening{what: "stale", span: g.span(3 * time.Minute), n: g.IntN(20)}) }},
+	{1, func(g *generator) { g.add(happening{what: "mute", span: g.span(30 * time.Second)}) }},
+	{1, func(g *generator) { g.add(happening{what: "dying"}) }},
+	{1, func(g *generator) {
+		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(time.Minute)})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "yields", name: g.some(g.works)}) }},
 	{2, func(g *generator) { g.add(happening{what: "reboot", span: g.span(time.Minute), n: g.IntN(40)}) }},
 	{4, func(g *generator) { g.addPod("pod") }},
 	{2, func(g *generator) { g.addPod("late-pod") }},
@@ -244,6 +350,9 @@ var sorts = []sort{
 	{1, func(g *generator) { g.add(happening{what: g.pick("unnode", "node")}) }},
 	{1, func(g *generator) {
 		g.add(happening{what: "clock", span: time.Duration(g.IntN(240)-120) * time.Minute / 10})
+	}},
+	{1, func(g *generator) {
+		g.add(happening{what: "clock", span: time.Duration(g.IntN(2000)-1000) * time.Hour / 10})
 	}},
 	{2, func(g *generator) {
 		kind := event.Kinds()[g.IntN(5)]

@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -18,9 +19,8 @@ import (
 // live lets a plan happen. Between things that are far enough apart, what has become of the node is judged; and so it is at
 // the end, when nothing is wrong any more, and once more when nothing is announced.
 func (w *world) live(p plan) {
-	if len(p) == 0 || p[0].what != "late" {
-		p = append(plan{{what: "start"}}, p...)
-	}
+	p = p.started()
+	w.keeps = slices.ContainsFunc(p, func(h happening) bool { return h.what == "stale" })
 	for _, h := range p {
 		if wait := h.at - w.now(); wait > 0 {
 			w.pass(wait)
@@ -77,7 +77,7 @@ func (w *world) happen(h happening) {
 	w.tell("-- %s", h)
 	do, known := happenings[h.what]
 	if !known {
-		w.violated("plans are understood", "nothing known is %q", h.what)
+		w.violated(understood, "nothing known is %q", h.what)
 		return
 	}
 	do(w, h)
@@ -140,12 +140,15 @@ var happenings = map[string]func(*world, happening){
 	"skew":     func(w *world, h happening) { w.server.SetSkew(h.span) },
 	"crash":    (*world).crash,
 	"crash-at": (*world).crashAt,
-	"stop":     func(w *world, h happening) { w.stop(); w.bother(h.span); w.beginIn(h.span) },
+	"stop":     func(w *world, h happening) { w.stop(); w.beginNow(h.span) },
 	"forget":   (*world).forget,
 	"disk":     (*world).hang,
+	"full":     (*world).fill,
+	"stale":    (*world).stale,
+	"mute":     (*world).mute,
 	"reboot":   (*world).reboot,
 	"credential": func(w *world, h happening) {
-		w.bother(h.span)
+		w.obstruct(h.span)
 		w.mu.Lock()
 		w.identity = time.Now().Add(h.span)
 		w.mu.Unlock()
@@ -158,6 +161,9 @@ var happenings = map[string]func(*world, happening){
 	"annotate": (*world).annotate,
 	"guard":    (*world).guardPods,
 	"yield":    (*world).yield,
+	"yields":   (*world).yieldSlowly,
+	"volume":   (*world).volume,
+	"dying":    (*world).shutDownKubelet,
 	"finish":   func(w *world, h happening) { w.finish(h.name) },
 
 	"admin":     (*world).admin,
@@ -171,6 +177,13 @@ var happenings = map[string]func(*world, happening){
 }
 
 func seconds(t time.Time) time.Time { return t.Truncate(time.Second) }
+
+// obstruct is hinder for who has not the lock.
+func (w *world) obstruct(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hinder(d)
+}
 
 // bother is disturb for who has not the lock.
 func (w *world) bother(d time.Duration) {
@@ -191,6 +204,8 @@ func (w *world) rule(name string, change func(*policy.Rule)) {
 	for _, n := range w.notices {
 		if n.kind == kind {
 			n.settled = time.Time{} // it may be due more than it was
+			n.held = false
+			w.watchDeadline(n)
 		}
 	}
 	w.disturb(0)
@@ -211,6 +226,8 @@ func (w *world) option(h happening) {
 		w.options.ExcludeFromLoadBalancers, w.options.LoadBalancerWait = true, h.span
 	case "protect-unmanaged":
 		w.options.ProtectUnmanaged = true
+	case "volumes":
+		w.options.VolumeWait = h.span
 	}
 }
 
@@ -258,6 +275,7 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 		if to := seconds(time.Now().Add(span)); span != 0 && to.Before(n.deadline) {
 			n.deadline, n.deadlined = to, time.Now()
 		}
+		w.watchDeadline(n)
 		n.relist()
 		n.changed = time.Now()
 		w.documentChanged(kind)
@@ -270,7 +288,7 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 // relist announces again what was withdrawn.
 func (n *notice) relist() {
 	if !n.listed {
-		n.listed, n.announced = true, time.Now()
+		n.listed, n.announced, n.held = true, time.Now(), false
 	}
 }
 
@@ -286,6 +304,7 @@ func (w *world) edit(name string, change func(*notice)) {
 			continue // EC2 never revives an event
 		}
 		before := n.listed
+		n.held = w.holds(n)
 		change(n)
 		n.changed = time.Now()
 		if before && !n.listed {
@@ -302,6 +321,9 @@ func (w *world) deaf(h happening) {
 	defer w.mu.Unlock()
 	for kind, d := range w.documents {
 		if h.name == string(kind) || h.name == "" && kind != event.Shutdown {
+			if !time.Now().Before(d.deaf) {
+				d.since = time.Now()
+			}
 			d.deaf, d.heard = time.Now().Add(h.span), time.Now().Add(h.span)
 			w.documentChanged(kind)
 			for _, n := range w.notices {
@@ -327,12 +349,12 @@ func (w *world) fault(h happening) {
 	if h.kind == "403" || h.kind == "html" {
 		w.refused = time.Now().Add(h.span + 65*time.Second) // the pause after which it is tried again
 	}
-	w.disturb(h.span)
+	w.hinder(h.span)
 }
 
 func (w *world) lag(h happening) {
 	w.server.SetLag(int64(h.n), h.span)
-	w.bother(20 * time.Second)
+	w.obstruct(20 * time.Second)
 	time.AfterFunc(20*time.Second, func() { w.server.SetLag(0, 0) })
 }
 
@@ -366,6 +388,7 @@ func (w *world) forget(h happening) {
 	w.forgot = time.Now()
 	for _, n := range w.notices {
 		n.rebooted, n.acted, n.seen, n.settled, n.drained, n.vague = time.Time{}, false, time.Time{}, time.Time{}, "", true
+		n.held = false
 		if !n.lifted.IsZero() {
 			n.unsure, n.lifted = true, time.Time{} // where the annotation is gone as well, nobody remembers the order
 		}
@@ -385,6 +408,73 @@ func (w *world) hang(h happening) {
 	w.disturb(h.span)
 }
 
+// fill lets each write to the disk fail, so that what is on it stays as it is.
+func (w *world) fill(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.full || time.Now().Before(w.hung) {
+		return
+	}
+	w.full = true
+	if w.nth != nil {
+		w.power(w.nth)
+		w.breakDisk(w.nth)
+	}
+	time.AfterFunc(h.span, w.mendDisks)
+}
+
+// breakDisk puts something in the place of an incarnation's directory that is none.
+func (w *world) breakDisk(i *incarnation) {
+	i.broken = true
+	dir := w.statePath(i.number)
+	w.check(os.Rename(dir, dir+".away"))
+	w.check(os.WriteFile(dir, nil, 0o600))
+}
+
+// mendDisks lets writes succeed again.
+func (w *world) mendDisks() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.full {
+		return
+	}
+	w.full = false
+	for _, i := range w.all {
+		dir := w.statePath(i.number)
+		if _, err := os.Stat(dir + ".away"); err == nil {
+			w.check(os.Remove(dir))
+			w.check(os.Rename(dir+".away", dir))
+		}
+	}
+}
+
+// stale kills nth, which finds the record n seconds later as it was before span: of a disk that has been put back.
+func (w *world) stale(h happening) {
+	w.mu.Lock()
+	w.kill(w.nth, "and an old record put in the place of its own")
+	w.disk = nil
+	for _, s := range w.disks {
+		if time.Since(s.at) > h.span {
+			w.disk = s.text
+		}
+	}
+	w.forgot = time.Now()
+	for _, n := range w.notices {
+		n.vague, n.unsure, n.outdated, n.held = true, true, true, false
+		n.rebooted, n.acted, n.settled, n.drained, n.lifted = time.Time{}, false, time.Time{}, "", time.Time{}
+	}
+	w.mu.Unlock()
+	w.beginNow(time.Duration(h.n) * time.Second)
+}
+
+// mute lets nothing come through the watches, without a word, until nth gives them up.
+func (w *world) mute(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.muted = time.Now().Add(h.span)
+	w.hinder(h.span + 15*time.Second)
+}
+
 // reboot kills nth, which is started again in another boot after span; n seconds later the kubelet reports the node Ready.
 func (w *world) reboot(h happening) {
 	w.mu.Lock()
@@ -395,10 +485,12 @@ func (w *world) reboot(h happening) {
 		w.survive(n)
 	}
 	id := w.bootID()
+	w.cluster.volumes = 0
 	w.mu.Unlock()
-	w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown) })
+	w.server.StartKubelet()
+	w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown); n.Status.VolumesInUse = nil })
 	w.beginNow(h.span)
-	w.bother(h.span + time.Duration(h.n)*time.Second)
+	w.obstruct(h.span + time.Duration(h.n)*time.Second)
 	time.AfterFunc(h.span+time.Duration(h.n)*time.Second, func() {
 		w.mu.Lock()
 		current := w.bootID() == id
@@ -432,7 +524,7 @@ func (w *world) survive(n *notice) {
 	case n.rebooted.IsZero():
 		n.acted = w.possible(n, cordoned)
 	}
-	n.rebooted = time.Now()
+	n.rebooted, n.held = time.Now(), false
 	w.documentChanged(n.kind)
 }
 
@@ -456,8 +548,9 @@ func (w *world) step(h happening) {
 func (w *world) recover() {
 	w.tell("-- all is well again")
 	w.mu.Lock()
-	w.faults, w.hung = nil, time.Time{}
+	w.faults, w.hung, w.muted = nil, time.Time{}, time.Time{}
 	w.identity = time.Time{}
+	rest := min(max(time.Until(w.refused), 0), 65*time.Second) // the longest pause after a refusal
 	w.refused = time.Time{}
 	for kind, d := range w.documents {
 		if time.Now().Before(d.deaf) {
@@ -466,8 +559,8 @@ func (w *world) recover() {
 		}
 	}
 	id := w.bootID()
-	w.disturb(65 * time.Second) // the longest pause after a refusal
-	w.disturbed = time.Now().Add(65 * time.Second)
+	w.disturb(0)
+	w.disturbed = time.Now().Add(rest)
 	w.mu.Unlock()
 	w.server.SetLag(0, 0)
 	if w.server.CurrentNode() == nil {
@@ -476,6 +569,8 @@ func (w *world) recover() {
 		w.cluster.reset()
 		w.mu.Unlock()
 	}
+	w.mendDisks()
+	w.server.StartKubelet()
 	w.server.SetBootID(id)
 	w.node(func(n *corev1.Node) {
 		ready(n, corev1.ConditionTrue)
@@ -485,7 +580,58 @@ func (w *world) recover() {
 	w.cluster.action, w.cluster.actionSet = "", time.Now()
 	w.mu.Unlock()
 	w.begin()
-	time.Sleep(65 * time.Second)
+	time.Sleep(rest)
+}
+
+// volume is in use on the node for so long.
+func (w *world) volume(h happening) {
+	name := corev1.UniqueVolumeName("kubernetes.io/csi/ebs.csi.aws.com^" + h.name)
+	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = append(n.Status.VolumesInUse, name) })
+	w.mu.Lock()
+	w.cluster.volumes++
+	w.disturb(h.span)
+	w.mu.Unlock()
+	time.AfterFunc(h.span, func() {
+		w.node(func(n *corev1.Node) {
+			n.Status.VolumesInUse = slices.DeleteFunc(n.Status.VolumesInUse, func(v corev1.UniqueVolumeName) bool { return v == name })
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if node := w.server.CurrentNode(); node != nil {
+			w.cluster.volumes = len(node.Status.VolumesInUse)
+		}
+	})
+}
+
+// shutDownKubelet lets the kubelet end all pods, as it does in the machine's shutdown: they stay as they have failed.
+func (w *world) shutDownKubelet(_ happening) {
+	w.mu.Lock()
+	for _, pod := range w.onNode() {
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			if _, before := w.cluster.firstEnded[owner.Name]; !before {
+				w.cluster.firstEnded[owner.Name] = time.Now()
+			}
+		}
+	}
+	w.mu.Unlock()
+	w.server.ShutDownKubelet()
+	w.server.FailPods()
+	w.bother(2 * time.Second)
+}
+
+// yieldSlowly adds a budget for a workload that lets one of its pods go at a time.
+func (w *world) yieldSlowly(h happening) {
+	w.mu.Lock()
+	slow := w.cluster.yielding[h.name]
+	w.cluster.yielding[h.name] = true
+	w.mu.Unlock()
+	if slow {
+		return // two budgets for one pod would not let it go at all
+	}
+	w.server.AddBudget(apitest.Budget{
+		Namespace: "default", Name: "slow-" + h.name, Selector: map[string]string{"app": h.name}, MaxUnavailable: new(1), Delay: 200 * time.Millisecond,
+	})
+	w.bother(0)
 }
 
 // withdrawAll takes back all that is announced.
@@ -495,6 +641,7 @@ func (w *world) withdrawAll() {
 	defer w.mu.Unlock()
 	for _, n := range w.notices {
 		if n.listed {
+			n.held = w.holds(n)
 			n.listed, n.unlisted, n.changed, n.deafSince = false, time.Now(), time.Now(), 0
 		}
 	}
@@ -546,6 +693,7 @@ func (w *world) addPod(h happening) {
 			pod.Finalizers = []string{"example.com/stuck"}
 		case "hangs":
 			ending = apitest.Never
+			w.hangs("default/" + h.name)
 		}
 	}
 	if owner != "" {

@@ -45,6 +45,8 @@ type incarnation struct {
 	crash  int
 	before bool
 	down   time.Duration
+	// broken tells that its disk was full once.
+	broken bool
 }
 
 const beat = 2 * time.Second
@@ -64,6 +66,7 @@ func (w *world) begin() {
 	}
 	w.nth = i
 	w.all = append(w.all, i)
+	w.judged(runs, stops, recordReadable)
 	w.told("nth %d starts in %s", i.number, w.bootID())
 	dir := w.statePath(i.number)
 	w.check(os.MkdirAll(dir, 0o700))
@@ -72,11 +75,15 @@ func (w *world) begin() {
 	}
 	store, warnings := record.Open(dir, w.bootID())
 	for _, err := range warnings {
-		w.violatedNow("the record is readable after each crash", "%v", err)
+		w.violatedNow(recordReadable, "%v", err)
 	}
 	i.store = store
 	for _, e := range store.Entries() {
 		i.phases[e.Event.ID] = e.Phase
+	}
+	w.unremembered(i)
+	if w.full {
+		w.breakDisk(i)
 	}
 	i.wire()
 	w.disturb(0)
@@ -86,10 +93,21 @@ func (w *world) begin() {
 		defer w.running.Done()
 		defer close(i.ended)
 		if err := i.agent.Run(ctx); err != nil {
-			w.violated("nth runs until it is stopped", "it ended with %v", err)
+			w.violated(runs, "it ended with %v", err)
 		}
 		w.ended(i)
 	}()
+}
+
+// unremembered takes in of what nth was told before, and does not remember: the entry never reached the disk. It belongs to who has
+// the lock.
+func (w *world) unremembered(i *incarnation) {
+	for _, n := range w.notices {
+		known := slices.ContainsFunc(i.store.Entries(), func(e record.Entry) bool { return w.of(e.Event.ID) == n })
+		if !known && !n.seen.IsZero() {
+			n.seen, n.vague, n.held, n.watching = time.Time{}, true, false, time.Time{}
+		}
+	}
 }
 
 // wire makes the agent as cmd/nth does.
@@ -127,7 +145,7 @@ func clone(rules policy.Settings) policy.Settings {
 
 func (w *world) check(err error) {
 	if err != nil {
-		w.violatedNow("the disk works", "%v", err)
+		w.violatedNow(diskWorks, "%v", err)
 	}
 }
 
@@ -160,7 +178,7 @@ func (w *world) kill(i *incarnation, why string) {
 
 // beginIn starts nth after a while.
 func (w *world) beginIn(d time.Duration) {
-	w.disturb(d)
+	w.hinder(d)
 	time.AfterFunc(d, w.begin)
 }
 
@@ -188,7 +206,7 @@ func (w *world) stop() {
 	select {
 	case <-i.ended:
 	case <-time.After(mostToStop):
-		w.violated("nth stops when it is asked to", "it has not after %s", mostToStop)
+		w.violated(stops, "it has not after %s", mostToStop)
 		w.mu.Lock()
 		w.kill(i, "as it does not stop")
 		w.mu.Unlock()
@@ -334,9 +352,10 @@ func (s service) Beat() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if gap := time.Since(s.i.beat); gap > beat+time.Second && !s.i.gone && !s.i.stopping {
-		w.violatedNow("the loop always beats", "it did not for %s", gap)
+		w.violatedNow(beats, "it did not for %s", gap)
 	}
 	s.i.beat = time.Now()
+	w.judged(beats)
 }
 
 // book is the record, whose disk may hang, and at whose writes nth may be killed.
@@ -379,8 +398,11 @@ func (b book) Put(written func(error), entries ...record.Entry) {
 	defer i.forget()
 	i.store.Put(func(err error) {
 		w.mu.Lock()
-		if err != nil {
-			w.violatedNow("the disk works", "%v", err)
+		if err != nil && !i.broken {
+			w.violatedNow(diskWorks, "%v", err)
+		}
+		if w.keeps {
+			w.power(i)
 		}
 		if i.crash == puts && !i.gone {
 			w.kill(i, fmt.Sprintf("after write %d of its record", puts))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,7 +88,7 @@ func (w *world) ends(n *notice) time.Time {
 // over tells that a notice cannot be a reason for anything any more.
 func (n *notice) over(w *world) bool {
 	end := w.ends(n)
-	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && time.Since(n.changed) > slow
+	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && time.Since(n.changed) > slow && !n.outdated
 }
 
 // reboots tells whether what is announced is over with a reboot.
@@ -193,19 +194,15 @@ func (w *world) judgeRest() {
 			return
 		}
 	}
-	rested.Add(1)
 	w.judgeNode(node)
 	w.judgePods(node, pods)
 	w.judgeHooks()
 }
 
-func (w *world) watched(kind event.Kind) bool {
-	for _, unwatched := range w.nth.unwatched {
-		if unwatched == kind {
-			return false
-		}
-	}
-	return true
+func (w *world) watched(kind event.Kind) bool { return w.watchedBy(w.nth, kind) }
+
+func (w *world) watchedBy(i *incarnation, kind event.Kind) bool {
+	return !slices.Contains(i.unwatched, kind)
 }
 
 // leave tells whether people want the node left alone.
@@ -218,25 +215,35 @@ func (w *world) judgeNode(node *corev1.Node) {
 	wanted := w.any(func(n *notice) bool { return w.sure(n, cordoned) })
 	free := !w.any(func(n *notice) bool { return !w.none(n) })
 	allLifted := !w.any(func(n *notice) bool { return !w.none(n) && n.lifted.IsZero() }) && !free
+	w.judged(othersUnchanged)
+	if wanted {
+		w.judged(closedWithReason)
+	}
+	if free {
+		w.judged(undoneInTime)
+	}
+	if allLifted {
+		w.judged(orderNotFought)
+	}
 	switch {
 	case wanted && !w.cluster.leave() && !node.Spec.Unschedulable:
-		w.violatedNow("the node is closed as long as there is a reason", "it is open: %s", w.standing())
+		w.violatedNow(closedWithReason, "it is open: %s", w.standing())
 	case free && mine:
-		w.violatedNow("nothing of nth's is left on the node without a reason", "its annotation is: %s; %s", node.Annotations[drain.CordonAnnotation], w.standing())
+		w.violatedNow(undoneInTime, "its annotation is: %s; %s", node.Annotations[drain.CordonAnnotation], w.standing())
 	case free && labeled:
-		w.violatedNow("nothing of nth's is left on the node without a reason", "its label is; %s", w.standing())
+		w.violatedNow(undoneInTime, "its label is; %s", w.standing())
 	case free && node.Spec.Unschedulable && w.cluster.owner == byNTH:
-		w.violatedNow("nothing of nth's is left on the node without a reason", "its cordon is; %s", w.standing())
+		w.violatedNow(undoneInTime, "its cordon is; %s", w.standing())
 	case allLifted && node.Spec.Unschedulable && w.cluster.owner == byNTH:
-		w.violatedNow("an administrator's uncordon is not fought", "the node is cordoned; %s", w.standing())
+		w.violatedNow(orderNotFought, "the node is cordoned; %s", w.standing())
 	case allLifted && labeled && !node.Spec.Unschedulable:
-		w.violatedNow("an administrator's uncordon is not fought", "the label is left; %s", w.standing())
+		w.violatedNow(orderNotFought, "the label is left; %s", w.standing())
 	}
 	if w.cluster.foreign && node.Labels[drain.ExcludeLabel] != "true" {
-		w.violatedNow("nothing of others' is changed", "the label of somebody else is %q", node.Labels[drain.ExcludeLabel])
+		w.violatedNow(othersUnchanged, "the label of somebody else is %q", node.Labels[drain.ExcludeLabel])
 	}
 	if !node.Spec.Unschedulable && w.cluster.owner != "" {
-		w.violatedNow("nothing of others' is changed", "the cordon of %s is gone", w.cluster.owner)
+		w.violatedNow(othersUnchanged, "the cordon of %s is gone", w.cluster.owner)
 	}
 }
 
@@ -259,25 +266,36 @@ func (w *world) standing() string {
 	return fmt.Sprintf("owner %q, action %q; %s", w.cluster.owner, w.cluster.action, strings.Join(words, "; "))
 }
 
-// mustGo tells whether a pod is one that a drain has to end, beyond doubt.
-func (w *world) mustGo(pod *corev1.Pod) bool {
+// mustGo tells whether a pod is one that a drain for a notice has to end, beyond doubt: before a deadline of which the machine does
+// not come back also one that may wait for it.
+func (w *world) mustGo(pod *corev1.Pod, n *notice, last bool) bool {
 	owner := metav1.GetControllerOf(pod)
 	when := pod.Annotations[drain.EvictAnnotation]
 	switch {
 	case owner != nil && owner.Kind == "DaemonSet", pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return false
-	case when == drain.Never || when == drain.AtDeadline:
+	case when == drain.Never || when == drain.AtDeadline && !last:
 		return false
 	case owner == nil && w.options.ProtectUnmanaged:
 		return false
-	case owner != nil && (w.cluster.returning[owner.Name] || owner.Kind == "StatefulSet"):
+	case w.cluster.broughtBack(pod):
 		return false // it may have been left in peace
 	case pod.Finalizers != nil && pod.DeletionTimestamp != nil:
 		return false
-	case !w.cluster.ordered.IsZero():
+	case w.cluster.ordered.After(n.seen.Add(-slow)):
 		return false // it may have come since
 	}
 	return time.Since(w.cluster.annotated[pod.Namespace+"/"+pod.Name]) > slow
+}
+
+// broughtBack tells whether a pod's controller may have brought it back to a node that is closed, after a first one had to go.
+func (c *cluster) broughtBack(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || !c.returning[owner.Name] {
+		return false
+	}
+	first, ended := c.firstEnded[owner.Name]
+	return ended && !pod.CreationTimestamp.Time.Before(first.Truncate(time.Second))
 }
 
 // arrived is when a pod was bound to the node.
@@ -300,12 +318,18 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 		waits := pod.Annotations[drain.EvictAnnotation] == drain.AtDeadline
 		othersHeld = othersHeld || w.cluster.guarded[pod.Labels["app"]] || waits || pod.DeletionTimestamp != nil
 	}
+	w.judged(evictedWhileDue)
 	for _, pod := range pods {
 		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
-		if pod.DeletionTimestamp == nil && w.mustGo(pod) && !held && time.Since(arrived(pod)) > quiet {
-			w.violatedNow("a pod is evicted as long as a drain is due", "%s is there since %s; %s", pod.Name, arrived(pod).Sub(w.start), w.standing())
+		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(arrived(pod)) > quiet {
+			w.violatedNow(evictedWhileDue, "%s is there since %s; %s", pod.Name, arrived(pod).Sub(w.start), w.standing())
 		}
 	}
+}
+
+// duePod tells whether some notice surely wants a pod to go.
+func (w *world) duePod(pod *corev1.Pod) bool {
+	return w.any(func(n *notice) bool { return w.sure(n, drained) && w.mustGo(pod, n, false) })
 }
 
 // judgeHooks judges that hooks and locks are given back in time.
@@ -320,8 +344,12 @@ func (w *world) judgeHooks() {
 				end = t.Add(overtime)
 			}
 		}
-		if !w.stepped && !end.IsZero() && time.Since(end) > slow && w.watched(n.kind) {
-			w.violatedNow("a hook is completed, a lock given back, in time", "%s is not settled %s after its time; %s", n.name, time.Since(end), w.standing())
+		if w.stepped || end.IsZero() || !w.watched(n.kind) {
+			continue
+		}
+		w.judged(settledInTime)
+		if time.Since(end) > slow {
+			w.violatedNow(settledInTime, "%s is not settled %s after its time; %s", n.name, time.Since(end), w.standing())
 		}
 	}
 }
@@ -339,38 +367,43 @@ func (w *world) limit(n *notice) time.Time {
 	return limit
 }
 
-// settled is called when nth says that an event has got what it is due.
+// settled is called when nth says that an event has got what it is due, again and again as long as that is so.
 func (i *incarnation) settled(ev event.Event) {
 	w := i.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.of(ev.ID)
-	if i.gone || n == nil || !n.settled.IsZero() {
+	if i.gone || n == nil {
 		return
 	}
-	n.settled = time.Now()
-	w.told("%s is settled", n.name)
-	if n.kind != event.ASGTermination && n.kind != event.Shutdown {
-		return
+	if n.settled.IsZero() {
+		n.settled = time.Now()
+		w.told("%s is settled", n.name)
 	}
-	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete {
-		return
+	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete || n.drained == w.bootID() {
+		return // what it says when it is drained is judged there
+	}
+	for _, t := range []time.Time{n.changed, n.seen, w.ruleSet[n.kind], i.told[n.kind]} {
+		if time.Since(t) < slow {
+			return // it may not know yet what it is due
+		}
 	}
 	limit := w.limit(n)
 	if !limit.IsZero() && time.Until(limit) < time.Second {
 		return
 	}
-	w.judgeEmpty(n, "an event is settled only when its outcome is there")
+	w.judged(settledIfDone)
+	w.judgeEmpty(n, settledIfDone)
 }
 
 // judgeEmpty judges that no pod is left that has to go.
-func (w *world) judgeEmpty(n *notice, name string) {
-	if w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow || !w.cluster.ordered.IsZero() {
+func (w *world) judgeEmpty(n *notice, name invariant) {
+	if w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow {
 		return
 	}
 	for _, pod := range w.onNode() {
-		if w.mustGo(pod) && time.Since(arrived(pod)) > slow {
-			w.violatedNow(name, "%s: %s is there", n.name, pod.Name)
+		if w.mustGo(pod, n, false) && time.Since(arrived(pod)) > slow {
+			w.violatedNow(name, "%s: %s is there; %s", n.name, pod.Name, w.standing())
 		}
 	}
 }
@@ -390,14 +423,20 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 		}
 		switch e.Phase {
 		case record.Drained:
+			w.judged(oneOutcome)
 			if n.drained == w.bootID() && i.number == n.drainedBy && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
-				w.violatedNow("an event has one outcome", "%s is drained again", n.name)
+				w.violatedNow(oneOutcome, "%s is drained again", n.name)
 			}
 			n.drained, n.drainedBy = w.bootID(), i.number // one that is killed before that is on the disk has not said it
 			if w.sure(n, drained) {
-				w.judgeEmpty(n, "without an error nothing evictable is left")
+				w.judged(emptyIfDrained)
+				w.judgeEmpty(n, emptyIfDrained)
+				w.judgeVolumes(n)
 			}
 		case record.Closed, record.Seen, record.Undoing:
+			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
+				w.judgeWithdrawn(i, n)
+			}
 			if w.forgot.Before(n.announced) {
 				n.drained = ""
 			}
@@ -406,14 +445,6 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 		case record.Cordoning, record.Cordoned, record.Draining:
 		}
 	}
-	i.world.cluster.patches += 0
-}
-
-// asked counts a request.
-func (w *world) asked(request) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cluster.requests++
 }
 
 // patchOf is what a PATCH of the Node is about.
@@ -452,32 +483,36 @@ func (w *world) judgePatch(q request) {
 	reason := w.any(func(n *notice) bool { return w.possible(n, cordoned) })
 	switch {
 	case p.Spec.Unschedulable != nil && *p.Spec.Unschedulable:
+		w.judged(notClosedWithout, peopleHeard)
 		if !reason {
-			w.violatedNow("the node is not closed without a reason", "%s", w.standing())
+			w.violatedNow(notClosedWithout, "%s", w.standing())
 		}
 		if w.cluster.leave() && time.Since(w.cluster.actionSet) > slow {
-			w.violatedNow("people's word is heard", "the node is cordoned in spite of nth/action")
+			w.violatedNow(peopleHeard, "the node is cordoned in spite of nth/action")
 		}
+		w.judged(orderNotFought)
 		unlifted := w.any(func(n *notice) bool { return w.possible(n, cordoned) && n.lifted.IsZero() })
 		if reason && !unlifted && time.Since(w.cluster.ordered) > 2*time.Second {
-			w.violatedNow("an administrator's uncordon is not fought", "the node is cordoned again; %s", w.standing())
+			w.violatedNow(orderNotFought, "the node is cordoned again; %s", w.standing())
 		}
 	case lifts:
+		w.judged(othersUnchanged)
+		w.judgeLift()
 		if w.cluster.owner != byNTH && !recently(w.cluster.owned) {
-			w.violatedNow("nothing of others' is changed", "the cordon of %q is lifted", w.cluster.owner)
+			w.violatedNow(othersUnchanged, "the cordon of %q is lifted", w.cluster.owner)
 		}
 		if w.cluster.karpenter && !recently(w.cluster.tainted) {
-			w.violatedNow("nothing of others' is changed", "the cordon is lifted under Karpenter's taint")
+			w.violatedNow(othersUnchanged, "the cordon is lifted under Karpenter's taint")
 		}
 		if w.any(func(n *notice) bool { return w.sure(n, cordoned) && time.Since(n.changed) > slow }) && w.steady(slow) {
-			w.violatedNow("the node is closed as long as there is a reason", "the cordon is lifted; %s", w.standing())
+			w.violatedNow(closedWithReason, "the cordon is lifted; %s", w.standing())
 		}
 	}
 	if label, set := p.Metadata.Labels[drain.ExcludeLabel]; set && label == nil && w.cluster.foreign {
-		w.violatedNow("nothing of others' is changed", "the label of somebody else is taken off")
+		w.violatedNow(othersUnchanged, "the label of somebody else is taken off")
 	}
 	if note, set := p.Metadata.Annotations[drain.CordonAnnotation]; set && note == nil && w.cluster.owner == byQueue && !recently(w.cluster.owned) {
-		w.violatedNow("nothing of others' is changed", "the claim of nth-queue is taken off")
+		w.violatedNow(othersUnchanged, "the claim of nth-queue is taken off")
 	}
 }
 
@@ -487,19 +522,20 @@ func (w *world) judgeEnd1(q request) {
 	if pod == nil {
 		return
 	}
+	w.judged(notEndedWithout, nodesOwnStays, peopleHeard)
 	if !w.any(func(n *notice) bool { return w.possible(n, drained) }) {
-		w.violatedNow("no pod is ended without a reason", "%s %s: %s", q.verb, q.pod, w.standing())
+		w.violatedNow(notEndedWithout, "%s %s: %s", q.verb, q.pod, w.standing())
 	}
 	owner := metav1.GetControllerOf(pod)
 	if owner != nil && owner.Kind == "DaemonSet" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "" {
-		w.violatedNow("what belongs to the node stays", "%s %s", q.verb, q.pod)
+		w.violatedNow(nodesOwnStays, "%s %s", q.verb, q.pod)
 	}
 	annotated := time.Since(w.cluster.annotated[q.pod]) > slow
 	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(arrived(pod)) > 2*time.Second {
-		w.violatedNow("people's word is heard", "%s %s, which is never to be evicted", q.verb, q.pod)
+		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
 	if w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
-		w.violatedNow("people's word is heard", "%s %s in spite of nth/action", q.verb, q.pod)
+		w.violatedNow(peopleHeard, "%s %s in spite of nth/action", q.verb, q.pod)
 	}
 	w.judgeGrace(q, pod)
 }
@@ -522,18 +558,22 @@ func (w *world) judgeGrace(q request, pod *corev1.Pod) {
 	}
 	own := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 	left, hard := w.nearest()
+	w.judged(graceGiven)
+	if q.verb == "delete" {
+		w.judged(deletedForLost, deletedWhenNeeded)
+	}
 	if q.verb == "delete" && !hard {
-		w.violatedNow("nothing is deleted for events after which the machine is there", "%s; %s", q.pod, w.standing())
+		w.violatedNow(deletedForLost, "%s; %s", q.pod, w.standing())
 	}
 	least := own
 	if hard && left < own {
 		least = left
 	}
 	if given != nil && pod.DeletionTimestamp == nil && time.Duration(*given)*time.Second < least-time.Second && *given > 0 && least > time.Second {
-		w.violatedNow("a pod gets its grace, or what is left", "%s of %s gets %d s of %s, and %s are left", q.verb, q.pod, *given, own, left)
+		w.violatedNow(graceGiven, "%s of %s gets %d s of %s, and %s are left", q.verb, q.pod, *given, own, left)
 	}
 	if q.verb == "delete" && hard && pod.DeletionTimestamp == nil && left > own+2*time.Second {
-		w.violatedNow("a pod is deleted only when it has to be", "%s has %s, and %s are left", q.pod, own, left)
+		w.violatedNow(deletedWhenNeeded, "%s has %s, and %s are left", q.pod, own, left)
 	}
 }
 
@@ -568,8 +608,8 @@ func (w *world) judgeAfter(q request, answer *http.Response) {
 		w.patched(q)
 	case "evict", "delete":
 		pod := w.server.Pod(q.pod)
-		if pod == nil {
-			return
+		if pod == nil || pod.DeletionTimestamp == nil {
+			return // what is refused may be answered with 201 all the same
 		}
 		if _, before := w.cluster.ended[string(pod.UID)]; !before {
 			grace := time.Duration(0)
@@ -581,6 +621,9 @@ func (w *world) judgeAfter(q request, answer *http.Response) {
 		family := q.pod
 		if owner := metav1.GetControllerOf(pod); owner != nil {
 			family = owner.Name
+		}
+		if _, before := w.cluster.firstEnded[family]; !before {
+			w.cluster.firstEnded[family] = time.Now()
 		}
 		w.cluster.evictions[family]++
 	}
@@ -607,19 +650,20 @@ func (w *world) patched(q request) {
 func (w *world) judgeEnd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.judged(evictionsEnd, nodeWritesEnd, recordEnds, diskWorks)
 	most := 6 * (w.started + len(w.notices) + 2)
 	for family, count := range w.cluster.evictions {
 		if count > most*3 {
-			w.violatedNow("nothing is evicted without end", "%s: %d times", family, count)
+			w.violatedNow(evictionsEnd, "%s: %d times", family, count)
 		}
 	}
 	minutes := int(time.Since(w.start) / time.Minute)
 	if most := 40 + 20*minutes + 40*len(w.notices); w.cluster.patches > most {
-		w.violatedNow("the Node is not written to without end", "%d times", w.cluster.patches)
+		w.violatedNow(nodeWritesEnd, "%d times", w.cluster.patches)
 	}
 	for _, i := range w.all {
 		if most := 100 + 60*minutes + 100*len(w.notices); i.puts > most {
-			w.violatedNow("the record is not written without end", "%d times by nth %d", i.puts, i.number)
+			w.violatedNow(recordEnds, "%d times by nth %d", i.puts, i.number)
 		}
 	}
 }
@@ -629,51 +673,4 @@ func max2(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// watchDeadline has it judged, when the machine is lost, whether its pods had their time. It belongs to who has the lock.
-func (w *world) watchDeadline(n *notice) {
-	limit := w.limit(n)
-	at := limit.Add(-w.options.Margin)
-	if limit.IsZero() || !w.rules[n.kind].Hard || time.Until(at) <= 0 {
-		return
-	}
-	// What was there in time is remembered, as it may be gone by then without having had it.
-	time.AfterFunc(time.Until(at), func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.limit(n).Equal(limit) && !w.ending {
-			w.judgeDeadline(n, at)
-		}
-	})
-}
-
-// longestGrace is that of all pods that the generator makes.
-const longestGrace = 41 * time.Second
-
-// judgeDeadline judges, a margin before a machine is lost, that all pods that had to go were told to end in time for their grace.
-func (w *world) judgeDeadline(n *notice, at time.Time) {
-	calm := longestGrace + 2*slow // all was well for so long before
-	if w.stepped || !w.sure(n, drained) || !w.steadyFor(calm) || w.cluster.action != "" || time.Since(w.cluster.actionSet) < calm ||
-		time.Since(n.seen) < calm || n.vague || w.cluster.gone.After(w.cluster.back) {
-		return
-	}
-	deadlines.Add(1)
-	for _, pod := range w.onNode() {
-		grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
-		if !w.mustGo(pod) || time.Since(arrived(pod)) < grace+slow {
-			continue
-		}
-		switch e, ended := w.cluster.ended[string(pod.UID)]; {
-		case pod.DeletionTimestamp == nil:
-			w.violatedNow("a pod is told to end in time for its grace", "%s has not been told, %s before the deadline of %s", pod.Name, w.options.Margin, n.name)
-		case ended && e.at.After(at.Add(-grace+time.Second)):
-			w.violatedNow("a pod is told to end in time for its grace", "%s was told %s before the margin of %s, and has %s", pod.Name, at.Sub(e.at), n.name, grace)
-		}
-	}
-}
-
-// steadyFor is steady where pods may have come meanwhile.
-func (w *world) steadyFor(d time.Duration) bool {
-	return w.nth != nil && time.Since(w.nth.began) > d && time.Since(w.troubled) > d && time.Now().After(w.refused)
 }

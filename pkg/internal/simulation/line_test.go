@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -81,7 +82,7 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-ctx.Done() // a process that is gone waits for nothing, but its goroutines are still here
 		return nil, ctx.Err()
 	}
-	w.asked(q)
+	w.judgedBy(asksWhatItMay)
 	f := w.faultFor(q.verb)
 	if f != nil {
 		if answer, done, err := f.before(ctx, w, r); done {
@@ -93,7 +94,11 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if q.verb == "watch" {
-		return w.server.RoundTripper().RoundTrip(r)
+		answer, err := w.server.RoundTripper().RoundTrip(r)
+		if err == nil {
+			answer.Body = &wire{ReadCloser: answer.Body, ctx: ctx, world: w, closed: make(chan struct{})}
+		}
+		return answer, err
 	}
 	w.judgeBefore(q)
 	answer, err := w.carryOut(r, q)
@@ -109,6 +114,38 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, ctx.Err()
 	}
 	return answer, nil
+}
+
+// wire is what a watch comes through. Once it is mute nothing comes through it any more, not even its end.
+type wire struct {
+	io.ReadCloser
+	ctx    context.Context //nolint:containedctx // the request's
+	world  *world
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Read implements io.Reader.
+func (r *wire) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.world.mu.Lock()
+	mute := time.Now().Before(r.world.muted)
+	r.world.mu.Unlock()
+	if !mute {
+		return n, err
+	}
+	select {
+	case <-r.closed:
+		return 0, reset()
+	case <-r.ctx.Done():
+		return 0, r.ctx.Err()
+	}
+}
+
+// Close implements io.Closer.
+func (r *wire) Close() error {
+	r.once.Do(func() { close(r.closed) })
+	return r.ReadCloser.Close()
 }
 
 // carryOut has the server do what is asked for, even if who asks has lost patience: the request is on its way.

@@ -55,6 +55,15 @@ func (p plan) sorted() plan {
 	return p
 }
 
+// started is the plan with the start of nth, which comes after all that is so from the beginning.
+func (p plan) started() plan {
+	at := 0
+	for at < len(p) && p[at].at == 0 {
+		at++
+	}
+	return slices.Insert(slices.Clone(p), at, happening{what: "start"})
+}
+
 // parse reads a plan: a happening in each line, and comments behind #.
 func parse(text string) (plan, error) {
 	var p plan

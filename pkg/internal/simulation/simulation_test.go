@@ -24,10 +24,6 @@ import (
 // verbose puts the journal into the story.
 var verbose bool
 
-// rested counts the times that the node was judged at rest, and deadlines those of machines that were lost. They are no
-// more than a word for people.
-var rested, deadlines atomic.Int64
-
 func TestMain(m *testing.M) {
 	flag.Parse()
 	klog.SetLogger(logr.Discard())
@@ -39,8 +35,9 @@ func TestMain(m *testing.M) {
 
 // outcome is what came of a history.
 type outcome struct {
-	broken []violation
-	tale   string
+	broken   []violation
+	verdicts map[invariant]int
+	tale     string
 }
 
 // run lives through a plan in a bubble of its own.
@@ -54,13 +51,14 @@ func run(t *testing.T, seed uint64, p plan) (o outcome) {
 	var w *world
 	defer func() {
 		if why := recover(); why != nil {
-			o = outcome{broken: []violation{{name: "nothing hangs and nothing panics", text: fmt.Sprint(why)}}}
+			o = outcome{broken: []violation{{name: nothingHangs, text: fmt.Sprint(why)}}}
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
 		w = newWorld(t, dir, seed)
 		w.live(p)
-		o = outcome{broken: w.broken}
+		w.judgedBy(nothingHangs)
+		o = outcome{broken: w.broken, verdicts: w.verdicts}
 		if len(w.broken) > 0 {
 			o.tale = w.tale()
 		}
@@ -174,9 +172,8 @@ func TestReproduce(t *testing.T) {
 func campaign(t *testing.T, first, count uint64, limit time.Duration) {
 	t.Helper()
 	began := time.Now()
-	var next, done atomic.Uint64
-	var mu sync.Mutex
-	failures := map[string]int{}
+	var next atomic.Uint64
+	all := newTally()
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
@@ -187,18 +184,15 @@ func campaign(t *testing.T, first, count uint64, limit time.Duration) {
 				}
 				seed := first + i
 				o := run(t, seed, generate(seed))
-				done.Add(1)
-				if len(o.broken) == 0 {
+				if nth := all.add(o); nth == 0 || nth > 3 {
 					continue
 				}
 				v := o.broken[0]
-				mu.Lock()
-				failures[v.name]++
-				if failures[v.name] <= 3 {
-					t.Errorf("SEED=%d: %s, after %s: %s", seed, v.name, v.at, v.text)
-					fmt.Printf("SEED=%d: %s, after %s: %s\n", seed, v.name, v.at, v.text)
+				t.Errorf("SEED=%d: %s, after %s: %s", seed, v.name, v.at, v.text)
+				fmt.Printf("SEED=%d: %s, after %s: %s\n", seed, v.name, v.at, v.text)
+				if first := os.Getenv("UNTIL"); first == "violated" {
+					next.Store(count)
 				}
-				mu.Unlock()
 			}
 		})
 	}
@@ -207,22 +201,24 @@ func campaign(t *testing.T, first, count uint64, limit time.Duration) {
 	for {
 		select {
 		case <-ended:
-			progress(done.Load(), began, failures, &mu)
+			if limit > 0 || testing.Verbose() {
+				all.print(os.Stdout)
+			}
 			return
 		case <-time.After(5 * time.Second):
 			if limit > 0 {
-				progress(done.Load(), began, failures, &mu)
+				all.progress(began)
 			}
 		}
 	}
 }
 
-func progress(done uint64, began time.Time, failures map[string]int, mu *sync.Mutex) {
-	mu.Lock()
-	defer mu.Unlock()
-	hours := cpu().Hours()
-	fmt.Printf("%s: %d histories, %.0f per processor-hour, judged at rest %d times, at %d deadlines; violations: %v\n",
-		time.Since(began).Round(time.Second), done, float64(done)/hours, rested.Load(), deadlines.Load(), failures)
+// progress tells how far a campaign has come.
+func (t *tally) progress(began time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Printf("%s: %d histories, %.0f per processor-hour; violations: %s\n",
+		time.Since(began).Round(time.Second), t.histories, float64(t.histories)/cpu().Hours(), t)
 }
 
 // cpu is what this process has used.
@@ -235,7 +231,7 @@ func cpu() time.Duration {
 }
 
 // shrink leaves out of a plan what it need not have to violate the invariant of that name.
-func shrink(t *testing.T, seed uint64, p plan, name string) plan {
+func shrink(t *testing.T, seed uint64, p plan, name invariant) plan {
 	t.Helper()
 	end := time.Now().Add(time.Minute)
 	fails := func(p plan) bool {

@@ -30,6 +30,8 @@ type world struct {
 	mu     sync.Mutex
 	story  []line1
 	broken []violation
+	// verdicts count how often each invariant was judged.
+	verdicts map[invariant]int
 
 	// The rules as they are, and what a drain goes by.
 	rules     policy.Settings
@@ -40,19 +42,24 @@ type world struct {
 	offset    atomic.Int64 // of the machine's clock
 	stepped   bool         // it was ever set
 
+	muted time.Time // until when nothing comes through the watches that are open
+
 	boot     int
 	booted   time.Time
 	nth      *incarnation // nil while there is none
 	all      []*incarnation
 	running  sync.WaitGroup
 	disk     []byte    // the record as it would be found after a power cut
+	disks    []saved   // and as it was before
+	keeps    bool      // all of them are kept
 	hung     time.Time // until when the disk hangs
+	full     bool      // nothing can be written
 	identity time.Time // when the kubelet's credential is there
 	forgot   time.Time // when the record was lost last
 	started  int
 
 	faults    []*fault
-	troubled  time.Time // the end of what was wrong last with requests, the disk or documents
+	troubled  time.Time // the end of what has kept nth from its work last
 	disturbed time.Time // the end of what was disturbing last
 	refused   time.Time // the end of the last time that something was refused for good
 
@@ -69,14 +76,14 @@ type line1 struct {
 
 // violation is an invariant that does not hold.
 type violation struct {
-	name string
+	name invariant
 	at   time.Duration
 	text string
 }
 
 func newWorld(t testing.TB, dir string, seed uint64) *world {
 	w := &world{
-		dir: dir, start: time.Now(), random: rand.New(rand.NewPCG(seed, 1)),
+		dir: dir, start: time.Now(), verdicts: map[invariant]int{}, random: rand.New(rand.NewPCG(seed, 1)),
 		rules: defaults(), ruleSet: map[event.Kind]time.Time{}, documents: map[event.Kind]*document{},
 		boot: 1, options: drain.Options{Margin: 5 * time.Second},
 	}
@@ -96,7 +103,7 @@ func defaults() policy.Settings {
 		event.SpotInterruption:        {Action: policy.Drain, Hibernate: policy.Cordon, Hard: true, Budget: 2 * time.Minute, WithdrawnAfter: soon},
 		event.RebalanceRecommendation: {Action: policy.Notify, WithdrawnAfter: soon},
 		event.ScheduledMaintenance: {
-			Action: policy.Drain, Lead: 2 * time.Minute, WithdrawnAfter: 2 * time.Minute,
+			Action: policy.Drain, Lead: 2 * time.Minute, WithdrawnAfter: 45 * time.Second,
 			Codes: map[string]policy.When{
 				"instance-stop": policy.Now, "instance-retirement": policy.Now, "system-reboot": policy.Lead, "instance-reboot": policy.Lead,
 				"system-maintenance": policy.OnlyNotify, policy.OtherCodes: policy.OnlyNotify,
@@ -115,7 +122,7 @@ type outlet struct {
 
 // Errorf implements testing.TB.
 func (o outlet) Errorf(format string, args ...any) {
-	o.world.violated("the API server is asked for what a kubelet may ask", format, args...)
+	o.world.violated(asksWhatItMay, format, args...)
 }
 
 // Helper implements testing.TB.
@@ -151,14 +158,14 @@ func (w *world) told(format string, args ...any) {
 }
 
 // violated notes that an invariant does not hold.
-func (w *world) violated(name, format string, args ...any) {
+func (w *world) violated(name invariant, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.violatedNow(name, format, args...)
 }
 
 // violatedNow is violated for who has the lock.
-func (w *world) violatedNow(name, format string, args ...any) {
+func (w *world) violatedNow(name invariant, format string, args ...any) {
 	if len(w.broken) > 20 {
 		return
 	}
@@ -180,19 +187,24 @@ func (w *world) tale() string {
 
 // disturb notes that something is not as usual for so long from now.
 func (w *world) disturb(d time.Duration) {
-	end := time.Now().Add(d)
-	if end.After(w.disturbed) {
+	if end := time.Now().Add(d); end.After(w.disturbed) {
 		w.disturbed = end
 	}
-	if d > 0 && end.After(w.troubled) {
+}
+
+// hinder notes that something may keep nth from its work for so long from now. It belongs to who has the lock.
+func (w *world) hinder(d time.Duration) {
+	if end := time.Now().Add(d); end.After(w.troubled) {
 		w.troubled = end
 	}
+	w.disturb(d)
 }
 
 // document is what is announced of one kind: the metadata service's, or logind's word.
 type document struct {
 	changed chan struct{} // closed and replaced when it, or whether it can be read, changes
 	deaf    time.Time     // until when it cannot be read
+	since   time.Time     // and since when
 	heard   time.Time     // when it could be read again last
 }
 
@@ -223,12 +235,16 @@ type notice struct {
 	acted      bool      // and it was being acted upon then, for sure or not
 	unsure     bool      // nobody can tell from here what it wants, until it ends
 	vague      bool      // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
+	outdated   bool      // nth may know it as it was before
 	lifted     time.Time // people have lifted the cordon while it wanted it
 	settled    time.Time // nth has said that it got what it was due
 	drained    string    // the incarnation's word that it is drained, in which boot
 	drainedBy  int       // that incarnation's number
 	incomplete bool      // its time was over before that
 	unlisted   time.Time // since when it is not listed
+	missed     time.Time // when nth was first told a document that does not list it any more
+	held       bool      // the node was surely closed for it when it was listed last
+	watching   time.Time // the deadline at which it is to be judged
 	deafSince  time.Duration
 }
 
@@ -244,9 +260,16 @@ func (n *notice) id() string {
 func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 	events := []event.Event{}
 	for _, n := range w.notices {
-		if n.kind != kind || !n.listed {
+		if n.kind != kind {
 			continue
 		}
+		if !n.listed {
+			if n.missed.IsZero() {
+				n.missed = time.Now()
+			}
+			continue
+		}
+		n.missed = time.Time{}
 		if n.moving {
 			n.looks++
 		}
@@ -348,7 +371,16 @@ func (w *world) power(i *incarnation) {
 	}
 	if text, err := os.ReadFile(filepath.Join(w.statePath(i.number), "record.json")); err == nil {
 		w.disk = text
+		if w.keeps {
+			w.disks = append(w.disks, saved{at: time.Now(), text: text})
+		}
 	}
+}
+
+// saved is a record as it was on the disk.
+type saved struct {
+	at   time.Time
+	text []byte
 }
 
 // hasDrainedPods are the pods on the node.

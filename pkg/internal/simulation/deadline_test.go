@@ -1,0 +1,158 @@
+package simulation_test
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// watchDeadline has it judged, when the machine is lost, whether its pods had their time. It belongs to who has the lock.
+func (w *world) watchDeadline(n *notice) {
+	limit := w.limit(n)
+	at := limit.Add(-w.options.Margin)
+	if limit.IsZero() || !w.rules[n.kind].Hard || time.Until(at) <= 0 || n.watching.Equal(limit) {
+		return
+	}
+	n.watching = limit
+	judge := func(do func()) func() {
+		return func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.limit(n).Equal(limit) && !w.ending && w.nth != nil {
+				do()
+			}
+		}
+	}
+	time.AfterFunc(time.Until(at), judge(func() { w.judgeTold(n, at) }))
+	time.AfterFunc(time.Until(limit), judge(func() { w.judgeGone(n) }))
+}
+
+// calm tells whether a notice has been known, and nothing has kept nth from working for it, for so long before its deadline.
+func (w *world) calm(n *notice, d time.Duration) bool {
+	if w.stepped || n.vague || !w.sure(n, drained) || w.cluster.action != "" || w.cluster.gone.After(w.cluster.back) {
+		return false
+	}
+	for _, t := range []time.Time{
+		w.nth.began, w.nth.told[n.kind], w.troubled, w.cluster.actionSet, w.cluster.back,
+		n.seen, n.announced, n.deadlined, w.ruleSet[n.kind],
+	} {
+		if time.Since(t) <= d {
+			return false
+		}
+	}
+	return true
+}
+
+func graceOf(pod *corev1.Pod) time.Duration {
+	return time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+}
+
+// judgeTold judges, a margin before a machine is lost, that all pods that had to go were told to end in time for their grace.
+func (w *world) judgeTold(n *notice, at time.Time) {
+	if !w.calm(n, slow) {
+		return
+	}
+	w.judged(toldInTime)
+	for _, pod := range w.onNode() {
+		grace := graceOf(pod)
+		if since := grace + slow; !w.mustGo(pod, n, true) || time.Since(arrived(pod)) < since || !w.calm(n, since) {
+			continue
+		}
+		switch e, ended := w.cluster.ended[string(pod.UID)]; {
+		case pod.DeletionTimestamp == nil:
+			w.violatedNow(toldInTime, "%s has not been told, %s before the deadline of %s", pod.Name, w.options.Margin, n.name)
+		case ended && e.at.After(at.Add(-grace+2*time.Second)):
+			w.violatedNow(toldInTime, "%s was told %s before the margin of %s, and has %s", pod.Name, at.Sub(e.at), n.name, grace)
+		}
+	}
+}
+
+// judgeGone judges, when a machine is lost, that no pod is there that had to go and could.
+func (w *world) judgeGone(n *notice) {
+	since := slow + w.options.Margin
+	if !w.calm(n, since) {
+		return
+	}
+	w.judged(goneInTime)
+	for _, pod := range w.onNode() {
+		could := pod.Finalizers == nil && !w.cluster.hanging[pod.Namespace+"/"+pod.Name]
+		if could && w.mustGo(pod, n, true) && time.Since(arrived(pod)) > since {
+			w.violatedNow(goneInTime, "%s is there at the deadline of %s", pod.Name, n.name)
+		}
+	}
+}
+
+// holds tells whether the node is surely closed for a notice. What was set for it is not taken back as long as it stands.
+func (w *world) holds(n *notice) bool {
+	if !w.sure(n, cordoned) || w.cluster.owner != byNTH || !w.steady(slow) || n.vague || !n.rebooted.IsZero() {
+		return false
+	}
+	action, _ := w.action(n)
+	aging := n.kind == event.RebalanceRecommendation && action == cordoned && w.rules[n.kind].CordonFor > 0
+	return !aging && time.Since(n.seen) > slow && time.Since(n.announced) > slow && time.Since(w.ruleSet[n.kind]) > slow
+}
+
+// missedFor is for how long a document that can be read has not listed a notice, as nth was told; never less than that.
+func (w *world) missedFor(n *notice) time.Duration {
+	if n.missed.IsZero() {
+		return 0
+	}
+	until := time.Now()
+	if d := w.documents[n.kind]; until.Before(d.deaf) {
+		until = d.since.Add(5 * time.Second) // by when it is noticed
+	}
+	return until.Sub(n.missed) + time.Second
+}
+
+// judgeLift judges that no cordon is lifted that is still needed by what is missing only since a moment ago.
+func (w *world) judgeLift() {
+	if w.stepped {
+		return
+	}
+	w.judged(notUndoneTooSoon)
+	for _, n := range w.notices {
+		if after := w.rules[n.kind].WithdrawnAfter; n.held && !n.listed && n.state == event.Pending && w.missedFor(n) < after {
+			w.violatedNow(notUndoneTooSoon, "the cordon is lifted, %s is missing for %s only; %s", n.name, w.missedFor(n), w.standing())
+		}
+	}
+}
+
+// judgeWithdrawn judges that an event which is closed as withdrawn has been missing for long enough.
+func (w *world) judgeWithdrawn(i *incarnation, n *notice) {
+	if w.stepped || n.vague || n.moving || n.listed && time.Since(n.announced) < slow {
+		return
+	}
+	w.judged(notUndoneTooSoon)
+	after, missed := w.rules[n.kind].WithdrawnAfter, w.missedFor(n)
+	if !w.watchedBy(i, n.kind) && n.missed.IsZero() {
+		missed = time.Since(i.began)
+	}
+	if missed < after {
+		w.violatedNow(notUndoneTooSoon, "%s is closed as withdrawn, and is missing for %s only", n.name, missed)
+	}
+}
+
+// judgeVolumes judges that a node which is drained for a notice has no volumes in use, or that they were waited for.
+func (w *world) judgeVolumes(n *notice) {
+	wait := w.options.VolumeWait
+	if wait == 0 || w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow || w.cluster.gone.After(w.cluster.back) {
+		return
+	}
+	w.judged(volumesAwaited)
+	left, hard := w.nearest()
+	if hard && left+w.options.Margin <= time.Second || w.stepped {
+		return
+	}
+	if since := time.Since(w.server.LastRemoval()); w.cluster.volumes > 0 && since < wait-time.Second {
+		w.violatedNow(volumesAwaited, "%s: %d are in use, %s after the last pod has gone", n.name, w.cluster.volumes, since)
+	}
+}
+
+// hangs notes that a pod never ends.
+func (w *world) hangs(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cluster.hanging[name] = true
+}

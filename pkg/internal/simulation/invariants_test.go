@@ -1,0 +1,140 @@
+package simulation_test
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"text/tabwriter"
+)
+
+// invariant is what always holds, in the words of a violation.
+type invariant string
+
+// The invariants.
+const (
+	understood   invariant = "plans are understood"
+	nothingHangs invariant = "nothing hangs and nothing panics"
+
+	closedWithReason  invariant = "the node is closed as long as there is a reason"
+	notClosedWithout  invariant = "the node is not closed without a reason"
+	undoneInTime      invariant = "nothing of nth's is left on the node without a reason"
+	notUndoneTooSoon  invariant = "nothing is undone before its reason is gone for long enough"
+	orderNotFought    invariant = "an administrator's uncordon is not fought"
+	peopleHeard       invariant = "people's word is heard"
+	othersUnchanged   invariant = "nothing of others' is changed"
+	asksWhatItMay     invariant = "the API server is asked for what a kubelet may ask"
+	evictedWhileDue   invariant = "a pod is evicted as long as a drain is due"
+	notEndedWithout   invariant = "no pod is ended without a reason"
+	nodesOwnStays     invariant = "what belongs to the node stays"
+	graceGiven        invariant = "a pod gets its grace, or what is left"
+	deletedWhenNeeded invariant = "a pod is deleted only when it has to be"
+	deletedForLost    invariant = "nothing is deleted for events after which the machine is there"
+	toldInTime        invariant = "a pod is told to end in time for its grace"
+	goneInTime        invariant = "nothing that has to go is there when the machine is lost"
+	emptyIfDrained    invariant = "without an error nothing evictable is left"
+	volumesAwaited    invariant = "a node is drained only when its volumes are free, or were waited for"
+	oneOutcome        invariant = "an event has one outcome"
+	settledIfDone     invariant = "an event is settled only when its outcome is there"
+	settledInTime     invariant = "a hook is completed, a lock given back, in time"
+
+	evictionsEnd   invariant = "nothing is evicted without end"
+	nodeWritesEnd  invariant = "the Node is not written to without end"
+	recordEnds     invariant = "the record is not written without end"
+	recordReadable invariant = "the record is readable after each crash"
+	diskWorks      invariant = "the disk works"
+	runs           invariant = "nth runs until it is stopped"
+	stops          invariant = "nth stops when it is asked to"
+	beats          invariant = "the loop always beats"
+)
+
+// invariants are all, in the order in which they are shown.
+var invariants = []invariant{
+	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, orderNotFought, peopleHeard, othersUnchanged, asksWhatItMay,
+	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
+	emptyIfDrained, volumesAwaited, oneOutcome, settledIfDone, settledInTime,
+	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,
+}
+
+// judged notes that an invariant has been judged. It belongs to who has the lock.
+func (w *world) judged(names ...invariant) {
+	for _, name := range names {
+		w.verdicts[name]++
+	}
+}
+
+// judgedBy is judged for who has not the lock.
+func (w *world) judgedBy(names ...invariant) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judged(names...)
+}
+
+// tally is how often each invariant was judged in all histories, in how many of them, and how many violated it.
+type tally struct {
+	mu        sync.Mutex
+	histories int
+	judged    map[invariant]int
+	in        map[invariant]int
+	violated  map[invariant]int
+}
+
+func newTally() *tally {
+	return &tally{judged: map[invariant]int{}, in: map[invariant]int{}, violated: map[invariant]int{}}
+}
+
+// add takes in what came of a history, and tells how many have violated the same before; 0 if this one violated nothing.
+func (t *tally) add(o outcome) (nth int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.histories++
+	for name, count := range o.verdicts {
+		t.judged[name] += count
+		t.in[name]++
+	}
+	if len(o.broken) == 0 {
+		return 0
+	}
+	t.violated[o.broken[0].name]++
+	return t.violated[o.broken[0].name]
+}
+
+// violations are all.
+func (t *tally) violations() int {
+	sum := 0
+	for _, count := range t.violated {
+		sum += count
+	}
+	return sum
+}
+
+// print writes the figures, and a table of the invariants.
+func (t *tally) print(to io.Writer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	used := cpu()
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "histories\t%d\nviolations\t%d\n", t.histories, t.violations())
+	fmt.Fprintf(table, "processor time\t%.1f s\nhistories per processor-hour\t%.0f\n", used.Seconds(), float64(t.histories)/used.Hours())
+	_ = table.Flush() // a terminal's trouble is its own
+	table = tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "\njudged\tin histories\tviolated\t\n")
+	for _, name := range invariants {
+		fmt.Fprintf(table, "%d\t%d\t%d\t  %s\n", t.judged[name], t.in[name], t.violated[name], name)
+	}
+	_ = table.Flush() // as above
+}
+
+// String is what was violated.
+func (t *tally) String() string {
+	var words []string
+	for _, name := range append([]invariant{understood}, invariants...) {
+		if count := t.violated[name]; count > 0 {
+			words = append(words, fmt.Sprintf("%q %d times", name, count))
+		}
+	}
+	if words == nil {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}
