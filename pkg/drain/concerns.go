@@ -93,10 +93,12 @@ func (o Options) grace(pod *corev1.Pod) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
+// forever is longer than any node stands.
+const forever = 365 * 24 * time.Hour
+
 // seconds is a duration of so many, but none that is too long for one: the API server takes any grace.
 func seconds(n int64) time.Duration {
-	const endless = 365 * 24 * time.Hour
-	return time.Duration(min(n, int64(endless/time.Second))) * time.Second
+	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }

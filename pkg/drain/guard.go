@@ -139,8 +139,11 @@ func (g *guard) take(goal Goal) {
 			begins, g.decided, g.closing = true, time.Time{}, time.Now()
 		}
 		g.lifted, g.since = false, time.Time{}
-		g.families = map[string]*family{}
+		clear(g.families)
 		clear(g.kept)
+		for _, t := range g.targets {
+			t.round = 0
+		}
 	}
 	if begins {
 		g.opens = time.Time{}

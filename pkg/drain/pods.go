@@ -28,9 +28,10 @@ const (
 	checkPatience = 3 * time.Second
 	// shortestPause is the shortest between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
-	// mostRounds is how many times the pods of a controller that brings them back are evicted, and longestRound the longest pause
-	// before that.
+	// mostRounds is how many times the pods of a controller that brings them back are evicted, and firstRound and longestRound the
+	// shortest and the longest pause before that.
 	mostRounds   = 4
+	firstRound   = 500 * time.Millisecond
 	longestRound = 30 * time.Second
 	// widestWindow is how many of a budget's pods ask at once at most. A node has fewer pods.
 	widestWindow = 1 << 10
@@ -105,8 +106,6 @@ type target struct {
 	held                 string // what refuses it now
 	// overtime is when it is to be gone that was asked for after the deadline.
 	overtime time.Time
-	// before tells that it was terminating when it was met.
-	before bool
 	// endBy is when it should have ended that is terminating, and overdue tells that it has not.
 	endBy     time.Time
 	overdue   bool
@@ -122,11 +121,15 @@ type budget struct {
 
 // family is what the pods of one controller have come to.
 type family struct {
-	// since is when the first pod of each round was evicted, by the API server's clock. first counts the pods that were created
-	// before any, and back those that came after it.
-	since       []time.Time
-	first, back int
-	told, left  bool
+	leavings   []leaving
+	told, left bool
+}
+
+// leaving is that of one pod, by the API server's clock: from when to when its controller may have made another one for it.
+type leaving struct {
+	from, to time.Time
+	round    int
+	answered bool // it has
 }
 
 // apply takes in news from the watch.
@@ -247,8 +250,9 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		g.say(aboutPod(Arrived, pod))
 	}
 	g.drained = false
-	t.before = pod.DeletionTimestamp != nil
-	g.noteEnding(t)
+	if pod.DeletionTimestamp != nil { // What was ending before says nothing of who comes back.
+		t.ending()
+	}
 	return true
 }
 
@@ -256,37 +260,30 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 // second request would do nothing for it, and others would take it for a second eviction. All that may be left to do is
 // to shorten its grace before the deadline.
 func (g *guard) follow(t *target, pod *corev1.Pod) {
-	ends := t.pod.DeletionTimestamp == nil && pod.DeletionTimestamp != nil
 	t.pod = pod
-	if ends {
+	if pod.DeletionTimestamp != nil && t.endBy.IsZero() {
 		if t.cancel != nil {
 			t.cancel()
 		}
 		g.credit(t)
 		t.held = ""
+		g.leaves(t)
+		t.ending()
 	}
-	g.noteEnding(t)
 	g.touched = append(g.touched, t)
 }
 
-// noteEnding notes when a pod that is terminating should have ended, and that its controller may bring it back from now on. The
-// time is counted from when that was first seen, on the monotonic clock: the pod's own times are the API server's.
-func (g *guard) noteEnding(t *target) {
-	at := t.pod.DeletionTimestamp
-	if at == nil {
-		return
+// given is the grace with which a pod is terminating.
+func given(pod *corev1.Pod) time.Duration {
+	if pod.DeletionGracePeriodSeconds == nil {
+		return 0
 	}
-	var grace time.Duration
-	if given := t.pod.DeletionGracePeriodSeconds; given != nil {
-		grace = seconds(*given)
-	}
-	if t.endBy.IsZero() {
-		t.endBy = time.Now().Add(grace + overdueAfter)
-	}
-	if !t.before { // Others say nothing of who comes back.
-		g.leaves(t, at.Add(-grace))
-	}
+	return seconds(*pod.DeletionGracePeriodSeconds)
 }
+
+// ending notes when a pod that is terminating should have ended. The time is counted from now, when that is first seen, on the
+// monotonic clock: the pod's own times are the API server's.
+func (t *target) ending() { t.endBy = time.Now().Add(given(t.pod) + overdueAfter) }
 
 // credit counts how a pod was made to go, if that was our doing. The watch may be faster than the answer to the request.
 func (g *guard) credit(t *target) {
@@ -327,9 +324,8 @@ func (g *guard) lose(uid types.UID, last *corev1.Pod) {
 	}
 	g.credit(t)
 	t.pod = last
-	g.noteEnding(t)
-	if last.DeletionTimestamp == nil { // It was not seen to end. What its controller creates from now on is younger than it was.
-		g.leaves(t, last.CreationTimestamp.Time)
+	if t.endBy.IsZero() {
+		g.leaves(t)
 	}
 	g.drop(t)
 	g.say(aboutPod(Gone, last))
@@ -680,47 +676,57 @@ func familyOf(pod *corev1.Pod) string {
 	return "pod " + podName(pod)
 }
 
-// round counts a pod that was met now, and tells which of its controller's attempts to bring pods back it belongs to; 0
-// if to none. One that was created before the first was evicted was only bound late. Of the others, those of one round are no more
-// than there were at first, and those of the next were created after one of them was evicted: the controller of many pods may
-// bring all of them back while their budget lets them go one by one, and of pods that were bound late, some may have been
-// created in the very second of the first eviction.
+// round tells which of its controller's attempts to bring pods back a pod belongs to that was met now; 0 if to none. One that was
+// created before the first has left was only bound late. Any other is taken for the answer to the last that had left by then, so
+// that a round has as many pods as have come back, however many there were at first. If more come than have left, there is no
+// telling which those are: they belong to the latest round that they can.
 func (g *guard) round(pod *corev1.Pod) (*family, int) {
+	f := g.family(pod)
+	created, round, last := pod.CreationTimestamp.Time, 0, (*leaving)(nil)
+	for i := range f.leavings {
+		l := &f.leavings[i]
+		if created.Before(l.from) {
+			continue
+		}
+		round = max(round, l.round+1)
+		if !l.answered && !created.After(l.to) && (last == nil || cmp.Or(l.from.Compare(last.from), cmp.Compare(l.round, last.round)) > 0) {
+			last = l
+		}
+	}
+	if last != nil {
+		last.answered, round = true, last.round+1
+	}
+	return f, round
+}
+
+func (g *guard) family(pod *corev1.Pod) *family {
 	name := familyOf(pod)
-	f := g.families[name]
-	if f == nil {
-		f = &family{}
-		g.families[name] = f
+	if g.families[name] == nil {
+		g.families[name] = &family{}
 	}
-	later := 0
-	for later < len(f.since) && !pod.CreationTimestamp.Time.Before(f.since[later]) {
-		later++
-	}
-	if later == 0 {
-		f.first++
-		return f, 0
-	}
-	f.back++
-	return f, min(later, (f.back+max(f.first, 1)-1)/max(f.first, 1))
+	return g.families[name]
 }
 
-// leaves notes when a pod was evicted, to a second, by the API server's clock.
-func (g *guard) leaves(t *target, at time.Time) {
-	f := g.families[familyOf(t.pod)]
-	switch at = at.Truncate(time.Second); {
-	case f == nil || t.round > len(f.since):
-	case t.round == len(f.since):
-		f.since = append(f.since, at)
-	case at.Before(f.since[t.round]):
-		f.since[t.round] = at
+// leaves notes that a pod leaves the node: another one may be made for it from when its end was asked for, to a second, until
+// shortly after its grace. If it was not seen to end, all that is known is that the other one is younger.
+func (g *guard) leaves(t *target) {
+	from := t.pod.CreationTimestamp.Time
+	to := from.Add(forever)
+	if end := t.pod.DeletionTimestamp; end != nil {
+		from, to = end.Add(-given(t.pod)).Truncate(time.Second), end.Add(overdueAfter)
 	}
+	f := g.family(t.pod)
+	f.leavings = append(f.leavings, leaving{from: from, to: to, round: t.round})
 }
 
-// roundPause is how long to wait before the pods of a round are evicted. The first may have been bound when the
-// scheduler had not heard of the cordon.
+// roundPause is how long to wait before the pods of a round are evicted: until all of it are likely to be there. The first may
+// have been bound when the scheduler had not heard of the cordon.
 func roundPause(round int) time.Duration {
-	if round < 2 {
+	switch round {
+	case 0:
 		return 0
+	case 1:
+		return firstRound
 	}
 	return min(time.Second<<min(round-1, 10), longestRound)
 }

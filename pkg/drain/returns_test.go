@@ -168,3 +168,59 @@ func TestAControllerThatBringsPodsBackIsFollowedForFourRounds(t *testing.T) {
 		}
 	}
 }
+
+// The scheduler brings back what tolerates the cordon; the others have gone elsewhere for good.
+func TestOfManyPodsTheOnesThatComeBackAreFollowedForFourRounds(t *testing.T) {
+	t.Parallel()
+	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
+		for _, back := range []int{1, 3} {
+			run(t, fmt.Sprintf("%d of 20 pods of a %s", back, kind), func(t *testing.T) {
+				s := apitest.New(t)
+				for i := range 20 - back {
+					s.AddPod(pod(fmt.Sprintf("elsewhere-%d", i), ownedBy(kind, "apps/v1")), apitest.Ending(time.Second))
+				}
+				controller(t, s, back, stateful)
+				r := beginWithin(t, s, drain.Options{}, false, 0)
+				r.await(drain.LeftToReturn)
+				time.Sleep(10 * time.Minute)
+				if n := r.guard.Result().Evicted; n < 20+3*back || n > 20+5*back {
+					t.Errorf("%d evictions; want the first of all 20, and about four of each of the %d that come back", n, back)
+				}
+				if told := r.last(); !told.State.Drained || told.Left != 0 {
+					t.Errorf("told %+v at last", told)
+				}
+				for range 5 { // What is left in peace may end, and come back again.
+					s.RemovePod("default/" + s.Pods()[0].Name)
+					time.Sleep(time.Minute)
+				}
+				if n := r.guard.Result().Evicted; n > 20+5*back {
+					t.Errorf("%d evictions after it was left in peace", n)
+				}
+			})
+		}
+	}
+}
+
+// Those that came back are evicted while the others have yet to go for the first time.
+func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *testing.T) {
+	t.Parallel()
+	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
+		for _, every := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
+			run(t, fmt.Sprintf("of a %s, every %s", kind, every), func(t *testing.T) {
+				const pods = 6
+				s := apitest.New(t)
+				controller(t, s, pods, stateful)
+				s.Always("evict", apitest.OneAtATime("budget", every))
+				r := beginWithin(t, s, drain.Options{}, false, 0)
+				r.await(drain.LeftToReturn)
+				time.Sleep(30 * time.Minute)
+				if n := r.guard.Result().Evicted; n < 4*pods || n > 5*pods {
+					t.Errorf("%d evictions of %d pods", n, pods)
+				}
+				if told := r.last(); !told.State.Drained || told.Left != 0 {
+					t.Errorf("told %+v at last", told)
+				}
+			})
+		}
+	}
+}
