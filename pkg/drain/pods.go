@@ -543,7 +543,12 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	}
 	g.workers.Go(func() {
 		defer cancel()
-		err := g.node.end(ctx, what, pod, options, limit, sent)
+		leave, err := g.node.opts.Gate.enter(ctx, urgent)
+		if err == nil {
+			sent.Store(true)
+			err = g.node.end(ctx, what, pod, options, limit)
+			leave()
+		}
 		canceled := ctx.Err() != nil // before it is canceled below
 		g.post(g.ctx, func() { g.answered(t, what, err, canceled) })
 	})

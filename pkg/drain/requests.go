@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,12 +103,8 @@ func (n *Node) pods(o metav1.ListOptions) *rest.Request {
 	return n.rest().Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
 }
 
-// end asks once for a pod's eviction, or for its deletion, which asks no budget. sent is set once it does.
-func (n *Node) end(ctx context.Context, what What, pod *corev1.Pod, options *metav1.DeleteOptions, limit time.Duration, sent *atomic.Bool) error {
-	if err := n.opts.Gate.enter(ctx); err != nil {
-		return err
-	}
-	defer n.opts.Gate.leave()
+// end asks once for a pod's eviction, or for its deletion, which asks no budget.
+func (n *Node) end(ctx context.Context, what What, pod *corev1.Pod, options *metav1.DeleteOptions, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	request, body := n.rest().Delete(), runtime.Object(options)
@@ -117,7 +112,6 @@ func (n *Node) end(ctx context.Context, what What, pod *corev1.Pod, options *met
 		request = n.rest().Post().SubResource("eviction")
 		body = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
 	}
-	sent.Store(true)
 	// Only an answer that can be read counts: what stands between here and the API server may answer 200, too.
 	_, err := request.Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(body).Do(ctx).Get()
 	return err
