@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -46,6 +47,11 @@ type guard struct {
 	// needed is the one before which the node is not known to be closed for all events.
 	looked, asked, needed int
 	missing               bool
+	// tidying tells that a patch of our other keys is under way, untidy is the pause after one that fails, and unlabeled what was told
+	// last of those.
+	tidying   bool
+	untidy    backoff
+	unlabeled string
 	// decided is since when it is known whether the node is closed; zero while it is not. Once open, evictions may begin at
 	// opens.
 	decided, opens time.Time
@@ -59,7 +65,7 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
 		node: n, tell: tell, goal: goal,
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
-		pods: newPods(),
+		untidy: *newBackoff(), pods: newPods(),
 	}
 }
 
@@ -395,14 +401,15 @@ func (g *guard) seeNode(v view) {
 	if g.decided.IsZero() {
 		g.decided = time.Now()
 	}
+	if newer(v.version, before.version) != v.version {
+		g.view.ours = g.view.ours || before.ours // It was seen before the label was set.
+	}
 	g.tellNode(v, before, again)
+	g.tidy(v)
 }
 
 // tellNode tells what has changed of the Node.
 func (g *guard) tellNode(v, before view, again bool) {
-	if v.refused != nil && before.refused == nil {
-		g.say(Progress{What: Refused, Detail: v.refused.Error()})
-	}
 	if v.cordon != before.cordon || again {
 		switch v.cordon {
 		case CordonLeft:
@@ -414,8 +421,45 @@ func (g *guard) tellNode(v, before view, again bool) {
 		case CordonLifted, CordonNone:
 		}
 	}
-	if v.excluded {
-		g.say(Progress{What: NodeExcluded})
+}
+
+// tidy brings our other keys on the Node up to date, beside all else. What fails is tried again at the next look, and where it may
+// pass there is one soon.
+func (g *guard) tidy(v view) {
+	if v.tidy == nil || g.tidying {
+		return
+	}
+	g.tidying = true
+	ctx, pause := g.ctx, g.untidy.pause()
+	g.workers.Go(func() {
+		node, err := g.node.patchToEnd(ctx, v.tidy)
+		again := err != nil && passing(err) && sleep(ctx, pause)
+		g.post(ctx, func() {
+			g.tidying = false
+			switch {
+			case again:
+				g.lookNow()
+				fallthrough
+			case err != nil:
+				if !apierrors.IsConflict(err) {
+					g.sayRefused(&g.unlabeled, err)
+				}
+				return
+			case v.excludes:
+				g.view.ours = true
+				g.say(Progress{What: NodeExcluded})
+			}
+			g.view.version = newer(g.view.version, node.ResourceVersion)
+			g.untidy, g.unlabeled = *newBackoff(), ""
+		})
+	})
+}
+
+// sayRefused tells why something is refused that concerns the node, if that is not what was told of it last.
+func (g *guard) sayRefused(last *string, err error) {
+	if text := err.Error(); text != *last {
+		*last = text
+		g.say(Progress{What: Refused, Detail: text})
 	}
 }
 
@@ -475,13 +519,10 @@ func (g *guard) confirmed() bool {
 		g.post(ctx, func() {
 			g.confirm.asked = false
 			if err != nil {
-				if text := err.Error(); text != g.confirm.refused {
-					g.confirm.refused = text
-					g.say(Progress{What: Refused, Detail: text})
-				}
+				g.sayRefused(&g.unlisted, err)
 				return
 			}
-			g.confirm.refused = ""
+			g.unlisted = ""
 			g.confirm.done = round == g.confirm.round
 			for i := range list.Items {
 				pod := &list.Items[i]

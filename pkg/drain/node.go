@@ -65,9 +65,9 @@ type view struct {
 	reopened []string
 	// limited tells that people want its pods left alone.
 	limited bool
-	// excluded tells that the label was set now, and refused why it could not be set.
-	excluded bool
-	refused  error
+	// tidy is a patch of our other keys; nil if they are as they should be. excludes tells that it sets the label.
+	tidy     map[string]any
+	excludes bool
 }
 
 // memory is what a guard knows of the Node from its looks before.
@@ -109,10 +109,9 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	if found == CordonLifted && mine {
 		v.since = claim.Since
 	}
-	node = n.tidy(ctx, node, &v)
-	_, mine = n.claimed(node)
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	v.version = node.ResourceVersion
+	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
 }
 
@@ -146,30 +145,25 @@ func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 	return !node.Spec.Unschedulable && before.closed && before.uid == node.UID && (!before.others || claimed)
 }
 
-// tidy brings our other keys on the Node up to date. Nothing depends on them, so that a failure has no consequence but
-// that they stay as they are until the next look.
-func (n *Node) tidy(ctx context.Context, node *corev1.Node, v *view) *corev1.Node {
+// tidyPatch brings our other keys on the Node up to date. Nothing waits for them. It is for the Node as it was seen, since others
+// may be about to write the same keys.
+func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	_, mine := n.claimed(node)
-	patch := map[string]any{}
+	metadata := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 	switch {
 	case v.cordon.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
-		patch["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
+		excludes = true
+		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.cordon == CordonLifted && labeled && value == n.opts.Writer:
-		patch["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
+		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
 	case v.cordon == CordonForeign && mine:
 		// Left over from a cordon of ours that they lifted before they set theirs.
-		patch["annotations"] = map[string]any{CordonAnnotation: nil}
+		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	default:
-		return node
+		return nil, false
 	}
-	patched, err := n.patchToEnd(ctx, map[string]any{"metadata": patch})
-	if err != nil {
-		v.refused = err
-		return node
-	}
-	v.excluded = patched.Labels[ExcludeLabel] == n.opts.Writer && !labeled
-	return patched
+	return map[string]any{"metadata": metadata}, excludes
 }
 
 // claimed tells whether the Node bears a claim, and whether that is this writer's. One that cannot be read names nobody.

@@ -65,8 +65,7 @@ type pods struct {
 	drained bool
 	confirm struct {
 		asked, done bool
-		refused     string // what was told last
-		round       int    // of targets
+		round       int // of targets
 	}
 	volumes struct {
 		waiting, done bool
@@ -139,10 +138,7 @@ func (g *guard) apply(c change) {
 	case c.pod != nil:
 		g.meet(c.pod)
 	case c.refused != nil:
-		if text := c.refused.Error(); text != g.unlisted {
-			g.unlisted = text
-			g.say(Progress{What: Refused, Detail: text})
-		}
+		g.sayRefused(&g.unlisted, c.refused)
 	case c.gone != nil:
 		g.lose(c.gone.UID, c.gone)
 	default:

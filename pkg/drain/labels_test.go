@@ -1,0 +1,114 @@
+package drain_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
+	t.Parallel()
+	opts := drain.Options{ExcludeFromLoadBalancers: true}
+	run(t, "not the first eviction", func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("patch", pass, apitest.Hang())
+		r := drained(t, s, opts)
+		if after := s.Requests("evict")[0].At.Sub(r.goal.Met); after > time.Second {
+			t.Errorf("evicted after %s", after)
+		}
+		r.await(drain.NodeExcluded)
+		if !r.last().State.Ours {
+			t.Errorf("told %+v", r.last())
+		}
+	})
+	run(t, "not the news that people have opened the node, or want it left alone", func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("patch", pass)
+		s.Always("patch", apitest.Hang())
+		r := drained(t, s, opts)
+		s.UncordonAs("kubectl")
+		opened := time.Now()
+		r.await(drain.NodeReopened)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r.await(drain.NodeLeft)
+		if after := time.Since(opened); after > 11*time.Second {
+			t.Errorf("told after %s; the Node is looked at every five", after)
+		}
+	})
+}
+
+func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
+	t.Parallel()
+	opts := drain.Options{ExcludeFromLoadBalancers: true}
+	for name, answer := range map[string]apitest.Answer{"unavailable": apitest.Unavailable(), "changed in the meantime": apitest.Conflict()} {
+		run(t, "set, "+name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.Answer("patch", pass, answer, answer)
+			r := begin(t, s, opts)
+			r.await(drain.NodeExcluded)
+			if after := time.Since(r.goal.Met); after > time.Second {
+				t.Errorf("set after %s", after)
+			}
+		})
+		run(t, "taken back, "+name, func(t *testing.T) {
+			s := apitest.New(t)
+			r := drained(t, s, opts)
+			s.Answer("patch", answer, answer)
+			s.UncordonAs("kubectl")
+			r.await(drain.NodeReopened)
+			opened := time.Now()
+			await(t, "that the label is gone", func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] == "" })
+			if after := time.Since(opened); after > time.Second {
+				t.Errorf("gone after %s", after)
+			}
+		})
+	}
+	run(t, "ever more slowly, and told once", func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("patch", pass)
+		s.Always("patch", apitest.Unavailable())
+		r := begin(t, s, opts)
+		time.Sleep(time.Minute)
+		if n, told := count(s, "patch"), r.of(drain.Refused); n < 20 || n > 60 || len(told) != 1 {
+			t.Errorf("%d patches in a minute, told %+v", n, told)
+		}
+	})
+}
+
+// What is left over of ours may have become another's just now.
+func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
+	t.Parallel()
+	run(t, "the annotation, that nth-queue writes", func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) })
+		theirs := claimBy(drain.Queue)
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = theirs })
+			return false
+		})
+		drained(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		if is := s.CurrentNode().Annotations[drain.CordonAnnotation]; is != theirs {
+			t.Errorf("the claim is %q", is)
+		}
+	})
+	run(t, "the label, that people set", func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("patch", pass, func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(func(n *corev1.Node) { n.Labels = map[string]string{drain.ExcludeLabel: "true"} })
+			return false
+		})
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		time.Sleep(time.Minute)
+		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(drain.NodeExcluded)) != 0 {
+			t.Errorf("the label is %q", is)
+		}
+	})
+}
