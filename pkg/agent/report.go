@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/sirupsen/logrus"
 
@@ -442,7 +441,7 @@ func (a *Agent) identified(n identity) {
 			break // Whose part it is knows.
 		}
 		a.say(systemd.IdentityFound).Infof("acting for node %s", n.node)
-	case n.err != nil && (a.waiting == nil || !alike(a.waiting.Error(), n.err.Error())):
+	case n.err != nil && (a.waiting == nil || !drain.Alike(a.waiting.Error(), n.err.Error())):
 		a.say(systemd.IdentityWaiting).Warnf("waiting for the kubelet's credential: %s", n.err)
 	}
 	a.waiting = n.err
@@ -454,24 +453,13 @@ func (a *Agent) troubled(n lookFailed) {
 		known.since = time.Now()
 	}
 	known.over = time.Time{}
-	if text := n.err.Error(); !alike(text, known.err) {
+	if text := n.err.Error(); !drain.Alike(text, known.err) {
 		known.err = text
 		a.say(systemd.SourceTrouble).WithField(systemd.FieldEventKind, string(n.kind)).
 			Warnf("cannot tell about %s: %s; what was last known stands", n.kind, text)
 	}
 	a.trouble[n.kind] = known
 	a.happened(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
-}
-
-// alike tells whether two errors differ in their numbers only. Ports and times change with every attempt.
-func alike(a, b string) bool {
-	digits := func(r rune) rune {
-		if unicode.IsDigit(r) {
-			return -1
-		}
-		return r
-	}
-	return strings.Map(digits, a) == strings.Map(digits, b)
 }
 
 // healed notes a good look of a kind. It is no end of the trouble yet: if a part of the document could not be read, the

@@ -77,6 +77,11 @@ func stays(pod *corev1.Pod, deadline bool) bool {
 // waits tells whether the pod may run until the deadline needs it gone.
 func waits(pod *corev1.Pod) bool { return pod.Annotations[EvictAnnotation] == AtDeadline }
 
+// finished tells whether the pod's containers have ended for good.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // critical tells whether other pods may need this one until they are gone.
 func critical(pod *corev1.Pod) bool {
 	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"

@@ -228,6 +228,9 @@ type Result struct {
 	NodeGone bool
 	// Limited tells that people want this node's pods left alone, by its ActionAnnotation; none are evicted.
 	Limited bool
-	// VolumesInUse counts volumes that were still in use when the wait for them ended.
+	// VolumesInUse counts volumes that were still in use when the wait for them ended, or is VolumesUnknown.
 	VolumesInUse int
 }
+
+// VolumesUnknown is how many volumes are in use of a Node that could not be read.
+const VolumesUnknown = -1

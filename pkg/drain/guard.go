@@ -381,7 +381,7 @@ func (g *guard) seeTrouble(v view) {
 	if !g.goal.Hard.IsZero() && g.decided.IsZero() {
 		g.decided = time.Now()
 	}
-	if text != known || g.goal.Hard.IsZero() {
+	if !Alike(text, known) || g.goal.Hard.IsZero() {
 		g.say(Progress{What: Unclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -457,7 +457,7 @@ func (g *guard) tidy(v view) {
 
 // sayRefused tells why something is refused that concerns the node, if that is not what was told of it last.
 func (g *guard) sayRefused(last *string, err error) {
-	if text := err.Error(); text != *last {
+	if text := err.Error(); !Alike(text, *last) {
 		*last = text
 		g.say(Progress{What: Refused, Detail: text})
 	}
@@ -546,8 +546,8 @@ func (g *guard) volumesFree() bool {
 	round, staying := g.confirm.round, claimsOf(g.spared)
 	g.workers.Go(func() {
 		defer stop()
-		left := g.node.awaitVolumes(ctx, staying, func(left int) {
-			g.post(ctx, func() { g.say(Progress{What: Volumes, Detail: fmt.Sprint(left)}) })
+		left := g.node.awaitVolumes(ctx, staying, func(left string) {
+			g.post(ctx, func() { g.say(Progress{What: Volumes, Detail: left}) })
 		})
 		g.post(g.ctx, func() {
 			g.volumes.waiting, g.volumes.left = false, left

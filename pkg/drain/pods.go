@@ -489,6 +489,9 @@ func (g *guard) planEnding(t *target, end, now time.Time) (What, time.Time) {
 // gated tells whether something holds a pod back, and when that is over; zero if news will tell. Once its turn has come before a
 // deadline that is not hard, that is the missing cordon or its budget.
 func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
+	if finished(t.pod) { // No budget holds it.
+		t.budget = nil
+	}
 	switch b := t.budget; {
 	case g.opens.IsZero() || !turned && (waits(t.pod) || critical(t.pod) && g.othersAreLeft()):
 		return true, time.Time{}
@@ -637,10 +640,10 @@ func evictionBackoff() backoff {
 
 // hold notes what holds a pod, and tells it once.
 func (g *guard) hold(t *target, what What, by string) {
-	if t.held == by {
+	known := t.held
+	if t.held = by; by == known || what == Refused && Alike(by, known) {
 		return
 	}
-	t.held = by
 	p := aboutPod(what, t.pod)
 	p.Detail = by
 	g.say(p)

@@ -2,8 +2,10 @@ package drain_test
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -388,4 +390,92 @@ func TestRetryAfterDoesNotSleepThroughTheTurn(t *testing.T) {
 			t.Errorf("%+v", result)
 		}
 	})
+}
+
+// numbering refuses each time in other words: they differ in a number.
+func numbering(words string) apitest.Answer {
+	var n atomic.Int32
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return apitest.Forbidden(fmt.Sprintf(words, n.Add(1)))(w, r)
+	}
+}
+
+func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
+	t.Parallel()
+	const words = "admission webhook denied request %d"
+	for name, c := range map[string]struct {
+		what string
+		told drain.What
+	}{
+		"an eviction": {"evict", drain.Refused}, "a list": {"list", drain.Refused}, "a cordon": {"patch", drain.Unclosable},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.Always(c.what, numbering(words))
+			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			time.Sleep(10 * time.Minute)
+			if told := r.of(c.told); len(told) != 1 || count(s, c.what) < 10 {
+				t.Errorf("%d refusals of %d are told: %+v", len(told), count(s, c.what), told)
+			}
+			if held := r.guard.Result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.told)[0].Detail {
+				t.Errorf("held by %q, which was the first refusal", held)
+			}
+		})
+	}
+	run(t, "the load balancer label", func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("patch", pass)
+		s.Always("patch", numbering(words))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		time.Sleep(10 * time.Minute)
+		if told := r.of(drain.Refused); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// Names of budgets may differ in a number.
+func TestAnotherBudgetIsToldThoughOnlyItsNumberDiffers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", apitest.HeldBy("web-1", 0), apitest.HeldBy("web-2", 0))
+		r := drained(t, s, drain.Options{})
+		if told := r.of(drain.Held); len(told) != 2 || told[1].Detail != "web-2" {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// The API server does not ask budgets for a pod that has finished.
+func TestAPodThatHasFinishedDoesNotWaitForABudget(t *testing.T) {
+	t.Parallel()
+	for name, ended := range map[string]corev1.PodPhase{"succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			none := 0
+			s.AddBudget(apitest.Budget{Namespace: "default", Name: "budget", MaxUnavailable: &none})
+			const pods = 20
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("job-%02d", i), apitest.Ready), 0)
+			}
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
+			at := time.Now()
+			for i := range pods - 1 {
+				s.ChangePod(fmt.Sprintf("default/job-%02d", i+1), phase(ended))
+			}
+			await(t, "the finished pods' end", func() bool { return len(r.of(drain.Gone)) == pods-1 })
+			if after := time.Since(at); after > 100*time.Millisecond {
+				t.Errorf("the last is gone after %s", after)
+			}
+			asked := count(s, "evict")
+			time.Sleep(time.Minute)
+			if n := count(s, "evict") - asked; n > 45 || !s.HasPod("default/job-00") {
+				t.Errorf("%d evictions of the pod that is held", n)
+			}
+		})
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -217,6 +218,17 @@ func heldBy(err error) (budget string, held bool) {
 // The API server's words: "The disruption budget NAME needs N healthy pods and has M currently", or "... is still being
 // processed by the server." (pkg/registry/core/pod/storage/eviction.go of Kubernetes).
 var budgetName = regexp.MustCompile(`disruption budget (\S+)`)
+
+// Alike tells whether two errors differ in their numbers only: ports and times change with every attempt.
+func Alike(a, b string) bool {
+	digits := func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}
+	return strings.Map(digits, a) == strings.Map(digits, b)
+}
 
 // plain puts an error into few words that stay the same from one attempt to the next, so that it is told once.
 func plain(err error) string {

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,26 +15,27 @@ import (
 const volumePoll = time.Second
 
 // awaitVolumes waits until the node reports no volumes in use or attached but those of pods that stay, or ctx ends, and returns
-// how many others are left. A volume that is still attached keeps its pod from starting elsewhere for minutes.
-func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left int)) int {
-	told := -1
+// how many others are left, as far as is known. A volume that is still attached keeps its pod from starting elsewhere for minutes.
+func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left string)) int {
+	left, told := VolumesUnknown, 0
 	for {
-		node, err := n.get(ctx)
-		if apierrors.IsNotFound(err) {
+		switch node, err := n.get(ctx); {
+		case err == nil:
+			left = len(staying.without(ctx, n, volumesOf(node)))
+		case apierrors.IsNotFound(err):
+			left = 0
+		}
+		switch {
+		case left == 0:
 			return 0
+		case left != told && left == VolumesUnknown:
+			tell("an unknown number")
+		case left != told:
+			tell(strconv.Itoa(left))
 		}
-		if err == nil {
-			left := len(staying.without(ctx, n, volumesOf(node)))
-			if left == 0 {
-				return 0
-			}
-			if left != told {
-				tell(left)
-			}
-			told = left
-		}
+		told = left
 		if !sleep(ctx, volumePoll) {
-			return max(told, 0)
+			return left
 		}
 	}
 }

@@ -121,3 +121,39 @@ func TestAVolumeThatCannotBeToldIsWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+func TestVolumesOfANodeThatCannotBeReadAreNotTakenForFree(t *testing.T) {
+	t.Parallel()
+	run(t, "what is not known is told as unknown", func(t *testing.T) {
+		s := apitest.New(t)
+		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
+		r.await(drain.NodeCordoned)
+		s.Always("get node", apitest.Unavailable())
+		result := r.succeed()
+		if told := r.of(drain.Volumes); result.VolumesInUse != drain.VolumesUnknown || len(told) != 1 || told[0].Detail != "an unknown number" {
+			t.Errorf("the result is %+v, told %+v", result, told)
+		}
+	})
+	run(t, "what was known last stands", func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(inUse("vol-1", "vol-2"))
+		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
+		r.await(drain.Volumes)
+		s.Always("get node", apitest.Unavailable())
+		result := r.succeed()
+		if told := r.of(drain.Volumes); result.VolumesInUse != 2 || len(told) != 1 || told[0].Detail != "2" {
+			t.Errorf("the result is %+v, told %+v", result, told)
+		}
+	})
+	run(t, "they are waited for until it can be read", func(t *testing.T) {
+		s := apitest.New(t)
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		r.await(drain.NodeCordoned)
+		s.Always("get node", apitest.Unavailable())
+		time.AfterFunc(20*time.Second, func() { s.Always("get node", nil) })
+		result := r.succeed()
+		if after := r.drainedAt().Sub(r.goal.Met); result.VolumesInUse != 0 || after < 20*time.Second || after > 22*time.Second {
+			t.Errorf("drained after %s with %+v", after, result)
+		}
+	})
+}
