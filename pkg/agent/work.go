@@ -120,7 +120,7 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 	return drain.Goal{
 		Number: a.number,
 		Claim:  drain.Claim{Event: goal.Event.ID, Kind: string(goal.Event.Kind), BootID: a.cfg.BootID, Since: a.now().UTC()},
-		Events: goal.Events, Met: goal.Met, Evict: goal.Action == policy.Drain, Reopened: goal.Reopened, NodeSeen: seen,
+		Events: goal.Events, Lifted: goal.Lifted, Met: goal.Met, Evict: goal.Action == policy.Drain, Reopened: goal.Reopened, NodeSeen: seen,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
 	}
 }

@@ -145,11 +145,7 @@ func (g *guard) take(goal Goal) {
 			begins, g.decided, g.closing = true, time.Time{}, time.Now()
 		}
 		g.lifted, g.since = false, time.Time{}
-		clear(g.families)
-		clear(g.kept)
-		for _, t := range g.targets {
-			t.round = 0
-		}
+		g.forgetReturns()
 	}
 	if begins {
 		g.opens = time.Time{}
@@ -397,7 +393,11 @@ func (g *guard) seeNode(v view) {
 		v.cordon = CordonSet // It was this guard that has set it.
 	}
 	g.view, g.missing, g.uid = v, false, v.uid
-	g.closed, g.others = v.cordon.closed(), v.others
+	opened := !g.closed && !g.lifted
+	if g.closed, g.others = v.cordon.closed(), v.others; opened && g.closed {
+		g.forgetReturns() // What came back to an open node says nothing of what comes back to a closed one.
+		g.rejudge()
+	}
 	if g.decided.IsZero() {
 		g.decided = time.Now()
 	}

@@ -132,7 +132,8 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonLifted
 	case n.liftedSince(node, before) && !Joined(before.events, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
-	case before.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !claim.Since.Before(goal.Met):
+	case before.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !slices.Contains(goal.Lifted, claim.Event) &&
+		!claim.Since.Before(goal.Met):
 		return CordonLifted // before this guard began; later it knows better than two times of a clock that may have been set
 	}
 	return CordonNone

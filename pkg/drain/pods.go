@@ -211,6 +211,15 @@ func (g *guard) rejudge() {
 	}
 }
 
+// forgetReturns has it counted anew which pods come back, and lets none stay that was left in peace.
+func (g *guard) forgetReturns() {
+	clear(g.families)
+	clear(g.kept)
+	for _, t := range g.targets {
+		t.round = 0
+	}
+}
+
 // welcome makes a target of a pod, unless it is left in peace.
 func (g *guard) welcome(pod *corev1.Pod) bool {
 	_, known := g.spared[pod.UID]

@@ -224,3 +224,24 @@ func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *te
 		}
 	}
 }
+
+// While the cordon fails, the scheduler puts pods on the open node as it pleases.
+func TestWhatComesBackToAnOpenNodeIsNotLeftThereOnceItIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 2, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond})
+		s.Always("patch node", apitest.Unavailable())
+		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 2*time.Minute)
+		r.await(drain.LeftToReturn)
+		s.Always("patch node", nil)
+		r.await(drain.NodeCordoned)
+		if result := r.succeed(); len(result.Left) != 0 || result.Skipped != 0 {
+			t.Errorf("the result is %+v; want no pod left", result)
+		}
+		for _, p := range s.Pods() {
+			if p.Spec.NodeName == apitest.Node {
+				t.Errorf("%s is on the closed node", p.Name)
+			}
+		}
+	})
+}

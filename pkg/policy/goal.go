@@ -59,17 +59,19 @@ func (g Goal) precedes(wanting []record.Entry) bool {
 // closing is the goal that entries make which want the node closed.
 func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 	slices.SortFunc(wanting, s.urgency)
-	first := wanting[0]
+	// The node is closed for one whose cordon nobody has lifted, if there is one, and what is on the node says so.
+	first := wanting[max(slices.IndexFunc(wanting, func(e record.Entry) bool { return !e.Reopened }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Reason: reason(first.Event)}
 	var hard []time.Time
-	reopened := true
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
 		if e.CordonedAt.IsZero() || e.BootID != sit.BootID {
-			goal.Met = latest(goal.Met, e.FirstSeen)
+			goal.Met = latest(goal.Met, e.FirstSeen, s.plan(e).start)
+		}
+		if e.Reopened {
+			goal.Lifted = append(goal.Lifted, e.Event.ID)
 		}
 		goal.Reopened = latest(goal.Reopened, e.FirstSeen, e.CordonedAt)
-		reopened = reopened && e.Reopened
 		if s.want(sit, e) != drained {
 			continue
 		}
@@ -80,7 +82,7 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 			goal.Soft = soonest(goal.Soft, p.deadline)
 		}
 	}
-	if !reopened {
+	if !first.Reopened {
 		goal.Reopened = time.Time{}
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)

@@ -101,14 +101,15 @@ type Goal struct {
 	// Action is Drain or Cordon for a node that is to be closed, Uncordon for one of which everything of ours is to be
 	// taken, and Wait for one that is to stay as it is.
 	Action Action
-	// Event is the one that comes first of those that want it, and Events are the IDs of all, in order.
-	Event  event.Event
-	Events []string
+	// Event is the one that comes first of those that want it, and whose cordon nobody has lifted if there is such a one.
+	// Events are the IDs of all, in order, and Lifted of those among them whose cordon somebody has lifted.
+	Event          event.Event
+	Events, Lifted []string
 	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
 	// due. They may be over; a Hard that is over gives way to one that is to come.
 	Hard, Soft time.Time
-	// Met is when the last of them was first seen that the node was not closed for yet in this boot; zero if it was for all.
-	// A cordon for one of them that is no older was set for all.
+	// Met is since when the last of them was known and due that the node was not closed for yet in this boot; zero if it was for
+	// all. A cordon for one of them that is no older was set for all.
 	Met time.Time
 	// Reopened is set if somebody has lifted the cordon while all events wanted it: when it had been set. Only pods go
 	// that were there then.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +178,39 @@ func TestAGoalTellsSinceWhenACordonIsForAll(t *testing.T) {
 		})
 		if goal := rules().Decide(sit); !goal.Met.Equal(row.want) {
 			t.Errorf("%s: met at %s, want %s", name, goal.Met, row.want)
+		}
+	}
+}
+
+// One that was known long before it was due has joined when it was.
+func TestACordonFromBeforeAnEventWasDueIsNotForIt(t *testing.T) {
+	t.Parallel()
+	reboot := maintenance("r", "system-reboot", time.Hour)
+	sit := brought(t, rules(), policy.Situation{
+		Now: at(51 * time.Minute), BootID: thisBoot, Known: known(reboot), Past: past(entry(reboot, record.Seen)),
+	})
+	if goal, due := rules().Decide(sit), at(50*time.Minute); !goal.Met.Equal(due) {
+		t.Errorf("met at %s, want %s", goal.Met, due)
+	}
+}
+
+func TestAGoalIsForAnEventWhoseCordonNobodyHasLifted(t *testing.T) {
+	t.Parallel()
+	notice, group := spot("n", time.Minute), termination("g")
+	for name, row := range map[string]struct {
+		notice, group record.Entry
+		event         string
+		lifted        []string
+	}{
+		"if there is one":   {entry(notice, record.Draining, reopened), entry(group, record.Draining), "g", []string{"n"}},
+		"or for the first":  {entry(notice, record.Draining, reopened), entry(group, record.Draining, reopened), "n", []string{"n", "g"}},
+		"and of two, first": {entry(notice, record.Draining), entry(group, record.Draining), "n", nil},
+	} {
+		goal := rules().Decide(brought(t, rules(), policy.Situation{
+			Now: noon, BootID: thisBoot, Known: known(notice, group), Past: past(row.notice, row.group),
+		}))
+		if goal.Event.ID != row.event || !slices.Equal(goal.Lifted, row.lifted) {
+			t.Errorf("%s: the goal is for %s, lifted %v; want %s, %v", name, goal.Event.ID, goal.Lifted, row.event, row.lifted)
 		}
 	}
 }

@@ -69,7 +69,7 @@ var next = map[record.Phase][]record.Phase{
 	record.Seen:       {record.Cordoning, record.Draining, record.Closed},
 	record.Cordoning:  {record.Cordoned, record.Draining, record.Undoing, record.Seen, record.Closed},
 	record.Cordoned:   {record.Cordoning, record.Draining, record.Undoing, record.Seen, record.Closed},
-	record.Draining:   {record.Drained, record.Incomplete, record.Cordoning, record.Undoing, record.Seen, record.Closed},
+	record.Draining:   {record.Drained, record.Incomplete, record.Cordoned, record.Cordoning, record.Undoing, record.Seen, record.Closed},
 	record.Drained:    {record.Cordoning, record.Undoing, record.Seen, record.Closed},
 	record.Incomplete: {record.Drained, record.Cordoning, record.Undoing, record.Seen, record.Closed},
 	record.Undoing:    {record.Cordoning, record.Cordoned, record.Draining, record.Seen, record.Closed},
@@ -84,6 +84,8 @@ func (w *world) checkChange(e record.Entry) {
 		w.t.Errorf("%s is met as %s", e.Event.ID, e.Phase)
 	case met && e.Phase != before.Phase && !slices.Contains(next[before.Phase], e.Phase):
 		w.t.Errorf("%s goes from %s to %s", e.Event.ID, before.Phase, e.Phase)
+	case met && before.Phase == record.Draining && e.Phase == record.Cordoned && !e.Reopened:
+		w.t.Errorf("%s is cordoned, and was to be drained", e.Event.ID)
 	case met && e.Phase == record.Drained && e.Phase != before.Phase && (!w.node.Drained || !slices.Contains(w.told, e.Event.ID)):
 		w.t.Errorf("%s is drained, and no guard has said so", e.Event.ID)
 	case met && e.Phase == record.Drained && e.Phase != before.Phase && !e.Reopened && !w.cordoned && !w.refused && !w.ours:
@@ -145,8 +147,11 @@ func (w *world) checkGoal(goal policy.Goal) {
 	if !goal.Revisit.IsZero() && !goal.Revisit.After(w.now) {
 		w.t.Errorf("%s: to be decided again in the past", describeGoal(goal))
 	}
-	if len(goal.Events) > 0 && goal.Events[0] != goal.Event.ID {
-		w.t.Errorf("%s: the first event is %s", describeGoal(goal), goal.Event.ID)
+	if len(goal.Events) > 0 {
+		standing := slices.DeleteFunc(slices.Clone(goal.Events), func(id string) bool { return slices.Contains(goal.Lifted, id) })
+		if first := append(standing, goal.Events...)[0]; first != goal.Event.ID {
+			w.t.Errorf("%s: the first event is %s, and not %s", describeGoal(goal), goal.Event.ID, first)
+		}
 	}
 	shuffled := w.situation()
 	w.random.Shuffle(len(shuffled.Past), func(i, j int) { shuffled.Past[i], shuffled.Past[j] = shuffled.Past[j], shuffled.Past[i] })
