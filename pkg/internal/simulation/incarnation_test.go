@@ -401,7 +401,7 @@ func (b book) Put(written func(error), entries ...record.Entry) {
 		if err != nil && !i.broken {
 			w.violatedNow(diskWorks, "%v", err)
 		}
-		if w.keeps {
+		if w.keeps && !i.gone {
 			w.power(i)
 		}
 		if i.crash == puts && !i.gone {
