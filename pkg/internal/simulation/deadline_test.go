@@ -108,6 +108,7 @@ func (w *world) missedFor(n *notice) time.Duration {
 
 // judgeLift judges that no cordon is lifted that is still needed by what is missing only since a moment ago.
 func (w *world) judgeLift() {
+	w.judgeReady()
 	if w.stepped {
 		return
 	}
@@ -116,6 +117,22 @@ func (w *world) judgeLift() {
 		if after := w.rules[n.kind].WithdrawnAfter; n.held && !n.listed && n.state == event.Pending && w.missedFor(n) < after {
 			w.violatedNow(notUndoneTooSoon, "the cordon is lifted, %s is missing for %s only; %s", n.name, w.missedFor(n), w.standing())
 		}
+	}
+}
+
+// judgeReady judges that a cordon from before a reboot is lifted only when the kubelet has reported the node Ready since. What was
+// announced in this boot as well may end without that.
+func (w *world) judgeReady() {
+	node := w.server.CurrentNode()
+	stood := w.any(func(n *notice) bool {
+		return !n.reboots() && (n.boot == w.boot || n.listed || n.unlisted.After(w.booted))
+	})
+	if node == nil || w.boot == 1 || !w.cluster.owned.Before(w.booted) || stood {
+		return
+	}
+	w.judged(readyAfterBoot)
+	if node.Status.NodeInfo.BootID != w.bootID() {
+		w.violatedNow(readyAfterBoot, "it says %s, and this is %s; %s", node.Status.NodeInfo.BootID, w.bootID(), w.standing())
 	}
 }
 

@@ -540,7 +540,7 @@ func (w *world) step(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.offset.Add(int64(h.span))
-	w.stepped = true
+	w.stepped, w.setBack = true, w.setBack || h.span < 0
 	w.disturb(0)
 }
 

@@ -19,6 +19,7 @@ const (
 	closedWithReason  invariant = "the node is closed as long as there is a reason"
 	notClosedWithout  invariant = "the node is not closed without a reason"
 	undoneInTime      invariant = "nothing of nth's is left on the node without a reason"
+	readyAfterBoot    invariant = "the node is opened after a reboot only when the kubelet of this boot says that it is Ready"
 	notUndoneTooSoon  invariant = "nothing is undone before its reason is gone for long enough"
 	orderNotFought    invariant = "an administrator's uncordon is not fought"
 	peopleHeard       invariant = "people's word is heard"
@@ -50,7 +51,7 @@ const (
 
 // invariants are all, in the order in which they are shown.
 var invariants = []invariant{
-	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, orderNotFought, peopleHeard, othersUnchanged, asksWhatItMay,
+	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, orderNotFought, peopleHeard, othersUnchanged, asksWhatItMay,
 	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
 	emptyIfDrained, volumesAwaited, oneOutcome, settledIfDone, settledInTime,
 	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,

@@ -213,6 +213,9 @@ func (w *world) judgeNode(node *corev1.Node) {
 	mine := claimed && !strings.Contains(node.Annotations[drain.CordonAnnotation], `"`+drain.Queue+`"`)
 	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
 	wanted := w.any(func(n *notice) bool { return w.sure(n, cordoned) })
+	if w.setBack && !w.cluster.ordered.IsZero() && w.any(func(n *notice) bool { return n.vague }) {
+		wanted = false // without its record, nth has two times of two clocks to tell for whom the order was
+	}
 	free := !w.any(func(n *notice) bool { return !w.none(n) })
 	allLifted := !w.any(func(n *notice) bool { return !w.none(n) && n.lifted.IsZero() }) && !free
 	w.judged(othersUnchanged)
