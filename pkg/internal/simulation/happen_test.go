@@ -198,6 +198,7 @@ func (w *world) rule(name string, change func(*policy.Rule)) {
 	defer w.mu.Unlock()
 	kind := event.Kind(name)
 	r := w.rules[kind]
+	ignored := r.Action == policy.Ignore
 	change(&r)
 	w.rules[kind] = r
 	w.ruleSet[kind] = time.Now()
@@ -205,6 +206,9 @@ func (w *world) rule(name string, change func(*policy.Rule)) {
 		if n.kind == kind {
 			n.settled = time.Time{} // it may be due more than it was
 			n.held = false
+			if ignored && r.Action != policy.Ignore && !n.seen.IsZero() {
+				n.seen = time.Now() // only now it is met
+			}
 			w.watchDeadline(n)
 		}
 	}

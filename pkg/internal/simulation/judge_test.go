@@ -98,7 +98,7 @@ func (n *notice) reboots() bool {
 
 // possible tells whether a notice may be a reason for so much now, if only because nth has not heard yet that it is none.
 func (w *world) possible(n *notice, level want) bool {
-	if n.over(w) || n.seen.IsZero() {
+	if n.over(w) || n.seen.IsZero() && !n.outdated {
 		return false
 	}
 	action, from := w.action(n)
@@ -439,6 +439,9 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 		case record.Closed, record.Seen, record.Undoing:
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
 				w.judgeWithdrawn(i, n)
+			}
+			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
+				n.seen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false // it is met anew
 			}
 			if w.forgot.Before(n.announced) {
 				n.drained = ""
