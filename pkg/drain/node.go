@@ -107,7 +107,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	claimed, mine := n.claimed(node)
 	v.others = found == CordonForeign && claimed && !mine
 	if found == CordonLifted && mine {
-		v.since = claim.Since
+		v.since = n.writtenAt(node, claim)
 	}
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	v.version = node.ResourceVersion
@@ -195,6 +195,17 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 		}
 	}
 	return other
+}
+
+// writtenAt is when this writer has last written the Node: its cordon, and right after that the label. The API server's clock tells,
+// where it remembers, as that is the one by which pods are created and bound.
+func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
+	for _, m := range node.ManagedFields {
+		if m.Manager == n.opts.Writer && m.Subresource == "" && m.Time != nil {
+			return m.Time.Time
+		}
+	}
+	return claim.Since
 }
 
 // leave tells whether people want nothing done to the node, not even a cordon.

@@ -483,7 +483,7 @@ func (g *guard) planEnding(t *target, end, now time.Time) (What, time.Time) {
 	}
 	// One that we have asked for with its last second, or that has no more than that, cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
-	if end.IsZero() || t.shortened || last != nil && *last <= 1 || !t.pod.DeletionTimestamp.After(end) {
+	if end.IsZero() || t.shortened || last != nil && *last <= 1 || !t.endBy.Add(-overdueAfter).After(end) {
 		return "", again
 	}
 	if at := end.Add(-time.Second); now.Before(at) {

@@ -1,0 +1,74 @@
+package drain_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// skews are by how much the API server's clock is before the machine's.
+var skews = []time.Duration{-2 * time.Hour, 0, 2 * time.Hour}
+
+// What a pod's own times say is by the API server's clock.
+func TestAPodThatIsEndingIsShortenedWhateverTheClocksSay(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, fmt.Sprintf("if it would take too long, %s", skew), func(t *testing.T) {
+			s := apitest.New(t)
+			s.SetSkew(skew)
+			s.AddPod(pod("a", grace(3600)), apitest.Ending(time.Hour))
+			goal := goalWithin(true, 10*time.Second)
+			s.DeletePod("default/a")
+			r := start(t, s, drain.Options{Margin: time.Second}, goal)
+			if result := r.succeed(); result.Deleted != 1 {
+				t.Errorf("the result is %+v", result)
+			}
+			if left := goal.Hard.Sub(s.Requests("delete")[0].At); left != 2*time.Second {
+				t.Errorf("shortened %s before the deadline", left)
+			}
+		})
+		run(t, fmt.Sprintf("not if it would end in time, %s", skew), func(t *testing.T) {
+			s := apitest.New(t)
+			s.SetSkew(skew)
+			s.AddPod(pod("a", grace(7)), apitest.Never)
+			s.DeletePod("default/a")
+			beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+			time.Sleep(time.Minute)
+			if n := count(s, "delete"); n != 0 {
+				t.Errorf("%d deletions of a pod whose grace is over in time", n)
+			}
+		})
+	}
+}
+
+// The cordon was lifted while nth was not there.
+func TestWhatCameSinceTheCordonIsToldByTheAPIServersClock(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, skew.String(), func(t *testing.T) {
+			s := apitest.New(t)
+			s.SetSkew(skew)
+			opts := drain.Options{ExcludeFromLoadBalancers: true}
+			addHeld(s, pod("old"))
+			time.Sleep(time.Minute)
+			goal := goalWithin(false, plenty)
+			r := start(t, s, opts, goal)
+			r.await(drain.Held)
+			r.cancel()
+			<-r.done
+			time.Sleep(time.Minute)
+			s.UncordonAs("kubectl")
+			time.Sleep(time.Minute)
+			s.AddPod(pod("new"), 0)
+			s.Always("evict default/old", nil)
+			again := start(t, s, opts, goal)
+			result := again.succeed()
+			if s.HasPod("default/old") || !s.HasPod("default/new") || result.Cordon != drain.CordonLifted {
+				t.Errorf("the result is %+v; the old pod is there: %t, the new one: %t", result, s.HasPod("default/old"), s.HasPod("default/new"))
+			}
+		})
+	}
+}
