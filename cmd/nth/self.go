@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,15 +134,9 @@ func (g *selfGuard) tellIfNeverJoined(ctx context.Context) {
 	g.mu.Lock()
 	goal := g.goal
 	g.mu.Unlock()
-	if goesDown(goal) && g.self.neverJoined(ctx) {
+	if slices.Contains(goal.Kinds, string(event.Shutdown)) && g.self.neverJoined(ctx) {
 		g.tell(drain.Progress{What: drain.Drained, Goal: goal.Number, State: drain.State{Drained: true}})
 	}
-}
-
-// goesDown tells whether the machine's own shutdown is among the events of a goal, be it that another comes first.
-func goesDown(goal drain.Goal) bool {
-	return goal.Claim.Kind == string(event.Shutdown) ||
-		slices.ContainsFunc(goal.Events, func(id string) bool { return strings.HasPrefix(id, string(event.Shutdown)+"-") })
 }
 
 // of makes the guard of the node that the identity names the one to be told of goals, until ended is called.

@@ -37,8 +37,8 @@ func TestAMachineThatIsNoNodeLetsItsShutdownGoAlsoWhileAGuardStands(t *testing.T
 	go func() { defer close(ended); g.Run(ctx) }()
 	defer func() { stop(); <-ended }()
 	time.Sleep(200 * time.Millisecond)
-	down := spot
-	down.Number, down.Claim, down.Events = 2, drain.Claim{Event: "shutdown-d", Kind: string(event.Shutdown)}, []string{"shutdown-d", "s"}
+	down := spot // The spot interruption still comes first.
+	down.Number, down.Events, down.Kinds = 2, []string{"s", "d"}, []string{string(event.SpotInterruption), string(event.Shutdown)}
 	g.Adjust(down)
 	time.Sleep(3 * time.Second)
 	mu.Lock()

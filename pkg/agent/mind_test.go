@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,31 @@ func TestANearerDeadlineAdjustsTheGuardThatStands(t *testing.T) {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.wantSaid(systemd.EventWithdrawn)
+	})
+}
+
+func TestTheGuardIsToldTheKindsOfAllEventsThatWantIt(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		var told []string
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			for told = g.wants().Kinds; g.next(ctx); told = g.wants().Kinds {
+				r.tape.take()
+			}
+		})
+		r.run()
+		maintenance := r.stopping("m", time.Hour)
+		r.announce(maintenance)
+		r.pass(time.Second)
+		if want := []string{string(event.ScheduledMaintenance)}; !slices.Equal(told, want) {
+			t.Errorf("told %v; want %v", told, want)
+		}
+		r.announce(maintenance, r.stopping("n", time.Hour), r.spot("s", time.Minute))
+		r.pass(time.Second)
+		want := []string{string(event.ScheduledMaintenance), string(event.SpotInterruption)}
+		if slices.Sort(told); !slices.Equal(told, want) {
+			t.Errorf("told %v; want %v", told, want)
+		}
 	})
 }
 

@@ -114,13 +114,18 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) land
 // order is a goal as the guard is given it.
 func (a *Agent) order(goal policy.Goal) drain.Goal {
 	a.number++
-	seen := a.nodeSeen || slices.ContainsFunc(a.cfg.Record.Entries(), func(e record.Entry) bool {
-		return e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero()
-	})
+	seen, kinds := a.nodeSeen, []string(nil)
+	for _, e := range a.cfg.Record.Entries() {
+		seen = seen || e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero()
+		if kind := string(e.Event.Kind); slices.Contains(goal.Events, e.Event.ID) && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
 	return drain.Goal{
 		Number: a.number,
 		Claim:  drain.Claim{Event: goal.Event.ID, Kind: string(goal.Event.Kind), BootID: a.cfg.BootID, Since: a.now().UTC()},
-		Events: goal.Events, Lifted: goal.Lifted, Met: goal.Met, Evict: goal.Action == policy.Drain, Reopened: goal.Reopened, NodeSeen: seen,
+		Events: goal.Events, Kinds: kinds, Lifted: goal.Lifted, Met: goal.Met, Evict: goal.Action == policy.Drain,
+		Reopened: goal.Reopened, NodeSeen: seen,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
 	}
 }

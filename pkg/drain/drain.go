@@ -108,10 +108,11 @@ type Goal struct {
 	Number int
 	// Claim goes into the node's annotation if the node is to be cordoned.
 	Claim Claim
-	// Events are the IDs of all events that want it, the claim's among them, and Lifted of those whose cordon somebody has lifted.
-	// Met is since when the last of them has been due: a claim for one of the others that is no older was made for all.
-	Events, Lifted []string
-	Met            time.Time
+	// Events are the IDs of all events that want it, the claim's among them, and Kinds what sorts of events those are. Lifted are
+	// those whose cordon somebody has lifted. Met is since when the last of them has been due: a claim for one of the others that
+	// is no older was made for all.
+	Events, Kinds, Lifted []string
+	Met                   time.Time
 	// Evict tells that pods are to go.
 	Evict bool
 	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are
