@@ -41,12 +41,10 @@ type guard struct {
 	// closing is since when the node is being closed.
 	closing time.Time
 
-	// What is known of the Node. looked is the number of the last look that has come back, of those asked for.
 	memory
-	view view
-	// needed is the one before which the node is not known to be closed for all events.
+	// looked is the number of the last look that has come back, of those asked for, and needed the one before which the node is not
+	// known to be closed for all events.
 	looked, asked, needed int
-	missing               bool
 	// tidying tells that a patch of our other keys is under way, untidy is the pause after one that fails, and unlabeled what was told
 	// last of those.
 	tidying   bool
@@ -169,8 +167,8 @@ func (g *guard) say(p Progress) {
 }
 
 func (g *guard) state() State {
-	s := State{Closed: g.closed, Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Seen: g.uid != "" || g.goal.NodeSeen, Drained: g.drained}
-	if g.view.err != nil && !passing(g.view.err) && !g.missing {
+	s := State{Closed: g.view.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained}
+	if g.view.err != nil && !passing(g.view.err) && !g.view.missing {
 		s.Trouble = g.view.err.Error()
 	}
 	return s
@@ -199,7 +197,7 @@ func (g *guard) Result() Result {
 }
 
 // gone tells that there was a Node in this boot, and is none any more.
-func (g *guard) gone() bool { return g.missing && (g.uid != "" || g.goal.NodeSeen) }
+func (g *guard) gone() bool { return g.view.missing && (g.view.uid != "" || g.goal.NodeSeen) }
 
 // advance does what is to be done now, and returns when to come back without news; zero if never.
 func (g *guard) advance(now time.Time) time.Time {
@@ -300,7 +298,7 @@ func refusalBackoff() *backoff { return &backoff{next: 2 * time.Second, longest:
 
 // see takes in what a look at the Node has shown.
 func (g *guard) see(v view, number int, events []string) {
-	before, looked, first := g.view, g.looked, g.uid == ""
+	before, looked, first := g.view, g.looked, g.view.uid == ""
 	g.all = true
 	if v.err == nil || v.missing || !g.goal.Hard.IsZero() { // A look that failed tells nothing, and there is time for another.
 		g.looked = number
@@ -319,7 +317,7 @@ func (g *guard) see(v view, number int, events []string) {
 			g.seeLifted(v, looked, first)
 		}
 	}
-	if first && g.uid != "" && g.looked == number {
+	if first && g.view.uid != "" && g.looked == number {
 		g.looked = g.asked // They asked for any look.
 	}
 	if before.limited != g.view.limited || before.cordon != g.view.cordon {
@@ -345,9 +343,9 @@ func (g *guard) seeLifted(v view, looked int, first bool) {
 
 // see404 takes in that there is no Node.
 func (g *guard) see404(v view) {
-	told := g.missing
-	g.missing, g.closed = true, false
-	g.view.err, g.view.cordon, g.view.ours, g.view.limited = v.err, CordonNone, false, false
+	told := g.view.missing
+	v.uid, v.version = g.view.uid, g.view.version
+	g.view = v
 	if g.gone() && g.decided.IsZero() {
 		g.decided = time.Now()
 	}
@@ -369,7 +367,7 @@ func (g *guard) seeTrouble(v view) {
 	}
 	g.view.err = v.err
 	if v.uid != "" { // It could be read, and takes pods.
-		g.uid, g.missing, g.closed, g.view.cordon, g.view.limited = v.uid, false, false, CordonNone, v.limited
+		g.view.uid, g.view.missing, g.view.cordon, g.view.limited = v.uid, false, CordonNone, v.limited
 	}
 	if passing(v.err) {
 		return
@@ -385,24 +383,23 @@ func (g *guard) seeTrouble(v view) {
 // seeNode takes in how the Node is.
 func (g *guard) seeNode(v view) {
 	before := g.view
-	again := g.missing || g.uid != v.uid
-	if v.cordon == CordonSet || v.cordon.closed() && !g.closed || again {
+	again := before.missing || before.uid != v.uid
+	if v.cordon == CordonSet || v.closed() && !before.closed() || again {
 		g.closedAgain()
 	}
 	if v.cordon == CordonOurs && before.cordon == CordonSet && !again {
 		v.cordon = CordonSet // It was this guard that has set it.
 	}
-	g.view, g.missing, g.uid = v, false, v.uid
-	opened := !g.closed && !g.lifted
-	if g.closed, g.others = v.cordon.closed(), v.others; opened && g.closed {
+	if newer(v.version, before.version) != v.version {
+		v.ours = v.ours || before.ours // It was seen before the label was set.
+	}
+	g.view = v
+	if v.closed() && !before.closed() && !g.lifted {
 		g.forgetReturns() // What came back to an open node says nothing of what comes back to a closed one.
 		g.rejudge()
 	}
 	if g.decided.IsZero() {
 		g.decided = time.Now()
-	}
-	if newer(v.version, before.version) != v.version {
-		g.view.ours = g.view.ours || before.ours // It was seen before the label was set.
 	}
 	g.tellNode(v, before, again)
 	g.tidy(v)
@@ -496,7 +493,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 
 // unclosed tells that the cordon is still being tried, so that pods may come.
 func (g *guard) unclosed() bool {
-	return !g.closed && !g.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
+	return !g.view.closed() && !g.view.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
 }
 
 // confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to

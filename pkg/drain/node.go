@@ -45,9 +45,6 @@ const (
 	CordonNone CordonResult = ""
 )
 
-// closed tells whether the node takes no pods.
-func (r CordonResult) closed() bool { return r == CordonSet || r == CordonOurs || r == CordonForeign }
-
 // view is what a look at the Node has shown, after what it asked for was done.
 type view struct {
 	// err is why it could not be looked at, or not be cordoned. missing tells that there is no Node.
@@ -70,12 +67,15 @@ type view struct {
 	excludes bool
 }
 
+// closed tells whether the node takes no pods.
+func (v view) closed() bool {
+	return v.cordon == CordonSet || v.cordon == CordonOurs || v.cordon == CordonForeign
+}
+
 // memory is what a guard knows of the Node from its looks before.
 type memory struct {
-	uid types.UID
-	// closed tells that the Node took no pods, for which events, and others that another program had cordoned it.
-	closed, others bool
-	events         []string
+	view   view
+	events []string // for which it was closed
 	// lifted tells that somebody has lifted the cordon for the present events, and since is when it was set, if that is known.
 	lifted bool
 	since  time.Time
@@ -132,7 +132,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonLifted
 	case n.liftedSince(node, before) && !Joined(before.events, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
-	case before.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !slices.Contains(goal.Lifted, claim.Event) &&
+	case before.view.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !slices.Contains(goal.Lifted, claim.Event) &&
 		!claim.Since.Before(goal.Met):
 		return CordonLifted // before this guard began; later it knows better than two times of a clock that may have been set
 	}
@@ -143,7 +143,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 // its claim with it.
 func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 	claimed, _ := n.claimed(node)
-	return !node.Spec.Unschedulable && before.closed && before.uid == node.UID && (!before.others || claimed)
+	return !node.Spec.Unschedulable && before.view.closed() && before.view.uid == node.UID && (!before.view.others || claimed)
 }
 
 // tidyPatch brings our other keys on the Node up to date. Nothing waits for them. It is for the Node as it was seen, since others
@@ -153,7 +153,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 	_, mine := n.claimed(node)
 	metadata := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 	switch {
-	case v.cordon.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
+	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.cordon == CordonLifted && labeled && value == n.opts.Writer:

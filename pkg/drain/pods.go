@@ -240,7 +240,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	delete(g.spared, pod.UID)
 	now := time.Now()
 	t := &target{pod: pod, round: round, met: now, backoff: evictionBackoff(), notBefore: now.Add(roundPause(round))}
-	if fresh && g.closed || g.uid == "" {
+	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
 	}
 	g.targets[pod.UID] = t
@@ -251,7 +251,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		f.told = true
 		g.say(Progress{What: Returning, Detail: familyOf(pod)})
 	}
-	if fresh && (g.drained || g.closed) {
+	if fresh && (g.drained || g.view.closed()) {
 		g.say(aboutPod(Arrived, pod))
 	}
 	g.drained = false
