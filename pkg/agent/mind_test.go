@@ -271,9 +271,9 @@ func TestAnEventThatIsMovedFarIsUndoneAndActedUponAtItsNewTime(t *testing.T) {
 		r.wantTape()
 		r.pass(1)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
-		r.announce(r.rebooting("a", 4*time.Hour))
+		r.announce(r.rebooting("a", 2*time.Hour))
 		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
-		r.pass(3 * time.Hour)
+		r.pass(time.Hour)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})
 }
@@ -359,13 +359,13 @@ func TestTimeThatPassesWithoutAGoodLookWithdrawsNothing(t *testing.T) {
 		r.announce()
 		r.tape.take()
 		r.trouble(event.SpotInterruption, "connection refused")
-		r.pass(time.Hour)
+		r.pass(10 * time.Minute)
 		r.wantTape()
 		r.announce(r.spot("a", 2*time.Minute)) // it had never gone
 		r.announce()
 		r.tape.take()
 		r.trouble(event.SpotInterruption, "connection refused")
-		r.pass(time.Hour)
+		r.pass(10 * time.Minute)
 		r.announce() // it has
 		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
 	})

@@ -45,9 +45,9 @@ func TestACordonIsLiftedThoughAReopenedDrainGoesOn(t *testing.T) {
 		}
 		b.State = event.Canceled
 		r.announce(a, b)
-		r.pass(time.Hour)
+		r.pass(5 * time.Minute)
 		if s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("an hour after b was canceled the node is cordoned still, though a's cordon was lifted by people; b is %s", r.entry("b").Phase)
+			t.Errorf("five minutes after b was canceled the node is cordoned still, though a's cordon was lifted by people; b is %s", r.entry("b").Phase)
 		}
 	})
 }
@@ -57,6 +57,9 @@ func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		s := apitest.New(r.t)
+		maintenance := r.cfg.Policy[event.ScheduledMaintenance]
+		maintenance.WithdrawnAfter = time.Minute
+		r.cfg.Policy[event.ScheduledMaintenance] = maintenance
 		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
 		r.run()
 		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
@@ -76,7 +79,7 @@ func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
 		r.cfg.Listeners = []agent.Listener{heard}
 		r.run()
 		r.announce(b)
-		r.pass(2 * time.Hour)
+		r.pass(2 * time.Minute)
 		if e := r.entry("a"); e.Phase != record.Closed || e.Ending != record.Canceled {
 			t.Errorf("a is %s %s", e.Phase, e.Ending)
 		}
@@ -134,7 +137,7 @@ func TestAnUncordonWhileNthIsStoppedIsAnOrder(t *testing.T) {
 				events = append(events, b)
 			}
 			r.announce(events...)
-			r.pass(time.Hour)
+			r.pass(time.Minute)
 			r.end(nil)
 			s.UncordonAs("kubectl")
 			r.pass(time.Minute)
@@ -251,9 +254,9 @@ func TestADryRunEndsWhenAnotherEventComesDuringItsLook(t *testing.T) {
 		r.announce(a)
 		r.pass(0)
 		r.announce(a, b)
-		r.pass(30 * time.Minute)
+		r.pass(5 * time.Minute)
 		if a, b := r.entry("a"), r.entry("b"); a.Phase != record.Cordoned || b.Phase != record.Cordoned {
-			t.Errorf("after half an hour a is %s and b is %s", a.Phase, b.Phase)
+			t.Errorf("after five minutes a is %s and b is %s", a.Phase, b.Phase)
 		}
 	})
 }
