@@ -158,9 +158,12 @@ func (w *world) judgeVolumes(n *notice) {
 		return
 	}
 	w.judged(volumesAwaited)
-	left, hard := w.nearest()
-	if hard && left+w.options.Margin <= time.Second || w.stepped {
-		return
+	over := w.any(func(n *notice) bool {
+		limit := w.limit(n)
+		return w.possible(n, drained) && !limit.IsZero() && time.Until(limit) < time.Second
+	})
+	if over || w.stepped {
+		return // then nothing is waited for
 	}
 	if since := time.Since(w.server.LastRemoval()); w.cluster.volumes > 0 && since < wait-time.Second {
 		w.violatedNow(volumesAwaited, "%s: %d are in use, %s after the last pod has gone", n.name, w.cluster.volumes, since)

@@ -64,12 +64,17 @@ func (g *generator) calm() {
 	}
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.span(30*time.Second)})
+		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
 	}
 	for range 1 + g.IntN(5) {
 		g.addPod("pod")
 	}
 	if g.IntN(2) == 0 {
 		g.addWorkload()
+	}
+	if g.IntN(8) == 0 {
+		g.rebooting()
+		return
 	}
 	few := []sort{calmSorts[g.IntN(len(calmSorts))], calmSorts[g.IntN(len(calmSorts))]}
 	for range 1 + g.IntN(2) {
@@ -127,6 +132,8 @@ var calmSorts = []sort{
 	}},
 	{1, func(g *generator) { g.add(happening{what: "full", span: g.span(time.Minute)}) }},
 	{1, func(g *generator) { g.add(happening{what: "mute", span: g.span(20 * time.Second)}) }},
+	{1, (*generator).rush},
+	{2, (*generator).rebooting},
 	{1, func(g *generator) { g.add(happening{what: "drop"}) }},
 	{1, func(g *generator) { g.add(happening{what: "deaf", span: g.span(20 * time.Second)}) }},
 	{1, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
@@ -212,6 +219,7 @@ func (g *generator) setUp() {
 	}
 	if g.IntN(6) == 0 {
 		g.add(happening{what: "option", name: "volumes", span: g.span(30 * time.Second)})
+		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(4 * time.Minute)})
 	}
 	if g.IntN(8) == 0 {
 		g.add(happening{what: "credential", span: g.span(time.Minute)})
@@ -292,6 +300,31 @@ func (g *generator) some(names []string) string {
 	return names[g.IntN(len(names))]
 }
 
+// rush has a pod come just before the node is to be closed, while the API server's cache is behind.
+func (g *generator) rush() {
+	if g.IntN(2) == 0 {
+		g.add(happening{what: "mute", span: 10 * time.Second})
+	}
+	g.add(happening{what: "lag", span: time.Second + g.span(20*time.Second)})
+	g.at += g.span(2 * time.Second)
+	g.addPod("pod")
+	g.at += time.Second + g.span(time.Second)
+	g.announce()
+}
+
+// rebooting announces a reboot, which comes in its time; the kubelet needs a while after it, or the API server is away.
+func (g *generator) rebooting() {
+	name := g.name("maintenance")
+	g.names = append(g.names, name)
+	g.add(happening{what: "announce", name: name, kind: "scheduled-maintenance/" + g.pick("system-reboot", "instance-reboot"), span: 40*time.Second + g.span(time.Minute)})
+	g.at += 20*time.Second + g.span(time.Minute)
+	if g.IntN(2) == 0 {
+		g.add(happening{what: g.pick("complete", "withdraw"), name: name})
+	}
+	g.add(happening{what: "reboot", span: g.span(20 * time.Second), n: 5 + g.IntN(40)})
+	g.at += g.span(30 * time.Second)
+}
+
 // sorts are the sorts of happenings, besides that something is announced.
 var sorts = []sort{
 	{4, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
@@ -330,6 +363,8 @@ var sorts = []sort{
 	}},
 	{1, func(g *generator) { g.add(happening{what: "yields", name: g.some(g.works)}) }},
 	{2, func(g *generator) { g.add(happening{what: "reboot", span: g.span(time.Minute), n: g.IntN(40)}) }},
+	{1, (*generator).rush},
+	{1, (*generator).rebooting},
 	{4, func(g *generator) { g.addPod("pod") }},
 	{2, func(g *generator) { g.addPod("late-pod") }},
 	{1, func(g *generator) { g.addWorkload() }},

@@ -45,6 +45,8 @@ type incarnation struct {
 	crash  int
 	before bool
 	down   time.Duration
+	// failed is since when what is put does not reach the disk.
+	failed time.Time
 	// broken tells that its disk was full once.
 	broken bool
 }
@@ -171,6 +173,11 @@ func (w *world) kill(i *incarnation, why string) {
 	}
 	w.told("nth %d is killed %s", i.number, why)
 	w.power(i)
+	for _, n := range w.notices {
+		if !i.failed.IsZero() && n.lifted.After(i.failed.Add(-slow)) {
+			n.unsure, n.lifted = true, time.Time{} // the order was not recorded
+		}
+	}
 	i.gone = true
 	w.nth = nil
 	i.cancel()
@@ -394,12 +401,21 @@ func (b book) Put(written func(error), entries ...record.Entry) {
 		w.judgeEntries(i, entries)
 	}
 	hung := time.Until(w.hung)
+	if i.failed.IsZero() && hung > 0 {
+		i.failed = time.Now()
+	}
 	w.mu.Unlock()
 	defer i.forget()
 	i.store.Put(func(err error) {
 		w.mu.Lock()
 		if err != nil && !i.broken {
 			w.violatedNow(diskWorks, "%v", err)
+		}
+		switch {
+		case err == nil && hung <= 0:
+			i.failed = time.Time{}
+		case i.failed.IsZero():
+			i.failed = time.Now()
 		}
 		if w.keeps && !i.gone {
 			w.power(i)

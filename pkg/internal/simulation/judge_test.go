@@ -383,7 +383,7 @@ func (i *incarnation) settled(ev event.Event) {
 		n.settled = time.Now()
 		w.told("%s is settled", n.name)
 	}
-	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete || n.drained == w.bootID() {
+	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete || n.drained != "" {
 		return // what it says when it is drained is judged there
 	}
 	for _, t := range []time.Time{n.changed, n.seen, w.ruleSet[n.kind], i.told[n.kind]} {
@@ -405,7 +405,9 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 		return
 	}
 	for _, pod := range w.onNode() {
-		if w.mustGo(pod, n, false) && time.Since(arrived(pod)) > slow {
+		// What was bound before the cordon is known when the node is said to be empty, however far the API server's cache lags behind.
+		before := w.cluster.owner == byNTH && arrived(pod).Add(time.Second).Before(w.cluster.owned)
+		if w.mustGo(pod, n, false) && (before || time.Since(arrived(pod)) > slow) {
 			w.violatedNow(name, "%s: %s is there; %s", n.name, pod.Name, w.standing())
 		}
 	}
