@@ -62,7 +62,7 @@ func (s *self) identity(ctx context.Context) (kubelet.Identity, error) {
 		if err == nil {
 			return id, nil
 		}
-		if !sleepOr(ctx, identityPause) {
+		if !drain.Await(ctx, nil, identityPause) {
 			return kubelet.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
 		}
 	}
@@ -188,23 +188,13 @@ func (s *self) neverJoined(ctx context.Context) bool {
 func (s *self) whileCurrent(ctx context.Context, used kubelet.Identity) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		for sleepOr(ctx, identityPause) {
+		for drain.Await(ctx, nil, identityPause) {
 			if id, err := s.kubelet.Identity(ctx); err == nil && id.Client != used.Client {
 				cancel()
 			}
 		}
 	}()
 	return ctx, cancel
-}
-
-// sleepOr waits, and tells whether ctx still goes on.
-func sleepOr(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // Uncordon implements agent.Node.

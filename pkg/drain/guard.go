@@ -19,8 +19,6 @@ const (
 	lookEvery = 5 * time.Second
 	// cordonPatience is how long evictions wait for a cordon that keeps failing, where the machine is lost anyway.
 	cordonPatience = 10 * time.Second
-	// longestRefusal is the longest pause between attempts at a cordon that is refused for good.
-	longestRefusal = time.Minute
 )
 
 // guard implements Guard. One goroutine (Run) changes its fields, with mu held. What takes time is done by others, which
@@ -63,7 +61,7 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
 		node: n, tell: tell, goal: goal,
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
-		untidy: *newBackoff(), pods: newPods(),
+		untidy: failures, pods: newPods(),
 	}
 }
 
@@ -89,7 +87,7 @@ func (g *guard) Run(ctx context.Context) {
 	defer g.workers.Wait()
 	defer stop()
 	g.ctx, g.closing = ctx, time.Now()
-	g.workers.Go(func() { g.keepLooking(ctx) })
+	g.workers.Go(g.keepLooking)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -124,11 +122,11 @@ func (g *guard) Run(ctx context.Context) {
 	}
 }
 
-// post has something done in Run's goroutine, unless ctx ends before.
-func (g *guard) post(ctx context.Context, do func()) {
+// post has something done in Run's goroutine, unless that ends before.
+func (g *guard) post(do func()) {
 	select {
 	case g.posts <- do:
-	case <-ctx.Done():
+	case <-g.ctx.Done():
 	}
 }
 
@@ -179,16 +177,13 @@ func (g *guard) Result() Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := Result{
-		Cordon: g.view.cordon, Evicted: g.evicted, Deleted: g.deleted, Skipped: len(g.spared),
-		NodeGone: g.gone(), Limited: g.view.limited, VolumesInUse: g.volumes.left,
+		Cordon: g.view.cordon, Evicted: g.evicted, Deleted: g.deleted, Skipped: len(g.spared), HeldBy: map[string]string{},
+		NodeGone: g.gone(), Limited: g.view.limited, VolumesInUse: g.inUse,
 	}
 	for _, t := range g.targets {
 		name := podName(t.pod)
 		r.Left = append(r.Left, name)
 		if t.held != "" {
-			if r.HeldBy == nil {
-				r.HeldBy = map[string]string{}
-			}
 			r.HeldBy[name] = t.held
 		}
 	}
@@ -206,7 +201,7 @@ func (g *guard) advance(now time.Time) time.Time {
 	}
 	if !g.watching {
 		g.watching = true
-		g.workers.Go(func() { g.node.watchPods(g.ctx, func(c change) { g.post(g.ctx, func() { g.apply(c) }) }) })
+		g.workers.Go(g.watchPods)
 	}
 	wake := g.decide(now)
 	wake = soonest(wake, g.actOnPods(now))
@@ -218,17 +213,14 @@ func (g *guard) decide(now time.Time) time.Time {
 	if !g.opens.IsZero() || g.view.limited {
 		return time.Time{}
 	}
-	open := !g.decided.IsZero()
-	var wake time.Time
-	if !open && !g.goal.Hard.IsZero() {
-		// The machine is lost. Evicting is better then than pods dying with it.
-		patience := g.patience(g.closing)
-		if open = !now.Before(patience); !open {
-			wake = patience
+	if g.decided.IsZero() {
+		if g.goal.Hard.IsZero() {
+			return time.Time{}
 		}
-	}
-	if !open {
-		return wake
+		// The machine is lost. Evicting is better then than pods dying with it.
+		if patience := g.patience(g.closing); now.Before(patience) {
+			return patience
+		}
 	}
 	wait := g.node.opts.EvictAfter
 	if g.node.opts.ExcludeFromLoadBalancers {
@@ -254,11 +246,11 @@ func (g *guard) lookNow() int {
 	return g.asked
 }
 
-// keepLooking looks at the Node, and sees to its being closed, until ctx ends: when asked to, every few seconds, and with
+// keepLooking looks at the Node, and sees to its being closed, until the guard ends: when asked to, every few seconds, and with
 // pauses that grow while that fails.
-func (g *guard) keepLooking(ctx context.Context) {
-	failing, refusals := newBackoff(), refusalBackoff()
-	for {
+func (g *guard) keepLooking() {
+	failing, refused := failures, refusals
+	for more := true; more; {
 		g.mu.Lock()
 		goal, before, number := g.goal, g.memory, g.asked
 		if g.next != nil {
@@ -266,35 +258,23 @@ func (g *guard) keepLooking(ctx context.Context) {
 			before.lifted = before.lifted && !Joined(g.goal.Events, goal.Events)
 		}
 		g.mu.Unlock()
-		v := g.node.close(ctx, goal, before)
-		pause := lookEvery
+		v := g.node.close(g.ctx, goal, before)
+		pause, deaf := lookEvery, time.Second // Who asks while it fails does not make it better.
 		switch {
 		case v.err == nil:
-			failing, refusals = newBackoff(), refusalBackoff()
+			failing, refused, deaf = failures, refusals, 0
 		case passing(v.err):
 			pause = max(failing.pause(), retryAfter(v.err))
 		case !v.missing:
-			pause = refusals.pause()
+			pause = refused.pause()
 		default:
 			pause = time.Second
 		}
-		g.post(ctx, func() { g.see(v, number, goal.Events) })
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-g.look:
-			timer.Stop()
-			if v.err != nil && !sleep(ctx, min(pause, time.Second)) { // Whoever asks does not make it better.
-				return
-			}
-		case <-timer.C:
-		}
+		g.post(func() { g.see(v, number, goal.Events) })
+		deaf = min(deaf, pause)
+		more = Await(g.ctx, nil, deaf) && Await(g.ctx, g.look, pause-deaf)
 	}
 }
-
-func refusalBackoff() *backoff { return &backoff{next: 2 * time.Second, longest: longestRefusal} }
 
 // see takes in what a look at the Node has shown.
 func (g *guard) see(v view, number int, events []string) {
@@ -361,10 +341,7 @@ func (g *guard) see404(v view) {
 // seeTrouble takes in that the Node could not be looked at, or not be cordoned. Where the cordon is refused for good and the
 // machine is lost anyway, that is how it is.
 func (g *guard) seeTrouble(v view) {
-	text, known := v.err.Error(), ""
-	if g.view.err != nil {
-		known = g.view.err.Error()
-	}
+	text, known := v.err.Error(), fmt.Sprint(g.view.err)
 	g.view.err = v.err
 	if v.uid != "" { // It could be read, and takes pods.
 		g.view.uid, g.view.missing, g.view.cordon, g.view.limited = v.uid, false, CordonNone, v.limited
@@ -430,8 +407,8 @@ func (g *guard) tidy(v view) {
 	ctx, pause := g.ctx, g.untidy.pause()
 	g.workers.Go(func() {
 		node, err := g.node.patchToEnd(ctx, v.tidy)
-		again := err != nil && passing(err) && sleep(ctx, pause)
-		g.post(ctx, func() {
+		again := err != nil && passing(err) && Await(ctx, nil, pause)
+		g.post(func() {
 			g.tidying = false
 			switch {
 			case again:
@@ -447,7 +424,7 @@ func (g *guard) tidy(v view) {
 				g.say(Progress{What: NodeExcluded})
 			}
 			g.view.version = newer(g.view.version, node.ResourceVersion)
-			g.untidy, g.unlabeled = *newBackoff(), ""
+			g.untidy, g.unlabeled = failures, ""
 		})
 	})
 }
@@ -463,7 +440,7 @@ func (g *guard) sayRefused(last *string, err error) {
 // closedAgain takes in that the node was open until now, or is another: pods may have come since it was seen last. What is known
 // from before the cordon proves nothing any more.
 func (g *guard) closedAgain() {
-	g.confirm.round, g.confirm.done, g.volumes.done = g.confirm.round+1, false, false
+	g.round++
 	g.drained, g.decided = false, time.Now()
 }
 
@@ -499,28 +476,27 @@ func (g *guard) unclosed() bool {
 // confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to
 // go, and has one made if there is none. The watch alone may be behind.
 func (g *guard) confirmed() bool {
-	if g.confirm.done || g.confirm.asked {
-		return g.confirm.done
+	if g.confirmedFor == g.round || g.confirming {
+		return g.confirmedFor == g.round
 	}
-	g.confirm.asked = true
-	version, ctx, round := newer(g.view.version, g.version), g.ctx, g.confirm.round
+	g.confirming = true
+	version, round := newer(g.view.version, g.version), g.round
 	g.workers.Go(func() {
 		var list *corev1.PodList
-		err := retry(ctx, func(ctx context.Context) (err error) {
+		err := retry(g.ctx, func(ctx context.Context) (err error) {
 			list, err = g.node.listSince(ctx, version)
 			return err
 		})
 		if err != nil {
-			sleep(ctx, lookEvery) // It is refused.
+			Await(g.ctx, nil, lookEvery) // It is refused.
 		}
-		g.post(ctx, func() {
-			g.confirm.asked = false
+		g.post(func() {
+			g.confirming = false
 			if err != nil {
 				g.sayRefused(&g.unlisted, err)
 				return
 			}
-			g.unlisted = ""
-			g.confirm.done = round == g.confirm.round
+			g.unlisted, g.confirmedFor = "", round
 			for i := range list.Items {
 				pod := &list.Items[i]
 				if g.targets[pod.UID] == nil && g.spared[pod.UID] == nil && !g.left[pod.UID] { // Of those, the watch tells.
@@ -535,20 +511,19 @@ func (g *guard) confirmed() bool {
 // volumesFree tells whether the wait for volumes has ended, and begins it if it has not begun. A volume that is still attached
 // keeps its pod from starting elsewhere for minutes.
 func (g *guard) volumesFree() bool {
-	if g.node.opts.VolumeWait <= 0 || g.volumes.done || g.volumes.waiting {
-		return !g.volumes.waiting
+	if g.node.opts.VolumeWait <= 0 || g.freedFor == g.round || g.freeing != nil {
+		return g.freeing == nil
 	}
 	ctx, stop := context.WithTimeout(g.ctx, g.node.opts.VolumeWait)
-	g.volumes.waiting, g.volumes.stop = true, stop
-	round, staying := g.confirm.round, claimsOf(g.spared)
+	g.freeing = stop
+	round, staying := g.round, claimsOf(g.spared)
 	g.workers.Go(func() {
 		defer stop()
 		left := g.node.awaitVolumes(ctx, staying, func(left string) {
-			g.post(ctx, func() { g.say(Progress{What: Volumes, Detail: left}) })
+			g.post(func() { g.say(Progress{What: Volumes, Detail: left}) })
 		})
-		g.post(g.ctx, func() {
-			g.volumes.waiting, g.volumes.left = false, left
-			g.volumes.done = round == g.confirm.round
+		g.post(func() {
+			g.freeing, g.freedFor, g.inUse = nil, round, left
 		})
 	})
 	return false
@@ -558,7 +533,7 @@ func (g *guard) volumesFree() bool {
 func (g *guard) endVolumes(now time.Time) time.Time {
 	hard := g.goal.Hard
 	if !hard.IsZero() && !now.Before(hard) {
-		g.volumes.stop()
+		g.freeing()
 		return time.Time{}
 	}
 	return hard

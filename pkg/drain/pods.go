@@ -21,9 +21,6 @@ const (
 	// it, and before one whose end was accepted and that does not begin is asked for again. The kubelet needs seconds to clear up
 	// after the last container; what takes longer is stuck, be it behind a finalizer or a volume, and needs no name service any more.
 	overdueAfter = 10 * time.Second
-	// longestEvictionPause is how often at least a refused eviction is repeated: often enough that a disruption budget which
-	// yields costs seconds of a two-minute notice.
-	longestEvictionPause = 3 * time.Second
 	// checkPatience is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
 	checkPatience = 3 * time.Second
 	// shortestPause is the shortest between two requests for a pod whose turn has come.
@@ -63,20 +60,18 @@ type pods struct {
 	wake    time.Time
 
 	drained bool
-	confirm struct {
-		asked, done bool
-		round       int // of targets
-	}
-	volumes struct {
-		waiting, done bool
-		stop          context.CancelFunc
-		left          int
-	}
+	// round counts what makes a proof worthless that the node is drained: a pod more, and that it was open. confirmedFor and freedFor
+	// are the rounds for which a list has been seen, and volumes have been waited for; confirming tells that a list is under way, and
+	// freeing ends the wait that is. inUse are the volumes that it has left.
+	round, confirmedFor, freedFor int
+	confirming                    bool
+	freeing                       context.CancelFunc
+	inUse                         int
 }
 
 func newPods() pods {
 	return pods{
-		targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
+		round: 1, targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
 		families: map[string]*family{}, budgets: map[string]*budget{},
 	}
 }
@@ -131,22 +126,6 @@ type leaving struct {
 	answered bool // it has
 }
 
-// apply takes in news from the watch.
-func (g *guard) apply(c change) {
-	g.version = newer(g.version, c.version)
-	switch {
-	case c.pod != nil:
-		g.meet(c.pod)
-	case c.refused != nil:
-		g.sayRefused(&g.unlisted, c.refused)
-	case c.gone != nil:
-		g.lose(c.gone.UID, c.gone)
-	default:
-		g.unlisted = ""
-		g.replace(c.all)
-	}
-}
-
 // replace takes in a complete list: pods that are not in it are gone, even if nobody saw them go.
 func (g *guard) replace(all []*corev1.Pod) {
 	there := make(map[types.UID]bool, len(all))
@@ -155,7 +134,7 @@ func (g *guard) replace(all []*corev1.Pod) {
 	}
 	for uid, t := range g.targets {
 		if !there[uid] {
-			g.lose(uid, t.pod)
+			g.lose(t.pod)
 		}
 	}
 	for _, pod := range all { // Those that replace others come after them.
@@ -228,7 +207,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		g.kept[pod.UID] = true // It came to a node that people have opened.
 		return false
 	}
-	f, round := g.round(pod)
+	f, round := g.attempt(pod)
 	if round > mostRounds {
 		g.kept[pod.UID] = true
 		if !f.left {
@@ -239,14 +218,14 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	}
 	delete(g.spared, pod.UID)
 	now := time.Now()
-	t := &target{pod: pod, round: round, met: now, backoff: evictionBackoff(), notBefore: now.Add(roundPause(round))}
+	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(roundPause(round))}
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
 	}
 	g.targets[pod.UID] = t
 	g.total++
 	g.touched = append(g.touched, t)
-	g.confirm.round, g.confirm.done, g.volumes.done = g.confirm.round+1, false, false
+	g.round++
 	if round > 1 && !f.told {
 		f.told = true
 		g.say(Progress{What: Returning, Detail: familyOf(pod)})
@@ -318,12 +297,12 @@ func (g *guard) accept(t *target, how What) {
 	g.say(aboutPod(how, t.pod))
 }
 
-// lose takes in that a pod is gone.
-func (g *guard) lose(uid types.UID, last *corev1.Pod) {
-	delete(g.spared, uid)
-	delete(g.kept, uid)
-	g.left[uid] = true
-	t, known := g.targets[uid]
+// lose takes in that a pod is gone, as it was last.
+func (g *guard) lose(last *corev1.Pod) {
+	delete(g.spared, last.UID)
+	delete(g.kept, last.UID)
+	g.left[last.UID] = true
+	t, known := g.targets[last.UID]
 	if !known {
 		return
 	}
@@ -541,7 +520,7 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, sent
 	urgent := !end.IsZero() && !now.Before(turn)
 	if urgent && !t.urgent {
-		t.backoff = evictionBackoff() // What it has met before costs it nothing now.
+		t.backoff = evictions // What it has met before costs it nothing now.
 	}
 	if t.urgent = urgent; !urgent && !end.IsZero() && what == Evicted {
 		g.wake = soonest(g.wake, turn)
@@ -558,7 +537,7 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 			leave()
 		}
 		canceled := ctx.Err() != nil // before it is canceled below
-		g.post(g.ctx, func() { g.answered(t, what, err, canceled) })
+		g.post(func() { g.answered(t, what, err, canceled) })
 	})
 }
 
@@ -596,7 +575,7 @@ func (g *guard) answered(t *target, what What, err error, canceled bool) {
 		t.shortened = t.pod.DeletionTimestamp != nil
 		g.accept(t, what)
 		if b != nil { // It yields: let more ask.
-			b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictionBackoff(), nil, true
+			b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
 		}
 		return
 	case canceled:
@@ -625,7 +604,7 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 	case held:
 		key := t.pod.Namespace + "/" + name
 		if g.budgets[key] == nil {
-			g.budgets[key] = &budget{window: 1, backoff: evictionBackoff()}
+			g.budgets[key] = &budget{window: 1, backoff: evictions}
 		}
 		b := g.budgets[key]
 		if !now.Before(b.next) {
@@ -641,10 +620,6 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 		pause = min(pause, max(end.Sub(now)/3, shortestPause))
 	}
 	t.notBefore = now.Add(pause)
-}
-
-func evictionBackoff() backoff {
-	return backoff{next: 200 * time.Millisecond, longest: longestEvictionPause}
 }
 
 // hold notes what holds a pod, and tells it once.
@@ -689,11 +664,11 @@ func familyOf(pod *corev1.Pod) string {
 	return "pod " + podName(pod)
 }
 
-// round tells which of its controller's attempts to bring pods back a pod belongs to that was met now; 0 if to none. One that was
+// attempt tells which of its controller's attempts to bring pods back a pod belongs to that was met now; 0 if to none. One that was
 // created before the first has left was only bound late. Any other is taken for the answer to the last that had left by then, so
 // that a round has as many pods as have come back, however many there were at first. If more come than have left, there is no
 // telling which those are: they belong to the latest round that they can.
-func (g *guard) round(pod *corev1.Pod) (*family, int) {
+func (g *guard) attempt(pod *corev1.Pod) (*family, int) {
 	f := g.family(pod)
 	created, round, last := pod.CreationTimestamp.Time, 0, (*leaving)(nil)
 	for i := range f.leavings {

@@ -118,12 +118,18 @@ func (n *Node) end(ctx context.Context, what What, pod *corev1.Pod, options *met
 	return err
 }
 
-// backoff yields growing pauses with jitter. The first pauses are short, since most failures of an API server are.
+// backoff yields growing pauses with jitter.
 type backoff struct {
 	next, longest time.Duration
 }
 
-func newBackoff() *backoff { return &backoff{next: 100 * time.Millisecond, longest: 2 * time.Second} }
+// How the pauses grow. Most failures of an API server are short, and what it refuses for good is not worth a hurry. A refused eviction
+// is repeated often enough that a disruption budget which yields costs seconds of a two-minute notice.
+var (
+	failures  = backoff{next: 100 * time.Millisecond, longest: 2 * time.Second}
+	refusals  = backoff{next: 2 * time.Second, longest: time.Minute}
+	evictions = backoff{next: 200 * time.Millisecond, longest: 3 * time.Second}
+)
 
 func (b *backoff) pause() time.Duration {
 	p := b.next/2 + rand.N(b.next/2+1)
@@ -134,7 +140,7 @@ func (b *backoff) pause() time.Duration {
 // retry repeats do until it succeeds, fails for good, or ctx ends; then it returns do's last error of its own, which says
 // more than the context's.
 func retry(ctx context.Context, do func(context.Context) error) error {
-	b := newBackoff()
+	b := failures
 	var last error
 	for {
 		err := do(ctx)
@@ -144,7 +150,7 @@ func retry(ctx context.Context, do func(context.Context) error) error {
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if ctx.Err() != nil || !sleep(ctx, max(b.pause(), retryAfter(err))) {
+		if ctx.Err() != nil || !Await(ctx, nil, max(b.pause(), retryAfter(err))) {
 			return fmt.Errorf("%w (%w)", last, ctx.Err())
 		}
 	}
@@ -175,16 +181,16 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// sleep waits and tells whether it could do so to the end.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
+// Await waits for so long, or for news, and tells whether ctx still goes on.
+func Await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
+	case <-news:
+	case <-timer.C:
 	}
+	return ctx.Err() == nil
 }
 
 // answered tells whether the API server has said no. Without an answer, what was asked for may have been done.

@@ -34,7 +34,7 @@ func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left
 			tell(strconv.Itoa(left))
 		}
 		told = left
-		if !sleep(ctx, volumePoll) {
+		if !Await(ctx, nil, volumePoll) {
 			return left
 		}
 	}

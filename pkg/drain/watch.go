@@ -16,31 +16,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// change is one piece of news about the node's pods: a pod that is there as described, a pod that is gone, or (all not
-// nil) the complete list.
-type change struct {
-	pod  *corev1.Pod
-	gone *corev1.Pod // as it was last
-	all  []*corev1.Pod
-	// refused is why the pods cannot be listed, and will not be by itself.
-	refused error
-	// version is the resource version of it.
-	version string
-}
-
-// watchPods reports every change of the pods on the node until ctx ends. It begins with a list from the API server's cache,
+// watchPods takes in every change of the pods on the node until ctx ends. It begins with a list from the API server's cache,
 // which costs little there and may be behind; what that lacks, the watch from the list's version tells. client-go's Reflector survives closed
 // connections, expired resource versions and an API server that is away. What it lacks for a drain is set here: short
 // pauses (after five failures they stay at two to three seconds), requests that end, and silence, because what it would
 // print is no news to anybody.
-func (n *Node) watchPods(ctx context.Context, changed func(change)) {
+func (g *guard) watchPods() {
 	silent := logr.Discard()
-	ctx = klog.NewContext(ctx, silent)
-	reflector := cache.NewReflectorWithOptions(n.podSource(changed), &corev1.Pod{}, feed{ctx: ctx, changed: changed}, cache.ReflectorOptions{
+	reflector := cache.NewReflectorWithOptions(g.podSource(), &corev1.Pod{}, feed{g}, cache.ReflectorOptions{
 		Logger:  &silent,
 		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 5, Cap: 2 * time.Second},
 	})
-	reflector.RunWithContext(ctx)
+	reflector.RunWithContext(klog.NewContext(g.ctx, silent))
 }
 
 // listFirst makes the Reflector list and then watch. By itself it would open one stream for both (a watch list), which
@@ -50,16 +37,16 @@ type listFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-func (n *Node) podSource(changed func(change)) cache.ListerWatcher {
+func (g *guard) podSource() cache.ListerWatcher {
 	return listFirst{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := n.listPods(ctx, o)
+			list, err := g.node.listPods(ctx, o)
 			if err != nil && !passing(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				changed(change{refused: err})
+				g.post(func() { g.sayRefused(&g.unlisted, err) })
 			}
 			return list, err
 		},
-		WatchFuncWithContext: n.openWatch,
+		WatchFuncWithContext: g.node.openWatch,
 	}}
 }
 
@@ -92,41 +79,34 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// feed is the store that the Reflector fills: it passes everything on and keeps nothing.
-type feed struct {
-	ctx     context.Context //nolint:containedctx // cache.Store's methods take none
-	changed func(change)
-}
+// feed is the store that the Reflector fills: the guard, which is told everything.
+type feed struct{ *guard }
 
 var errNotAPod = errors.New("not a pod")
 
-func (f feed) send(c change) error {
-	f.changed(c)
+// pass has the guard take in a pod.
+func (f feed) pass(obj any, take func(*corev1.Pod)) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return errNotAPod
+	}
+	f.post(func() {
+		f.version = newer(f.version, pod.ResourceVersion)
+		take(slim(pod))
+	})
 	return f.ctx.Err()
 }
 
-// Add passes on a pod that is there.
-func (f feed) Add(obj any) error {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return errNotAPod
-	}
-	return f.send(change{pod: slim(pod), version: pod.ResourceVersion})
-}
+// Add tells of a pod that is there.
+func (f feed) Add(obj any) error { return f.pass(obj, f.meet) }
 
-// Update passes on a pod that changed.
-func (f feed) Update(obj any) error { return f.Add(obj) }
+// Update tells of a pod that has changed.
+func (f feed) Update(obj any) error { return f.pass(obj, f.meet) }
 
-// Delete passes on that a pod is gone.
-func (f feed) Delete(obj any) error {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return errNotAPod
-	}
-	return f.send(change{gone: slim(pod), version: pod.ResourceVersion})
-}
+// Delete tells of a pod that is gone.
+func (f feed) Delete(obj any) error { return f.pass(obj, f.lose) }
 
-// Replace passes on the complete list.
+// Replace tells of the complete list.
 func (f feed) Replace(objs []any, version string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
@@ -134,14 +114,18 @@ func (f feed) Replace(objs []any, version string) error {
 			all = append(all, slim(pod))
 		}
 	}
-	return f.send(change{all: all, version: version})
+	f.post(func() {
+		f.version, f.unlisted = newer(f.version, version), ""
+		f.replace(all)
+	})
+	return f.ctx.Err()
 }
+
+// Resync has nothing to do.
+func (feed) Resync() error { return nil }
 
 // slim drops what is large and never looked at.
 func slim(pod *corev1.Pod) *corev1.Pod {
 	pod.ManagedFields = nil
 	return pod
 }
-
-// Resync has nothing to do.
-func (feed) Resync() error { return nil }

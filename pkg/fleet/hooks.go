@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/queue"
 )
@@ -102,7 +103,7 @@ func (f *Fleet) launched(t *task) {
 				f.finish(t)
 				return
 			}
-			if await(limited, news, launchPatience) {
+			if drain.Await(limited, news, launchPatience) {
 				continue
 			}
 			if ctx.Err() != nil {

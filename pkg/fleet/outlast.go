@@ -67,7 +67,7 @@ func (s *session) handOver(ctx context.Context) error {
 func (s *session) keepClosed(ctx context.Context) {
 	var err error
 	for range 5 {
-		if err = s.handOver(ctx); err == nil || !await(ctx, nil, firstPause/4) {
+		if err = s.handOver(ctx); err == nil || !drain.Await(ctx, nil, firstPause/4) {
 			break
 		}
 	}

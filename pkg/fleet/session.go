@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
@@ -176,7 +177,7 @@ func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 			news = nil
 			f.opts.Log.WithField(fieldNode, s.node).Warn(err)
 		}
-		if !await(ctx, news, wait) {
+		if !drain.Await(ctx, news, wait) {
 			return nil, "", ctx.Err()
 		}
 	}
@@ -189,7 +190,7 @@ var errGone = errors.New("there is no such Node any more")
 func (s *session) renew(ctx context.Context, text string, lost context.CancelCauseFunc) string {
 	held, _ := readClaim(text)
 	until := time.Now().Add(time.Until(held.Until))
-	for await(ctx, nil, renewal) {
+	for drain.Await(ctx, nil, renewal) {
 		asked := time.Now()
 		// It is not called back, as nobody knew then which text stands there. From until on the claim may be another's.
 		attempt, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
@@ -279,16 +280,4 @@ func (s *session) rested(ev event.Event, again time.Time) {
 		s.over = true
 		s.stop()
 	}
-}
-
-// await waits for news or for a time, and tells whether ctx still goes on.
-func await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-news:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
 }
