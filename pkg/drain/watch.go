@@ -22,8 +22,9 @@ import (
 // pauses (after five failures they stay at two to three seconds), requests that end, and silence, because what it would
 // print is no news to anybody.
 func (g *guard) watchPods() {
+	pods := listFirst{&cache.ListWatch{ListWithContextFunc: feed{g}.list, WatchFuncWithContext: g.node.openWatch}}
 	silent := logr.Discard()
-	reflector := cache.NewReflectorWithOptions(g.podSource(), &corev1.Pod{}, feed{g}, cache.ReflectorOptions{
+	reflector := cache.NewReflectorWithOptions(pods, &corev1.Pod{}, feed{g}, cache.ReflectorOptions{
 		Logger:  &silent,
 		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 5, Cap: 2 * time.Second},
 	})
@@ -36,19 +37,6 @@ type listFirst struct{ *cache.ListWatch }
 
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (g *guard) podSource() cache.ListerWatcher {
-	return listFirst{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := g.node.listPods(ctx, o)
-			if err != nil && !passing(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				g.post(func() { g.sayRefused(&g.unlisted, err) })
-			}
-			return list, err
-		},
-		WatchFuncWithContext: g.node.openWatch,
-	}}
-}
 
 // watchLife is how long a watch may last. The API server ends it then, and another goes on where it ended. Behind a
 // connection that has died without a word the client ends it, a little later; client-go would believe in it for minutes.
@@ -83,6 +71,15 @@ func (b bounded) Stop() {
 type feed struct{ *guard }
 
 var errNotAPod = errors.New("not a pod")
+
+// list lists the pods, and has it told if it is refused.
+func (f feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	list, err := f.node.listPods(ctx, o)
+	if err != nil && !passing(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		f.post(func() { f.sayRefused(&f.unlisted, err) })
+	}
+	return list, err
+}
 
 // pass has the guard take in a pod.
 func (f feed) pass(obj any, take func(*corev1.Pod)) error {
