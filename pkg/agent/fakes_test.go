@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -454,4 +455,61 @@ func (i *identity) KeepWarm(ctx context.Context, tell func(node string, err erro
 		tell(i.name, i.err)
 	}
 	<-ctx.Done()
+}
+
+// waiting is an uncordon that comes to nothing.
+func waiting(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) }
+
+// noClaim is what a Node says that cannot be asked.
+func noClaim(context.Context) (drain.Claim, bool, error) {
+	return drain.Claim{}, false, errors.New("connection refused")
+}
+
+// nothing guards a node and tells nothing.
+func nothing(ctx context.Context, _ *guard) { <-ctx.Done() }
+
+// glimpse guards a node that was there once, and tells no more of it.
+func glimpse(ctx context.Context, g *guard) {
+	g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{What: drain.Standing})
+	g.becomes(func(s *drain.State) { s.Seen = false }, drain.Progress{What: drain.Standing})
+	<-ctx.Done()
+}
+
+// orders is a Node that writes down what its guards are to do.
+type orders struct {
+	*node
+	mu    sync.Mutex
+	goals []drain.Goal
+}
+
+func (o *orders) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
+	o.note(goal)
+	return &ordered{Guard: o.node.Guard(goal, tell), orders: o}
+}
+
+func (o *orders) note(goal drain.Goal) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.goals = append(o.goals, goal)
+}
+
+// seen is whether each goal said that there has been a Node.
+func (o *orders) seen() []bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var all []bool
+	for _, goal := range o.goals {
+		all = append(all, goal.NodeSeen)
+	}
+	return all
+}
+
+type ordered struct {
+	drain.Guard
+	orders *orders
+}
+
+func (o *ordered) Adjust(goal drain.Goal) {
+	o.orders.note(goal)
+	o.Guard.Adjust(goal)
 }
