@@ -1,0 +1,226 @@
+package agent_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// ticking runs f with a rig whose clock can be set.
+func ticking(t *testing.T, f func(r *rig, clock *wall)) {
+	t.Helper()
+	bubble(t, func(r *rig) {
+		clock := &wall{}
+		r.cfg.Now = clock.now
+		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+		f(r, clock)
+	})
+}
+
+func TestAClockThatIsSetByTwoSecondsIsNotWorthAWord(t *testing.T) {
+	t.Parallel()
+	for by, want := range map[time.Duration]int{2 * time.Second: 0, -2 * time.Second: 0, 2*time.Second + 1: 1, -2*time.Second - 1: 1} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			ticking(t, func(r *rig, clock *wall) {
+				r.run()
+				clock.set(by)
+				r.pass(time.Second)
+				if said := r.said(systemd.EventSeen); len(said) != want {
+					t.Errorf("what was said is %q", said)
+				}
+			})
+		})
+	}
+}
+
+func TestNewsAreJudgedByTheClockAsItIsSetThen(t *testing.T) {
+	t.Parallel()
+	ticking(t, func(r *rig, clock *wall) {
+		r.run()
+		r.pass(1300 * time.Millisecond)
+		clock.set(farOff)
+		r.announce(r.rebooting("a", farOff+5*time.Minute))
+		r.wantBegun("guard for a: drain, soft in 4m58.7s")
+	})
+}
+
+func TestWhatIsDueIsJudgedByTheClockAsItIsSetThen(t *testing.T) {
+	t.Parallel()
+	ticking(t, func(r *rig, clock *wall) {
+		r.run()
+		r.announce(r.rebooting("a", 10*time.Minute+1500*time.Millisecond))
+		r.pass(1300 * time.Millisecond)
+		clock.set(-farOff)
+		r.pass(200 * time.Millisecond) // It would have been due now.
+		r.wantBegun()
+		r.pass(farOff)
+		r.wantBegun("guard for a: drain, soft in 10m0s")
+	})
+}
+
+func TestWhatIsOverIsAsOldAsItWasWhenTheClockIsSet(t *testing.T) {
+	t.Parallel()
+	ticking(t, func(r *rig, clock *wall) {
+		r.run()
+		r.announce(recommended("a"))
+		r.announce()
+		r.pass(30 * time.Second)
+		before := r.entry("a")
+		if before.Phase != record.Closed {
+			t.Fatalf("the entry is %+v", before)
+		}
+		clock.set(farOff)
+		r.pass(time.Second)
+		if e := r.entry("a"); !e.Changed.Equal(before.Changed) || !e.FirstSeen.Equal(before.FirstSeen) {
+			t.Errorf("the entry is %+v, and was %+v", e, before)
+		}
+	})
+}
+
+// The last good look was a moment after the event was missed. To set the clock back makes it no later.
+func TestAClockThatIsSetBackWhileLooksFailWithdrawsNothing(t *testing.T) {
+	t.Parallel()
+	ticking(t, func(r *rig, clock *wall) {
+		r.run()
+		r.announce(r.spot("a", 20*time.Hour))
+		r.announce()
+		r.trouble(event.SpotInterruption, "connection refused")
+		r.begins()
+		clock.set(-farOff)
+		r.pass(time.Minute)
+		for _, call := range r.begins() {
+			if call == "uncordon" {
+				t.Error("it was withdrawn without a look")
+			}
+		}
+	})
+}
+
+// How long logind can be held is a span, which logind tells as a time.
+func TestAShutdownKeepsTheTimeThatItHad(t *testing.T) {
+	t.Parallel()
+	ticking(t, func(r *rig, clock *wall) {
+		down := func(id string, in time.Duration) event.Event {
+			return event.Event{ID: id, Kind: event.Shutdown, State: event.Pending, Deadline: r.in(in)}
+		}
+		wantTimes := func(id string, want time.Duration) {
+			t.Helper()
+			if e := r.entry(id); !e.Event.Deadline.Equal(r.in(want)) || !e.ActedFor.Equal(r.in(want)) {
+				t.Errorf("after %s, %s is for %s, and was acted upon for %s; want both to be %s", time.Since(r.start), id,
+					e.Event.Deadline.Sub(r.start), e.ActedFor.Sub(r.start), want)
+			}
+		}
+		r.node.toGuard(stuck)
+		r.run()
+		r.announce(down("a", 4*time.Minute))
+		r.pass(time.Second)
+		r.announce(down("a", 5*time.Minute), down("b", 6*time.Minute))
+		wantTimes("a", 4*time.Minute)
+		wantTimes("b", 6*time.Minute)
+		clock.set(farOff)
+		r.pass(time.Second)
+		wantTimes("a", farOff+4*time.Minute)
+		r.announce(down("a", 4*time.Minute), down("b", 6*time.Minute)) // as logind has told it before
+		wantTimes("a", farOff+4*time.Minute)
+		wantTimes("b", farOff+6*time.Minute)
+	})
+}
+
+// A guard counts on the monotonic clock. It is told anew what is worth it.
+func TestAGuardIsToldOfADeadlineThatHasMoved(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		clock   []time.Duration // by which it is put right, once a second: never by so much that it counts as set
+		moved   time.Duration   // in the document
+		adjusts bool
+	}{
+		"by nothing":                                     {},
+		"by less than a tenth of a second":               {moved: 100*time.Millisecond - 1},
+		"by a tenth of a second":                         {moved: 100 * time.Millisecond, adjusts: true},
+		"by as much to the other side":                   {moved: -100 * time.Millisecond, adjusts: true},
+		"while the clock is put right":                   {clock: []time.Duration{time.Second}},
+		"while the clock is put right by two seconds":    {clock: []time.Duration{time.Second, time.Second}},
+		"while the clock is put right by more than that": {clock: []time.Duration{time.Second, time.Second, 1}, adjusts: true},
+		"with the clock, and in the document":            {clock: []time.Duration{time.Second}, moved: time.Minute, adjusts: true},
+		"in the document so that it stays where it was":  {clock: []time.Duration{time.Second}, moved: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ticking(t, func(r *rig, clock *wall) {
+				r.node.toGuard(stuck)
+				r.runFor(r.spot("a", time.Hour))
+				for _, by := range row.clock {
+					clock.set(by)
+					r.pass(time.Second)
+				}
+				r.announce(r.spot("a", time.Hour+row.moved))
+				calls := r.tape.take()
+				if adjusts := slices.ContainsFunc(calls, func(call string) bool { return strings.HasPrefix(call, "adjust") }); adjusts != row.adjusts {
+					t.Errorf("what was done is %q", calls)
+				}
+			})
+		})
+	}
+}
+
+// foremost is what the status is about while nothing is being done.
+func TestTheStatusIsAboutWhatWasActedUponLast(t *testing.T) {
+	t.Parallel()
+	spot, stop, asg := event.SpotInterruption, event.ScheduledMaintenance, event.ASGTermination
+	type past struct {
+		kind    event.Kind
+		phase   record.Phase
+		changed time.Duration
+	}
+	for want, rows := range map[string][][]past{
+		"node node-a is drained for spot-interruption": {
+			{{spot, record.Drained, 0}},
+			{{spot, record.Drained, 0}, {stop, record.Seen, time.Minute}},
+			{{stop, record.Seen, time.Minute}, {spot, record.Drained, 0}},
+			{{spot, record.Drained, time.Minute}, {asg, record.Drained, 0}},
+			{{asg, record.Drained, 0}, {spot, record.Drained, time.Minute}},
+			{{spot, record.Drained, 0}, {asg, record.Closed, time.Minute}},
+			{{asg, record.Closed, time.Minute}, {spot, record.Drained, 0}},
+		},
+		"watching; nothing is announced for node node-a": {
+			nil, {{spot, record.Closed, 0}}, {{spot, record.Closed, 0}, {asg, record.Closed, time.Minute}},
+		},
+		"watching node node-a: EC2 will terminate this spot instance; nothing will be done": {
+			{{spot, record.Seen, 0}}, {{spot, record.Seen, time.Minute}, {asg, record.Seen, 0}}, {{asg, record.Seen, 0}, {spot, record.Seen, time.Minute}},
+		},
+	} {
+		for i, row := range rows {
+			t.Run(fmt.Sprint(want, " ", i), func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(r *rig) {
+					r.start = r.start.Add(-time.Hour)
+					for _, p := range row {
+						e := record.Entry{
+							Event: event.Event{ID: string(p.kind), Kind: p.kind, Code: "terminate", State: event.Pending}, Phase: p.phase,
+							BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.in(p.changed), CordonedAt: r.start,
+						}
+						if p.phase == record.Closed {
+							e.Ending = record.Rebooted
+						}
+						r.record.entries = append(r.record.entries, e)
+						rule := r.cfg.Policy[p.kind]
+						if rule.Action, rule.Budget, rule.Codes = policy.Drain, 0, nil; p.phase == record.Seen {
+							rule.Action = policy.Notify
+						}
+						r.cfg.Policy[p.kind] = rule
+					}
+					r.run()
+					r.wantStatus(want)
+				})
+			})
+		}
+	}
+}
