@@ -1,0 +1,279 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// pod is what is told of default/web.
+func pod(what drain.What, detail string) drain.Progress {
+	return drain.Progress{What: what, Pod: "default/web", Detail: detail, Total: 2, Left: 1}
+}
+
+func TestWhatAGuardTellsIsSaid(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		told drain.Progress
+		id   string
+		want []string
+	}{
+		"pods are found":        {drain.Progress{What: drain.Found, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
+		"none is":               {drain.Progress{What: drain.Found}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
+		"a pod is deleted":      {pod(drain.Deleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
+		"a pod is overdue":      {pod(drain.Overdue, "still ending"), systemd.PodHeld, []string{"warning: default/web has not ended within its grace period; critical pods no longer wait for it"}},
+		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: evicting default/web was refused: no; asking again"}},
+		"pods cannot be listed": {drain.Progress{What: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
+		"there is no Node":      {drain.Progress{What: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: there is no Node: it was deleted; waiting"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.node.toGuard(func(_ context.Context, g *guard) { g.say(row.told) })
+				r.run()
+				r.announce(r.spot("a", 2*time.Minute))
+				r.wantSaid(row.id, row.want...)
+			})
+		})
+	}
+}
+
+const begun = "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)"
+
+// What holds a pod does so until the pod is evicted, deleted or gone.
+func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []drain.What{drain.Evicted, drain.Deleted, drain.Gone} {
+		for _, holds := range []drain.Progress{pod(drain.Held, "web"), pod(drain.Refused, "PDB web"), pod(drain.Overdue, "PDB web")} {
+			t.Run(string(holds.What)+" until "+string(ends), func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(r *rig) {
+					r.node.toGuard(func(_ context.Context, g *guard) {
+						g.say(holds)
+						time.Sleep(time.Second)
+						g.say(pod(ends, ""))
+					})
+					r.runFor(r.spot("a", 2*time.Minute))
+					r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 120 s left, held by PDB web")
+					r.pass(time.Second)
+					r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 119 s left")
+				})
+			})
+		}
+	}
+}
+
+func TestThatTheNodeIsCordonedIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	const cordoned = "warning: cordoned the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000"
+	t.Run("in a drain, when it is", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.node.toGuard(func(ctx context.Context, g *guard) {
+				time.Sleep(time.Second)
+				stuck(ctx, g)
+			})
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.pass(time.Second)
+			r.wantSaid(systemd.Cordoned, "warning: cordoned the node after 1s")
+		})
+	})
+	t.Run("for what is only cordoned for, with the reason", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.runFor(r.hibernating("a", 2*time.Minute))
+			r.wantSaid(systemd.Cordoned, cordoned)
+		})
+	})
+	t.Run("not if somebody else had", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(drain.NodeCordonFound, drain.CordonForeign) })
+			r.runFor(r.hibernating("a", 2*time.Minute))
+			r.wantSaid(systemd.Cordoned)
+		})
+	})
+	for how, want := range map[drain.CordonResult][]string{
+		drain.CordonSet: {"warning: cordoned the node after 0s"}, drain.CordonOurs: nil,
+	} {
+		t.Run("beside what is done already, if it was anew: "+string(how), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.runFor(r.spot("a", 2*time.Minute))
+				r.end(nil)
+				r.hook.Reset()
+				r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(drain.NodeCordoned, how) })
+				r.run()
+				r.wantSaid(systemd.Cordoned, want...)
+			})
+		})
+	}
+}
+
+// A guard that stands beside what is done has nothing to say, unless something comes.
+func TestPodsThatComeToADrainedNodeAreSaid(t *testing.T) {
+	t.Parallel()
+	for total, want := range map[int][]string{0: nil, 1: {"info: 1 pods to evict"}} {
+		bubble(t, func(r *rig) {
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.end(nil)
+			r.hook.Reset()
+			r.node.toGuard(func(_ context.Context, g *guard) {
+				g.closeAs(drain.NodeCordoned, drain.CordonOurs)
+				g.say(drain.Progress{What: drain.Found, Total: total, Left: total})
+			})
+			r.run()
+			r.wantSaid(systemd.DrainStarted, want...)
+		})
+	}
+}
+
+func TestHowADrainEndedIsSaid(t *testing.T) {
+	t.Parallel()
+	t.Run("of a node whose pods are to be left alone", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.node.toGuard(func(_ context.Context, g *guard) {
+				g.close()
+				g.did(drain.Result{Cordon: drain.CordonSet, Limited: true})
+				g.drain()
+			})
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.wantSaid(systemd.Drained, "warning: no pods evicted, as the node's annotation "+drain.ActionAnnotation+" asks")
+		})
+	})
+	for name, row := range map[string]struct {
+		result drain.Result
+		want   string
+	}{
+		"that found no pods in time":  {drain.Result{Cordon: drain.CordonSet}, "0 pods evicted, 0 deleted, left: "},
+		"that went on without cordon": {drain.Result{Deleted: 1, Left: []string{"default/web"}}, "0 pods evicted, 1 deleted, left: default/web"},
+		"that could do nothing":       {drain.Result{}, "the node could not even be cordoned, and which pods are left is not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.node.toGuard(func(_ context.Context, g *guard) { g.did(row.result) })
+				r.runFor(r.spot("a", 2*time.Minute))
+				r.pass(2 * time.Minute)
+				r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want)
+			})
+		})
+	}
+}
+
+func TestANodeThatCannotBeCordonedIsSaid(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Minute}
+		r.node.toGuard(forbidden)
+		r.runFor(recommended("a"))
+		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be cordoned; trying again")
+	})
+}
+
+// The drain goes on for long after that.
+func TestWhatKeptTheNodeOpenIsForgottenWhenItIsClosed(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			limited, stop := context.WithTimeout(ctx, time.Minute)
+			defer stop()
+			forbidden(limited, g)
+			stuck(ctx, g)
+		})
+		r.runFor(r.stopping("a", time.Hour))
+		r.pass(time.Minute - 1)
+		if e := r.entry("a"); e.Error != "forbidden" || e.Failures != 5 {
+			t.Errorf("the entry is %+v", e)
+		}
+		r.pass(1)
+		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+func TestAFailedUncordonIsSaidAndCountedForWhatIsBeingUndone(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, heard *ear) {
+		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") })
+		r.run()
+		a, b, other := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour), r.rebooting("c", 3*time.Hour)
+		r.announce(a, b, other)
+		heard.take()
+		a.State, b.State = event.Canceled, event.Canceled
+		r.announce(a, b, other)
+		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be uncordoned; trying again")
+		heard.want(t, "begun a uncordon after 0s", "failed a uncordon after 0s: forbidden")
+		for id, want := range map[string]int{"a": 1, "b": 1, "c": 0} {
+			if e := r.entry(id); e.Failures != want {
+				t.Errorf("the entry is %+v, want %d failures", e, want)
+			}
+		}
+	})
+}
+
+func TestACordonThatIsTakenOverIsSaid(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			if time.Since(r.start) < 3*time.Second {
+				return drain.Claim{}, false, errors.New("connection refused")
+			}
+			return drain.Claim{Event: "a", Kind: string(event.SpotInterruption), BootID: "boot-1", Since: r.start}, true, nil
+		})
+		r.run()
+		r.pass(5*time.Second - 1)
+		r.wantSaid(systemd.EventSeen)
+		r.pass(1)
+		r.wantSaid(systemd.EventSeen, "warning: the node bears a cordon of ours that the record does not know; taking it over")
+	})
+}
+
+func TestTroubleThatDiffersInItsNumbersOnlyIsTheSame(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		for _, text := range []string{"reading 10.0.0.1:9999: reset", "reading 10.0.0.1:10000: reset"} {
+			r.trouble(event.SpotInterruption, text)
+		}
+		r.wantSaid(systemd.SourceTrouble, "warning: cannot tell about spot-interruption: reading 10.0.0.1:9999: reset; what was last known stands")
+	})
+}
+
+func TestTroubleIsOverAfterASecondWithout(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		r.trouble(event.SpotInterruption, "connection refused")
+		r.pass(time.Minute)
+		r.announce()
+		r.pass(time.Second - 1)
+		r.wantSaid(systemd.SourceRecovered)
+		r.pass(1)
+		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption can be told again, after 1m0s")
+	})
+}
+
+func TestAnOutageIsAsOldAsTheFirstTroubleOfTheMetadataService(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		r.announce()
+		for _, kind := range []event.Kind{
+			event.Shutdown, event.ScheduledMaintenance, event.SpotInterruption, event.RebalanceRecommendation, event.ASGTermination,
+		} {
+			r.trouble(kind, "connection refused")
+			r.pass(time.Minute)
+		}
+		r.wantStatus("watching; nothing is announced for node node-a; metadata service unreachable since 00:01:00")
+	})
+}
