@@ -1,11 +1,13 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -194,6 +196,9 @@ func TestTheGuardIsToldWhetherThereHasBeenANode(t *testing.T) {
 			r.cfg.NodeSeen = true
 			r.node.toGuard(nothing)
 		}, []bool{true, true}},
+		"a guard has not seen it": {func(r *rig) {
+			r.node.toGuard(func(_ context.Context, g *guard) { g.say(drain.Progress{What: drain.Standing}) })
+		}, []bool{false, false}},
 		"a guard has seen it": {func(r *rig) { r.node.toGuard(glimpse) }, []bool{false, true}},
 		"it was asked for its claim": {func(r *rig) {
 			r.node.toClaim(newNode(r.t, r.tape).now().claim)

@@ -251,7 +251,7 @@ func TestTheBoardTellsWhetherTheMachineIsLostAtTheDeadline(t *testing.T) {
 			t.Parallel()
 			withBoard(t, func(r *rig, b *board) {
 				r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Drain}
-				r.node.toGuard(stuck)
+				r.node.toGuard(nothing)
 				r.runFor(row.events(r)...)
 				r.pass(time.Second)
 				step := b.last().Step
