@@ -48,6 +48,8 @@ type guard struct {
 	tidying   bool
 	untidy    backoff
 	unlabeled string
+	// untold tells that somebody has lifted the cordon, which is told when our label is off: nobody may care for it after that.
+	untold bool
 	// decided is since when it is known whether the node is closed; zero while it is not. Once open, evictions may begin at
 	// opens.
 	decided, opens time.Time
@@ -134,6 +136,9 @@ func (g *guard) post(do func()) {
 // in peace.
 func (g *guard) take(goal Goal) {
 	grown, begins := Joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
+	if grown {
+		g.tellLifted() // as it is an order for those before
+	}
 	g.goal = goal
 	g.drained = false // It is told anew.
 	if grown {
@@ -309,15 +314,24 @@ func (g *guard) see(v view, number int, events []string) {
 // are left there.
 func (g *guard) seeLifted(v view, looked int, first bool) {
 	if !g.lifted {
-		g.lifted, g.since = true, v.since
-		g.say(Progress{What: NodeReopened, Events: g.goal.Events})
+		g.lifted, g.since, g.untold = true, v.since, true
 		g.rejudge()
+	}
+	if v.tidy == nil {
+		g.tellLifted()
 	}
 	for _, t := range g.targets {
 		if !first && t.check > looked && t.check <= g.looked {
 			g.kept[t.pod.UID] = true
 			g.release(t)
 		}
+	}
+}
+
+func (g *guard) tellLifted() {
+	if g.untold {
+		g.untold = false
+		g.say(Progress{What: NodeReopened, Events: g.goal.Events})
 	}
 }
 
@@ -418,6 +432,9 @@ func (g *guard) tidy(v view) {
 				if !apierrors.IsConflict(err) {
 					g.sayRefused(&g.unlabeled, err)
 				}
+				if v.cordon == CordonLifted && !passing(err) {
+					g.tellLifted()
+				}
 				return
 			case v.excludes:
 				g.view.ours = true
@@ -425,6 +442,9 @@ func (g *guard) tidy(v view) {
 			}
 			g.view.version = newer(g.view.version, node.ResourceVersion)
 			g.untidy, g.unlabeled = failures, ""
+			if v.cordon == CordonLifted {
+				g.tellLifted()
+			}
 		})
 	})
 }
