@@ -121,6 +121,7 @@ type Agent struct {
 	node     string
 	waiting  error // why there is no identity; nil once there is
 	nodeSeen bool  // there has been a Node since the start
+	opened   bool  // what was ours has been taken back since the start
 
 	work   *work
 	number int // of goals

@@ -305,6 +305,27 @@ func TestARestartWaitsForNoDisk(t *testing.T) {
 	})
 }
 
+// The Node was asked before the cordon was lifted, and has answered afterwards.
+func TestACordonThatHasBeenTakenBackIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		reboot := r.stopping("a", -time.Minute)
+		reboot.Code = "system-reboot"
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			time.Sleep(5 * time.Second)
+			return drain.Claim{Event: "a", Kind: string(event.ScheduledMaintenance), BootID: "boot-0", Since: r.in(-time.Hour)}, true, nil
+		})
+		r.record.entries = []record.Entry{{
+			Event: reboot, Phase: record.Drained, BootID: "boot-0", FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, OnNode: true,
+		}}
+		r.run()
+		r.pass(time.Minute)
+		if e := r.entry("a"); e.Phase != record.Closed || e.Ending != record.Rebooted {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
 func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 	t.Parallel()
 	claim := func(r *rig, kind event.Kind) {

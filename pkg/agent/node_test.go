@@ -57,6 +57,29 @@ func TestANoticeThatComesBeforeTheNodeIsRegisteredIsActedUponWhenItIs(t *testing
 	})
 }
 
+// A machine was stopped and started again before the time of its event, and its kubelet is late.
+func TestANodeOfAnEarlierBootIsNoneOfThisOne(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		s.RemoveNode()
+		r.record.entries = []record.Entry{{
+			Event: r.stopping("b", time.Hour), Phase: record.Draining, BootID: "boot-0", ListedIn: "boot-0",
+			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, ActedFor: r.start, OnNode: true,
+		}}
+		r.run()
+		r.announce(r.stopping("b", time.Hour))
+		r.pass(10 * time.Second)
+		if e := r.entry("b"); e.Phase != record.Draining {
+			t.Errorf("before there is a Node in this boot, the entry is %+v", e)
+		}
+		s.RegisterNode()
+		s.AddPod(web("web", 5), 0)
+		r.pass(30 * time.Second)
+		if e := r.entry("b"); e.Phase != record.Drained || s.HasPod("default/web") || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
 // A budget holds a pod that needs 40 s to end. Whatever else is due before, it gets them.
 func TestAPodGetsItsGraceBeforeTheMachineIsLostWhateverElseIsDue(t *testing.T) {
 	for name, others := range map[string][]time.Duration{

@@ -206,6 +206,7 @@ func (a *Agent) takeLanded(l landed) {
 
 // undone takes into the record that nothing of ours is on the node any more, for any event.
 func (a *Agent) undone(w *work, l landed) {
+	a.opened = true
 	a.uncordoned(w, l)
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonNotOurs)
@@ -317,7 +318,7 @@ func (a *Agent) takeClaim(found adopted) {
 	e, known := policy.Find(entries, claim.Event)
 	// Whose event is over may have left the cordon to another one, which takes it back.
 	left := slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OnNode && e.Phase != record.Closed })
-	if left || !found.ours {
+	if left || a.opened || !found.ours { // What was read before it was taken back is there no more.
 		return
 	}
 	if !known || e.Phase == record.Closed {

@@ -40,7 +40,7 @@ const (
 // Happening is one thing that happened, told to whoever passes it on. Happenings are values.
 type Happening struct {
 	What What
-	// At is when, with a monotonic reading.
+	// At is when, by wall time.
 	At time.Time
 	// Node is the node's name; empty as long as there is no identity.
 	Node string
