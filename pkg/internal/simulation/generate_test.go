@@ -17,8 +17,10 @@ type generator struct {
 	names []string // of what is announced
 	pods  []string
 	works []string
-	next  int
-	sorts []sort
+	// budget is that of a termination without a deadline.
+	budget time.Duration
+	next   int
+	sorts  []sort
 }
 
 // sort is one of the sorts of happenings.
@@ -66,6 +68,8 @@ func (g *generator) calm() {
 		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.span(30*time.Second)})
 		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
 	}
+	g.budget = 70*time.Second + g.span(50*time.Second)
+	g.add(happening{what: "budget", span: g.budget})
 	for range 1 + g.IntN(5) {
 		g.addPod("pod")
 	}
@@ -100,18 +104,18 @@ func (g *generator) announceLoss() (left time.Duration) {
 	h := happening{what: "announce"}
 	switch g.IntN(4) {
 	case 0:
-		h.name, h.kind, h.span = g.name("spot"), "spot-interruption/terminate", 2*time.Minute
+		h.name, h.kind, h.span = g.name("spot"), "spot-interruption/terminate", 70*time.Second+g.span(50*time.Second)
 	case 1:
-		h.name, h.kind, h.span = g.name("maintenance"), "scheduled-maintenance/instance-stop", 80*time.Second+g.span(80*time.Second)
+		h.name, h.kind, h.span = g.name("maintenance"), "scheduled-maintenance/instance-stop", 70*time.Second+g.span(60*time.Second)
 	case 2:
 		h.name, h.kind = g.name("asg"), "asg-termination/Terminated"
 	case 3:
-		h.name, h.kind, h.span = g.name("shutdown"), "shutdown", 70*time.Second+g.span(80*time.Second)
+		h.name, h.kind, h.span = g.name("shutdown"), "shutdown", 70*time.Second+g.span(50*time.Second)
 	}
 	g.names = append(g.names, h.name)
 	g.add(h)
 	if h.span == 0 {
-		return 3 * time.Minute
+		return g.budget
 	}
 	return h.span
 }

@@ -28,10 +28,10 @@ func (w *world) live(p plan) {
 		w.happen(h)
 	}
 	w.recover()
-	w.pass(quiet + 10*time.Second)
+	w.pass(quiet + time.Second)
 	w.judgeRest()
 	w.withdrawAll()
-	w.pass(w.longestWithdrawal() + quiet + 10*time.Second)
+	w.pass(max(w.longestWithdrawal(), quiet) + time.Second)
 	w.judgeRest()
 	w.judgeEnd()
 	w.close()
