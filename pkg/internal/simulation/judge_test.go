@@ -450,7 +450,11 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 			}
 		case record.Incomplete:
 			n.incomplete = true // also if its budget grows again
-		case record.Cordoning, record.Cordoned, record.Draining:
+		case record.Cordoned:
+			if before == "" || before == record.Closed {
+				n.vague = true // a claim was found on the Node, which says when it was set and no more
+			}
+		case record.Cordoning, record.Draining:
 		}
 	}
 }
