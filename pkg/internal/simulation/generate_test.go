@@ -70,15 +70,19 @@ func (g *generator) calm() {
 	}
 	g.budget = 70*time.Second + g.span(50*time.Second)
 	g.add(happening{what: "budget", span: g.budget})
+	switch g.IntN(10) {
+	case 0:
+		g.rebooting()
+		return
+	case 1:
+		g.rush()
+		return
+	}
 	for range 1 + g.IntN(5) {
 		g.addPod("pod")
 	}
 	if g.IntN(2) == 0 {
 		g.addWorkload()
-	}
-	if g.IntN(8) == 0 {
-		g.rebooting()
-		return
 	}
 	few := []sort{calmSorts[g.IntN(len(calmSorts))], calmSorts[g.IntN(len(calmSorts))]}
 	for range 1 + g.IntN(2) {
@@ -309,11 +313,11 @@ func (g *generator) rush() {
 	if g.IntN(2) == 0 {
 		g.add(happening{what: "mute", span: 10 * time.Second})
 	}
-	g.add(happening{what: "lag", span: time.Second + g.span(20*time.Second)})
+	g.add(happening{what: "lag", span: 4*time.Second + g.span(20*time.Second)})
 	g.at += g.span(2 * time.Second)
 	g.addPod("pod")
-	g.at += time.Second + g.span(time.Second)
-	g.announce()
+	g.at += 1200*time.Millisecond + g.span(time.Second)
+	g.announceLoss()
 }
 
 // rebooting announces a reboot, which comes in its time; the kubelet needs a while after it, or the API server is away.

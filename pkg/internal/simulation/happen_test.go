@@ -479,6 +479,9 @@ func (w *world) mute(h happening) {
 	w.hinder(h.span + 15*time.Second)
 }
 
+// missedAfter is when a kubelet is missed that has not reported: node-monitor-grace-period of the controller manager.
+const missedAfter = 50 * time.Second
+
 // reboot kills nth, which is started again in another boot after span; n seconds later the kubelet reports the node Ready.
 func (w *world) reboot(h happening) {
 	w.mu.Lock()
@@ -492,7 +495,12 @@ func (w *world) reboot(h happening) {
 	w.cluster.volumes = 0
 	w.mu.Unlock()
 	w.server.StartKubelet()
-	w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown); n.Status.VolumesInUse = nil })
+	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = nil })
+	time.AfterFunc(missedAfter, func() { // of a quick reboot, the Node says nothing
+		if node := w.server.CurrentNode(); node != nil && node.Status.NodeInfo.BootID != id {
+			w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown) })
+		}
+	})
 	w.beginNow(h.span)
 	w.obstruct(h.span + time.Duration(h.n)*time.Second)
 	time.AfterFunc(h.span+time.Duration(h.n)*time.Second, func() {
