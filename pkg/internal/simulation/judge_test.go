@@ -88,7 +88,16 @@ func (w *world) ends(n *notice) time.Time {
 // over tells that a notice cannot be a reason for anything any more.
 func (n *notice) over(w *world) bool {
 	end := w.ends(n)
-	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && time.Since(n.changed) > slow && !n.outdated
+	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && w.knows(n) && !n.outdated
+}
+
+// knows tells whether nth has surely heard how a notice is now. Before its first look, it goes by its record.
+func (w *world) knows(n *notice) bool {
+	if w.nth == nil {
+		return time.Since(n.changed) > slow
+	}
+	told := w.nth.told[n.kind]
+	return time.Since(n.changed) > slow && (!told.IsZero() && time.Since(told) > slow || !w.watched(n.kind))
 }
 
 // reboots tells whether what is announced is over with a reboot.
