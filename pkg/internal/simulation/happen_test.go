@@ -497,7 +497,10 @@ func (w *world) reboot(h happening) {
 	w.server.StartKubelet()
 	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = nil })
 	time.AfterFunc(missedAfter, func() { // of a quick reboot, the Node says nothing
-		if node := w.server.CurrentNode(); node != nil && node.Status.NodeInfo.BootID != id {
+		w.mu.Lock()
+		current := w.bootID() == id
+		w.mu.Unlock()
+		if node := w.server.CurrentNode(); current && node != nil && node.Status.NodeInfo.BootID != id {
 			w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown) })
 		}
 	})

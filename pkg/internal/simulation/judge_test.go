@@ -88,7 +88,7 @@ func (w *world) ends(n *notice) time.Time {
 // over tells that a notice cannot be a reason for anything any more.
 func (n *notice) over(w *world) bool {
 	end := w.ends(n)
-	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && w.knows(n) && !n.outdated
+	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && n.listed && w.knows(n) && !n.outdated
 }
 
 // knows tells whether nth has surely heard how a notice is now. Before its first look, it goes by its record.
