@@ -5,11 +5,9 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubectl "k8s.io/kubectl/pkg/drain"
 )
@@ -31,16 +29,14 @@ func (o Options) concerns(pod *corev1.Pod) bool {
 	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
 }
 
-// inMemory is a client that knows one pod. It answers the two questions that kubectl's filters ask: which pods are on the
-// node, and whether the DaemonSet exists that a pod names as its controller. It believes the pod: a kubelet may not
-// look a DaemonSet up. Any other call would be a change in kubectl, and fails loudly in the tests.
+// inMemory is a client that knows one pod. It answers the one question that is left to kubectl's filters to ask: which pods are on
+// the node. Any other call would be a change in kubectl, and fails loudly in the tests.
 type inMemory struct {
 	kubernetes.Interface
 	pod *corev1.Pod
 }
 
 func (m inMemory) CoreV1() coreclient.CoreV1Interface { return memoryCore{pod: m.pod} }
-func (m inMemory) AppsV1() appsclient.AppsV1Interface { return memoryApps{} }
 
 type memoryCore struct {
 	coreclient.CoreV1Interface
@@ -56,16 +52,6 @@ type memoryPods struct {
 
 func (m memoryPods) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
 	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
-}
-
-type memoryApps struct{ appsclient.AppsV1Interface }
-
-func (memoryApps) DaemonSets(string) appsclient.DaemonSetInterface { return memoryDaemonSets{} }
-
-type memoryDaemonSets struct{ appsclient.DaemonSetInterface }
-
-func (memoryDaemonSets) Get(_ context.Context, name string, _ metav1.GetOptions) (*appsv1.DaemonSet, error) {
-	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
 }
 
 // stays tells whether people want the pod left alone in a drain with or without a deadline.

@@ -12,14 +12,14 @@ import (
 )
 
 // DryRun is a Node that is only looked at: its methods tell what would be done and write nothing.
-type DryRun struct{ node *Node }
+type DryRun struct{ *Node }
 
 // NewDryRun returns the looked-at twin of a node.
-func NewDryRun(n *Node) *DryRun { return &DryRun{node: n} }
+func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
 // Guard returns a guard that tells what would be done, as if all went well at once, and stands then.
 func (d *DryRun) Guard(goal Goal, tell func(Progress)) Guard {
-	return &dryGuard{node: d.node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
+	return &dryGuard{node: d.Node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
 type dryGuard struct {
@@ -49,41 +49,32 @@ func (g *dryGuard) Result() Result {
 
 // Run implements Guard.
 func (g *dryGuard) Run(ctx context.Context) {
-	for told, evicted := false, false; ; {
+	told, evicted := false, false
+	for more := true; more; more = Await(ctx, g.adjusted, forever) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()
 		told = told && (evicted || !goal.Evict) // What a drain would do is told when it comes to one.
-		news, err := g.lookUntil(ctx, goal)
+		var news []Progress
+		err := retry(ctx, func(ctx context.Context) (err error) {
+			news, err = g.look(ctx, goal)
+			return err
+		})
+		if err != nil && ctx.Err() == nil {
+			g.tell(Progress{What: Unclosable, Goal: goal.Number, State: State{Trouble: err.Error()}, Detail: err.Error()})
+		}
 		if told && err == nil { // It is the state under the new goal that counts.
 			g.tell(Progress{What: Standing, Goal: goal.Number, State: news[0].State})
 		}
 		for _, p := range news {
-			if last := p.What == Drained || p.What == Unclosable; last || !told {
+			if p.What == Drained || !told {
 				g.tell(p)
 			}
 		}
 		if err == nil {
 			told, evicted = true, evicted || goal.Evict
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.adjusted:
-		}
 	}
-}
-
-// lookUntil looks until that works, fails for good, or ctx ends.
-func (g *dryGuard) lookUntil(ctx context.Context, goal Goal) (news []Progress, err error) {
-	err = retry(ctx, func(ctx context.Context) (err error) {
-		news, err = g.look(ctx, goal)
-		return err
-	})
-	if err != nil && ctx.Err() == nil {
-		news = []Progress{{What: Unclosable, Goal: goal.Number, State: State{Trouble: err.Error()}, Detail: err.Error()}}
-	}
-	return news, err
 }
 
 // look tells what would be done. Left stays empty, as if all had gone.
@@ -123,7 +114,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 		left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !g.node.opts.concerns(&p) || stays(&p, deadline) })
 		result.Evicted, result.Skipped = len(left), all-len(left)
 		for i := range left {
-			evicted := aboutPod(Evicted, &left[i])
+			evicted := aboutPod(Evicted, &left[i], "")
 			evicted.Goal, evicted.State, evicted.Total = goal.Number, state, len(left)
 			news = append(news, evicted)
 		}
@@ -139,23 +130,19 @@ func (g *dryGuard) done(result Result, news []Progress) []Progress {
 }
 
 // Uncordon tells whether there is a cordon of ours to lift.
-func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (UncordonResult, error) {
-	var result UncordonResult
-	err := retry(ctx, func(ctx context.Context) error {
-		node, err := d.node.get(ctx)
-		if err == nil {
-			result = d.node.uncordonOf(node)
+func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (result UncordonResult, err error) {
+	err = retry(ctx, func(ctx context.Context) error {
+		node, err := d.get(ctx)
+		if result = UncordonNodeGone; err == nil {
+			result = d.uncordonOf(node)
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
 		}
 		return err
 	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return UncordonNodeGone, nil
-	case err != nil:
-		return "", fmt.Errorf("reading node %q: %w", d.node.name, err)
+	if err != nil {
+		return "", fmt.Errorf("reading node %q: %w", d.name, err)
 	}
 	return result, nil
 }
-
-// Claim reads who holds the node's cordon.
-func (d *DryRun) Claim(ctx context.Context) (Claim, bool, error) { return d.node.Claim(ctx) }

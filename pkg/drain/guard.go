@@ -376,7 +376,10 @@ func (g *guard) seeNode(v view) {
 	before := g.view
 	again := before.missing || before.uid != v.uid
 	if v.cordon == CordonSet || v.closed() && !before.closed() || again {
-		g.closedAgain()
+		// It was open until now, or is another: pods may have come since it was seen last. What is known from before the cordon proves
+		// nothing any more.
+		g.round++
+		g.drained, g.decided = false, time.Now()
 	}
 	if v.cordon == CordonOurs && before.cordon == CordonSet && !again {
 		v.cordon = CordonSet // It was this guard that has set it.
@@ -392,12 +395,6 @@ func (g *guard) seeNode(v view) {
 	if g.decided.IsZero() {
 		g.decided = time.Now()
 	}
-	g.tellNode(v, before, again)
-	g.tidy(v)
-}
-
-// tellNode tells what has changed of the Node.
-func (g *guard) tellNode(v, before view, again bool) {
 	if v.cordon != before.cordon || again {
 		switch v.cordon {
 		case CordonLeft:
@@ -409,6 +406,7 @@ func (g *guard) tellNode(v, before view, again bool) {
 		case CordonLifted, CordonNone:
 		}
 	}
+	g.tidy(v)
 }
 
 // tidy brings our other keys on the Node up to date, beside all else. What fails is tried again at the next look, and where it may
@@ -455,13 +453,6 @@ func (g *guard) sayRefused(last *string, err error) {
 		*last = text
 		g.say(Progress{What: Refused, Detail: text})
 	}
-}
-
-// closedAgain takes in that the node was open until now, or is another: pods may have come since it was seen last. What is known
-// from before the cordon proves nothing any more.
-func (g *guard) closedAgain() {
-	g.round++
-	g.drained, g.decided = false, time.Now()
 }
 
 // concludeDrain finds out whether the node is drained, and tells it. It returns when to come back.

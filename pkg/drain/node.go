@@ -146,12 +146,11 @@ func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 	return !node.Spec.Unschedulable && before.view.closed() && before.view.uid == node.UID && (!before.view.others || claimed)
 }
 
-// tidyPatch brings our other keys on the Node up to date. Nothing waits for them. It is for the Node as it was seen, since others
-// may be about to write the same keys.
+// tidyPatch brings our other keys on the Node up to date. Nothing waits for them.
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	_, mine := n.claimed(node)
-	metadata := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+	metadata := asSeen(node)
 	switch {
 	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
 		excludes = true
@@ -351,31 +350,34 @@ func isReady(node *corev1.Node, booted func(string) bool) bool {
 	})
 }
 
-// cordonPatch cordons the Node that was seen, and no other of its name: as it was seen, since others may be about to cordon it, too.
+// asSeen is the metadata of a patch that is for the Node as it was seen, and no other of its name: others may be about to write the same
+// keys.
+func asSeen(node *corev1.Node) map[string]any {
+	return map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+}
+
 func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 	text, _ := json.Marshal(claim) //nolint:errchkjson // a struct of strings and a time always encodes
-	return map[string]any{
-		"metadata": map[string]any{
-			"uid": seen.UID, "resourceVersion": seen.ResourceVersion, "annotations": map[string]any{CordonAnnotation: string(text)},
-		},
-		"spec": map[string]any{"unschedulable": true},
-	}
+	metadata := asSeen(seen)
+	metadata["annotations"] = map[string]any{CordonAnnotation: string(text)}
+	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": true}}
 }
 
 // uncordonPatch takes our keys off the node, each by itself, and the cordon with them if that is ours to lift; nil if there is
-// nothing of ours. It is for the Node as it was seen: people may be about to make the cordon theirs.
+// nothing of ours.
 func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
-	metadata := map[string]any{}
-	if _, mine := n.claimed(node); mine {
-		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
-	}
-	if node.Labels[ExcludeLabel] == n.opts.Writer {
-		metadata["labels"] = map[string]any{ExcludeLabel: nil}
-	}
-	if len(metadata) == 0 {
+	_, mine := n.claimed(node)
+	labeled := node.Labels[ExcludeLabel] == n.opts.Writer
+	if !mine && !labeled {
 		return nil
 	}
-	metadata["uid"], metadata["resourceVersion"] = node.UID, node.ResourceVersion
+	metadata := asSeen(node)
+	if mine {
+		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
+	}
+	if labeled {
+		metadata["labels"] = map[string]any{ExcludeLabel: nil}
+	}
 	patch := map[string]any{"metadata": metadata}
 	if result == UncordonLifted {
 		patch["spec"] = map[string]any{"unschedulable": nil}

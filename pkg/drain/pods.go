@@ -25,11 +25,6 @@ const (
 	checkPatience = 3 * time.Second
 	// shortestPause is the shortest between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
-	// mostRounds is how many times the pods of a controller that brings them back are evicted, and firstRound and longestRound the
-	// shortest and the longest pause before that.
-	mostRounds   = 4
-	firstRound   = 500 * time.Millisecond
-	longestRound = 30 * time.Second
 	// widestWindow is how many of a budget's pods ask at once at most. A node has fewer pods.
 	widestWindow = 1 << 10
 )
@@ -115,6 +110,7 @@ type budget struct {
 
 // family is what the pods of one controller have come to.
 type family struct {
+	name       string
 	leavings   []leaving
 	told, left bool
 }
@@ -207,18 +203,19 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		g.kept[pod.UID] = true // It came to a node that people have opened.
 		return false
 	}
-	f, round := g.attempt(pod)
-	if round > mostRounds {
+	f := g.family(pod)
+	round := f.attempt(pod.CreationTimestamp.Time)
+	if round >= len(rounds) {
 		g.kept[pod.UID] = true
 		if !f.left {
 			f.left = true
-			g.say(Progress{What: LeftToReturn, Detail: familyOf(pod)})
+			g.say(Progress{What: LeftToReturn, Detail: f.name})
 		}
 		return false
 	}
 	delete(g.spared, pod.UID)
 	now := time.Now()
-	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(roundPause(round))}
+	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
 	}
@@ -228,10 +225,10 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	g.round++
 	if round > 1 && !f.told {
 		f.told = true
-		g.say(Progress{What: Returning, Detail: familyOf(pod)})
+		g.say(Progress{What: Returning, Detail: f.name})
 	}
 	if fresh && (g.drained || g.view.closed()) {
-		g.say(aboutPod(Arrived, pod))
+		g.say(aboutPod(Arrived, pod, ""))
 	}
 	g.drained = false
 	if pod.DeletionTimestamp != nil { // What was ending before says nothing of who comes back.
@@ -271,11 +268,10 @@ func (t *target) ending() { t.endBy = time.Now().Add(given(t.pod) + overdueAfter
 
 // credit counts how a pod was made to go, if that was our doing. The watch may be faster than the answer to the request.
 func (g *guard) credit(t *target) {
-	asking := t.asking
-	if asking != "" && !t.sent.Load() {
-		asking = ""
+	how := t.unanswered
+	if t.asking != "" && t.sent.Load() {
+		how = t.asking
 	}
-	how := cmp.Or(t.accepted, asking, t.unanswered)
 	if t.accepted == "" && how != "" {
 		g.accept(t, how)
 	}
@@ -294,7 +290,7 @@ func (g *guard) accept(t *target, how What) {
 	} else {
 		g.deleted++
 	}
-	g.say(aboutPod(how, t.pod))
+	g.say(aboutPod(how, t.pod, ""))
 }
 
 // lose takes in that a pod is gone, as it was last.
@@ -312,7 +308,7 @@ func (g *guard) lose(last *corev1.Pod) {
 		g.leaves(t)
 	}
 	g.drop(t)
-	g.say(aboutPod(Gone, last))
+	g.say(aboutPod(Gone, last, ""))
 }
 
 // drop makes no target of a pod any more.
@@ -388,27 +384,17 @@ func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (
 		return "", time.Time{}
 	case t.check > g.looked && now.Before(g.checkedBy(t, turned)):
 		return "", soonest(g.checkedBy(t, turned), wake)
-	case hard && turned:
-		return t.planTurned(now)
+	case hard && turned && t.last == "":
+		return Evicted, time.Time{} // Its budget is asked once.
+	case hard && turned && (t.last == Evicted || !now.Before(t.notBefore)):
+		return Deleted, time.Time{}
 	case now.Before(t.notBefore):
 		return "", soonest(t.notBefore, wake)
 	}
-	gated, again := g.gated(t, turned, now)
-	if gated {
+	if gated, again := g.gated(t, turned, now); gated {
 		return "", soonest(again, wake)
 	}
 	return Evicted, time.Time{}
-}
-
-// planTurned is plan for a pod whose turn has come: its budget is asked once, and then it is deleted.
-func (t *target) planTurned(now time.Time) (What, time.Time) {
-	switch {
-	case t.last == "":
-		return Evicted, time.Time{}
-	case t.last != Evicted && now.Before(t.notBefore):
-		return "", t.notBefore
-	}
-	return Deleted, time.Time{}
 }
 
 // checkedBy is until when a pod waits for the look at the Node before a hard deadline: an API server that does not answer must not
@@ -455,9 +441,7 @@ func (g *guard) planEnding(t *target, end, now time.Time) (What, time.Time) {
 		} else {
 			t.overdue, g.all = true, true
 			t.held = "it does not end"
-			p := aboutPod(Overdue, t.pod)
-			p.Detail = t.held
-			g.say(p)
+			g.say(aboutPod(Overdue, t.pod, t.held))
 		}
 	}
 	// One that we have asked for with its last second, or that has no more than that, cannot be shortened.
@@ -583,7 +567,7 @@ func (g *guard) answered(t *target, what What, err error, canceled bool) {
 			t.unanswered = what
 		}
 		return
-	case !answered(err):
+	case answer(err).Code == 0:
 		t.unanswered = what
 	default:
 		t.unanswered = ""
@@ -625,52 +609,45 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 // hold notes what holds a pod, and tells it once.
 func (g *guard) hold(t *target, what What, by string) {
 	known := t.held
-	if t.held = by; by == known || what == Refused && Alike(by, known) {
-		return
+	if t.held = by; by != known && (what == Held || !Alike(by, known)) {
+		g.say(aboutPod(what, t.pod, by))
 	}
-	p := aboutPod(what, t.pod)
-	p.Detail = by
-	g.say(p)
 }
 
 // cameSince tells of a pod that came to the node since somebody has opened it again, before this guard began: of those that were
 // bound after our cordon, to a second, none can have come sooner.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
-	since := g.goal.Reopened
-	if since.IsZero() {
-		since = g.since
-	}
-	if since.IsZero() {
-		return false
-	}
-	came := pod.CreationTimestamp.Time
+	since, came := cmp.Or(g.goal.Reopened, g.since), pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(came) {
 			came = c.LastTransitionTime.Time
 		}
 	}
-	return came.After(since)
+	return !since.IsZero() && came.After(since)
 }
 
 // A cordon keeps pods off the node that ask the scheduler. It does not keep off those that tolerate it, or that name the
 // node themselves: their controller replaces each that is evicted, on the same node. So they are evicted in rounds, with pauses
 // that grow, and left there after some.
 
-// familyOf names the pod's controller, and is the same for all its pods. A pod without one is its own.
-func familyOf(pod *corev1.Pod) string {
+// family is that of the pod's controller. A pod without one is its own.
+func (g *guard) family(pod *corev1.Pod) *family {
+	name := "pod " + podName(pod)
 	if owner := metav1.GetControllerOf(pod); owner != nil {
-		return owner.Kind + " " + pod.Namespace + "/" + owner.Name
+		name = owner.Kind + " " + pod.Namespace + "/" + owner.Name
 	}
-	return "pod " + podName(pod)
+	if g.families[name] == nil {
+		g.families[name] = &family{name: name}
+	}
+	return g.families[name]
 }
 
-// attempt tells which of its controller's attempts to bring pods back a pod belongs to that was met now; 0 if to none. One that was
+// attempt tells which of the controller's attempts to bring pods back a pod belongs to that was met now; 0 if to none. One that was
 // created before the first has left was only bound late. Any other is taken for the answer to the last that had left by then, so
 // that a round has as many pods as have come back, however many there were at first. If more come than have left, there is no
 // telling which those are: they belong to the latest round that they can.
-func (g *guard) attempt(pod *corev1.Pod) (*family, int) {
-	f := g.family(pod)
-	created, round, last := pod.CreationTimestamp.Time, 0, (*leaving)(nil)
+func (f *family) attempt(created time.Time) int {
+	round, last := 0, (*leaving)(nil)
 	for i := range f.leavings {
 		l := &f.leavings[i]
 		if created.Before(l.from) {
@@ -681,18 +658,11 @@ func (g *guard) attempt(pod *corev1.Pod) (*family, int) {
 			last = l
 		}
 	}
-	if last != nil {
-		last.answered, round = true, last.round+1
+	if last == nil {
+		return round
 	}
-	return f, round
-}
-
-func (g *guard) family(pod *corev1.Pod) *family {
-	name := familyOf(pod)
-	if g.families[name] == nil {
-		g.families[name] = &family{}
-	}
-	return g.families[name]
+	last.answered = true
+	return last.round + 1
 }
 
 // leaves notes that a pod leaves the node: another one may be made for it from when its end was asked for, to a second, until
@@ -707,19 +677,11 @@ func (g *guard) leaves(t *target) {
 	f.leavings = append(f.leavings, leaving{from: from, to: to, round: t.round})
 }
 
-// roundPause is how long to wait before the pods of a round are evicted: until all of it are likely to be there. The first may
-// have been bound when the scheduler had not heard of the cordon.
-func roundPause(round int) time.Duration {
-	switch round {
-	case 0:
-		return 0
-	case 1:
-		return firstRound
-	}
-	return min(time.Second<<min(round-1, 10), longestRound)
-}
+// rounds are how long to wait before the pods of a round are evicted, until all of it are likely to be there. Those of the first may
+// have been bound when the scheduler had not heard of the cordon. Those that come after the last are left where they are.
+var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
 // aboutPod is a thing that happened to a pod.
-func aboutPod(what What, pod *corev1.Pod) Progress {
-	return Progress{What: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels}
+func aboutPod(what What, pod *corev1.Pod, detail string) Progress {
+	return Progress{What: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }

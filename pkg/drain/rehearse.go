@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // Rehearsal is what came of an eviction that was only rehearsed.
@@ -32,14 +30,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			continue
 		}
 		rehearsed := Rehearsal{Pod: podName(pod)}
-		dryRun := []string{metav1.DryRunAll}
-		// The query alone binds the API server; the body is for what stands between here and there.
-		_, err := n.rest().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
-			VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, scheme.ParameterCodec).
-			Body(&policyv1.Eviction{
-				ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-				DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun},
-			}).MaxRetries(0).Do(ctx).Get()
+		err := n.end(ctx, Evicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
 		if budget, held := heldBy(err); held {
 			rehearsed.HeldBy, err = budget, nil
 		}

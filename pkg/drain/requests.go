@@ -110,7 +110,8 @@ func (n *Node) end(ctx context.Context, what What, pod *corev1.Pod, options *met
 	defer cancel()
 	request, body := n.rest().Delete(), runtime.Object(options)
 	if what == Evicted {
-		request = n.rest().Post().SubResource("eviction")
+		// Of a dry run the query alone binds the API server; the body is for what stands between here and there.
+		request = n.rest().Post().SubResource("eviction").VersionedParams(&metav1.CreateOptions{DryRun: options.DryRun}, scheme.ParameterCodec)
 		body = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
 	}
 	// Only an answer that can be read counts: what stands between here and the API server may answer 200, too.
@@ -159,11 +160,7 @@ func retry(ctx context.Context, do func(context.Context) error) error {
 // passing tells whether a failure may pass by itself. What the API server refuses with a 4xx stays refused, but for
 // authentication (a credential may be renewed), conflicts, time-outs and throttling.
 func passing(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return true
-	}
-	switch code := status.Status().Code; code {
+	switch code := answer(err).Code; code {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		return true
 	default:
@@ -193,10 +190,12 @@ func Await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// answered tells whether the API server has said no. Without an answer, what was asked for may have been done.
-func answered(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status)
+// answer is what the API server has answered; empty if it has not. Then, what was asked for may have been done.
+func answer(err error) metav1.Status {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return status.Status()
+	}
+	return metav1.Status{}
 }
 
 // vanished tells whether the answer means that this pod is no longer on the node: 404, a conflict over the UID, the node authorizer's
@@ -238,10 +237,8 @@ func Alike(a, b string) bool {
 
 // plain puts an error into few words that stay the same from one attempt to the next, so that it is told once.
 func plain(err error) string {
-	var status apierrors.APIStatus
-	switch {
-	case errors.As(err, &status):
-		s := status.Status()
+	switch s := answer(err); {
+	case s.Code != 0:
 		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), s.Message)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer from the API server"
