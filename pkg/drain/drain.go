@@ -99,9 +99,6 @@ func New(client kubernetes.Interface, name string, opts Options) *Node {
 	return &Node{client: client, name: name, opts: opts}
 }
 
-// Name is the name of the node.
-func (n *Node) Name() string { return n.name }
-
 // Goal is what a node is to come to, and by when: closed, and empty with Evict.
 type Goal struct {
 	// Number tells goals apart: what is told carries the number of the goal under which it was so.

@@ -91,15 +91,10 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	state.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
 	state.Closed = state.Ours || result.Cordon == CordonForeign
 	state.Left = result.Cordon == CordonLeft
-	found := Progress{What: NodeCordoned, Goal: goal.Number, State: state, Detail: string(result.Cordon)}
-	switch result.Cordon {
-	case CordonForeign:
-		found.What = NodeCordonFound
-	case CordonLeft:
-		found.What = NodeLeft
-	case CordonLifted:
-		found.What, found.Events = NodeReopened, goal.Events
-	case CordonSet, CordonOurs, CordonNone:
+	found := result.Cordon.progress()
+	found.Goal, found.State = goal.Number, state
+	if result.Cordon == CordonLifted {
+		found.Events = goal.Events
 	}
 	news := []Progress{found}
 	if !goal.Evict {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -63,7 +64,10 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
 		node: n, tell: tell, goal: goal,
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
-		untidy: failures, pods: newPods(),
+		untidy: failures, pods: pods{
+			targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
+			families: map[string]*family{}, budgets: map[string]*budget{}, round: 1,
+		},
 	}
 }
 
@@ -209,6 +213,10 @@ func (g *guard) advance(now time.Time) time.Time {
 		g.workers.Go(g.watchPods)
 	}
 	wake := g.decide(now)
+	if g.synced && !g.opens.IsZero() && !g.found { // The list is often there before the cordon.
+		g.found = true
+		g.say(Progress{What: Found})
+	}
 	wake = soonest(wake, g.actOnPods(now))
 	return soonest(wake, g.concludeDrain(now))
 }
@@ -235,7 +243,6 @@ func (g *guard) decide(now time.Time) time.Time {
 		g.say(Progress{What: Holding, Detail: wait.String()})
 	}
 	g.opens, g.all = now.Add(wait), true
-	g.sayFound()
 	return g.opens
 }
 
@@ -395,16 +402,8 @@ func (g *guard) seeNode(v view) {
 	if g.decided.IsZero() {
 		g.decided = time.Now()
 	}
-	if v.cordon != before.cordon || again {
-		switch v.cordon {
-		case CordonLeft:
-			g.say(Progress{What: NodeLeft})
-		case CordonForeign:
-			g.say(Progress{What: NodeCordonFound})
-		case CordonSet, CordonOurs:
-			g.say(Progress{What: NodeCordoned, Detail: string(v.cordon)})
-		case CordonLifted, CordonNone:
-		}
+	if (v.cordon != before.cordon || again) && v.cordon != CordonLifted { // Of that is told with the events.
+		g.say(v.cordon.progress())
 	}
 	g.tidy(v)
 }
@@ -467,8 +466,12 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		if settled := g.decided.Add(settle); now.Before(settled) {
 			return settled
 		}
-		if !g.volumesFree() {
-			return g.endVolumes(now)
+		if hard := g.goal.Hard; !g.volumesFree() {
+			if hard.IsZero() || now.Before(hard) {
+				return hard
+			}
+			g.freeing() // The machine is gone, which may have become known during the wait.
+			return time.Time{}
 		}
 		if !g.confirmed() {
 			return time.Time{}
@@ -538,16 +541,6 @@ func (g *guard) volumesFree() bool {
 		})
 	})
 	return false
-}
-
-// endVolumes ends the wait for volumes when the machine is gone, which may become known during it, and returns when to come back.
-func (g *guard) endVolumes(now time.Time) time.Time {
-	hard := g.goal.Hard
-	if !hard.IsZero() && !now.Before(hard) {
-		g.freeing()
-		return time.Time{}
-	}
-	return hard
 }
 
 // soonest returns the earlier of two times, where zero means never.

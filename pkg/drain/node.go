@@ -45,6 +45,20 @@ const (
 	CordonNone CordonResult = ""
 )
 
+// progress tells of a node that was found or made so.
+func (r CordonResult) progress() Progress {
+	switch r {
+	case CordonForeign:
+		return Progress{What: NodeCordonFound}
+	case CordonLeft:
+		return Progress{What: NodeLeft}
+	case CordonLifted:
+		return Progress{What: NodeReopened}
+	case CordonSet, CordonOurs, CordonNone:
+	}
+	return Progress{What: NodeCordoned, Detail: string(r)}
+}
+
 // view is what a look at the Node has shown, after what it asked for was done.
 type view struct {
 	// err is why it could not be looked at, or not be cordoned. missing tells that there is no Node.

@@ -64,13 +64,6 @@ type pods struct {
 	inUse                         int
 }
 
-func newPods() pods {
-	return pods{
-		round: 1, targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
-		families: map[string]*family{}, budgets: map[string]*budget{},
-	}
-}
-
 // target is a pod that has to go.
 type target struct {
 	pod   *corev1.Pod
@@ -140,15 +133,6 @@ func (g *guard) replace(all []*corev1.Pod) {
 	clear(g.left)
 	if !g.synced {
 		g.synced, g.all = true, true
-		g.sayFound()
-	}
-}
-
-// sayFound tells once how many pods there are, when evictions may begin: the list is often there before the cordon.
-func (g *guard) sayFound() {
-	if g.synced && !g.opens.IsZero() && !g.found {
-		g.found = true
-		g.say(Progress{What: Found})
 	}
 }
 
@@ -384,9 +368,10 @@ func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (
 		return "", time.Time{}
 	case t.check > g.looked && now.Before(g.checkedBy(t, turned)):
 		return "", soonest(g.checkedBy(t, turned), wake)
-	case hard && turned && t.last == "":
-		return Evicted, time.Time{} // Its budget is asked once.
-	case hard && turned && (t.last == Evicted || !now.Before(t.notBefore)):
+	case hard && turned && (t.last == "" || t.last == Evicted || !now.Before(t.notBefore)):
+		if t.last == "" {
+			return Evicted, time.Time{} // Its budget is asked once.
+		}
 		return Deleted, time.Time{}
 	case now.Before(t.notBefore):
 		return "", soonest(t.notBefore, wake)
@@ -401,8 +386,8 @@ func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (
 // cost it its grace. One whose turn had come when it was met waits for a moment, as its news and the look's come at the same time.
 func (g *guard) checkedBy(t *target, turned bool) time.Time {
 	by := g.patience(t.met)
-	if soon := t.met.Add(checkPatience); turned && soon.Before(by) {
-		return soon
+	if turned {
+		by = soonest(by, t.met.Add(checkPatience))
 	}
 	return by
 }

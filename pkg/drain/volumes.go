@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -59,11 +60,11 @@ type claim struct{ namespace, name string }
 // for: a node may read the claims and the volumes of its own pods.
 type claims struct {
 	unknown []claim
-	known   map[corev1.UniqueVolumeName]bool
+	known   []corev1.UniqueVolumeName
 }
 
 func claimsOf(staying map[types.UID]*corev1.Pod) *claims {
-	c := &claims{known: map[corev1.UniqueVolumeName]bool{}}
+	c := &claims{}
 	for _, pod := range staying {
 		for _, volume := range pod.Spec.Volumes {
 			switch {
@@ -77,30 +78,20 @@ func claimsOf(staying map[types.UID]*corev1.Pod) *claims {
 	return c
 }
 
-// without takes the volumes of the claims out of a set. Those that cannot be told are waited for like all others.
+// without takes the volumes of the claims out of a set. Those that cannot be told are waited for like all others; a failure that may
+// pass is asked about again.
 func (c *claims) without(ctx context.Context, n *Node, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
 	if len(volumes) > 0 {
-		c.learn(ctx, n)
+		c.unknown = slices.DeleteFunc(c.unknown, func(of claim) bool {
+			name, err := n.volumeOf(ctx, of)
+			c.known = append(c.known, name)
+			return err == nil || !passing(err)
+		})
 	}
-	for name := range c.known {
+	for _, name := range c.known {
 		delete(volumes, name)
 	}
 	return volumes
-}
-
-// learn asks for what is not known yet. A failure that may pass is asked about again.
-func (c *claims) learn(ctx context.Context, n *Node) {
-	var again []claim
-	for _, claim := range c.unknown {
-		name, err := n.volumeOf(ctx, claim)
-		if err != nil && passing(err) {
-			again = append(again, claim)
-		}
-		if err == nil && name != "" {
-			c.known[name] = true
-		}
-	}
-	c.unknown = again
 }
 
 // volumeOf returns the name under which the node reports the volume of a claim: the CSI driver's and its handle for the
