@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,11 +15,27 @@ import (
 )
 
 // board remembers what it was shown.
-type board struct{ shown []record.Status }
+type board struct {
+	mu    sync.Mutex
+	shown []record.Status
+}
 
-func (b *board) Show(s record.Status) { b.shown = append(b.shown, s) }
+func (b *board) Show(s record.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shown = append(b.shown, s)
+}
 
-func (b *board) last() record.Status { return b.shown[len(b.shown)-1] }
+func (b *board) all() []record.Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.shown)
+}
+
+func (b *board) last() record.Status {
+	all := b.all()
+	return all[len(all)-1]
+}
 
 func withBoard(t *testing.T, f func(r *rig, b *board)) {
 	t.Helper()
@@ -88,7 +105,7 @@ func TestAQuietBoardIsRefreshedNowAndThen(t *testing.T) {
 			r.announce()
 			r.pass(time.Second / 10)
 		}
-		if shown := len(b.shown); shown < 6 || shown > 9 {
+		if shown := len(b.all()); shown < 6 || shown > 9 {
 			t.Errorf("the board was shown %d statuses in a quiet minute, want one in ten seconds and few at the start", shown)
 		}
 	})
@@ -102,7 +119,7 @@ func TestABusyBoardIsShownOneStatusASecond(t *testing.T) {
 		r.run()
 		r.announce(r.spot("a", time.Hour))
 		r.pass(time.Minute)
-		if shown := len(b.shown); shown < 59 || shown > 62 {
+		if shown := len(b.all()); shown < 59 || shown > 62 {
 			t.Errorf("the board was shown %d statuses in a minute, want about 60", shown)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +24,8 @@ func TestAnAgentThatIsOneOfManyKeepsQuietAboutItself(t *testing.T) {
 		r.announce(r.spot("a", 2*time.Minute))
 		r.wantTape("put a seen", "put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
 		r.pass(3 * time.Second)
-		if len(b.shown) == 0 || b.last().Sentence != "node node-a is drained for spot-interruption" {
-			t.Errorf("the board was shown %+v", b.shown)
+		if shown := b.all(); len(shown) == 0 || b.last().Sentence != "node node-a is drained for spot-interruption" {
+			t.Errorf("the board was shown %+v", shown)
 		}
 		r.end(nil)
 		for _, id := range []string{systemd.Started, systemd.Stopping, systemd.IdentityFound} {
@@ -37,20 +38,31 @@ func TestAnAgentThatIsOneOfManyKeepsQuietAboutItself(t *testing.T) {
 func TestAnAgentTellsForWhichEventsItRestsAndUntilWhen(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		rested := map[string]time.Time{}
-		r.cfg.Rested = func(ev event.Event, again time.Time) { rested[ev.ID] = again }
+		var mu sync.Mutex
+		told := map[string]time.Time{}
+		r.cfg.Rested = func(ev event.Event, again time.Time) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[ev.ID] = again
+		}
+		rested := func(id string) (until time.Time, rests bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			until, rests = told[id]
+			return until, rests
+		}
 		r.node.toGuard(after(time.Minute))
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute), r.rebooting("b", time.Hour))
 		r.pass(59 * time.Second)
-		if until, rests := rested["b"]; !rests || !until.Equal(r.in(50*time.Minute)) {
+		if until, rests := rested("b"); !rests || !until.Equal(r.in(50*time.Minute)) {
 			t.Errorf("b rests: %t, until %s", rests, until)
 		}
-		if until, rests := rested["a"]; rests {
+		if until, rests := rested("a"); rests {
 			t.Errorf("a rests until %s, while it is drained for", until)
 		}
 		r.pass(time.Second)
-		if until, rests := rested["a"]; !rests || !until.IsZero() {
+		if until, rests := rested("a"); !rests || !until.IsZero() {
 			t.Errorf("a, which is drained for, rests: %t, until %s", rests, until)
 		}
 	})

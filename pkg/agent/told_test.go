@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,11 +14,20 @@ import (
 )
 
 // notes keeps all that it hears, as it was.
-type notes struct{ heard []record.Happening }
+type notes struct {
+	mu    sync.Mutex
+	heard []record.Happening
+}
 
-func (n *notes) Hear(h record.Happening) { n.heard = append(n.heard, h) }
+func (n *notes) Hear(h record.Happening) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heard = append(n.heard, h)
+}
 
 func (n *notes) find(what record.What) record.Happening {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, h := range n.heard {
 		if h.What == what {
 			return h
@@ -287,8 +297,9 @@ func TestAQuietBoardIsRefreshedEveryTenSeconds(t *testing.T) {
 	withBoard(t, func(r *rig, b *board) {
 		r.run()
 		r.pass(time.Minute)
-		for i := len(b.shown) - 3; i < len(b.shown); i++ {
-			if age := b.shown[i].Updated.Sub(b.shown[i-1].Updated); age != 10*time.Second {
+		shown := b.all()
+		for i := len(shown) - 3; i < len(shown); i++ {
+			if age := shown[i].Updated.Sub(shown[i-1].Updated); age != 10*time.Second {
 				t.Errorf("it was refreshed after %s", age)
 			}
 		}
