@@ -69,9 +69,6 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	for kind, at := range a.looked {
 		a.looked[kind] = at.Add(by)
 	}
-	if downs, heard := a.known[event.Shutdown]; heard { // What was not asked yet is not to look as if it had said that there is none.
-		a.known[event.Shutdown] = slices.Clone(downs)
-	}
 	for i := range a.known[event.Shutdown] {
 		shift(&a.known[event.Shutdown][i].Deadline, by)
 	}

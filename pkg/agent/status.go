@@ -122,7 +122,7 @@ func (a *Agent) outage() time.Time {
 		}
 	}
 	for kind, t := range a.trouble {
-		if kind == event.Shutdown || !t.over.IsZero() {
+		if kind == event.Shutdown {
 			continue
 		}
 		if since.IsZero() || t.since.Before(since) {

@@ -141,9 +141,6 @@ func (a *Agent) monotonic(wall time.Time) time.Time {
 // upToDate tells whether the guard knows a deadline as it is now. One that moves with the clock stays where it is, and a clock that
 // is put right little by little is not worth a word.
 func (a *Agent) upToDate(told, before, now time.Time) bool {
-	if told.IsZero() || now.IsZero() {
-		return told.IsZero() == now.IsZero()
-	}
 	off := told.Sub(a.monotonic(now)).Abs()
 	return off < tick/10 || off <= tolerance && before.Equal(now)
 }
@@ -237,9 +234,6 @@ func (a *Agent) uncordonFailed(w *work, l landed) {
 
 // wanting are the entries of the events that want what the guard works for.
 func (a *Agent) wanting() []record.Entry {
-	if a.work == nil {
-		return nil
-	}
 	var all []record.Entry
 	entries := a.cfg.Record.Entries() // once: it is asked for at all that a guard tells
 	for _, id := range a.work.goal.Events {
