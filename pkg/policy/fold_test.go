@@ -148,6 +148,33 @@ func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
 	}
 }
 
+// What is noted when the node is about to be acted upon tells later whether the event was moved, and whether there was a Node.
+func TestTheBeginningIsNotedWithWhenAnEventWasDue(t *testing.T) {
+	t.Parallel()
+	notice, reboot := spot("a", time.Hour), maintenance("b", "system-reboot", time.Hour)
+	for name, row := range map[string]struct {
+		from     record.Entry
+		acted    time.Duration
+		cordoned time.Time
+	}{
+		"one that is due at once was due now":       {entry(notice, record.Seen), 55 * time.Minute, time.Time{}},
+		"one with a lead, when that began":          {entry(reboot, record.Seen), 50 * time.Minute, time.Time{}},
+		"a cordon of this boot stays what it was":   {entry(notice, record.Undoing), 55 * time.Minute, noon},
+		"one of an earlier boot is none any more":   {entry(notice, record.Undoing, before), 55 * time.Minute, time.Time{}},
+		"nor where no time is to come, after which": {entry(termination("a"), record.Undoing, before), 55 * time.Minute, time.Time{}},
+	} {
+		sit := policy.Situation{Now: at(55 * time.Minute), BootID: thisBoot, Known: known(row.from.Event), Past: past(row.from)}
+		changed := rules().Fold(sit)
+		if len(changed) != 1 {
+			t.Fatalf("%s: Fold makes %s", name, describeEntries(changed))
+		}
+		e := changed[0]
+		if e.Phase != record.Draining || !e.OnNode || e.BootID != thisBoot || !e.ActedFor.Equal(at(row.acted)) || !e.CordonedAt.Equal(row.cordoned) {
+			t.Errorf("%s: it is %+v", name, e)
+		}
+	}
+}
+
 // A budget that was used up when an event was withdrawn must not be missing when it comes back.
 func TestABudgetBeginsAnewWithAnEventThatIsBack(t *testing.T) {
 	t.Parallel()
