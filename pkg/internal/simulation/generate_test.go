@@ -313,7 +313,7 @@ func (g *generator) rush() {
 	if g.IntN(2) == 0 {
 		g.add(happening{what: "mute", span: 10 * time.Second})
 	}
-	g.add(happening{what: "lag", span: 4*time.Second + g.span(20*time.Second)})
+	g.add(happening{what: "lag", span: 4*time.Second + g.span(8*time.Second)})
 	g.at += g.span(2 * time.Second)
 	g.addPod("pod")
 	g.at += 1200*time.Millisecond + g.span(time.Second)

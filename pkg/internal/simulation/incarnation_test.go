@@ -174,7 +174,7 @@ func (w *world) kill(i *incarnation, why string) {
 	w.told("nth %d is killed %s", i.number, why)
 	w.power(i)
 	for _, n := range w.notices {
-		if !i.failed.IsZero() && n.lifted.After(i.failed.Add(-slow)) {
+		if !i.failed.IsZero() && !n.lifted.IsZero() && w.cluster.ordered.After(i.failed.Add(-slow)) {
 			n.unsure, n.lifted = true, time.Time{} // the order was not recorded
 		}
 	}
