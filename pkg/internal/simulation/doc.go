@@ -5,8 +5,10 @@
 // is around them are stand-ins: pkg/drain/apitest for the API server, and for the metadata service, logind and the kubelet those
 // of world_test.go. What is between nth and the API server (line_test.go) loses, delays and refuses requests.
 //
-// Judged is by invariants (judge_test.go and its neighbors), which know what is true in the world and what docs/ promise, and
-// share nothing with the decisions of pkg/policy. Where what happens is too close together for one outcome to be right, all are.
+// Judged is by invariants (invariants_test.go has their list), which know what is true in the world and what docs/ promise, and
+// share nothing with the decisions of pkg/policy. Where what happens is too close together for one outcome to be right, all are;
+// so a quarter of the plans are calm: a machine is lost in them, with time before it, and little else happens. At its end, "make
+// simulate" says how often each invariant was judged.
 //
 //	go test ./pkg/internal/simulation       # the kept histories, and some hundreds of new ones, the same each time
 //	make simulate SIMULATE=10m              # for as long as you like, on all cores

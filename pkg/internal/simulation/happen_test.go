@@ -539,7 +539,7 @@ func (w *world) survive(n *notice) {
 	case n.rebooted.IsZero():
 		n.acted = w.possible(n, cordoned)
 	}
-	n.rebooted, n.held = time.Now(), false
+	n.rebooted, n.held, n.done = time.Now(), false, n.done || n.drained != ""
 	w.documentChanged(n.kind)
 }
 

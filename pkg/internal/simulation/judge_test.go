@@ -167,14 +167,11 @@ func (w *world) none(n *notice) bool {
 		return true // it is not taken back because the lead has become shorter
 	case !n.rebooted.IsZero() && n.kind == event.Shutdown:
 		return time.Since(n.rebooted) > slow
-	case !n.rebooted.IsZero() && n.reboots() && n.acted && n.settledIn():
+	case !n.rebooted.IsZero() && n.reboots() && n.acted && n.done:
 		return time.Since(n.rebooted) > slow
 	}
 	return false
 }
-
-// settledIn tells whether it was surely acted upon before the reboot.
-func (n *notice) settledIn() bool { return n.drained != "" }
 
 // steady tells whether nothing has been wrong for so long.
 func (w *world) steady(d time.Duration) bool {

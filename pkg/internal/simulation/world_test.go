@@ -234,6 +234,7 @@ type notice struct {
 
 	rebooted   time.Time // the machine has been through a reboot since it was seen
 	acted      bool      // and it was being acted upon then, for sure or not
+	done       bool      // and surely so: nth had said that it was drained
 	unsure     bool      // nobody can tell from here what it wants, until it ends
 	vague      bool      // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
 	outdated   bool      // nth may know it as it was before
