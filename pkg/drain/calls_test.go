@@ -44,6 +44,14 @@ func TestADryRunTellsOfADrainThatComesAfterACordon(t *testing.T) {
 		if told := r.of(drain.Evicted); len(told) != 1 {
 			t.Errorf("of what would be evicted is told %+v; the result is %+v", told, r.result)
 		}
+		if told := r.of(drain.Standing); len(told) != 0 {
+			t.Errorf("told %+v of what was not looked at before", told)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		time.Sleep(time.Second)
+		if told := r.of(drain.Standing); len(told) != 1 || told[0].Goal != 3 || !told[0].State.Closed || told[0].State.Drained || len(r.of(drain.NodeCordoned)) != 2 {
+			t.Errorf("told %+v", r.told)
+		}
 	})
 }
 

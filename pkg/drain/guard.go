@@ -265,10 +265,6 @@ func (g *guard) keepLooking() {
 	for more := true; more; {
 		g.mu.Lock()
 		goal, before, number := g.goal, g.memory, g.asked
-		if g.next != nil {
-			goal = *g.next
-			before.lifted = before.lifted && !Joined(g.goal.Events, goal.Events)
-		}
 		g.mu.Unlock()
 		v := g.node.close(g.ctx, goal, before)
 		pause, deaf := lookEvery, time.Second // Who asks while it fails does not make it better.

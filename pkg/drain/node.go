@@ -210,11 +210,11 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 	return other
 }
 
-// writtenAt is when this writer has last written the Node: its cordon, and right after that the label. The API server's clock tells,
-// where it remembers, as that is the one by which pods are created and bound.
+// writtenAt is when our cordon was set. Of nth, which writes nothing else there but the label, right after that, the API server's clock
+// tells, where it remembers: it is the one by which pods are created and bound.
 func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
 	for _, m := range node.ManagedFields {
-		if m.Manager == n.opts.Writer && m.Subresource == "" && m.Time != nil {
+		if m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" && m.Time != nil {
 			return m.Time.Time
 		}
 	}

@@ -656,7 +656,7 @@ func (g *guard) leaves(t *target) {
 	from := t.pod.CreationTimestamp.Time
 	to := from.Add(forever)
 	if end := t.pod.DeletionTimestamp; end != nil {
-		from, to = end.Add(-given(t.pod)).Truncate(time.Second), end.Add(overdueAfter)
+		from, to = end.Add(-given(t.pod)), end.Add(overdueAfter)
 	}
 	f := g.family(t.pod)
 	f.leavings = append(f.leavings, leaving{from: from, to: to, round: t.round})
