@@ -187,13 +187,13 @@ func (s Settings) want(sit Situation, e record.Entry) want {
 }
 
 // attested tells whether an entry's event is well enough attested to begin anything for it. What has disappeared is not.
-// Before the first look, the record's word is good enough, unless the machine has been rebooted and the announced time is
-// over: then it may have been that reboot.
+// Before the first good look, the record's word is good enough, unless the machine has been rebooted and the announced time is
+// over: then it may have been that reboot. What has not been begun waits for a look, good or failed: it may be over.
 func (sit Situation) attested(e record.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
 		return sit.listed(e.Event)
 	}
-	return e.Missing.IsZero() && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
+	return e.Missing.IsZero() && (e.Acted() || sit.asked(e.Event.Kind)) && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
 }
 
 // ending says why an entry's event holds no more; empty if it does.

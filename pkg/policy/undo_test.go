@@ -189,7 +189,11 @@ func TestARestart(t *testing.T) {
 		{name: "keeps a drained node closed", past: past(entry(notice, record.Drained)), want: "drain a by 2m0s hard"},
 		{name: "does not uncordon", past: past(entry(notice, record.Cordoned), entry(reboot, record.Drained)), want: "drain a, b by 2m0s hard by 1h0m0s soft; again at 2m0s"},
 		{name: "knows what is planned before any look", past: past(entry(reboot, record.Seen)), want: "wait; again at 50m0s"},
-		{name: "and acts upon it in time", now: 50 * time.Minute, past: past(entry(reboot, record.Seen)), want: "drain b by 1h0m0s soft; again at 1h0m0s"},
+		{name: "and waits for one when its time comes: it may be over", now: 50 * time.Minute, past: past(entry(reboot, record.Seen)), want: "wait"},
+		{
+			name: "but not for a good one", now: 50 * time.Minute, failing: failing(time.Time{}),
+			past: past(entry(reboot, record.Seen)), want: "drain b by 1h0m0s soft; again at 1h0m0s",
+		},
 		{name: "keeps what a claim on the node alone tells of, and begins no more for it", past: past(entry(notice, record.Cordoned, adopted)), want: "cordon a; again at 30s"},
 		{
 			name: "also if that does not say the code", want: "cordon a; again at 1h0m0s",
