@@ -143,6 +143,8 @@ func (w *world) sure(n *notice, level want) bool {
 		return false
 	case !n.rebooted.IsZero() && (n.reboots() || n.kind == event.Shutdown):
 		return false
+	case !n.rebooted.IsZero() && !n.deadline.IsZero() && w.documents[n.kind].heard.After(w.booted):
+		return false // it may have ended with the reboot, as nobody could say that it had not
 	case n.kind == event.RebalanceRecommendation && action == cordoned && w.rules[n.kind].CordonFor > 0:
 		return time.Since(n.seen) < w.rules[n.kind].CordonFor-slow
 	}
@@ -388,6 +390,7 @@ func (i *incarnation) settled(ev event.Event) {
 	if n.settled.IsZero() {
 		n.settled = time.Now()
 		w.told("%s is settled", n.name)
+		w.judged(settledIfDone)
 	}
 	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete || n.drained != "" {
 		return // what it says when it is drained is judged there
@@ -401,7 +404,6 @@ func (i *incarnation) settled(ev event.Event) {
 	if !limit.IsZero() && time.Until(limit) < time.Second {
 		return
 	}
-	w.judged(settledIfDone)
 	w.judgeEmpty(n, settledIfDone)
 }
 
