@@ -171,8 +171,8 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.cordon == CordonLifted && labeled && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
-	case v.cordon == CordonForeign && mine:
-		// Left over from a cordon of ours that they lifted before they set theirs.
+	case v.cordon == CordonForeign && mine && value != n.opts.Writer:
+		// Left over from a cordon of ours that they lifted before they set theirs. Where the label is ours, it says so.
 		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	default:
 		return nil, false

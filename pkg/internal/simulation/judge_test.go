@@ -327,7 +327,9 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	othersHeld := false
 	for _, pod := range pods {
 		waits := pod.Annotations[drain.EvictAnnotation] == drain.AtDeadline
-		othersHeld = othersHeld || w.cluster.guarded[pod.Labels["app"]] || waits || pod.DeletionTimestamp != nil
+		owner := metav1.GetControllerOf(pod)
+		returns := owner != nil && w.cluster.returning[owner.Name] // round after round
+		othersHeld = othersHeld || w.cluster.guarded[pod.Labels["app"]] || waits || returns || pod.DeletionTimestamp != nil
 	}
 	w.judged(evictedWhileDue)
 	for _, pod := range pods {
