@@ -19,7 +19,7 @@ func TestAPodThatIsEndingIsShortenedWhateverTheClocksSay(t *testing.T) {
 		run(t, fmt.Sprintf("if it would take too long, %s", skew), func(t *testing.T) {
 			s := apitest.New(t)
 			s.SetSkew(skew)
-			s.AddPod(pod("a", grace(3600)), apitest.Ending(time.Hour))
+			s.AddPod(pod("a", grace(12)), apitest.Ending(time.Hour)) // It is to be gone in nine seconds.
 			goal := goalWithin(true, 10*time.Second)
 			s.DeletePod("default/a")
 			r := start(t, s, drain.Options{Margin: time.Second}, goal)

@@ -128,6 +128,11 @@ func TestANodeThatIsNotRegisteredYetIsWaitedForAndThenDrained(t *testing.T) {
 			}
 			s.RegisterNode()
 			s.AddPod(pod("a"), 0)
+			registered := time.Now()
+			r.await(drain.NodeCordoned)
+			if after := time.Since(registered); after > time.Second {
+				t.Errorf("cordoned %s after it was registered", after)
+			}
 			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || !r.of(drain.Drained)[0].State.Seen {
 				t.Errorf("the result is %+v", result)
 			}

@@ -74,6 +74,27 @@ func TestOneFailedLookIsNoReasonToEvictFromANodeThatPeopleHaveOpened(t *testing.
 	})
 }
 
+// The node is opened, and a pod comes, while the answer of a look is on its way.
+func TestALookThatBeganBeforeAPodCameSaysNothingOfIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			seen := s.CurrentNode()
+			s.UncordonAs("kubectl")
+			s.AddPod(pod("new"), 0)
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		r.await(drain.NodeReopened)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
+			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
+		}
+	})
+}
+
 // The last list may come from another API server, which has not heard of the annotation yet.
 func TestAnOldListDoesNotOverruleWhatPeopleWantOfAPod(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -245,3 +245,31 @@ func TestWhatComesBackToAnOpenNodeIsNotLeftThereOnceItIsClosed(t *testing.T) {
 		}
 	})
 }
+
+// An event joins while a pod that has come back waits for its pause to be over.
+func TestForAnEventThatJoinsTheRoundsOfAPodThatWaitsBeginAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		controller(t, s, 1, false)
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(drain.Returning)
+		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
+		asked := count(s, "evict")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict") - asked; n != 5 {
+			t.Errorf("%d evictions for another event; want that of the pod that waited, and four", n)
+		}
+	})
+}
+
+func TestWhatWasThereIsNotToldAsIfItHadArrived(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable()) // The cordon comes first.
+		r := drained(t, s, drain.Options{})
+		if told := r.of(drain.Arrived); len(told) != 0 || r.result.Evicted != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}

@@ -56,6 +56,23 @@ func TestADeletionThatFailsIsRepeatedWhileItsGraceIsLeft(t *testing.T) {
 	}
 }
 
+// What is left of the grace is left to the last attempt, however often the ones before have failed.
+func TestADeletionThatKeepsFailingIsRepeatedToTheLastMoment(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(30)), 0)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		s.Always("delete", apitest.Unavailable())
+		r := beginWithin(t, s, drain.Options{}, true, time.Minute)
+		time.Sleep(time.Until(r.goal.Hard.Add(-200 * time.Millisecond)))
+		before := count(s, "delete")
+		time.Sleep(199 * time.Millisecond)
+		if n := count(s, "delete") - before; n < 1 || n > 3 || before > 60 {
+			t.Errorf("%d deletions until 0.2 s before the deadline, %d in these", before, n)
+		}
+	})
+}
+
 // An API server that takes 0.7 s for a deletion is slow, not dead.
 func TestADeletionMayTakeTheMargin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
