@@ -193,6 +193,21 @@ func TestAPodThatIsEndingTooLateIsShortenedToASecondAtTheEnd(t *testing.T) {
 	}
 }
 
+// Nobody can give it less.
+func TestAPodThatHasItsLastSecondIsNotShortened(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+		r.succeed()
+		time.Sleep(time.Until(r.goal.Hard.Add(-500 * time.Millisecond)))
+		s.AddPod(pod("a", ending(1)), apitest.Never)
+		time.Sleep(5 * time.Second)
+		if n := count(s, "evict", "delete"); n != 0 || len(r.guard.Result().Left) != 1 {
+			t.Errorf("%d evictions and deletions, %+v", n, r.guard.Result())
+		}
+	})
+}
+
 func TestAnEvictionThatHangsGivesWayAtTheTurn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -69,6 +69,25 @@ func TestAGateIsQuietWhileNobodyAsks(t *testing.T) {
 	})
 }
 
+func TestAGateIsQuietOnceThoseWhoWaitHaveGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.AddPod(pod("b"), 0)
+		s.Always("evict", apitest.Hang())
+		gate := drain.NewGate(1)
+		r := begin(t, s, drain.Options{Gate: gate})
+		await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
+		r.cancel()
+		<-r.done
+		select {
+		case <-gate.Quiet():
+		default:
+			t.Error("nobody asks or waits any more, and the gate is not quiet")
+		}
+	})
+}
+
 // While an eviction waits for its place, somebody else deletes the pod.
 func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T) {

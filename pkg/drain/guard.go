@@ -377,7 +377,7 @@ func (g *guard) seeTrouble(v view) {
 // seeNode takes in how the Node is.
 func (g *guard) seeNode(v view) {
 	before := g.view
-	again := before.missing || before.uid != v.uid
+	again := before.uid != v.uid
 	if v.cordon == CordonSet || v.closed() && !before.closed() || again {
 		// It was open until now, or is another: pods may have come since it was seen last. What is known from before the cordon proves
 		// nothing any more.

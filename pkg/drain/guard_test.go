@@ -175,6 +175,7 @@ func TestANodeThatRegistersAnewIsCordonedAgain(t *testing.T) {
 		r := drained(t, s, drain.Options{})
 		s.RegisterNode()
 		await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+		await(t, "the word of it", func() bool { return len(r.of(drain.NodeCordoned)) == 2 })
 		if told := r.of(drain.NodeReopened); len(told) != 0 {
 			t.Errorf("told %+v", told)
 		}

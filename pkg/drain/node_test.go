@@ -241,6 +241,23 @@ func TestUncordonTakesBackOnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
+func TestAnUncordonIsTriedAgainAsLongAsTheFailureMayPass(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"get node", "patch node"} {
+		for name, answer := range map[string]apitest.Answer{"unavailable": apitest.Unavailable(), "changed in the meantime": apitest.Conflict()} {
+			run(t, what+": "+name, func(t *testing.T) {
+				s := apitest.New(t)
+				s.ChangeNode(cordoned(ours))
+				s.Answer(what, answer, answer)
+				got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, plenty), nil)
+				if got != drain.UncordonLifted || err != nil || s.CurrentNode().Spec.Unschedulable || count(s, what) != 3 {
+					t.Errorf("uncordon is %q, %v after %d requests", got, err, count(s, what))
+				}
+			})
+		}
+	}
+}
+
 func TestUncordonOfANodeThatIsGoneIsASuccess(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -491,7 +491,7 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	if urgent && !t.urgent {
 		t.backoff = evictions // What it has met before costs it nothing now.
 	}
-	if t.urgent = urgent; !urgent && !end.IsZero() && what == Evicted {
+	if t.urgent = urgent; !urgent {
 		g.wake = soonest(g.wake, turn)
 	}
 	if t.budget != nil {

@@ -185,7 +185,11 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 			t.Errorf("%d evictions of the critical pod before the rest was gone", n)
 		}
 		free()
+		freed := time.Now()
 		r.succeed()
+		if after := time.Since(freed); after > 10*time.Second {
+			t.Errorf("drained %s after the rest could go", after)
+		}
 		var order []string
 		for _, p := range r.of(drain.Gone) {
 			order = append(order, strings.TrimPrefix(p.Pod, "default/"))

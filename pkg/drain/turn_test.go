@@ -56,6 +56,21 @@ func TestADeletionThatFailsIsRepeatedWhileItsGraceIsLeft(t *testing.T) {
 	}
 }
 
+// Its budget has refused evictions for minutes, ever more slowly. That is no reason to be slow with what is urgent.
+func TestADeletionThatFailsIsRepeatedAtOnceWhateverWentBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Second))
+		s.Always("evict", apitest.Unavailable())
+		s.Answer("delete", apitest.Reset())
+		beginWithin(t, s, drain.Options{}, true, 5*time.Minute).await(drain.Deleted)
+		asked := s.Requests("delete")
+		if after := asked[1].At.Sub(asked[0].At); after > 200*time.Millisecond {
+			t.Errorf("repeated after %s", after)
+		}
+	})
+}
+
 // What is left of the grace is left to the last attempt, however often the ones before have failed.
 func TestADeletionThatKeepsFailingIsRepeatedToTheLastMoment(t *testing.T) {
 	bubble(t, func(t *testing.T) {
