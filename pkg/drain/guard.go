@@ -308,7 +308,7 @@ func (g *guard) see(v view, number int, events []string) {
 	if first && g.view.uid != "" && g.looked == number {
 		g.looked = g.asked // They asked for any look.
 	}
-	if before.limited != g.view.limited || before.cordon != g.view.cordon {
+	if before.limited != g.view.limited {
 		g.rejudge()
 	}
 }

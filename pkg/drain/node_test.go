@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -241,10 +243,18 @@ func TestUncordonTakesBackOnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
+// unauthorized is the answer to a credential that has expired.
+func unauthorized(w http.ResponseWriter, _ *http.Request) bool {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`)
+	return err == nil
+}
+
 func TestAnUncordonIsTriedAgainAsLongAsTheFailureMayPass(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"get node", "patch node"} {
-		for name, answer := range map[string]apitest.Answer{"unavailable": apitest.Unavailable(), "changed in the meantime": apitest.Conflict()} {
+		for name, answer := range map[string]apitest.Answer{"unavailable": apitest.Unavailable(), "changed in the meantime": apitest.Conflict(), "not known for a while": unauthorized} {
 			run(t, what+": "+name, func(t *testing.T) {
 				s := apitest.New(t)
 				s.ChangeNode(cordoned(ours))

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -70,8 +69,6 @@ func (b bounded) Stop() {
 // feed is the store that the Reflector fills: the guard, which is told everything.
 type feed struct{ *guard }
 
-var errNotAPod = errors.New("not a pod")
-
 // list lists the pods, and has it told if it is refused.
 func (f feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	list, err := f.node.listPods(ctx, o)
@@ -81,17 +78,15 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, e
 	return list, err
 }
 
-// pass has the guard take in a pod.
+// pass has the guard take in a pod. The Reflector passes nothing else on.
 func (f feed) pass(obj any, take func(*corev1.Pod)) error {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return errNotAPod
+	if pod, ok := obj.(*corev1.Pod); ok {
+		f.post(func() {
+			f.version = newer(f.version, pod.ResourceVersion)
+			take(slim(pod))
+		})
 	}
-	f.post(func() {
-		f.version = newer(f.version, pod.ResourceVersion)
-		take(slim(pod))
-	})
-	return f.ctx.Err()
+	return nil
 }
 
 // Add tells of a pod that is there.
@@ -115,7 +110,7 @@ func (f feed) Replace(objs []any, version string) error {
 		f.version, f.unlisted = newer(f.version, version), ""
 		f.replace(all)
 	})
-	return f.ctx.Err()
+	return nil
 }
 
 // Resync has nothing to do.
