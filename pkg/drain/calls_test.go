@@ -49,7 +49,7 @@ func TestADryRunTellsOfADrainThatComesAfterACordon(t *testing.T) {
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		time.Sleep(time.Second)
-		if told := r.of(drain.Standing); len(told) != 1 || told[0].Goal != 3 || !told[0].State.Closed || told[0].State.Drained || len(r.of(drain.NodeCordoned)) != 2 {
+		if told := r.of(drain.Standing); len(told) != 1 || told[0].Goal != 3 || !told[0].State.Closed || !told[0].State.Ours || told[0].State.Drained || len(r.of(drain.NodeCordoned)) != 2 {
 			t.Errorf("told %+v", r.told)
 		}
 	})

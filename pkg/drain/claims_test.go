@@ -99,6 +99,7 @@ func TestTheLoadBalancerLabelIsTakenBackByItself(t *testing.T) {
 			s := apitest.New(t)
 			s.ChangeNode(node)
 			r := drained(t, s, opts)
+			time.Sleep(time.Minute)
 			if !labeled(s) || !r.last().State.Ours {
 				t.Errorf("labeled %v, the state is %+v", labeled(s), r.last().State)
 			}

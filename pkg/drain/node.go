@@ -169,7 +169,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
-	case v.cordon == CordonLifted && labeled && value == n.opts.Writer:
+	case v.cordon == CordonLifted && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
 	case v.cordon == CordonForeign && mine && value != n.opts.Writer:
 		// Left over from a cordon of ours that they lifted before they set theirs. Where the label is ours, it says so.
