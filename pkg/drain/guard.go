@@ -411,10 +411,16 @@ func (g *guard) tidy(v view) {
 		return
 	}
 	g.tidying = true
-	ctx, pause := g.ctx, g.untidy.pause()
+	// What is taken back is so for certain: the guard may be told to end as soon as it is known that people have opened the node.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), attemptTimeout)
+	pause := g.untidy.pause()
 	g.workers.Go(func() {
-		node, err := g.node.patchToEnd(ctx, v.tidy)
-		again := err != nil && passing(err) && Await(ctx, nil, pause)
+		defer cancel()
+		node, err := g.node.patch(ctx, v.tidy)
+		for b := failures; !v.excludes && err != nil && passing(err) && !apierrors.IsConflict(err) && Await(ctx, nil, b.pause()); {
+			node, err = g.node.patch(ctx, v.tidy)
+		}
+		again := err != nil && passing(err) && Await(g.ctx, nil, pause)
 		g.post(func() {
 			g.tidying = false
 			switch {

@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -86,6 +87,31 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			t.Errorf("%d patches in a minute, told %+v", n, told)
 		}
 	})
+}
+
+// When people have opened a node of which nothing else is wanted, the guard is told to end.
+func TestTheLoadBalancerLabelIsTakenBackThoughTheGuardEndsForIt(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string][]apitest.Answer{"at once": nil, "after failures": {apitest.Unavailable(), apitest.Reset()}} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			guard := drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}).Guard(goalWithin(false, plenty), func(p drain.Progress) {
+				switch p.What {
+				case drain.Drained:
+					s.Answer("patch", answers...)
+					s.UncordonAs("kubectl")
+				case drain.NodeReopened:
+					end()
+				}
+			})
+			guard.Run(ctx)
+			if label, left := s.CurrentNode().Labels[drain.ExcludeLabel]; left {
+				t.Errorf("the label %q is left", label)
+			}
+		})
+	}
 }
 
 // What is left over of ours may have become another's just now.
