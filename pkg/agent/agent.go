@@ -125,8 +125,9 @@ type Agent struct {
 
 	work   *work
 	number int // of goals
-	// state is what the guard has told of the node under the present goal.
+	// state is what the guard has told of the node under the present goal. It is stale if events have joined since.
 	state       drain.State
+	stale       bool
 	result      drain.Result // how far the guard had come when it was last asked
 	held        map[string]string
 	total, left int
@@ -319,7 +320,7 @@ func (a *Agent) judge() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
 	if a.pursues(goal) { // Else what is known of the node was found under another goal.
-		sit.Node = policy.Node{Closed: a.state.Closed || a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
+		sit.Node = policy.Node{Closed: !a.stale && (a.state.Closed || a.state.Left), Ours: a.state.Ours, Drained: a.state.Drained}
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}

@@ -196,7 +196,7 @@ func TestTheGuardIsToldWhetherThereHasBeenANode(t *testing.T) {
 	over := func(r *rig, boot string) []record.Entry {
 		return []record.Entry{{
 			Event: r.stopping("b", time.Hour), Phase: record.Closed, Ending: record.Canceled, BootID: boot, ListedIn: boot,
-			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start,
+			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, ClosedIn: boot,
 		}}
 	}
 	for name, row := range map[string]struct {

@@ -347,7 +347,7 @@ func (a *Agent) progressed(p drain.Progress) {
 	}
 	a.total, a.left, a.nodeSeen = p.Total, p.Left, a.nodeSeen || p.State.Seen
 	if p.Goal == a.number && !a.work.stopping {
-		a.state = p.State
+		a.state, a.stale = p.State, false
 	}
 	a.reports(p)
 	switch p.What {

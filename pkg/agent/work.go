@@ -92,7 +92,7 @@ func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
 func (a *Agent) start(all context.Context, w work, do func(context.Context) landed) {
 	ctx, cancel := context.WithCancel(all)
 	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
-	a.work, a.state, a.total, a.left = &w, drain.State{}, 0, 0
+	a.work, a.state, a.stale, a.total, a.left = &w, drain.State{}, false, 0, 0
 	written := a.written
 	a.tasks.Go(func() {
 		defer close(w.done)
@@ -116,7 +116,7 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 	a.number++
 	seen, kinds := a.nodeSeen, []string(nil)
 	for _, e := range a.cfg.Record.Entries() {
-		seen = seen || e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero()
+		seen = seen || e.ClosedIn == a.cfg.BootID
 		if kind := string(e.Event.Kind); slices.Contains(goal.Events, e.Event.ID) && !slices.Contains(kinds, kind) {
 			kinds = append(kinds, kind)
 		}
@@ -150,6 +150,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
 	same := w.serves(goal) && goal.Reopened.Equal(w.goal.Reopened) &&
 		a.upToDate(w.hard, w.goal.Hard, goal.Hard) && a.upToDate(w.soft, w.goal.Soft, goal.Soft)
+	joined := drain.Joined(w.goal.Events, goal.Events)
 	w.goal = goal
 	if same {
 		return
@@ -157,6 +158,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 	order := a.order(goal)
 	w.hard, w.soft = order.Hard, order.Soft
 	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours} // It is told anew whether it is drained.
+	a.stale = a.stale || joined
 	w.guard.Adjust(order)
 }
 

@@ -28,8 +28,9 @@ func TestHowThingsStandIsToldUnderEachGoal(t *testing.T) {
 		r := begin(t, s, drain.Options{})
 		r.await(drain.Held)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
-		if told := r.numbered(drain.Standing); told.State.Drained || !told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
-			t.Errorf("told %+v", told)
+		await(t, "that the node was looked at", func() bool { return r.numbered(drain.Standing).State.Closed })
+		if told := r.of(drain.Standing)[0]; told.State.Drained || told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
+			t.Errorf("told %+v; nobody has looked yet for this event", told)
 		}
 		free()
 		r.succeed()
@@ -41,7 +42,7 @@ func TestHowThingsStandIsToldUnderEachGoal(t *testing.T) {
 		if told := r.numbered(drain.Drained); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
 			t.Errorf("told %+v", told)
 		}
-		if told := r.of(drain.Standing); len(told) != 2 {
+		if told := r.of(drain.Standing); len(told) != 4 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -191,6 +192,21 @@ func TestAGoalThatKnowsOfALiftedCordonSparesWhatCameSince(t *testing.T) {
 		time.Sleep(time.Minute)
 		if result := r.guard.Result(); count(s, "patch") != 0 || !s.HasPod("default/new") || !s.HasPod("default/newer") || result.Skipped != 2 {
 			t.Errorf("%d patches, %+v", count(s, "patch"), result)
+		}
+	})
+}
+
+// A watch that has been silent tells nothing of the pods that came meanwhile, and the Node is as it was.
+func TestANodeIsDrainedForAnotherEventOnlyByAListThatIsNewerThanIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("watch", apitest.Silence())
+		r := drained(t, s, drain.Options{})
+		s.AddPod(pod("late"), 0)
+		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
+		await(t, "that it is drained for both", func() bool { return r.numbered(drain.Drained).State.Drained })
+		if s.HasPod("default/late") {
+			t.Error("drained, and a pod is left")
 		}
 	})
 }

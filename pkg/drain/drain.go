@@ -106,8 +106,8 @@ type Goal struct {
 	// Claim goes into the node's annotation if the node is to be cordoned.
 	Claim Claim
 	// Events are the IDs of all events that want it, the claim's among them, and Kinds what sorts of events those are. Lifted are
-	// those whose cordon somebody has lifted. Met is since when the last of them has been due: a claim for one of the others that
-	// is no older was made for all.
+	// those whose cordon somebody has lifted. Met is since when the last of them has been due that the node was not closed for yet,
+	// zero if it was for all: a claim that is no older, and not for one of the lifted, was made for all.
 	Events, Kinds, Lifted []string
 	Met                   time.Time
 	// Evict tells that pods are to go.

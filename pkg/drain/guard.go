@@ -150,6 +150,8 @@ func (g *guard) take(goal Goal) {
 			begins, g.decided, g.closing = true, time.Time{}, time.Now()
 		}
 		g.lifted, g.since = false, time.Time{}
+		g.round++
+		g.joined = g.round
 		g.forgetReturns()
 	}
 	if begins {
@@ -174,12 +176,15 @@ func (g *guard) say(p Progress) {
 }
 
 func (g *guard) state() State {
-	s := State{Closed: g.view.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained}
+	s := State{Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained}
 	if g.view.err != nil && !passing(g.view.err) && !g.view.missing {
 		s.Trouble = g.view.err.Error()
 	}
 	return s
 }
+
+// closed tells whether the node takes no pods, as it was seen after the last event has joined.
+func (g *guard) closed() bool { return g.view.closed() && !Joined(g.events, g.goal.Events) }
 
 // Result implements Guard.
 func (g *guard) Result() Result {
@@ -287,6 +292,7 @@ func (g *guard) keepLooking() {
 // see takes in what a look at the Node has shown.
 func (g *guard) see(v view, number int, events []string) {
 	before, looked, first := g.view, g.looked, g.view.uid == ""
+	closed, told := g.closed(), len(g.news)
 	g.all = true
 	if v.err == nil || v.missing || !g.goal.Hard.IsZero() { // A look that failed tells nothing, and there is time for another.
 		g.looked = number
@@ -297,11 +303,12 @@ func (g *guard) see(v view, number int, events []string) {
 	case v.err != nil:
 		g.seeTrouble(v)
 	default:
+		g.events = events
 		g.seeNode(v)
 		if v.reopened != nil {
 			g.say(Progress{What: NodeReopened, Events: v.reopened})
 		}
-		if g.events = events; v.cordon == CordonLifted && !Joined(events, g.goal.Events) {
+		if v.cordon == CordonLifted && !Joined(events, g.goal.Events) {
 			g.seeLifted(v, looked, first)
 		}
 	}
@@ -310,6 +317,9 @@ func (g *guard) see(v view, number int, events []string) {
 	}
 	if before.limited != g.view.limited {
 		g.rejudge()
+	}
+	if g.closed() && !closed && len(g.news) == told {
+		g.say(Progress{What: Standing})
 	}
 }
 
@@ -497,6 +507,9 @@ func (g *guard) confirmed() bool {
 	}
 	g.confirming = true
 	version, round := newer(g.view.version, g.version), g.round
+	if g.confirmedFor < g.joined {
+		version = "" // The watch may have been silent for a while, and the Node the same: the newest.
+	}
 	g.workers.Go(func() {
 		var list *corev1.PodList
 		err := retry(g.ctx, func(ctx context.Context) (err error) {

@@ -146,11 +146,17 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonLifted
 	case n.liftedSince(node, before) && !Joined(before.events, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
-	case before.view.uid == "" && mine && slices.Contains(goal.Events, claim.Event) && !slices.Contains(goal.Lifted, claim.Event) &&
-		!claim.Since.Before(goal.Met):
+	case before.view.uid == "" && mine && madeFor(goal, claim):
 		return CordonLifted // before this guard began; later it knows better than two times of a clock that may have been set
 	}
 	return CordonNone
+}
+
+// madeFor tells whether a claim was made for all events of a goal: the node has been closed for each, or it is for one whose cordon
+// nobody has lifted, and no older than the others.
+func madeFor(goal Goal, claim Claim) bool {
+	known := goal.Met.IsZero() || slices.Contains(goal.Events, claim.Event)
+	return known && !slices.Contains(goal.Lifted, claim.Event) && !claim.Since.Before(goal.Met)
 }
 
 // liftedSince tells whether people have lifted the cordon that was there. Another program that needs its cordon no longer takes

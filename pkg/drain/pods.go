@@ -57,8 +57,9 @@ type pods struct {
 	drained bool
 	// round counts what makes a proof worthless that the node is drained: a pod more, and that it was open. confirmedFor and freedFor
 	// are the rounds for which a list has been seen, and volumes have been waited for; confirming tells that a list is under way, and
-	// freeing ends the wait that is. inUse are the volumes that it has left.
+	// freeing ends the wait that is. inUse are the volumes that it has left. joined is the round in which the last event has joined.
 	round, confirmedFor, freedFor int
+	joined                        int
 	confirming                    bool
 	freeing                       context.CancelFunc
 	inUse                         int

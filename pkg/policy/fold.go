@@ -155,8 +155,7 @@ func (s Settings) act(sit Situation, phase record.Phase, e record.Entry) record.
 	if !begins {
 		return e
 	}
-	e = inThisBoot(sit, e)
-	e.OnNode, e.ActedFor = true, s.plan(e).start
+	e.OnNode, e.ActedFor, e.BootID = true, s.plan(e).start, sit.BootID
 	if e.ActedFor.IsZero() {
 		e.ActedFor = sit.Now
 	}
@@ -179,15 +178,7 @@ func enter(sit Situation, phase record.Phase, e record.Entry) record.Entry {
 // was not the announced one, and a look that does not find the event must not take it for that later.
 func noteBoot(sit Situation, e record.Entry) record.Entry {
 	if e.Acted() && e.Event.Deadline.After(sit.Now) && sit.attested(e) {
-		return inThisBoot(sit, e)
-	}
-	return e
-}
-
-// inThisBoot gives an entry this boot. A cordon of an earlier one says nothing of the Node that there is now, if there is one.
-func inThisBoot(sit Situation, e record.Entry) record.Entry {
-	if e.BootID != sit.BootID {
-		e.BootID, e.CordonedAt = sit.BootID, time.Time{}
+		e.BootID = sit.BootID
 	}
 	return e
 }
@@ -198,7 +189,7 @@ func noteNode(sit Situation, e record.Entry) record.Entry {
 	if !sit.Node.Closed || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
 		return e
 	}
-	e.OnNode = sit.Node.Ours
+	e.OnNode, e.ClosedIn = sit.Node.Ours, sit.BootID
 	if e.CordonedAt.IsZero() {
 		e.CordonedAt = sit.Now
 	}

@@ -65,7 +65,7 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 	var hard []time.Time
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
-		if e.CordonedAt.IsZero() || e.BootID != sit.BootID {
+		if e.CordonedAt.IsZero() {
 			goal.Met = latest(goal.Met, e.FirstSeen, s.plan(e).start)
 		}
 		if e.Reopened {

@@ -108,8 +108,7 @@ type Goal struct {
 	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
 	// due. They may be over; a Hard that is over gives way to one that is to come.
 	Hard, Soft time.Time
-	// Met is since when the last of them was known and due that the node was not closed for yet in this boot; zero if it was for
-	// all. A cordon for one of them that is no older was set for all.
+	// Met is since when the last of them was known and due that the node was not closed for yet; zero if it was for all. A cordon for one of them that is no older was set for all.
 	Met time.Time
 	// Reopened is set if somebody has lifted the cordon while all events wanted it: when it had been set. Only pods go
 	// that were there then.

@@ -170,8 +170,8 @@ func TestAGoalTellsSinceWhenACordonIsForAll(t *testing.T) {
 	}{
 		"the last has none":            {entry(notice, record.Draining, seenAt(time.Minute), uncordoned), entry(stop, record.Drained), third},
 		"only an earlier one has none": {entry(notice, record.Drained, seenAt(time.Minute)), entry(stop, record.Draining, seenAt(time.Second), uncordoned), second},
-		"that of one is of before":     {entry(notice, record.Drained, seenAt(time.Second), before), entry(stop, record.Drained, seenAt(time.Minute)), second},
-		"it is for all, in this boot":  {entry(notice, record.Drained, seenAt(time.Second)), entry(stop, record.Drained, seenAt(time.Minute)), time.Time{}},
+		"that of one is of before":     {entry(notice, record.Drained, seenAt(time.Second), before), entry(stop, record.Drained, seenAt(time.Minute)), time.Time{}},
+		"it is for all":                {entry(notice, record.Drained, seenAt(time.Second)), entry(stop, record.Drained, seenAt(time.Minute)), time.Time{}},
 	} {
 		sit := brought(t, rules(), policy.Situation{
 			Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop), Past: past(row.notice, row.stop),

@@ -132,6 +132,9 @@ func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
 	for _, d := range details {
 		d(&e)
 	}
+	if !e.CordonedAt.IsZero() && e.ClosedIn == "" {
+		e.ClosedIn = e.BootID
+	}
 	return e
 }
 

@@ -71,8 +71,10 @@ type Entry struct {
 	// Reopened tells that somebody has lifted the cordon while this event wanted it. That is an order: the node is not
 	// cordoned again for this event.
 	Reopened bool `json:"reopened,omitempty"`
-	// CordonedAt is when the node was cordoned for this event, in the boot of BootID; zero where it never was.
+	// CordonedAt is when the node was cordoned for this event; zero where it never was. ClosedIn is the boot in which it was last
+	// found so: there was a Node then. It is empty in records of earlier versions.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
+	ClosedIn   string    `json:"closed_in,omitempty"`
 	// ActedFor is when the event was due as the node was last acted upon. One that is due later than this was moved. Early
 	// versions put the deadline there.
 	ActedFor time.Time `json:"acted_for,omitzero"`
