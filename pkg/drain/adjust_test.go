@@ -200,7 +200,7 @@ func TestAGoalThatKnowsOfALiftedCordonSparesWhatCameSince(t *testing.T) {
 func TestANodeIsDrainedForAnotherEventOnlyByAListThatIsNewerThanIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.Always("watch", apitest.Silence())
+		s.Answer("watch pods", apitest.Silence())
 		r := drained(t, s, drain.Options{})
 		s.AddPod(pod("late"), 0)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
