@@ -122,6 +122,8 @@ type Agent struct {
 	waiting  error // why there is no identity; nil once there is
 	nodeSeen bool  // there has been a Node since the start
 	opened   bool  // what was ours has been taken back since the start
+	// inherited tells that our cordon was there at the start, and set in an earlier boot.
+	inherited bool
 
 	work   *work
 	number int // of goals
@@ -320,7 +322,7 @@ func (a *Agent) judge() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
 	if a.pursues(goal) { // Else what is known of the node was found under another goal.
-		sit.Node = policy.Node{Closed: !a.stale && (a.state.Closed || a.state.Left), Ours: a.state.Ours, Drained: a.state.Drained}
+		sit.Node = policy.Node{Closed: a.state.Closed && !a.stale, Left: a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}

@@ -78,7 +78,7 @@ func (a *Agent) startGuard(all context.Context, goal policy.Goal) {
 
 func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
 	var booted func(string) bool
-	if goal.AfterReboot {
+	if goal.AfterReboot || a.inherited && !a.opened {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
 	a.beginUncordon(goal)
@@ -310,6 +310,7 @@ func (a *Agent) adopt(ctx context.Context) {
 func (a *Agent) takeClaim(found adopted) {
 	a.nodeSeen = true
 	claim := found.claim
+	a.inherited = found.ours && claim.BootID != a.cfg.BootID
 	entries := a.cfg.Record.Entries()
 	e, known := policy.Find(entries, claim.Event)
 	// Whose event is over may have left the cordon to another one, which takes it back.

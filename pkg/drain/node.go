@@ -125,7 +125,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	}
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	v.version = node.ResourceVersion
-	v.tidy, v.excludes = n.tidyPatch(node, v)
+	v.tidy, v.excludes = n.tidyPatch(node, v, before.lifted || !goal.Reopened.IsZero())
 	return v
 }
 
@@ -166,13 +166,14 @@ func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 	return !node.Spec.Unschedulable && before.view.closed() && before.view.uid == node.UID && (!before.view.others || claimed)
 }
 
-// tidyPatch brings our other keys on the Node up to date. Nothing waits for them.
-func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
+// tidyPatch brings our other keys on the Node up to date. Nothing waits for them. The label is not set for events whose cordon
+// people have lifted.
+func (n *Node) tidyPatch(node *corev1.Node, v view, lifted bool) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	_, mine := n.claimed(node)
 	metadata := asSeen(node)
 	switch {
-	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited:
+	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !lifted:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.cordon == CordonLifted && value == n.opts.Writer:

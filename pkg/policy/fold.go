@@ -186,10 +186,14 @@ func noteBoot(sit Situation, e record.Entry) record.Entry {
 // noteNode takes over what is known of the node for an entry that wants it closed and has been acted upon. Where its
 // cordon was lifted, the node has been closed for others.
 func noteNode(sit Situation, e record.Entry) record.Entry {
-	if !sit.Node.Closed || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
+	if !sit.Node.Closed && !sit.Node.Left || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
 		return e
 	}
-	e.OnNode, e.ClosedIn = sit.Node.Ours, sit.BootID
+	e.OnNode = sit.Node.Ours
+	if !sit.Node.Closed {
+		return e
+	}
+	e.ClosedIn = sit.BootID
 	if e.CordonedAt.IsZero() {
 		e.CordonedAt = sit.Now
 	}
@@ -202,7 +206,7 @@ func (s Settings) cordonPhase(sit Situation, e record.Entry) record.Phase {
 	case e.Phase == record.Cordoned:
 	case e.Phase != record.Cordoning:
 		return record.Cordoning
-	case sit.Node.Closed:
+	case sit.Node.Closed || sit.Node.Left:
 		return record.Cordoned
 	}
 	return e.Phase

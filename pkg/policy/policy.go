@@ -90,8 +90,8 @@ type Situation struct {
 
 // Node is what a guard has told of the node under the present goal. The zero value is that of a node that none has told of.
 type Node struct {
-	// Closed: it takes no more pods. Ours: something on it is ours to take back.
-	Closed, Ours bool
+	// Closed: it takes no more pods. Left: people want it left as it is. Ours: something on it is ours to take back.
+	Closed, Left, Ours bool
 	// Drained: it is closed, or will never be, and nothing is left that has to go.
 	Drained bool
 }

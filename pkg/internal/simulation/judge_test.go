@@ -556,7 +556,8 @@ func (w *world) judgeEnd1(q request) {
 	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(arrived(pod)) > 2*time.Second {
 		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
-	if w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
+	there := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
+	if there && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
 		w.violatedNow(peopleHeard, "%s %s in spite of nth/action", q.verb, q.pod)
 	}
 	w.judgeGrace(q, pod)
