@@ -74,7 +74,7 @@ func TestARestartInAnyPhaseLeadsToTheSameGoal(t *testing.T) {
 				r.node.toGuard(stuck)
 				r.record.entries = []record.Entry{{
 					Event: r.spot("a", 2*time.Minute), Phase: phase, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.start,
-					OnNode: phase != record.Seen && phase != record.Closed, Ending: map[record.Phase]record.Ending{record.Closed: record.Expired}[phase],
+					OnNode: phase != record.Seen && phase != record.Closed, Ending: map[record.Phase]record.Ending{record.Closed: record.Rebooted}[phase],
 				}}
 				r.run()
 				r.announce(r.spot("a", 2*time.Minute))

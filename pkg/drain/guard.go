@@ -305,12 +305,7 @@ func (g *guard) see(v view, number int, events []string) {
 	default:
 		g.events = events
 		g.seeNode(v)
-		if v.reopened != nil {
-			g.say(Progress{What: NodeReopened, Events: v.reopened})
-		}
-		if v.cordon == CordonLifted && !Joined(events, g.goal.Events) {
-			g.seeLifted(v, looked, first)
-		}
+		g.seeEvents(v, events, looked, first)
 	}
 	if first && g.view.uid != "" && g.looked == number {
 		g.looked = g.asked // They asked for any look.
@@ -320,6 +315,16 @@ func (g *guard) see(v view, number int, events []string) {
 	}
 	if g.closed() && !closed && len(g.news) == told {
 		g.say(Progress{What: Standing})
+	}
+}
+
+// seeEvents tells for which events somebody has lifted the cordon.
+func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
+	if v.reopened != nil {
+		g.say(Progress{What: NodeReopened, Events: v.reopened})
+	}
+	if v.cordon == CordonLifted && !Joined(events, g.goal.Events) {
+		g.seeLifted(v, looked, first)
 	}
 }
 
@@ -387,31 +392,36 @@ func (g *guard) seeTrouble(v view) {
 // seeNode takes in how the Node is.
 func (g *guard) seeNode(v view) {
 	before := g.view
-	again := before.uid != v.uid
-	if v.cordon == CordonSet || v.closed() && !before.closed() || again {
+	again, opened := before.uid != v.uid, v.closed() && !before.closed()
+	if v.cordon == CordonSet || opened || again {
 		// It was open until now, or is another: pods may have come since it was seen last. What is known from before the cordon proves
 		// nothing any more.
 		g.round++
 		g.drained, g.decided = false, time.Now()
 	}
-	if v.cordon == CordonOurs && before.cordon == CordonSet && !again {
-		v.cordon = CordonSet // It was this guard that has set it.
-	}
-	if newer(v.version, before.version) != v.version {
-		v.ours = v.ours || before.ours // It was seen before the label was set.
-	}
-	g.view = v
-	if v.closed() && !before.closed() && !g.lifted {
+	g.view = v.after(before)
+	if opened && !g.lifted {
 		g.forgetReturns() // What came back to an open node says nothing of what comes back to a closed one.
 		g.rejudge()
 	}
 	if g.decided.IsZero() {
 		g.decided = time.Now()
 	}
-	if (v.cordon != before.cordon || again) && v.cordon != CordonLifted { // Of that is told with the events.
-		g.say(v.cordon.progress())
+	if cordon := g.view.cordon; (cordon != before.cordon || again) && cordon != CordonLifted { // Of that is told with the events.
+		g.say(cordon.progress())
 	}
 	g.tidy(v)
+}
+
+// after is what is known of a Node that was seen before.
+func (v view) after(before view) view {
+	if v.cordon == CordonOurs && before.cordon == CordonSet && before.uid == v.uid {
+		v.cordon = CordonSet // It was this guard that has set it.
+	}
+	if newer(v.version, before.version) != v.version {
+		v.ours = v.ours || before.ours // It was seen before the label was set.
+	}
+	return v
 }
 
 // tidy brings our other keys on the Node up to date, beside all else. What fails is tried again at the next look, and where it may
@@ -433,29 +443,30 @@ func (g *guard) tidy(v view) {
 		again := err != nil && passing(err) && Await(g.ctx, nil, pause)
 		g.post(func() {
 			g.tidying = false
-			switch {
-			case again:
+			if again {
 				g.lookNow()
-				fallthrough
-			case err != nil:
-				if !apierrors.IsConflict(err) {
-					g.sayRefused(&g.unlabeled, err)
-				}
-				if v.cordon == CordonLifted && !passing(err) {
-					g.tellLifted()
-				}
-				return
-			case v.excludes:
-				g.view.ours = true
-				g.say(Progress{What: NodeExcluded})
 			}
-			g.view.version = newer(g.view.version, node.ResourceVersion)
-			g.untidy, g.unlabeled = failures, ""
-			if v.cordon == CordonLifted {
-				g.tellLifted()
-			}
+			g.tidied(v, node, err)
 		})
 	})
+}
+
+// tidied takes in that our other keys are up to date, or why they are not.
+func (g *guard) tidied(v view, node *corev1.Node, err error) {
+	switch {
+	case err == nil:
+		g.view.version = newer(g.view.version, node.ResourceVersion)
+		g.untidy, g.unlabeled = failures, ""
+	case !apierrors.IsConflict(err):
+		g.sayRefused(&g.unlabeled, err)
+	}
+	if err == nil && v.excludes {
+		g.view.ours = true
+		g.say(Progress{What: NodeExcluded})
+	}
+	if v.cordon == CordonLifted && (err == nil || !passing(err)) {
+		g.tellLifted()
+	}
 }
 
 // sayRefused tells why something is refused that concerns the node, if that is not what was told of it last.
