@@ -323,7 +323,7 @@ func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 	if v.reopened != nil {
 		g.say(Progress{What: NodeReopened, Events: v.reopened})
 	}
-	if v.cordon == CordonLifted && !Joined(events, g.goal.Events) {
+	if v.opened && !Joined(events, g.goal.Events) {
 		g.seeLifted(v, looked, first)
 	}
 }

@@ -71,11 +71,13 @@ type view struct {
 	since time.Time
 	// ours tells that something on it is ours, and others that its cordon is another program's, who may lift it.
 	ours, others bool
-	// reopened are the events for which the node was closed, if somebody has lifted that, and others have joined them for which it
-	// was closed again.
+	// reopened are the events for which the node was closed, if somebody has lifted that, and others have joined them for which that
+	// is no order.
 	reopened []string
 	// limited tells that people want its pods left alone.
 	limited bool
+	// shut tells that it takes no pods, also where people want it left alone, and opened that somebody has lifted the cordon.
+	shut, opened bool
 	// tidy is a patch of our other keys; nil if they are as they should be. excludes tells that it sets the label.
 	tidy     map[string]any
 	excludes bool
@@ -113,19 +115,29 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		}
 		found, node = CordonSet, patched
 	}
-	v := view{cordon: found, uid: node.UID, limited: onlyCordon(node)}
-	if found == CordonSet && lifted {
+	v := n.viewOf(node, found)
+	switch joined := Joined(before.events, goal.Events); {
+	case lifted && (found == CordonSet || found == CordonLeft && joined):
 		v.reopened = before.events
+	case found == CordonLifted, lifted && found == CordonLeft:
+		v.opened = true
+	}
+	v.tidy, v.excludes = n.tidyPatch(node, v, before.lifted || !goal.Reopened.IsZero())
+	return v
+}
+
+// viewOf is what a Node shows that was found, or made, so.
+func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
+	v := view{
+		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), shut: node.Spec.Unschedulable,
 	}
 	claim, _ := readClaim(node)
 	claimed, mine := n.claimed(node)
 	v.others = found == CordonForeign && claimed && !mine
-	if found == CordonLifted && mine {
+	if !v.shut && mine {
 		v.since = n.writtenAt(node, claim)
 	}
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
-	v.version = node.ResourceVersion
-	v.tidy, v.excludes = n.tidyPatch(node, v, before.lifted || !goal.Reopened.IsZero())
 	return v
 }
 
@@ -163,7 +175,7 @@ func madeFor(goal Goal, claim Claim) bool {
 // its claim with it.
 func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 	claimed, _ := n.claimed(node)
-	return !node.Spec.Unschedulable && before.view.closed() && before.view.uid == node.UID && (!before.view.others || claimed)
+	return !node.Spec.Unschedulable && before.view.shut && before.view.uid == node.UID && (!before.view.others || claimed)
 }
 
 // tidyPatch brings our other keys on the Node up to date. Nothing waits for them. The label is not set for events whose cordon
