@@ -125,7 +125,8 @@ func (m *model) settled(found owner, entry func(*notice) record.Entry) {
 		e := entry(n)
 		n.over = n.over || n.acts() && e.Phase == record.Closed
 		n.open = n.acts() && !done(e.Phase)
-		if n.order == perhaps {
+		// While the node is open for one that wants it closed, nth has not looked at it yet.
+		if unheard := found == nobody && n.acts() && !e.Reopened; n.order == perhaps && !unheard {
 			n.order = map[bool]order{true: given, false: none}[e.Reopened]
 		}
 		if !n.acts() {
