@@ -44,7 +44,7 @@ unit: ## run the product's own tests, with the race detector where there is a C 
 
 .PHONY: e2e
 e2e: lab ## run the tests of the lab
-	@cd test && go run ./cmd/labtools packer packer-amazon fauxqs
+	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs
 	$(call say,tests on a real control plane)
 	@cd test && go test -timeout 30m ./...
 

@@ -81,7 +81,7 @@ func (s suite) compile(ctx context.Context, top, into string, out io.Writer) err
 	for _, stamp := range s.stamps {
 		linker += fmt.Sprintf(" -X %s=%s", stamp, version)
 	}
-	args := []string{"build", "-v", "-trimpath", "-ldflags=" + linker, "-o", into + "/"}
+	args := []string{"build", "-v", "-trimpath", "-tags=" + s.tags, "-ldflags=" + linker, "-o", into + "/"}
 	for _, p := range s.programs {
 		args = append(args, p.pkg)
 	}
@@ -112,7 +112,7 @@ func (s suite) version(ctx context.Context, top string) (string, error) {
 // settings of the caller that would choose another one.
 func (s suite) command(ctx context.Context, top string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = s.source(top)
+	cmd.Dir = s.directory(top)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
 	// An interrupted go build stops its compilers and clears its work directory.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -20,7 +20,7 @@ func (s suite) install(ctx context.Context, top, into string, out io.Writer) err
 		return fmt.Errorf("fetching %s: %w (Debian has it in the package npm)", s, err)
 	}
 	for _, file := range s.pins() {
-		text, err := os.ReadFile(filepath.Join(s.source(top), file))
+		text, err := os.ReadFile(filepath.Join(s.directory(top), file))
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,8 @@
 // Package tools builds and finds the programs that the lab runs: etcd, the
-// Kubernetes control plane, kubectl and kwok; Packer, with which images are
-// made, for the tests that judge its templates; and fauxqs, an SQS that others
-// have written, with the Node.js that it needs.
+// Kubernetes control plane, kubectl and kwok; the kubelet and containerd, for
+// the tests that need a node with real containers; Packer, with which images
+// are made, for the tests that judge its templates; and fauxqs, an SQS that
+// others have written, with the Node.js that it needs.
 //
 // Each directory below holds a go.mod that pins one upstream project, because
 // their requirements disagree with each other, or a package-lock.json that
@@ -25,11 +26,13 @@ import (
 // A suite is one go.mod and the programs that come from it in one build, so
 // that the packages they share are compiled once.
 type suite struct {
-	name     string    // directory below test/tools
+	name     string    // directory below test/tools, unless source says another
+	source   string    // the directory, where it is shared with another suite
 	upstream string    // module whose version the programs report
 	stamps   []string  // variables that hold that version, for the linker
+	tags     string    // build tags
 	programs []program // in the order in which they are named to the person
-	apart    bool      // built only where it is asked for: no cluster needs it
+	apart    bool      // built only where it is asked for: no cluster of simulated machines needs it
 	npm      bool      // fetched by npm, as package-lock.json says, instead of built by go
 }
 
@@ -62,6 +65,26 @@ var suites = []suite{
 		upstream: "sigs.k8s.io/kwok",
 		stamps:   []string{"sigs.k8s.io/kwok/pkg/consts.Version"},
 		programs: []program{{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}},
+	},
+	{
+		name:     "kubelet",
+		source:   "kubernetes",
+		upstream: "k8s.io/kubernetes",
+		stamps:   []string{"k8s.io/component-base/version.gitVersion"},
+		programs: []program{{name: "kubelet", pkg: "k8s.io/kubernetes/cmd/kubelet"}},
+		apart:    true,
+	},
+	{
+		name:     "containerd",
+		upstream: "github.com/containerd/containerd/v2",
+		stamps:   []string{"github.com/containerd/containerd/v2/version.Version"},
+		tags:     "no_btrfs,no_devmapper,no_zfs",
+		programs: []program{
+			{name: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd"},
+			{name: "containerd-shim-runc-v2", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
+			{name: "ctr", pkg: "github.com/containerd/containerd/v2/cmd/ctr"},
+		},
+		apart: true,
 	},
 	{
 		name:     "packer",
@@ -118,8 +141,11 @@ func Path(name string) (string, error) {
 func (s suite) cacheDir(top string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.Version(), runtime.GOOS, runtime.GOARCH, linkerFlags, s.stamps)
+	if s.tags != "" {
+		fmt.Fprintln(sum, s.tags)
+	}
 	for _, file := range s.pins() {
-		data, err := os.ReadFile(filepath.Join(s.source(top), file))
+		data, err := os.ReadFile(filepath.Join(s.directory(top), file))
 		if err != nil {
 			return "", fmt.Errorf("reading what %s is built from: %w", s.name, err)
 		}
@@ -144,7 +170,13 @@ func (s suite) asked() string {
 	return ""
 }
 
-func (s suite) source(top string) string { return filepath.Join(top, "test", "tools", s.name) }
+// directory is where the suite's pins are.
+func (s suite) directory(top string) string {
+	if s.source != "" {
+		return filepath.Join(top, "test", "tools", s.source)
+	}
+	return filepath.Join(top, "test", "tools", s.name)
+}
 
 // String names the suite's programs for a person.
 func (s suite) String() string {

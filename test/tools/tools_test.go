@@ -22,7 +22,7 @@ func TestAProgramThatIsNotBuiltIsAnErrorThatSaysHowToBuildIt(t *testing.T) {
 
 func TestAnUnknownProgramIsAnError(t *testing.T) {
 	newProject(t)
-	if _, err := tools.Path("kubelet"); err == nil || !strings.Contains(err.Error(), `"kubelet"`) {
+	if _, err := tools.Path("kubeadm"); err == nil || !strings.Contains(err.Error(), `"kubeadm"`) {
 		t.Errorf("got %v, want an error that names the program", err)
 	}
 }
@@ -47,6 +47,18 @@ func TestABuildTellsOfEveryProgramAndASecondOneIsSilent(t *testing.T) {
 	}
 	if again := build(t); again != "" {
 		t.Errorf("the second build said %q", again)
+	}
+}
+
+func TestAProgramThatIsApartIsBuiltOnlyWhereItIsAskedFor(t *testing.T) {
+	newProject(t)
+	build(t)
+	if _, err := tools.Path("kubelet"); err == nil || !strings.Contains(err.Error(), "go run ./cmd/labtools kubelet`") {
+		t.Errorf("got %v, want the command that builds it", err)
+	}
+	build(t, "kubelet")
+	if path, err := tools.Path("kubelet"); err != nil || filepath.Base(path) != "kubelet" {
+		t.Errorf("kubelet is at %q, %v", path, err)
 	}
 }
 
@@ -136,10 +148,10 @@ func newProject(t *testing.T) (top string) {
 	return top
 }
 
-func build(t *testing.T) (said string) {
+func build(t *testing.T, apart ...string) (said string) {
 	t.Helper()
 	var out strings.Builder
-	if err := tools.Build(t.Context(), &out); err != nil {
+	if err := tools.Build(t.Context(), &out, apart...); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

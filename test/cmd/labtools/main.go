@@ -1,6 +1,7 @@
 // The labtools command builds the programs that the lab runs, where they are
 // missing: etcd, the Kubernetes control plane, kubectl and kwok; and those that
-// its arguments name ("packer", "packer-amazon", "fauxqs").
+// its arguments name ("kubelet", "containerd", "packer", "packer-amazon",
+// "fauxqs").
 package main
 
 import (
