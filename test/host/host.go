@@ -39,9 +39,15 @@ type Host struct {
 // Bare boots a machine that knows the metadata service, and on which neither nth is nor a kubelet.
 func Bare(t lab.TB, cp *lab.ControlPlane, suite string) *Host {
 	t.Helper()
+	return On(t, machine.Boot(t, suite), cp.AddNode(t))
+}
+
+// On is Bare for a machine that is there, and is to be that node.
+func On(t lab.TB, m *machine.Machine, n *lab.Node) *Host {
+	t.Helper()
 	imds := imdstest.NewServer()
 	t.Cleanup(imds.Close)
-	h := &Host{Machine: machine.Boot(t, suite), Node: cp.AddNode(t), IMDS: imds}
+	h := &Host{Machine: m, Node: n, IMDS: imds}
 	h.Configure(t, "")
 	return h
 }

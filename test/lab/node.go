@@ -35,29 +35,43 @@ type Node struct {
 // waits until it is Ready and takes pods. The name is new in this control plane.
 func (cp *ControlPlane) AddNode(t TB) *Node {
 	t.Helper()
+	node := cp.ExpectNode(t)
+	node.register(t)
+	return node
+}
+
+// ExpectNode is AddNode for a machine that is not simulated: its own kubelet has yet to register it, with the
+// credential, the name and the labels that are returned.
+func (cp *ControlPlane) ExpectNode(t TB) *Node {
+	t.Helper()
 	number := cp.nodes.Add(1)
 	name := nodeName(number)
-	node := cp.register(t, &Node{Name: name, Namespace: fmt.Sprintf("work-%d", number), cp: cp, pool: name})
+	node := cp.identify(t, &Node{Name: name, Namespace: fmt.Sprintf("work-%d", number), cp: cp, pool: name})
 	if err := node.createNamespace(t.Context()); err != nil {
 		t.Fatalf("making a namespace for %s: %v", name, err)
 	}
 	return node
 }
 
+// Labels are those that a node has for the lab's sake.
+func (n *Node) Labels() map[string]string { return map[string]string{poolLabel: n.pool} }
+
 // AddSpare registers a second machine for the workloads of n, which takes the
 // pods that are evicted from n. Workloads added before it stay on n.
 func (n *Node) AddSpare(t TB) *Node {
 	t.Helper()
 	name := nodeName(n.cp.nodes.Add(1))
-	return n.cp.register(t, &Node{Name: name, Namespace: n.Namespace, cp: n.cp, pool: n.pool})
+	spare := n.cp.identify(t, &Node{Name: name, Namespace: n.Namespace, cp: n.cp, pool: n.pool})
+	spare.register(t)
+	return spare
 }
 
 func nodeName(number int32) string {
 	return fmt.Sprintf("ip-10-0-%d-%d.eu-west-1.compute.internal", number/250, 1+number%250)
 }
 
-// register makes n exist in the control plane.
-func (cp *ControlPlane) register(t TB, n *Node) *Node {
+// identify makes a credential for n.
+func (cp *ControlPlane) identify(t TB, n *Node) *Node {
 	t.Helper()
 	var err error
 	n.Credential, err = cp.credential(n.Name, n.user(), "system:nodes")
@@ -67,13 +81,24 @@ func (cp *ControlPlane) register(t TB, n *Node) *Node {
 	if cp.shared {
 		t.Cleanup(func() { n.remove(t) })
 	}
+	return n
+}
+
+// register makes n exist in the control plane.
+func (n *Node) register(t TB) {
+	t.Helper()
 	if err := createNode(t.Context(), n.Client, n.object()); err != nil {
 		t.Fatalf("registering %s: %v", n.Name, err)
 	}
+	n.WaitReady(t)
+}
+
+// WaitReady waits until the node takes pods.
+func (n *Node) WaitReady(t TB) {
+	t.Helper()
 	n.WaitFor(t, "Ready and without taints", func(object *corev1.Node) bool {
 		return isReady(object) && len(object.Spec.Taints) == 0
 	})
-	return n
 }
 
 func (n *Node) user() string { return "system:node:" + n.Name }

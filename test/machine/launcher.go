@@ -31,8 +31,8 @@ type launcher struct {
 	ending  sync.Once
 }
 
-// launch boots a machine over the base, with options of systemd-nspawn. heard is given what becomes of it.
-func launch(name, base string, options []string, heard func(func(*state))) (*launcher, error) {
+// launch boots a machine over the base. heard is given what becomes of it.
+func launch(name, base string, o Options, heard func(func(*state))) (*launcher, error) {
 	at := filepath.Join(filepath.Dir(base), "mnt")
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return nil, err
@@ -43,8 +43,11 @@ func launch(name, base string, options []string, heard func(func(*state))) (*lau
 		return nil, fmt.Errorf("listening to the service manager: %w", err)
 	}
 	l := &launcher{at: at, notify: notify, console: &console{}, done: make(chan struct{})}
-	l.command = exec.Command("/bin/sh", append([]string{"-c", launcherScript, "launcher.sh", name, base, at}, options...)...)
+	l.command = exec.Command("/bin/sh", append([]string{"-c", launcherScript, "launcher.sh", name, base, at}, o.nspawn()...)...)
 	l.command.Env = []string{"PATH=" + searchPath, "LANG=C.UTF-8", "NOTIFY_SOCKET=@" + name}
+	if o.Controllers {
+		l.command.Env = append(l.command.Env, "CONTROLLERS=1")
+	}
 	l.command.Stderr = l.console
 	// The process group keeps an interrupt at the terminal away: the launcher is to outlive the test by a moment.
 	l.command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}

@@ -15,32 +15,56 @@ mount -t overlay -o "lowerdir=$base,upperdir=$at/upper,workdir=$at/work" overlay
 # nspawn keeps notes in /run, and removes there what it finds.
 mount -t tmpfs -o mode=755 tmpfs /run
 
-# The machine is to see the second version of control groups and nothing else, whatever the host has. It gets a group
-# of its own, so that ending it can hit nobody else.
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-cd /sys/fs/cgroup
+# The machine gets a control group of its own in every hierarchy, so that ending it can hit nobody else. It is to see the
+# second version and nothing else, whatever the host has; unless it needs controllers, and the host has given those to
+# the first. Then it sees the hierarchies of the first, each from its own group down.
+above= # our own groups there, above the machine's
+if [ -n "${CONTROLLERS:-}" ] && grep -q '^[0-9]*:\([^:]*,\)\?memory[,:]' /proc/self/cgroup; then
+	above=$(sed -n 's|^[1-9][0-9]*:\(name=\)\?\([^:]*\):|/sys/fs/cgroup/\2|p' /proc/self/cgroup)
+	export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=0
+	groups=$at/groups
+	mkdir "$groups"
+else
+	groups=/sys/fs/cgroup
+fi
+export above
+mount -t cgroup2 cgroup2 "$groups"
+cd "$groups"
 
-remove() { # GROUP: ends what is in it
-	[ -d "$1" ] || return 0
-	echo 1 >"$1/cgroup.kill"
-	while [ -d "$1" ]; do
-		find "$1" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.05
+make() { # GROUP
+	for parent in $above .; do
+		mkdir -p "$parent/$1"
+		# A group without processors and memory takes no process.
+		for set in cpuset.cpus cpuset.mems; do
+			[ "$parent" = . ] || [ ! -e "$parent/$set" ] || cat "$parent/$set" >"$parent/$1/$set"
+		done
+	done
+	[ -z "${CONTROLLERS:-}" ] || for controller in $(cat cgroup.controllers); do
+		echo "+$controller" >cgroup.subtree_control || :
 	done
 }
 
-# A test that was killed together with its launcher leaves its group behind.
-for group in nth-machine-*; do
+remove() { # GROUP: ends what is in it
+	[ ! -d "$1" ] || echo 1 >"$1/cgroup.kill"
+	# The machine may have made groups of its own, in every hierarchy.
+	while [ -n "$(find $above . -type d -name "$1" 2>/dev/null)" ]; do
+		find $above . -depth -type d '(' -name "$1" -o -path "*/$1/*" ')' -exec rmdir {} + 2>/dev/null || sleep 0.05
+	done
+}
+
+# A test that was killed together with its launcher leaves its groups behind.
+for group in $(for parent in $above .; do ls "$parent"; done | grep '^nth-machine-'); do
 	pid=${group#nth-machine-} pid=${pid%%-*}
 	[ -d "/proc/$pid" ] || remove "$group"
 done
 
 boot() { # NSPAWN-OPTION...
 	while :; do
-		mkdir -p "$name"
+		make "$name"
 		status=0
 		# Without a systemd on the host there is nobody to register with, and no unit to run in. A reboot of the guest
 		# then ends nspawn, with status 133.
-		sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$name" \
+		sh -c 'for parent in $above .; do echo $$ >"$parent/$0/cgroup.procs"; done; exec "$@"' "$name" \
 			systemd-nspawn --quiet --settings=no --keep-unit --register=no --notify-ready=yes --boot \
 			--directory="$at/root" --machine="$name" --hostname="$name" \
 			--link-journal=no --timezone=off --resolv-conf=off --console=read-only "$@" \

@@ -63,17 +63,35 @@ type state struct {
 
 var number atomic.Int32
 
+// Options are what a machine has beside what each has.
+type Options struct {
+	// Packages are more packages of Debian.
+	Packages []string
+	// Controllers gives the machine a part of the host's control groups with their controllers, in the version in
+	// which the host has those, and every right that a kubelet and a container engine need. Where that is the first
+	// version it has to be bookworm: later releases do not boot with it.
+	Controllers bool
+	// Files are programs of the host that the machine finds, and cannot change, by the paths that it finds them at.
+	Files map[string]string
+}
+
 // Boot boots a machine with the given suite of Debian, and more packages if some are named, and returns when it is up.
 // The first machine of a suite takes 20 s more. The machine is off and gone when the test has ended.
 func Boot(t lab.TB, suite string, packages ...string) *Machine {
 	t.Helper()
-	base := Root(t, suite, packages...)
+	return BootWith(t, suite, Options{Packages: packages})
+}
+
+// BootWith is Boot for a machine that is not like the others.
+func BootWith(t lab.TB, suite string, o Options) *Machine {
+	t.Helper()
+	base := Root(t, suite, o.Packages...)
 	m := &Machine{
 		Name:  fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1)),
 		moved: make(chan struct{}),
 	}
 	var err error
-	m.launcher, err = launch(m.Name, base, optionsFor(packages), m.heard)
+	m.launcher, err = launch(m.Name, base, o, m.heard)
 	if err != nil {
 		t.Fatalf("booting a machine: %v", err)
 	}
@@ -87,13 +105,20 @@ func Boot(t lab.TB, suite string, packages ...string) *Machine {
 	return m
 }
 
-// optionsFor are the options of systemd-nspawn for a machine with these packages. What runs containers needs rights that
-// nspawn keeps from its own.
-func optionsFor(packages []string) []string {
-	if slices.Contains(packages, "runc") {
-		return []string{"--capability=CAP_BPF,CAP_NET_ADMIN", "--system-call-filter=bpf keyctl"}
+// nspawn are the options of systemd-nspawn for the machine. What runs containers needs rights that nspawn keeps from its
+// own.
+func (o Options) nspawn() []string {
+	var options []string
+	switch {
+	case o.Controllers:
+		options = append(options, "--capability=all", "--system-call-filter=@known")
+	case slices.Contains(o.Packages, "runc"):
+		options = append(options, "--capability=CAP_BPF,CAP_NET_ADMIN", "--system-call-filter=bpf keyctl")
 	}
-	return nil
+	for guest, host := range o.Files {
+		options = append(options, "--bind-ro="+host+":"+guest)
+	}
+	return options
 }
 
 // tell says what a person wants to know of a machine on which a test failed.
