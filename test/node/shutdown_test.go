@@ -1,0 +1,315 @@
+package node_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/node"
+)
+
+// The kubelet's graceful shutdown: what it has for all pods, and what it keeps of that for critical ones.
+const (
+	shutdownGrace = 30 * time.Second
+	criticalGrace = 10 * time.Second
+	ordinaryGrace = shutdownGrace - criticalGrace
+)
+
+// A kind is a sort of pod that is on the nodes, by the first part of its name.
+type kind struct {
+	name  string
+	grace time.Duration // asked for
+	ends  string        // how long it takes, or "never"
+}
+
+var (
+	quick    = kind{"quick", 30 * time.Second, "0s"}       // ends at once
+	slow     = kind{"slow", 25 * time.Second, "5s"}        // ends by itself, within any grace
+	stubborn = kind{"stubborn", 24 * time.Second, "never"} // asks for more than the kubelet has for it
+	guarded  = kind{"guarded", 15 * time.Second, "3s"}     // two, of which a budget wants one
+	critical = kind{"critical", 20 * time.Second, "2s"}    // of the highest priority
+	agent    = kind{"agent", 15 * time.Second, "2s"}       // of a DaemonSet
+	kinds    = []kind{quick, slow, stubborn, guarded, critical, agent}
+)
+
+// populate puts pods of every kind on the node, and waits until their processes can hear.
+func populate(t *testing.T, n *node.Node) {
+	t.Helper()
+	options := func(k kind, more ...lab.Option) []lab.Option {
+		return append([]lab.Option{node.Ends(k.ends), lab.Grace(k.grace)}, more...)
+	}
+	n.Node.AddDeployment(t, quick.name, 2, options(quick)...)
+	n.Node.AddPod(t, slow.name, options(slow)...)
+	n.Node.AddPod(t, stubborn.name, options(stubborn)...)
+	n.Node.AddDeployment(t, guarded.name, 2, options(guarded, lab.MinAvailable(1))...)
+	n.Node.AddPod(t, critical.name, options(critical, lab.Edit(func(template *corev1.PodTemplateSpec) {
+		template.Spec.PriorityClassName = "system-node-critical"
+	}))...)
+	n.Node.AddDaemonSet(t, agent.name, options(agent)...)
+	for _, pod := range n.Node.Pods(t) {
+		n.Await(t, pod.Name+" serves", func() bool { return n.Life(t, pod.Name).Address != "" })
+	}
+}
+
+// An end is what is known of the end of a pod.
+type end struct {
+	kind
+	node.Life
+	pod        string
+	moved      string        // what nth has said of it
+	movedAt    time.Time     // zero if it has not
+	shut       time.Duration // the grace that the kubelet's shutdown gave it; -1 if that did not end it
+	shutAt     time.Time
+	given      []time.Duration // the graces with which the kubelet has killed the container, in this order
+	terminated bool            // the pod was marked as terminating in the API, while the machine was up
+	phase      corev1.PodPhase
+}
+
+// powerOff powers the machine off, tells how each pod has ended, and returns that.
+func powerOff(t *testing.T, n *node.Node) (ends []end) {
+	t.Helper()
+	pods := n.Node.Pods(t)
+	began := time.Now()
+	n.PowerOff(t)
+	took := time.Since(began)
+	left := n.Node.Pods(t)
+	for _, pod := range pods {
+		e := end{pod: pod.Name, Life: n.Life(t, pod.Name), shut: -1}
+		e.kind = kinds[slices.IndexFunc(kinds, func(k kind) bool { return strings.HasPrefix(pod.Name, k.name) })]
+		name := pod.Namespace + "/" + pod.Name
+		e.askNth(t, n, name)
+		e.askKubelet(t, n, name)
+		e.terminated, e.phase = true, "(gone)"
+		for _, p := range left {
+			if p.Name == pod.Name {
+				e.terminated, e.phase = p.DeletionTimestamp != nil, p.Status.Phase
+			}
+		}
+		ends = append(ends, e)
+	}
+	t.Logf("the machine was off after %.1f s\n%s", took.Seconds(), table(began, ends))
+	return ends
+}
+
+// askNth looks into the journal for what nth has done with the pod.
+func (e *end) askNth(t *testing.T, n *node.Node, name string) {
+	t.Helper()
+	for id, what := range map[string]string{systemd.PodEvicted: "evicted", systemd.PodDeleted: "deleted"} {
+		for _, entry := range n.Journal(t, "MESSAGE_ID="+id, systemd.FieldPod+"="+name) {
+			e.moved, e.movedAt = what, at(t, entry["__REALTIME_TIMESTAMP"])
+		}
+	}
+}
+
+var gracePeriod = regexp.MustCompile(`gracePeriod=(\d+)`)
+
+// askKubelet looks into the journal for what the kubelet has done with the pod.
+func (e *end) askKubelet(t *testing.T, n *node.Node, name string) {
+	t.Helper()
+	for _, entry := range n.Journal(t, "--unit=kubelet") {
+		said := entry.Message()
+		found := gracePeriod.FindStringSubmatch(said)
+		if found == nil || !strings.Contains(said, strconv.Quote(name)) {
+			continue
+		}
+		seconds, _ := strconv.Atoi(found[1]) // they are digits
+		grace := time.Duration(seconds) * time.Second
+		switch {
+		case strings.Contains(said, `"Shutdown manager killing pod with gracePeriod"`):
+			e.shut, e.shutAt = grace, at(t, entry["__REALTIME_TIMESTAMP"])
+		case strings.Contains(said, `"Killing container with a grace period"`):
+			e.given = append(e.given, grace)
+		}
+	}
+}
+
+// at reads a time of the journal, in microseconds.
+func at(t *testing.T, text string) time.Time {
+	t.Helper()
+	micros, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatalf("reading a time of the journal: %v", err)
+	}
+	return time.UnixMicro(micros)
+}
+
+func table(began time.Time, ends []end) string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "pod\tasks for\tnth\tkubelet's shutdown\tkilled with graces\tSIGTERM\tend\tin the API")
+	since := func(when time.Time) string { return fmt.Sprintf("%.1f s", when.Sub(began).Seconds()) }
+	slices.SortFunc(ends, func(a, b end) int { return strings.Compare(a.pod, b.pod) })
+	for _, e := range ends {
+		moved, shut, term := "-", "-", "-"
+		if e.moved != "" {
+			moved = e.moved + " at " + since(e.movedAt)
+		}
+		if e.shut >= 0 {
+			shut = fmt.Sprintf("%s at %s", e.shut, since(e.shutAt))
+		}
+		if !e.Terminated.IsZero() {
+			term = "at " + since(e.Terminated)
+		}
+		api := string(e.phase)
+		if e.terminated && api != "(gone)" {
+			api += ", terminating"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.pod, e.grace, moved, shut, strings.Trim(fmt.Sprint(e.given), "[]"), term, e.Life, api)
+	}
+	_ = w.Flush() // a builder takes everything
+	return text.String()
+}
+
+// start boots a node with pods, and has another take those that are evicted. The kubelet and nth, if they are to, have
+// taken their locks.
+func start(t *testing.T, o node.Options) *node.Node {
+	t.Helper()
+	n := node.Start(t, lab.Shared(t), o)
+	if o.ShutdownGrace > 0 {
+		waitLock(t, n, "kubelet")
+	}
+	if o.Nth {
+		waitLock(t, n, "nth")
+	}
+	populate(t, n)
+	n.Node.AddSpare(t)
+	return n
+}
+
+// waitLock waits until logind lists a lock.
+func waitLock(t *testing.T, n *node.Node, who string) {
+	t.Helper()
+	n.Await(t, who+" holds its lock", func() bool {
+		return strings.Contains("\n"+n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "\n"+who+" ")
+	})
+}
+
+// find returns the ends of the pods of a kind.
+func find(ends []end, k kind) (found []end) {
+	for _, e := range ends {
+		if e.kind == k {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+func TestAShutdownWithTheKubeletAloneEndsPodsByPriorityAndCutsTheirGrace(t *testing.T) {
+	t.Parallel()
+	ends := powerOff(t, start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace}))
+	for _, e := range ends {
+		most := ordinaryGrace
+		if e.kind == critical {
+			most = criticalGrace
+		}
+		if want := min(e.grace, most); e.shut != want || !slices.Equal(e.given, []time.Duration{want}) {
+			t.Errorf("%s asked for %s, and the kubelet's shutdown gave it %s and killed it with %s, want %s", e.pod, e.grace, e.shut, e.given, want)
+		}
+		if e.moved != "" || e.terminated && e.kind != agent {
+			t.Errorf("%s was taken from the node by somebody", e.pod)
+		}
+	}
+	first, last := find(ends, stubborn)[0], find(ends, critical)[0]
+	mustBeKilledAfter(t, first, ordinaryGrace)
+	if waited := last.Terminated.Sub(first.Terminated); waited < ordinaryGrace-early {
+		t.Errorf("the critical pod got its SIGTERM %s after the stubborn one, want it to come when the time of that is over", waited)
+	}
+}
+
+// The kubelet and nth hear of the shutdown at the same moment. What the kubelet ends, it does not leave to nth, whatever
+// the budget and the grace say.
+func TestAShutdownWithTheKubeletAndNthEndsPodsInTheTimeOfTheKubelet(t *testing.T) {
+	t.Parallel()
+	n := start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true})
+	ends := powerOff(t, n)
+	for _, e := range ends {
+		if want := min(e.grace, ordinaryGrace); e.kind != critical && e.shut != want {
+			t.Errorf("the kubelet's shutdown gave %s %s, want %s", e.pod, e.shut, want)
+		}
+		if e.kind == agent && e.moved != "" {
+			t.Errorf("nth has %s %s, which is of a DaemonSet", e.moved, e.pod)
+		}
+	}
+	mustBeKilledAfter(t, find(ends, stubborn)[0], ordinaryGrace)
+	// The budget grants nth one of them, and the other when there is another in its place.
+	if !slices.ContainsFunc(find(ends, guarded), func(e end) bool { return e.movedAt.IsZero() || e.shutAt.Before(e.movedAt) }) {
+		t.Error("the kubelet has ended no pod of those with a budget before nth was granted its eviction")
+	}
+	for _, k := range []kind{slow, stubborn} {
+		if e := find(ends, k)[0]; e.moved != "evicted" || !e.terminated {
+			t.Errorf("%s was %q by nth, want it to be evicted", e.pod, e.moved)
+		}
+	}
+}
+
+func TestAShutdownWithNthAloneKeepsTheBudgetAndTheGrace(t *testing.T) {
+	t.Parallel()
+	ends := powerOff(t, start(t, node.Options{Nth: true}))
+	for _, e := range ends {
+		if e.shut >= 0 {
+			t.Errorf("the kubelet's shutdown ended %s, want it to do nothing", e.pod)
+		}
+		if e.kind == agent {
+			continue
+		}
+		if e.moved != "evicted" || !e.terminated || !slices.Equal(e.given, []time.Duration{e.grace}) {
+			t.Errorf("%s was %q by nth, and killed with %s, want it to be evicted with its %s", e.pod, e.moved, e.given, e.grace)
+		}
+	}
+	mustBeKilledAfter(t, find(ends, stubborn)[0], stubborn.grace)
+}
+
+// The kubelet writes its file where logind grants less than it wants, and so where nth's is not there yet. It does not
+// take it back.
+func TestNthThatComesAfterTheKubeletIsHeldToTheDelayOfTheKubeletUntilItsFileIsRemoved(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, lab.Shared(t), node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace})
+	waitLock(t, n, "kubelet")
+	n.Install(t, host.Older)
+	n.WaitWatching(t)
+	mustGrant(t, n, shutdownGrace)
+	const line = "warn  shutdown    logind lets it be held for 30s only, not for the 2m30s that 80-nth.conf asks for: "
+	if said := n.Run(t, "nth", "check"); !strings.Contains(said, line) {
+		t.Errorf("nth check says\n%s\nwant a line that begins with %q", said, line)
+	}
+
+	n.Run(t, "rm", "/etc/systemd/logind.conf.d/99-kubelet.conf")
+	n.Run(t, "systemctl", "restart", "systemd-logind")
+	mustGrant(t, n, 150*time.Second)
+	waitLock(t, n, "nth")
+	waitLock(t, n, "kubelet")
+	if said := n.Run(t, "nth", "check"); strings.Contains(said, "warn  shutdown") {
+		t.Errorf("nth check still says\n%s", said)
+	}
+}
+
+// mustGrant fails the test unless logind lets a shutdown be held for so long.
+func mustGrant(t *testing.T, n *node.Node, want time.Duration) {
+	t.Helper()
+	said := n.Run(t, "busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1",
+		"org.freedesktop.login1.Manager", "InhibitDelayMaxUSec")
+	if said != fmt.Sprintf("t %d", want.Microseconds()) {
+		t.Errorf("logind grants %q, want %s", said, want)
+	}
+}
+
+// What a pod says of its end is off by what a busy machine takes, and by what lies between two of its words.
+const early, late = 500 * time.Millisecond, 3 * time.Second
+
+// mustBeKilledAfter fails the test unless the pod has lived for that long after SIGTERM.
+func mustBeKilledAfter(t *testing.T, e end, grace time.Duration) {
+	t.Helper()
+	if lived := e.Last.Sub(e.Terminated); e.Itself || lived < grace-early || lived > grace+late {
+		t.Errorf("%s was %s, want it to be killed after %s", e.pod, e.Life, grace)
+	}
+}
