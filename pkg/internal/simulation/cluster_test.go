@@ -220,5 +220,8 @@ func (w *world) registerNode(happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.reset()
+	for _, n := range w.notices { // Nobody can tell whether nth has heard of what people have done to the one before.
+		n.unsure, n.lifted = n.unsure || !n.lifted.IsZero(), time.Time{}
+	}
 	w.disturb(0)
 }

@@ -579,10 +579,7 @@ func (w *world) recover() {
 	w.mu.Unlock()
 	w.server.SetLag(0, 0)
 	if w.server.CurrentNode() == nil {
-		w.server.RegisterNode()
-		w.mu.Lock()
-		w.cluster.reset()
-		w.mu.Unlock()
+		w.registerNode(happening{})
 	}
 	w.mendDisks()
 	w.server.StartKubelet()

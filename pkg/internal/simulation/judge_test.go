@@ -455,7 +455,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
 				n.seen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false // it is met anew
 			}
-			if w.forgot.Before(n.announced) {
+			if before != "" || w.forgot.Before(n.announced) {
 				n.drained = ""
 			}
 		case record.Incomplete:
