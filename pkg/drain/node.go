@@ -190,8 +190,8 @@ func (n *Node) tidyPatch(node *corev1.Node, v view, lifted bool) (patch map[stri
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.cordon == CordonLifted && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
-	case v.cordon == CordonForeign && mine && value != n.opts.Writer:
-		// Left over from a cordon of ours that they lifted before they set theirs. Where the label is ours, it says so.
+	case v.cordon == CordonForeign && mine:
+		// Left over from a cordon of ours that they lifted before they set theirs.
 		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	default:
 		return nil, false

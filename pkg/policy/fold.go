@@ -66,12 +66,11 @@ func meet(sit Situation, ev event.Event) record.Entry {
 }
 
 // refresh takes over what the source says now. An event that was given up and is back is met anew: nothing of what was
-// done for it is left. So is one whose cordon has had its time, where the rules ask for a drain by now.
+// done for it is left.
 func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.Entry {
 	if e.Phase == record.Closed {
 		givenUp := []record.Ending{record.Withdrawn, record.Canceled, record.Completed, record.Ignored}
-		more := e.Ending == record.Expired && s.plan(record.Entry{Event: ev}).action == Drain
-		if (more || slices.Contains(givenUp, e.Ending)) && s.worthMeeting(ev) {
+		if slices.Contains(givenUp, e.Ending) && s.worthMeeting(ev) {
 			return meet(sit, ev)
 		}
 		return e

@@ -75,10 +75,6 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		{name: "also what was canceled", known: known(stop), past: past(entry(stop, record.Closed, closed(record.Canceled))), want: "b seen"},
 		{name: "not what is over still", known: known(canceled), past: past(entry(stop, record.Closed, closed(record.Withdrawn))), want: ""},
 		{name: "not what ended with a reboot", known: known(notice), past: past(entry(notice, record.Closed, closed(record.Rebooted))), want: ""},
-		{
-			name: "what has lived its time as a cordon, if it is to be drained for now", known: known(rebalance("a")),
-			rules: withAction(event.RebalanceRecommendation, policy.Drain), past: past(entry(rebalance("a"), record.Closed, closed(record.Expired))), want: "a seen",
-		},
 		{name: "not what has lived its time", known: known(rebalance("a")), past: past(entry(rebalance("a"), record.Closed, closed(record.Expired))), want: ""},
 		{
 			name: "not what is to be ignored now", known: known(notice), rules: withAction(event.SpotInterruption, policy.Ignore),

@@ -449,6 +449,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 				w.judgeVolumes(n)
 			}
 		case record.Closed, record.Seen, record.Undoing:
+			n.unsure = n.unsure || e.Ending == record.Expired // It has had its time, whatever the rules say later.
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
 				w.judgeWithdrawn(i, n)
 			}
