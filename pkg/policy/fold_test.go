@@ -148,6 +148,34 @@ func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
 	}
 }
 
+// One that people want left alone has not been closed for the event, whatever it was before.
+func TestWhatIsKnownOfTheNodeIsNoted(t *testing.T) {
+	t.Parallel()
+	hibernates := hibernation("a", time.Hour)
+	for name, row := range map[string]struct {
+		node     policy.Node
+		phase    record.Phase
+		onNode   bool
+		cordoned time.Time
+		boot     string
+	}{
+		"it is closed, by us":          {policy.Node{Closed: true, Ours: true}, record.Cordoned, true, at(time.Minute), thisBoot},
+		"it is closed, by others":      {policy.Node{Closed: true}, record.Cordoned, false, at(time.Minute), thisBoot},
+		"it is left alone":             {policy.Node{Left: true}, record.Cordoned, false, time.Time{}, ""},
+		"left alone, our cordon on it": {policy.Node{Left: true, Ours: true}, record.Cordoned, true, time.Time{}, ""},
+		"nobody knows":                 {policy.Node{}, record.Cordoning, true, time.Time{}, ""},
+	} {
+		sit := policy.Situation{
+			Now: at(time.Minute), BootID: thisBoot, Known: known(hibernates), Node: row.node,
+			Past: past(entry(hibernates, record.Cordoning, uncordoned)),
+		}
+		e := brought(t, rules(), sit).Past[0]
+		if e.Phase != row.phase || e.OnNode != row.onNode || !e.CordonedAt.Equal(row.cordoned) || e.ClosedIn != row.boot {
+			t.Errorf("%s: it is %+v", name, e)
+		}
+	}
+}
+
 // What is noted when the node is about to be acted upon tells later whether the event was moved, and whether there was a Node.
 func TestTheBeginningIsNotedWithWhenAnEventWasDue(t *testing.T) {
 	t.Parallel()
