@@ -44,17 +44,23 @@ func TestANoticeThatComesBeforeTheNodeIsRegisteredIsActedUponWhenItIs(t *testing
 		s.RemoveNode()
 		r.run()
 		r.announce(r.spot("s", 2*time.Minute))
-		r.pass(10 * time.Second)
-		if e := r.entry("s"); e.Phase != record.Draining {
-			t.Errorf("without a Node, the entry is %+v", e)
-		}
-		s.RegisterNode()
-		s.AddPod(web("web", 5), 0)
-		r.pass(20 * time.Second)
-		if e := r.entry("s"); e.Phase != record.Drained || s.HasPod("default/web") || !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("the entry is %+v", e)
-		}
+		waitsForItsNode(r, s, "s", 20*time.Second)
 	})
+}
+
+// waitsForItsNode looks that the node is drained for an event that was announced when there is one, within so long, and not before.
+func waitsForItsNode(r *rig, s *apitest.Server, id string, within time.Duration) {
+	r.t.Helper()
+	r.pass(10 * time.Second)
+	if e := r.entry(id); e.Phase != record.Draining {
+		r.t.Errorf("without a Node in this boot, the entry is %+v", e)
+	}
+	s.RegisterNode()
+	s.AddPod(web("web", 5), 0)
+	r.pass(within)
+	if e := r.entry(id); e.Phase != record.Drained || s.HasPod("default/web") || !s.CurrentNode().Spec.Unschedulable {
+		r.t.Errorf("the entry is %+v", e)
+	}
 }
 
 // A machine was stopped and started again before the time of its event, and its kubelet is late.
@@ -63,20 +69,11 @@ func TestANodeOfAnEarlierBootIsNoneOfThisOne(t *testing.T) {
 		s.RemoveNode()
 		r.record.entries = []record.Entry{{
 			Event: r.stopping("b", time.Hour), Phase: record.Draining, BootID: "boot-0", ListedIn: "boot-0",
-			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, ActedFor: r.start, OnNode: true,
+			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, ClosedIn: "boot-0", ActedFor: r.start, OnNode: true,
 		}}
 		r.run()
 		r.announce(r.stopping("b", time.Hour))
-		r.pass(10 * time.Second)
-		if e := r.entry("b"); e.Phase != record.Draining {
-			t.Errorf("before there is a Node in this boot, the entry is %+v", e)
-		}
-		s.RegisterNode()
-		s.AddPod(web("web", 5), 0)
-		r.pass(30 * time.Second)
-		if e := r.entry("b"); e.Phase != record.Drained || s.HasPod("default/web") || !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("the entry is %+v", e)
-		}
+		waitsForItsNode(r, s, "b", 30*time.Second)
 	})
 }
 

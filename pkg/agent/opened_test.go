@@ -52,6 +52,20 @@ func TestACordonIsLiftedThoughAReopenedDrainGoesOn(t *testing.T) {
 	})
 }
 
+// handedOver has the node drained for an event a, which another one, b, joins and outlasts. EC2 has dropped a from its list then.
+func handedOver(r *rig) (b event.Event) {
+	a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+	r.announce(a)
+	r.pass(10 * time.Second)
+	r.announce(a, b)
+	r.pass(10 * time.Second)
+	a.State = event.Canceled
+	r.announce(a, b)
+	r.pass(10 * time.Second)
+	r.announce(b)
+	return b
+}
+
 // The claim on the Node names an event that is over; another holds the cordon, as the record knows.
 func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
 	t.Parallel()
@@ -62,15 +76,7 @@ func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
 		r.cfg.Policy[event.ScheduledMaintenance] = maintenance
 		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
 		r.run()
-		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
-		r.announce(a)
-		r.pass(10 * time.Second)
-		r.announce(a, b)
-		r.pass(10 * time.Second)
-		a.State = event.Canceled
-		r.announce(a, b)
-		r.pass(10 * time.Second)
-		r.announce(b)
+		b := handedOver(r)
 		if e := r.entry("a"); e.Phase != record.Closed || !r.entry("b").OnNode {
 			t.Fatalf("not as it should be: %+v", e)
 		}
@@ -99,15 +105,7 @@ func TestAnEventThatIsOverHoldsNoCordonAfterARestart(t *testing.T) {
 		s := apitest.New(r.t)
 		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
 		r.run()
-		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
-		r.announce(a)
-		r.pass(10 * time.Second)
-		r.announce(a, b)
-		r.pass(10 * time.Second)
-		a.State = event.Canceled
-		r.announce(a, b)
-		r.pass(10 * time.Second)
-		r.announce(b) // EC2 has dropped it from its list.
+		b := handedOver(r)
 		r.end(nil)
 		r.run()
 		r.announce(b)

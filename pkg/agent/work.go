@@ -297,10 +297,8 @@ func (a *Agent) adopt(ctx context.Context) {
 			a.inbox.put(adopted{claim: claim, ours: ours})
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !drain.Await(ctx, nil, adoptPause) {
 			return
-		case <-time.After(adoptPause):
 		}
 	}
 }

@@ -134,20 +134,24 @@ func TestNothingOutlivesAProcessThatIsKilled(t *testing.T) {
 	if _, err := stdout.Read(make([]byte, 3)); err != nil {
 		t.Fatalf("the control plane did not start: %v", err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for processesIn(t, dir) < 5 { // One that is just being looked at may not show what it was called with.
-		if time.Now().After(deadline) {
-			t.Fatalf("%d processes of the control plane are running, want 5", processesIn(t, dir))
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	// One that is just being looked at may not show what it was called with.
+	awaitProcesses(t, dir, "5", func(n int) bool { return n >= 5 })
 	victim.Process.Kill()
 	victim.Wait()
-	for processesIn(t, dir) > 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("processes of the control plane are still running")
+	awaitProcesses(t, dir, "none", func(n int) bool { return n == 0 })
+}
+
+// awaitProcesses waits until as many processes as are wanted were called with dir.
+func awaitProcesses(t *testing.T, dir, want string, enough func(int) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		n := processesIn(t, dir)
+		if enough(n) {
+			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		if time.Now().After(deadline) {
+			t.Fatalf("%d processes of the control plane are running, want %s", n, want)
+		}
 	}
 }
 
