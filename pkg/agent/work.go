@@ -123,8 +123,10 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 	}
 	return drain.Goal{
 		Number: a.number,
-		Claim:  drain.Claim{Event: goal.Event.ID, Kind: string(goal.Event.Kind), BootID: a.cfg.BootID, Since: a.now().UTC()},
-		Events: goal.Events, Kinds: kinds, Lifted: goal.Lifted, Met: goal.Met, Evict: goal.Action == policy.Drain,
+		Claim: drain.Claim{
+			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
+		},
+		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Evict: goal.Action == policy.Drain,
 		Reopened: goal.Reopened, NodeSeen: seen,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
 	}

@@ -74,7 +74,7 @@ func TestADeadlineMayMoveWhileAPodWaitsForItsTurn(t *testing.T) {
 				}
 				r := beginWithin(t, s, opts, true, first)
 				time.Sleep(10 * time.Second)
-				end := r.goal.Met.Add(moved)
+				end := r.began.Add(moved)
 				r.adjust(func(g *drain.Goal) { g.Hard = end })
 				r.end = end
 				r.await(drain.Gone, "default/a")
@@ -157,12 +157,12 @@ func TestAnEventThatJoinsClosesANodeAgainThatPeopleHaveOpened(t *testing.T) {
 		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
 			t.Error("what people have done is fought")
 		}
-		r.adjust(func(g *drain.Goal) { g.Number = 7; g.Met = time.Now() })
+		r.adjust(func(g *drain.Goal) { g.Number = 7; g.Unclosed = nil })
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
 			t.Error("what people have done is fought for the same event")
 		}
-		r.adjust(func(g *drain.Goal) { g.Events, g.Met = append(g.Events, "event-2"), time.Now() })
+		r.adjust(func(g *drain.Goal) { g.Events, g.Unclosed = append(g.Events, "event-2"), []string{"event-2"} })
 		joined := time.Now()
 		r.numbered(drain.NodeCordoned)
 		r.await(drain.Gone, "default/theirs")

@@ -105,11 +105,9 @@ type Goal struct {
 	Number int
 	// Claim goes into the node's annotation if the node is to be cordoned.
 	Claim Claim
-	// Events are the IDs of all events that want it, the claim's among them, and Kinds what sorts of events those are. Lifted are
-	// those whose cordon somebody has lifted. Met is since when the last of them has been due that the node was not closed for yet,
-	// zero if it was for all: a claim that is no older, and not for one of the lifted, was made for all.
-	Events, Kinds, Lifted []string
-	Met                   time.Time
+	// Events are the IDs of all events that want it, the claim's among them, and Kinds what sorts of events those are. Unclosed are
+	// those that the node was not closed for yet, as far as is known without looking at it.
+	Events, Kinds, Unclosed []string
 	// Evict tells that pods are to go.
 	Evict bool
 	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are

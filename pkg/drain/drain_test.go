@@ -67,12 +67,12 @@ type trial struct {
 	t     *testing.T
 	guard drain.Guard
 	goal  drain.Goal
-	// cancel stops it, and done is closed when it has stopped. end is when its time is over.
-	cancel  context.CancelFunc
-	done    chan struct{}
-	drained chan struct{} // closed when it is told for the first time that the node is drained
-	end     time.Time
-	result  drain.Result
+	// cancel stops it, and done is closed when it has stopped. began is when it was set, and end when its time is over.
+	cancel     context.CancelFunc
+	done       chan struct{}
+	drained    chan struct{} // closed when it is told for the first time that the node is drained
+	began, end time.Time
+	result     drain.Result
 
 	mu      sync.Mutex
 	told    []drain.Progress
@@ -94,7 +94,7 @@ func beginWithin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool,
 
 // goalWithin is to drain for the event of the claim, which was met now.
 func goalWithin(hard bool, limit time.Duration) drain.Goal {
-	goal := drain.Goal{Number: 1, Claim: claim, Events: []string{claim.Event}, Met: time.Now(), Evict: true}
+	goal := drain.Goal{Number: 1, Claim: claim, Events: []string{claim.Event}, Unclosed: []string{claim.Event}, Evict: true}
 	goal.Claim.Since = time.Now().UTC()
 	switch end := time.Now().Add(limit); {
 	case limit == 0:
@@ -121,7 +121,7 @@ type guarded interface {
 func watchOver(t *testing.T, node guarded, goal drain.Goal) *trial {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &trial{t: t, goal: goal, cancel: cancel, done: make(chan struct{}), drained: make(chan struct{}), end: goal.Soft}
+	r := &trial{t: t, goal: goal, cancel: cancel, done: make(chan struct{}), drained: make(chan struct{}), began: time.Now(), end: goal.Soft}
 	if r.end.Before(goal.Hard) {
 		r.end = goal.Hard
 	}

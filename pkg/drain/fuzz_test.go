@@ -2,6 +2,7 @@ package drain_test
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 	"unicode/utf8"
 
@@ -23,7 +24,7 @@ func FuzzClaim(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		claim, ours := claimOf(text)
 		if !ours {
-			if claim != (drain.Claim{}) {
+			if !reflect.DeepEqual(claim, drain.Claim{}) {
 				t.Fatalf("%q is nobody's and %+v", text, claim)
 			}
 			return
@@ -39,7 +40,7 @@ func FuzzClaim(f *testing.F) {
 		if !ours || !again.Since.Equal(claim.Since) {
 			t.Fatalf("%q is read as %+v, and written again as %+v", text, claim, again)
 		}
-		if again.Since = claim.Since; again != claim {
+		if again.Since = claim.Since; !reflect.DeepEqual(again, claim) {
 			t.Fatalf("%q is read as %+v, and written again as %+v", text, claim, again)
 		}
 	})

@@ -68,7 +68,6 @@ func TestAPodThatOnlyAnOldListShowsIsNotWaitedForForEver(t *testing.T) {
 func opened(t *testing.T, open func(*apitest.Server, *trial)) {
 	s := apitest.New(t)
 	goal := goalWithin(false, plenty)
-	goal.Claim.Since = goal.Met
 	r := start(t, s, drain.Options{}, goal)
 	r.succeed()
 	time.Sleep(15 * time.Second)
@@ -77,7 +76,7 @@ func opened(t *testing.T, open func(*apitest.Server, *trial)) {
 	s.AddPod(pod("new"), 0)
 	time.Sleep(time.Second)
 	r.adjust(func(g *drain.Goal) {
-		g.Events, g.Met, g.Claim.Event, g.Claim.Since = append(g.Events, "event-2"), time.Now(), "event-2", time.Now()
+		g.Events, g.Unclosed, g.Claim.Event = append(g.Events, "event-2"), []string{"event-2"}, "event-2"
 	})
 	await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
 	for range 60 {

@@ -17,12 +17,18 @@ import (
 // Claim says whose cordon it is and why. It is the value of CordonAnnotation.
 type Claim struct {
 	// Writer is the program that has set the cordon; empty in claims of early versions.
-	Writer string    `json:"writer,omitempty"`
+	Writer string `json:"writer,omitempty"`
+	// Event is the one that comes first, and Kind its kind. Events are all that the node was closed for then; early versions named
+	// the first only.
 	Event  string    `json:"event"`
 	Kind   string    `json:"kind"`
+	Events []string  `json:"events,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
 }
+
+// names tells whether the cordon was set for an event.
+func (c Claim) names(event string) bool { return c.Event == event || slices.Contains(c.Events, event) }
 
 // OfWriter tells whether that program has written the claim. One that names none is from a version before there were names, and
 // anybody's who knows its event.
@@ -146,7 +152,7 @@ var errAnotherNode = errors.New("there is another Node of that name now")
 // cordonOf says how the Node is cordoned, or CordonNone if that is to be done now.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResult {
 	claim, _ := readClaim(node)
-	_, mine := n.claimed(node)
+	claimed, mine := n.claimed(node)
 	switch {
 	case leave(node):
 		return CordonLeft
@@ -158,17 +164,10 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonLifted
 	case n.liftedSince(node, before) && !Joined(before.events, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
-	case before.view.uid == "" && mine && madeFor(goal, claim):
-		return CordonLifted // before this guard began; later it knows better than two times of a clock that may have been set
+	case before.view.uid == "" && claimed && !slices.ContainsFunc(goal.Unclosed, func(id string) bool { return !claim.names(id) }):
+		return CordonLifted // before this guard began
 	}
 	return CordonNone
-}
-
-// madeFor tells whether a claim was made for all events of a goal: the node has been closed for each, or it is for one whose cordon
-// nobody has lifted, and no older than the others.
-func madeFor(goal Goal, claim Claim) bool {
-	known := goal.Met.IsZero() || slices.Contains(goal.Events, claim.Event)
-	return known && !slices.Contains(goal.Lifted, claim.Event) && !claim.Since.Before(goal.Met)
 }
 
 // liftedSince tells whether people have lifted the cordon that was there. Another program that needs its cordon no longer takes

@@ -2,6 +2,7 @@ package drain_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func TestAnOrderToOpenTheNodeIsNoneForAnEventThatCameAfterIt(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
 		r.adjust(func(g *drain.Goal) {
-			g.Events, g.Met = append(slices.Clone(g.Events), "another"), claim.Since.Add(time.Hour)
+			g.Events, g.Unclosed = append(slices.Clone(g.Events), "another"), []string{"another"}
 			g.Claim.Event = "another"
 		})
 		time.Sleep(10 * time.Second)
@@ -34,4 +35,34 @@ func TestAnOrderToOpenTheNodeIsNoneForAnEventThatCameAfterIt(t *testing.T) {
 			t.Errorf("the order is not heard; told are %+v", r.of(drain.NodeReopened))
 		}
 	})
+}
+
+// What is known of the events says of a cordon that is gone for which of them it stood, whoever had set it.
+func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForThoseThatTheNodeWasClosedFor(t *testing.T) {
+	t.Parallel()
+	byQueue := strings.Replace(ours, `{`, `{"writer":"nth-queue",`, 1)
+	for name, c := range map[string]struct {
+		claim    string
+		unclosed []string
+		order    bool
+	}{
+		"for all":                        {ours, nil, true},
+		"not for one that came after it": {ours, []string{claim.Event}, false},
+		"also nth-queue's cordon":        {byQueue, nil, true},
+		"and nth-queue's is none for an event that it does not name": {byQueue, []string{claim.Event}, false},
+		"none is known where there was no claim":                     {"", nil, false},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			if c.claim != "" {
+				s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = c.claim })
+			}
+			goal := toCordon()
+			goal.Unclosed = c.unclosed
+			r := start(t, s, drain.Options{}, goal)
+			if r.looked(); s.CurrentNode().Spec.Unschedulable == c.order || len(r.of(drain.NodeReopened)) > 0 != c.order {
+				t.Errorf("the node takes pods: %t; told are %+v", !s.CurrentNode().Spec.Unschedulable, r.of(drain.NodeReopened))
+			}
+		})
+	}
 }

@@ -24,9 +24,9 @@ func TestPodsAreEvictedBeforeADeadlineThoughTheNodeCannotBeRead(t *testing.T) {
 			time.Sleep(min(limit, 20*time.Second))
 			asked := s.Requests("evict", "delete")
 			if len(asked) == 0 {
-				t.Fatalf("nothing was asked for in %s", time.Since(r.goal.Met))
+				t.Fatalf("nothing was asked for in %s", time.Since(r.began))
 			}
-			if after := asked[0].At.Sub(r.goal.Met); after > 11*time.Second {
+			if after := asked[0].At.Sub(r.began); after > 11*time.Second {
 				t.Errorf("evicted after %s; evictions begin without the cordon after ten", after)
 			}
 		})
@@ -139,7 +139,6 @@ func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		goal := goalWithin(false, plenty)
-		goal.Claim.Since = goal.Met
 		r := start(t, s, drain.Options{}, goal)
 		r.succeed()
 		s.UncordonAs("kubectl")
@@ -153,7 +152,7 @@ func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
 			return false
 		})
 		r.adjust(func(g *drain.Goal) {
-			g.Events, g.Met, g.Hard = append(g.Events, "event-2"), time.Now(), time.Now().Add(2*time.Minute)
+			g.Events, g.Unclosed, g.Hard = append(g.Events, "event-2"), []string{"event-2"}, time.Now().Add(2*time.Minute)
 			g.Claim.Event, g.Claim.Since = "event-2", time.Now()
 		})
 		r.await(drain.Evicted)

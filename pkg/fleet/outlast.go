@@ -52,6 +52,7 @@ func (s *session) handOver(ctx context.Context) error {
 		return nil
 	}
 	claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), node.Status.NodeInfo.BootID
+	claim.Events = append(claim.Events, to.ID)
 	next, err := json.Marshal(claim)
 	if err != nil {
 		return err //nolint:wrapcheck // a struct of strings and a time always encodes

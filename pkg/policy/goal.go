@@ -66,10 +66,7 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
 		if e.CordonedAt.IsZero() {
-			goal.Met = latest(goal.Met, e.FirstSeen, s.plan(e).start)
-		}
-		if e.Reopened {
-			goal.Lifted = append(goal.Lifted, e.Event.ID)
+			goal.Unclosed = append(goal.Unclosed, e.Event.ID)
 		}
 		goal.Reopened = latest(goal.Reopened, e.FirstSeen, e.CordonedAt)
 		if s.want(sit, e) != drained {

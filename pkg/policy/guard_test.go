@@ -79,9 +79,10 @@ func (w *world) pursue(goal policy.Goal) bool {
 }
 
 // guard closes the node and tells of it. A cordon that is gone, where the claim of it is not, was lifted by somebody; that
-// is an order for all events that were met before it was set.
+// is an order if it was for all that the node was not closed for yet.
 func (w *world) guard(goal policy.Goal) {
-	lifted := w.ours && !w.cordoned && !w.claimed.Before(goal.Met)
+	named := func(id string) bool { return slices.Contains(w.claims, id) }
+	lifted := w.ours && !w.cordoned && !slices.ContainsFunc(goal.Unclosed, func(id string) bool { return !named(id) })
 	switch {
 	case !goal.Reopened.IsZero() || w.cordoned:
 	case lifted:
@@ -97,7 +98,7 @@ func (w *world) guard(goal policy.Goal) {
 	case w.refused:
 		w.trouble = "refused"
 	default:
-		w.cordoned, w.ours, w.claim, w.claimed, w.claimBoot = true, true, goal.Event, w.now, w.bootID()
+		w.cordoned, w.ours, w.claim, w.claims, w.claimed, w.claimBoot = true, true, goal.Event, goal.Events, w.now, w.bootID()
 	}
 	w.node.Closed, w.node.Ours = w.cordoned, w.ours
 	if w.cordoned {

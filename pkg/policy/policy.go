@@ -102,14 +102,12 @@ type Goal struct {
 	// taken, and Wait for one that is to stay as it is.
 	Action Action
 	// Event is the one that comes first of those that want it, and whose cordon nobody has lifted if there is such a one.
-	// Events are the IDs of all, in order, and Lifted of those among them whose cordon somebody has lifted.
-	Event          event.Event
-	Events, Lifted []string
+	// Events are the IDs of all, in order, and Unclosed of those among them that the node was not closed for yet.
+	Event            event.Event
+	Events, Unclosed []string
 	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
 	// due. They may be over; a Hard that is over gives way to one that is to come.
 	Hard, Soft time.Time
-	// Met is since when the last of them was known and due that the node was not closed for yet; zero if it was for all. A cordon for one of them that is no older was set for all.
-	Met time.Time
 	// Reopened is set if somebody has lifted the cordon while all events wanted it: when it had been set. Only pods go
 	// that were there then.
 	Reopened time.Time
@@ -187,11 +185,12 @@ func (r Rule) forCode(p plan, ev event.Event) plan {
 }
 
 func weaker(a, b Action) Action {
-	rank := map[Action]int{Ignore: 0, Notify: 1, Cordon: 2, Drain: 3}
-	if b == "" || rank[a] <= rank[b] {
-		return a
+	for _, weakest := range []Action{Ignore, Notify, Cordon} {
+		if a == weakest || b == weakest {
+			return weakest
+		}
 	}
-	return b
+	return a
 }
 
 // pause is how long to wait after that many failures in a row.

@@ -160,37 +160,25 @@ func TestSeveralEventsMakeOneGoal(t *testing.T) {
 	})
 }
 
-func TestAGoalTellsSinceWhenACordonIsForAll(t *testing.T) {
+// Who finds the cordon lifted at a start has to know for which events that is an order.
+func TestAGoalTellsForWhichEventsTheNodeWasNotClosedYet(t *testing.T) {
 	t.Parallel()
 	notice, stop := spot("n", 30*time.Second), maintenance("s", "instance-stop", 72*time.Hour)
-	second, third := at(time.Second), at(time.Minute)
 	for name, row := range map[string]struct {
 		notice, stop record.Entry
-		want         time.Time
+		want         []string
 	}{
-		"the last has none":            {entry(notice, record.Draining, seenAt(time.Minute), uncordoned), entry(stop, record.Drained), third},
-		"only an earlier one has none": {entry(notice, record.Drained, seenAt(time.Minute)), entry(stop, record.Draining, seenAt(time.Second), uncordoned), second},
-		"that of one is of before":     {entry(notice, record.Drained, seenAt(time.Second), before), entry(stop, record.Drained, seenAt(time.Minute)), time.Time{}},
-		"it is for all":                {entry(notice, record.Drained, seenAt(time.Second)), entry(stop, record.Drained, seenAt(time.Minute)), time.Time{}},
+		"for neither":  {entry(notice, record.Draining, uncordoned), entry(stop, record.Draining, uncordoned), []string{"n", "s"}},
+		"for one":      {entry(notice, record.Drained), entry(stop, record.Draining, uncordoned), []string{"s"}},
+		"also before":  {entry(notice, record.Drained, before), entry(stop, record.Drained), nil},
+		"for each one": {entry(notice, record.Drained), entry(stop, record.Drained), nil},
 	} {
 		sit := brought(t, rules(), policy.Situation{
 			Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop), Past: past(row.notice, row.stop),
 		})
-		if goal := rules().Decide(sit); !goal.Met.Equal(row.want) {
-			t.Errorf("%s: met at %s, want %s", name, goal.Met, row.want)
+		if goal := rules().Decide(sit); !slices.Equal(goal.Unclosed, row.want) {
+			t.Errorf("%s: not closed for %v, want %v", name, goal.Unclosed, row.want)
 		}
-	}
-}
-
-// One that was known long before it was due has joined when it was.
-func TestACordonFromBeforeAnEventWasDueIsNotForIt(t *testing.T) {
-	t.Parallel()
-	reboot := maintenance("r", "system-reboot", time.Hour)
-	sit := brought(t, rules(), policy.Situation{
-		Now: at(51 * time.Minute), BootID: thisBoot, Known: known(reboot), Past: past(entry(reboot, record.Seen)),
-	})
-	if goal, due := rules().Decide(sit), at(50*time.Minute); !goal.Met.Equal(due) {
-		t.Errorf("met at %s, want %s", goal.Met, due)
 	}
 }
 
@@ -200,17 +188,16 @@ func TestAGoalIsForAnEventWhoseCordonNobodyHasLifted(t *testing.T) {
 	for name, row := range map[string]struct {
 		notice, group record.Entry
 		event         string
-		lifted        []string
 	}{
-		"if there is one":   {entry(notice, record.Draining, reopened), entry(group, record.Draining), "g", []string{"n"}},
-		"or for the first":  {entry(notice, record.Draining, reopened), entry(group, record.Draining, reopened), "n", []string{"n", "g"}},
-		"and of two, first": {entry(notice, record.Draining), entry(group, record.Draining), "n", nil},
+		"if there is one":   {entry(notice, record.Draining, reopened), entry(group, record.Draining), "g"},
+		"or for the first":  {entry(notice, record.Draining, reopened), entry(group, record.Draining, reopened), "n"},
+		"and of two, first": {entry(notice, record.Draining), entry(group, record.Draining), "n"},
 	} {
 		goal := rules().Decide(brought(t, rules(), policy.Situation{
 			Now: noon, BootID: thisBoot, Known: known(notice, group), Past: past(row.notice, row.group),
 		}))
-		if goal.Event.ID != row.event || !slices.Equal(goal.Lifted, row.lifted) {
-			t.Errorf("%s: the goal is for %s, lifted %v; want %s, %v", name, goal.Event.ID, goal.Lifted, row.event, row.lifted)
+		if goal.Event.ID != row.event {
+			t.Errorf("%s: the goal is for %s; want %s", name, goal.Event.ID, row.event)
 		}
 	}
 }

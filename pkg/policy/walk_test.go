@@ -147,8 +147,8 @@ func (w *world) checkGoal(goal policy.Goal) {
 	if !goal.Revisit.IsZero() && !goal.Revisit.After(w.now) {
 		w.t.Errorf("%s: to be decided again in the past", describeGoal(goal))
 	}
-	if len(goal.Events) > 0 {
-		standing := slices.DeleteFunc(slices.Clone(goal.Events), func(id string) bool { return slices.Contains(goal.Lifted, id) })
+	if goal.Action == policy.Drain || goal.Action == policy.Cordon {
+		standing := slices.DeleteFunc(slices.Clone(goal.Events), func(id string) bool { return w.record.byID[id].Reopened })
 		if first := append(standing, goal.Events...)[0]; first != goal.Event.ID {
 			w.t.Errorf("%s: the first event is %s, and not %s", describeGoal(goal), goal.Event.ID, first)
 		}

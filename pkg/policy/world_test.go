@@ -42,6 +42,7 @@ type world struct {
 	// refused: nth may not cordon it.
 	cordoned, ours, refused bool
 	claim                   event.Event
+	claims                  []string // all that it is for
 	claimed                 time.Time
 	claimBoot               string
 	// trouble is why the guard cannot close the node; empty if it can.
@@ -198,7 +199,7 @@ func (w *world) interfere() {
 		if !w.cordoned && len(w.goal.Events) == 0 {
 			w.count++
 			w.cordoned, w.ours, w.claim = true, true, event.Event{ID: fmt.Sprint("claim-", w.count), Kind: event.StateChange}
-			w.claimed, w.claimBoot = w.now, w.bootID()
+			w.claims, w.claimed, w.claimBoot = []string{w.claim.ID}, w.now, w.bootID()
 			w.restart()
 		}
 	}

@@ -555,7 +555,7 @@ func (w *world) step(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.offset.Add(int64(h.span))
-	w.stepped, w.setBack = true, w.setBack || h.span < 0
+	w.stepped = true
 	w.disturb(0)
 }
 

@@ -97,6 +97,9 @@ func (w *world) knows(n *notice) bool {
 		return time.Since(n.changed) > slow
 	}
 	told := w.nth.told[n.kind]
+	if time.Since(w.documents[n.kind].deaf) < slow {
+		return false
+	}
 	return time.Since(n.changed) > slow && (!told.IsZero() && time.Since(told) > slow || !w.watched(n.kind))
 }
 
@@ -221,9 +224,6 @@ func (w *world) judgeNode(node *corev1.Node) {
 	mine := claimed && !strings.Contains(node.Annotations[drain.CordonAnnotation], `"`+drain.Queue+`"`)
 	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
 	wanted := w.any(func(n *notice) bool { return w.sure(n, cordoned) })
-	if w.setBack && !w.cluster.ordered.IsZero() && w.any(func(n *notice) bool { return n.vague }) {
-		wanted = false // without its record, nth has two times of two clocks to tell for whom the order was
-	}
 	free := !w.any(func(n *notice) bool { return !w.none(n) })
 	allLifted := !w.any(func(n *notice) bool { return !w.none(n) && n.lifted.IsZero() }) && !free
 	w.judged(othersUnchanged)
@@ -342,7 +342,10 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 
 // duePod tells whether some notice surely wants a pod to go.
 func (w *world) duePod(pod *corev1.Pod) bool {
-	return w.any(func(n *notice) bool { return w.sure(n, drained) && w.mustGo(pod, n, false) })
+	return w.any(func(n *notice) bool {
+		_, from := w.action(n)
+		return w.sure(n, drained) && time.Since(from) > quiet && w.mustGo(pod, n, false)
+	})
 }
 
 // judgeHooks judges that hooks and locks are given back in time.

@@ -41,7 +41,6 @@ type world struct {
 	notices   []*notice
 	offset    atomic.Int64 // of the machine's clock
 	stepped   bool         // it was ever set
-	setBack   bool         // and back
 
 	muted time.Time // until when nothing comes through the watches that are open
 
