@@ -311,3 +311,58 @@ func TestADrainThatEndsAfterItsTimeAndARestartIsWellFormed(t *testing.T) {
 		}
 	})
 }
+
+// The guard is in the midst of a look when an event joins, and the look may show how the node was before.
+func TestANodeCountsAsClosedForAnEventThatJoinsOnceTheGuardHasSaidSo(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		looked := make(chan struct{})
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			select {
+			case <-looked:
+			case <-ctx.Done():
+			}
+		})
+		a, b, c := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour), r.stopping("c", 3*time.Hour)
+		r.runFor(a)
+		r.announce(a, b)
+		r.announce(a, b, c)
+		for id, closed := range map[string]bool{"a": true, "b": false, "c": false} {
+			if e := r.entry(id); e.CordonedAt.IsZero() == closed {
+				t.Errorf("%s: cordoned at %s before the guard has looked", id, e.CordonedAt)
+			}
+		}
+		close(looked)
+		r.pass(0)
+		for _, id := range []string{"a", "b", "c"} {
+			if r.entry(id).CordonedAt.IsZero() {
+				t.Errorf("%s: not cordoned, though the guard has looked", id)
+			}
+		}
+	})
+}
+
+// The kubelet of the boot before has reported the Node Ready, and the cordon is from then, whatever the events are from.
+func TestACordonFromAnEarlierBootIsLiftedOnceTheNodeIsReady(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		a := r.stopping("a", time.Hour)
+		r.record.entries = []record.Entry{{
+			Event: a, Phase: record.Drained, BootID: "boot-0", ListedIn: "boot-0", FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, OnNode: true,
+		}}
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			return drain.Claim{Event: "a", Kind: string(event.ScheduledMaintenance), BootID: "boot-0", Since: r.start}, true, nil
+		})
+		r.runFor(a) // It was not the announced reboot.
+		r.announce()
+		r.pass(time.Hour)
+		r.wantTape("put a drained, missing", "put a undoing", "guard ended", "uncordon when ready", "uncordon when ready ended", "put a closed withdrawn")
+		b := r.stopping("b", 2*time.Hour)
+		r.announce(b)
+		r.tape.take()
+		r.announce()
+		r.pass(time.Hour)
+		r.wantTape("put b drained, missing", "put b undoing", "guard ended", "uncordon", "uncordon ended", "put b closed withdrawn")
+	})
+}

@@ -464,7 +464,7 @@ func (g *guard) tidied(v view, node *corev1.Node, err error) {
 		g.view.ours = true
 		g.say(Progress{What: NodeExcluded})
 	}
-	if v.cordon == CordonLifted && (err == nil || !passing(err)) {
+	if v.opened && (err == nil || !passing(err)) {
 		g.tellLifted()
 	}
 }

@@ -70,6 +70,17 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			}
 		})
 	}
+	run(t, "taken back, also from a node that people want left alone", func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, opts)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r.await(drain.NodeLeft)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		if labels := s.CurrentNode().Labels; labels[drain.ExcludeLabel] != "" {
+			t.Errorf("told, and the labels are %v", labels)
+		}
+	})
 	run(t, "taken back, refused", func(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, opts)

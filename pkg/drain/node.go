@@ -187,7 +187,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view, lifted bool) (patch map[stri
 	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !lifted:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
-	case v.cordon == CordonLifted && value == n.opts.Writer:
+	case v.opened && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
 	case v.cordon == CordonForeign && mine:
 		// Left over from a cordon of ours that they lifted before they set theirs.

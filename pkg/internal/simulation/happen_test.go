@@ -524,6 +524,9 @@ func ready(n *corev1.Node, status corev1.ConditionStatus) {
 // survive is what a reboot makes of a notice. It belongs to who has the lock.
 func (w *world) survive(n *notice) {
 	n.changed = time.Now()
+	if n.moving { // In another boot it is another notice, which no order was for.
+		n.unsure, n.lifted = true, time.Time{}
+	}
 	switch {
 	case n.kind == event.ASGTermination || n.kind == event.Shutdown:
 		if n.kind == event.ASGTermination && n.listed && n.boot == w.boot-1 {
