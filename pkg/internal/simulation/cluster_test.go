@@ -83,6 +83,7 @@ func (w *world) admin(h happening) {
 	case "recordon":
 		w.uncordonByPeople()
 		w.cordonAs("kubectl", byAdmin)
+		w.noOrder()
 	default:
 		action := h.kind
 		if action == "none" {
@@ -137,6 +138,17 @@ func (w *world) uncordonByPeople() {
 	}
 	w.cluster.own("")
 	w.server.UncordonAs("kubectl")
+}
+
+// noOrder takes back that the last uncordon was an order, where the node is as closed as it was.
+func (w *world) noOrder() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.notices {
+		if !n.lifted.IsZero() && n.lifted.Equal(w.cluster.ordered) {
+			n.unsure, n.lifted = true, time.Time{}
+		}
+	}
 }
 
 // queue is nth-queue beside nth on the node: kind is cordon or lift.
