@@ -165,6 +165,11 @@ func (w *world) judgeVolumes(n *notice) {
 	if over || w.stepped {
 		return // then nothing is waited for
 	}
+	for _, at := range w.cluster.annotated {
+		if time.Since(at) < wait+slow {
+			return // a pod that is going may be one that nobody waits for
+		}
+	}
 	if since := time.Since(w.server.LastRemoval()); w.cluster.volumes > 0 && since < wait-time.Second {
 		w.violatedNow(volumesAwaited, "%s: %d are in use, %s after the last pod has gone", n.name, w.cluster.volumes, since)
 	}
