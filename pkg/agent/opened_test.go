@@ -328,6 +328,8 @@ func TestANodeCountsAsClosedForAnEventThatJoinsOnceTheGuardHasSaidSo(t *testing.
 		r.runFor(a)
 		r.announce(a, b)
 		r.announce(a, b, c)
+		a.Deadline = r.in(90 * time.Minute)
+		r.announce(a, b, c)
 		for id, closed := range map[string]bool{"a": true, "b": false, "c": false} {
 			if e := r.entry(id); e.CordonedAt.IsZero() == closed {
 				t.Errorf("%s: cordoned at %s before the guard has looked", id, e.CordonedAt)

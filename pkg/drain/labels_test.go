@@ -125,6 +125,35 @@ func TestTheLoadBalancerLabelIsTakenBackThoughTheGuardEndsForIt(t *testing.T) {
 	}
 }
 
+// Beside somebody else's cordon there is no annotation of ours, and the record may have been lost.
+func TestALabelOfOursAloneIsAClaim(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		label, annotation, event string
+	}{
+		"ours":                        {drain.Host, "", "label"},
+		"ours, and nth-queue's claim": {drain.Host, claimBy(drain.Queue), "label"},
+		"ours, and our claim":         {drain.Host, ours, "event-0"},
+		"somebody's":                  {"true", "", ""},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(func(n *corev1.Node) {
+				cordoned(c.annotation)(n)
+				n.Labels[drain.ExcludeLabel] = c.label
+				n.Status.NodeInfo.BootID = "boot-7"
+			})
+			claim, mine, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Claim(t.Context())
+			if err != nil || mine != (c.event != "") || mine && claim.Event != c.event {
+				t.Fatalf("claim is %+v, %t, %v; want the event %q", claim, mine, err, c.event)
+			}
+			if c.event == "label" && (claim.BootID != "boot-7" || claim.Since.IsZero()) {
+				t.Errorf("claim is %+v", claim)
+			}
+		})
+	}
+}
+
 // What is left over of ours may have become another's just now.
 func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 	t.Parallel()

@@ -251,14 +251,19 @@ func onlyCordon(node *corev1.Node) bool {
 }
 
 // Claim reads who holds the node's cordon. ok is false if it is not this writer's: no annotation, one that cannot be read,
-// or another program's. Without an error there is a Node.
+// or another program's. A label of this writer's without such a cordon, as beside somebody else's, is a claim, too, of the event
+// "label". Without an error there is a Node.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx)
 	if err != nil {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
 	claim, ok = readClaim(node)
-	return claim, ok && claim.OfWriter(n.opts.Writer), nil
+	if mine := ok && claim.OfWriter(n.opts.Writer); mine || node.Labels[ExcludeLabel] != n.opts.Writer {
+		return claim, mine, nil
+	}
+	const label = "label"
+	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC()}, true, nil
 }
 
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {

@@ -129,7 +129,7 @@ var happenings = map[string]func(*world, happening){
 		})
 	},
 	"mock": func(w *world, h happening) {
-		w.edit(h.name, func(n *notice) { n.moving = n.kind == event.SpotInterruption })
+		w.edit(h.name, func(n *notice) { n.moving = n.kind == event.SpotInterruption && !n.seen.IsZero() })
 	},
 	"deaf": (*world).deaf,
 

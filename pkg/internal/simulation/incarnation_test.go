@@ -160,6 +160,7 @@ func (w *world) ended(i *incarnation) {
 	}
 	w.told("nth %d has ended", i.number)
 	w.power(i)
+	w.unrecorded(i)
 	i.gone = true
 	if w.nth == i {
 		w.nth = nil
@@ -173,14 +174,23 @@ func (w *world) kill(i *incarnation, why string) {
 	}
 	w.told("nth %d is killed %s", i.number, why)
 	w.power(i)
-	for _, n := range w.notices {
-		if !i.failed.IsZero() && !n.lifted.IsZero() && w.cluster.ordered.After(i.failed.Add(-slow)) {
-			n.unsure, n.lifted = true, time.Time{} // the order was not recorded
-		}
-	}
+	w.unrecorded(i)
 	i.gone = true
 	w.nth = nil
 	i.cancel()
+}
+
+// unrecorded is what comes of a disk that does not take what is put when nth ends.
+func (w *world) unrecorded(i *incarnation) {
+	if i.failed.IsZero() {
+		return
+	}
+	for _, n := range w.notices {
+		n.outdated = true
+		if !n.lifted.IsZero() && w.cluster.ordered.After(i.failed.Add(-slow)) {
+			n.unsure, n.lifted = true, time.Time{} // the order was not recorded
+		}
+	}
 }
 
 // beginIn starts nth after a while.

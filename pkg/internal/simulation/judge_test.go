@@ -149,7 +149,7 @@ func (w *world) sure(n *notice, level want) bool {
 	case !n.rebooted.IsZero() && !n.deadline.IsZero() && w.documents[n.kind].heard.After(w.booted):
 		return false // it may have ended with the reboot, as nobody could say that it had not
 	case n.kind == event.RebalanceRecommendation && action == cordoned && w.rules[n.kind].CordonFor > 0:
-		return time.Since(n.seen) < w.rules[n.kind].CordonFor-slow
+		return !n.vague && time.Since(n.seen) < w.rules[n.kind].CordonFor-slow
 	}
 	return true
 }
@@ -569,8 +569,8 @@ func (w *world) judgeEnd1(q request) {
 
 // judgeGrace judges what a pod is given, and that it is deleted for machines only that are lost.
 func (w *world) judgeGrace(q request, pod *corev1.Pod) {
-	if w.stepped || w.any(func(n *notice) bool { return n.vague }) {
-		return
+	if w.stepped || w.any(func(n *notice) bool { return n.vague || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow }) {
+		return // nth may have another deadline in mind
 	}
 	var body struct {
 		metav1.DeleteOptions
