@@ -91,8 +91,8 @@ soak: lab ## let random things happen to nth for half an hour, or for as long as
 	@cd test && NTH_SOAK="$${NTH_SOAK:-30m}" go test ./soak -run Whatever -v -count=1 -timeout 0
 
 .PHONY: mutate
-mutate: ## change the core one piece at a time, and see that a test notices (PACKAGES="pkg/policy" changes only that one)
-	@cd test && go run ./cmd/mutate $(or $(PACKAGES),pkg/policy pkg/drain pkg/agent)
+mutate: ## change the core one piece at a time, and see that a test notices (PACKAGES="pkg/policy" changes only that one, ONLY=fold.go or fold.go:31 only that)
+	@cd test && go run ./cmd/mutate $(if $(ONLY),-only $(ONLY)) $(or $(PACKAGES),pkg/policy pkg/drain pkg/agent)
 
 .PHONY: simulate
 simulate: ## let random histories happen to the daemon's core, for SIMULATE=10m or as long as that says, on all cores
