@@ -257,7 +257,7 @@ func (g *guard) credit(t *target) {
 	if t.asking != "" && t.sent.Load() {
 		how = t.asking
 	}
-	if t.accepted == "" && how != "" {
+	if how != "" {
 		g.accept(t, how)
 	}
 }

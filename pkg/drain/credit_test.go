@@ -1,0 +1,140 @@
+package drain_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// A pod that goes after its eviction was sent went by that, whatever became of the answer.
+
+// doneUnanswered has a pod's end begun as was asked for, after a while, and never answers.
+func doneUnanswered(s *apitest.Server, name string, after time.Duration) apitest.Answer {
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		time.Sleep(after)
+		s.DeletePod(name)
+		<-r.Context().Done()
+		return true
+	}
+}
+
+func TestAnEvictionIsToldAsSoonAsThePodIsSeenToEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
+		s.Always("evict", doneUnanswered(s, "default/a", 0))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Evicted)
+		if after := time.Since(r.goal.Met); after > time.Second || r.guard.Result().Evicted != 1 {
+			t.Errorf("told after %s; the result is %+v", after, r.guard.Result())
+		}
+		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 {
+			t.Errorf("the result is %+v after %d evictions", result, count(s, "evict"))
+		}
+	})
+}
+
+// The watch is later than the end of the connection.
+func TestAnEvictionWhoseAnswerIsLostIsCounted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(5)), apitest.Ending(5*time.Second))
+		s.SetLag(0, 50*time.Millisecond)
+		s.Answer("evict", apitest.Lost())
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 || count(s, "evict") != 1 {
+			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
+		}
+	})
+}
+
+// The first eviction broke off, and might have been carried out. That the next is refused says that it was not.
+func TestAnEvictionThatWasRefusedAfterAllIsNotCounted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", apitest.Reset())
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		s.RemovePod("default/a")
+		if result := r.succeed(); result.Evicted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// The eviction hangs, and is given up at the turn. That it was carried out is seen while the deletion waits for its place.
+func TestAnEvictionThatWasGivenUpIsCountedIfItWasCarriedOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.SetLag(0, 500*time.Millisecond)
+		s.AddPod(pod("a", grace(10)), apitest.Ending(5*time.Second))
+		s.AddPod(pod("first", grace(600)), 0) // Its turn has come, and it takes the place of what is urgent.
+		s.Always("evict default/first", apitest.Hang())
+		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
+		r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, 13*time.Second)
+		r.await(drain.Gone, "default/a")
+		if told := r.of(drain.Evicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
+			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
+		}
+	})
+}
+
+// The pod had finished. No watch has told that it was ending.
+func TestAnEvictionIsCountedThoughThePodIsGoneBeforeTheAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
+			s.RemovePod("default/a")
+			<-r.Context().Done()
+			return true
+		})
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 {
+			t.Errorf("the result is %+v", r.result)
+		}
+	})
+}
+
+func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", accepted, accepted, accepted) // and nothing becomes of it
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 || count(s, "evict") != 4 {
+			t.Errorf("the result is %+v after %d evictions, told %+v", r.result, count(s, "evict"), r.of(drain.Evicted))
+		}
+	})
+}
+
+// An eviction was said to be done, and came to nothing. The deletion is done, and its answer does not come.
+func TestAPodWhoseDeletionIsSeenBeforeItsAnswerWasDeletedThoughAnEvictionWasAcceptedBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(8)), apitest.Ending(time.Second))
+		s.Always("evict", accepted)
+		s.Always("delete", doneUnanswered(s, "default/a", 0))
+		r := beginWithin(t, s, drain.Options{}, true, 23*time.Second)
+		if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
+			t.Errorf("the result is %+v after %d deletions", result, count(s, "delete"))
+		}
+	})
+}
+
+// What a budget has held and somebody else has ended is held no more.
+func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a", grace(60)))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		s.ChangePod("default/a", ending(60))
+		time.Sleep(30 * time.Second)
+		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
