@@ -2,8 +2,10 @@ package drain_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +105,27 @@ func TestAPodThatArrivesLateHasItsGraceThoughALookHangs(t *testing.T) {
 		}
 		if left := r.goal.Hard.Sub(asked[0].At); left < 15*time.Second {
 			t.Errorf("asked for with %s left, of a grace of 15 s that would have fit", left)
+		}
+	})
+}
+
+// What the policy makes of it depends on the events for which that is an order.
+func TestADryRunTellsForWhichEventsTheCordonWasLifted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		goal := goalWithin(false, plenty)
+		text, _ := json.Marshal(goal.Claim)
+		s.ChangeNode(asking(drain.CordonAnnotation, string(text)))
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		r.succeed()
+		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, goal.Events) || told[0].Goal != goal.Number {
+			t.Errorf("told %+v", told)
+		}
+		s.ChangeNode(cordoned(string(text)))
+		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		r.succeed()
+		if told := r.of(drain.NodeCordoned); len(told) != 1 || len(told[0].Events) != 0 {
+			t.Errorf("told %+v", told)
 		}
 	})
 }

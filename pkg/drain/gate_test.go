@@ -131,3 +131,49 @@ func TestWhatIsUrgentDoesNotWaitBehindWhatIsNot(t *testing.T) {
 		}
 	})
 }
+
+func TestAnEvictionThatWaitsForItsPlaceIsDroppedOnceItIsNoLongerWanted(t *testing.T) {
+	t.Parallel()
+	for name, happens := range map[string]func(*apitest.Server, string){
+		"somebody else deletes the pod": func(s *apitest.Server, name string) { s.DeletePod(name) },
+		"the pod is to stay":            func(s *apitest.Server, name string) { s.ChangePod(name, annotated(drain.EvictAnnotation, drain.Never)) },
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
+			s.AddPod(pod("b", grace(60)), apitest.Ending(time.Minute))
+			s.Always("evict", slowly(5*time.Second))
+			begin(t, s, drain.Options{Gate: drain.NewGate(1)})
+			await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
+			other := "default/b"
+			if s.Requests("evict")[0].What == "evict default/b" {
+				other = "default/a"
+			}
+			happens(s, other)
+			time.Sleep(30 * time.Second)
+			if n := count(s, "evict "+other); n != 0 {
+				t.Errorf("%d evictions", n)
+			}
+		})
+	}
+}
+
+// It has not been sent, and waits behind those of a node whose API server does not answer.
+func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(1)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		for i := range 5 {
+			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+		}
+		hanging.Always("evict", apitest.Hang())
+		begin(t, hanging, drain.Options{Gate: gate})
+		await(t, "an eviction that hangs", func() bool { return count(hanging, "evict") == 1 })
+		lost.AddPod(pod("a", grace(3)), apitest.Ending(time.Second))
+		r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 10*time.Second)
+		r.await(drain.Deleted)
+		if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left != 3*time.Second || count(lost, "evict") != 0 {
+			t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
+		}
+	})
+}

@@ -1,11 +1,15 @@
 package drain_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -124,6 +128,51 @@ func TestThatPodsCannotBeListedIsSaid(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if told := append(r.of(drain.Refused), r.of(drain.Unclosable)...); len(told) == 0 && r.last().State.Trouble == "" {
 			t.Errorf("the pods could not be listed for two minutes; told is only %+v", r.told)
+		}
+	})
+}
+
+// Of the second, only a list tells.
+func TestAPodThatStaysCountsNoLongerOnceItIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		for _, name := range []string{"agent-1", "agent-2", "agent-3"} {
+			s.AddPod(pod(name, ownedBy("DaemonSet", "apps/v1")), 0)
+		}
+		r := drained(t, s, drain.Options{})
+		skipped := func(n int) func() bool { return func() bool { return r.guard.Result().Skipped == n } }
+		await(t, "that three are counted", skipped(3))
+		s.RemovePod("default/agent-1")
+		await(t, "that two are counted", skipped(2))
+		s.ForgetPod("default/agent-2")
+		s.Answer("watch", apitest.Expired())
+		s.DropWatches()
+		await(t, "that one is counted", skipped(1))
+	})
+}
+
+// A pod comes and goes while the answer of the last list, which shows it, is on its way.
+func TestAPodThatIsGoneBeforeTheListThatShowsItComesIsNotWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("list pods", pass, func(w http.ResponseWriter, _ *http.Request) bool {
+			s.AddPod(pod("brief"), 0)
+			list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+			for _, p := range s.Pods() {
+				list.ResourceVersion = p.ResourceVersion
+				list.Items = append(list.Items, *p)
+			}
+			s.RemovePod("default/brief")
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(list) == nil
+		})
+		r := drained(t, s, drain.Options{})
+		if told := r.of(drain.Gone, "default/brief"); len(told) != 1 {
+			t.Errorf("that it is gone is told as %+v", told)
+		}
+		if after := r.drainedAt().Sub(r.goal.Met); after > 10*time.Second {
+			t.Errorf("drained after %s", after)
 		}
 	})
 }

@@ -29,3 +29,79 @@ func TestLooksThatAreRefusedShareNothingUnlocked(t *testing.T) {
 		}
 	})
 }
+
+// The kubelet may register it at any moment.
+func TestANodeThatIsMissingIsLookedForEverySecond(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.RemoveNode()
+		begin(t, s, drain.Options{})
+		time.Sleep(time.Minute + time.Second/2)
+		looks := s.Requests("get node")
+		for i := range looks[1:] {
+			if after := looks[i+1].At.Sub(looks[i].At); after != time.Second {
+				t.Errorf("look %d came %s after the one before", i+1, after)
+			}
+		}
+		if len(looks) != 61 {
+			t.Errorf("%d looks in a minute", len(looks))
+		}
+	})
+}
+
+// A look hangs, the one before which a pod that comes late is not evicted: somebody may have opened the node. What a machine that is
+// lost leaves of time is more than that, or not.
+func TestAPodThatComesLateWaitsForALookThatHangsNoLongerThanThereIsTime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		left  time.Duration // to the deadline, when it comes
+		grace int64
+		after time.Duration // when it is evicted
+	}{
+		"ten seconds at most":                        {10 * time.Minute, 1, 10 * time.Second},
+		"a quarter of the time that is left":         {20 * time.Second, 1, 5 * time.Second},
+		"three seconds where its turn has come":      {2 * time.Minute, 600, 3 * time.Second},
+		"the quarter where that is less than these":  {8 * time.Second, 600, 2 * time.Second},
+		"no longer than to its turn, with its grace": {40 * time.Second, 35, 5 * time.Second},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			r.succeed()
+			s.Always("get node", apitest.Hang())
+			looks := count(s, "get node")
+			await(t, "a look that hangs", func() bool { return count(s, "get node") > looks })
+			came := time.Now()
+			r.adjust(func(g *drain.Goal) { g.Hard = came.Add(c.left) })
+			s.AddPod(pod("late", grace(c.grace)), 0)
+			r.await(drain.Evicted, "default/late")
+			if after := s.Requests("evict")[0].At.Sub(came); after != c.after {
+				t.Errorf("evicted after %s; want %s", after, c.after)
+			}
+		})
+	}
+}
+
+// Those that were met before the first look asked for no more than that, and those of the first list for none.
+func TestPodsThatWereThereWaitForOneLookOnly(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]string{"the list comes before it": "get node", "the list comes after it": "list pods"} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			for i := range 3 {
+				s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+			}
+			first := map[string]apitest.Answer{"get node": pass, "list pods": pass}
+			first[slow] = slowly(time.Second)
+			for what, answer := range first {
+				s.Answer(what, answer)
+			}
+			s.Always("get node", apitest.Hang())
+			r := begin(t, s, drain.Options{})
+			await(t, "their end", func() bool { return len(r.of(drain.Gone)) == 3 })
+			if asked := s.Requests("evict"); asked[0].At.Sub(r.goal.Met) != time.Second {
+				t.Errorf("the first was evicted after %s", asked[0].At.Sub(r.goal.Met))
+			}
+		})
+	}
+}

@@ -143,3 +143,40 @@ func TestADrainThatIsBegunAnewDoesNotCordonANodeAgainThatSomebodyHasUncordoned(t
 		}
 	})
 }
+
+// By the API server's clock. It is bound once, and later made Ready and unready.
+func TestOfThePodsOnANodeThatWasOpenedThoseStayThatCameSince(t *testing.T) {
+	t.Parallel()
+	opened := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	before, since := metav1.NewTime(opened.Add(-time.Hour)), metav1.NewTime(opened.Add(time.Hour))
+	for name, c := range map[string]struct {
+		created   metav1.Time
+		condition corev1.PodCondition
+		stays     bool
+	}{
+		"created before":                                 {created: before},
+		"created at the same time":                       {created: metav1.NewTime(opened)},
+		"created since":                                  {created: since, stays: true},
+		"created before, bound before":                   {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: before}, false},
+		"created before, bound since":                    {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: since}, true},
+		"created since, bound by a clock that is behind": {since, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: before}, true},
+		"created before, said since not to be bound yet": {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, LastTransitionTime: since}, false},
+		"created before, Ready since":                    {before, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: since}, false},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", func(p *corev1.Pod) {
+				p.CreationTimestamp = c.created
+				if c.condition.Type != "" {
+					p.Status.Conditions = []corev1.PodCondition{c.condition}
+				}
+			}), 0)
+			goal := goalWithin(false, plenty)
+			goal.Reopened = opened
+			result := start(t, s, drain.Options{}, goal).succeed()
+			if s.HasPod("default/a") != c.stays || (result.Skipped == 1) != c.stays {
+				t.Errorf("it is there: %t; the result is %+v", s.HasPod("default/a"), result)
+			}
+		})
+	}
+}

@@ -214,3 +214,52 @@ func goroutinesOf(words ...string) string {
 	}
 	return strings.Join(found, "\n\n")
 }
+
+// The pauses between the looks at the Node are long by then.
+func TestAPodThatComesWhereTheCordonIsRefusedIsEvictedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.succeed()
+		time.Sleep(10 * time.Minute)
+		looks := count(s, "get node")
+		await(t, "a look", func() bool { return count(s, "get node") > looks })
+		came := time.Now()
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Evicted, "default/late")
+		if after := s.Requests("evict")[0].At.Sub(came); after > time.Second {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+}
+
+// That a pod has arrived is news where none was expected: on a node that takes none, or that was drained.
+func TestThatAPodHasArrivedIsToldWhereNoneWasToCome(t *testing.T) {
+	t.Parallel()
+	run(t, "on a node that was drained, and is not closed since its Node is gone", func(t *testing.T) {
+		s := apitest.New(t)
+		s.RemoveNode()
+		goal := goalWithin(false, plenty)
+		goal.NodeSeen = true
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Gone, "default/late")
+		if told := r.of(drain.Arrived); len(told) != 1 || told[0].Pod != "default/late" {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "not while the cordon fails", func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("patch", apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		await(t, "the first list", func() bool { return count(s, "watch pods") > 0 })
+		s.AddPod(pod("late"), 0)
+		time.Sleep(time.Minute)
+		s.Always("patch", nil)
+		if result := r.succeed(); result.Evicted != 1 || len(r.of(drain.Arrived)) != 0 {
+			t.Errorf("the result is %+v, told %+v", result, r.of(drain.Arrived))
+		}
+	})
+}

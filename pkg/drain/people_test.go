@@ -153,3 +153,38 @@ func TestACordonThatPeopleMakeTheirsInBetweenIsNotLifted(t *testing.T) {
 		}
 	})
 }
+
+// Each goal has all pods judged again, as they are by then.
+func TestWhatPeopleWantOfAPodStandsUnderTheNextGoal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
+		r.succeed()
+		free()
+		asked := count(s, "evict")
+		r.adjust(func(g *drain.Goal) { g.Hard = time.Now().Add(time.Minute) })
+		time.Sleep(2 * time.Minute)
+		if n := count(s, "evict", "delete") - asked; n != 0 || !s.HasPod("default/a") {
+			t.Errorf("%d evictions and deletions of a pod that is never to be evicted", n)
+		}
+	})
+}
+
+func TestAPodThatIsNoLongerToStayIsCountedAsOneThatGoes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a", annotated(drain.EvictAnnotation, drain.Never)))
+		r := drained(t, s, drain.Options{})
+		if r.result.Skipped != 1 {
+			t.Errorf("the result is %+v", r.result)
+		}
+		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
+		r.await(drain.Held)
+		if result := r.guard.Result(); result.Skipped != 0 || len(result.Left) != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}

@@ -201,6 +201,24 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 	})
 }
 
+// No look at the Node comes in between.
+func TestCriticalPodsGoAsSoonAsTheRestIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("dns", critical), 0)
+		s.AddPod(pod("web", grace(5)), apitest.Ending(3*time.Second))
+		s.Answer("get node", pass)
+		s.Always("get node", apitest.Hang())
+		r := begin(t, s, drain.Options{})
+		await(t, "the other pod's end", func() bool { return !s.HasPod("default/web") })
+		gone := time.Now()
+		r.await(drain.Evicted, "default/dns")
+		if after := s.Requests("evict default/dns")[0].At.Sub(gone); after > 100*time.Millisecond {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+}
+
 func TestADryRunTellsAllAndWritesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

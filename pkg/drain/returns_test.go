@@ -273,3 +273,24 @@ func TestWhatWasThereIsNotToldAsIfItHadArrived(t *testing.T) {
 		}
 	})
 }
+
+// Another pod of its controller is still ending, for which none has come back yet.
+func TestAPodThatIsLeftInPeaceIsSoWhateverBecomesOfIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("slow", grace(60)), apitest.Ending(time.Minute))
+		replace(t, s, "back")
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(drain.LeftToReturn)
+		asked := count(s, "evict")
+		for _, p := range s.Pods() {
+			if p.Name != "slow" {
+				s.ChangePod("default/"+p.Name, annotated("example.com/note", "changed"))
+			}
+		}
+		time.Sleep(time.Minute)
+		if n := count(s, "evict") - asked; n != 0 {
+			t.Errorf("%d evictions after it was left in peace", n)
+		}
+	})
+}

@@ -157,3 +157,24 @@ func TestVolumesOfANodeThatCannotBeReadAreNotTakenForFree(t *testing.T) {
 		}
 	})
 }
+
+// Its volume may be attached to the node still, and others may have come with it.
+func TestAfterAPodThatCameLateTheNodeIsFoundEmptyAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{VolumeWait: time.Hour})
+		lists := count(s, "list")
+		s.ChangeNode(inUse("vol-1"))
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Gone, "default/late")
+		r.await(drain.Volumes)
+		if told := r.of(drain.Drained); len(told) != 1 {
+			t.Errorf("drained is told as %+v while a volume is in use", told)
+		}
+		s.ChangeNode(inUse())
+		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) == 2 })
+		if n := count(s, "list") - lists; n != 1 {
+			t.Errorf("%d lists since; want one that shows that nothing is left", n)
+		}
+	})
+}
