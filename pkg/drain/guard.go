@@ -375,8 +375,11 @@ func (g *guard) see404(v view) {
 func (g *guard) seeTrouble(v view) {
 	text, known := v.err.Error(), fmt.Sprint(g.view.err)
 	g.view.err = v.err
-	if v.uid != "" { // It could be read, and takes pods.
-		g.view.uid, g.view.missing, g.view.cordon, g.view.limited = v.uid, false, CordonNone, v.limited
+	if v.uid != "" { // It could be read, and takes pods. The next look is not to take that for an order.
+		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.shut = v.uid, false, CordonNone, v.limited, false
+	}
+	if v.reopened != nil {
+		g.say(Progress{What: NodeReopened, Events: v.reopened})
 	}
 	if passing(v.err) {
 		return

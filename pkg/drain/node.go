@@ -117,7 +117,11 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 			err = errAnotherNode // It says that a UID does not change; the next look sees which it is.
 		}
 		if err != nil {
-			return view{err: err, uid: node.UID, limited: onlyCordon(node)}
+			v := view{err: err, uid: node.UID, limited: onlyCordon(node)}
+			if lifted {
+				v.reopened = before.events
+			}
+			return v
 		}
 		found, node = CordonSet, patched
 	}

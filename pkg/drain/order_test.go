@@ -66,3 +66,40 @@ func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForThoseThatTheNodeWasC
 		})
 	}
 }
+
+// joining has another event join, for which the node was not closed yet.
+func joining(g *drain.Goal) {
+	g.Events, g.Unclosed, g.Claim.Event = append(g.Events, "event-2"), []string{"event-2"}, "event-2"
+}
+
+// A Node that was registered just now changes often: the first attempt to cordon it fails, and the next is one all the same.
+func TestANodeThatRegistersAnewIsCordonedAgainThoughTheFirstAttemptFails(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"changed in the meantime": apitest.Conflict(), "unavailable": apitest.Unavailable(), "refused": apitest.Forbidden("no")} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			r := drained(t, s, drain.Options{})
+			s.Answer("patch", answer)
+			s.RegisterNode()
+			time.Sleep(time.Minute)
+			if told := r.of(drain.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+			}
+		})
+	}
+}
+
+// People lift the cordon, and another event joins. The cordon for that one is set, but nobody hears so.
+func TestAnOrderIsHeardThoughTheAnswerToTheNextCordonIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.Answer("patch", apitest.Lost())
+		s.UncordonAs("kubectl")
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
