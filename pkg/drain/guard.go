@@ -283,9 +283,10 @@ func (g *guard) keepLooking() {
 		default:
 			pause = time.Second
 		}
-		g.post(func() { g.see(v, number, goal.Events) })
+		seen := make(chan struct{})
+		g.post(func() { g.see(v, number, goal.Events); close(seen) })
 		deaf = min(deaf, pause)
-		more = Await(g.ctx, nil, deaf) && Await(g.ctx, g.look, pause-deaf)
+		more = Await(g.ctx, seen, forever) && Await(g.ctx, nil, deaf) && Await(g.ctx, g.look, pause-deaf)
 	}
 }
 
@@ -323,8 +324,11 @@ func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 	if v.reopened != nil {
 		g.say(Progress{What: NodeReopened, Events: v.reopened})
 	}
-	if v.opened && !Joined(events, g.goal.Events) {
+	switch joined := Joined(events, g.goal.Events); {
+	case v.opened && !joined:
 		g.seeLifted(v, looked, first)
+	case v.opened && !v.known: // For those that have joined while it was looked, it is none.
+		g.say(Progress{What: NodeReopened, Events: events})
 	}
 }
 

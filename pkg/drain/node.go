@@ -82,8 +82,9 @@ type view struct {
 	reopened []string
 	// limited tells that people want its pods left alone.
 	limited bool
-	// shut tells that it takes no pods, also where people want it left alone, and opened that somebody has lifted the cordon.
-	shut, opened bool
+	// shut tells that it takes no pods, also where people want it left alone, and opened that somebody has lifted the cordon, which
+	// may have been known before.
+	shut, opened, known bool
 	// tidy is a patch of our other keys; nil if they are as they should be. excludes tells that it sets the label.
 	tidy     map[string]any
 	excludes bool
@@ -132,7 +133,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	case found == CordonLifted, lifted && found == CordonLeft:
 		v.opened = true
 	}
-	v.tidy, v.excludes = n.tidyPatch(node, v, before.lifted || !goal.Reopened.IsZero())
+	v.known = before.lifted || !goal.Reopened.IsZero()
+	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
 }
 
@@ -183,12 +185,12 @@ func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 
 // tidyPatch brings our other keys on the Node up to date. Nothing waits for them. The label is not set for events whose cordon
 // people have lifted.
-func (n *Node) tidyPatch(node *corev1.Node, v view, lifted bool) (patch map[string]any, excludes bool) {
+func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	_, mine := n.claimed(node)
 	metadata := asSeen(node)
 	switch {
-	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !lifted:
+	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.known:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.opened && value == n.opts.Writer:

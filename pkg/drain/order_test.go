@@ -1,6 +1,8 @@
 package drain_test
 
 import (
+	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -100,6 +102,27 @@ func TestAnOrderIsHeardThoughTheAnswerToTheNextCordonIsLost(t *testing.T) {
 		time.Sleep(time.Minute)
 		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
 			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// The look that sees the order began before the event joined.
+func TestAnOrderIsHeardThoughAnEventJoinsWhileTheLookIsUnderWay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			s.UncordonAs("kubectl")
+			seen := s.CurrentNode()
+			time.Sleep(500 * time.Millisecond)
+			r.adjust(joining)
+			time.Sleep(500 * time.Millisecond)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		time.Sleep(time.Minute)
+		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
 		}
 	})
 }
