@@ -411,7 +411,7 @@ func (g *guard) seeNode(v view) {
 		g.forgetReturns() // What came back to an open node says nothing of what comes back to a closed one.
 		g.rejudge()
 	}
-	if g.decided.IsZero() {
+	if g.decided.IsZero() && (v.closed() || !Joined(g.events, g.goal.Events)) { // For one that has joined, it is yet to be closed.
 		g.decided = time.Now()
 	}
 	if cordon := g.view.cordon; (cordon != before.cordon || again) && cordon != CordonLifted { // Of that is told with the events.

@@ -161,3 +161,26 @@ func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
 		}
 	})
 }
+
+// The look that shows a node that is open began before the event joined. It says nothing of what becomes of the cordon for that.
+func TestALookFromBeforeAnEventJoinedDoesNotBeginItsEvictions(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		s.AddPod(pod("new"), 0)
+		time.Sleep(time.Minute)
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		s.Answer("get node", func(http.ResponseWriter, *http.Request) bool {
+			time.Sleep(500 * time.Millisecond)
+			r.adjust(joining)
+			time.Sleep(500 * time.Millisecond)
+			return false
+		})
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 {
+			t.Errorf("%d evictions from a node that takes pods, without a hard deadline", n)
+		}
+	})
+}
