@@ -1,8 +1,12 @@
 package drain_test
 
 import (
+	"encoding/json"
+	"net/http"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -207,6 +211,73 @@ func TestANodeIsDrainedForAnotherEventOnlyByAListThatIsNewerThanIt(t *testing.T)
 		await(t, "that it is drained for both", func() bool { return r.numbered(drain.Drained).State.Drained })
 		if s.HasPod("default/late") {
 			t.Error("drained, and a pod is left")
+		}
+	})
+}
+
+// provenAnew fails if it was told that the node is drained for an event that has joined, since nothing can be known for that.
+func (r *trial) provenAnew() {
+	r.t.Helper()
+	for _, p := range r.of(drain.Drained) {
+		if p.Goal == r.goal.Number {
+			r.t.Errorf("told to be drained for another event with the state %+v, without a look since", p.State)
+		}
+	}
+}
+
+// People have opened the node, of which nobody knows: it can be read no more.
+func TestANodeThatCannotBeLookedAtIsNotDrainedForAnEventThatJoins(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		s.Always("get node", apitest.Unavailable())
+		r.adjust(func(g *drain.Goal) { joining(g); g.Hard = time.Now().Add(2 * time.Minute) })
+		time.Sleep(time.Minute)
+		r.provenAnew()
+	})
+}
+
+// The node is opened while the first look is on its way. Those that follow have no answer.
+func TestTheFirstLookProvesNothingForAnEventThatJoinsMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.CordonAs("kubectl")
+		asked := make(chan struct{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			seen := s.CurrentNode()
+			close(asked)
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		s.Always("get node", apitest.Hang())
+		r := begin(t, s, drain.Options{})
+		<-asked
+		s.UncordonAs("kubectl")
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		r.provenAnew()
+	})
+}
+
+// People wanted the pods left alone, and do not any more.
+func TestWhatPeopleWantedOfTheNodeBeforeAnEventJoinedIsNoProofForIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), apitest.Ending(time.Second))
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		r := drained(t, s, drain.Options{})
+		time.Sleep(500 * time.Millisecond)
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for i, p := range r.told {
+			if p.What == drain.Drained && p.Goal == r.goal.Number && r.at[i].Before(s.LastRemoval()) {
+				t.Errorf("told to be drained for another event %s before the pod was gone", s.LastRemoval().Sub(r.at[i]))
+			}
 		}
 	})
 }

@@ -42,7 +42,7 @@ type guard struct {
 
 	memory
 	// looked is the number of the last look that has come back, of those asked for, and needed the one before which the node is not
-	// known to be closed for all events.
+	// known to be closed for all events; 0 if it is.
 	looked, asked, needed int
 	// tidying tells that a patch of our other keys is under way, untidy is the pause after one that fails, and unlabeled what was told
 	// last of those.
@@ -298,6 +298,9 @@ func (g *guard) see(v view, number int, events []string) {
 	if v.err == nil || v.missing || !g.goal.Hard.IsZero() { // A look that failed tells nothing, and there is time for another.
 		g.looked = number
 	}
+	if number >= g.needed && (v.err == nil || v.missing || !g.goal.Hard.IsZero() && !passing(v.err)) {
+		g.needed = 0
+	}
 	switch {
 	case v.missing:
 		g.see404(v)
@@ -487,10 +490,10 @@ func (g *guard) sayRefused(last *string, err error) {
 // concludeDrain finds out whether the node is drained, and tells it. It returns when to come back.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained:
+	case g.drained || g.needed > 0:
 		return time.Time{}
 	case g.view.limited && !g.decided.IsZero():
-	case !g.synced || len(g.targets) > 0 || g.decided.IsZero() || g.unclosed() || g.looked < g.needed:
+	case !g.synced || len(g.targets) > 0 || g.decided.IsZero() || g.unclosed():
 		return time.Time{}
 	default:
 		if settled := g.decided.Add(settle); now.Before(settled) {
