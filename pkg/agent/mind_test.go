@@ -224,7 +224,7 @@ func TestAnOrderThatIsFoundDuringTheUndoingStands(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
 			<-ctx.Done()
-			return drain.UncordonNotOurs, nil
+			return drain.UncordonOpened, nil
 		})
 		r.runFor(r.spot("a", time.Hour))
 		r.announce()

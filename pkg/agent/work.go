@@ -210,7 +210,7 @@ func (a *Agent) undone(w *work, l landed) {
 	a.opened = true
 	a.uncordoned(w, l)
 	sit := a.situation()
-	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonNotOurs)
+	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonOpened)
 	a.put(changed...)
 	for _, e := range changed {
 		before, _ := policy.Find(sit.Past, e.Event.ID)

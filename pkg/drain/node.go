@@ -287,8 +287,9 @@ type UncordonResult string
 const (
 	// UncordonLifted: the node takes pods again.
 	UncordonLifted UncordonResult = "lifted"
-	// UncordonNotOurs: there was no cordon of ours to lift, or somebody had lifted it.
+	// UncordonNotOurs: there was no cordon of ours to lift. UncordonOpened: there had been one, and somebody has lifted it.
 	UncordonNotOurs UncordonResult = "not-ours"
+	UncordonOpened  UncordonResult = "opened"
 	// UncordonNodeGone: there is no such Node any more.
 	UncordonNodeGone UncordonResult = "node-gone"
 	// UncordonLeftGoing: the Node has been deleted, and a finalizer still holds it.
@@ -363,7 +364,7 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		_, err = n.patch(ctx, patch)
+		_, err = n.patchToEnd(ctx, patch) // If it was carried out later, the next guard would take it for somebody's order.
 		return err
 	})
 	if err != nil {
@@ -376,7 +377,10 @@ var errNotReady = errors.New("the node is not Ready yet")
 
 // uncordonOf says what an uncordon comes to.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
-	if _, mine := n.claimed(node); !mine || !node.Spec.Unschedulable || n.setByOther(node) {
+	switch _, mine := n.claimed(node); {
+	case mine && !node.Spec.Unschedulable:
+		return UncordonOpened
+	case !mine || n.setByOther(node):
 		return UncordonNotOurs
 	}
 	return cmp.Or(neededBy(node), UncordonLifted)

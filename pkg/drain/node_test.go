@@ -218,7 +218,7 @@ func TestUncordonTakesBackOnlyWhatIsOurs(t *testing.T) {
 		"somebody's cordon after ours":          {[]func(*corev1.Node){cordoned(ours), setBy("kubectl")}, drain.UncordonNotOurs, 1, true, ""},
 		"no cordon":                             {nil, drain.UncordonNotOurs, 0, false, ""},
 		"a cordon of ours that somebody lifted": {
-			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonNotOurs, 1, false, "",
+			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonOpened, 1, false, "",
 		},
 	} {
 		run(t, name, func(t *testing.T) {
