@@ -178,3 +178,43 @@ func TestAnEventIsNotWithdrawnByAnotherOfItsKind(t *testing.T) {
 		}
 	})
 }
+
+// A retirement only cordons, by the rules, and for as long as it stands; a recommendation has cordoned the node before, for an hour.
+func TestATimeToLiveDoesNotOpenANodeThatAnotherEventIsCordonedFor(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil))
+		r := c.run(func(o *fleet.Options) {
+			lasting(o)
+			o.Policy[event.ScheduledMaintenance] = policy.Rule{Action: policy.Cordon}
+		})
+		recommended := noticed("rebalance", event.RebalanceRecommendation, "", 0)
+		if back := r.takeOnce(t, recommended, 1); back.what != "returned" || !c.node("a").Spec.Unschedulable {
+			t.Fatalf("%+v", back)
+		}
+		time.Sleep(time.Minute)
+		if became := r.takeOnce(t, noticed("retirement", event.ScheduledMaintenance, "instance-retirement", 7*24*time.Hour), 1); became.what != "done" {
+			t.Fatalf("%+v", became)
+		}
+		time.Sleep(time.Hour)
+		became := r.takeOnce(t, recommended, 2)
+		if !c.node("a").Spec.Unschedulable {
+			t.Errorf("the recommendation is %+v, and the node that is cordoned for its retirement takes pods again", became)
+		}
+	})
+}
+
+// noticed is a notice about the instance; with a time, if there is one.
+func noticed(id string, kind event.Kind, code string, in time.Duration) []queue.Notice {
+	ev := event.Event{ID: id, Kind: kind, Code: code, State: event.Pending}
+	if in > 0 {
+		ev.Deadline = time.Now().Add(in).Round(0)
+	}
+	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: ev}}
+}
+
+// lasting makes every kind of event drain but recommendations, for which a node is cordoned for an hour.
+func lasting(o *fleet.Options) {
+	draining(o)
+	o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour}
+}

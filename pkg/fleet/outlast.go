@@ -17,7 +17,8 @@ import (
 // lasting tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
 // otherwise, unlike a cordon with a time to live. f.mu is held.
 func (f *Fleet) lasting(e record.Entry) bool {
-	return e.OnNode && !e.Reopened && e.Phase == record.Drained && !f.passing(e.Event.Kind)
+	done := e.Phase == record.Drained || e.Phase == record.Cordoned
+	return done && e.OnNode && !e.Reopened && !f.passing(e.Event.Kind)
 }
 
 // passing tells whether a kind's cordon has a time to live.
@@ -26,7 +27,7 @@ func (f *Fleet) passing(kind event.Kind) bool {
 	return rule.Action == policy.Cordon && rule.CordonFor > 0
 }
 
-// handOver gives a cordon that has a time to live to the event that the node was drained for meanwhile. Nobody else remembers that one
+// handOver gives a cordon that has a time to live to the event that the node was drained or cordoned for meanwhile. Nobody else remembers that one
 // once its message is gone, and the node would be opened when the time to live is over.
 func (s *session) handOver(ctx context.Context) error {
 	f := s.fleet

@@ -25,7 +25,7 @@ type session struct {
 	tasks map[string]*task
 	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
 	announced map[string]event.Event
-	// lasting is an event that the node was drained for and whose message has come to its end.
+	// lasting is an event that the node was drained or cordoned for and whose message has come to its end.
 	lasting event.Event
 	// sink gets the events while there is an agent; nil without one.
 	sink event.Sink
