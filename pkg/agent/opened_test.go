@@ -368,3 +368,18 @@ func TestACordonFromAnEarlierBootIsLiftedOnceTheNodeIsReady(t *testing.T) {
 		r.wantTape("put b drained, missing", "put b undoing", "guard ended", "uncordon", "uncordon ended", "put b closed withdrawn")
 	})
 }
+
+// People have opened the node. That is no cordoned node.
+func TestTheStatusOfANodeThatPeopleHaveOpenedDoesNotSayThatItIsCordoned(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: 30 * time.Second}
+		r.run()
+		r.announce(recommended("a"))
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		if got := r.service.sentence(); strings.Contains(got, "is cordoned") {
+			t.Errorf("the node takes pods, and the status is %q", got)
+		}
+	})
+}

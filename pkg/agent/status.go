@@ -48,7 +48,7 @@ func (a *Agent) sentence() string {
 		}
 		return why
 	}
-	if e, ok := a.foremost(); ok && e.Phase == record.Seen {
+	if e, ok := a.foremost(); ok && (e.Phase == record.Seen || e.Reopened) {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
 		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
