@@ -126,7 +126,7 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Evict: goal.Action == policy.Drain,
+		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Anew: goal.Anew, Evict: goal.Action == policy.Drain,
 		Reopened: goal.Reopened, NodeSeen: seen,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
 	}
@@ -326,7 +326,7 @@ func (a *Agent) takeClaim(found adopted) {
 	if !e.Acted() {
 		e.Phase, e.BootID, e.Changed = record.Cordoned, claim.BootID, a.now()
 	}
-	e.CordonedAt, e.ActedFor, e.OnNode = claim.Since, claim.Since, true
+	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
 	a.put(e)
 	a.sayOf(systemd.EventSeen, e.Event).Warn("the node bears a cordon of ours that the record does not know; taking it over")
 }

@@ -106,8 +106,9 @@ type Goal struct {
 	// Claim goes into the node's annotation if the node is to be cordoned.
 	Claim Claim
 	// Events are the IDs of all events that want it, the claim's among them, and Kinds what sorts of events those are. Unclosed are
-	// those that the node was not closed for yet, as far as is known without looking at it.
-	Events, Kinds, Unclosed []string
+	// those that the node was not closed for yet, as far as is known without looking at it, and Anew those of them that have begun anew
+	// since, so that what a claim on the Node says of them is over.
+	Events, Kinds, Unclosed, Anew []string
 	// Evict tells that pods are to go.
 	Evict bool
 	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are

@@ -110,7 +110,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	if err != nil {
 		return view{err: err, missing: apierrors.IsNotFound(err)}
 	}
-	found, lifted := n.cordonOf(node, goal, before), n.liftedSince(node, before)
+	found, ordered := n.cordonOf(node, goal, before), n.ordered(node, goal, before)
 	if found == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
 		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim))
@@ -127,11 +127,12 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		found, node = CordonSet, patched
 	}
 	v := n.viewOf(node, found)
-	switch joined := Joined(before.events, goal.Events); {
-	case lifted && (found == CordonSet || found == CordonLeft && joined):
-		v.reopened = before.events
-	case found == CordonLifted, lifted && found == CordonLeft:
+	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
+	switch {
+	case found == CordonLifted, found == CordonLeft && len(ordered) > 0 && !Joined(ordered, goal.Events):
 		v.opened = true
+	case (found == CordonSet || found == CordonLeft) && !told:
+		v.reopened = ordered
 	}
 	v.known = before.lifted || !goal.Reopened.IsZero()
 	v.tidy, v.excludes = n.tidyPatch(node, v)
@@ -157,8 +158,7 @@ var errAnotherNode = errors.New("there is another Node of that name now")
 
 // cordonOf says how the Node is cordoned, or CordonNone if that is to be done now.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResult {
-	claim, _ := readClaim(node)
-	claimed, mine := n.claimed(node)
+	_, mine := n.claimed(node)
 	switch {
 	case leave(node):
 		return CordonLeft
@@ -168,12 +168,31 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonForeign
 	case before.lifted || !goal.Reopened.IsZero():
 		return CordonLifted
-	case n.liftedSince(node, before) && !Joined(before.events, goal.Events):
+	case !Joined(n.ordered(node, goal, before), goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
-	case before.view.uid == "" && claimed && !slices.ContainsFunc(goal.Unclosed, func(id string) bool { return !claim.names(id) }):
-		return CordonLifted // before this guard began
 	}
 	return CordonNone
+}
+
+// ordered are the events for which people have lifted the cordon of a Node that is open: those for which it was closed when it was looked
+// at before, and, as long as it bears a claim, those that the claim names or for which it is known that it was closed.
+func (n *Node) ordered(node *corev1.Node, goal Goal, before memory) []string {
+	if node.Spec.Unschedulable {
+		return nil
+	}
+	var events []string
+	if n.liftedSince(node, before) {
+		events = slices.Clone(before.events)
+	}
+	claim, _ := readClaim(node)
+	claimed, _ := n.claimed(node)
+	for _, id := range goal.Events {
+		named := claim.names(id) && !slices.Contains(goal.Anew, id) || !slices.Contains(goal.Unclosed, id)
+		if claimed && named && !slices.Contains(events, id) {
+			events = append(events, id)
+		}
+	}
+	return events
 }
 
 // liftedSince tells whether people have lifted the cordon that was there. Another program that needs its cordon no longer takes

@@ -218,3 +218,40 @@ func lasting(o *fleet.Options) {
 	draining(o)
 	o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour}
 }
+
+// A drain for two events, which nth-queue's restart interrupts. People open the node meanwhile, and the messages are back one after the other.
+func TestAnUncordonWhileNthQueueIsRestartedIsAnOrderForAllThatTheClaimNames(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance, nil)
+		n.UID = "uid-of-a" // as each Node has
+		c.add(n, podOn("a", "one"))
+		c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
+		r := c.run(draining)
+		stop := noticed("stop", event.ScheduledMaintenance, "instance-stop", 48*time.Hour)
+		retired := noticed("retirement", event.ScheduledMaintenance, "instance-retirement", 72*time.Hour)
+		c.change("a", func(n *corev1.Node) { n.Annotations = claimed("other/space/2", time.Now()) }) // so that both are there when it is closed
+		one, other := newParcel(), newParcel()
+		r.Take(stop, 1, one)
+		r.Take(retired, 1, other)
+		time.Sleep(time.Minute)
+		if !c.node("a").Spec.Unschedulable {
+			t.Fatal("not cordoned")
+		}
+		r.stop()
+		<-one.became
+		<-other.became
+		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		r = c.run(draining)
+		r.Take(stop, 2, newParcel())
+		time.Sleep(10 * time.Second)
+		if c.node("a").Spec.Unschedulable {
+			t.Fatal("cordoned for the first")
+		}
+		r.Take(retired, 2, newParcel())
+		time.Sleep(time.Minute)
+		if n := c.node("a"); n.Spec.Unschedulable {
+			t.Errorf("people have opened the node that was closed for both, and it was cordoned again for one: %s", n.Annotations[drain.CordonAnnotation])
+		}
+	})
+}

@@ -71,7 +71,8 @@ func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.
 	if e.Phase == record.Closed {
 		givenUp := []record.Ending{record.Withdrawn, record.Canceled, record.Completed, record.Ignored}
 		if slices.Contains(givenUp, e.Ending) && s.worthMeeting(ev) {
-			return meet(sit, ev)
+			e = meet(sit, ev)
+			e.Anew = true
 		}
 		return e
 	}
@@ -143,7 +144,7 @@ func (s Settings) release(sit Situation, e record.Entry) record.Entry {
 // the announced one.
 func again(sit Situation, e record.Entry) record.Entry {
 	e = enter(sit, record.Seen, e)
-	e.Result, e.CordonedAt, e.OnNode, e.Reopened = nil, time.Time{}, false, false
+	e.Result, e.CordonedAt, e.OnNode, e.Reopened, e.Anew = nil, time.Time{}, false, false, true
 	return e
 }
 

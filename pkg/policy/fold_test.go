@@ -141,7 +141,10 @@ func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
 		Past: past(entry(again, record.Closed, closed(record.Withdrawn), before, failed(3, 0))),
 	}
 	for _, e := range rules().Fold(sit) {
-		want := record.Entry{Event: e.Event, Phase: record.Seen, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: sit.Now, Changed: sit.Now}
+		want := record.Entry{
+			Event: e.Event, Phase: record.Seen, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: sit.Now, Changed: sit.Now,
+			Anew: e.Event.ID == again.ID,
+		}
 		if e != want {
 			t.Errorf("met as %+v\n   want %+v", e, want)
 		}

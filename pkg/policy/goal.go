@@ -67,6 +67,9 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 		goal.Events = append(goal.Events, e.Event.ID)
 		if e.CordonedAt.IsZero() {
 			goal.Unclosed = append(goal.Unclosed, e.Event.ID)
+			if e.Anew {
+				goal.Anew = append(goal.Anew, e.Event.ID)
+			}
 		}
 		goal.Reopened = latest(goal.Reopened, e.FirstSeen, e.CordonedAt)
 		if s.want(sit, e) != drained {

@@ -81,7 +81,7 @@ func (w *world) pursue(goal policy.Goal) bool {
 // guard closes the node and tells of it. A cordon that is gone, where the claim of it is not, was lifted by somebody; that
 // is an order if it was for all that the node was not closed for yet.
 func (w *world) guard(goal policy.Goal) {
-	named := func(id string) bool { return slices.Contains(w.claims, id) }
+	named := func(id string) bool { return slices.Contains(w.claims, id) && !slices.Contains(goal.Anew, id) }
 	lifted := w.ours && !w.cordoned && !slices.ContainsFunc(goal.Unclosed, func(id string) bool { return !named(id) })
 	switch {
 	case !goal.Reopened.IsZero() || w.cordoned:

@@ -102,9 +102,10 @@ type Goal struct {
 	// taken, and Wait for one that is to stay as it is.
 	Action Action
 	// Event is the one that comes first of those that want it, and whose cordon nobody has lifted if there is such a one.
-	// Events are the IDs of all, in order, and Unclosed of those among them that the node was not closed for yet.
-	Event            event.Event
-	Events, Unclosed []string
+	// Events are the IDs of all, in order, and Unclosed of those among them that the node was not closed for yet, and
+	// Anew of those of the latter that have begun anew, so that what was done for them before counts no more.
+	Event                  event.Event
+	Events, Unclosed, Anew []string
 	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
 	// due. They may be over; a Hard that is over gives way to one that is to come.
 	Hard, Soft time.Time

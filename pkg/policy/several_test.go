@@ -160,6 +160,34 @@ func TestSeveralEventsMakeOneGoal(t *testing.T) {
 	})
 }
 
+// A claim on the node may name an event that has begun anew since. It says nothing of that any more.
+func TestAGoalTellsWhichEventsHaveBegunAnew(t *testing.T) {
+	t.Parallel()
+	stop, notice, reboot := maintenance("s", "instance-stop", 72*time.Hour), spot("n", time.Hour), maintenance("r", "system-reboot", 48*time.Hour)
+	later := brought(t, rules(), policy.Situation{
+		Now: at(time.Minute), BootID: thisBoot, Known: known(stop, reboot), Past: past(entry(stop, record.Drained), entry(reboot, record.Drained, actedFor(0))),
+	})
+	later.Now = reboot.Deadline.Add(-time.Minute)
+	for name, row := range map[string]struct {
+		sit  policy.Situation
+		want []string
+	}{
+		"not what is new":  {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop)}, nil},
+		"what is back":     {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop, notice), Past: past(entry(stop, record.Closed, closed(record.Withdrawn)), entry(notice, record.Drained))}, []string{"s"}},
+		"what was put off": {later, []string{"r"}},
+	} {
+		if goal := rules().Decide(brought(t, rules(), row.sit)); !slices.Equal(goal.Anew, row.want) {
+			t.Errorf("%s: begun anew have %v, want %v", name, goal.Anew, row.want)
+		}
+	}
+	closed := policy.Situation{
+		Now: at(time.Minute), BootID: thisBoot, Known: known(stop), Past: past(entry(stop, record.Closed, closed(record.Withdrawn))), Node: closedNode,
+	}
+	if goal := rules().Decide(brought(t, rules(), closed)); len(goal.Anew) > 0 {
+		t.Errorf("what the node is closed for again has begun anew: %v", goal.Anew)
+	}
+}
+
 // Who finds the cordon lifted at a start has to know for which events that is an order.
 func TestAGoalTellsForWhichEventsTheNodeWasNotClosedYet(t *testing.T) {
 	t.Parallel()

@@ -75,6 +75,9 @@ type Entry struct {
 	// found so: there was a Node then. It is empty in records of earlier versions.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	ClosedIn   string    `json:"closed_in,omitempty"`
+	// Anew tells that the event has begun anew: it was given up and is back, or what was done for it was taken back. That the node was
+	// closed for it before means nothing any more, whatever a claim on the Node says.
+	Anew bool `json:"anew,omitempty"`
 	// ActedFor is when the event was due as the node was last acted upon. One that is due later than this was moved. Early
 	// versions put the deadline there.
 	ActedFor time.Time `json:"acted_for,omitzero"`
