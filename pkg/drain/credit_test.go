@@ -28,7 +28,7 @@ func TestAnEvictionIsToldAsSoonAsThePodIsSeenToEnd(t *testing.T) {
 		s.Always("evict", doneUnanswered(s, "default/a", 0))
 		r := begin(t, s, drain.Options{})
 		r.await(drain.Evicted)
-		if after := time.Since(r.goal.Met); after > time.Second || r.guard.Result().Evicted != 1 {
+		if after := time.Since(r.began); after > time.Second || r.guard.Result().Evicted != 1 {
 			t.Errorf("told after %s; the result is %+v", after, r.guard.Result())
 		}
 		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 {

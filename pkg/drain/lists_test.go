@@ -171,7 +171,7 @@ func TestAPodThatIsGoneBeforeTheListThatShowsItComesIsNotWaitedFor(t *testing.T)
 		if told := r.of(drain.Gone, "default/brief"); len(told) != 1 {
 			t.Errorf("that it is gone is told as %+v", told)
 		}
-		if after := r.drainedAt().Sub(r.goal.Met); after > 10*time.Second {
+		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
 			t.Errorf("drained after %s", after)
 		}
 	})

@@ -99,8 +99,8 @@ func TestPodsThatWereThereWaitForOneLookOnly(t *testing.T) {
 			s.Always("get node", apitest.Hang())
 			r := begin(t, s, drain.Options{})
 			await(t, "their end", func() bool { return len(r.of(drain.Gone)) == 3 })
-			if asked := s.Requests("evict"); asked[0].At.Sub(r.goal.Met) != time.Second {
-				t.Errorf("the first was evicted after %s", asked[0].At.Sub(r.goal.Met))
+			if asked := s.Requests("evict"); asked[0].At.Sub(r.began) != time.Second {
+				t.Errorf("the first was evicted after %s", asked[0].At.Sub(r.began))
 			}
 		})
 	}

@@ -119,8 +119,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		}
 		if err != nil {
 			v := view{err: err, uid: node.UID, limited: onlyCordon(node)}
-			if lifted {
-				v.reopened = before.events
+			if n.liftedSince(node, before) {
+				v.reopened = ordered
 			}
 			return v
 		}
