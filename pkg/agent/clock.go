@@ -93,7 +93,7 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 // believed is what a source says, under the IDs that the record knows. A shutdown that is announced already keeps the deadline
 // that it had, which has moved with the clock.
 func (a *Agent) believed(s event.Snapshot) []event.Event {
-	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s))
+	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, a.known[s.Kind], s))
 	for i := range events {
 		for _, known := range a.known[s.Kind] {
 			if s.Kind == event.Shutdown && known.ID == events[i].ID {

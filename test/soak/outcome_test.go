@@ -29,7 +29,8 @@ func (m *model) owners() []owner {
 
 // mayCordonNow tells whether nth may have cordoned the node in this round.
 func (m *model) mayCordonNow() bool {
-	return m.mayCordon || m.any(func(n *notice) bool { return n.acts() && (n.fresh || n.shaky || n.order == perhaps) })
+	doubtful := m.owner == nobody && m.any((*notice).isDoubtful) // It is closed at the next look, if at all.
+	return m.mayCordon || doubtful || m.any(func(n *notice) bool { return n.acts() && (n.fresh || n.shaky || n.order == perhaps) })
 }
 
 // drains tells whether the node is to be drained now, and before a hard deadline.

@@ -13,12 +13,14 @@ func (l *life) reconfigure(t *testing.T) {
 	l.rules = otherRules(l.random)
 	l.model.troubled = true // What is new by this may have been announced long ago.
 	l.options.Settings = l.rules.settings(l.traits)
+	if l.nth != nil {
+		l.nth.WaitReady(t) // before, it may yet start with either
+	}
 	l.machine.Configure(t, l.options)
 	l.did("changes of the rules", "%+v, nth runs: %t", l.rules, l.nth != nil)
 	if l.nth == nil {
 		return
 	}
-	l.nth.WaitReady(t) // before, there is nobody to hear the signal
 	l.nth.Reload(t)
 	l.obey()
 }

@@ -20,7 +20,7 @@ func (w *world) watchDeadline(n *notice) {
 		return func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if w.limit(n).Equal(limit) && !w.ending && w.nth != nil {
+			if w.limit(n).Equal(limit) && w.rules[n.kind].Hard && !w.ending && w.nth != nil {
 				do()
 			}
 		}

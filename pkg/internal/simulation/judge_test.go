@@ -569,7 +569,9 @@ func (w *world) judgeEnd1(q request) {
 
 // judgeGrace judges what a pod is given, and that it is deleted for machines only that are lost.
 func (w *world) judgeGrace(q request, pod *corev1.Pod) {
-	if w.stepped || w.any(func(n *notice) bool { return n.vague || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow }) {
+	if w.stepped || w.any(func(n *notice) bool {
+		return n.vague || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
+	}) {
 		return // nth may have another deadline in mind
 	}
 	var body struct {
