@@ -204,3 +204,24 @@ func TestUncordonLeavesTheCordonToThoseWhoStillNeedIt(t *testing.T) {
 func going(n *corev1.Node) {
 	n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
 }
+
+// The other program takes its cordon back, which it has set before people wanted the node left alone.
+func TestACordonThatTheOtherWriterTakesBackIsNoOrderWhileTheNodeIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for writer, others := range other {
+		run(t, writer, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(cordoned(claimBy(others)))
+			s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+			r := begin(t, s, drain.Options{Writer: writer})
+			r.await(drain.NodeLeft)
+			s.ChangeNode(unclaimed)
+			time.Sleep(time.Minute)
+			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+			time.Sleep(time.Minute)
+			if told := r.of(drain.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+			}
+		})
+	}
+}

@@ -75,7 +75,8 @@ type view struct {
 	version string
 	// since is when our cordon was set that somebody has lifted; zero if it was not ours.
 	since time.Time
-	// ours tells that something on it is ours, and others that its cordon is another program's, who may lift it.
+	// ours tells that something on it is ours, and others that its cordon is another program's, who may lift it, also where people
+	// want it left alone.
 	ours, others bool
 	// reopened are the events for which the node was closed, if somebody has lifted that, and others have joined them for which that
 	// is no order.
@@ -146,7 +147,7 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
 	}
 	claim, _ := readClaim(node)
 	claimed, mine := n.claimed(node)
-	v.others = found == CordonForeign && claimed && !mine
+	v.others = v.shut && claimed && !mine
 	if !v.shut && mine {
 		v.since = n.writtenAt(node, claim)
 	}
