@@ -177,3 +177,28 @@ func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T
 		}
 	})
 }
+
+// The API server does not answer for one node, while the turn of another one's pod comes.
+func TestTheGraceOfAPodThatHasWaitedAtTheGateIsWhatIsLeftThen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(1)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		hanging.AddPod(pod("a", grace(30)), 0)
+		lost.AddPod(pod("a", grace(10)), apitest.Ending(time.Second))
+		hanging.Always("evict", apitest.HeldBy("budget", 0))
+		hanging.Always("delete", apitest.Hang())
+		lost.Always("evict", apitest.HeldBy("budget", 0))
+		beginWithin(t, hanging, drain.Options{Gate: gate}, true, 60*time.Second)
+		r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 41*time.Second)
+		r.await(drain.Deleted)
+		asked := lost.Requests("delete")[0]
+		left := r.goal.Hard.Sub(asked.At)
+		given := 10 * time.Second
+		if g := asked.Options.GracePeriodSeconds; g != nil {
+			given = time.Duration(*g) * time.Second
+		}
+		if given > left+time.Second {
+			t.Errorf("deleted with a grace of %s, where %s are left", given, left)
+		}
+	})
+}

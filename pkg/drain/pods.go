@@ -480,12 +480,7 @@ func (g *guard) othersAreLeft() bool {
 // ask asks for a pod's end. It does not wait for it: the watch sees that.
 func (g *guard) ask(t *target, what What, now time.Time) {
 	end, turn := g.limits(t, now)
-	limit := attemptTimeout
-	if !end.IsZero() {
-		// The margin is there to be used, where the API server is slow.
-		limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, g.goal.Hard.Sub(now)/3, time.Second/2))
-	}
-	options, pod, sent := g.options(t, end, now), t.pod, new(atomic.Bool)
+	hard, pod, sent := g.goal.Hard, t.pod, new(atomic.Bool)
 	ctx, cancel := context.WithCancel(g.ctx)
 	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, sent
 	urgent := !end.IsZero() && !now.Before(turn)
@@ -503,7 +498,12 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 		leave, err := g.node.opts.Gate.enter(ctx, urgent)
 		if err == nil {
 			sent.Store(true)
-			err = g.node.end(ctx, what, pod, options, limit)
+			now, limit := time.Now(), attemptTimeout // It may have waited long.
+			if !end.IsZero() {
+				// The margin is there to be used, where the API server is slow.
+				limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, hard.Sub(now)/3, time.Second/2))
+			}
+			err = g.node.end(ctx, what, pod, g.node.opts.ending(pod, end, now), limit)
 			leave()
 		}
 		canceled := ctx.Err() != nil // before it is canceled below
@@ -511,20 +511,20 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	})
 }
 
-// options are what the pod is evicted or deleted with: the grace that it has or that the deadline leaves, and its UID,
+// ending is what a pod is evicted or deleted with: the grace that it has or that the deadline leaves, and its UID,
 // so that a pod reborn under the same name is not touched.
-func (g *guard) options(t *target, end, now time.Time) *metav1.DeleteOptions {
+func (o Options) ending(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptions {
 	// A turn is taken some milliseconds late; that must not cost a pod a second of its grace.
 	const late = 200 * time.Millisecond
-	o := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(t.pod.UID))}
-	grace, replaced := g.node.opts.grace(t.pod), g.node.opts.GracePeriod != nil || t.pod.DeletionTimestamp != nil
+	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+	grace, replaced := o.grace(pod), o.GracePeriod != nil || pod.DeletionTimestamp != nil
 	if left := end.Sub(now) + late; !end.IsZero() && left < grace {
 		grace, replaced = left, true
 	}
 	if replaced {
-		o.GracePeriodSeconds = new(max(int64(grace/time.Second), 1))
+		options.GracePeriodSeconds = new(max(int64(grace/time.Second), 1))
 	}
-	return o
+	return options
 }
 
 // answered takes in what was said to a request, or that there was no answer.
