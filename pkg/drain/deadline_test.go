@@ -272,3 +272,31 @@ func TestEvictionsWaitAsLongAsTheyAreHeldBack(t *testing.T) {
 		}
 	})
 }
+
+// The news that it ends is not that its end was shortened, whichever comes first.
+func TestAPodWhoseEndIsSeenBeforeItsAnswerIsShortenedAtTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(600), func(p *corev1.Pod) { // An eviction before has come no further.
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}
+		}), apitest.Ending(time.Hour))
+		answered := make(chan struct{})
+		s.Answer("evict", answeredLate(s, func() { time.AfterFunc(time.Millisecond, func() { close(answered) }) }, answered))
+		goal := goalWithin(false, plenty)
+		guard := drain.New(s.Client(), apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
+			if p.What == drain.Found { // The process gets no time for a moment, in which both the news of the pod and the answer come.
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go guard.Run(ctx)
+		time.Sleep(10 * time.Second)
+		goal.Number, goal.Hard = 2, time.Now().Add(time.Minute)
+		guard.Adjust(goal)
+		time.Sleep(time.Minute)
+		if n := count(s, "delete"); n != 1 {
+			t.Errorf("a pod with a grace of ten minutes was not shortened before the deadline: %d deletions, %+v", n, guard.Result())
+		}
+	})
+}

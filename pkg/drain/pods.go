@@ -507,7 +507,7 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 			leave()
 		}
 		canceled := ctx.Err() != nil // before it is canceled below
-		g.post(func() { g.answered(t, what, err, canceled) })
+		g.post(func() { g.answered(t, pod, what, err, canceled) })
 	})
 }
 
@@ -527,8 +527,8 @@ func (o Options) ending(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptio
 	return options
 }
 
-// answered takes in what was said to a request, or that there was no answer.
-func (g *guard) answered(t *target, what What, err error, canceled bool) {
+// answered takes in what was said to a request for a pod as it was then, or that there was no answer.
+func (g *guard) answered(t *target, asked *corev1.Pod, what What, err error, canceled bool) {
 	if g.targets[t.pod.UID] != t {
 		return
 	}
@@ -542,7 +542,7 @@ func (g *guard) answered(t *target, what What, err error, canceled bool) {
 	}
 	switch {
 	case err == nil:
-		t.shortened = t.pod.DeletionTimestamp != nil
+		t.shortened = asked.DeletionTimestamp != nil
 		g.accept(t, what)
 		if b != nil { // It yields: let more ask.
 			b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
