@@ -546,7 +546,11 @@ func (g *guard) confirmed() bool {
 				g.sayRefused(&g.unlisted, err)
 				return
 			}
-			g.unlisted, g.confirmedFor = "", round
+			g.unlisted = ""
+			if g.round != round {
+				return // A pod that it shows may have gone since. Another list is to be made anyway.
+			}
+			g.confirmedFor = round
 			for i := range list.Items {
 				pod := &list.Items[i]
 				if g.targets[pod.UID] == nil && g.spared[pod.UID] == nil && !g.left[pod.UID] { // Of those, the watch tells.

@@ -3,6 +3,7 @@ package drain_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -173,6 +174,46 @@ func TestAPodThatIsGoneBeforeTheListThatShowsItComesIsNotWaitedFor(t *testing.T)
 		}
 		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
 			t.Errorf("drained after %s", after)
+		}
+	})
+}
+
+// answeredLate has the server answer at once, and the answer arrive when that is closed.
+func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apitest.Answer {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		asked()
+		answer, err := s.RoundTripper().RoundTrip(r)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		defer func() { _ = answer.Body.Close() }() // it has been read
+		text, err := io.ReadAll(answer.Body)
+		<-arrives
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(answer.StatusCode)
+		_, _ = w.Write(text) // a client that has left needs no answer
+		return err == nil
+	}
+}
+
+// The list before the end is on its way while a pod comes and goes, and all are listed anew.
+func TestAPodThatALateListShowsIsNotWaitedForForEver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		relisted := make(chan struct{})
+		s.Answer("list", pass, answeredLate(s, func() {
+			s.AddPod(pod("late"), 0)
+			time.AfterFunc(2*time.Second, func() { // It is gone.
+				s.Answer("watch", apitest.Expired())
+				s.DropWatches()
+				time.AfterFunc(2*time.Second, func() { close(relisted) })
+			})
+		}, relisted))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Found)
+		time.Sleep(10 * time.Minute)
+		if told := r.of(drain.Drained); len(told) == 0 {
+			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
 		}
 	})
 }
