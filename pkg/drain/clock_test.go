@@ -72,3 +72,29 @@ func TestWhatCameSinceTheCordonIsToldByTheAPIServersClock(t *testing.T) {
 		})
 	}
 }
+
+// Whoever has heard of the order says when the cordon was set by the machine's clock.
+func TestWhatCameSinceIsToldByTheAPIServersClockAlsoOnceTheGoalKnowsOfTheOrder(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, skew.String(), func(t *testing.T) {
+			s := apitest.New(t)
+			s.SetSkew(skew)
+			free := addHeld(s, pod("old"))
+			time.Sleep(time.Minute)
+			r := begin(t, s, drain.Options{})
+			r.await(drain.Held)
+			cordonedAt := time.Now()
+			time.Sleep(time.Minute)
+			s.UncordonAs("kubectl")
+			r.await(drain.NodeReopened)
+			r.adjust(func(g *drain.Goal) { g.Reopened = cordonedAt })
+			time.Sleep(time.Minute)
+			free()
+			time.Sleep(time.Minute)
+			if s.HasPod("default/old") {
+				t.Errorf("a pod from before the cordon is left: %+v", r.guard.Result())
+			}
+		})
+	}
+}

@@ -49,6 +49,8 @@ type guard struct {
 	tidying   bool
 	untidy    backoff
 	unlabeled string
+	// witnessed tells that this guard has seen the node closed before that, so that since is by the API server's clock.
+	witnessed bool
 	// untold tells that somebody has lifted the cordon, which is told when our label is off: nobody may care for it after that.
 	untold bool
 	// decided is since when it is known whether the node is closed; zero while it is not. Once open, evictions may begin at
@@ -339,7 +341,7 @@ func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 // are left there.
 func (g *guard) seeLifted(v view, looked int, first bool) {
 	if !g.lifted {
-		g.lifted, g.since, g.untold = true, v.since, true
+		g.lifted, g.since, g.witnessed, g.untold = true, v.since, !first, true
 		g.rejudge()
 	}
 	if v.tidy == nil {

@@ -604,6 +604,9 @@ func (g *guard) hold(t *target, what What, by string) {
 // bound after our cordon, to a second, none can have come sooner.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
 	since, came := cmp.Or(g.goal.Reopened, g.since), pod.CreationTimestamp.Time
+	if g.witnessed { // What the goal says is by the machine's clock.
+		since = cmp.Or(g.since, since)
+	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(came) {
 			came = c.LastTransitionTime.Time
