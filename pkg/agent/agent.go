@@ -122,7 +122,7 @@ type Agent struct {
 	waiting  error // why there is no identity; nil once there is
 	nodeSeen bool  // there has been a Node since the start
 	opened   bool  // what was ours has been taken back since the start
-	// inherited tells that our cordon was there at the start, and set in an earlier boot.
+	// inherited tells that our cordon was there at the start, and set in an earlier boot, as far as is known: the Node tells.
 	inherited bool
 
 	work   *work
@@ -153,7 +153,7 @@ type trouble struct {
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
 	return &Agent{
-		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), nodeSeen: cfg.NodeSeen,
+		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), nodeSeen: cfg.NodeSeen, inherited: true,
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
@@ -378,6 +378,7 @@ func (a *Agent) situation() policy.Situation {
 	}
 	return policy.Situation{
 		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
+		Before: a.inherited && !a.opened,
 	}
 }
 

@@ -103,6 +103,13 @@ func (n *node) Uncordon(ctx context.Context, booted func(bootID string) bool) (d
 	return n.now().uncordon(ctx)
 }
 
+// awaits tells whether the last Uncordon was to wait for the kubelet.
+func (n *node) awaits() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.booted != nil
+}
+
 func (n *node) Claim(ctx context.Context) (drain.Claim, bool, error) { return n.now().claim(ctx) }
 
 // guard is a Guard that tells what its script says.

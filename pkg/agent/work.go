@@ -42,7 +42,7 @@ func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
 	case w == nil || w.stopping:
 	case closing && w.guard != nil:
 		a.adjust(goal)
-	case goal.Action == policy.Uncordon && w.guard == nil:
+	case goal.Action == policy.Uncordon && w.guard == nil && goal.AfterReboot == w.goal.AfterReboot:
 	default:
 		w.stopping, a.state = true, drain.State{} // What it still finds is true of a node that is being left.
 		w.cancel()
@@ -78,7 +78,7 @@ func (a *Agent) startGuard(all context.Context, goal policy.Goal) {
 
 func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
 	var booted func(string) bool
-	if goal.AfterReboot || a.inherited && !a.opened {
+	if goal.AfterReboot {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
 	a.beginUncordon(goal)

@@ -117,7 +117,7 @@ func (s Settings) opening(sit Situation, undoing []record.Entry) Goal {
 		}
 	}
 	ending, _ := s.ending(sit, first)
-	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending)}
+	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending), AfterReboot: sit.Before}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
 		goal.AfterReboot = goal.AfterReboot || e.BootID != sit.BootID

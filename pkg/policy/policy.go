@@ -86,6 +86,8 @@ type Situation struct {
 	Past []record.Entry
 	// Node is what the guard has told of the node under the present goal.
 	Node Node
+	// Before tells that what is on the node may be from before the machine was booted, whatever the record says.
+	Before bool
 }
 
 // Node is what a guard has told of the node under the present goal. The zero value is that of a node that none has told of.
