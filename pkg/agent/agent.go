@@ -321,8 +321,9 @@ func (a *Agent) advance(ctx context.Context) time.Time {
 func (a *Agent) judge() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
-	if a.pursues(goal) { // Else what is known of the node was found under another goal.
+	if a.pursues(goal) { // Else what is known of the node is over.
 		sit.Node = policy.Node{Closed: a.state.Closed && !a.stale, Left: a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
+		sit.NodeFor = a.work.goal.Events
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}

@@ -410,9 +410,10 @@ type service struct {
 func (s *service) Ready() { s.set(func() { s.ready = true }) }
 
 func (s *service) Status(format string, args ...any) {
-	s.set(func() { s.status, s.statuses = fmt.Sprintf(format, args...), s.statuses+1 })
-	if s.slow > 0 {
-		time.Sleep(s.slow)
+	var slow time.Duration
+	s.set(func() { s.status, s.statuses, slow = fmt.Sprintf(format, args...), s.statuses+1, s.slow })
+	if slow > 0 {
+		time.Sleep(slow)
 	}
 }
 

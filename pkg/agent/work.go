@@ -52,10 +52,11 @@ func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
 	}
 }
 
-// pursues tells whether a guard stands for that goal already.
+// pursues tells whether a guard stands for a goal that asks for the same, whoever wants it. What it has told holds for the events of its
+// own goal, also if others join or some leave at the same moment.
 func (a *Agent) pursues(goal policy.Goal) bool {
 	w := a.work
-	return w != nil && w.guard != nil && !w.stopping && w.serves(goal)
+	return w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action
 }
 
 // serves tells whether a goal asks for the same, for the same events.

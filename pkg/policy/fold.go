@@ -187,11 +187,12 @@ func noteBoot(sit Situation, e record.Entry) record.Entry {
 // noteNode takes over what is known of the node for an entry that wants it closed and has been acted upon. Where its
 // cordon was lifted, the node has been closed for others.
 func noteNode(sit Situation, e record.Entry) record.Entry {
-	if !sit.Node.Closed && !sit.Node.Left || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
+	node := sit.node(e)
+	if !node.Closed && !node.Left || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
 		return e
 	}
-	e.OnNode = sit.Node.Ours
-	if !sit.Node.Closed {
+	e.OnNode = node.Ours
+	if !node.Closed {
 		return e
 	}
 	e.ClosedIn = sit.BootID
@@ -207,7 +208,7 @@ func (s Settings) cordonPhase(sit Situation, e record.Entry) record.Phase {
 	case e.Phase == record.Cordoned:
 	case e.Phase != record.Cordoning:
 		return record.Cordoning
-	case sit.Node.Closed || sit.Node.Left:
+	case sit.node(e).Closed || sit.node(e).Left:
 		return record.Cordoned
 	}
 	return e.Phase
@@ -219,7 +220,7 @@ func (s Settings) drainPhase(sit Situation, e record.Entry) record.Phase {
 	case record.Drained:
 	case record.Draining, record.Incomplete:
 		switch {
-		case sit.Node.Drained:
+		case sit.node(e).Drained:
 			return record.Drained
 		case s.timeIsOver(sit, e):
 			return record.Incomplete

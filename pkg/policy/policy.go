@@ -84,18 +84,27 @@ type Situation struct {
 	Unwatched map[event.Kind]bool
 	// Past is the record.
 	Past []record.Entry
-	// Node is what the guard has told of the node under the present goal.
-	Node Node
+	// Node is what the guard has told of the node, and NodeFor are the IDs of the events for which it was told so; nil for all.
+	Node    Node
+	NodeFor []string
 	// Before tells that what is on the node may be from before the machine was booted, whatever the record says.
 	Before bool
 }
 
-// Node is what a guard has told of the node under the present goal. The zero value is that of a node that none has told of.
+// Node is what a guard has told of the node. The zero value is that of a node that none has told of.
 type Node struct {
 	// Closed: it takes no more pods. Left: people want it left as it is. Ours: something on it is ours to take back.
 	Closed, Left, Ours bool
 	// Drained: it is closed, or will never be, and nothing is left that has to go.
 	Drained bool
+}
+
+// node is what the guard has told of the node for an entry's event.
+func (sit Situation) node(e record.Entry) Node {
+	if sit.NodeFor != nil && !slices.Contains(sit.NodeFor, e.Event.ID) {
+		return Node{}
+	}
+	return sit.Node
 }
 
 // Goal is what the node is to come to. Zero times mean never.
