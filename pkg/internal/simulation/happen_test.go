@@ -289,9 +289,9 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 	return false
 }
 
-// relist announces again what was withdrawn.
+// relist announces again what was withdrawn. A shutdown is over with the boot.
 func (n *notice) relist() {
-	if !n.listed {
+	if over := n.kind == event.Shutdown && !n.rebooted.IsZero(); !n.listed && !over {
 		n.listed, n.announced, n.held = true, time.Now(), false
 	}
 }
