@@ -91,10 +91,13 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 }
 
 // believed is what a source says, under the IDs that the record knows. A shutdown that is announced already keeps the deadline
-// that it had, which has moved with the clock.
+// that it had, which has moved with the clock. A deadline that no record can hold is none.
 func (a *Agent) believed(s event.Snapshot) []event.Event {
-	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, a.known[s.Kind], s))
+	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s))
 	for i := range events {
+		if events[i].Deadline.UTC().Year() > 9999 {
+			events[i].Deadline = time.Time{}
+		}
 		for _, known := range a.known[s.Kind] {
 			if s.Kind == event.Shutdown && known.ID == events[i].ID {
 				events[i].Deadline = known.Deadline

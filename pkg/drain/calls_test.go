@@ -129,3 +129,30 @@ func TestADryRunTellsForWhichEventsTheCordonWasLifted(t *testing.T) {
 		}
 	})
 }
+
+// Everything that fails is tried again.
+func TestADryRunThatIsRefusedIsTriedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("get node", apitest.Forbidden("not yet"))
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
+		time.Sleep(30 * time.Minute)
+		if len(r.of(drain.Drained)) == 0 {
+			t.Errorf("told %+v", r.told)
+		}
+	})
+}
+
+// Its Node has not been there in this boot.
+func TestADryRunOfANodeThatIsNotRegisteredYetWaitsForIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.RemoveNode()
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
+		time.Sleep(30 * time.Minute)
+		if told := r.of(drain.Drained); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}

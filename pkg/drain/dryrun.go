@@ -49,8 +49,8 @@ func (g *dryGuard) Result() Result {
 
 // Run implements Guard.
 func (g *dryGuard) Run(ctx context.Context) {
-	told, evicted := false, false
-	for more := true; more; more = Await(ctx, g.adjusted, forever) {
+	told, evicted, trouble, pause := false, false, "", forever
+	for more := true; more; more = Await(ctx, g.adjusted, pause) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()
@@ -60,8 +60,12 @@ func (g *dryGuard) Run(ctx context.Context) {
 			news, err = g.look(ctx, goal)
 			return err
 		})
-		if err != nil && ctx.Err() == nil {
-			g.tell(Progress{What: Unclosable, Goal: goal.Number, State: State{Trouble: err.Error()}, Detail: err.Error()})
+		if pause = forever; err != nil {
+			pause = lookEvery
+		}
+		if err != nil && ctx.Err() == nil && !Alike(err.Error(), trouble) {
+			trouble = err.Error()
+			g.tell(Progress{What: Unclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
 		}
 		if told && err == nil { // It is the state under the new goal that counts.
 			g.tell(Progress{What: Standing, Goal: goal.Number, State: news[0].State})
@@ -80,7 +84,8 @@ func (g *dryGuard) Run(ctx context.Context) {
 // look tells what would be done. Left stays empty, as if all had gone.
 func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	node, err := g.node.get(ctx)
-	result, state := Result{NodeGone: apierrors.IsNotFound(err)}, State{Closed: true, Ours: true, Seen: err == nil, Drained: goal.Evict}
+	gone := apierrors.IsNotFound(err) && goal.NodeSeen
+	result, state := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict}
 	if result.NodeGone {
 		return g.done(result, []Progress{{What: Drained, Goal: goal.Number, State: state}}), nil
 	}

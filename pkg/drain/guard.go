@@ -522,6 +522,14 @@ func (g *guard) unclosed() bool {
 	return !g.view.closed() && !g.view.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
 }
 
+// known is a pod as it was seen last; nil if it is not known to be on the node.
+func (g *guard) known(uid types.UID) *corev1.Pod {
+	if t := g.targets[uid]; t != nil {
+		return t.pod
+	}
+	return g.spared[uid]
+}
+
 // confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to
 // go, and has one made if there is none. The watch alone may be behind.
 func (g *guard) confirmed() bool {
@@ -555,7 +563,8 @@ func (g *guard) confirmed() bool {
 			g.confirmedFor = round
 			for i := range list.Items {
 				pod := &list.Items[i]
-				if g.targets[pod.UID] == nil && g.spared[pod.UID] == nil && !g.left[pod.UID] { // Of those, the watch tells.
+				known, changed := g.known(pod.UID), func(p *corev1.Pod) bool { return newer(p.ResourceVersion, pod.ResourceVersion) != p.ResourceVersion }
+				if known == nil && !g.left[pod.UID] || known != nil && changed(known) {
 					g.meet(slim(pod))
 				}
 			}

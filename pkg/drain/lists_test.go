@@ -217,3 +217,19 @@ func TestAPodThatALateListShowsIsNotWaitedForForEver(t *testing.T) {
 		}
 	})
 }
+
+// The watch has been silent. The list before the end shows that people do not want the pod left any more.
+func TestWhatPeopleWantOfAPodIsHeardFromTheListBeforeTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.Never)), apitest.Ending(time.Second))
+		s.Answer("watch pods", apitest.Silence())
+		r := drained(t, s, drain.Options{})
+		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
+		r.adjust(joining)
+		await(t, "that it is drained for both", func() bool { return r.numbered(drain.Drained).State.Drained })
+		if s.HasPod("default/a") {
+			t.Error("drained, and a pod is left that is to go")
+		}
+	})
+}

@@ -126,3 +126,40 @@ func TestAnOrderIsHeardThoughAnEventJoinsWhileTheLookIsUnderWay(t *testing.T) {
 		}
 	})
 }
+
+// The claim on the open Node is an order for its event, which nobody hears: the guard sees only that the node is to be left alone, and
+// at the looks that follow it does not ask the claim any more.
+func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderThoughTheNodeIsLeftAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+		})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.NodeLeft)
+		time.Sleep(10 * time.Second)
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+		time.Sleep(time.Minute)
+		if told := r.of(drain.NodeReopened); len(told) != 1 || s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+		}
+	})
+}
+
+// The claim on the open Node is an order for the event that it names. For another one the node is closed, and the claim written anew.
+func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForSomeOfItsEvents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+		})
+		goal := goalWithin(false, plenty)
+		joining(&goal)
+		r := start(t, s, drain.Options{}, goal)
+		time.Sleep(time.Minute)
+		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+		}
+	})
+}

@@ -246,7 +246,9 @@ func TestADryRunTellsAllAndWritesNothing(t *testing.T) {
 			t.Errorf("on a cordoned node: %+v", result)
 		}
 		s.RemoveNode()
-		if result := watchOver(t, node, goalWithin(true, plenty)).succeed(); !result.NodeGone {
+		goal := goalWithin(true, plenty)
+		goal.NodeSeen = true
+		if result := watchOver(t, node, goal).succeed(); !result.NodeGone {
 			t.Errorf("without a node: %+v", result)
 		}
 		for _, r := range s.Requests() {

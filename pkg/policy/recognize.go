@@ -9,15 +9,14 @@ import (
 
 // Recognize returns what a source says now, under the IDs that the record knows. A spot or rebalance notice of which only
 // the time has moved is the one that it takes the place of: amazon-ec2-metadata-mock computes the time anew at each look.
-// It keeps its time, then, unless the new one is nearer. before is what the source has said at the look before: what nothing more is
-// done for is still announced.
-func Recognize(past []record.Entry, bootID string, before []event.Event, said event.Snapshot) []event.Event {
+// It keeps its time, then, unless the new one is nearer.
+func Recognize(past []record.Entry, bootID string, said event.Snapshot) []event.Event {
 	if said.Kind != event.SpotInterruption && said.Kind != event.RebalanceRecommendation {
 		return said.Events
 	}
 	events := slices.Clone(said.Events)
 	// Whose place has been taken is listed from then on, too: of two notices, one takes it.
-	among := func(events []event.Event, id string) bool {
+	listed := func(id string) bool {
 		return slices.ContainsFunc(events, func(ev event.Event) bool { return ev.ID == id })
 	}
 	for i, ev := range events {
@@ -25,8 +24,8 @@ func Recognize(past []record.Entry, bootID string, before []event.Event, said ev
 			continue
 		}
 		for _, e := range past {
-			stands := e.Phase != record.Closed && e.ListedIn == bootID || among(before, e.Event.ID)
-			if stands && e.Event.Kind == ev.Kind && e.Event.Code == ev.Code && !among(events, e.Event.ID) {
+			open := e.Phase != record.Closed && e.ListedIn == bootID
+			if open && e.Event.Kind == ev.Kind && e.Event.Code == ev.Code && !listed(e.Event.ID) {
 				ev.ID, ev.Noticed, ev.Deadline = e.Event.ID, e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 				events[i] = ev
 				break

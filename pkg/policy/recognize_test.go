@@ -18,7 +18,7 @@ func TestAMovingNoticeIsOneInterruption(t *testing.T) {
 	sit := policy.Situation{BootID: thisBoot}
 	look := func(now time.Duration) []record.Entry {
 		said := event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{moving(now)}}
-		sit.Now, sit.Known = at(now), known(policy.Recognize(sit.Past, thisBoot, sit.Known[event.SpotInterruption], said)...)
+		sit.Now, sit.Known = at(now), known(policy.Recognize(sit.Past, thisBoot, said)...)
 		changed := twoMinutes().Fold(sit)
 		sit = brought(t, twoMinutes(), sit)
 		return changed
@@ -47,10 +47,10 @@ func TestWhichNoticesAreRecognized(t *testing.T) {
 	newer := rebalance("r2")
 	newer.Noticed = at(time.Minute)
 	for _, row := range []struct {
-		name         string
-		past         []record.Entry
-		before, said []event.Event
-		want         string
+		name string
+		past []record.Entry
+		said []event.Event
+		want string
 	}{
 		{name: "what has only another time", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
 		{name: "a nearer time is taken over", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
@@ -63,7 +63,6 @@ func TestWhichNoticesAreRecognized(t *testing.T) {
 		{name: "not in another boot", past: past(entry(notice, record.Draining, before)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
 		{name: "but what has been seen in this one", past: past(entry(notice, record.Draining, before, listedHere)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
 		{name: "not what is closed", past: past(entry(notice, record.Closed, closed(record.Withdrawn))), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
-		{name: "but what is still announced then", past: past(entry(advice, record.Closed, closed(record.Expired))), before: []event.Event{advice}, said: []event.Event{newer}, want: "r noticed 0s"},
 		{name: "not another kind", past: past(entry(notice, record.Draining)), said: []event.Event{newer}, want: "r2 noticed 1m0s"},
 		{
 			name: "not what has an identity of its own", past: past(entry(maintenance("m", "instance-stop", time.Hour), record.Drained)),
@@ -84,7 +83,7 @@ func TestWhichNoticesAreRecognized(t *testing.T) {
 				kind = row.said[0].Kind
 			}
 			said := describeEvents(row.said)
-			got := describeEvents(policy.Recognize(row.past, thisBoot, row.before, event.Snapshot{Kind: kind, Events: row.said}))
+			got := describeEvents(policy.Recognize(row.past, thisBoot, event.Snapshot{Kind: kind, Events: row.said}))
 			if got != row.want {
 				t.Errorf("Recognize: %s, want %s", got, row.want)
 			}

@@ -247,7 +247,6 @@ func (w *world) poll() {
 		w.failing = failing(w.lastGood)
 		return
 	}
-	before := w.known
 	w.known, w.failing, w.lastGood, w.attested = map[event.Kind][]event.Event{}, nil, w.now, map[string]bool{}
 	said := known(w.truth...)
 	for _, kind := range event.Kinds() {
@@ -260,7 +259,7 @@ func (w *world) poll() {
 				said[kind][i].Deadline = w.now.Add(2 * time.Minute)
 			}
 		}
-		w.known[kind] = policy.Recognize(w.record.entries(), w.bootID(), before[kind], event.Snapshot{Kind: kind, Events: said[kind]})
+		w.known[kind] = policy.Recognize(w.record.entries(), w.bootID(), event.Snapshot{Kind: kind, Events: said[kind]})
 		for _, ev := range w.known[kind] {
 			w.attested[ev.ID] = true
 		}
