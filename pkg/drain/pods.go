@@ -336,6 +336,9 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 			g.wake = soonest(g.wake, again)
 		}
 	}
+	if g.all { // One of them has become overdue, and others before it in line may have waited for that.
+		return now
+	}
 	return g.wake
 }
 

@@ -202,21 +202,27 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 }
 
 // No look at the Node comes in between.
-func TestCriticalPodsGoAsSoonAsTheRestIsGone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("dns", critical), 0)
-		s.AddPod(pod("web", grace(5)), apitest.Ending(3*time.Second))
-		s.Answer("get node", pass)
-		s.Always("get node", apitest.Hang())
-		r := begin(t, s, drain.Options{})
-		await(t, "the other pod's end", func() bool { return !s.HasPod("default/web") })
-		gone := time.Now()
-		r.await(drain.Evicted, "default/dns")
-		if after := s.Requests("evict default/dns")[0].At.Sub(gone); after > 100*time.Millisecond {
-			t.Errorf("evicted after %s", after)
-		}
-	})
+func TestCriticalPodsGoAsSoonAsNoneOfTheRestIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ends  apitest.Ending
+		after time.Duration
+	}{
+		"it is gone": {apitest.Ending(3 * time.Second), 3 * time.Second}, "it does not end": {apitest.Never, 15 * time.Second},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("dns", critical), 0)
+			s.AddPod(pod("web", grace(5)), c.ends)
+			s.Answer("get node", pass)
+			s.Always("get node", apitest.Hang())
+			r := begin(t, s, drain.Options{})
+			r.await(drain.Evicted, "default/dns")
+			if after := s.Requests("evict default/dns")[0].At.Sub(r.goal.Met); after != c.after {
+				t.Errorf("evicted after %s", after)
+			}
+		})
+	}
 }
 
 func TestADryRunTellsAllAndWritesNothing(t *testing.T) {
