@@ -2,6 +2,8 @@ package drain_test
 
 import (
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -428,6 +430,38 @@ func TestABudgetThatLetsOneGoAtATimeIsNotHammered(t *testing.T) {
 		}
 		if n := count(s, "evict"); n > 20*pods {
 			t.Errorf("%d evictions for %d pods", n, pods)
+		}
+	})
+}
+
+// A yes doubles how many may ask at once, and a no makes it one again.
+func TestAsManyAskABudgetAtOnceAsItLetsGo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		const pods = 40
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%02d", i)), 0)
+		}
+		held := apitest.HeldBy("budget", 0)
+		s.Always("evict", held)
+		r := begin(t, s, drain.Options{})
+		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+		before := count(s, "evict")
+		s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
+			yields := count(s, "evict")-before <= 1+2+8
+			slowly(time.Second)(w, q)
+			return !yields && held(w, q)
+		})
+		time.Sleep(time.Minute)
+		var waves []int
+		for i, q := range s.Requests("evict")[before:] {
+			if asked := s.Requests("evict")[before:]; i == 0 || q.At.Sub(asked[i-1].At) > time.Second/2 {
+				waves = append(waves, 0)
+			}
+			waves[len(waves)-1]++
+		}
+		if want := []int{1, 2, 8, pods - 11, 1, 1, 1}; len(waves) < len(want) || !slices.Equal(waves[:len(want)], want) {
+			t.Errorf("at once have asked %v; want %v", waves, want)
 		}
 	})
 }

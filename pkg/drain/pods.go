@@ -568,7 +568,7 @@ func (g *guard) answered(t *target, asked *corev1.Pod, what What, err error, can
 // until it does, the answer may come from an API server that has not heard of a young pod yet.
 func (g *guard) refused(t *target, err error, now time.Time) {
 	name, held := heldBy(err)
-	if !held || t.budget != nil && t.held != name {
+	if !held {
 		t.budget = nil
 	}
 	pause := max(t.backoff.pause(), retryAfter(err))
@@ -577,7 +577,7 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 	case held:
 		key := t.pod.Namespace + "/" + name
 		if g.budgets[key] == nil {
-			g.budgets[key] = &budget{window: 1, backoff: evictions}
+			g.budgets[key] = &budget{backoff: evictions}
 		}
 		b := g.budgets[key]
 		if !now.Before(b.next) {
