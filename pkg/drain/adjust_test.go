@@ -281,3 +281,66 @@ func TestWhatPeopleWantedOfTheNodeBeforeAnEventJoinedIsNoProofForIt(t *testing.T
 		}
 	})
 }
+
+// A drain that goes on is not begun anew.
+func TestAChangeOfTheGoalHoldsEvictionsBackNoLonger(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		r := begin(t, s, drain.Options{EvictAfter: time.Minute})
+		time.Sleep(30 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
+		time.Sleep(15 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
+		r.succeed()
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute || len(r.of(drain.Holding)) != 1 {
+			t.Errorf("evicted after %s, and told %+v", after, r.of(drain.Holding))
+		}
+	})
+}
+
+// Somebody may have opened it since the last look.
+func TestANodeIsLookedAtOnceMoreWhenACordonBecomesADrain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := start(t, s, drain.Options{}, goal)
+		r.await(drain.NodeCordoned)
+		time.Sleep(11 * time.Second)
+		s.Always("get node", slowly(3*time.Second))
+		looks := count(s, "get node")
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		adjusted := time.Now()
+		r.succeed()
+		if after := r.drainedAt().Sub(adjusted); after < 3*time.Second || count(s, "get node") == looks {
+			t.Errorf("drained after %s, and a look takes three seconds", after)
+		}
+	})
+}
+
+// What the policy makes of it depends on what stands in the way.
+func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		upset   func(*apitest.Server)
+		trouble string
+	}{
+		"nothing is in the way":            {func(*apitest.Server) {}, ""},
+		"a failure that may pass":          {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, ""},
+		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, "no looks here"},
+		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, "no cordons here"},
+		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, ""},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			c.upset(s)
+			r := begin(t, s, drain.Options{})
+			time.Sleep(30 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
+			if told := r.numbered(drain.Standing); told.State.Trouble != c.trouble {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}

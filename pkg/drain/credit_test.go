@@ -104,8 +104,17 @@ func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a"), 0)
 		s.Answer("evict", accepted, accepted, accepted) // and nothing becomes of it
-		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 || count(s, "evict") != 4 {
-			t.Errorf("the result is %+v after %d evictions, told %+v", r.result, count(s, "evict"), r.of(drain.Evicted))
+		s.Answer("get node", pass)
+		s.Always("get node", apitest.Hang()) // No look comes in between.
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Gone)
+		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 || count(s, "evict") != 4 {
+			t.Errorf("the result is %+v after %d evictions, told %+v", result, count(s, "evict"), r.of(drain.Evicted))
+		}
+		for i, q := range s.Requests("evict") {
+			if after := q.At.Sub(r.began); after != time.Duration(i)*10*time.Second {
+				t.Errorf("eviction %d came after %s", i+1, after)
+			}
 		}
 	})
 }

@@ -300,3 +300,56 @@ func TestAPodWhoseEndIsSeenBeforeItsAnswerIsShortenedAtTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// The machine should be gone, and is there.
+func TestAPodThatIsThereAfterTheDeadlineGetsHalfAMinute(t *testing.T) {
+	t.Parallel()
+	held, unavailable := apitest.HeldBy("budget", 0), apitest.Unavailable()
+	for name, c := range map[string]struct {
+		pod           *corev1.Pod
+		evict, delete apitest.Answer
+		mended        time.Duration // when deletions are answered again, after it came
+		what          string        // what has ended it
+		after         time.Duration
+		grace         int64 // 0 for its own
+	}{
+		"it is evicted with its own grace, where that fits": {pod: pod("a", grace(5)), what: "evict"},
+		"with half a minute, where it has more":             {pod: pod("a", grace(600)), what: "evict", grace: 30},
+		"deleted in time, where a budget holds it":          {pod: pod("a", grace(5)), evict: held, what: "delete", after: 25 * time.Second},
+		"deleted at once, where a budget holds it and its grace is longer": {
+			pod: pod("a", grace(600)), evict: held, what: "delete", grace: 30,
+		},
+		"with what is left of another, where the first is over": {
+			pod: pod("a", grace(600)), evict: held, delete: unavailable, mended: 45 * time.Second, what: "delete", after: 45 * time.Second, grace: 15,
+		},
+		"shortened in its last second, where somebody else has ended it": {
+			pod: pod("a", ending(3600)), what: "delete", after: 29 * time.Second, grace: 1,
+		},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			r := beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+			r.succeed()
+			time.Sleep(time.Until(r.goal.Hard.Add(time.Minute)))
+			s.Always("evict", c.evict)
+			s.Always("delete", c.delete)
+			came := time.Now()
+			time.AfterFunc(c.mended, func() { s.Always("delete", nil) })
+			s.AddPod(c.pod, apitest.Ending(time.Second))
+			r.await(drain.Gone, "default/a")
+			asked := s.Requests("evict", "delete")
+			last := asked[len(asked)-1]
+			// What failed before is asked for again after a pause.
+			if after := last.At.Sub(came); last.What != c.what+" default/a" || after < c.after || after > c.after+3*time.Second || c.mended == 0 && after > c.after {
+				t.Errorf("%s after %s", last.What, after)
+			}
+			got := int64(0)
+			if g := last.Options.GracePeriodSeconds; g != nil {
+				got = *g
+			}
+			if got > c.grace || got < c.grace && c.mended == 0 || got < c.grace-3 {
+				t.Errorf("with %d s; want %d", got, c.grace)
+			}
+		})
+	}
+}

@@ -160,22 +160,36 @@ func TestAnEvictionThatWaitsForItsPlaceIsDroppedOnceItIsNoLongerWanted(t *testin
 
 // It has not been sent, and waits behind those of a node whose API server does not answer.
 func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(1)
-		hanging, lost := apitest.New(t), apitest.New(t)
-		for i := range 5 {
-			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-		}
-		hanging.Always("evict", apitest.Hang())
-		begin(t, hanging, drain.Options{Gate: gate})
-		await(t, "an eviction that hangs", func() bool { return count(hanging, "evict") == 1 })
-		lost.AddPod(pod("a", grace(3)), apitest.Ending(time.Second))
-		r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 10*time.Second)
-		r.await(drain.Deleted)
-		if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left != 3*time.Second || count(lost, "evict") != 0 {
-			t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
-		}
-	})
+	t.Parallel()
+	for name, comes := range map[string]time.Duration{"of a pod that was there": 0, "of one that comes late": 1500 * time.Millisecond} {
+		run(t, name, func(t *testing.T) {
+			gate := drain.NewGate(1)
+			hanging, lost := apitest.New(t), apitest.New(t)
+			for i := range 5 {
+				hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			}
+			hanging.Always("evict", apitest.Hang())
+			begin(t, hanging, drain.Options{Gate: gate})
+			await(t, "an eviction that hangs", func() bool { return count(hanging, "evict") == 1 })
+			add := func() {
+				lost.Answer("get node", pass)
+				lost.Always("get node", apitest.Hang()) // No look comes in between.
+				lost.AddPod(pod("a", grace(3)), apitest.Ending(time.Second))
+			}
+			if comes == 0 {
+				add()
+			}
+			r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 10*time.Second)
+			if comes > 0 {
+				time.Sleep(comes)
+				add()
+			}
+			r.await(drain.Deleted)
+			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left != 3*time.Second || count(lost, "evict") != 0 {
+				t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
+			}
+		})
+	}
 }
 
 // The API server does not answer for one node, while the turn of another one's pod comes.

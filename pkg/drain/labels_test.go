@@ -2,6 +2,7 @@ package drain_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"testing"
 	"time"
@@ -181,6 +182,37 @@ func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 		time.Sleep(time.Minute)
 		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(drain.NodeExcluded)) != 0 {
 			t.Errorf("the label is %q", is)
+		}
+	})
+}
+
+// The cordon is somebody else's, so that the label alone is ours.
+func TestWhatIsOursIsKnownFromTheNewestThatWasSeenOfTheNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(cordoned(""))
+		old := s.CurrentNode()
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(drain.NodeExcluded)
+		ours := func() bool {
+			looks := count(s, "get node")
+			await(t, "a look", func() bool { return count(s, "get node") > looks })
+			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Minute) })
+			return r.numbered(drain.Standing).State.Ours
+		}
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(old) == nil
+		})
+		if !ours() {
+			t.Error("a look that is older than our label says that nothing is ours")
+		}
+		if !ours() {
+			t.Error("nothing is ours, and the label is")
+		}
+		s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = "true" })
+		if ours() {
+			t.Error("what people have made theirs is ours")
 		}
 	})
 }

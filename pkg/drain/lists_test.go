@@ -233,3 +233,21 @@ func TestWhatPeopleWantOfAPodIsHeardFromTheListBeforeTheEnd(t *testing.T) {
 		}
 	})
 }
+
+func TestAListThatIsRefusedIsAskedForEveryFiveSeconds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Found)
+		s.Always("list", apitest.Forbidden("no lists here"))
+		lists := count(s, "list")
+		time.Sleep(time.Minute)
+		for i, after := range gaps(s.Requests("list")[lists:]) {
+			if after != 5*time.Second {
+				t.Errorf("list %d came after %s", i+1, after)
+			}
+		}
+		s.Always("list", nil)
+		r.succeed()
+	})
+}

@@ -105,3 +105,95 @@ func TestPodsThatWereThereWaitForOneLookOnly(t *testing.T) {
 		})
 	}
 }
+
+// gaps are how long after the one before each request came.
+func gaps(asked []apitest.Request) []time.Duration {
+	var found []time.Duration
+	for i := range asked[1:] {
+		found = append(found, asked[i+1].At.Sub(asked[i].At))
+	}
+	return found
+}
+
+func TestANodeThatNothingHappensToIsLookedAtEveryFiveSeconds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if after := r.drainedAt().Sub(r.began); after != time.Second {
+			t.Errorf("without pods, drained %s after the cordon", after)
+		}
+		time.Sleep(time.Minute)
+		for i, after := range gaps(s.Requests("get node")) {
+			if after != 5*time.Second {
+				t.Errorf("look %d came after %s", i+1, after)
+			}
+		}
+	})
+}
+
+// Pods come all the time, and each asks for a look.
+func TestLooksThatFailBecomeFewerWhoeverAsksForThem(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		drained(t, s, drain.Options{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range 120 {
+				s.AddPod(pod(fmt.Sprintf("web-%d", i), unmanaged), 0)
+				time.Sleep(300 * time.Millisecond)
+			}
+		}()
+		time.Sleep(2*time.Second + 10*time.Millisecond)
+		for range 2 { // After a look that succeeds, they begin anew.
+			before := count(s, "get node")
+			s.Always("get node", apitest.Unavailable())
+			time.Sleep(15 * time.Second)
+			s.Always("get node", nil)
+			failed := gaps(s.Requests("get node")[before:])
+			if failed[0] > 100*time.Millisecond || len(failed) < 10 {
+				t.Errorf("looks that fail came after %v", failed)
+			}
+			for _, after := range failed[8:] {
+				if after != time.Second {
+					t.Errorf("looks that fail came after %v; want a second at last", failed)
+					break
+				}
+			}
+			time.Sleep(2*time.Second + 10*time.Millisecond)
+		}
+		<-done
+	})
+}
+
+// Looks succeed, and somebody asks: it comes at once.
+func TestAPodThatComesLateIsEvictedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		time.Sleep(time.Minute + time.Second)
+		came := time.Now()
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Evicted, "default/late")
+		if after := s.Requests("evict")[0].At.Sub(came); after > 10*time.Millisecond {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+}
+
+// The machine is lost: a look that fails is as good as none.
+func TestBeforeAHardDeadlineAPodThatComesLateIsEvictedThoughTheLookFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.succeed()
+		s.Always("get node", apitest.Unavailable())
+		came := time.Now()
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Evicted, "default/late")
+		if after := s.Requests("evict")[0].At.Sub(came); after > 10*time.Millisecond {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+}

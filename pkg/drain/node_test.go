@@ -460,3 +460,60 @@ func TestADrainThatIsCalledOffEndsAtOnceAndSaysWhatIsLeft(t *testing.T) {
 		}
 	})
 }
+
+// The machine is lost. How long a cordon that fails is waited for depends on when.
+func TestACordonThatFailsIsWaitedForAQuarterOfTheTimeAndTenSecondsAtMost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer apitest.Answer
+		left   time.Duration
+		after  time.Duration
+	}{
+		"a minute is left":          {apitest.Unavailable(), time.Minute, 10 * time.Second},
+		"20 seconds are left":       {apitest.Unavailable(), 20 * time.Second, 5 * time.Second},
+		"it should be gone":         {apitest.Unavailable(), -time.Minute, 0},
+		"refused, it is not at all": {apitest.Forbidden("no cordons here"), time.Minute, 0},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.Always("patch", c.answer)
+			r := beginWithin(t, s, drain.Options{}, true, c.left)
+			r.await(drain.Evicted)
+			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.after {
+				t.Errorf("evicted after %s; want %s", after, c.after)
+			}
+		})
+	}
+}
+
+// LoadBalancerWait is for those who want the label.
+func TestEvictionsWaitForLoadBalancersOnlyWithTheLabel(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		r := drained(t, s, drain.Options{LoadBalancerWait: time.Minute})
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 0 || len(r.of(drain.Holding)) != 0 {
+			t.Errorf("evicted after %s, and told %+v", after, r.of(drain.Holding))
+		}
+	})
+}
+
+// That a cordon is refused once more says nothing new of the pods.
+func TestWhereTheCordonIsRefusedANodeIsDrainedOnceItsLastPodIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		time.Sleep(10 * time.Second)
+		patches := count(s, "patch")
+		await(t, "another refusal", func() bool { return count(s, "patch") > patches })
+		s.RemovePod("default/a")
+		gone := time.Now()
+		r.succeed()
+		if after := r.drainedAt().Sub(gone); after > 100*time.Millisecond {
+			t.Errorf("drained %s later", after)
+		}
+	})
+}

@@ -188,3 +188,25 @@ func TestAPodThatIsNoLongerToStayIsCountedAsOneThatGoes(t *testing.T) {
 		}
 	})
 }
+
+// It was made before the cordon, and bound late. Only what came since the node was opened is meant to be there.
+func TestAPodThatCameToTheClosedNodeGoesThoughTheNodeIsOpenedLater(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		late := pod("late")
+		late.CreationTimestamp = s.Now()
+		time.Sleep(10 * time.Second)
+		r := drained(t, s, drain.Options{})
+		time.Sleep(10 * time.Second)
+		free := addHeld(s, late)
+		r.await(drain.Held)
+		time.Sleep(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		free()
+		r.await(drain.Gone, "default/late")
+		if result := r.guard.Result(); result.Evicted != 1 || result.Skipped != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}

@@ -218,7 +218,7 @@ func TestCriticalPodsGoAsSoonAsNoneOfTheRestIsWaitedFor(t *testing.T) {
 			s.Always("get node", apitest.Hang())
 			r := begin(t, s, drain.Options{})
 			r.await(drain.Evicted, "default/dns")
-			if after := s.Requests("evict default/dns")[0].At.Sub(r.goal.Met); after != c.after {
+			if after := s.Requests("evict default/dns")[0].At.Sub(r.began); after != c.after {
 				t.Errorf("evicted after %s", after)
 			}
 		})

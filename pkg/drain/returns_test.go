@@ -3,6 +3,7 @@ package drain_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -274,17 +275,18 @@ func TestWhatWasThereIsNotToldAsIfItHadArrived(t *testing.T) {
 	})
 }
 
-// Another pod of its controller is still ending, for which none has come back yet.
+// Two other pods of its controller are still ending, for one of which at least none has come back yet.
 func TestAPodThatIsLeftInPeaceIsSoWhateverBecomesOfIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("slow", grace(60)), apitest.Ending(time.Minute))
+		s.AddPod(pod("slow-1", grace(60)), apitest.Ending(time.Minute))
+		s.AddPod(pod("slow-2", grace(60)), apitest.Ending(time.Minute))
 		replace(t, s, "back")
 		r := beginWithin(t, s, drain.Options{}, false, 0)
 		r.await(drain.LeftToReturn)
 		asked := count(s, "evict")
 		for _, p := range s.Pods() {
-			if p.Name != "slow" {
+			if strings.HasPrefix(p.Name, "back") {
 				s.ChangePod("default/"+p.Name, annotated("example.com/note", "changed"))
 			}
 		}

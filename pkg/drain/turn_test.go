@@ -184,3 +184,46 @@ func TestALookFromBeforeAnEventJoinedDoesNotBeginItsEvictions(t *testing.T) {
 		}
 	})
 }
+
+// A request that hangs is given up while there is time for others: a third of what is left, and no more than eight seconds.
+func TestARequestThatHangsLeavesTimeForOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		what    string
+		hard    bool
+		limit   time.Duration
+		comes   time.Duration // when the pod comes to the node
+		left    time.Duration // from then
+		atLeast int
+	}{
+		"an eviction, with a soft deadline": {what: "evict", limit: plenty, left: plenty, atLeast: 7},
+		"a deletion at the turn":            {what: "delete", hard: true, limit: 12 * time.Second, left: 12 * time.Second, atLeast: 5},
+		"a deletion after the deadline":     {what: "delete", hard: true, limit: time.Minute, comes: 2 * time.Minute, left: 30 * time.Second, atLeast: 4},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			s.Always(c.what, apitest.Hang())
+			beginWithin(t, s, drain.Options{Margin: 6 * time.Second}, c.hard, c.limit) // The margin is there to be used.
+			time.Sleep(c.comes)
+			came := time.Now()
+			s.AddPod(pod("a", grace(600)), apitest.Never)
+			time.Sleep(min(c.left-100*time.Millisecond, time.Minute))
+			asked := s.Requests(c.what)
+			if len(asked) < c.atLeast {
+				t.Errorf("%d in %s", len(asked), time.Since(came))
+			}
+			for i := range asked[1:] {
+				left := came.Add(c.left).Sub(asked[i].At)
+				limit := min(max(left/3, time.Second/2), 8*time.Second)
+				pause := 3 * time.Second // at most
+				if c.hard {
+					pause = max((left-limit)/3, 100*time.Millisecond)
+				}
+				if after := asked[i+1].At.Sub(asked[i].At); after <= limit || after > limit+pause {
+					t.Errorf("with %s left, it was given up and asked for again after %s", left, after)
+				}
+			}
+		})
+	}
+}
