@@ -83,7 +83,9 @@ func (w *world) admin(h happening) {
 	case "recordon":
 		w.uncordonByPeople()
 		w.cordonAs("kubectl", byAdmin)
+		w.mu.Lock()
 		w.noOrder()
+		w.mu.Unlock()
 	default:
 		action := h.kind
 		if action == "none" {
@@ -140,10 +142,9 @@ func (w *world) uncordonByPeople() {
 	w.server.UncordonAs("kubectl")
 }
 
-// noOrder takes back that the last uncordon was an order, where the node is as closed as it was.
+// noOrder takes back that the last uncordon was an order, where the node is as closed as it was before anybody has looked. It belongs
+// to who has the lock.
 func (w *world) noOrder() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for _, n := range w.notices {
 		if !n.lifted.IsZero() && n.lifted.Equal(w.cluster.ordered) {
 			n.unsure, n.lifted = true, time.Time{}
@@ -170,6 +171,9 @@ func (w *world) queue(h happening) {
 			n.Spec.Unschedulable = true
 		}, drain.Queue)
 		w.cluster.own(byQueue)
+		if time.Since(w.cluster.ordered) < slow {
+			w.noOrder()
+		}
 	case h.kind == "lift" && w.cluster.owner == byQueue:
 		w.server.ChangeNode(func(n *corev1.Node) {
 			delete(n.Annotations, drain.CordonAnnotation)

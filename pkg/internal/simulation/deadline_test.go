@@ -138,7 +138,7 @@ func (w *world) judgeReady() {
 
 // judgeWithdrawn judges that an event which is closed as withdrawn has been missing for long enough.
 func (w *world) judgeWithdrawn(i *incarnation, n *notice) {
-	if w.stepped || n.vague || n.moving || n.listed && time.Since(n.announced) < slow {
+	if w.stepped || n.vague || n.outdated || n.moving || n.listed && time.Since(n.announced) < slow {
 		return
 	}
 	w.judged(notUndoneTooSoon)

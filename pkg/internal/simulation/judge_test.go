@@ -334,6 +334,7 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	w.judged(evictedWhileDue)
 	for _, pod := range pods {
 		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
+		held = held || time.Since(w.server.LastRemoval()) < time.Second // It may have waited for what is gone.
 		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(arrived(pod)) > quiet {
 			w.violatedNow(evictedWhileDue, "%s is there since %s; %s", pod.Name, arrived(pod).Sub(w.start), w.standing())
 		}
