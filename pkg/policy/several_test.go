@@ -254,6 +254,30 @@ func TestAnEventJoinsADrainedNode(t *testing.T) {
 	}
 }
 
+// What the guard has told was true for those that it knew of.
+func TestWhatIsToldOfTheNodeHoldsForTheEventsThatItWasToldFor(t *testing.T) {
+	t.Parallel()
+	stop, end := maintenance("s", "instance-stop", 72*time.Hour), termination("t")
+	for name, row := range map[string]struct {
+		told []string
+		want string
+	}{
+		"for one of them": {[]string{"s"}, "s drained on node, t draining on node"},
+		"for the other":   {[]string{"t"}, "s draining on node, t drained on node"},
+		"for both":        {[]string{"t", "s"}, "s drained on node, t drained on node"},
+		"for none":        {[]string{}, "s draining on node, t draining on node"},
+		"for all":         {nil, "s drained on node, t drained on node"},
+	} {
+		sit := brought(t, rules(), policy.Situation{
+			Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, record.Draining), entry(end, record.Draining)),
+			Node: emptyNode, NodeFor: row.told,
+		})
+		if got := describeEntries(sit.Past); got != row.want {
+			t.Errorf("%s: the record says %s, want %s", name, got, row.want)
+		}
+	}
+}
+
 // A node that never empties must not hold the hook of a termination for as long as a retirement is away.
 func TestEachEventIsSettledByItsOwnTime(t *testing.T) {
 	t.Parallel()

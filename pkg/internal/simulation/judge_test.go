@@ -571,9 +571,10 @@ func (w *world) judgeEnd1(q request) {
 // judgeGrace judges what a pod is given, and that it is deleted for machines only that are lost.
 func (w *world) judgeGrace(q request, pod *corev1.Pod) {
 	if w.stepped || w.any(func(n *notice) bool {
-		return n.vague || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
+		sent := time.Since(n.changed) < time.Second
+		return n.vague || sent || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
 	}) {
-		return // nth may have another deadline in mind
+		return // nth may have another deadline in mind, or may have had one when it asked
 	}
 	var body struct {
 		metav1.DeleteOptions
