@@ -101,8 +101,6 @@ func TestAnOrderIsForAllEventsThatTheClaimNamesWheneverTheyAreHeardOf(t *testing
 		r.announce(a, b)
 		r.pass(10 * time.Second)
 		if s.CurrentNode().Spec.Unschedulable {
-		}
-		if s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("people have opened the node that was closed for both events, and it was cordoned again for one of them: %s", s.CurrentNode().Annotations[drain.CordonAnnotation])
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +50,8 @@ func (g *dryGuard) Result() Result {
 
 // Run implements Guard.
 func (g *dryGuard) Run(ctx context.Context) {
-	told, evicted, trouble, pause := false, false, "", forever
+	var pause time.Duration
+	told, evicted, trouble := false, false, ""
 	for more := true; more; more = Await(ctx, g.adjusted, pause) {
 		g.mu.Lock()
 		goal := g.goal

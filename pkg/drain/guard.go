@@ -297,12 +297,7 @@ func (g *guard) see(v view, number int, events []string) {
 	before, looked, first := g.view, g.looked, g.view.uid == ""
 	closed, told := g.closed(), len(g.news)
 	g.all = true
-	if v.err == nil || v.missing || !g.goal.Hard.IsZero() { // A look that failed tells nothing, and there is time for another.
-		g.looked = number
-	}
-	if number >= g.needed && (v.err == nil || v.missing || !g.goal.Hard.IsZero() && !passing(v.err)) {
-		g.needed = 0
-	}
+	g.count(v, number)
 	switch {
 	case v.missing:
 		g.see404(v)
@@ -321,6 +316,18 @@ func (g *guard) see(v view, number int, events []string) {
 	}
 	if g.closed() && !closed && len(g.news) == told {
 		g.say(Progress{What: Standing})
+	}
+}
+
+// count notes which look has come back. One that failed tells nothing, and there is time for another; before a hard deadline, pods
+// do not wait for that.
+func (g *guard) count(v view, number int) {
+	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
+	if answered || hard {
+		g.looked = number
+	}
+	if number >= g.needed && (answered || hard && !passing(v.err)) {
+		g.needed = 0
 	}
 }
 

@@ -129,15 +129,20 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	}
 	v := n.viewOf(node, found)
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
-	switch {
-	case found == CordonLifted, found == CordonLeft && len(ordered) > 0 && !Joined(ordered, goal.Events):
-		v.opened = true
-	case (found == CordonSet || found == CordonLeft) && !told:
-		v.reopened = ordered
-	}
+	v.hear(ordered, goal, told)
 	v.known = before.lifted || !goal.Reopened.IsZero()
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
+}
+
+// hear takes in for which events people have lifted the cordon, unless that was told.
+func (v *view) hear(ordered []string, goal Goal, told bool) {
+	switch {
+	case v.cordon == CordonLifted, v.cordon == CordonLeft && len(ordered) > 0 && !Joined(ordered, goal.Events):
+		v.opened = true
+	case (v.cordon == CordonSet || v.cordon == CordonLeft) && !told:
+		v.reopened = ordered
+	}
 }
 
 // viewOf is what a Node shows that was found, or made, so.
