@@ -236,8 +236,8 @@ func (m *model) follow(wants func(*notice) (want, bool)) {
 		if n.over {
 			continue
 		}
-		if before <= nothing || next <= nothing {
-			left = none
+		if before <= nothing || next <= nothing { // It may be forgotten by then, or found on the Node.
+			left = min(left, perhaps)
 		}
 		m.refresh(n, left)
 	}
