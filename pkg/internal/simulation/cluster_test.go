@@ -33,6 +33,7 @@ type cluster struct {
 	guarded   map[string]bool
 	yielding  map[string]bool // workloads whose budget lets one pod go at a time
 	annotated map[string]time.Time
+	failed    time.Time // when the kubelet has failed all pods
 
 	evictions  map[string]int       // accepted, by controller
 	firstEnded map[string]time.Time // when the first was, by controller

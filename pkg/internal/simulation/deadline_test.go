@@ -1,6 +1,8 @@
 package simulation_test
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -165,7 +167,7 @@ func (w *world) judgeVolumes(n *notice) {
 	if over || w.stepped {
 		return // then nothing is waited for
 	}
-	for _, at := range w.cluster.annotated {
+	for _, at := range append(slices.Collect(maps.Values(w.cluster.annotated)), w.cluster.failed) {
 		if time.Since(at) < wait+slow {
 			return // a pod that is going may be one that nobody waits for
 		}

@@ -391,6 +391,7 @@ func (w *world) forget(h happening) {
 	w.disk = nil
 	w.forgot = time.Now()
 	for _, n := range w.notices {
+		n.unsure = n.unsure || !n.rebooted.IsZero() // The claim may say that it was over.
 		n.rebooted, n.acted, n.seen, n.settled, n.drained, n.vague = time.Time{}, false, time.Time{}, time.Time{}, "", true
 		n.held = false
 		if !n.lifted.IsZero() {
@@ -524,7 +525,8 @@ func ready(n *corev1.Node, status corev1.ConditionStatus) {
 // survive is what a reboot makes of a notice. It belongs to who has the lock.
 func (w *world) survive(n *notice) {
 	n.changed = time.Now()
-	if n.moving { // In another boot it is another notice, which no order was for.
+	n.unsure = n.unsure || !n.rebooted.IsZero() // It may have ended with the reboot before.
+	if n.moving {                               // In another boot it is another notice, which no order was for.
 		n.unsure, n.lifted = true, time.Time{}
 	}
 	switch {
@@ -621,6 +623,7 @@ func (w *world) volume(h happening) {
 // shutDownKubelet lets the kubelet end all pods, as it does in the machine's shutdown: they stay as they have failed.
 func (w *world) shutDownKubelet(_ happening) {
 	w.mu.Lock()
+	w.cluster.failed = time.Now()
 	for _, pod := range w.onNode() {
 		if owner := metav1.GetControllerOf(pod); owner != nil {
 			if _, before := w.cluster.firstEnded[owner.Name]; !before {

@@ -82,6 +82,9 @@ func (w *world) ends(n *notice) time.Time {
 	} else if told := w.nth.told[n.kind]; told.After(from) || told.IsZero() {
 		from = max2(told, w.nth.began)
 	}
+	if deaf := w.documents[n.kind].deaf; deaf.After(from) {
+		from = deaf // it was withdrawn while nobody could tell
+	}
 	return from.Add(end + n.deafSince + slow)
 }
 
@@ -457,7 +460,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
 				w.judgeWithdrawn(i, n)
 			}
-			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
+			if e.Phase == record.Closed && e.Ending == record.Withdrawn && !n.moving { // That may be known under another ID.
 				n.seen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false // it is met anew
 			}
 			if before != "" || w.forgot.Before(n.announced) {
