@@ -146,6 +146,7 @@ func (g *guard) take(goal Goal) {
 		g.tellLifted() // as it is an order for those before
 	}
 	g.goal = goal
+	g.events = g.stillThere(g.events)
 	g.drained = false // It is told anew.
 	if grown {
 		if g.lifted { // It is to be closed again first.
@@ -164,6 +165,11 @@ func (g *guard) take(goal Goal) {
 	}
 	g.rejudge()
 	g.say(Progress{What: Standing})
+}
+
+// stillThere are those of some events that the goal still has. One that comes back is another.
+func (g *guard) stillThere(events []string) []string {
+	return slices.DeleteFunc(slices.Clone(events), func(id string) bool { return !slices.Contains(g.goal.Events, id) })
 }
 
 // Joined tells whether there are events that were not there before, by the IDs of those before and now.
@@ -304,7 +310,7 @@ func (g *guard) see(v view, number int, events []string) {
 	case v.err != nil:
 		g.seeTrouble(v)
 	default:
-		g.events = events
+		g.events = g.stillThere(events)
 		g.seeNode(v)
 		g.seeEvents(v, events, looked, first)
 	}

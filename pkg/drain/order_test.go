@@ -39,6 +39,27 @@ func TestAnOrderToOpenTheNodeIsNoneForAnEventThatCameAfterIt(t *testing.T) {
 	})
 }
 
+// An event is withdrawn, and comes back under the same ID before the guard has looked again.
+func TestAnOrderToOpenTheNodeIsNoneForAnEventThatWasGoneThen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		goal := goalWithin(false, plenty)
+		joining(&goal)
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		time.Sleep(9 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Events = []string{claim.Event} })
+		time.Sleep(time.Millisecond) // Of two changes at once, only the last is taken over.
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false; delete(n.Annotations, drain.CordonAnnotation) })
+		r.adjust(joining)
+		time.Sleep(10 * time.Second)
+		told := r.of(drain.NodeReopened)
+		if !s.CurrentNode().Spec.Unschedulable || len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
+			t.Errorf("the node takes pods: %t; told are %+v", !s.CurrentNode().Spec.Unschedulable, told)
+		}
+	})
+}
+
 // What is known of the events says of a cordon that is gone for which of them it stood, whoever had set it.
 func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForThoseThatTheNodeWasClosedFor(t *testing.T) {
 	t.Parallel()
