@@ -119,20 +119,6 @@ func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
 	})
 }
 
-// An eviction was said to be done, and came to nothing. The deletion is done, and its answer does not come.
-func TestAPodWhoseDeletionIsSeenBeforeItsAnswerWasDeletedThoughAnEvictionWasAcceptedBefore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a", grace(8)), apitest.Ending(time.Second))
-		s.Always("evict", accepted)
-		s.Always("delete", doneUnanswered(s, "default/a", 0))
-		r := beginWithin(t, s, drain.Options{}, true, 23*time.Second)
-		if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
-			t.Errorf("the result is %+v after %d deletions", result, count(s, "delete"))
-		}
-	})
-}
-
 // What a budget has held and somebody else has ended is held no more.
 func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -257,7 +257,7 @@ func (g *guard) credit(t *target) {
 	if t.asking != "" && t.sent.Load() {
 		how = t.asking
 	}
-	if how != "" {
+	if t.accepted == "" && how != "" {
 		g.accept(t, how)
 	}
 }

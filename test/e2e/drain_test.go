@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -96,8 +97,9 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 		t.Fatalf("the node has no annotation %s", claimKey)
 	}
 	remembered := s.machine.RecordOf(t, event.SpotInterruption)
-	want := claim{Writer: "nth", Event: remembered.Event.ID, Kind: "spot-interruption", BootID: s.machine.BootID(), Since: got.Since}
-	if got != want {
+	id := remembered.Event.ID
+	want := claim{Writer: "nth", Event: id, Kind: "spot-interruption", Events: []string{id}, BootID: s.machine.BootID(), Since: got.Since}
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the annotation says %+v, want %+v", got, want)
 	}
 	if written := byNTH(s.node.Object(t)); !strings.Contains(written, claimKey) || !strings.Contains(written, "f:unschedulable") {

@@ -213,6 +213,7 @@ type claim struct {
 	Writer string    `json:"writer"`
 	Event  string    `json:"event"`
 	Kind   string    `json:"kind"`
+	Events []string  `json:"events"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
 }
