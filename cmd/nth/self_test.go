@@ -121,10 +121,14 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	second.Number, second.Events = 2, []string{"s", "m"}
 	second.Claim = drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}
 	g.Adjust(second) // A spot interruption is announced.
-	time.Sleep(7 * time.Second)
-	mu.Lock()
-	defer mu.Unlock()
-	if !labeled {
-		t.Error("drain.exclude_from_load_balancers was switched on before the spot interruption was announced, and it has no effect on it")
+	known := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return labeled
+	}
+	for patience := time.Now().Add(time.Minute); !known(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(patience) {
+			t.Fatal("drain.exclude_from_load_balancers was switched on before the spot interruption was announced, and it has no effect on it")
+		}
 	}
 }

@@ -1,10 +1,12 @@
 package agent_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 )
@@ -108,6 +110,7 @@ func TestWhatIsOnTheNodeEndsWithTheRuleThatAskedForIt(t *testing.T) {
 				r.tape.take()
 				rule.Action = policy.Ignore
 				r.cfg.Policy[event.RebalanceRecommendation], r.cfg.Unwatched = rule, unwatched
+				r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) { return drain.Claim{}, false, wait(ctx) })
 				r.run() // Whether the cordon is from before a reboot is not known yet.
 				r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed ignored")
 			})
