@@ -84,7 +84,9 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "/pods") && r.URL.Query().Get("watch") == "":
 			_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
 		default:
+			mu.Unlock() // A watch keeps nobody else waiting.
 			<-r.Context().Done()
+			mu.Lock()
 		}
 	}))
 	defer server.CloseClientConnections()
