@@ -94,7 +94,8 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading node %q: %w", g.node.name, err)
 	}
-	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}), onlyCordon(node)
+	ordered := g.node.ordered(node, goal, memory{})
+	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, ordered), onlyCordon(node)
 	state.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
 	state.Closed = state.Ours || result.Cordon == CordonForeign
 	state.Left = result.Cordon == CordonLeft

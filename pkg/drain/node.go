@@ -111,7 +111,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	if err != nil {
 		return view{err: err, missing: apierrors.IsNotFound(err)}
 	}
-	found, ordered := n.cordonOf(node, goal, before), n.ordered(node, goal, before)
+	ordered := n.ordered(node, goal, before)
+	found := n.cordonOf(node, goal, before, ordered)
 	if found == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
 		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim))
@@ -162,8 +163,9 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned, or CordonNone if that is to be done now.
-func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResult {
+// cordonOf says how the Node is cordoned, or CordonNone if that is to be done now. ordered are the events for which people have lifted the
+// cordon.
+func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, ordered []string) CordonResult {
 	_, mine := n.claimed(node)
 	switch {
 	case leave(node):
@@ -174,7 +176,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory) CordonResul
 		return CordonForeign
 	case before.lifted || !goal.Reopened.IsZero():
 		return CordonLifted
-	case !Joined(n.ordered(node, goal, before), goal.Events):
+	case !Joined(ordered, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
 	}
 	return CordonNone

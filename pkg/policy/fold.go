@@ -245,7 +245,8 @@ func (s Settings) holds(sit Situation, e record.Entry) bool {
 }
 
 // Undone is what the record should say of all that was on the node once it has been taken back; the entries that change.
-// Where somebody else had lifted our cordon (overruled), that is an order also for an event that came back meanwhile. It is none for an event that the node was not closed for yet.
+// Where somebody else had lifted our cordon (overruled), that is an order also for an event that came back meanwhile. It is
+// none for an event that the node was not closed for yet.
 func (s Settings) Undone(sit Situation, overruled bool) []record.Entry {
 	var changed []record.Entry
 	for _, e := range sit.Past {
