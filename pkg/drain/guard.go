@@ -20,6 +20,8 @@ const (
 	lookEvery = 5 * time.Second
 	// cordonPatience is how long evictions wait for a cordon that keeps failing, where the machine is lost anyway.
 	cordonPatience = 10 * time.Second
+	// lookPatience is how long they wait for the first look at the Node even where no time is left: it may say that people keep the node.
+	lookPatience = time.Second
 )
 
 // guard implements Guard. One goroutine (Run) changes its fields, with mu held. What takes time is done by others, which
@@ -261,7 +263,7 @@ func (g *guard) decide(now time.Time) time.Time {
 
 // patience is how long something that began then is waited for, of which the machine's loss cannot take account.
 func (g *guard) patience(began time.Time) time.Time {
-	return began.Add(min(cordonPatience, max(g.goal.Hard.Sub(began)/4, 0)))
+	return began.Add(min(cordonPatience, max(g.goal.Hard.Sub(began)/4, lookPatience)))
 }
 
 // lookNow asks for a look at the Node, and returns its number.

@@ -82,6 +82,22 @@ func TestAPodThatComesLateWaitsForALookThatHangsNoLongerThanThereIsTime(t *testi
 	}
 }
 
+// Its first look takes a while, and the machine is lost at any moment; yet that look may say whom the node belongs to.
+func TestANodeThatIsLeftAloneIsHeardOfThoughTheDeadlineIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		s.Always("get node", slowly(900*time.Millisecond))
+		r := beginWithin(t, s, drain.Options{}, true, -time.Minute)
+		r.await(drain.NodeLeft)
+		time.Sleep(time.Minute)
+		if asked := count(s, "evict") + count(s, "delete"); asked != 0 {
+			t.Errorf("%d pods were asked to go", asked)
+		}
+	})
+}
+
 // Those that were met before the first look asked for no more than that, and those of the first list for none.
 func TestPodsThatWereThereWaitForOneLookOnly(t *testing.T) {
 	t.Parallel()
