@@ -128,7 +128,7 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
 		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Anew: goal.Anew, Evict: goal.Action == policy.Drain,
-		Reopened: goal.Reopened, NodeSeen: seen,
+		Reopened: goal.Reopened, Open: goal.Open, NodeSeen: seen,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
 	}
 }

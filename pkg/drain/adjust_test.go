@@ -187,7 +187,7 @@ func TestAGoalThatKnowsOfALiftedCordonSparesWhatCameSince(t *testing.T) {
 		addHeld(s, pod("old"))
 		time.Sleep(10 * time.Second)
 		goal := goalWithin(false, plenty)
-		goal.Reopened = time.Now()
+		goal.Reopened, goal.Open = time.Now(), true
 		time.Sleep(10 * time.Second)
 		s.AddPod(pod("new"), 0)
 		r := start(t, s, drain.Options{}, goal)
@@ -198,6 +198,36 @@ func TestAGoalThatKnowsOfALiftedCordonSparesWhatCameSince(t *testing.T) {
 			t.Errorf("%d patches, %+v", count(s, "patch"), result)
 		}
 	})
+}
+
+// The node is closed again for an event that wants no pods to go.
+func TestWhatCameToAnOpenedNodeStaysThoughItIsClosedAgainForAnEventThatOnlyCordons(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, skew.String(), func(t *testing.T) {
+			s := apitest.New(t)
+			s.SetSkew(skew)
+			free := addHeld(s, pod("old"))
+			time.Sleep(10 * time.Second)
+			r := begin(t, s, drain.Options{})
+			r.await(drain.Held, "default/old")
+			cordonedAt := time.Now()
+			time.Sleep(10 * time.Second)
+			s.UncordonAs("kubectl")
+			r.await(drain.NodeReopened)
+			s.AddPod(pod("new"), 0)
+			r.adjust(func(g *drain.Goal) { g.Reopened, g.Open = cordonedAt, true })
+			time.Sleep(10 * time.Second)
+			r.adjust(func(g *drain.Goal) { joining(g); g.Open = false })
+			await(t, "a cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+			s.AddPod(pod("late"), 0)
+			free()
+			r.succeed()
+			if !s.HasPod("default/new") || !s.HasPod("default/late") || s.HasPod("default/old") {
+				t.Errorf("left is new: %t, late: %t, old: %t", s.HasPod("default/new"), s.HasPod("default/late"), s.HasPod("default/old"))
+			}
+		})
+	}
 }
 
 // A watch that has been silent tells nothing of the pods that came meanwhile, and the Node is as it was.

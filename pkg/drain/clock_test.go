@@ -88,7 +88,7 @@ func TestWhatCameSinceIsToldByTheAPIServersClockAlsoOnceTheGoalKnowsOfTheOrder(t
 			time.Sleep(time.Minute)
 			s.UncordonAs("kubectl")
 			r.await(drain.NodeReopened)
-			r.adjust(func(g *drain.Goal) { g.Reopened = cordonedAt })
+			r.adjust(func(g *drain.Goal) { g.Reopened, g.Open = cordonedAt, true })
 			time.Sleep(time.Minute)
 			free()
 			time.Sleep(time.Minute)

@@ -114,9 +114,10 @@ type Goal struct {
 	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are
 	// compared with the monotonic clock where they have its reading; zero means never.
 	Hard, Soft time.Time
-	// Reopened is set if somebody has lifted the cordon: when it had been set. The node is not cordoned again, and pods that
-	// came since stay.
+	// Reopened is set if somebody has lifted the cordon for all events that pods are to go for: when it had been set. Pods that came
+	// since stay. Open tells that it was lifted for all events, so that the node is not cordoned again.
 	Reopened time.Time
+	Open     bool
 	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
 }

@@ -154,7 +154,9 @@ func (g *guard) take(goal Goal) {
 		if g.lifted { // It is to be closed again first.
 			begins, g.decided, g.closing = true, time.Time{}, time.Now()
 		}
-		g.lifted, g.since = false, time.Time{}
+		if g.lifted = false; goal.Reopened.IsZero() {
+			g.since = time.Time{}
+		}
 		g.round++
 		g.joined = g.round
 		g.forgetReturns()

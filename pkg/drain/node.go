@@ -131,7 +131,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	v := n.viewOf(node, found)
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
 	v.hear(ordered, goal, told)
-	v.known = before.lifted || !goal.Reopened.IsZero()
+	v.known = before.lifted || goal.Open
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
 }
@@ -174,7 +174,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, ordered []s
 		return CordonOurs
 	case node.Spec.Unschedulable:
 		return CordonForeign
-	case before.lifted || !goal.Reopened.IsZero():
+	case before.lifted || goal.Open:
 		return CordonLifted
 	case !Joined(ordered, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.

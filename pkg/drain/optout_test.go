@@ -172,7 +172,7 @@ func TestOfThePodsOnANodeThatWasOpenedThoseStayThatCameSince(t *testing.T) {
 				}
 			}), 0)
 			goal := goalWithin(false, plenty)
-			goal.Reopened = opened
+			goal.Reopened, goal.Open = opened, true
 			result := start(t, s, drain.Options{}, goal).succeed()
 			if s.HasPod("default/a") != c.stays || (result.Skipped == 1) != c.stays {
 				t.Errorf("it is there: %t; the result is %+v", s.HasPod("default/a"), result)

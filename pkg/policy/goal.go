@@ -61,8 +61,9 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 	slices.SortFunc(wanting, s.urgency)
 	// The node is closed for one whose cordon nobody has lifted, if there is one, and what is on the node says so.
 	first := wanting[max(slices.IndexFunc(wanting, func(e record.Entry) bool { return !e.Reopened }), 0)]
-	goal := Goal{Action: Cordon, Event: first.Event, Reason: reason(first.Event)}
+	goal := Goal{Action: Cordon, Event: first.Event, Open: first.Reopened, Reason: reason(first.Event)}
 	var hard []time.Time
+	reopened, all := time.Time{}, true
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
 		if e.CordonedAt.IsZero() {
@@ -71,19 +72,19 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 				goal.Anew = append(goal.Anew, e.Event.ID)
 			}
 		}
-		goal.Reopened = latest(goal.Reopened, e.FirstSeen, e.CordonedAt)
 		if s.want(sit, e) != drained {
 			continue
 		}
 		goal.Action = Drain
+		reopened, all = latest(reopened, e.FirstSeen, e.CordonedAt), all && e.Reopened
 		if p := s.plan(e); p.hard {
 			hard = append(hard, p.deadline)
 		} else {
 			goal.Soft = soonest(goal.Soft, p.deadline)
 		}
 	}
-	if !first.Reopened {
-		goal.Reopened = time.Time{}
+	if goal.Action == Drain && all {
+		goal.Reopened = reopened
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)
 	return goal

@@ -84,7 +84,7 @@ func (w *world) guard(goal policy.Goal) {
 	named := func(id string) bool { return slices.Contains(w.claims, id) && !slices.Contains(goal.Anew, id) }
 	lifted := w.ours && !w.cordoned && !slices.ContainsFunc(goal.Unclosed, func(id string) bool { return !named(id) })
 	switch {
-	case !goal.Reopened.IsZero() || w.cordoned:
+	case goal.Open || w.cordoned:
 	case lifted:
 		w.note("the cordon was lifted for %v", goal.Events)
 		for _, id := range goal.Events {
@@ -104,7 +104,7 @@ func (w *world) guard(goal policy.Goal) {
 	if w.cordoned {
 		w.trouble = ""
 	}
-	open := w.trouble != "" || !goal.Reopened.IsZero()
+	open := w.trouble != "" || goal.Open
 	if goal.Action == policy.Drain && (w.cordoned || open) && !w.now.Before(w.empty) && !w.node.Drained {
 		w.node.Drained = true
 	}

@@ -24,12 +24,12 @@ func TestALiftedCordonIsAnOrder(t *testing.T) {
 		{
 			name: "a drain goes on for what was there", known: known(stop), now: 10 * time.Minute,
 			past: past(entry(stop, record.Draining, reopened, cordoned(time.Minute))),
-			want: "drain a by 1h0m0s soft of what was there at 1m0s; again at 1h0m0s",
+			want: "drain a by 1h0m0s soft of what was there at 1m0s, open; again at 1h0m0s",
 		},
 		{
 			name: "also if it was lifted before it was ours to see", known: known(stop), now: 10 * time.Minute,
 			past: past(entry(stop, record.Draining, reopened, uncordoned, seenAt(time.Minute))),
-			want: "drain a by 1h0m0s soft of what was there at 1m0s; again at 1h0m0s",
+			want: "drain a by 1h0m0s soft of what was there at 1m0s, open; again at 1h0m0s",
 		},
 		{
 			name: "and is over when that is gone", known: known(stop), node: open,
@@ -42,7 +42,7 @@ func TestALiftedCordonIsAnOrder(t *testing.T) {
 		{
 			name: "of two, what was there when the later was set", known: known(stop, notice), now: time.Minute,
 			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Draining, reopened, cordoned(30*time.Second))),
-			want: "drain n, a by 2m0s hard by 1h0m0s soft of what was there at 30s; again at 2m0s",
+			want: "drain n, a by 2m0s hard by 1h0m0s soft of what was there at 30s, open; again at 2m0s",
 		},
 		{
 			name: "a new event closes the node again", known: known(stop, notice),
@@ -52,6 +52,11 @@ func TestALiftedCordonIsAnOrder(t *testing.T) {
 		{
 			name: "and asks nobody who has had enough", known: known(stop, notice),
 			past: past(entry(stop, record.Drained, reopened), entry(notice, record.Seen)), want: "drain n by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "a new one that is cordoned for does so too, and has no pods go that came since", known: known(stop, rebalance("r")), rules: cordoning,
+			past: past(entry(stop, record.Draining, reopened, cordoned(time.Minute)), entry(rebalance("r"), record.Seen)), now: 2 * time.Minute,
+			want: "drain a, r (first r) by 1h0m0s soft of what was there at 1m0s; again at 1h0m0s",
 		},
 		{
 			name: "a drain that is only to cordon now does not", known: known(rebalance("a")), rules: cordoning,
@@ -72,12 +77,12 @@ func TestALiftedCordonIsAnOrder(t *testing.T) {
 		{
 			name: "but a drain does not wait until a machine that has rebooted is Ready", known: known(stop, inState(notice, event.Canceled)),
 			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Undoing, before)),
-			want: "drain a by 1h0m0s soft of what was there at 0s; again at 1h0m0s",
+			want: "drain a by 1h0m0s soft of what was there at 0s, open; again at 1h0m0s",
 		},
 		{
 			name: "nor for what could not be taken back, which is tried again in time", known: known(stop, inState(notice, event.Canceled)), now: time.Second,
 			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Undoing, failed(1, 0))),
-			want: "drain a by 1h0m0s soft of what was there at 0s; again at 2s",
+			want: "drain a by 1h0m0s soft of what was there at 0s, open; again at 2s",
 		},
 		{
 			name: "nor does what is still drained for", known: known(stop, inState(notice, event.Canceled)), node: open,

@@ -198,6 +198,9 @@ func describeGoal(g policy.Goal) string {
 	if !g.Reopened.IsZero() {
 		text += " of what was there at " + g.Reopened.Sub(noon).String()
 	}
+	if g.Open {
+		text += ", open"
+	}
 	if g.Action == policy.Uncordon {
 		text += " (" + string(g.Ending) + ")"
 	}

@@ -182,7 +182,7 @@ func (w *world) checkWanting(goal policy.Goal, e record.Entry) {
 		w.t.Errorf("%s: %s is over", describeGoal(goal), e.Event.ID)
 	case e.Reopened && e.Phase != record.Draining:
 		w.t.Errorf("%s: somebody has lifted the cordon of %s (%s)", describeGoal(goal), e.Event.ID, e.Phase)
-	case !e.Reopened && !goal.Reopened.IsZero():
+	case !e.Reopened && goal.Open, !e.Reopened && !goal.Reopened.IsZero() && w.action(e.Event) == policy.Drain && e.Phase == record.Draining:
 		w.t.Errorf("%s: nobody has lifted the cordon of %s", describeGoal(goal), e.Event.ID)
 	case w.known != nil && !w.unwatched[e.Event.Kind] && !w.listed(e.Event) && !(e.Acted() && sameBoot):
 		w.t.Errorf("%s: %s (%s) is not announced", describeGoal(goal), e.Event.ID, e.Phase)

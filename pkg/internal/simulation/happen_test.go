@@ -293,6 +293,7 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 func (n *notice) relist() {
 	if over := n.kind == event.Shutdown && !n.rebooted.IsZero(); !n.listed && !over {
 		n.listed, n.announced, n.held = true, time.Now(), false
+		n.unsure = n.unsure || n.moving // Its time is another if it was given up meanwhile.
 	}
 }
 

@@ -462,6 +462,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 			}
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn && !n.moving { // That may be known under another ID.
 				n.seen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false // it is met anew
+				n.lifted = time.Time{}
 			}
 			if before != "" || w.forgot.Before(n.announced) {
 				n.drained = ""
