@@ -137,6 +137,8 @@ type Agent struct {
 	begun map[string]time.Time
 	// written is closed once what was put last is on disk.
 	written <-chan struct{}
+	// unsaved is when the record could not be written; zero if it could.
+	unsaved time.Time
 
 	began time.Time
 	shown shown
@@ -236,6 +238,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			a.beat()
 			a.compareClocks()
 			a.recovered()
+			a.rewrite()
 		case <-a.inbox.ready:
 			a.compareClocks()
 			if err := a.take(a.inbox.empty()); err != nil && ctx.Err() == nil {
@@ -299,7 +302,10 @@ func (a *Agent) take(news []any) error {
 		case newPolicy:
 			a.cfg.Policy = n.rules
 		case unwritten:
-			a.unwritten(n.err)
+			a.unsaved = time.Now()
+			if !n.again {
+				a.unwritten(n.err)
+			}
 		case sourceEnded:
 			if gaveUp == nil {
 				gaveUp = n.err
@@ -389,10 +395,20 @@ func (a *Agent) put(entries ...record.Entry) {
 	a.written = written
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
-			a.inbox.put(unwritten{err: err})
+			a.inbox.put(unwritten{err: err, again: len(entries) == 0})
 		}
 		close(written)
 	}, entries...)
+}
+
+// rewriteAfter is how long after the record could not be written it is tried again, if nothing is to be recorded before.
+const rewriteAfter = 10 * time.Second
+
+func (a *Agent) rewrite() {
+	if !a.unsaved.IsZero() && time.Since(a.unsaved) >= rewriteAfter {
+		a.unsaved = time.Time{}
+		a.put()
+	}
 }
 
 // entry is the record's entry of an event.
@@ -424,8 +440,11 @@ type (
 		claim drain.Claim
 		ours  bool
 	}
-	newPolicy   struct{ rules policy.Settings }
-	unwritten   struct{ err error }
+	newPolicy struct{ rules policy.Settings }
+	unwritten struct {
+		err   error
+		again bool // as was said before
+	}
 	sourceEnded struct{ err error }
 )
 

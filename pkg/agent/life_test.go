@@ -254,6 +254,29 @@ func TestARecordThatCannotBeWrittenStopsNoDrain(t *testing.T) {
 	})
 }
 
+// Nothing may be to be recorded for hours, until a reboot.
+func TestARecordThatCouldNotBeWrittenIsTriedAgainUntilItCanBe(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		r.record.loses(errors.New("no space left on device"))
+		r.announce(recommended("a"))
+		said := len(r.said(systemd.StateTrouble))
+		puts := r.record.puts()
+		r.pass(time.Minute)
+		if again := r.record.puts() - puts; again < 5 || again > 6 || len(r.said(systemd.StateTrouble)) != said || said == 0 {
+			t.Errorf("in a minute it was tried %d times; it was said %d times, and then %d", again, said, len(r.said(systemd.StateTrouble)))
+		}
+		r.record.loses(nil)
+		r.pass(11 * time.Second)
+		puts = r.record.puts()
+		r.pass(time.Minute)
+		if again := r.record.puts() - puts; again != 0 {
+			t.Errorf("it was tried %d times after it had been written", again)
+		}
+	})
+}
+
 // A failing volume is just when EC2 retires a machine.
 func TestADiskThatHangsHoldsNoDrain(t *testing.T) {
 	t.Parallel()

@@ -86,17 +86,18 @@ func (s *Store) Entries() []Entry {
 // written, which may be nil, is called once: with nil when all of them are on disk, else with why they are not. Entries
 // that are not valid or cannot be encoded are refused, without harm to the others. If none is left, written is called
 // before Put returns; otherwise by the writer, which it must not hold up. What could not be written is tried again with
-// the next Put.
+// the next Put, be it one without any.
 func (s *Store) Put(written func(error), entries ...Entry) {
 	if written == nil {
 		written = func(error) {}
 	}
 	taken, refused := s.judge(entries)
-	if len(taken) == 0 {
+	s.mu.Lock()
+	if len(taken) == 0 && (refused != nil || s.failed == nil) {
+		s.mu.Unlock()
 		written(refused)
 		return
 	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.take(taken)
 	s.forget(taken)

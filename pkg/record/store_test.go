@@ -179,6 +179,10 @@ func TestADirectoryThatCannotBeWrittenIsToldByEveryPutAndCaughtUpLater(t *testin
 	if err := os.Remove(parent); err != nil {
 		t.Fatal(err)
 	}
+	put(t, store)
+	if got := ids(open(t, dir).Entries()); got != "a b" {
+		t.Errorf("on disk: %q, want both", got)
+	}
 	put(t, store, entry("c", record.Seen, noon))
 	if got := ids(open(t, dir).Entries()); got != "a b c" {
 		t.Errorf("on disk: %q, want all three", got)

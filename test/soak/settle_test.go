@@ -102,6 +102,8 @@ func (l *life) wrongRecord(entries []record.Entry) []string {
 			wrong = append(wrong, fmt.Sprintf("%s is not on record", n))
 		case found && !slices.Contains(allowed, e.Phase):
 			wrong = append(wrong, fmt.Sprintf("%s is %s, want one of %s", n, e.Phase, allowed))
+		case n.acts() && n.brief && e.Phase == record.Cordoned && !e.CordonedAt.IsZero():
+			wrong = append(wrong, fmt.Sprintf("%s: its time to live is not over yet", n))
 		case n.acts() && n.order == given && !e.Reopened && n.brief && len(n.times) > 1: // Its time was over before it moved.
 		case n.acts() && n.order == given && !e.Reopened:
 			wrong = append(wrong, fmt.Sprintf("%s: the order to let the node take pods is forgotten", n))

@@ -79,13 +79,13 @@ func (s *Server) Compact() {
 	s.oldest = s.version
 }
 
-// visible is the version up to which the watch cache has come.
+// visible is the version up to which the watch cache has come. No list is of version 0: a watch from there would begin anywhere.
 func (s *Server) visible() int64 {
 	v := s.version - s.lagWrites
 	for i := len(s.history) - 1; i >= 0 && time.Since(s.history[i].at) < s.lagTime; i-- {
 		v = min(v, s.history[i].version-1)
 	}
-	return max(v, 0)
+	return max(v, 1)
 }
 
 // surfaces tells in how long the cache will have come further; never if only writes make it.

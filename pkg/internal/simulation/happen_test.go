@@ -544,6 +544,7 @@ func (w *world) survive(n *notice) {
 		}
 	case n.rebooted.IsZero():
 		n.acted = w.possible(n, cordoned)
+		n.unsure = n.unsure || w.full // Nobody may remember that it was acted upon.
 	}
 	n.rebooted, n.held, n.done = time.Now(), false, n.done || n.drained != ""
 	w.documentChanged(n.kind)
