@@ -289,9 +289,9 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 	return false
 }
 
-// relist announces again what was withdrawn. A shutdown is over with the boot.
+// relist announces again what was withdrawn. What has its name from a boot is over with that.
 func (n *notice) relist() {
-	if over := n.kind == event.Shutdown && !n.rebooted.IsZero(); !n.listed && !over {
+	if over := (n.kind == event.Shutdown || n.kind == event.ASGTermination) && !n.rebooted.IsZero(); !n.listed && !over {
 		n.listed, n.announced, n.held = true, time.Now(), false
 		n.unsure = n.unsure || n.moving // Its time is another if it was given up meanwhile.
 	}
