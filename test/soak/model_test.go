@@ -224,6 +224,11 @@ func (m *model) move(n *notice, at time.Time, far bool) {
 
 // follow takes over other rules.
 func (m *model) follow(wants func(*notice) (want, bool)) {
+	for _, n := range m.gone { // nth may not have heard that yet
+		n.wants, n.brief = wants(n)
+		n.fresh = n.acts()
+		m.unsettle(n)
+	}
 	for _, n := range m.notices {
 		before, brief := n.wants, n.brief
 		next, briefNow := wants(n)

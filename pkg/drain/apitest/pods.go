@@ -151,7 +151,7 @@ func (s *Server) ForgetPod(name string) {
 	s.history = kept
 }
 
-// LastRemoval is when a pod was last gone.
+// LastRemoval is when a pod was last gone that was no DaemonSet's.
 func (s *Server) LastRemoval() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -87,7 +87,7 @@ type Server struct {
 	looking      bool // the controllers are at work
 	again        bool // and have to look once more
 	collects     bool
-	removed      time.Time // when a pod was last gone
+	removed      time.Time // when a pod was last gone that was no DaemonSet's
 }
 
 // New starts a server with a node that is Ready and has no pods. It ends with the test.

@@ -193,7 +193,9 @@ func (s *Server) remove(name string) {
 	delete(s.pods, name)
 	delete(s.terminations, pod.UID)
 	delete(s.endings, pod.UID)
-	s.removed = time.Now()
+	if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != "DaemonSet" {
+		s.removed = time.Now()
+	}
 	kind := deleted
 	if pod.Spec.NodeName != Node {
 		kind = deletedElsewhere

@@ -446,10 +446,10 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 		switch e.Phase {
 		case record.Drained:
 			w.judged(oneOutcome)
-			if n.drained == w.bootID() && i.number == n.drainedBy && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
+			if n.drained == w.bootID() && i.number == n.drainedBy && n.drainedAs == e.Event.ID && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
 				w.violatedNow(oneOutcome, "%s is drained again", n.name)
 			}
-			n.drained, n.drainedBy = w.bootID(), i.number // one that is killed before that is on the disk has not said it
+			n.drained, n.drainedBy, n.drainedAs = w.bootID(), i.number, e.Event.ID // one that is killed before that is on the disk has not said it
 			if w.sure(n, drained) {
 				w.judged(emptyIfDrained)
 				w.judgeEmpty(n, emptyIfDrained)

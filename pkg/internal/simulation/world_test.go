@@ -241,6 +241,7 @@ type notice struct {
 	settled    time.Time // nth has said that it got what it was due
 	drained    string    // the incarnation's word that it is drained, in which boot
 	drainedBy  int       // that incarnation's number
+	drainedAs  string    // under which ID
 	incomplete bool      // its time was over before that
 	unlisted   time.Time // since when it is not listed
 	missed     time.Time // when nth was first told a document that does not list it any more
