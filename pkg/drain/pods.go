@@ -263,6 +263,12 @@ func (g *guard) credit(t *target) {
 }
 
 func (g *guard) accept(t *target, how What) {
+	if b := t.budget; b != nil { // It yields: let more ask.
+		if t.asking != "" {
+			b.asking--
+		}
+		b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
+	}
 	switch before := t.accepted; {
 	case before == how || before == Deleted:
 		return
@@ -547,9 +553,6 @@ func (g *guard) answered(t *target, asked *corev1.Pod, what What, err error, can
 	case err == nil:
 		t.shortened = asked.DeletionTimestamp != nil
 		g.accept(t, what)
-		if b != nil { // It yields: let more ask.
-			b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
-		}
 		return
 	case canceled:
 		if t.sent.Load() {

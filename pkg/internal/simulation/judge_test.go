@@ -456,7 +456,8 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 				w.judgeVolumes(n)
 			}
 		case record.Closed, record.Seen, record.Undoing:
-			n.unsure = n.unsure || e.Ending == record.Expired // It has had its time, whatever the rules say later.
+			// It has had its time, whatever the rules say later, or the machine has survived it.
+			n.unsure = n.unsure || e.Ending == record.Expired || e.Ending == record.Rebooted && n.kind == event.SpotInterruption
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
 				w.judgeWithdrawn(i, n)
 			}
