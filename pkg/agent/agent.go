@@ -121,6 +121,7 @@ type Agent struct {
 	node     string
 	waiting  error // why there is no identity; nil once there is
 	nodeSeen bool  // there has been a Node since the start
+	ready    bool  // and the kubelet of this boot has reported it Ready
 	opened   bool  // what was ours has been taken back since the start
 	// inherited tells that our cordon was there at the start, and set in an earlier boot, as far as is known: the Node tells.
 	inherited bool
@@ -385,7 +386,7 @@ func (a *Agent) situation() policy.Situation {
 	}
 	return policy.Situation{
 		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
-		Before: a.inherited && !a.opened,
+		Before: a.inherited && !a.opened, Ready: a.ready,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
 )
 
 // The machine has been rebooted, and the API server is away at first. What stood before is canceled then. The kubelet of this boot
@@ -69,6 +70,16 @@ func TestADrainOnANodeThatPeopleHaveOpenedDoesNotWaitUntilItIsReady(t *testing.T
 		r.pass(5 * time.Minute)
 		if e := r.entry("a"); len(s.Requests("evict")) == before {
 			t.Errorf("a is %s, and nobody has asked for an eviction for five minutes; b is %s", e.Phase, r.entry("b").Phase)
+		}
+		s.SetBootID("boot-2")
+		r.pass(time.Minute)
+		if e := r.entry("b"); s.CurrentNode().Spec.Unschedulable || e.Phase != record.Closed {
+			t.Errorf("the node is Ready, b is canceled (%s), and the node that people have opened takes no pods", e.Phase)
+		}
+		before = len(s.Requests("evict"))
+		r.pass(time.Minute)
+		if len(s.Requests("evict")) == before {
+			t.Error("the drain has ended with the other's uncordon")
 		}
 	})
 }

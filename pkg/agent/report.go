@@ -345,7 +345,7 @@ func (a *Agent) progressed(p drain.Progress) {
 	if a.work == nil || a.work.guard == nil {
 		return
 	}
-	a.total, a.left, a.nodeSeen = p.Total, p.Left, a.nodeSeen || p.State.Seen
+	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.Seen, a.ready || p.State.Ready
 	if p.Goal == a.number && !a.work.stopping {
 		a.state, a.stale = p.State, false
 	}

@@ -204,8 +204,8 @@ type State struct {
 	Closed, Ours bool
 	// Left: people want nothing done to it.
 	Left bool
-	// Seen: there is a Node, or was one.
-	Seen bool
+	// Seen: there is a Node, or was one. Ready: the kubelet of the claim's boot has reported it Ready.
+	Seen, Ready bool
 	// Drained: nothing is left that has to go.
 	Drained bool
 	// Trouble says why it cannot be closed; empty if it can.

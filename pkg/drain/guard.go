@@ -188,7 +188,7 @@ func (g *guard) say(p Progress) {
 }
 
 func (g *guard) state() State {
-	s := State{Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained}
+	s := State{Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained}
 	if g.view.err != nil && !passing(g.view.err) && !g.view.missing {
 		s.Trouble = g.view.err.Error()
 	}
@@ -324,7 +324,7 @@ func (g *guard) see(v view, number int, events []string) {
 	if before.limited != g.view.limited {
 		g.rejudge()
 	}
-	if g.closed() && !closed && len(g.news) == told {
+	if (g.closed() && !closed || g.view.ready && !before.ready) && len(g.news) == told {
 		g.say(Progress{What: Standing})
 	}
 }

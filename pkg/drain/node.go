@@ -81,8 +81,8 @@ type view struct {
 	// reopened are the events for which the node was closed, if somebody has lifted that, and others have joined them for which that
 	// is no order.
 	reopened []string
-	// limited tells that people want its pods left alone.
-	limited bool
+	// limited tells that people want its pods left alone, and ready that the kubelet of the claim's boot has reported it Ready.
+	limited, ready bool
 	// shut tells that it takes no pods, also where people want it left alone, and opened that somebody has lifted the cordon, which
 	// may have been known before.
 	shut, opened, known bool
@@ -129,6 +129,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		found, node = CordonSet, patched
 	}
 	v := n.viewOf(node, found)
+	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
 	v.hear(ordered, goal, told)
 	v.known = before.lifted || goal.Open

@@ -40,7 +40,7 @@ func (s Settings) Decide(sit Situation) Goal {
 	if len(undoing) > 0 {
 		goal = s.opening(sit, undoing)
 	}
-	if len(wanting) > 0 && !goal.precedes(wanting) {
+	if len(wanting) > 0 && !goal.precedes(wanting, sit.Ready) {
 		revisit = soonest(revisit, goal.Revisit) // What failed is taken back once its pause is over.
 		goal = s.closing(sit, wanting)
 	}
@@ -51,9 +51,9 @@ func (s Settings) Decide(sit Situation) Goal {
 // precedes tells whether the goal is to open the node before what those entries want: all their cordons were lifted by people, so
 // that what is on the node is not theirs, and pods need not wait for their drains to be let in. One that waits for the rebooted
 // machine to be Ready must not hold a drain up for so long.
-func (g Goal) precedes(wanting []record.Entry) bool {
+func (g Goal) precedes(wanting []record.Entry, ready bool) bool {
 	closes := func(e record.Entry) bool { return !e.Reopened }
-	return g.Action == Uncordon && !g.AfterReboot && !slices.ContainsFunc(wanting, closes)
+	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
 }
 
 // closing is the goal that entries make which want the node closed.

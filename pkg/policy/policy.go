@@ -87,8 +87,9 @@ type Situation struct {
 	// Node is what the guard has told of the node, and NodeFor are the IDs of the events for which it was told so; nil for all.
 	Node    Node
 	NodeFor []string
-	// Before tells that what is on the node may be from before the machine was booted, whatever the record says.
-	Before bool
+	// Before tells that what is on the node may be from before the machine was booted, whatever the record says, and Ready that the
+	// kubelet has reported the node Ready since.
+	Before, Ready bool
 }
 
 // Node is what a guard has told of the node. The zero value is that of a node that none has told of.

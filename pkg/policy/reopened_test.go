@@ -80,6 +80,11 @@ func TestALiftedCordonIsAnOrder(t *testing.T) {
 			want: "drain a by 1h0m0s soft of what was there at 0s, open; again at 1h0m0s",
 		},
 		{
+			name: "which it is, so that it takes pods at once", known: known(stop, inState(notice, event.Canceled)), ready: true,
+			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Undoing, before)),
+			want: "uncordon n (canceled) when ready; again at 1h0m0s",
+		},
+		{
 			name: "nor for what could not be taken back, which is tried again in time", known: known(stop, inState(notice, event.Canceled)), now: time.Second,
 			past: past(entry(stop, record.Draining, reopened), entry(notice, record.Undoing, failed(1, 0))),
 			want: "drain a by 1h0m0s soft of what was there at 0s, open; again at 2s",
