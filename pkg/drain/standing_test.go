@@ -1,0 +1,162 @@
+package drain_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+func TestWhatIsToldOfANodeSaysWhetherItIsToBeLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, left := range map[string]bool{"it is": true, "it is not": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			if left {
+				s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+			}
+			r := begin(t, s, drain.Options{})
+			await(t, "word of the Node", func() bool { return len(r.of(drain.NodeLeft))+len(r.of(drain.NodeCordoned)) > 0 })
+			if state := append(r.of(drain.NodeLeft), r.of(drain.NodeCordoned)...)[0].State; state.Left != left || state.Closed == left {
+				t.Errorf("told the state %+v", state)
+			}
+		})
+	}
+}
+
+func TestWhatIsLeftIsNamedInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+		for _, name := range names {
+			addHeld(s, pod(name))
+		}
+		r := begin(t, s, drain.Options{})
+		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == len(names) })
+		left := r.guard.Result().Left
+		if len(left) != len(names) || !slices.IsSorted(left) {
+			t.Errorf("left are %q", left)
+		}
+	})
+}
+
+// The list is there before the cordon, or after it.
+func TestHowManyPodsThereAreIsToldOnceAndWhenTheyMayBeEvicted(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]string{"the list is there first": "get node", "the Node is there first": "list pods"} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			addHeld(s, pod("a"))
+			addHeld(s, pod("b"))
+			s.Answer(slow, slowly(5*time.Second))
+			r := begin(t, s, drain.Options{})
+			r.await(drain.Found)
+			if after := time.Since(r.began); after < 5*time.Second {
+				t.Errorf("told after %s", after)
+			}
+			time.Sleep(time.Minute)
+			if told := r.of(drain.Found); len(told) != 1 || told[0].Total != 2 {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}
+
+// Whose cordon that was, and when it was set, nobody knows.
+func TestAPodThatComesAsSomebodyElsesCordonIsLiftedStays(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.CordonAs("kubectl")
+		addHeld(s, pod("old"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held, "default/old")
+		s.Answer("get node", slowly(time.Second))
+		s.UncordonAs("kubectl")
+		s.AddPod(pod("new"), 0)
+		r.await(drain.NodeReopened)
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
+			t.Errorf("the pod was asked to go: %+v", r.guard.Result())
+		}
+		if result := r.guard.Result(); result.Skipped != 1 || !slices.Equal(result.Left, []string{"default/old"}) {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// Until it is closed, pods may come to it that nobody has told of.
+func TestANodeThatRegistersAnewIsDrainedOnceMoreAndNotBeforeItIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.RemoveNode()
+		r.await(drain.NodeMissing)
+		told := len(r.of(drain.Drained))
+		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
+		s.RegisterNode()
+		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > told })
+		if !s.CurrentNode().Spec.Unschedulable || !r.last().State.Closed {
+			t.Errorf("told %+v", r.last())
+		}
+	})
+}
+
+// The order is for the events of then, also while the label that goes with it is still there.
+func TestAnOrderIsToldOfBeforeAnEventJoinsThatItIsNotFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(drain.NodeExcluded)
+		patches := count(s, "patch")
+		s.Always("patch", apitest.Hang())
+		s.UncordonAs("kubectl")
+		await(t, "that the label is being taken off", func() bool { return count(s, "patch") > patches })
+		if told := r.of(drain.NodeReopened); len(told) != 0 {
+			t.Fatalf("told already: %+v", told)
+		}
+		r.adjust(joining)
+		r.await(drain.NodeReopened)
+		if told := r.of(drain.NodeReopened); !slices.Equal(told[0].Events, []string{claim.Event}) {
+			t.Errorf("told of %q", told[0].Events)
+		}
+	})
+}
+
+// The list that is to confirm it.
+func TestADrainWhoseLastListIsRefusedSaysSoOnceAndIsDrainedWhenItIsNot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("list pods", pass)
+		s.Always("list pods", apitest.Forbidden("no lists any more"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Refused)
+		time.Sleep(time.Minute)
+		if told := r.of(drain.Refused); len(told) != 1 || len(r.of(drain.Drained)) != 0 {
+			t.Errorf("told %+v, and %d times that it is drained", told, len(r.of(drain.Drained)))
+		}
+		if lists := count(s, "list pods"); lists > 20 {
+			t.Errorf("%d lists in a minute", lists)
+		}
+		s.Always("list pods", nil)
+		r.succeed()
+	})
+}
+
+// Whoever waits for that may have nothing else to wait for.
+func TestThatTheKubeletOfThisBootIsReadyIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.SetBootID("an earlier boot")
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		if r.last().State.Ready {
+			t.Errorf("told %+v", r.last())
+		}
+		s.SetBootID(claim.BootID)
+		await(t, "that it is Ready", func() bool { return r.last().State.Ready })
+	})
+}
