@@ -126,6 +126,7 @@ type model struct {
 	owner owner
 	// limited tells that people want the node's pods left alone, and limitedNow that they may not have been heard yet.
 	limited, limitedNow bool
+	limitedAt           time.Time // when they said so last
 	// starting tells that the machine has been rebooted and its kubelet does not run yet, and restrained that the node is to
 	// stay closed until then.
 	starting, restrained bool

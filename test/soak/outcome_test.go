@@ -2,6 +2,7 @@ package soak_test
 
 import (
 	"slices"
+	"time"
 
 	"github.com/nth-project/nth/pkg/record"
 )
@@ -136,6 +137,7 @@ func (m *model) settled(found owner, entry func(*notice) record.Entry) {
 		n.fresh, n.shaky, n.moved = false, false, false
 	}
 	m.owner, m.gone = found, nil
-	m.limitedNow, m.troubled, m.restrained = false, false, false
+	m.limitedNow = m.limited && time.Since(m.limitedAt) < heardWithin
+	m.troubled, m.restrained = false, false
 	m.mayDrain, m.mayForce, m.mayCordon, m.cordons, m.uncordons = false, false, false, 0, 0
 }

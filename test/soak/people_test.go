@@ -110,6 +110,7 @@ func (l *life) limit(t *testing.T) {
 		value = `"cordon"`
 	}
 	l.patchNode(t, "", fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, actionAnnotation, value))
+	l.model.limitedAt = time.Now()
 	l.did("wishes of people", "the annotation %s is %s", actionAnnotation, value)
 }
 
