@@ -465,7 +465,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 				n.seen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false // it is met anew
 				n.lifted = time.Time{}
 			}
-			if before != "" || w.forgot.Before(n.announced) {
+			if (before != "" || w.forgot.Before(n.announced)) && (!n.moving || n.drainedAs == e.Event.ID) {
 				n.drained = ""
 			}
 		case record.Incomplete:
