@@ -456,6 +456,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 				w.judgeVolumes(n)
 			}
 		case record.Closed, record.Seen, record.Undoing:
+			n.ended = time.Now()
 			// It has had its time, whatever the rules say later, or the machine has survived it.
 			n.unsure = n.unsure || e.Ending == record.Expired || e.Ending == record.Rebooted && n.kind == event.SpotInterruption
 			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
@@ -576,7 +577,7 @@ func (w *world) judgeEnd1(q request) {
 // judgeGrace judges what a pod is given, and that it is deleted for machines only that are lost.
 func (w *world) judgeGrace(q request, pod *corev1.Pod) {
 	if w.stepped || w.any(func(n *notice) bool {
-		sent := time.Since(n.changed) < time.Second
+		sent := min(time.Since(n.changed), time.Since(n.ended), time.Since(w.ruleSet[n.kind])) < time.Second
 		return n.vague || sent || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
 	}) {
 		return // nth may have another deadline in mind, or may have had one when it asked

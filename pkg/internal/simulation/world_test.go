@@ -244,6 +244,7 @@ type notice struct {
 	drainedAs  string    // under which ID
 	incomplete bool      // its time was over before that
 	unlisted   time.Time // since when it is not listed
+	ended      time.Time // when nth has recorded that it is over, or begun to take back what was done
 	missed     time.Time // when nth was first told a document that does not list it any more
 	held       bool      // the node was surely closed for it when it was listed last
 	watching   time.Time // the deadline at which it is to be judged
