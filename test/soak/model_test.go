@@ -76,13 +76,17 @@ type notice struct {
 	since int
 	shaky bool
 	moved bool
+	// expired tells that its cordon had a time to live for a moment, which may have been over.
+	expired bool
 }
 
 // acts tells whether nth has something to do, or has done it, for the notice as it now is.
 func (n *notice) acts() bool { return n.wants >= cordon && !n.far && !n.over }
 
 // obeys tells whether a notice has the node closed: nothing stands against it.
-func (n *notice) obeys() bool { return n.acts() && n.order == none && !n.brief && !n.mayBeOver() }
+func (n *notice) obeys() bool {
+	return n.acts() && n.order == none && !n.brief && !n.expired && !n.mayBeOver()
+}
 
 // mayBeOver tells of a spot notice whose time has passed, after a reboot: it is over as soon as a look does not find it,
 // or fails.
@@ -238,7 +242,7 @@ func (m *model) follow(wants func(*notice) (want, bool)) {
 		}
 		m.unsettle(n)
 		left := n.order
-		n.wants, n.brief = next, briefNow
+		n.wants, n.brief, n.expired = next, briefNow, n.expired || brief
 		if n.over {
 			continue
 		}

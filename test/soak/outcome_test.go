@@ -12,7 +12,7 @@ func (n *notice) holdsOn() bool { return n.obeys() && !n.fresh && !n.shaky }
 
 // isDoubtful tells whether a notice may have the node closed, or may not.
 func (n *notice) isDoubtful() bool {
-	return n.acts() && !n.brief && (n.order == perhaps || n.order == none && n.mayBeOver())
+	return n.acts() && !n.brief && (n.order == perhaps || n.order == none && (n.expired || n.mayBeOver()))
 }
 
 // owners are those who may hold the cordon when things have settled.
@@ -109,7 +109,7 @@ func (n *notice) phases() []record.Phase {
 	case n.order != none: // whatever was reached for it then
 		phases = []record.Phase{record.Cordoning, record.Cordoned, record.Draining, record.Incomplete, record.Drained, record.Undoing}
 	}
-	if n.brief || n.mayBeOver() {
+	if n.brief || n.expired || n.mayBeOver() {
 		phases = append(phases, record.Closed)
 	}
 	return phases
@@ -134,7 +134,7 @@ func (m *model) settled(found owner, entry func(*notice) record.Entry) {
 		if !n.acts() {
 			n.order = none
 		}
-		n.fresh, n.shaky, n.moved = false, false, false
+		n.fresh, n.shaky, n.moved, n.expired = false, false, false, false
 	}
 	m.owner, m.gone = found, nil
 	m.limitedNow = m.limited && time.Since(m.limitedAt) < heardWithin
