@@ -260,6 +260,10 @@ func (w *world) announce(h happening) {
 	if h.span != 0 {
 		n.deadline = seconds(time.Now().Add(h.span))
 	}
+	// One that was announced in a boot before, and in this one, may be the same for nth, whose time has moved.
+	n.unsure = alone && w.any(func(other *notice) bool {
+		return other.kind == n.kind && other.code == code && other.boot != w.boot && !other.over(w)
+	})
 	w.notices = append(w.notices, n)
 	w.documentChanged(n.kind)
 	w.disturb(0)
