@@ -608,6 +608,9 @@ func (w *world) recover() {
 
 // volume is in use on the node for so long.
 func (w *world) volume(h happening) {
+	if w.server.CurrentNode() == nil {
+		return
+	}
 	name := corev1.UniqueVolumeName("kubernetes.io/csi/ebs.csi.aws.com^" + h.name)
 	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = append(n.Status.VolumesInUse, name) })
 	w.mu.Lock()
