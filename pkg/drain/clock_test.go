@@ -73,22 +73,29 @@ func TestWhatCameSinceTheCordonIsToldByTheAPIServersClock(t *testing.T) {
 	}
 }
 
+// openedByPeople is a node that people have opened while a pod is held there that is called old, with a guard whose goal knows of it.
+func openedByPeople(t *testing.T, skew time.Duration) (s *apitest.Server, r *trial, free func()) {
+	t.Helper()
+	s = apitest.New(t)
+	s.SetSkew(skew)
+	free = addHeld(s, pod("old"))
+	time.Sleep(time.Minute)
+	r = begin(t, s, drain.Options{})
+	r.await(drain.Held)
+	cordonedAt := time.Now()
+	time.Sleep(time.Minute)
+	s.UncordonAs("kubectl")
+	r.await(drain.NodeReopened)
+	r.adjust(func(g *drain.Goal) { g.Reopened, g.Open = cordonedAt, true })
+	return s, r, free
+}
+
 // Whoever has heard of the order says when the cordon was set by the machine's clock.
 func TestWhatCameSinceIsToldByTheAPIServersClockAlsoOnceTheGoalKnowsOfTheOrder(t *testing.T) {
 	t.Parallel()
 	for _, skew := range skews {
 		run(t, skew.String(), func(t *testing.T) {
-			s := apitest.New(t)
-			s.SetSkew(skew)
-			free := addHeld(s, pod("old"))
-			time.Sleep(time.Minute)
-			r := begin(t, s, drain.Options{})
-			r.await(drain.Held)
-			cordonedAt := time.Now()
-			time.Sleep(time.Minute)
-			s.UncordonAs("kubectl")
-			r.await(drain.NodeReopened)
-			r.adjust(func(g *drain.Goal) { g.Reopened, g.Open = cordonedAt, true })
+			s, r, free := openedByPeople(t, skew)
 			time.Sleep(time.Minute)
 			free()
 			time.Sleep(time.Minute)

@@ -154,7 +154,8 @@ func (g *guard) take(goal Goal) {
 		if g.lifted { // It is to be closed again first.
 			begins, g.decided, g.closing = true, time.Time{}, time.Now()
 		}
-		if g.lifted = false; goal.Reopened.IsZero() {
+		g.lifted = false
+		if goal.Reopened.IsZero() {
 			g.since = time.Time{}
 		}
 		g.round++

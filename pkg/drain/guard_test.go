@@ -439,39 +439,37 @@ func TestABudgetThatLetsOneGoAtATimeIsNotHammered(t *testing.T) {
 func TestAsManyAskABudgetAtOnceAsItLetsGo(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"it says so": false, "it is seen": true} {
-		run(t, name, func(t *testing.T) { askABudget(t, silent) })
-	}
-}
-
-func askABudget(t *testing.T, silent bool) {
-	s := apitest.New(t)
-	const pods = 40
-	for i := range pods {
-		s.AddPod(pod(fmt.Sprintf("web-%02d", i)), 0)
-	}
-	held := apitest.HeldBy("budget", 0)
-	s.Always("evict", held)
-	r := begin(t, s, drain.Options{})
-	await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
-	before := count(s, "evict")
-	s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
-		yields := count(s, "evict")-before <= 1+2+8
-		slowly(time.Second)(w, q)
-		if yields && silent {
-			s.RemovePod("default/" + path.Base(path.Dir(q.URL.Path)))
-			return apitest.Hang()(w, q)
-		}
-		return !yields && held(w, q)
-	})
-	time.Sleep(time.Minute)
-	var waves []int
-	for i, q := range s.Requests("evict")[before:] {
-		if asked := s.Requests("evict")[before:]; i == 0 || q.At.Sub(asked[i-1].At) > time.Second/2 {
-			waves = append(waves, 0)
-		}
-		waves[len(waves)-1]++
-	}
-	if want := []int{1, 2, 8, pods - 11, 1, 1, 1}; len(waves) < len(want) || !slices.Equal(waves[:len(want)], want) {
-		t.Errorf("at once have asked %v; want %v", waves, want)
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			const pods = 40
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), 0)
+			}
+			held := apitest.HeldBy("budget", 0)
+			s.Always("evict", held)
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			before := count(s, "evict")
+			s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
+				yields := count(s, "evict")-before <= 1+2+8
+				slowly(time.Second)(w, q)
+				if yields && silent {
+					s.RemovePod("default/" + path.Base(path.Dir(q.URL.Path)))
+					return apitest.Hang()(w, q)
+				}
+				return !yields && held(w, q)
+			})
+			time.Sleep(time.Minute)
+			var waves []int
+			for i, q := range s.Requests("evict")[before:] {
+				if asked := s.Requests("evict")[before:]; i == 0 || q.At.Sub(asked[i-1].At) > time.Second/2 {
+					waves = append(waves, 0)
+				}
+				waves[len(waves)-1]++
+			}
+			if want := []int{1, 2, 8, pods - 11, 1, 1, 1}; len(waves) < len(want) || !slices.Equal(waves[:len(want)], want) {
+				t.Errorf("at once have asked %v; want %v", waves, want)
+			}
+		})
 	}
 }

@@ -83,7 +83,7 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 			goal.Soft = soonest(goal.Soft, p.deadline)
 		}
 	}
-	if goal.Action == Drain && all {
+	if all { // Where none is drained for, there is no time either.
 		goal.Reopened = reopened
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)
