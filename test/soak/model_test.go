@@ -84,14 +84,12 @@ type notice struct {
 func (n *notice) acts() bool { return n.wants >= cordon && !n.far && !n.over }
 
 // obeys tells whether a notice has the node closed: nothing stands against it.
-func (n *notice) obeys() bool {
-	return n.acts() && n.order == none && !n.brief && !n.expired && !n.mayBeOver()
-}
+func (n *notice) obeys() bool { return n.acts() && n.order == none && !n.brief && !n.mayBeOver() }
 
-// mayBeOver tells of a spot notice whose time has passed, after a reboot: it is over as soon as a look does not find it,
-// or fails.
+// mayBeOver tells of a notice whose time to live may have been over, and of a spot notice whose time has passed, after a reboot: that
+// is over as soon as a look does not find it, or fails.
 func (n *notice) mayBeOver() bool {
-	return n.kind == event.SpotInterruption && n.rebooted && time.Now().After(n.at)
+	return n.expired || n.kind == event.SpotInterruption && n.rebooted && time.Now().After(n.at)
 }
 
 // like tells whether nth takes one notice for the other with another time (docs/events.md).

@@ -12,7 +12,7 @@ func (n *notice) holdsOn() bool { return n.obeys() && !n.fresh && !n.shaky }
 
 // isDoubtful tells whether a notice may have the node closed, or may not.
 func (n *notice) isDoubtful() bool {
-	return n.acts() && !n.brief && (n.order == perhaps || n.order == none && (n.expired || n.mayBeOver()))
+	return n.acts() && !n.brief && (n.order == perhaps || n.order == none && n.mayBeOver())
 }
 
 // owners are those who may hold the cordon when things have settled.
@@ -109,7 +109,7 @@ func (n *notice) phases() []record.Phase {
 	case n.order != none: // whatever was reached for it then
 		phases = []record.Phase{record.Cordoning, record.Cordoned, record.Draining, record.Incomplete, record.Drained, record.Undoing}
 	}
-	if n.brief || n.expired || n.mayBeOver() {
+	if n.brief || n.mayBeOver() {
 		phases = append(phases, record.Closed)
 	}
 	return phases
