@@ -78,6 +78,10 @@ bench-queue: lab ## measure nth-queue in storms of interruptions (NODES=100 meas
 demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster running)
 	@cd test && go run ./cmd/demo $(if $(KEEP),-keep)
 
+.PHONY: node
+node: lab ## watch nodes with real containers being lost, and count the requests lost with each (WRITE=1 writes the table into README.md)
+	@cd test && go run ./cmd/demo -lose $(if $(WRITE),-table ../README.md)
+
 .PHONY: crash
 crash: lab ## kill nth in a hundred drains, at random moments (about two minutes)
 	@cd test && NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -count=1 -timeout 30m

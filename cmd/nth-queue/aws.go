@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -33,17 +35,23 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	return found, nil
 }
 
-// regionOf reads the region from a queue's URL such as https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions;
-// "" if it is of another form.
+// regionLabel is the form of a region's name, in any partition.
+var regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
+
+// regionOf reads the region from a queue's URL, in any of the forms that AWS has for its hosts: that of SQS in the region, by
+// FIPS or dual-stack too, the old one, and that of a VPC's endpoint; "" if it is of another form.
 func regionOf(queue string) string {
 	u, err := url.Parse(queue)
 	if err != nil {
 		return ""
 	}
-	service, rest, _ := strings.Cut(u.Hostname(), ".")
-	region, domain, _ := strings.Cut(rest, ".")
-	if service != "sqs" || !strings.HasPrefix(domain, "amazonaws.com") {
+	labels := strings.Split(u.Hostname(), ".")
+	isService := func(label string) bool { return label == "sqs" || label == "sqs-fips" || label == "queue" }
+	if !slices.ContainsFunc(labels, isService) {
 		return ""
 	}
-	return region
+	if at := slices.IndexFunc(labels, regionLabel.MatchString); at >= 0 {
+		return labels[at]
+	}
+	return ""
 }

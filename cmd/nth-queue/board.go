@@ -36,10 +36,11 @@ type board struct {
 	dryRun   bool
 	identity record.IdentityStatus
 
-	mu      sync.Mutex
-	ready   bool
-	trouble string // why the queue cannot be read; empty if it can
-	since   time.Time
+	mu       sync.Mutex
+	degraded []string
+	ready    bool
+	trouble  string // why the queue cannot be read; empty if it can
+	since    time.Time
 
 	stuck bool // run's own: that was said
 }
@@ -104,7 +105,7 @@ func (b *board) status() record.Status {
 	s := record.Status{
 		Version: record.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
 		DryRun: b.dryRun, Identity: b.identity,
-		Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
+		Degraded: b.degraded, Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
 	}
 	switch {
 	case !b.ready:
@@ -123,6 +124,13 @@ func (b *board) status() record.Status {
 		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
 	}
 	return s
+}
+
+// degrade notes what is wrong with settings of what is only told.
+func (b *board) degrade(faults []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.degraded = faults
 }
 
 // known notes that the nodes are known.

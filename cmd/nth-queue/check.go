@@ -5,6 +5,7 @@ import (
 	"flag"
 
 	"github.com/nth-project/nth/cmd/internal/findings"
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -23,8 +24,9 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	}
 	c := &check{findings.For("nth-queue", to.Out)}
 	cfg, err := effectiveConfig(path)
-	if err != nil {
-		return c.Wrong(err)
+	degraded, fatal := posting.Degraded(err)
+	if fatal != nil {
+		return c.Wrong(fatal)
 	}
 	if err := findings.Hush(); err != nil {
 		return err
@@ -32,6 +34,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
 	defer cancel()
 	c.settings(path, cfg)
+	c.Degraded(degraded)
 	account, known := c.credentials(ctx, cfg)
 	if known {
 		c.queue(ctx, cfg, account)
@@ -70,7 +73,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.Census {
 		c.Fail("identity", "%s in %s, for %s: %s", client.Credential, client.Source, client.Server, err)
 		return fleet.Census{}
 	}
-	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential, client.Source, client.Server)
+	c.OK("identity", "%s, by %s in %s, for %s", user, client.Proof(), client.Source, client.Server)
 	extras := fleet.Extras{Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events, Volumes: cfg.Drain.VolumeWait > 0}
 	for _, right := range fleet.Rights(extras) {
 		allowed, err := fleet.May(ctx, client, right)

@@ -85,7 +85,8 @@ func (c *check) lifeOf(cfg config.Queue, found queue.Attributes) {
 // waits tells whether messages stay in the queue until what they announce is near.
 func waits(c config.QueueMaintenance) bool {
 	acts := policy.Action(c.Action) == policy.Drain || policy.Action(c.Action) == policy.Cordon
-	return acts && slices.Contains(slices.Collect(maps.Values(c.Codes)), string(policy.Lead))
+	waiting := func(when string) bool { return when == string(policy.Lead) || when == string(policy.Window) }
+	return acts && slices.ContainsFunc(slices.Collect(maps.Values(c.Codes)), waiting)
 }
 
 // wayInto checks what keeps messages from getting into the queue in time, or out of it.

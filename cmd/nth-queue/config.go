@@ -15,6 +15,9 @@ import (
 
 // commandConfig is "nth-queue config".
 func commandConfig(_ context.Context, args []string, to program.Streams) error {
+	if len(args) > 0 && args[0] == "import" {
+		return importer().Run(args[1:], to)
+	}
 	var path string
 	var check bool
 	done, err := program.Parse("nth-queue config", configUsage, args, to, func(flags *flag.FlagSet) {
@@ -25,11 +28,11 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 		return err
 	}
 	cfg, err := effectiveConfig(path)
-	if err != nil {
+	if _, fatal := posting.Degraded(err); fatal != nil || check && err != nil {
 		return err
 	}
 	if !check {
-		return config.EncodeQueue(to.Out, cfg)
+		return errors.Join(config.EncodeQueue(to.Out, cfg), err)
 	}
 	files, err := config.QueueFiles(path)
 	if err != nil {
@@ -43,21 +46,21 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 }
 
 // effectiveConfig reads the files, lets systemd's directories go before theirs, and finds the kubeconfig that systemd has
-// given the service.
+// given the service. With config.Degraded in the error, the settings are of use.
 func effectiveConfig(path string) (config.Queue, error) {
 	cfg, err := config.LoadQueue(path)
-	if err != nil {
-		return config.Queue{}, program.ConfigError{Fault: err}
+	if err = posting.Judge(err, &cfg.Webhook, "nth-queue"); err != nil {
+		err = program.ConfigError{Fault: err}
 	}
-	if _, err := posting.Settings(cfg.Webhook, "nth-queue"); err != nil {
-		return config.Queue{}, program.ConfigError{Fault: err}
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return config.Queue{}, fatal
 	}
 	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
 	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
 	if cfg.Kubernetes.Kubeconfig == "" {
 		cfg.Kubernetes.Kubeconfig = givenKubeconfig()
 	}
-	return cfg, nil
+	return cfg, err
 }
 
 // runningsKubeconfig is where root finds the credential of the service while that runs.
@@ -84,13 +87,13 @@ func runSettings(args []string, to program.Streams) (read func() (config.Queue, 
 	}
 	return func() (config.Queue, error) {
 		cfg, err := effectiveConfig(flags.Config)
-		if err != nil {
-			return config.Queue{}, err
+		if _, fatal := posting.Degraded(err); fatal != nil {
+			return config.Queue{}, fatal
 		}
 		cfg.DryRun = flags.DryRun(cfg.DryRun)
 		if cfg.Queue.URL == "" {
 			return config.Queue{}, program.ConfigError{Fault: errors.New("queue.url: must be set")}
 		}
-		return cfg, nil
+		return cfg, err
 	}, false, nil
 }

@@ -9,20 +9,24 @@ import (
 	"github.com/nth-project/nth/pkg/ekstoken"
 )
 
-// eksToken is a value of kubernetes.token.
-const eksToken = "eks"
+// Values of kubernetes.token.
+const (
+	autoToken   = "auto"
+	pluginToken = "plugin"
+)
 
 // connect makes a client of the API server, by the settings. It sends no request. requested, if not nil, is told of each
 // that is sent later.
 func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
 	version, _ := program.BuildVersion()
 	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
-	if cfg.Kubernetes.Token == eksToken {
+	if cfg.Kubernetes.Token != pluginToken {
 		account, err := awsConfig(ctx, cfg)
 		if err != nil {
 			return apiserver.Client{}, err
 		}
 		options.Token, options.Role = ekstoken.Of(account).Token, "the role that AWS is asked with"
+		options.Fallback = cfg.Kubernetes.Token == autoToken
 	}
 	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
 }

@@ -5,10 +5,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/metrics"
+	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -18,19 +20,21 @@ import (
 // its sake.
 type meter struct {
 	*metrics.Metrics
-	queue *queue.Queue
+	queue   *queue.Queue
+	waiting func() int // notices
 }
 
 func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
 		return nil
 	}
-	m := &meter{}
+	m := &meter{waiting: func() int { return 0 }}
 	version, commit := program.BuildVersion()
 	m.Metrics = metrics.New(metrics.Options{
 		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
 		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, Queue: true,
-		Stuck: func() error { return m.queue.Stuck() },
+		Stuck:   func() error { return m.queue.Stuck() },
+		Waiting: func() int { return m.waiting() },
 		Trouble: func(err error) {
 			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue goes on without, and tries again", err)
 		},
@@ -45,6 +49,20 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 func (m *meter) judges(messages *queue.Queue) {
 	if m != nil {
 		m.queue = messages
+	}
+}
+
+// noticed counts what became of a notice.
+func (m *meter) noticed(t notify.Telling) {
+	if m != nil {
+		posting.Count(m, t)
+	}
+}
+
+// dropped counts Events that were not written.
+func (m *meter) dropped(events int) {
+	if m != nil {
+		m.EventsDropped(events)
 	}
 }
 

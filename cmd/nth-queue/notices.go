@@ -57,8 +57,14 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
 			return node, n.nodes.of(ctx, node).Labels
 		},
-		Told: func(t notify.Telling) { posting.Tell(log, t) },
+		Told: func(t notify.Telling) {
+			posting.Tell(log, t)
+			meter.noticed(t)
+		},
 	})
+	if meter != nil {
+		meter.waiting = n.webhook.Waiting
+	}
 	n.use(cfg)
 	return n
 }
@@ -76,11 +82,7 @@ func outboxDirectory(cfg config.Queue) string {
 func (n *notices) use(cfg config.Queue) {
 	rules := policyOf(cfg.Events)
 	n.rules.Store(&rules)
-	settings, err := posting.Settings(cfg.Webhook, "nth-queue")
-	if err != nil { // It was right a moment ago, when the settings were judged.
-		n.trouble(err)
-		return
-	}
+	settings, _ := posting.Settings(cfg.Webhook, "nth-queue") // What is wrong was told when the settings were judged.
 	n.webhook.Use(settings)
 }
 
@@ -106,8 +108,9 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 	if n.meter != nil {
 		told = append(told, n.meter)
 	}
+	forget := func() { n.webhook.Forget(node) }
 	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
-		return told, func() {}
+		return told, forget
 	}
 	identity := notify.Identity{Client: n.client.Client, Node: node}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -117,10 +120,13 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 		Condition: n.cfg.Condition, Events: n.cfg.Events,
 		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
-		Turn:     n.turns.take, Trouble: n.trouble,
+		Turn:     n.turns.take, Dropped: n.meter.dropped, Trouble: n.trouble,
 	})
 	n.work.Go(func() { k.Run(n.passing) })
-	return append(told, k), k.Finish
+	return append(told, k), func() {
+		k.Finish()
+		forget()
+	}
 }
 
 func machineOf(d fleet.Description) notify.Machine {

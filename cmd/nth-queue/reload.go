@@ -16,6 +16,7 @@ type adjustable struct {
 	logger  *logrus.Logger
 	fleet   *fleet.Fleet
 	notices *notices
+	board   *board
 	gate    *drain.Gate
 }
 
@@ -24,6 +25,7 @@ func (a adjustable) use(cfg config.Queue) {
 	logging.SetLevel(a.logger, cfg.Log)
 	a.fleet.Use(rulesOf(cfg, a.gate))
 	a.notices.use(cfg)
+	a.board.degrade(nil)
 }
 
 // rulesOf are those of the fleet's settings that may change while it works.

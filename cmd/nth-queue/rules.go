@@ -9,6 +9,9 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 )
 
+// kept is how long after it was announced a planned change may stay in the queue, which forgets it after fourteen days.
+const kept = longestRetention - day
+
 // policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline. A
 // message is never withdrawn: an event that is over is told as such.
 func policyOf(c config.QueueEvents) policy.Settings {
@@ -22,7 +25,8 @@ func policyOf(c config.QueueEvents) policy.Settings {
 		},
 		event.ScheduledMaintenance: {
 			Action: policy.Action(c.ScheduledMaintenance.Action), Codes: draining.Codes(c.ScheduledMaintenance.Codes),
-			Lead: c.ScheduledMaintenance.Lead, Hard: c.ScheduledMaintenance.HardDeadline,
+			Lead: c.ScheduledMaintenance.Lead, Window: c.ScheduledMaintenance.Window, Spread: c.ScheduledMaintenance.Spread,
+			Hard: c.ScheduledMaintenance.HardDeadline, Kept: kept,
 		},
 		event.ASGTermination: budgeted(c.ASGTermination),
 		event.ReservationEnd: budgeted(c.ReservationEnd),

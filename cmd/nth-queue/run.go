@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/config"
@@ -26,8 +27,9 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 		return err
 	}
 	cfg, err := read()
-	if err != nil {
-		return err
+	degraded, fatal := posting.Degraded(err)
+	if fatal != nil {
+		return fatal
 	}
 	hangups, deaf := reload.Hangups()
 	defer deaf()
@@ -38,22 +40,24 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 		return err
 	}
 	log := logrus.NewEntry(logger)
+	posting.SayDegraded(log, degraded)
 	manager := &systemd.Notifier{}
 	again := &reload.Reloader[config.Queue]{
 		Program: "nth-queue", Read: read, Service: manager, Log: log, Started: cfg, Current: cfg,
 		Diff: config.DiffQueue, Late: late,
 	}
 	gate := drain.NewGate(evictionsAtOnce)
-	return serve(ctx, cfg, log, manager, gate, func(nodes *fleet.Fleet, notices *notices) {
-		again.Apply = adjustable{logger, nodes, notices, gate}.use
+	return serve(ctx, cfg, degraded, log, manager, gate, func(nodes *fleet.Fleet, notices *notices, board *board) {
+		again.Apply = adjustable{logger, nodes, notices, board, gate}.use
 		go again.Run(ctx, hangups)
 	})
 }
 
-// serve wires the service and runs it until ctx ends. adjust gets the parts that follow the settings when they are there.
+// serve wires the service and runs it until ctx ends. degraded is what is wrong with the settings; adjust gets the parts that
+// follow them when they are there.
 func serve(
-	ctx context.Context, cfg config.Queue, log *logrus.Entry, manager *systemd.Notifier, gate *drain.Gate,
-	adjust func(*fleet.Fleet, *notices),
+	ctx context.Context, cfg config.Queue, degraded []string, log *logrus.Entry, manager *systemd.Notifier, gate *drain.Gate,
+	adjust func(*fleet.Fleet, *notices, *board),
 ) error {
 	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
@@ -80,6 +84,7 @@ func serve(
 		Listeners: notices.of,
 	})
 	board := newBoard(cfg, version, client, manager, log)
+	board.degrade(degraded)
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
@@ -90,7 +95,7 @@ func serve(
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, client.Server, dryRun(cfg))
 	manager.Ready()
-	adjust(nodes, notices)
+	adjust(nodes, notices, board)
 	told := notices.begin()
 	shown := board.begin(ctx)
 	var reading sync.WaitGroup

@@ -29,11 +29,17 @@ and 78 if the settings are wrong.
 `
 
 const configUsage = `Usage: nth-queue config [--config FILE] [--check]
+       nth-queue config import [--secrets DIR] FILE
 
-Prints the settings in effect, all of them, in a form that can be read again.
+Prints the settings in effect, all of them, in a form that can be read again. With import, it turns the settings of
+aws-node-termination-handler's queue mode into those of nth-queue and prints them: FILE holds its environment ("NAME=value"
+lines), the values of its Helm chart, or its Deployment ("kubectl get deployment -o yaml"),
+with the ConfigMaps and Secrets that it takes settings from, behind lines "---"; "-" is standard input. What comes of it is
+judged before it is printed: status 78 and one line for each fault if anything cannot be taken over as it is.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
   --check        only judge them: one line, and status 78 if any is wrong
+  --secrets DIR  put the webhook's address and headers into files of mode 0600 in DIR; without it, they are named only
 `
 
 const versionUsage = `Usage: nth-queue version

@@ -23,9 +23,12 @@ type board struct {
 
 	mu       sync.Mutex
 	identity record.IdentityStatus
-	// ignored, unpolled and unheard say why kinds are off: by the settings, by the instance's life cycle, for want of a
-	// logind.
-	ignored, unpolled, unheard map[event.Kind]string
+	degraded []string
+	// ignored, unpolled, unheard and unasked say why kinds are off: by the settings, by those for the instance's life cycle or of
+	// the start, for want of a logind, and of a reservation.
+	ignored, unpolled, unheard, unasked map[event.Kind]string
+	// target is the state that the Auto Scaling group wants the instance to be in, and hook what is known of its hooks.
+	target, hook string
 }
 
 func newBoard(next interface{ Show(record.Status) }, program string, cfg config.Config) *board {
@@ -38,10 +41,11 @@ func newBoard(next interface{ Show(record.Status) }, program string, cfg config.
 func (b *board) Show(s record.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Program, s.PID = b.program, os.Getpid()
+	s.Program, s.PID, s.Degraded = b.program, os.Getpid(), b.degraded
 	trouble := s.Identity.Trouble
 	s.Identity = b.identity
 	s.Identity.Trouble = trouble
+	s.TargetState, s.Hook = b.target, b.hook
 	if b.dryRun {
 		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster", Why: "this is a dry run"})
 	}
@@ -50,13 +54,15 @@ func (b *board) Show(s record.Status) {
 			s.Off = append(s.Off, record.OffStatus{What: string(kind), Why: why})
 		}
 	}
-	s.Documents = slices.DeleteFunc(s.Documents, func(d record.DocumentStatus) bool { return b.unpolled[d.Kind] != "" })
+	s.Documents = slices.DeleteFunc(s.Documents, func(d record.DocumentStatus) bool {
+		return b.unpolled[d.Kind] != "" || b.unasked[d.Kind] != ""
+	})
 	b.next.Show(s)
 }
 
 // why is the reason for which a kind is off; "" if it is not. b.mu is held.
 func (b *board) why(kind event.Kind) string {
-	for _, reasons := range []map[event.Kind]string{b.ignored, b.unheard, b.unpolled} {
+	for _, reasons := range []map[event.Kind]string{b.ignored, b.unheard, b.unpolled, b.unasked} {
 		if why := reasons[kind]; why != "" {
 			return why
 		}
@@ -81,26 +87,34 @@ func (b *board) configured(rules policy.Settings) {
 	b.set(func() { b.ignored = ignored })
 }
 
+// degrade notes what is wrong with what is only told.
+func (b *board) degrade(faults []string) { b.set(func() { b.degraded = faults }) }
+
 // scoped notes what is not polled for on an instance of this life cycle.
 func (b *board) scoped(scope imds.Scope) {
-	why := fmt.Sprintf("%s instances get none", scope.LifeCycle)
+	why := "it was to be ignored when nth was started"
 	if scope.Standby {
 		why = fmt.Sprintf("the settings leave out %s instances", scope.LifeCycle)
 	}
 	unpolled := map[event.Kind]string{}
-	for _, kind := range event.Kinds() {
-		if kind != event.Shutdown && !slices.Contains(scope.Kinds, kind) {
+	for _, kind := range event.PolledKinds() {
+		if !slices.Contains(scope.Kinds, kind) {
 			unpolled[kind] = why
 		}
 	}
 	b.set(func() { b.unpolled = unpolled })
 }
 
-// hearing notes whether a shutdown is announced by logind; err says why not.
+// unreserved notes why EC2 is not asked for the end of a reservation.
+func (b *board) unreserved(why string) {
+	b.set(func() { b.unasked = map[event.Kind]string{event.ReservationEnd: why} })
+}
+
+// hearing notes whether a shutdown or a sleep is announced by logind; err says why not.
 func (b *board) hearing(err error) {
 	unheard := map[event.Kind]string{}
 	if err != nil {
-		unheard[event.Shutdown] = err.Error()
+		unheard[event.Shutdown], unheard[event.Hibernation] = err.Error(), err.Error()
 	}
 	b.set(func() { b.unheard = unheard })
 }
@@ -111,3 +125,9 @@ func (b *board) identified(id kubelet.Identity) {
 		b.identity = record.IdentityStatus{Credential: id.Credential, Source: id.Source, Server: id.Server}
 	})
 }
+
+// targeted notes what the Auto Scaling group wants the instance to be.
+func (b *board) targeted(state string) { b.set(func() { b.target = state }) }
+
+// hooked notes what is known of the group's lifecycle hooks.
+func (b *board) hooked(text string) { b.set(func() { b.hook = text }) }

@@ -5,6 +5,7 @@ import (
 	"flag"
 
 	"github.com/nth-project/nth/cmd/internal/findings"
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/record"
@@ -25,12 +26,14 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	}
 	c := &check{findings.For("nth", to.Out)}
 	cfg, err := soundConfig(path)
-	if err != nil {
-		return c.Wrong(err)
+	degraded, fatal := posting.Degraded(err)
+	if fatal != nil {
+		return c.Wrong(fatal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
 	defer cancel()
 	c.settings(path, cfg)
+	c.Degraded(degraded)
 	c.machine(cfg, "/", offline)
 	c.webhook(ctx, cfg, post)
 	if !offline {

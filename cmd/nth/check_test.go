@@ -2,6 +2,8 @@ package main_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +24,10 @@ func newBench(t *testing.T) *bench {
 	b := &bench{host: t.TempDir(), settings: filepath.Join(t.TempDir(), "nth.toml"), imds: imdstest.NewServer()}
 	t.Cleanup(b.imds.Close)
 	b.set(t, "")
+	for _, name := range []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"} {
+		t.Setenv(name, "")
+		t.Setenv(strings.ToLower(name), "")
+	}
 	return b
 }
 
@@ -107,7 +113,7 @@ func TestCheckWarnsOfADryRun(t *testing.T) {
 func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 	b := newBench(t)
 	mustSay(t, b.check(t, ""),
-		`ok    metadata    it gives a session token`,
+		`ok    metadata    it gives a session token, at http://127\.0\.0\.1:\d+`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
 		`ok    clock       it agrees with that of the metadata service`,
 		`fail  identity    .*/absent.*`,
@@ -115,9 +121,43 @@ func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 		`ok    shutdown    the kubelet does not hold it`)
 }
 
+func TestCheckNamesWhatTheInstanceIsTooOldFor(t *testing.T) {
+	b := newBench(t)
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			fmt.Fprint(w, "1.0\n2020-10-27\n2021-03-23\nlatest")
+			return
+		}
+		b.imds.Simulator.ServeHTTP(w, r)
+	}))
+	t.Cleanup(old.Close)
+	b.set(t, "")
+	text, err := os.ReadFile(b.settings)
+	if err == nil {
+		err = os.WriteFile(b.settings, []byte(strings.Replace(string(text), b.imds.URL, old.URL, 1)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := b.check(t, "")
+	mustSay(t, said, `warn  metadata    autoscaling/target-lifecycle-state is not there, and never will be: the instance's metadata is of 2021-03-23, .*`)
+	if strings.Contains(said, "events/recommendations/rebalance is not there") {
+		t.Errorf("it misses what the instance has:\n%s", said)
+	}
+}
+
+func TestCheckRefusesAnEndpointModeThatThereIsNot(t *testing.T) {
+	b := newBench(t)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv5")
+	status, _, stderr := call(t, "check --config "+b.settings)
+	if status != 78 || !strings.Contains(stderr, `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`) {
+		t.Errorf("status %d, standard error %q", status, stderr)
+	}
+}
+
 func TestCheckTellsWhatTheKubeletMakesOfAShutdown(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
-		"it holds it":         {"shutdownGracePeriod: 60s", `ok    shutdown    the kubelet holds it for 1m0s beside nth`},
+		"it holds it":         {"shutdownGracePeriod: 60s", `ok    shutdown    the kubelet holds it for 1m0s beside nth; where logind announces .* no more than 1m0s, critical ones 0s`},
 		"it does not hold it": {"shutdownGracePeriod: 0s", `ok    shutdown    the kubelet does not hold it`},
 		"nobody knows":        {"shutdownGracePeriod: a while", `warn  shutdown    reading the kubelet's configuration .*`},
 	} {
@@ -127,6 +167,25 @@ func TestCheckTellsWhatTheKubeletMakesOfAShutdown(t *testing.T) {
 			mustSay(t, b.check(t, ""), c.want)
 		})
 	}
+}
+
+func TestCheckNamesTheKubeletsProxyWithoutItsPassword(t *testing.T) {
+	b := newBench(t)
+	mustSay(t, b.check(t, ""), `ok    proxy       neither nth's own environment nor the kubelet's names one`)
+	b.put(t, "etc/systemd/system/kubelet.service", "[Service]\nEnvironmentFile=/etc/eks/kubelet/environment\n")
+	b.put(t, "etc/eks/kubelet/environment", "NODEADM_KUBELET_ARGS=--node-ip=10.0.0.1 --v=2\n")
+	b.put(t, "etc/systemd/system/kubelet.service.d/environment.conf",
+		"[Service]\nEnvironment=\"HTTPS_PROXY=http://me:hunter2@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
+	said := b.check(t, "")
+	mustSay(t, said, `ok    proxy       the environment of kubelet\.service by its files, as systemd cannot be asked, names `+
+		`http://me:xxxxx@proxy\.test:3128 for https, and none for 10\.0\.0\.0/8`)
+	if strings.Contains(said, "hunter2") {
+		t.Errorf("it shows the password:\n%s", said)
+	}
+	b.put(t, "etc/eks/kubelet/environment", "HTTPS_PROXY=http://file.test:3128\n")
+	mustSay(t, b.check(t, ""), `ok    proxy       .* names http://file\.test:3128 for https, .*`)
+	t.Setenv("HTTPS_PROXY", "http://own.test:1")
+	mustSay(t, b.check(t, ""), `ok    proxy       nth's own environment names http://own\.test:1 for https`)
 }
 
 func TestCheckLeavesAShutdownAloneThatIsToBeIgnored(t *testing.T) {

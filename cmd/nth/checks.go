@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/draining"
@@ -11,6 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
@@ -21,7 +23,7 @@ func checkedSource(cfg config.Config) (*imds.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return imds.New(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
+	return newSource(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
 }
 
 // metadata checks the metadata service.
@@ -35,7 +37,14 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		c.Fail("metadata", "%s%s", found.Unreachable, hint)
 		return
 	}
-	c.OK("metadata", "it gives a session token")
+	c.OK("metadata", "it gives a session token, at %s", found.Endpoint)
+	if found.Slow {
+		c.Warn("metadata", "it takes up to %s for an answer: nth waits for it, and hears of a notice that much later", found.Slowest.Round(time.Millisecond))
+	}
+	for _, document := range found.Lacking {
+		c.Warn("metadata", "%s is not there, and never will be: the instance's metadata is of %s, from before EC2 had it, and "+
+			"stays so on instances of the Nitro system; launch the instance anew", document, found.Build)
+	}
 	if found.LifeCycle == "" {
 		c.Warn("metadata", "it does not tell the instance's life cycle; everything will be polled")
 	} else {
@@ -52,6 +61,8 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		c.clock("the metadata service", found.Ahead)
 	}
 	c.hook(ctx, cfg, source)
+	c.reservation(ctx, cfg, source, found.LifeCycle)
+	c.targets(ctx, cfg, source)
 }
 
 // skew is how far clocks may be apart without a word. A deadline is a time of EC2's, and their dates are in seconds.
@@ -70,6 +81,7 @@ func (c *check) clock(whose string, ahead time.Duration) {
 
 // cluster checks the kubelet's identity and what it may do.
 func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) {
+	c.proxy(ctx, cfg)
 	id, err := kubelet.New(lookAround().identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if errors.Is(err, kubelet.ErrNotYet) {
 		c.Fail("identity", "%s; nth would wait for it", err)
@@ -80,6 +92,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		return
 	}
 	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
+	c.way(id)
 	for _, right := range id.Rights() {
 		allowed, err := id.May(ctx, right)
 		if err != nil {
@@ -140,6 +153,39 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	case err == nil && delay < kubelets.Period:
 		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
 	default:
-		c.OK("shutdown", "the kubelet holds it for %s beside nth", kubelets.Period)
+		c.OK("shutdown", "the kubelet holds it for %s beside nth; %s", kubelets.Period, besideNth(kubelets))
+	}
+	if err == nil {
+		c.powerKey(ctx, cfg, where, kubelets.Period > 0)
+	}
+}
+
+// powerKey checks who answers the power button, by what logind knows of it: the settings may have changed since nth has
+// read them.
+func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, both bool) {
+	holders, action, err := where.host.KeyHolders(ctx)
+	if err != nil {
+		c.Warn("shutdown", "%s", err)
+		return
+	}
+	ours := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
+	others := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
+	say := c.OK
+	if both {
+		say = c.Warn
+	}
+	switch {
+	case ours >= 0 && others >= 0:
+		c.Warn("shutdown", "the power button is answered by nth and by %s: each does so without the other", holders[others].Who)
+	case ours >= 0:
+		c.OK("shutdown", "the power button is nth's, process %d: the node is drained for up to %s before anybody else hears of a shutdown", holders[ours].PID, logind.PowerOffGrant)
+	case others >= 0:
+		c.Warn("shutdown", "the power button, which is all that EC2 presses, is answered by %s, process %d", holders[others].Who, holders[others].PID)
+	case action != "poweroff":
+		c.Warn("shutdown", "the power button, which is all that EC2 presses, does not power the machine off: logind's HandlePowerKey is %q", action)
+	case cfg.Events.Shutdown.PowerKey != "nth":
+		say("shutdown", "the power button is logind's, as events.%s.power_key says: it tells nth and the kubelet at once", event.Shutdown)
+	default:
+		say("shutdown", "the power button is logind's: nth does not run, or is not to drain, or finds no device with a power key in /dev/input")
 	}
 }

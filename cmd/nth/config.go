@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"strings"
 
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
@@ -13,7 +15,7 @@ import (
 // commandConfig is "nth config".
 func commandConfig(_ context.Context, args []string, to program.Streams) error {
 	if len(args) > 0 && args[0] == "import" {
-		return importConfig(args[1:], to)
+		return importer().Run(args[1:], to)
 	}
 	var path string
 	var check bool
@@ -25,11 +27,11 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 		return err
 	}
 	cfg, err := soundConfig(path)
-	if err != nil {
+	if _, fatal := posting.Degraded(err); fatal != nil || check && err != nil {
 		return err
 	}
 	if !check {
-		return config.Encode(to.Out, cfg)
+		return errors.Join(config.Encode(to.Out, cfg), err)
 	}
 	return approve(path, to)
 }
@@ -48,15 +50,15 @@ func approve(path string, to program.Streams) error {
 	return err
 }
 
-// effectiveConfig reads the files and lets systemd's directories go before theirs.
+// effectiveConfig reads the files and lets systemd's directories go before theirs. With config.Degraded, the settings are of use.
 func effectiveConfig(path string) (config.Config, error) {
 	around := lookAround()
-	cfg, err := around.place().Load(path)
-	if err != nil {
-		return config.Config{}, program.ConfigError{Fault: err}
+	cfg, degraded := around.place().Load(path)
+	if _, fatal := posting.Degraded(degraded); fatal != nil {
+		return config.Config{}, program.ConfigError{Fault: fatal}
 	}
 	around.settle(&cfg)
 	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
 	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
-	return cfg, nil
+	return cfg, degraded
 }

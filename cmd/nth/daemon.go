@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
@@ -23,12 +24,13 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 func watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
 	sparing()
 	cfg, err := read()
-	if err != nil {
-		return err
+	degraded, fatal := posting.Degraded(err)
+	if fatal != nil {
+		return fatal
 	}
 	ctx, stop := program.UntilSignal(ctx)
 	defer stop()
-	return runDaemon(ctx, cfg, read, logStream(cfg.Log, to))
+	return runDaemon(ctx, cfg, degraded, read, logStream(cfg.Log, to))
 }
 
 // runSettings returns what reads the settings that "nth run" has with its flags; done tells that help was asked for
@@ -40,9 +42,7 @@ func runSettings(args []string, to program.Streams) (read func() (config.Config,
 	}
 	return func() (config.Config, error) {
 		cfg, err := soundConfig(flags.Config)
-		if err == nil {
-			cfg.DryRun = flags.DryRun(cfg.DryRun)
-		}
+		cfg.DryRun = flags.DryRun(cfg.DryRun)
 		return cfg, err
 	}, false, nil
 }

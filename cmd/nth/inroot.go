@@ -14,8 +14,7 @@ import (
 )
 
 // inRoot is a command for nth's own use, and in no help: "nth in-root ROOT COMMAND [ARGUMENT]...". By it the kubeconfig's
-// exec plugin is run where another root directory has what it is linked with and what it reads. client-go starts
-// plugins by itself, and cannot do that.
+// exec plugin is looked for and run where another root directory has what it is linked with and what it reads.
 const inRoot = "in-root"
 
 // commandInRoot becomes the command, below the root.

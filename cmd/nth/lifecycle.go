@@ -17,10 +17,13 @@ import (
 )
 
 // newHooks returns the metadata source with one before it that keeps lifecycle hooks.
-func newHooks(metadata *imds.Source, cfg config.Config, book *record.Store, log *logrus.Entry) *lifecycle.Keeper {
+func newHooks(metadata *imds.Source, cfg config.Config, book *record.Store, board *board, log *logrus.Entry) *lifecycle.Keeper {
 	options := hookOptions(cfg, metadata)
 	options.FirstSeen = func(id string) time.Time { return firstSeen(book, id) }
-	options.Tell = func(n lifecycle.News) { tellHook(log, n) }
+	options.Tell = func(n lifecycle.News) {
+		board.hooked(n.Text)
+		tellHook(log, n)
+	}
 	return lifecycle.New(metadata, options, hookSettings(cfg.Events.ASGTermination))
 }
 
@@ -37,6 +40,7 @@ func hookSettings(c config.ASGTermination) lifecycle.Settings {
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
 		Hooks:    c.Hooks,
 		Budget:   c.Budget,
+		Abandon:  c.OnIncomplete == "abandon",
 	}
 }
 
@@ -48,6 +52,28 @@ func firstSeen(book *record.Store, id string) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// follow lets what the Auto Scaling group wants the instance to be be told, shown and remembered.
+func follow(opts *imds.Options, book *record.Store, board *board, log *logrus.Entry) {
+	opts.WasInService = book.WasInService()
+	opts.InService = func() {
+		book.SetInService(func(err error) {
+			if err != nil {
+				log.WithField(systemd.FieldMessageID, systemd.StateTrouble).
+					Errorf("remembering that the instance is in service: %s", err)
+			}
+		})
+	}
+	opts.TargetState = board.targeted
+	opts.Strange = func(state string, departs bool) {
+		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
+		if departs {
+			log.Warnf("the Auto Scaling group wants the instance in the state %s, which this nth does not know: as it was in service, it is taken to leave", state)
+			return
+		}
+		log.Infof("the Auto Scaling group wants the instance in the state %s, which this nth does not know: as it was not in service since the boot, nothing is done", state)
+	}
 }
 
 // tellHook writes news of a lifecycle hook into the journal.
@@ -71,7 +97,7 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		c.OK("hook", "the settings leave lifecycle hooks alone: events.%s", event.ASGTermination)
 		return
 	}
-	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), cfg.Events.ASGTermination.Hooks)
+	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), hookSettings(cfg.Events.ASGTermination))
 	switch {
 	case found.Err != nil:
 		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)
@@ -81,6 +107,12 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		c.Warn("hook", "%s", found.Found)
 	default:
 		c.OK("hook", "%s", found.Found)
+	}
+	switch {
+	case found.Kept:
+		c.OK("hook", "%s", found.Keeps)
+	case found.Keeps != "":
+		c.Warn("hook", "%s", found.Keeps)
 	}
 	if found.Missing != nil {
 		for line := range strings.SplitSeq(found.Missing.Error(), "\n") {

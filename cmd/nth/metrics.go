@@ -3,11 +3,14 @@ package main
 import (
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/ena"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/metrics"
+	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -16,19 +19,21 @@ import (
 // its sake.
 type meter struct {
 	*metrics.Metrics
-	source agent.Pulse
+	source  agent.Pulse
+	waiting func() int // notices
 }
 
 func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
 		return nil
 	}
-	m := &meter{}
+	m := &meter{waiting: func() int { return 0 }}
 	version, commit := program.BuildVersion()
 	m.Metrics = metrics.New(metrics.Options{
 		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
-		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile,
-		Stuck: func() error { return m.source.Stuck() },
+		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, LinkLocalExceeded: ena.NewReader("/").LinkLocalExceeded,
+		Stuck:   func() error { return m.source.Stuck() },
+		Waiting: func() int { return m.waiting() },
 		Trouble: func(err error) {
 			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth goes on without, and tries again", err)
 		},
@@ -41,8 +46,22 @@ func (m *meter) join(n *notices, source agent.Pulse) {
 	if m == nil {
 		return
 	}
-	m.source = source
+	m.source, m.waiting = source, n.waiting
 	n.add(m, m.Run)
+}
+
+// noticed counts what became of a notice.
+func (m *meter) noticed(t notify.Telling) {
+	if m != nil {
+		posting.Count(m, t)
+	}
+}
+
+// dropped counts Events that were not written.
+func (m *meter) dropped(events int) {
+	if m != nil {
+		m.EventsDropped(events)
+	}
 }
 
 // ask has the meter told of each request to the metadata service.

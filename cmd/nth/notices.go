@@ -23,6 +23,8 @@ type notices struct {
 	listeners []agent.Listener
 	work      []func(context.Context) // of the listeners; each ends soon after its context
 	rules     atomic.Pointer[policy.Settings]
+	// waiting counts the notices that wait for the webhook.
+	waiting func() int
 	// reposted lets the webhook follow other settings.
 	reposted func(config.Config)
 }
@@ -32,6 +34,7 @@ type told struct {
 	identity *kubelet.Kubelet
 	record   *record.Store
 	machine  *machine
+	meter    *meter
 	log      *logrus.Entry
 }
 
@@ -87,6 +90,7 @@ func (n *notices) addKubernetes(cfg config.Config, from told) {
 		Source:      cfg.Kubernetes.EventSource,
 		Annotations: cfg.Kubernetes.EventAnnotations,
 		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
+		Dropped:     from.meter.dropped,
 		Trouble:     from.trouble(),
 	})
 	n.add(k, k.Run)

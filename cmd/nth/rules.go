@@ -27,6 +27,8 @@ func policyOf(c config.Events) policy.Settings {
 			Action:         policy.Action(c.ScheduledMaintenance.Action),
 			Codes:          draining.Codes(c.ScheduledMaintenance.Codes),
 			Lead:           c.ScheduledMaintenance.Lead,
+			Window:         c.ScheduledMaintenance.Window,
+			Spread:         c.ScheduledMaintenance.Spread,
 			Hard:           c.ScheduledMaintenance.HardDeadline,
 			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
 		},
@@ -39,6 +41,17 @@ func policyOf(c config.Events) policy.Settings {
 		event.Shutdown: {
 			Action: policy.Action(c.Shutdown.Action),
 			Hard:   true,
+		},
+		event.Hibernation: {
+			Action: policy.Action(c.Hibernation.Action),
+			Hard:   true,
+		},
+		event.ReservationEnd: {
+			Action:         policy.Action(c.ReservationEnd.Action),
+			Lead:           c.ReservationEnd.Lead,
+			Hard:           true,
+			Budget:         draining.SpotNotice, // which is also that of an interruptible reservation
+			WithdrawnAfter: c.ReservationEnd.WithdrawnAfter,
 		},
 	}
 }

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/agent"
@@ -27,8 +30,8 @@ import (
 )
 
 // runDaemon wires the daemon and runs it until ctx ends; then, if it is the whole system that stops, until the node is
-// drained. read reads the settings again.
-func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Config, error), stderr io.Writer) error {
+// drained. degraded is what is wrong with the settings, and read reads them again.
+func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read func() (config.Config, error), stderr io.Writer) error {
 	hangups, deaf := reload.Hangups()
 	defer deaf()
 	logger, err := logging.Begin("nth", cfg.Log, stderr)
@@ -36,6 +39,7 @@ func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Confi
 		return err
 	}
 	log := logrus.NewEntry(logger)
+	posting.SayDegraded(log, degraded)
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -44,24 +48,25 @@ func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Confi
 	file := record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	meter := newMeter(cfg, log)
 	board := newBoard(meter.both(file), version, cfg)
+	board.degrade(degraded)
 	rules := policyOf(cfg.Events)
-	metadata, err := imdsSource(cfg, bootID, rules, log, board, meter)
+	ends := &ending{board: board}
+	book := openRecord(cfg, bootID, log)
+	metadata, err := imdsSource(cfg, bootID, rules, book, log, board, meter, ends.told)
 	if err != nil {
 		return err
 	}
-	around := lookAround()
-	shutdown := newShutdown(cfg.Events.Shutdown, around.system(cfg), bootID, log, board.hearing)
+	around, service := lookAround(), &systemd.Notifier{}
+	shutdown := newShutdown(cfg, around.system(cfg), bootID, log, board.hearing, service)
 	identity := around.identityOptions(cfg, metadata.Document)
 	identity.Requested = meter.requested()
 	borrowed := kubelet.New(identity)
-	service := &systemd.Notifier{}
-	node := newSelf(borrowed, cfg)
-	book := openRecord(cfg, bootID, log)
-	hooks := newHooks(metadata, cfg, book, log)
-	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, log: log})
+	node := newSelf(borrowed, cfg, balancers(cfg, metadata))
+	hooks := newHooks(metadata, cfg, book, board, log)
+	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, meter: meter, log: log})
 	meter.join(notices, metadata)
 	daemon := agent.New(agent.Config{
-		Sources:   append(shutdown.sources(), hooks),
+		Sources:   append(ends.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),
 		Node:      node,
 		Identity:  warm{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
 		Record:    book,
@@ -71,16 +76,17 @@ func runDaemon(ctx context.Context, cfg config.Config, read func() (config.Confi
 		BootID:    bootID,
 		Log:       log,
 		Beat:      service.WatchdogInterval() / 3,
-		Settled:   func(ev event.Event) { shutdown.settled(ev); hooks.Settled(ev) },
+		Settled:   func(ev event.Event, outcome event.Outcome) { shutdown.settled(ev, outcome); hooks.Settled(ev, outcome) },
 		DryRun:    cfg.DryRun,
 		Board:     board,
 		Listeners: notices.listeners,
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
+	defer shutdown.listen(running)()
 	again := &reload.Reloader[config.Config]{
 		Program: "nth", Read: read, Service: service, Log: log, Started: cfg, Current: cfg, Diff: config.Diff, Late: late,
-		Apply: adjustable{logger, node, board, hooks, notices, daemon}.use,
+		Apply: adjustable{logger, node, board, shutdown, hooks, notices, daemon}.use,
 	}
 	go again.Run(running, hangups)
 	return errors.Join(shown(running, file, notices.around(daemon.Run)), service.Err())
@@ -91,6 +97,7 @@ type adjustable struct {
 	logger  *logrus.Logger
 	node    *self
 	board   *board
+	down    *shutdown
 	hooks   *lifecycle.Keeper
 	notices *notices
 	daemon  *agent.Agent
@@ -102,6 +109,8 @@ func (a adjustable) use(cfg config.Config) {
 	logging.SetLevel(a.logger, cfg.Log)
 	a.node.use(draining.Options(cfg.Drain))
 	a.board.configured(rules)
+	a.board.degrade(nil)
+	a.down.use(cfg)
 	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))
 	a.notices.use(rules)
 	a.notices.reposted(cfg)
@@ -136,7 +145,9 @@ func recordDirectory(cfg config.Config) string {
 	return cfg.StateDirectory
 }
 
-func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *logrus.Entry, board *board, meter *meter) (*imds.Source, error) {
+func imdsSource(
+	cfg config.Config, bootID string, rules policy.Settings, book *record.Store, log *logrus.Entry, board *board, meter *meter, told func(imds.Scope),
+) (*imds.Source, error) {
 	opts := imds.Options{
 		Endpoint:            cfg.IMDS.Endpoint,
 		UrgentInterval:      cfg.IMDS.UrgentInterval,
@@ -147,13 +158,21 @@ func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *lo
 		BootID:              bootID,
 		Told: func(scope imds.Scope) {
 			board.scoped(scope)
+			told(scope)
 			log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 		},
 	}
+	follow(&opts, book, board, log)
 	meter.ask(&opts)
+	return newSource(opts)
+}
+
+// newSource makes a metadata source that asks at the address which AWS's own programs are told to use.
+func newSource(opts imds.Options) (*imds.Source, error) {
+	opts.EndpointMode = strings.TrimSpace(os.Getenv(imds.EndpointModeVariable))
 	source, err := imds.New(opts)
 	if err != nil {
-		return nil, fmt.Errorf("setting up the metadata source: %w", err)
+		return nil, program.ConfigError{Fault: fmt.Errorf("setting up the metadata source: %w", err)}
 	}
 	return source, nil
 }
@@ -163,7 +182,7 @@ func imdsSource(cfg config.Config, bootID string, rules policy.Settings, log *lo
 func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
 	heard := watched(rules)
 	return slices.DeleteFunc(event.Kinds(), func(kind event.Kind) bool {
-		return slices.Contains(heard, kind) && (kind != event.Shutdown || shutdowns)
+		return slices.Contains(heard, kind) && (!kind.Local() || shutdowns)
 	})
 }
 

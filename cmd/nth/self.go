@@ -24,22 +24,24 @@ type self struct {
 	kubelet *kubelet.Kubelet
 	dryRun  bool
 	gate    *drain.Gate
-	options atomic.Pointer[drain.Options] // for what begins now
+	// balancers are asked when they are done with the node; nil if they are not.
+	balancers drain.LoadBalancers
+	options   atomic.Pointer[drain.Options] // for what begins now
 }
 
 // evictionsAtOnce are those of a node as large as a kubelet takes unless told otherwise. An API server that one node asks a
 // thousand things in one moment answers most of them too late, and is asked again.
 const evictionsAtOnce = 128
 
-func newSelf(borrowed *kubelet.Kubelet, cfg config.Config) *self {
-	s := &self{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce)}
+func newSelf(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers) *self {
+	s := &self{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers}
 	s.use(draining.Options(cfg.Drain))
 	return s
 }
 
 // use replaces the options for all that begins from now on.
 func (s *self) use(options drain.Options) {
-	options.Gate = s.gate
+	options.Gate, options.LoadBalancers = s.gate, s.balancers
 	s.options.Store(&options)
 }
 

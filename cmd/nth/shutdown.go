@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -11,8 +13,10 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/powerkey"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -42,22 +46,30 @@ type system struct {
 	deaf  error         // why no shutdown can be heard of; nil if it can
 }
 
-// shutdown is the part of the daemon that lives with the end of the system.
+// shutdown is the part of the daemon that lives with the end of the system, and with its sleep.
 type shutdown struct {
-	source *logind.Source // nil if shutdowns are to be ignored, or cannot be heard of
-	system system
+	source *logind.Source // nil if shutdowns and sleeps are to be ignored, or cannot be heard of
+	keys   *powerkey.Keys // nil if nth cannot answer the power key here
+	// outlived tells that the stop of the whole system is drained for: shutdowns are not to be ignored.
+	outlived bool
+	wanted   atomic.Bool // the settings want it to
+	system   system
+	log      *logrus.Entry
 
-	mu   sync.Mutex
-	done func() // what to call when the shutdown has got what it is due; nil until it is waited for
+	mu      sync.Mutex
+	done    func() // what to call when the shutdown has got what it is due; nil until it is waited for
+	trouble string // what was said last of a machine that cannot be powered off
 }
 
-// newShutdown returns the part that treats shutdowns as the settings say. heard is called when it is known whether logind
-// announces them: with nil, or with why it does not.
-func newShutdown(c config.Shutdown, where system, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
-	s := &shutdown{system: where}
-	if policy.Action(c.Action) == policy.Ignore {
+// newShutdown returns the part that treats shutdowns and sleeps as the settings say. heard is called when it is known
+// whether logind announces them: with nil, or with why it does not. store is the service manager.
+func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, heard func(error), store powerkey.Store) *shutdown {
+	s := &shutdown{system: where, log: log}
+	kinds := slices.DeleteFunc(watched(policyOf(cfg.Events)), func(kind event.Kind) bool { return !kind.Local() })
+	if len(kinds) == 0 {
 		return s
 	}
+	s.outlived = slices.Contains(kinds, event.Shutdown)
 	off := func(err error) {
 		heard(err)
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
@@ -70,19 +82,102 @@ func newShutdown(c config.Shutdown, where system, bootID string, log *logrus.Ent
 	s.source = logind.New(logind.Options{
 		Host:   where.host,
 		BootID: bootID,
-		Margin: c.Margin,
+		Kinds:  kinds,
+		Margin: cfg.Events.Shutdown.Margin,
 		Holding: func(delay time.Duration) {
 			heard(nil)
-			entry := log.WithField(systemd.FieldMessageID, systemd.Started)
 			if delay < dropInDelay {
-				entry.Warnf("a shutdown can be held for %s", tooShort(delay))
+				s.started().Warnf("a shutdown can be held for %s", tooShort(delay))
 				return
 			}
-			entry.Infof("a shutdown can be held for up to %s", delay)
+			s.started().Infof("a shutdown can be held for up to %s", delay)
 		},
 		Off: off,
+		Key: logind.KeyOptions{Held: s.answersKey, Trouble: s.cannotPowerOff, Over: func() { s.keys.Over() }},
 	})
+	s.use(cfg)
+	if where.host == "" && slices.Contains(kinds, event.Shutdown) {
+		s.keys = s.newKeys(store)
+	}
+	if s.keys == nil {
+		s.source.ListenToKey(false)
+	}
 	return s
+}
+
+func (s *shutdown) started() *logrus.Entry {
+	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
+}
+
+// newKeys returns what hears the power key; nil where nobody would keep a press for the process after this one.
+func (s *shutdown) newKeys(store powerkey.Store) *powerkey.Keys {
+	keys, err := powerkey.New(powerkey.Options{
+		Store: store, Kept: systemd.Kept(), Wanted: s.wanted.Load,
+		Listening: s.source.ListenToKey, Pressed: s.pressed,
+	})
+	if err != nil {
+		s.started().Infof("the power button is logind's: %s", err)
+		return nil
+	}
+	return keys
+}
+
+// use puts settings into effect.
+func (s *shutdown) use(cfg config.Config) {
+	c := cfg.Events.Shutdown
+	s.wanted.Store(policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun)
+}
+
+// listen hears the power key until it is ended.
+func (s *shutdown) listen(ctx context.Context) (end func()) {
+	if s.keys == nil {
+		return func() {}
+	}
+	listening, stop := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	ended.Go(func() { s.keys.Run(listening) })
+	return func() { stop(); ended.Wait() }
+}
+
+// pressed is told of the power key.
+func (s *shutdown) pressed(at time.Time) {
+	s.source.Pressed(at)
+	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
+		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
+}
+
+// answersKey says who answers the power key, and what the kubelet makes of it.
+func (s *shutdown) answersKey(held bool, why string) {
+	words := "logind's, which tells everybody at once"
+	switch {
+	case held:
+		words = fmt.Sprintf("nth's: the node is drained for up to %s, and powered off then", logind.PowerOffGrant)
+	case why != "":
+		words = "logind's: " + why
+	}
+	kubelets, err := kubelet.ReadGracefulShutdown("")
+	if err == nil && kubelets.Period > 0 {
+		words += "; " + besideNth(kubelets)
+	}
+	s.started().Infof("the power button is %s", words)
+}
+
+// besideNth says what the kubelet's graceful shutdown means where it hears of a shutdown at the same time as nth.
+func besideNth(k kubelet.GracefulShutdown) string {
+	return fmt.Sprintf("where logind announces a shutdown, such as on a reboot, the kubelet ends all pods at the same time as "+
+		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
+}
+
+// cannotPowerOff says it once.
+func (s *shutdown) cannotPowerOff(err error) {
+	s.mu.Lock()
+	news := s.trouble != err.Error()
+	s.trouble = err.Error()
+	s.mu.Unlock()
+	if news {
+		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
+			Errorf("powering the machine off: %s", err)
+	}
 }
 
 func (s *shutdown) sources() []agent.Source {
@@ -92,15 +187,15 @@ func (s *shutdown) sources() []agent.Source {
 	return []agent.Source{s.source}
 }
 
-// settled lets the shutdown go on once nothing more is to be done for it.
-func (s *shutdown) settled(ev event.Event) {
-	if ev.Kind != event.Shutdown {
+// settled lets the shutdown or the sleep go on once nothing more is to be done for it; also on a node that people want left alone.
+func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
+	if !ev.Kind.Local() || outcome == "" {
 		return
 	}
-	s.source.Release()
+	s.source.Release(ev.Kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done != nil {
+	if s.done != nil && ev.Kind == event.Shutdown {
 		s.done()
 	}
 }
@@ -110,7 +205,7 @@ func (s *shutdown) settled(ev event.Event) {
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if s.source == nil || !s.system.host.GoingDown(running) {
+		if s.source == nil || !s.outlived || !s.system.host.GoingDown(running) {
 			stop()
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/standing"
 	"github.com/nth-project/nth/pkg/config"
@@ -19,7 +20,7 @@ func commandStatus(_ context.Context, args []string, to program.Streams) error {
 // not keep anybody from the status of a daemon that runs with those it had before.
 func runtimeDirectory(path string, stderr io.Writer) (string, error) {
 	cfg, err := effectiveConfig(path)
-	if err != nil && path == "" {
+	if _, err = posting.Degraded(err); err != nil && path == "" {
 		fmt.Fprintln(stderr, err)
 		return program.DirectoryFrom("RUNTIME_DIRECTORY", config.Default().RuntimeDirectory), nil
 	}

@@ -15,10 +15,11 @@ import (
 	"github.com/nth-project/nth/pkg/logind"
 )
 
-// fromBottlerocket is a value of kubernetes.source, and eksToken one of kubernetes.token.
+// fromBottlerocket is a value of kubernetes.source, and the others are of kubernetes.token.
 const (
 	fromBottlerocket = "bottlerocket"
-	eksToken         = "eks"
+	autoToken        = "auto"
+	pluginToken      = "plugin"
 )
 
 // containerStop is how long nth's own stop job may drain for in a host container: Bottlerocket kills what has not ended
@@ -68,12 +69,14 @@ func (s surroundings) identityOptions(cfg config.Config, metadata func(context.C
 	if cfg.HostRoot != "" {
 		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
 	}
+	options.Proxy = s.proxy(cfg)
 	bottlerockets := cfg.Kubernetes.Source == fromBottlerocket
 	if bottlerockets {
 		options.Read = s.API.Kubeconfig
 	}
-	if bottlerockets || cfg.Kubernetes.Token == eksToken {
+	if bottlerockets || cfg.Kubernetes.Token != pluginToken {
 		options.Token = ekstoken.New(metadata).Token
+		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == autoToken // a plugin of Bottlerocket's settings is not here
 	}
 	return options
 }

@@ -31,14 +31,17 @@ with "fail" nth would not do its work. Nothing is changed, on the node or on thi
 `
 
 const configUsage = `Usage: nth config [--config FILE] [--check]
-       nth config import FILE
+       nth config import [--secrets DIR] FILE
 
 Prints the settings in effect, all of them, in a form that can be read again. With import, it turns the settings of
 aws-node-termination-handler into those of nth and prints them: FILE holds its environment ("NAME=value" lines), the
-values of its Helm chart, or its DaemonSet ("kubectl get daemonset -o yaml"); "-" is standard input.
+values of its Helm chart, or its DaemonSet ("kubectl get daemonset -o yaml"),
+with the ConfigMaps and Secrets that it takes settings from, behind lines "---"; "-" is standard input. What comes of it is
+judged before it is printed: status 78 and one line for each fault if anything cannot be taken over as it is.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
   --check        only judge them: one line, and status 78 if any is wrong
+  --secrets DIR  put the webhook's address and headers into files of mode 0600 in DIR; without it, they are named only
 `
 
 const versionUsage = `Usage: nth version

@@ -13,16 +13,14 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// soundConfig is effectiveConfig, judged also by what only their users can judge.
+// soundConfig is effectiveConfig, judged also by what only their users can judge. With config.Degraded in the error, the settings
+// are of use.
 func soundConfig(path string) (config.Config, error) {
 	cfg, err := effectiveConfig(path)
-	if err != nil {
-		return config.Config{}, err
+	if err = posting.Judge(err, &cfg.Webhook, "nth"); err != nil {
+		err = program.ConfigError{Fault: err}
 	}
-	if _, err := posting.Settings(cfg.Webhook, "nth"); err != nil {
-		return config.Config{}, program.ConfigError{Fault: err}
-	}
-	return cfg, nil
+	return cfg, err
 }
 
 // addWebhook adds what tells people's own endpoints. It is there, and idle, also while there are none: a reload may bring
@@ -42,14 +40,14 @@ func (n *notices) addWebhook(cfg config.Config, from told) {
 			}
 		},
 		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
-		Told: func(t notify.Telling) { posting.Tell(from.log, t) },
+		Told: func(t notify.Telling) {
+			posting.Tell(from.log, t)
+			from.meter.noticed(t)
+		},
 	})
+	n.waiting = webhook.Waiting
 	n.reposted = func(cfg config.Config) {
-		settings, err := posting.Settings(cfg.Webhook, "nth")
-		if err != nil { // It was right a moment ago, when the settings were judged.
-			from.trouble()(err)
-			return
-		}
+		settings, _ := posting.Settings(cfg.Webhook, "nth") // What is wrong was told when the settings were judged.
 		webhook.Use(settings)
 		webhook.Resume(from.record.Entries(), time.Now(), n.rules.Load().Describe)
 	}

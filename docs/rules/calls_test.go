@@ -112,10 +112,10 @@ var callRules = []rule{
 		keeps:  map[string]string{"pkg/agent/a.go": "package agent\nimport \"context\"\nvar x context.Context"},
 	},
 	{
-		name: "only record and metrics write files",
+		name: "only record, metrics and importing write files",
 		why:  "nth runs as root on every node: what it leaves there is a few files that docs name",
 		check: only([]string{"os.WriteFile", "os.Create*", "os.OpenFile", "os.Mkdir*", "os.Rename", "os.Remove*", "os.Symlink",
-			"os.Link", "os.Ch*", "os.Truncate"}, true, "pkg/record", "pkg/metrics"),
+			"os.Link", "os.Ch*", "os.Truncate"}, true, "pkg/record", "pkg/metrics", "cmd/internal/importing"),
 		breaks: map[string]string{
 			"pkg/agent/a.go": "package agent\nimport \"os\"\nfunc f() { os.WriteFile(\"a\", nil, 0) }",
 			"cmd/nth/a.go":   "package main\nimport \"os\"\nfunc f() { os.MkdirAll(\"a\", 0) }",
@@ -132,6 +132,13 @@ var callRules = []rule{
 		check:  only([]string{"os.Getenv", "os.LookupEnv", "os.Environ", "os.Setenv", "os.Unsetenv", "os.ExpandEnv"}, true, "cmd/", "pkg/systemd"),
 		breaks: map[string]string{"pkg/imds/a.go": "package imds\nimport \"os\"\nvar x = os.Getenv(\"X\")"},
 		keeps:  map[string]string{"cmd/nth/a.go": "package main\nimport \"os\"\nvar x = os.Getenv(\"X\")"},
+	},
+	{
+		name:   "only nth-queue looks for credentials everywhere",
+		why:    "nth has those of the instance's role; the other ways to find some would cost a megabyte on every node, and could find others",
+		check:  only([]string{"github.com/aws/aws-sdk-go-v2/config.Load*"}, true, "cmd/nth-queue"),
+		breaks: map[string]string{"pkg/role/a.go": "package role\nimport \"github.com/aws/aws-sdk-go-v2/config\"\nvar x = config.LoadDefaultConfig"},
+		keeps:  map[string]string{"pkg/role/a.go": "package role\nimport \"github.com/aws/aws-sdk-go-v2/config\"\nvar x = config.NewEnvConfig"},
 	},
 	{
 		name:   "what decides, describes or remembers reads no clock",

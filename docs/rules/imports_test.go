@@ -14,16 +14,17 @@ import (
 // them, and the lab may import any; packages for tests, whose names end so, none but what the table says.
 var mayImport = map[string][]string{
 	"pkg/agent":               {"pkg/drain", "pkg/event", "pkg/notify", "pkg/policy", "pkg/record", "pkg/systemd"},
-	"pkg/apiserver":           {},
+	"pkg/apiserver":           {"pkg/plugin"},
 	"pkg/bottlerocket":        {},
 	"pkg/config":              {"pkg/event"},
 	"pkg/drain":               {},
 	"pkg/drain/apitest":       {"pkg/internal/pipetest"},
 	"pkg/ekstoken":            {"pkg/role"},
+	"pkg/ena":                 {},
 	"pkg/event":               {},
 	"pkg/fleet":               {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/instances", "pkg/policy", "pkg/queue", "pkg/record", "pkg/systemd"},
 	"pkg/imds":                {"pkg/event"},
-	"pkg/instances":           {},
+	"pkg/instances":           {"pkg/role"},
 	"pkg/internal/simulation": {}, // it is made of tests
 	"pkg/kubelet":             {"pkg/apiserver"},
 	"pkg/lifecycle":           {"pkg/event", "pkg/role"},
@@ -31,13 +32,18 @@ var mayImport = map[string][]string{
 	"pkg/metrics":             {"pkg/event", "pkg/record"},
 	"pkg/migration":           {},
 	"pkg/notify":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/record"},
+	"pkg/plugin":              {},
+	"pkg/powerkey":            {},
 	"pkg/policy":              {"pkg/event", "pkg/record"},
-	"pkg/queue":               {"pkg/event"},
+	"pkg/queue":               {"pkg/event", "pkg/role"},
 	"pkg/record":              {"pkg/event"},
+	"pkg/reservation":         {"pkg/event", "pkg/role"},
 	"pkg/role":                {},
 	"pkg/systemd":             {},
+	"pkg/targets":             {"pkg/role"},
 	"cmd/internal/draining":   {"pkg/config", "pkg/drain", "pkg/policy"},
 	"cmd/internal/findings":   {"cmd/internal/logging", "cmd/internal/posting", "cmd/internal/program", "pkg/config", "pkg/notify"},
+	"cmd/internal/importing":  {"cmd/internal/program", "pkg/config", "pkg/migration", "pkg/notify"},
 	"cmd/internal/logging":    {"cmd/internal/program", "pkg/config", "pkg/systemd"},
 	"cmd/internal/posting":    {"cmd/internal/program", "pkg/config", "pkg/notify", "pkg/systemd"},
 	"cmd/internal/program":    {},
@@ -55,9 +61,10 @@ type library struct {
 }
 
 var libraries = []library{
-	{"github.com/aws/", []string{"pkg/imds", "pkg/lifecycle", "pkg/role", "pkg/ekstoken", "pkg/queue", "pkg/instances", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
+	{"github.com/aws/", []string{"pkg/imds", "pkg/lifecycle", "pkg/role", "pkg/ekstoken", "pkg/queue", "pkg/instances", "pkg/reservation", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"k8s.io/klog", []string{"cmd/internal/logging", "pkg/drain", "pkg/fleet", "pkg/kubelet", "pkg/notify"}, "the words of client-go are redirected once, in cmd/internal/logging"},
-	{"k8s.io/", []string{"pkg/apiserver", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet"}, "whoever can reach the API server can harm the node"},
+	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet"}, "pauses with jitter are for those who ask a service that others ask, too"},
+	{"k8s.io/", []string{"pkg/apiserver", "pkg/plugin", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet"}, "whoever can reach the API server can harm the node"},
 	{"sigs.k8s.io/yaml", []string{"pkg/migration", "pkg/kubelet"}, "only foreign settings are YAML"},
 	{"sigs.k8s.io/", []string{"pkg/kubelet", "pkg/drain", "pkg/notify"}, "as for k8s.io"},
 	{"github.com/coreos/go-systemd/", []string{"pkg/systemd", "pkg/logind"}, "nth must run, and be tested, without systemd"},
@@ -72,7 +79,7 @@ var libraries = []library{
 	{"github.com/sirupsen/logrus", []string{"cmd/nth", "cmd/nth-queue", "cmd/internal/findings", "cmd/internal/logging", "cmd/internal/posting", "cmd/internal/reload", "pkg/agent", "pkg/fleet", "pkg/systemd"}, "errors are returned, and logged once, where it is decided what to do about them"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"flag", []string{"cmd/"}, "settings are given to packages as values"},
-	{"os/exec", []string{"cmd/"}, "nth runs no programs; client-go runs the kubeconfig's exec plugin"},
+	{"os/exec", []string{"cmd/", "pkg/plugin"}, "nth runs no programs but the kubeconfig's exec plugin"},
 }
 
 // unwanted are libraries that nobody imports, tests included.
@@ -88,7 +95,7 @@ var unwanted = map[string]string{
 }
 
 // pure are the packages that policy is made of.
-var pure = []string{"cmp", "errors", "fmt", "maps", "math", "slices", "strings", "time", module + "/pkg/event", module + "/pkg/record"}
+var pure = []string{"cmp", "errors", "fmt", "hash/fnv", "maps", "math", "slices", "strings", "time", module + "/pkg/event", module + "/pkg/record"}
 
 var importRules = []rule{
 	{
@@ -189,16 +196,15 @@ func purity(s source) []string {
 // weight are packages that the daemon must not be linked with, directly or not: they cost size and memory on every node
 // of a fleet, or do what a daemon must not do.
 var weight = map[string]string{
-	"testing":                             "it is for tests",
-	"net/http/pprof":                      "it puts handlers into every server of the process",
-	"k8s.io/client-go/kubernetes/fake":    "it is for tests",
-	"k8s.io/client-go/informers":          "a node watches its own pods, and caches no others",
-	"k8s.io/apiserver":                    "it is a server",
-	"k8s.io/component-base/cli":           "nth has its own commands",
-	"k8s.io/kubectl/pkg/cmd/drain":        "nth is no kubectl",
-	"sigs.k8s.io/controller-runtime":      "a node is no controller",
-	module + "/pkg/imds/imdstest":         "the simulator belongs to nth-imds and to tests",
-	"github.com/aws/aws-sdk-go-v2/config": "it brings every way to find credentials; the metadata service needs none",
+	"testing":                          "it is for tests",
+	"net/http/pprof":                   "it puts handlers into every server of the process",
+	"k8s.io/client-go/kubernetes/fake": "it is for tests",
+	"k8s.io/client-go/informers":       "a node watches its own pods, and caches no others",
+	"k8s.io/apiserver":                 "it is a server",
+	"k8s.io/component-base/cli":        "nth has its own commands",
+	"k8s.io/kubectl/pkg/cmd/drain":     "nth is no kubectl",
+	"sigs.k8s.io/controller-runtime":   "a node is no controller",
+	module + "/pkg/imds/imdstest":      "the simulator belongs to nth-imds and to tests",
 }
 
 func TestTheDaemonIsNotLinkedWithWhatItDoesNotNeed(t *testing.T) {

@@ -13,5 +13,6 @@ complete -c nth-queue -n '__fish_seen_subcommand_from run' -l dry-run -d 'Write 
 complete -c nth-queue -n '__fish_seen_subcommand_from status' -l json -d 'Print it for programs'
 complete -c nth-queue -n '__fish_seen_subcommand_from check' -l webhook -d 'Post a test to the webhook'
 complete -c nth-queue -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l check -d 'Only judge them'
+complete -c nth-queue -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l secrets -r -F -d 'Where import puts secrets'
 complete -c nth-queue -n '__fish_seen_subcommand_from run status check config version' -l help -d 'Tell how it is used'
 complete -c nth-queue -n '__fish_seen_subcommand_from help' -a 'run status check config version'

@@ -7,7 +7,7 @@ _nth() {
 		mapfile -t COMPREPLY < <(compgen -W 'run status check config version help' -- "$current")
 		return
 	fi
-	if [[ $previous == --config ]]; then
+	if [[ $previous == --config || $previous == --secrets || $previous == import ]]; then
 		mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		compopt -o filenames 2>/dev/null
 		return
@@ -17,7 +17,7 @@ _nth() {
 	run) flags='--config --dry-run --help' ;;
 	status) flags='--config --json --help' ;;
 	check) flags='--config --offline --webhook --help' ;;
-	config) flags='--config --check --help' ;;
+	config) flags='--config --check --secrets --help' ;;
 	version) flags='--help' ;;
 	help) flags='run status check config version' ;;
 	esac

@@ -14,5 +14,6 @@ complete -c nth -n '__fish_seen_subcommand_from status' -l json -d 'Print it for
 complete -c nth -n '__fish_seen_subcommand_from check' -l offline -d 'Check what is there while an image is baked'
 complete -c nth -n '__fish_seen_subcommand_from check' -l webhook -d 'Post a test to the webhook'
 complete -c nth -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l check -d 'Only judge them'
+complete -c nth -n '__fish_seen_subcommand_from config; and not __fish_seen_subcommand_from help' -l secrets -r -F -d 'Where import puts secrets'
 complete -c nth -n '__fish_seen_subcommand_from run status check config version' -l help -d 'Tell how it is used'
 complete -c nth -n '__fish_seen_subcommand_from help' -a 'run status check config version'

@@ -21,7 +21,7 @@ _nth() {
 	run) flags=("$config" '--dry-run[write nothing to the cluster]' "$help") ;;
 	status) flags=("$config" '--json[print it for programs]' "$help") ;;
 	check) flags=("$config" '--offline[check what is there while an image is baked]' '--webhook[post a test to the webhook]' "$help") ;;
-	config) flags=("$config" '--check[only judge them]' "$help") ;;
+	config) flags=("$config" '--check[only judge them]' '--secrets[where import puts secrets]:directory:_directories' "$help" '1::import:(import)' '2::file:_files') ;;
 	version) flags=("$help") ;;
 	help)
 		_describe command commands

@@ -92,9 +92,9 @@ type Config struct {
 	Now func() time.Time
 	// Beat is how often the service manager's watchdog is fed; 0 means that nobody watches.
 	Beat time.Duration
-	// Settled, if set, is called whenever an event is announced and nothing more is to be done for it now: the node is drained,
-	// its time is over, or nothing was wanted. It may be called often and must not block.
-	Settled func(event.Event)
+	// Settled, if set, is called with what has come of each announced event; "" while something is still to be done for it. The last word
+	// counts: people may change their mind. It may be called often and must not block.
+	Settled func(event.Event, event.Outcome)
 	// Rested, if set, is called for each announced event for which nothing is being done, and says when something may be
 	// due for it without further news; zero means never.
 	Rested func(ev event.Event, again time.Time)
@@ -129,11 +129,14 @@ type Agent struct {
 	work   *work
 	number int // of goals
 	// state is what the guard has told of the node under the present goal. It is stale if events have joined since.
-	state       drain.State
-	stale       bool
-	result      drain.Result // how far the guard had come when it was last asked
-	held        map[string]string
-	total, left int
+	state drain.State
+	stale bool
+	// lookedFor are the events for which the Node has been looked at since they came, and drainedFor those for which it was drained then.
+	lookedFor, drainedFor []string
+	result                drain.Result // how far the guard had come when it was last asked
+	held                  map[string]string
+	total, left           int
+	targets               string // what load balancers are waited for, in words
 	// begun is when the work for an event began that is not done yet.
 	begun map[string]time.Time
 	// written is closed once what was put last is on disk.
@@ -330,7 +333,7 @@ func (a *Agent) judge() (policy.Situation, policy.Goal) {
 	goal := a.cfg.Policy.Decide(sit)
 	if a.pursues(goal) { // Else what is known of the node is over.
 		sit.Node = policy.Node{Closed: a.state.Closed && !a.stale, Left: a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
-		sit.NodeFor = a.work.goal.Events
+		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = a.work.goal.Events, a.lookedFor, a.drainedFor, a.state.Limited
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}
@@ -356,12 +359,12 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 	return sit
 }
 
-// settled tells which announced events have got what they are due, and for which nothing is being done.
+// settled tells what has come of the announced events, and for which nothing is being done.
 func (a *Agent) settled(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {
-			if a.cfg.Settled != nil && a.cfg.Policy.Settled(sit, ev) {
-				a.cfg.Settled(ev)
+			if a.cfg.Settled != nil {
+				a.cfg.Settled(ev, a.cfg.Policy.Settled(sit, ev))
 			}
 			if a.cfg.Rested == nil {
 				continue

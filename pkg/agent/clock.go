@@ -69,8 +69,12 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	for kind, at := range a.looked {
 		a.looked[kind] = at.Add(by)
 	}
-	for i := range a.known[event.Shutdown] {
-		shift(&a.known[event.Shutdown][i].Deadline, by)
+	for kind, known := range a.known {
+		for i := range known {
+			if kind.Local() {
+				shift(&known[i].Deadline, by)
+			}
+		}
 	}
 }
 
@@ -84,13 +88,13 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 			shift(t, by)
 		}
 	}
-	if here && e.Event.Kind == event.Shutdown {
+	if here && e.Event.Kind.Local() {
 		shift(&e.Event.Deadline, by)
 	}
 	return e
 }
 
-// believed is what a source says, under the IDs that the record knows. A shutdown that is announced already keeps the deadline
+// believed is what a source says, under the IDs that the record knows. What the machine has announced already keeps the deadline
 // that it had, which has moved with the clock. A deadline that no record can hold is none.
 func (a *Agent) believed(s event.Snapshot) []event.Event {
 	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s))
@@ -99,7 +103,7 @@ func (a *Agent) believed(s event.Snapshot) []event.Event {
 			events[i].Deadline = time.Time{}
 		}
 		for _, known := range a.known[s.Kind] {
-			if s.Kind == event.Shutdown && known.ID == events[i].ID {
+			if s.Kind.Local() && known.ID == events[i].ID {
 				events[i].Deadline = known.Deadline
 			}
 		}

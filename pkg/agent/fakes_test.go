@@ -221,6 +221,11 @@ func (g *guard) drain() {
 	g.becomes(func(s *drain.State) { s.Drained = true }, drain.Progress{What: drain.Drained})
 }
 
+// limit tells what a look at the Node has shown of whether people want its pods left alone.
+func (g *guard) limit(limited bool) {
+	g.becomes(func(s *drain.State) { s.Looked, s.Limited, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{What: drain.Standing})
+}
+
 // did is how far it has come.
 func (g *guard) did(r drain.Result) {
 	g.mu.Lock()

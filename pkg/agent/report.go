@@ -86,6 +86,9 @@ func (a *Agent) during(action policy.Action, e record.Entry, h record.Happening)
 
 // changed tells what has changed of an entry.
 func (a *Agent) changed(before record.Entry, met bool, e record.Entry) {
+	if met && before.LeftAlone != e.LeftAlone {
+		a.leftAlone(e)
+	}
 	if met && policy.SameNews(before, e) {
 		return
 	}
@@ -219,6 +222,18 @@ func (a *Agent) endedDrain(e record.Entry) {
 	a.during(policy.Drain, e, h)
 }
 
+// leftAlone tells that people want the node left alone, so that it is not drained for an event, or that they do not any more. Of what
+// it comes to then is told with that.
+func (a *Agent) leftAlone(e record.Entry) {
+	if e.LeftAlone {
+		a.sayIn(systemd.DrainLeft, e).Warnf("the node is left alone, as its annotation %s asks: its pods are not evicted for %s", drain.ActionAnnotation, e.Event.Kind)
+		a.during(policy.Drain, e, record.Happening{What: record.LeftAlone})
+		delete(a.begun, e.Event.ID)
+	} else if e.Phase == record.Draining {
+		a.sayIn(systemd.DrainLeft, e).Infof("the node's annotation %s does not ask any more for it to be left alone", drain.ActionAnnotation)
+	}
+}
+
 // endedCordon tells that the node is cordoned for an event, unless somebody else has decided otherwise. Where people have opened
 // it, there is no cordon to tell of.
 func (a *Agent) endedCordon(before, e record.Entry) {
@@ -281,9 +296,6 @@ func (a *Agent) drained(e record.Entry) string {
 	r := a.result
 	if r.NodeGone {
 		return "there is no Node any more; nothing is left to drain"
-	}
-	if r.Limited {
-		return fmt.Sprintf("no pods evicted, as the node's annotation %s asks", drain.ActionAnnotation)
 	}
 	if a.cfg.DryRun {
 		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %d pods, %d left alone", r.Evicted, r.Skipped)
@@ -348,6 +360,12 @@ func (a *Agent) progressed(p drain.Progress) {
 	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.Seen, a.ready || p.State.Ready
 	if p.Goal == a.number && !a.work.stopping {
 		a.state, a.stale = p.State, false
+		if p.State.Looked {
+			a.lookedFor = slices.Clone(a.work.goal.Events)
+		}
+		if p.State.Drained {
+			a.drainedFor = slices.Clone(a.work.goal.Events)
+		}
 	}
 	a.reports(p)
 	switch p.What {
@@ -357,6 +375,8 @@ func (a *Agent) progressed(p drain.Progress) {
 		a.unclosable(p)
 	case drain.Holding:
 		a.sayOfWork(systemd.DrainStarted, "").Infof("holding evictions back for %s", p.Detail)
+	case drain.TargetsLeft, drain.TargetsOut:
+		a.balanced(p)
 	case drain.Standing, drain.Drained:
 	case drain.Found, drain.Arrived, drain.Evicted, drain.Deleted, drain.Held, drain.Refused, drain.Overdue, drain.Returning,
 		drain.LeftToReturn, drain.Gone, drain.Volumes:
@@ -389,6 +409,20 @@ func (a *Agent) nodeProgressed(p drain.Progress) {
 		say(systemd.Cordoned).Info("took the node out of external load balancers")
 	}
 	a.closable()
+}
+
+// balanced tells what load balancers are waited for, or why they are no more.
+func (a *Agent) balanced(p drain.Progress) {
+	a.targets = ""
+	switch say := a.sayOfWork(systemd.DrainStarted, ""); {
+	case p.What == drain.TargetsLeft:
+		a.targets = p.Detail
+		say.Infof("waiting for load balancers: %s", p.Detail)
+	case p.Detail != "":
+		say.Warnf("not waiting for load balancers: %s", p.Detail)
+	default:
+		say.Info("load balancers are done with the node")
+	}
 }
 
 // podProgressed tells of one thing that happened to a pod.

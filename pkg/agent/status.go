@@ -48,7 +48,7 @@ func (a *Agent) sentence() string {
 		}
 		return why
 	}
-	if e, ok := a.foremost(); ok && (e.Phase == record.Seen || e.Reopened) {
+	if e, ok := a.foremost(); ok && (e.Phase == record.Seen || e.Reopened || e.LeftAlone) {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
 		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
@@ -78,6 +78,9 @@ func (a *Agent) doings() string {
 		text += fmt.Sprintf(": %d of %d pods gone%s%s", a.total-a.left, a.total, left, a.holders())
 	default:
 		text += left
+	}
+	if a.targets != "" {
+		text += "; " + a.targets
 	}
 	if a.waiting != nil {
 		text += "; waiting for the kubelet's credential: " + a.waiting.Error()
@@ -112,17 +115,15 @@ func (a *Agent) foremost() (record.Entry, bool) {
 	return best, found
 }
 
-// outage is since when the metadata service has not answered for any kind; zero if it does for one. A shutdown is
-// announced by the system.
+// outage is since when the metadata service has not answered for any kind; zero if it does for one.
 func (a *Agent) outage() time.Time {
 	var since time.Time
-	for kind := range a.known {
-		if t, bad := a.trouble[kind]; kind != event.Shutdown && (!bad || !t.over.IsZero()) {
+	for _, kind := range event.PolledKinds() {
+		t, bad := a.trouble[kind]
+		if _, known := a.known[kind]; known && (!bad || !t.over.IsZero()) {
 			return time.Time{}
 		}
-	}
-	for kind, t := range a.trouble {
-		if kind == event.Shutdown {
+		if !bad {
 			continue
 		}
 		if since.IsZero() || t.since.Before(since) {
@@ -204,7 +205,8 @@ func (a *Agent) standing(sentence string) record.Status {
 		}
 		status.Events = append(status.Events, record.EventStatus{
 			ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen,
-			Deadline: e.Event.Deadline, Missing: e.Missing, Plan: a.cfg.Policy.Describe(e), Error: e.Error, Failures: e.Failures,
+			Deadline: e.Event.Deadline, Missing: e.Missing, Plan: a.cfg.Policy.Describe(e), LeftAlone: e.LeftAlone,
+			Error: e.Error, Failures: e.Failures,
 		})
 	}
 	return status
@@ -218,7 +220,7 @@ func (a *Agent) stepStatus() *record.StepStatus {
 	return &record.StepStatus{
 		Action: string(goal.Action), Event: goal.Event.ID, Kind: goal.Event.Kind, Reason: goal.Reason,
 		Began: a.work.began.Round(0), Deadline: goal.Deadline(), Hard: !goal.Hard.IsZero() && goal.Deadline().Equal(goal.Hard),
-		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held),
+		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held), Targets: a.targets,
 	}
 }
 
@@ -228,7 +230,7 @@ func (a *Agent) documents() []record.DocumentStatus {
 	for _, kind := range event.Kinds() {
 		good, looked := a.looked[kind]
 		trouble, bad := a.trouble[kind]
-		if kind == event.Shutdown || !looked && !bad {
+		if kind.Local() || !looked && !bad {
 			continue
 		}
 		document := record.DocumentStatus{Kind: kind, LastGood: good}

@@ -216,27 +216,28 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 	}
 }
 
-// People's word by the node's annotation is heard, and the event has got then what it can get.
-func TestANodeThatIsToBeLeftAloneIsDoneWith(t *testing.T) {
+// People's word by the node's annotation is heard: a drain waits for them, and a cordon has got what it can get.
+func TestANodeThatIsToBeLeftAloneIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for code, phase := range map[string]record.Phase{"terminate": record.Drained, "hibernate": record.Cordoned} {
+	for code, phase := range map[string]record.Phase{"terminate": record.Draining, "hibernate": record.Cordoned} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			listened(t, func(r *rig, heard *ear) {
-				r.node.toGuard(func(ctx context.Context, g *guard) {
+				r.node.toGuard(func(_ context.Context, g *guard) {
 					g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
-					g.becomes(func(s *drain.State) { s.Seen, s.Left = true, true }, drain.Progress{What: drain.NodeLeft})
-					emptied(ctx, g)
+					g.becomes(func(s *drain.State) { s.Seen, s.Left, s.Looked, s.Limited = true, true, true, true }, drain.Progress{What: drain.NodeLeft})
 				})
 				r.run()
 				ev := r.spot("a", 2*time.Minute)
 				ev.Code = code
 				r.announce(ev)
-				if e := r.entry("a"); e.Phase != phase || e.OnNode {
+				if e := r.entry("a"); e.Phase != phase || e.OnNode || e.LeftAlone != (code == "terminate") {
 					t.Errorf("the entry is %+v", e)
 				}
-				action := map[string]string{"terminate": "drain", "hibernate": "cordon"}[code]
-				heard.want(t, "announced a", "begun a "+action+" after 0s", "done a "+action+" after 0s")
+				ended := map[string][]string{
+					"terminate": {"begun a drain after 0s", "left-alone a drain after 0s"}, "hibernate": {"begun a cordon after 0s", "done a cordon after 0s"},
+				}[code]
+				heard.want(t, append([]string{"announced a"}, ended...)...)
 			})
 		})
 	}

@@ -26,7 +26,7 @@ func TestTheStatusWhileNothingHappens(t *testing.T) {
 		r.pass(0)
 		r.wantStatus("watching; nothing is announced for node node-a")
 		r.announce(r.rebooting("a", time.Hour))
-		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain at 00:50:00 UTC on 1 Jan 2000")
+		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain begins at 00:50:00 UTC on 1 Jan 2000 (sooner with kubectl drain)")
 		r.announce(r.spot("b", 2*time.Minute))
 		r.wantStatus("node node-a is drained for spot-interruption")
 	})

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,6 +136,34 @@ func TestPodsThatComeToADrainedNodeAreSaid(t *testing.T) {
 	}
 }
 
+func TestWhatLoadBalancersAreWaitedForIsSaidAndShown(t *testing.T) {
+	t.Parallel()
+	const left = "2 targets are still draining in tg/web"
+	for detail, want := range map[string]string{
+		"":                    "info: load balancers are done with the node",
+		"nobody may be asked": "warning: not waiting for load balancers: nobody may be asked",
+	} {
+		bubble(t, func(r *rig) {
+			r.node.toGuard(func(ctx context.Context, g *guard) {
+				g.close()
+				g.say(drain.Progress{What: drain.TargetsLeft, Detail: left})
+				time.Sleep(10 * time.Second)
+				g.say(drain.Progress{What: drain.TargetsOut, Detail: detail})
+				stuck(ctx, g)
+			})
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.pass(5 * time.Second)
+			r.wantStatus("draining node node-a for spot-interruption, 115 s left; " + left)
+			r.pass(10 * time.Second)
+			if status := r.service.sentence(); strings.Contains(status, "target") {
+				t.Errorf("the status is %q", status)
+			}
+			r.wantSaid(systemd.DrainStarted, "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)",
+				"info: waiting for load balancers: "+left, want)
+		})
+	}
+}
+
 func TestHowADrainEndedIsSaid(t *testing.T) {
 	t.Parallel()
 	t.Run("of a node whose pods are to be left alone", func(t *testing.T) {
@@ -142,11 +171,10 @@ func TestHowADrainEndedIsSaid(t *testing.T) {
 		bubble(t, func(r *rig) {
 			r.node.toGuard(func(_ context.Context, g *guard) {
 				g.close()
-				g.did(drain.Result{Cordon: drain.CordonSet, Limited: true})
-				g.drain()
+				g.limit(true)
 			})
 			r.runFor(r.spot("a", 2*time.Minute))
-			r.wantSaid(systemd.Drained, "warning: no pods evicted, as the node's annotation "+drain.ActionAnnotation+" asks")
+			r.wantSaid(systemd.DrainLeft, "warning: the node is left alone, as its annotation "+drain.ActionAnnotation+" asks: its pods are not evicted for spot-interruption")
 		})
 	})
 	for name, row := range map[string]struct {

@@ -93,7 +93,8 @@ func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
 func (a *Agent) start(all context.Context, w work, do func(context.Context) landed) {
 	ctx, cancel := context.WithCancel(all)
 	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
-	a.work, a.state, a.stale, a.total, a.left = &w, drain.State{}, false, 0, 0
+	a.work, a.state, a.stale, a.lookedFor, a.drainedFor = &w, drain.State{}, false, nil, nil
+	a.total, a.left, a.targets = 0, 0, ""
 	written := a.written
 	a.tasks.Go(func() {
 		defer close(w.done)
@@ -160,7 +161,9 @@ func (a *Agent) adjust(goal policy.Goal) {
 	}
 	order := a.order(goal)
 	w.hard, w.soft = order.Hard, order.Soft
-	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours} // It is told anew whether it is drained.
+	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours, Limited: a.state.Limited} // It is told anew whether it is drained.
+	gone := func(id string) bool { return !slices.Contains(goal.Events, id) }
+	a.lookedFor, a.drainedFor = slices.DeleteFunc(a.lookedFor, gone), slices.DeleteFunc(a.drainedFor, gone)
 	a.stale = a.stale || joined
 	w.guard.Adjust(order)
 }
@@ -249,9 +252,9 @@ func (a *Agent) wanting() []record.Entry {
 	return all
 }
 
-// unfinished are the entries for which the guard still works, the one that comes first at the front.
+// unfinished are the entries for which the guard still has work to do, the one that comes first at the front.
 func (a *Agent) unfinished() []record.Entry {
-	return slices.DeleteFunc(a.wanting(), func(e record.Entry) bool { return !e.UnderWay() })
+	return slices.DeleteFunc(a.wanting(), func(e record.Entry) bool { return !e.UnderWay() || e.LeftAlone })
 }
 
 // unclosable notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.

@@ -1,13 +1,15 @@
 // Package apiserver makes clients of the API server, as a daemon needs them that empties nodes: they hold nothing back, give
 // a dead address up soon, ask nobody at a terminal, and end a request when its context ends, whatever a credential plugin
-// does meanwhile. A Right can be asked for; which ones are needed is the business of who asks for the client.
+// does meanwhile. A credential that has to be fetched is replaced before it expires, beside the requests. A Right can be asked for; which ones are needed is the business of who asks for the client.
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
-	"path/filepath"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -16,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/connrotation"
 )
 
 // dialPatience is how long one address of the API server may take to answer before the next one is tried; client-go
@@ -34,18 +38,43 @@ type Options struct {
 	// whose tokens they are.
 	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
 	Role  string
-	// Launch, if set, changes how an exec plugin is run.
-	Launch func(plugin *api.ExecConfig)
+	// Fallback has the plugin run all the same where it does more than to make such a token, and where that fails or the
+	// token is refused.
+	Fallback bool
+	// Launch, if set, changes how an exec plugin is run, and Environment is added to its environment, "NAME=value" each.
+	Launch      func(plugin *api.ExecConfig)
+	Environment []string
+	// Proxy, if set, says which proxy a request goes through, unless the kubeconfig does.
+	Proxy func(*http.Request) (*url.URL, error)
 }
 
 // Client is a client and what is known of it. Its requests have no rate limit and no timeout of their own: their contexts
 // have.
 type Client struct {
 	kubernetes.Interface
-	// Source is where it was found, Server the API server's address, and Credential says in a few words what proves the
+	// Source is where it was found, Server the API server's address, and Credential says in a few words what is to prove the
 	// identity, as in "the exec plugin aws".
 	Source, Server, Credential string
+
+	keeper *keeper // nil if the credential is none that is fetched
 }
+
+// Proof says in a few words what proves the identity, as it was fetched last: Credential, if none was fetched.
+func (c Client) Proof() string {
+	if c.keeper == nil {
+		return c.Credential
+	}
+	return cmp.Or(c.keeper.proof(), c.Credential)
+}
+
+// Doubt says that the API server knows the credential, and by another name than it should. It tells whether it is worth asking
+// again now, as there is another way to have one, which is tried next.
+func (c Client) Doubt() bool {
+	return c.HasOther() && c.keeper.doubt()
+}
+
+// HasOther tells whether there is another way to have a credential, which is tried after one that was refused.
+func (c Client) HasOther() bool { return c.keeper != nil && c.keeper.other }
 
 // Connect makes a client from a kubeconfig's file or, if that is "", from the service account of the pod that this process
 // runs in. It sends no request.
@@ -79,17 +108,17 @@ func New(config *rest.Config, opts Options) (Client, error) {
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.WarningHandler = rest.NoWarnings{} // They are for people who write manifests.
 	config.Dial = (&net.Dialer{Timeout: dialPatience, KeepAlive: 30 * time.Second}).DialContext
-	fetched := config.ExecProvider != nil // by the plugin, or in its place
-	proof, err := settlePlugin(config, opts)
+	if config.Proxy == nil {
+		config.Proxy = opts.Proxy
+	}
+	keeper, proof, err := fetched(config, opts)
 	if err != nil {
 		return Client{}, err
 	}
-	httpClient, err := rest.HTTPClientFor(config)
+	config.ExecProvider = nil // client-go is not to run it, too
+	httpClient, err := connected(config, keeper)
 	if err != nil {
 		return Client{}, OneLine(err)
-	}
-	if fetched {
-		httpClient.Transport = punctual{httpClient.Transport}
 	}
 	if opts.Requested != nil {
 		httpClient.Transport = counted{next: httpClient.Transport, tell: opts.Requested}
@@ -98,14 +127,33 @@ func New(config *rest.Config, opts Options) (Client, error) {
 	if err != nil {
 		return Client{}, OneLine(err)
 	}
-	return Client{Interface: client, Server: config.Host, Credential: proof}, nil
+	return Client{Interface: client, Server: config.Host, Credential: proof, keeper: keeper}, nil
 }
 
-// credential says what proves the identity.
-func credential(config *rest.Config) string {
+// connected makes the connections that a configuration asks for, with the credential of the keeper if there is one.
+func connected(config *rest.Config, keeper *keeper) (*http.Client, error) {
+	settings, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	if keeper != nil {
+		connections := connrotation.NewConnectionTracker()
+		dialer := connrotation.NewDialerWithTracker(settings.DialHolder.Dial, connections)
+		settings.DialHolder = &transport.DialHolder{Dial: dialer.DialContext}
+		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: keeper.certificate}
+		settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return authenticated{next, keeper} })
+		keeper.rotated = connections.CloseAll
+	}
+	roads, err := transport.New(settings)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: roads, Timeout: config.Timeout}, nil
+}
+
+// inKubeconfig says what there is in the kubeconfig that proves the identity, "" if there is nothing.
+func inKubeconfig(config *rest.Config) string {
 	switch {
-	case config.ExecProvider != nil:
-		return "the exec plugin " + filepath.Base(config.ExecProvider.Command)
 	case config.BearerTokenFile != "":
 		return "the token file " + config.BearerTokenFile
 	case config.BearerToken != "":
@@ -115,7 +163,7 @@ func credential(config *rest.Config) string {
 	case len(config.CertData) > 0:
 		return "a client certificate in the kubeconfig"
 	}
-	return "nothing"
+	return ""
 }
 
 // flat is an error whose text is one line, whatever it wraps.

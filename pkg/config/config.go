@@ -30,6 +30,7 @@ type Config struct {
 	AWS              AWS
 	Kubernetes       Kubernetes
 	Drain            Drain
+	LoadBalancers    LoadBalancers
 	Webhook          Webhook
 	Metrics          Metrics
 	Events           Events
@@ -54,7 +55,7 @@ type IMDS struct {
 type Kubernetes struct {
 	Kubeconfig string // "" is to be searched for
 	Source     string // kubeconfig or bottlerocket
-	Token      string // plugin or eks
+	Token      string // auto, plugin or eks
 	KeepWarm   time.Duration
 	ToldCluster
 }
@@ -87,6 +88,8 @@ type Events struct {
 	ScheduledMaintenance    ScheduledMaintenance
 	ASGTermination          ASGTermination
 	Shutdown                Shutdown
+	Hibernation             Hibernation
+	ReservationEnd          ReservationEnd
 }
 
 // SpotInterruption is the table [events.spot-interruption].
@@ -107,9 +110,12 @@ type RebalanceRecommendation struct {
 type ScheduledMaintenance struct {
 	Action         string
 	Lead           time.Duration
+	Window         time.Duration
+	Spread         time.Duration
 	HardDeadline   bool
 	WithdrawnAfter time.Duration
-	// Codes says for each of EC2's event codes, and for "other" ones, when Action is taken: now, lead, notify or ignore.
+	// Codes says for each of EC2's event codes, and for "other" ones, when Action is taken: now, lead, window, notify
+	// or ignore.
 	Codes map[string]string
 }
 
@@ -119,13 +125,27 @@ type ASGTermination struct {
 	Budget         time.Duration
 	CompleteHook   bool
 	Hooks          []string // nil is the only one
+	OnIncomplete   string   // "continue" or "abandon"
 	WithdrawnAfter time.Duration
 }
 
 // Shutdown is the table [events.shutdown].
 type Shutdown struct {
+	Action   string
+	Margin   time.Duration
+	PowerKey string // "nth" or "logind": who answers it
+}
+
+// Hibernation is the table [events.hibernation].
+type Hibernation struct {
 	Action string
-	Margin time.Duration
+}
+
+// ReservationEnd is the table [events.reservation-end].
+type ReservationEnd struct {
+	Action         string
+	Lead           time.Duration
+	WithdrawnAfter time.Duration
 }
 
 // Default returns the settings of an empty file.
@@ -140,7 +160,7 @@ func Default() Config {
 			MaintenanceInterval: 30 * time.Second,
 		},
 		Kubernetes: Kubernetes{
-			Source: "kubeconfig", Token: "plugin", KeepWarm: 5 * time.Minute,
+			Source: "kubeconfig", Token: "auto", KeepWarm: 5 * time.Minute,
 			ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth"},
 		},
 		Drain:   Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
@@ -158,10 +178,10 @@ func defaultEvents() Events {
 			Action: "notify", CordonFor: time.Hour, WithdrawnAfter: 30 * time.Second,
 		},
 		ScheduledMaintenance: ScheduledMaintenance{
-			Action: "drain", Lead: 10 * time.Minute, WithdrawnAfter: time.Hour,
+			Action: "drain", Lead: 10 * time.Minute, Window: day, Spread: 20 * time.Minute, WithdrawnAfter: time.Hour,
 			Codes: map[string]string{
-				"instance-stop":       "now",
-				"instance-retirement": "now",
+				"instance-stop":       "window",
+				"instance-retirement": "window",
 				"system-reboot":       "lead",
 				"instance-reboot":     "lead",
 				"system-maintenance":  "notify",
@@ -169,9 +189,11 @@ func defaultEvents() Events {
 			},
 		},
 		ASGTermination: ASGTermination{
-			Action: "drain", Budget: 15 * time.Minute, CompleteHook: true, WithdrawnAfter: 30 * time.Second,
+			Action: "drain", Budget: 15 * time.Minute, CompleteHook: true, OnIncomplete: "continue", WithdrawnAfter: 30 * time.Second,
 		},
-		Shutdown: Shutdown{Action: "drain", Margin: 5 * time.Second},
+		Shutdown:       Shutdown{Action: "drain", Margin: 5 * time.Second, PowerKey: "nth"},
+		Hibernation:    Hibernation{Action: "drain"},
+		ReservationEnd: ReservationEnd{Action: "drain", Lead: 10 * time.Minute, WithdrawnAfter: 15 * time.Minute},
 	}
 }
 

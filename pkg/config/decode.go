@@ -9,8 +9,11 @@ import (
 )
 
 // Decode reads the text of one file over cfg: keys that the text does not name keep their values. The name is used in
-// errors. Faults leave their keys as they were; the error has one line for each.
+// errors. Faults leave their keys as they were; the error has one line for each, and is Degraded if all concern what is told.
 func Decode(name string, text []byte, cfg *Config) error { return decode(name, text, cfg.tables()) }
+
+// DecodeQueue reads the text of one file over nth-queue's settings, as Decode does over nth's.
+func DecodeQueue(name string, text []byte, cfg *Queue) error { return decode(name, text, cfg.tables()) }
 
 // decode reads the text of one file into what the tables describe.
 func decode(name string, text []byte, tables []table) error {
@@ -26,7 +29,13 @@ func decode(name string, text []byte, tables []table) error {
 	for _, key := range meta.Keys() {
 		d.place(key)
 	}
-	return errors.Join(d.faults...)
+	switch {
+	case len(d.faults) > 0:
+		return errors.Join(append(d.faults, d.telling...)...)
+	case len(d.telling) > 0:
+		return Degraded{d.telling}
+	}
+	return nil
 }
 
 // decoder takes the keys of one file to their places.
@@ -37,6 +46,7 @@ type decoder struct {
 	tables   map[string]bool  // by name, with the tables above them
 	done     map[string]bool  // keys already stored or found faulty, with all that is below them
 	faults   []error
+	telling  []error // those in what is only told
 }
 
 func (d *decoder) know(t table) {
@@ -64,7 +74,7 @@ func (d *decoder) place(key toml.Key) {
 			return
 		case !d.tables[name]:
 			d.done[name] = true
-			d.faults = append(d.faults, d.unknown(name))
+			d.note(name, d.unknown(name))
 			return
 		}
 		if _, isTable := lookUp(d.tree, at).(map[string]any); !isTable {
@@ -78,10 +88,22 @@ func (d *decoder) place(key toml.Key) {
 // fault notes that a key's value is not what it should be; without a wish, the key itself should not be.
 func (d *decoder) fault(key string, got any, want string) {
 	if want == "" {
-		d.faults = append(d.faults, d.unknown(key))
+		d.note(key, d.unknown(key))
 		return
 	}
-	d.faults = append(d.faults, fmt.Errorf("%s: %s = %s: must be %s", d.file, key, render(got), want))
+	shown := render(got)
+	if table, _, _ := strings.Cut(key, "."); table == "webhook" {
+		shown = render(notShown) // A secret may have got to the wrong key.
+	}
+	d.note(key, fmt.Errorf("%s: %s = %s: must be %s", d.file, key, shown, want))
+}
+
+func (d *decoder) note(key string, fault error) {
+	if tellsOnly(key) {
+		d.telling = append(d.telling, fault)
+	} else {
+		d.faults = append(d.faults, fault)
+	}
 }
 
 // lookUp finds the value of a key; nil if there is none.

@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 )
 
-const knownAtTop = "aws, drain, dry_run, events, host_root, imds, kubernetes, log, metrics, runtime_directory, state_directory, webhook"
+const knownAtTop = "aws, drain, dry_run, events, host_root, imds, kubernetes, load_balancers, log, metrics, runtime_directory, state_directory, webhook"
 
 // faults holds the message of every broken file in testdata, without the file's name.
 var faults = map[string]string{
@@ -19,8 +19,8 @@ var faults = map[string]string{
 	"annotation-number":   `kubernetes.event_annotations.team = 7: must be a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`,
 	"bool-quoted":         `dry_run = "yes": must be true or false`,
 	"code-unknown":        `events.scheduled-maintenance.codes.system-rebot: unknown key, did you mean events.scheduled-maintenance.codes.system-reboot?`,
-	"code-when":           `events.scheduled-maintenance.codes.other = "soon": must be one of "now", "lead", "notify", "ignore"`,
-	"codes-not-a-table":   `events.scheduled-maintenance.codes = "now": must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "notify", "ignore"`,
+	"code-when":           `events.scheduled-maintenance.codes.other = "soon": must be one of "now", "lead", "window", "notify", "ignore"`,
+	"codes-not-a-table":   `events.scheduled-maintenance.codes = "now": must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "window", "notify", "ignore"`,
 	"directory-empty":     `runtime_directory = "": must be an absolute path`,
 	"directory-relative":  `state_directory = "lib/nth": must be an absolute path`,
 	"duration-long":       `events.asg-termination.budget = "100h": must be a duration from "1s" to "48h"`,
@@ -32,18 +32,21 @@ var faults = map[string]string{
 	"format-unknown":      `log.format = "logfmt": must be one of "auto", "text", "journal", "json", "prefix"`,
 	"grace-word":          `drain.pod_grace_period = "own": must be a duration from "0s" to "24h", or ""`,
 	"hook-name":           `events.asg-termination.hooks = ["my hook"]: must be a list of names of lifecycle hooks, such as ["drain"]`,
+	"target-group-name":   `load_balancers.target_groups = ["web"]: must be a list of ARNs of target groups, or ["all"]`,
+	"target-groups-all":   `load_balancers.target_groups = ["all", "all"]: must be a list of ARNs of target groups, or ["all"]`,
+	"on-incomplete":       `events.asg-termination.on_incomplete = "retain": must be one of "continue", "abandon"`,
 	"hooks-text":          `events.asg-termination.hooks = "drain": must be a list of names of lifecycle hooks, such as ["drain"]`,
 	"key-case":            `Dry_Run: unknown key, did you mean dry_run?`,
 	"key-cut-short":       `events.spot: unknown key, did you mean events.spot-interruption?`,
 	"key-misspelt":        `imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?`,
 	"key-top":             `prometheus: unknown key, the top of the file has ` + knownAtTop,
 	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, event_annotations, event_source, events, keep_warm, kubeconfig, source, token`,
-	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
+	"key-wrong-table":     `drain.lead: unknown key, did you mean events.reservation-end.lead?`,
 	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,
 	"life-cycle-text":     `imds.life_cycles = "spot": must be a list of any of "spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"`,
 	"life-cycle-unknown":  `imds.life_cycles = ["spot", "reserved"]: must be a list of any of "spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"`,
-	"metrics-port":        `metrics.listen = "9092": must be an address such as ":9092" or "0.0.0.0:9092", or ""`,
+	"metrics-port":        `metrics.listen = "9092": must be an address such as ":9092" or "127.0.0.1:9092", or ""`,
 	"metrics-textfile":    `metrics.textfile = "/var/lib/node_exporter/nth": must be an absolute path that ends with ".prom", or ""`,
 	"region-zone":         `aws.region = "eu-central-1a": must be a region such as "eu-central-1", or ""`,
 	"several": `dry_run = 1: must be true or false

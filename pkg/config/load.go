@@ -22,33 +22,61 @@ func Usual() Place { return Place{File: DefaultFile, Defaults: Default()} }
 func Load(path string) (Config, error) { return Usual().Load(path) }
 
 // Load reads the settings from path and its drop-ins, path.d/*.toml, in lexical order; a later file overrides single
-// keys of an earlier one. The empty path is the place's File. The error has one line for each fault.
+// keys of an earlier one. The empty path is the place's File. The error has one line for each fault. With a Degraded, the
+// settings are of use: all else in them is as it should be.
 func (p Place) Load(path string) (Config, error) {
 	files, err := p.Files(path)
 	if err != nil {
 		return Config{}, err
 	}
 	cfg := p.Defaults
-	if err := read(files, cfg.tables()); err != nil {
+	if err = read(files, cfg.tables()); !usable(err) {
 		return Config{}, err
 	}
-	return cfg, nil
+	return cfg, err
+}
+
+// Degraded are faults in what is only told: in the tables [webhook] and [metrics]. A key with a fault keeps the value that it
+// had. It has one line for each.
+type Degraded struct{ Faults []error }
+
+func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
+
+// usable tells whether settings with such faults, or none, are of use.
+func usable(faults error) bool {
+	_, degraded := errors.AsType[Degraded](faults)
+	return faults == nil || degraded
+}
+
+// tellsOnly tells whether nothing but what is told follows from a key.
+func tellsOnly(key string) bool {
+	table, _, _ := strings.Cut(key, ".")
+	return table == "webhook" || table == "metrics"
 }
 
 // read reads files, one after the other, into what the tables describe.
 func read(files []string, tables []table) error {
-	var faults []error
+	var faults, telling []error
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			faults = append(faults, fileFault(file, err))
 			continue
 		}
-		if err := decode(file, data, tables); err != nil {
+		err = decode(file, data, tables)
+		if degraded, ok := errors.AsType[Degraded](err); ok {
+			telling = append(telling, degraded.Faults...)
+		} else if err != nil {
 			faults = append(faults, err)
 		}
 	}
-	return errors.Join(faults...)
+	switch {
+	case len(faults) > 0:
+		return errors.Join(append(faults, telling...)...)
+	case len(telling) > 0:
+		return Degraded{telling}
+	}
+	return nil
 }
 
 // Files lists the files that Load reads for path, in order.

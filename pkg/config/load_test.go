@@ -68,9 +68,14 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 				Condition: false, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 			},
 		},
+		AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},
 		Drain: config.Drain{
 			EvictAfter: 5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
 			ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
+		},
+		LoadBalancers: config.LoadBalancers{
+			TargetGroups: []string{"arn:aws-cn:elasticloadbalancing:cn-north-1:123456789012:targetgroup/web/0123456789abcdef"},
+			Endpoint:     "https://elb.example",
 		},
 		Webhook: config.Webhook{
 			URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
@@ -86,8 +91,10 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 					"system-maintenance": "now", "other": "lead",
 				},
 			},
-			ASGTermination: config.ASGTermination{Action: "ignore", Budget: 11 * time.Second, WithdrawnAfter: 1500 * time.Millisecond},
-			Shutdown:       config.Shutdown{Action: "notify", Margin: 12 * time.Second},
+			ASGTermination: config.ASGTermination{Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon", WithdrawnAfter: 1500 * time.Millisecond},
+			Shutdown:       config.Shutdown{Action: "notify", Margin: 12 * time.Second, PowerKey: "logind"},
+			Hibernation:    config.Hibernation{Action: "ignore"},
+			ReservationEnd: config.ReservationEnd{Action: "cordon", Lead: 14 * time.Minute, WithdrawnAfter: 15 * time.Second},
 		},
 	}
 	if got := reload(t, want); !same(got, want) {

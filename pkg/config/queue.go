@@ -80,6 +80,8 @@ type QueueRebalance struct {
 type QueueMaintenance struct {
 	Action       string
 	Lead         time.Duration
+	Window       time.Duration
+	Spread       time.Duration
 	HardDeadline bool
 	Codes        map[string]string
 }
@@ -98,7 +100,7 @@ func DefaultQueue() Queue {
 		RuntimeDirectory: "/run/nth-queue",
 		Log:              Default().Log,
 		Queue:            SQS{Visibility: 20 * time.Second, Receivers: 3},
-		Kubernetes:       QueueKubernetes{Token: "plugin", ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth-queue"}},
+		Kubernetes:       QueueKubernetes{Token: "auto", ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth-queue"}},
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
 			TaintEffect: "NoSchedule", CompleteLaunches: true,
@@ -109,7 +111,8 @@ func DefaultQueue() Queue {
 			SpotInterruption:        QueueSpot{Action: events.SpotInterruption.Action, Hibernate: events.SpotInterruption.Hibernate},
 			RebalanceRecommendation: QueueRebalance{Action: events.RebalanceRecommendation.Action, CordonFor: events.RebalanceRecommendation.CordonFor},
 			ScheduledMaintenance: QueueMaintenance{
-				Action: events.ScheduledMaintenance.Action, Lead: events.ScheduledMaintenance.Lead, Codes: events.ScheduledMaintenance.Codes,
+				Action: events.ScheduledMaintenance.Action, Lead: events.ScheduledMaintenance.Lead, Window: events.ScheduledMaintenance.Window,
+				Spread: events.ScheduledMaintenance.Spread, Codes: events.ScheduledMaintenance.Codes,
 			},
 			ASGTermination: Budgeted{Action: "drain", Budget: events.ASGTermination.Budget},
 			ReservationEnd: Budgeted{Action: "drain", Budget: 10 * time.Minute},
@@ -125,10 +128,10 @@ func LoadQueue(path string) (Queue, error) {
 		return Queue{}, err
 	}
 	cfg := DefaultQueue()
-	if err := read(files, cfg.tables()); err != nil {
+	if err = read(files, cfg.tables()); !usable(err) {
 		return Queue{}, err
 	}
-	return cfg, nil
+	return cfg, err
 }
 
 // QueueFiles lists the files that LoadQueue reads for path, in order.

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // hidden is a value that is not printed, whatever it holds. Its show is for comparing.
@@ -37,7 +39,7 @@ func (v secret) set(got any, fault func(string, any, string)) {
 	*v.at = s
 }
 
-// secrets is a table of texts that are never printed. A file sets only the names it holds; "" takes one away.
+// secrets is a table of the values of headers, by name, that are never printed. A file sets only the names it holds; "" takes one away.
 type secrets struct{ at *map[string]string }
 
 func (v secrets) allowed() string { return "a table of names and texts" }
@@ -62,6 +64,10 @@ func (v secrets) set(got any, fault func(string, any, string)) {
 		texts[name] = text
 	}
 	for _, name := range sorted(table) {
+		if !httpguts.ValidHeaderFieldName(name) {
+			fault(name, notShown, "under the name of a header, such as Authorization")
+			continue
+		}
 		text, ok := table[name].(string)
 		if !ok || name == "" || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 			fault(name, notShown, "a text on one line")

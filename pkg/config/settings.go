@@ -27,12 +27,13 @@ var (
 	formats    = []string{"auto", "text", "journal", "json", "prefix"}
 	lifeCycles = []string{"spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
 	codes      = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
-	whens      = []string{"now", "lead", "notify", "ignore"}
+	keyOwners  = []string{"nth", "logind"}
+	whens      = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
 // tables describes every key there is, with its place in c.
 func (c *Config) tables() []table {
-	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.AWS.table(), c.Kubernetes.table(), c.Drain.table(), c.Webhook.table(), c.Metrics.table()}
+	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.AWS.table(), c.Kubernetes.table(), c.Drain.table(), c.LoadBalancers.table(), c.Webhook.table(), c.Metrics.table()}
 	return append(tables, c.Events.tables()...)
 }
 
@@ -61,9 +62,9 @@ func (c *Log) table() table {
 func (c *IMDS) table() table {
 	return table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []setting{
 		{"endpoint", optionalEndpoint(&c.Endpoint),
-			"Another address to ask, for rehearsals. Empty is EC2's own."},
+			"Another address to ask, for rehearsals. Empty is EC2's own: 169.254.169.254, or [fd00:ec2::254] where only that answers. `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment, or `IPv4`, leaves one of them."},
 		{"urgent_interval", duration{&c.UrgentInterval, 100 * time.Millisecond, 30 * time.Second},
-			"The time between two looks at the documents that leave minutes: spot interruption and Auto Scaling lifecycle state."},
+			"The time between two looks at the documents that leave minutes: spot interruption and Auto Scaling lifecycle state. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
 		{"rebalance_interval", duration{&c.RebalanceInterval, 100 * time.Millisecond, 10 * time.Minute},
 			"The time between two looks at the rebalance recommendation."},
 		{"maintenance_interval", duration{&c.MaintenanceInterval, 100 * time.Millisecond, time.Hour},
@@ -101,11 +102,14 @@ func (c *Events) tables() []table {
 		c.ScheduledMaintenance.table(),
 		c.ASGTermination.table(),
 		c.Shutdown.table(),
+		c.Hibernation.table(),
+		c.ReservationEnd.table(),
 	}
 }
 
 const (
 	actionDoc    = "What is done: nothing at all, say so, keep new pods away, or move all pods away."
+	spreadDoc    = "Over how long the instances of a fleet begin, for codes that wait: each at a moment of its own, which follows from its instance ID, and none later than `lead` before. `0s` is all at once."
 	withdrawnDoc = "How long the announcement must have been missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone."
 )
 
@@ -131,12 +135,15 @@ func (c *ScheduledMaintenance) table() table {
 	return table{tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"lead", duration{&c.Lead, 0, 30 * day},
-			"How long before the maintenance window opens the action begins, for codes that say `lead`."},
+			"How long before the maintenance begins (`NotBefore`) the action does at the latest, for codes that say `lead` or `window`."},
+		{"window", duration{&c.Window, 0, 30 * day},
+			"How long before the maintenance begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together."},
+		{"spread", duration{&c.Spread, 0, day}, spreadDoc},
 		{"hard_deadline", boolean{&c.HardDeadline},
 			"Delete pods that resist eviction in time for the window. Otherwise their disruption budgets are respected to the end."},
 		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
 		{"codes", choiceOfEach{&c.Codes, codes, whens},
-			"When the action is taken for each event code: at once (`now`), `lead` before the window, or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent."},
+			"When the action is taken for each event code: at once (`now`), `lead` before the maintenance begins, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent."},
 	}}
 }
 
@@ -149,6 +156,8 @@ func (c *ASGTermination) table() table {
 			"If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended. It needs a policy on the instance's role, see docs/lifecycle.md."},
 		{"hooks", names{&c.Hooks, hookName, `a list of names of lifecycle hooks, such as ["drain"]`},
 			"The names of the lifecycle hooks to complete. Empty is the group's only one, unless it notifies somebody or is the one of an EKS managed node group."},
+		{"on_incomplete", choice{&c.OnIncomplete, []string{"continue", "abandon"}},
+			"How the hooks are completed when the time is over and pods are left: `abandon` keeps the machine, running, where the group's instance lifecycle policy says so (TerminateHookAbandon=retain), and is `continue` elsewhere. It needs one permission more, see docs/lifecycle.md."},
 		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
 	}}
 }
@@ -157,6 +166,24 @@ func (c *Shutdown) table() table {
 	return table{tableOf(event.Shutdown), "The operating system goes down, whoever asked for it.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"margin", duration{&c.Margin, 0, 10 * time.Minute},
-			"How much of logind's inhibitor delay is left unused, so that the shutdown goes on by itself."},
+			"How much of the time that there is for a shutdown or a sleep is left unused, so that it goes on by itself."},
+		{"power_key", choice{&c.PowerKey, keyOwners},
+			"Who answers the power button, which is all that EC2 presses. `nth` drains the node, if `action` is `drain`, and has logind power the machine off then, so that the kubelet's own graceful shutdown comes after it; see docs/shutdown.md. `logind` announces a shutdown to both at once."},
+	}}
+}
+
+func (c *Hibernation) table() table {
+	return table{tableOf(event.Hibernation), "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+	}}
+}
+
+func (c *ReservationEnd) table() table {
+	return table{tableOf(event.ReservationEnd), "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. EC2 is asked for it, which needs a policy on the instance's role, see docs/reservations.md.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"lead", duration{&c.Lead, time.Minute, 30 * day},
+			"How long before EC2 begins to terminate instances the action begins: that is half an hour before the end of a Capacity Block, and an hour for UltraServers."},
+		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day},
+			"How long the end must have been missing, while EC2 answers, before it counts as withdrawn and what was done for it is undone."},
 	}}
 }

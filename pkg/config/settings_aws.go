@@ -6,6 +6,8 @@ import "regexp"
 type AWS struct {
 	Region   string // "" is the instance's, or the queue's
 	Endpoint string // "" is the region's own
+	// EC2Endpoint is nth's alone: nth-queue has one for all.
+	EC2Endpoint string
 }
 
 func (c *AWS) table() table {
@@ -13,7 +15,9 @@ func (c *AWS) table() table {
 		{"region", regionName(&c.Region),
 			"The region to ask in. Empty is the one that the instance is in."},
 		{"endpoint", optionalEndpoint(&c.Endpoint),
-			"Another address to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own."},
+			"Another address of Auto Scaling to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_AUTO_SCALING`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say."},
+		{"ec2_endpoint", optionalEndpoint(&c.EC2Endpoint),
+			"The same for EC2."},
 	}}
 }
 
@@ -30,4 +34,4 @@ func regionName(at *string) text {
 	return text{at, func(s string) bool { return s == "" || region.MatchString(s) }, `a region such as "eu-central-1", or ""`}
 }
 
-var region = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]+$`)
+var region = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)

@@ -8,7 +8,7 @@ import (
 
 var (
 	sources = []string{"kubeconfig", "bottlerocket"}
-	tokens  = []string{"plugin", "eks"}
+	tokens  = []string{"auto", "plugin", "eks"}
 )
 
 func (c *Kubernetes) table() table {
@@ -18,7 +18,7 @@ func (c *Kubernetes) table() table {
 		{"source", choice{&c.Source, sources},
 			"Where the API server, its certificate and the cluster's name are from: the kubelet's kubeconfig, or the settings of the Bottlerocket host on which nth is a host container."},
 		{"token", choice{&c.Token, tokens},
-			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): by running the plugin, or made by nth itself from the instance's role, as the plugin would. With `source = \"bottlerocket\"` it is always `eks`."},
+			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`."},
 		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
 			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
 	}, c.ToldCluster.settings()...)}

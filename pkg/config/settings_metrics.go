@@ -25,8 +25,8 @@ func (c *Metrics) table() table {
 
 func listenSetting(at *string) setting {
 	return setting{
-		"listen", text{at, isListener, `an address such as ":9092" or "0.0.0.0:9092", or ""`},
-		"Where `/metrics` and `/healthz` are served. `\":9092\"` is reached from this machine only; `\"0.0.0.0:9092\"` from everywhere. Empty is nowhere.",
+		"listen", text{at, isListener, `an address such as ":9092" or "127.0.0.1:9092", or ""`},
+		"Where `/metrics` and `/healthz` are served. `\":9092\"` is every address of the machine; `\"127.0.0.1:9092\"` is reached from this machine only. Empty is nowhere.",
 	}
 }
 

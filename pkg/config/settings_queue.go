@@ -37,7 +37,7 @@ func (c *QueueKubernetes) table() table {
 		{"kubeconfig", optionalFile(&c.Kubeconfig),
 			"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in."},
 		{"token", choice{&c.Token, tokens},
-			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): by running the plugin, or made by nth-queue itself with the credentials by which it asks AWS, as the plugin would."},
+			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused."},
 	}, c.ToldCluster.settings()...)}
 }
 
@@ -100,11 +100,14 @@ func (c *QueueMaintenance) table() table {
 	return table{tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance, of which AWS Health writes.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"lead", duration{&c.Lead, 0, 30 * day},
-			"How long before the change begins the action does, for codes that say `lead`. Until then the message stays in the queue."},
+			"How long before the change begins the action does at the latest, for codes that say `lead` or `window`. Until then the message stays in the queue."},
+		{"window", duration{&c.Window, 0, 30 * day},
+			"How long before the change begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together. Thirteen days after it was announced, the action begins in any case: SQS forgets a message after fourteen."},
+		{"spread", duration{&c.Spread, 0, day}, spreadDoc},
 		{"hard_deadline", boolean{&c.HardDeadline},
 			"Delete pods that resist eviction in time for the change. Otherwise their disruption budgets are respected to the end."},
 		{"codes", choiceOfEach{&c.Codes, codes, whens},
-			"When the action is taken for each event code: at once (`now`), `lead` before the change, or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent."},
+			"When the action is taken for each event code: at once (`now`), `lead` before the change, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent."},
 	}}
 }
 

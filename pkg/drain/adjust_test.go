@@ -287,7 +287,8 @@ func TestWhatPeopleWantedOfTheNodeBeforeAnEventJoinedIsNoProofForIt(t *testing.T
 		s := apitest.New(t)
 		s.AddPod(pod("a"), apitest.Ending(time.Second))
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
-		r := drained(t, s, drain.Options{})
+		r := begin(t, s, drain.Options{})
+		r.leave()
 		time.Sleep(500 * time.Millisecond)
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 		r.adjust(joining)
@@ -295,6 +296,9 @@ func TestWhatPeopleWantedOfTheNodeBeforeAnEventJoinedIsNoProofForIt(t *testing.T
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for i, p := range r.told {
+			if s := p.State; p.Goal == r.goal.Number && s.Looked && s.Limited {
+				t.Errorf("told that people limit it for the event that has joined, from a look before that: %+v", p)
+			}
 			if p.What == drain.Drained && p.Goal == r.goal.Number && r.at[i].Before(s.LastRemoval()) {
 				t.Errorf("told to be drained for another event %s before the pod was gone", s.LastRemoval().Sub(r.at[i]))
 			}

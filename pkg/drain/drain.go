@@ -80,10 +80,21 @@ type Options struct {
 	// evictions then wait for the load balancers to follow.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
+	// LoadBalancers, if set, are asked when they are done with the node. Then evictions wait for that, and LoadBalancerWait holds only
+	// where it cannot be told.
+	LoadBalancers LoadBalancers
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
 	// Gate, if set, is shared with the drains of other nodes.
 	Gate *Gate
+}
+
+// LoadBalancers know when they are done with a machine.
+type LoadBalancers interface {
+	// Out waits until the machine is a target of none any more, and no pod is that was on it, by their addresses. It returns nil then,
+	// and otherwise why it waits no longer: ctx has ended, it cannot be told, or nobody takes them out. labeled tells that the Node has
+	// the label by which the machine is to be taken out. tell is called with what is waited for, in words, whenever that changes.
+	Out(ctx context.Context, labeled bool, addresses []string, tell func(left string)) error
 }
 
 // Node is one node, seen with the rights of the client it was made with.
@@ -152,6 +163,10 @@ const (
 	Unclosable What = "unclosable"
 	// Holding: evictions wait for the time in Detail.
 	Holding What = "holding"
+	// TargetsLeft: load balancers are not done with the node, as Detail says. Evictions wait for that, or the end of the drain.
+	// TargetsOut: that wait is over; Detail says why it is if they are not done.
+	TargetsLeft What = "targets-left"
+	TargetsOut  What = "targets-out"
 	// Found: the pods to evict have been counted. Arrived: another one has come.
 	Found   What = "found"
 	Arrived What = "arrived"
@@ -208,6 +223,9 @@ type State struct {
 	Seen, Ready bool
 	// Drained: nothing is left that has to go.
 	Drained bool
+	// Looked: the Node has been looked at since the last event of the goal came. Limited: people want its pods left alone, as the last
+	// look has shown; then it is not drained.
+	Looked, Limited bool
 	// Trouble says why it cannot be closed; empty if it can.
 	Trouble string
 }

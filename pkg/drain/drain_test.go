@@ -191,6 +191,24 @@ func (r *trial) succeed() drain.Result {
 	return result
 }
 
+// leave waits until a look has shown that people want the node's pods left alone, and returns how far the guard has come.
+func (r *trial) leave() drain.Result {
+	r.t.Helper()
+	await(r.t, "a look that shows that the node is to be left alone", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.told) == 0 {
+			return false
+		}
+		s := r.told[len(r.told)-1].State
+		if s.Limited && s.Drained {
+			r.t.Errorf("a node that is left alone is said to be drained: %+v", s)
+		}
+		return s.Looked && s.Limited
+	})
+	return r.guard.Result()
+}
+
 // of returns what was told of a kind, and of a pod if one is given.
 func (r *trial) of(what drain.What, pod ...string) []drain.Progress {
 	r.mu.Lock()

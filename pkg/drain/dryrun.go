@@ -87,7 +87,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	node, err := g.node.get(ctx)
 	gone := apierrors.IsNotFound(err) && goal.NodeSeen
-	result, state := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict}
+	result, state := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict, Looked: true}
 	if result.NodeGone {
 		return g.done(result, []Progress{{What: Drained, Goal: goal.Number, State: state}}), nil
 	}
@@ -98,29 +98,28 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, ordered), onlyCordon(node)
 	state.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
 	state.Closed = state.Ours || result.Cordon == CordonForeign
-	state.Left = result.Cordon == CordonLeft
+	state.Left, state.Limited = result.Cordon == CordonLeft, result.Limited
+	state.Drained = state.Drained && !result.Limited
 	found := result.Cordon.progress()
 	found.Goal, found.State = goal.Number, state
 	if result.Cordon == CordonLifted {
 		found.Events = goal.Events
 	}
 	news := []Progress{found}
-	if !goal.Evict {
+	if !goal.Evict || result.Limited {
 		return g.done(result, news), nil
 	}
-	if !result.Limited {
-		pods, err := g.node.listPods(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
-		}
-		all, deadline := len(pods.Items), !goal.Hard.IsZero() || !goal.Soft.IsZero()
-		left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !g.node.opts.concerns(&p) || stays(&p, deadline) })
-		result.Evicted, result.Skipped = len(left), all-len(left)
-		for i := range left {
-			evicted := aboutPod(Evicted, &left[i], "")
-			evicted.Goal, evicted.State, evicted.Total = goal.Number, state, len(left)
-			news = append(news, evicted)
-		}
+	pods, err := g.node.listPods(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
+	}
+	all, deadline := len(pods.Items), !goal.Hard.IsZero() || !goal.Soft.IsZero()
+	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !g.node.opts.concerns(&p) || stays(&p, deadline) })
+	result.Evicted, result.Skipped = len(left), all-len(left)
+	for i := range left {
+		evicted := aboutPod(Evicted, &left[i], "")
+		evicted.Goal, evicted.State, evicted.Total = goal.Number, state, len(left)
+		news = append(news, evicted)
 	}
 	return g.done(result, append(news, Progress{What: Drained, Goal: goal.Number, State: state, Total: result.Evicted})), nil
 }

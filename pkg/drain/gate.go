@@ -2,26 +2,32 @@ package drain
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
 // Gate bounds how many evictions and deletions, of the pods of all nodes that share it, wait for an answer at once. An
 // API server that is asked thousands of things in one moment answers most of them too late, and is asked again. What is urgent,
-// since its turn before a deadline has come, has places of its own, so that it never waits behind what is not. The nil Gate is
-// always open.
+// since its turn before a deadline has come, has places of its own, so that it never waits behind what is not. Pods whose volumes
+// have to be attached elsewhere take theirs before others. The nil Gate is always open.
 type Gate struct {
-	polite, urgent chan struct{}
+	mu             sync.Mutex
+	polite, urgent lane
+	in             int           // how many have a place or wait for one
+	quiet          chan struct{} // closed while there are none
+}
 
-	mu    sync.Mutex
-	in    int           // how many have a place or wait for one
-	quiet chan struct{} // closed while there are none
+// lane is a number of places, and who waits for one: those that come first, and the others.
+type lane struct {
+	free        int
+	first, rest []chan struct{}
 }
 
 // NewGate returns a gate that lets so many through at once, and as many that are urgent.
 func NewGate(places int) *Gate {
 	quiet := make(chan struct{})
 	close(quiet)
-	return &Gate{polite: make(chan struct{}, places), urgent: make(chan struct{}, places), quiet: quiet}
+	return &Gate{polite: lane{free: places}, urgent: lane{free: places}, quiet: quiet}
 }
 
 // Quiet returns a channel that is closed once nobody asks for evictions or deletions, or waits to do so.
@@ -31,33 +37,61 @@ func (g *Gate) Quiet() <-chan struct{} {
 	return g.quiet
 }
 
-// enter waits for a place, and returns how to leave it. The error is ctx's.
-func (g *Gate) enter(ctx context.Context, urgent bool) (leave func(), err error) {
+// line takes a place, or one in the line for it. It returns what waits for the turn, which must be called, and returns how to leave
+// the place again. The error is ctx's.
+func (g *Gate) line(urgent, first bool) func(ctx context.Context) (leave func(), err error) {
 	if g == nil {
-		return func() {}, nil
+		return func(context.Context) (func(), error) { return func() {}, nil }
 	}
-	places := g.polite
+	l := &g.polite
 	if urgent {
-		places = g.urgent
+		l = &g.urgent
 	}
-	g.count(1)
-	select {
-	case places <- struct{}{}:
-		return func() { <-places; g.count(-1) }, nil
-	case <-ctx.Done():
-		g.count(-1)
-		return nil, ctx.Err()
+	turn := make(chan struct{})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in++; g.in == 1 {
+		g.quiet = make(chan struct{})
+	}
+	switch {
+	case l.free > 0:
+		l.free--
+		close(turn)
+	case first:
+		l.first = append(l.first, turn)
+	default:
+		l.rest = append(l.rest, turn)
+	}
+	return func(ctx context.Context) (func(), error) {
+		select {
+		case <-turn:
+			return func() { g.leave(l, turn) }, nil
+		case <-ctx.Done():
+			g.leave(l, turn)
+			return nil, ctx.Err()
+		}
 	}
 }
 
-func (g *Gate) count(more int) {
+// leave gives up a place to whoever is next, or one in the line.
+func (g *Gate) leave(l *lane, turn chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.in += more
-	switch {
-	case g.in == 0:
+	if g.in--; g.in == 0 {
 		close(g.quiet)
-	case g.in == 1 && more > 0:
-		g.quiet = make(chan struct{})
 	}
+	for _, waiting := range []*[]chan struct{}{&l.first, &l.rest} {
+		if i := slices.Index(*waiting, turn); i >= 0 {
+			*waiting = slices.Delete(*waiting, i, i+1)
+			return
+		}
+	}
+	for _, waiting := range []*[]chan struct{}{&l.first, &l.rest} {
+		if len(*waiting) > 0 {
+			close((*waiting)[0])
+			*waiting = (*waiting)[1:]
+			return
+		}
+	}
+	l.free++
 }

@@ -216,3 +216,52 @@ func TestTheGraceOfAPodThatHasWaitedAtTheGateIsWhatIsLeftThen(t *testing.T) {
 		}
 	})
 }
+
+// A volume has to be let go here and attached there before its pod starts, which takes longest of all.
+func TestPodsWithVolumesComeFirstWhereNotAllAreAskedForAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		asked string
+		limit time.Duration
+	}{"while there is time": {"evict", plenty}, "when the deadline is near": {"delete", 5 * time.Second}} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			for i := range 5 {
+				s.AddPod(pod(fmt.Sprint("a-plain-", i), grace(10)), apitest.Ending(time.Second))
+			}
+			s.AddPod(pod("data", withClaim("data"), grace(10)), apitest.Ending(time.Second))
+			s.AddPod(pod("scratch", withScratch("scratch"), grace(10)), apitest.Ending(time.Second))
+			if c.asked == "delete" {
+				s.Always("evict", apitest.HeldBy("budget", 0))
+			}
+			s.Always(c.asked, slowly(100*time.Millisecond))
+			r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, c.limit)
+			r.succeed()
+			for i, asked := range s.Requests(c.asked)[:2] {
+				if name := asked.What; name != c.asked+" default/data" && name != c.asked+" default/scratch" {
+					t.Errorf("request %d was %s", i+1, name)
+				}
+			}
+		})
+	}
+}
+
+// All nodes of nth-queue share one gate, and those without volumes may have come before.
+func TestAPodWithAVolumePassesThoseOfOtherNodesThatWaitAtTheGate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(1)
+		first, second := apitest.New(t), apitest.New(t)
+		for i := range 5 {
+			first.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+		}
+		second.AddPod(pod("data", withClaim("data")), 0)
+		first.Always("evict", slowly(time.Second))
+		r := begin(t, first, drain.Options{Gate: gate})
+		await(t, "an eviction", func() bool { return count(first, "evict") == 1 })
+		drained(t, second, drain.Options{Gate: gate})
+		if n := count(first, "evict"); n > 2 {
+			t.Errorf("it came after %d others", n)
+		}
+		r.succeed()
+	})
+}

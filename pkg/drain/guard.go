@@ -46,6 +46,8 @@ type guard struct {
 	// looked is the number of the last look that has come back, of those asked for, and needed the one before which the node is not
 	// known to be closed for all events; 0 if it is.
 	looked, asked, needed int
+	// looks are the events for which the Node has been looked at, with an answer.
+	looks []string
 	// tidying tells that a patch of our other keys is under way, untidy is the pause after one that fails, and unlabeled what was told
 	// last of those.
 	tidying   bool
@@ -148,7 +150,7 @@ func (g *guard) take(goal Goal) {
 		g.tellLifted() // as it is an order for those before
 	}
 	g.goal = goal
-	g.events = g.stillThere(g.events)
+	g.events, g.looks = g.stillThere(g.events), g.stillThere(g.looks)
 	g.drained = false // It is told anew.
 	if grown {
 		if g.lifted { // It is to be closed again first.
@@ -164,6 +166,9 @@ func (g *guard) take(goal Goal) {
 	}
 	if begins {
 		g.opens = time.Time{}
+	}
+	if begins || !goal.Evict {
+		g.endWait(nil)
 	}
 	if grown || begins {
 		g.needed = g.lookNow()
@@ -189,12 +194,18 @@ func (g *guard) say(p Progress) {
 }
 
 func (g *guard) state() State {
-	s := State{Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained}
+	s := State{
+		Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen,
+		Drained: g.drained, Looked: g.hasLooked(), Limited: g.view.limited,
+	}
 	if g.view.err != nil && !passing(g.view.err) && !g.view.missing {
 		s.Trouble = g.view.err.Error()
 	}
 	return s
 }
+
+// hasLooked tells whether the Node has been looked at, with an answer, since the last event has joined.
+func (g *guard) hasLooked() bool { return g.looks != nil && !Joined(g.looks, g.goal.Events) }
 
 // closed tells whether the node takes no pods, as it was seen after the last event has joined.
 func (g *guard) closed() bool { return g.view.closed() && !Joined(g.events, g.goal.Events) }
@@ -257,6 +268,10 @@ func (g *guard) decide(now time.Time) time.Time {
 	if g.node.opts.ExcludeFromLoadBalancers {
 		wait = max(wait, g.node.opts.LoadBalancerWait)
 	}
+	if g.node.opts.LoadBalancers != nil {
+		g.holdForTargets(now, wait)
+		return time.Time{}
+	}
 	if wait > 0 {
 		g.say(Progress{What: Holding, Detail: wait.String()})
 	}
@@ -306,9 +321,9 @@ func (g *guard) keepLooking() {
 // see takes in what a look at the Node has shown.
 func (g *guard) see(v view, number int, events []string) {
 	before, looked, first := g.view, g.looked, g.view.uid == ""
-	closed, told := g.closed(), len(g.news)
+	closed, seen, told := g.closed(), g.hasLooked(), len(g.news)
 	g.all = true
-	g.count(v, number)
+	g.count(v, number, events)
 	switch {
 	case v.missing:
 		g.see404(v)
@@ -322,18 +337,31 @@ func (g *guard) see(v view, number int, events []string) {
 	if first && g.view.uid != "" && g.looked == number {
 		g.looked = g.asked // They asked for any look.
 	}
-	if before.limited != g.view.limited {
-		g.rejudge()
-	}
-	if (g.closed() && !closed || g.view.ready && !before.ready) && len(g.news) == told {
+	limits := g.seeLimit(before)
+	if news := g.closed() && !closed || g.view.ready && !before.ready || g.hasLooked() && !seen || limits; news && len(g.news) == told {
 		g.say(Progress{What: Standing})
 	}
 }
 
-// count notes which look has come back. One that failed tells nothing, and there is time for another; before a hard deadline, pods
+// seeLimit takes in whether people want the node's pods left alone, and tells whether that has changed. What was empty before need not be
+// any more.
+func (g *guard) seeLimit(before view) (changed bool) {
+	if before.limited == g.view.limited {
+		return false
+	}
+	g.round++
+	g.drained = false
+	g.rejudge()
+	return true
+}
+
+// count notes which look has come back, and for which events it was asked for. One that failed tells nothing, and there is time for another; before a hard deadline, pods
 // do not wait for that.
-func (g *guard) count(v view, number int) {
+func (g *guard) count(v view, number int, events []string) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
+	if answered || v.uid != "" { // It may have been read, and not be cordoned.
+		g.looks = g.stillThere(events)
+	}
 	if answered || hard {
 		g.looked = number
 	}
@@ -510,9 +538,8 @@ func (g *guard) sayRefused(last *string, err error) {
 // concludeDrain finds out whether the node is drained, and tells it. It returns when to come back.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained || g.needed > 0:
+	case g.drained || g.needed > 0 || g.view.limited:
 		return time.Time{}
-	case g.view.limited && !g.decided.IsZero():
 	case !g.synced || len(g.targets) > 0 || g.decided.IsZero() || g.unclosed():
 		return time.Time{}
 	default:
@@ -525,6 +552,9 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 			}
 			g.freeing() // The machine is gone, which may have become known during the wait.
 			return time.Time{}
+		}
+		if out, until := g.targetsOut(now); !out {
+			return until
 		}
 		if !g.confirmed() {
 			return time.Time{}

@@ -295,7 +295,7 @@ func TestWhatPeopleWantOfTheNodeIsHeardAtAnyTime(t *testing.T) {
 			set(s, drain.LeaveNode)
 			s.GoAway()
 			time.AfterFunc(after, s.ComeBack)
-			if result := beginWithin(t, s, drain.Options{}, true, 2*time.Minute).succeed(); !result.Limited || count(s, "evict", "delete", "patch") != 0 {
+			if result := beginWithin(t, s, drain.Options{}, true, 2*time.Minute).leave(); !result.Limited || count(s, "evict", "delete", "patch") != 0 {
 				t.Errorf("after %s: %d requests, %+v", after, count(s, "evict", "delete", "patch"), result)
 			}
 		}
@@ -319,7 +319,7 @@ func TestWhatPeopleWantOfTheNodeIsHeardAtAnyTime(t *testing.T) {
 		r := beginWithin(t, s, drain.Options{}, true, plenty)
 		r.await(drain.Held)
 		set(s, drain.OnlyCordon)
-		r.succeed()
+		r.leave()
 		free()
 		asked := count(s, "evict")
 		time.Sleep(time.Minute)

@@ -112,7 +112,7 @@ func TestADryRunOfANodeThatIsLeftAloneSaysSo(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
-		r.succeed()
+		r.leave()
 		if state := r.last().State; state.Closed || !state.Left {
 			t.Errorf("told the state %+v", state)
 		}

@@ -63,6 +63,8 @@ type pods struct {
 	confirming                    bool
 	freeing                       context.CancelFunc
 	inUse                         int
+
+	balanced
 }
 
 // target is a pod that has to go.
@@ -200,6 +202,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	}
 	delete(g.spared, pod.UID)
 	now := time.Now()
+	g.noteAddresses(pod)
 	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
@@ -227,6 +230,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 // to shorten its grace before the deadline.
 func (g *guard) follow(t *target, pod *corev1.Pod) {
 	t.pod = pod
+	g.noteAddresses(pod)
 	if pod.DeletionTimestamp != nil && t.endBy.IsZero() {
 		if t.cancel != nil {
 			t.cancel()
@@ -326,7 +330,7 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 	due := g.touched
 	if g.all {
 		due = slices.SortedFunc(maps.Values(g.targets), func(a, b *target) int {
-			return cmp.Or(a.asked.Compare(b.asked), cmp.Compare(podName(a.pod), podName(b.pod)))
+			return cmp.Or(a.asked.Compare(b.asked), volumesFirst(a.pod, b.pod), cmp.Compare(podName(a.pod), podName(b.pod)))
 		})
 		g.wake = time.Time{}
 	}
@@ -502,9 +506,10 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	if t.budget != nil {
 		t.budget.asking++
 	}
+	enter := g.node.opts.Gate.line(urgent, attaches(pod))
 	g.workers.Go(func() {
 		defer cancel()
-		leave, err := g.node.opts.Gate.enter(ctx, urgent)
+		leave, err := enter(ctx)
 		if err == nil {
 			sent.Store(true)
 			now, limit := time.Now(), attemptTimeout // It may have waited long.

@@ -41,6 +41,22 @@ func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left
 	}
 }
 
+// attaches tells whether a pod has volumes that are to be attached wherever it goes, which takes longest of all.
+func attaches(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
+}
+
+// volumesFirst is the order of two pods of which one attaches volumes.
+func volumesFirst(a, b *corev1.Pod) int {
+	switch x, y := attaches(a), attaches(b); {
+	case x == y:
+		return 0
+	case x:
+		return -1
+	}
+	return 1
+}
+
 // volumesOf is the set of volumes that a node reports.
 func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
 	volumes := map[corev1.UniqueVolumeName]bool{}

@@ -178,3 +178,28 @@ func TestAfterAPodThatCameLateTheNodeIsFoundEmptyAnew(t *testing.T) {
 		}
 	})
 }
+
+// A volume is let go by its driver on the node: without it, the volume would be attached until somebody takes it by force.
+func TestTheDriverOfVolumesStaysUntilTheyAreFreeAndBeyond(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("ebs-csi-node", ownedBy("DaemonSet", "apps/v1"), critical), 0)
+		s.AddPod(pod("web", withClaim("data")), 0)
+		s.AddVolume("data", "ebs.csi.aws.com", "vol-1")
+		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1"))
+		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour}, true, plenty)
+		r.await(drain.Volumes)
+		time.Sleep(time.Minute)
+		if len(r.of(drain.Drained)) > 0 {
+			t.Error("drained while a volume is in use")
+		}
+		s.ChangeNode(inUse())
+		if result := r.succeed(); result.VolumesInUse != 0 || result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		time.Sleep(time.Until(r.goal.Hard)) // To the machine's end.
+		if n := count(s, "evict default/ebs-csi-node") + count(s, "delete default/ebs-csi-node"); n != 0 {
+			t.Errorf("the driver's end was asked for %d times", n)
+		}
+	})
+}

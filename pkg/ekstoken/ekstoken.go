@@ -13,11 +13,11 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -36,66 +36,77 @@ const (
 
 // Source makes tokens. It asks nobody for anything before the first, and may be used from several goroutines.
 type Source struct {
-	credentials aws.CredentialsProvider
-	// region is one's own, and domain that of AWS's services in a region.
-	region func(ctx context.Context) (string, error)
-	domain func(ctx context.Context, region string) (string, error)
-	signer *v4.Signer
+	// account says whose the credentials are, in which region, and what the environment says of endpoints.
+	account func(ctx context.Context, region string) (aws.Config, error)
+	signer  *v4.Signer
 }
 
 // New returns a Source for the role of the instance with this metadata service.
 func New(metadata role.Metadata) *Source {
-	return &Source{
-		credentials: role.Credentials(metadata), signer: v4.NewSigner(),
-		region: func(ctx context.Context) (string, error) { return line(ctx, metadata, "placement/region") },
-		domain: func(ctx context.Context, _ string) (string, error) { return line(ctx, metadata, "services/domain") },
-	}
+	credentials := role.Credentials(metadata) // which are kept
+	return &Source{signer: v4.NewSigner(), account: func(ctx context.Context, region string) (aws.Config, error) {
+		account, err := role.Config(ctx, role.Options{Metadata: metadata, Region: region})
+		account.Credentials = credentials
+		return account, err
+	}}
 }
 
 // Of returns a Source for whoever has these credentials.
 func Of(account aws.Config) *Source {
-	return &Source{
-		credentials: account.Credentials, signer: v4.NewSigner(),
-		region: func(context.Context) (string, error) { return account.Region, nil },
-		domain: func(_ context.Context, region string) (string, error) { return domainOf(region), nil },
-	}
+	return &Source{signer: v4.NewSigner(), account: func(_ context.Context, region string) (aws.Config, error) {
+		if region == "" {
+			return account, nil
+		}
+		other := account.Copy()
+		other.Region = region
+		return other, nil
+	}}
 }
 
-// domainOf is the domain of AWS's services in a region.
-func domainOf(region string) string {
-	if strings.HasPrefix(region, "cn-") {
-		return "amazonaws.com.cn"
-	}
-	return "amazonaws.com"
+// host is where STS is in the account's region, by what the SDK knows of regions. Endpoints of one's own do not count: a
+// cluster sends a token to none but AWS's.
+func host(ctx context.Context, account aws.Config) (string, error) {
+	account.BaseEndpoint = nil
+	asked := sts.NewFromConfig(account).Options()
+	found, err := sts.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, sts.EndpointParameters{
+		Region:       &account.Region,
+		UseFIPS:      new(asked.EndpointOptions.UseFIPSEndpoint == aws.FIPSEndpointStateEnabled),
+		UseDualStack: new(asked.EndpointOptions.UseDualStackEndpoint == aws.DualStackEndpointStateEnabled),
+	})
+	return found.URI.Host, err
 }
 
-// Token makes a token for a cluster, and tells how long it is good for. An empty region is one's own.
+// Token makes a token for a cluster, and tells how long it is good for: no longer than the credentials that it was made from,
+// as STS asks for them when the cluster does. An empty region is one's own.
 func (s *Source) Token(ctx context.Context, cluster, region string) (token string, expires time.Time, err error) {
-	credentials, err := s.credentials.Retrieve(ctx)
+	account, err := s.account(ctx, region)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
+	}
+	credentials, err := account.Credentials.Retrieve(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", time.Time{}, errors.New("making a token for EKS: the instance has no IAM role")
 	}
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
 	}
-	if region == "" {
-		if region, err = s.region(ctx); err != nil {
-			return "", time.Time{}, err
-		}
-	}
-	if region == "" {
+	if account.Region == "" {
 		return "", time.Time{}, errors.New("making a token for EKS: the region is not known")
 	}
-	domain, err := s.domain(ctx, region)
-	if err != nil {
-		return "", time.Time{}, err
-	}
-	now := time.Now()
-	signed, err := s.sign(ctx, credentials, "sts."+region+"."+domain, cluster, region, now)
+	host, err := host(ctx, account)
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
 	}
-	return prefix + base64.RawURLEncoding.EncodeToString([]byte(signed)), now.Add(life), nil
+	now := time.Now()
+	signed, err := s.sign(ctx, credentials, host, cluster, account.Region, now)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
+	}
+	expires = now.Add(life)
+	if credentials.CanExpire && credentials.Expires.Before(expires) {
+		expires = credentials.Expires
+	}
+	return prefix + base64.RawURLEncoding.EncodeToString([]byte(signed)), expires, nil
 }
 
 // sign returns the URL of the signed request.
@@ -109,13 +120,4 @@ func (s *Source) sign(ctx context.Context, c aws.Credentials, host, cluster, reg
 	request.Header.Set(clusterHeader, cluster)
 	signed, _, err := s.signer.PresignHTTP(ctx, c, request, noBody, "sts", region, now)
 	return signed, err
-}
-
-// line reads a document of one line.
-func line(ctx context.Context, metadata role.Metadata, path string) (string, error) {
-	body, err := metadata(ctx, path)
-	if err != nil {
-		return "", fmt.Errorf("making a token for EKS: %w", err)
-	}
-	return strings.TrimSpace(string(body)), nil
 }

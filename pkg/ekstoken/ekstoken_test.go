@@ -122,6 +122,20 @@ func TestATokenIsForOneClusterAndForItsTime(t *testing.T) {
 	}
 }
 
+func TestATokenDoesNotOutliveTheCredentialsThatItWasMadeFrom(t *testing.T) {
+	for left, want := range map[time.Duration]time.Duration{6 * time.Hour: 14 * time.Minute, 10 * time.Minute: 10 * time.Minute} {
+		i := newInstance()
+		i.documents["iam/security-credentials/node"] = fmt.Sprintf(
+			`{"Code": "Success", "AccessKeyId": %q, "SecretAccessKey": %q, "Token": %q, "Expiration": %q}`,
+			accessKey, secretKey, session, time.Now().Add(left).UTC().Format(time.RFC3339Nano))
+		began := time.Now()
+		_, expires, err := ekstoken.New(i.read).Token(t.Context(), "production", "")
+		if got := expires.Sub(began); err != nil || got.Round(time.Minute) != want || left == want && expires.After(began.Add(left)) {
+			t.Errorf("of credentials with %s left, the token is good for %s, %v", left, got, err)
+		}
+	}
+}
+
 func TestTheCredentialsAreReadOnce(t *testing.T) {
 	i := newInstance()
 	source := ekstoken.New(i.read)

@@ -23,6 +23,8 @@ const (
 	ASGTermination Kind = "asg-termination"
 	// Shutdown is the operating system going down, whoever asked for it.
 	Shutdown Kind = "shutdown"
+	// Hibernation is the machine being put to sleep, with all that runs on it: EC2 keeps its memory on a disk, and stops it.
+	Hibernation Kind = "hibernation"
 	// ReservationEnd is the end of the capacity reservation that the instance runs in.
 	ReservationEnd Kind = "reservation-end"
 	// StateChange is the instance stopping or terminating, whoever asked for it, as EC2 sees it.
@@ -31,7 +33,12 @@ const (
 
 // Kinds lists the kinds that a machine hears of by itself, in the order in which documentation and output name them.
 func Kinds() []Kind {
-	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown}
+	return append(PolledKinds(), Shutdown, Hibernation, ReservationEnd)
+}
+
+// PolledKinds lists those of them that the metadata service tells of, in the same order.
+func PolledKinds() []Kind {
+	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination}
 }
 
 // QueuedKinds lists the kinds that come through a queue, in the same order.
@@ -42,9 +49,14 @@ func QueuedKinds() []Kind {
 // AllKinds lists every kind there is, the one that goes before others first.
 func AllKinds() []Kind {
 	return []Kind{
-		SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown, ReservationEnd, StateChange,
+		SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown, Hibernation, ReservationEnd,
+		StateChange,
 	}
 }
+
+// Local tells whether the machine itself announces events of this kind when it comes to that, and goes down or to sleep
+// then. All others are announced by EC2, and looked for.
+func (k Kind) Local() bool { return k == Shutdown || k == Hibernation }
 
 // State is how far an announced event has come, as its source reports it.
 type State string
@@ -57,6 +69,20 @@ const (
 	Canceled State = "canceled"
 	// Completed: it has happened.
 	Completed State = "completed"
+)
+
+// Outcome is what has come of an event for the node, as far as that is known. The empty one says that something is still to be
+// done.
+type Outcome string
+
+// The outcomes.
+const (
+	// Drained: all that its rule asks for is done. The node is drained, or no more than a cordon, or nothing, was wanted.
+	Drained Outcome = "drained"
+	// OutOfTime: its time is over, and not all is done.
+	OutOfTime Outcome = "out-of-time"
+	// LeftAlone: people limit, on the Node, what is done to it, so that it is not drained although the rule asks for it.
+	LeftAlone Outcome = "left-alone"
 )
 
 // Event is one announcement. Events are values: copy them freely.
@@ -78,6 +104,8 @@ type Event struct {
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Until is the end of a maintenance window (NotAfter); zero where the document has none.
 	Until time.Time `json:"until,omitzero"`
+	// Instance is the ID of the instance that it is for, where the source knows it and the time of the action depends on it.
+	Instance string `json:"instance,omitempty"`
 }
 
 // Snapshot is everything that a source knows of one kind at one moment. A newer snapshot of a kind replaces the older

@@ -39,7 +39,7 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 		Sources: []agent.Source{mind}, Identity: mind,
 		Node: remembering{f.target(s.node)}, Record: s.book, Policy: f.policy(),
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
-		Rested: s.rested, Listeners: listeners,
+		Settled: s.settled, Rested: s.rested, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
 }
 

@@ -69,14 +69,16 @@ func (c *cluster) add(objects ...runtime.Object) {
 	}
 }
 
-// run begins a fleet in the cluster.
+// run begins a fleet in the cluster, and returns when it watches: the fake tells no watch what happened before it was opened.
 func (c *cluster) run(change func(*fleet.Options)) *rig {
 	c.t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://cluster.test", QPS: -1, Dial: c.server.Dial})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return begin(c.t, client, change)
+	r := begin(c.t, client, change)
+	synctest.Wait()
+	return r
 }
 
 // before calls do before each request of a kind is answered: "get", "claim", "taint" or "change" a Node, "evict". What

@@ -130,6 +130,7 @@ func (f *Fleet) Take(notices []queue.Notice, receives int, message Message) {
 func (f *Fleet) take(notices []queue.Notice, pause time.Duration, message Message) {
 	w := &work{message: message, open: len(notices), pause: pause}
 	for _, n := range notices {
+		n.Event.Instance = n.Instance
 		t := &task{notice: n, work: w}
 		switch n.About {
 		case queue.Interruption:

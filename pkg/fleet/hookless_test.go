@@ -20,12 +20,30 @@ import (
 type waiting struct {
 	mu        sync.Mutex
 	completed []string
+	held      int
 	// before is called at the beginning of a completion.
 	before func()
 }
 
 // Hold implements fleet.Hooks.
-func (w *waiting) Hold(ctx context.Context, _ string, _ queue.Hook, _ time.Time) { <-ctx.Done() }
+func (w *waiting) Hold(ctx context.Context, _ string, _ queue.Hook, _ time.Time) {
+	w.count(1)
+	<-ctx.Done()
+	w.count(-1)
+}
+
+func (w *waiting) count(by int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held += by
+}
+
+// holding is how many hooks are held now.
+func (w *waiting) holding() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held
+}
 
 // Complete implements fleet.Hooks.
 func (w *waiting) Complete(_ context.Context, instance string, hook queue.Hook) error {

@@ -28,7 +28,7 @@ func (f *Fleet) hooked(t *task) bool {
 
 // hold makes Auto Scaling wait for a task until it ends.
 func (f *Fleet) hold(t *task) {
-	if !f.hooked(t) || f.policy()[t.notice.Event.Kind].Action == policy.Notify {
+	if !f.hooked(t) || f.onlyTells(t) {
 		return
 	}
 	f.background(func(ctx context.Context) {
@@ -40,9 +40,15 @@ func (f *Fleet) hold(t *task) {
 	})
 }
 
+// onlyTells tells whether the rules want nothing done about a task: its lifecycle action is that of whoever does.
+func (f *Fleet) onlyTells(t *task) bool {
+	action := f.policy()[t.notice.Event.Kind].Action
+	return action == policy.Notify || action == policy.Ignore
+}
+
 // finish ends a task for which nothing more is to be done at the node: the lifecycle action is completed first.
 func (f *Fleet) finish(t *task) {
-	if !f.hooked(t) {
+	if !f.hooked(t) || t.notice.About == queue.Interruption && f.onlyTells(t) {
 		t.done()
 		return
 	}
@@ -54,6 +60,16 @@ func (f *Fleet) finish(t *task) {
 		}
 		t.done()
 	})
+}
+
+// leave ends a task for which the node was left alone, as people want it: its lifecycle action was held for the event's budget, and is left
+// to its own timeout.
+func (f *Fleet) leave(t *task) {
+	if f.hooked(t) {
+		f.opts.Log.Infof("%s: people want the node left alone; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
+			about(t.notice), t.notice.Hook.Name, t.notice.Hook.Group)
+	}
+	t.done()
 }
 
 // awaited tells whether Auto Scaling waits for a task to terminate its instance.

@@ -25,6 +25,8 @@ type session struct {
 	tasks map[string]*task
 	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
 	announced map[string]event.Event
+	// left are the events for which people want the node left alone.
+	left map[string]bool
 	// lasting is an event that the node was drained or cordoned for and whose message has come to its end.
 	lasting event.Event
 	// sink gets the events while there is an agent; nil without one.
@@ -45,7 +47,7 @@ func (f *Fleet) join(n node, t *task) {
 	}
 	s := f.sessions[n.name]
 	if s == nil || s.over {
-		s = &session{fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}, announced: map[string]event.Event{}}
+		s = &session{fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}, announced: map[string]event.Event{}, left: map[string]bool{}}
 		f.sessions[n.name] = s
 	}
 	ev := t.notice.Event
@@ -102,7 +104,7 @@ func (f *Fleet) dispatch() {
 func (f *Fleet) busy() counts {
 	c := counts{group: map[string]int{}}
 	for _, s := range f.sessions {
-		if s.begun {
+		if s.begun && !s.leftAlone() {
 			c.all++
 			c.group[s.group]++
 		}
@@ -254,6 +256,28 @@ func (f *Fleet) abandon() {
 	}
 }
 
+// leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.
+func (s *session) leftAlone() bool {
+	for id := range s.tasks {
+		if !s.left[id] {
+			return false
+		}
+	}
+	return len(s.tasks) > 0
+}
+
+// settled takes in what has come of an event so far.
+func (s *session) settled(ev event.Event, outcome event.Outcome) {
+	f := s.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	left := outcome == event.LeftAlone
+	if left && !s.left[ev.ID] {
+		f.nudge()
+	}
+	s.left[ev.ID] = left
+}
+
 // rested takes in that nothing is being done about an event now: for ever, or until a time.
 func (s *session) rested(ev event.Event, again time.Time) {
 	f := s.fleet
@@ -269,7 +293,11 @@ func (s *session) rested(ev event.Event, again time.Time) {
 		if f.lasting(entry) {
 			s.lasting = ev
 		}
-		f.finish(t)
+		if s.left[ev.ID] {
+			f.leave(t)
+		} else {
+			f.finish(t)
+		}
 	case entry.Error != "" || entry.Phase == record.Incomplete:
 		t.failed()
 	default:

@@ -19,29 +19,33 @@ import (
 
 // bubble runs f while a source polls the service, on a network and a clock of their own: an hour of polling takes no
 // time, and a duration measured in it is exact.
-func bubble(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, sink *sink)) {
+func bubble(t *testing.T, opts imds.Options, ec2 http.Handler, f func(t *testing.T, sink *sink)) {
 	t.Helper()
-	inBubble(t, opts, ec2, func(t *testing.T, source *imds.Source) {
-		ctx, cancel := context.WithCancel(t.Context())
-		found := &sink{}
-		ended := make(chan error)
-		go func() { ended <- source.Run(ctx, found) }()
-		defer func() {
-			stopped := time.Now()
-			cancel()
-			if err := <-ended; err != nil {
-				t.Errorf("Run returned %v, want nil", err)
-			}
-			if took := time.Since(stopped); took > 0 {
-				t.Errorf("Run took %s to end", took)
-			}
-		}()
-		f(t, found)
-	})
+	inBubble(t, opts, ec2, func(t *testing.T, source *imds.Source) { run(t, source, f) })
+}
+
+// run runs f while the source runs.
+func run(t *testing.T, source *imds.Source, f func(t *testing.T, sink *sink)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	found := &sink{}
+	ended := make(chan error)
+	go func() { ended <- source.Run(ctx, found) }()
+	defer func() {
+		stopped := time.Now()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v, want nil", err)
+		}
+		if took := time.Since(stopped); took > 0 {
+			t.Errorf("Run took %s to end", took)
+		}
+	}()
+	f(t, found)
 }
 
 // inBubble runs f with a source that is not running.
-func inBubble(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, source *imds.Source)) {
+func inBubble(t *testing.T, opts imds.Options, ec2 http.Handler, f func(t *testing.T, source *imds.Source)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		server := pipetest.Serve(ec2)
@@ -74,6 +78,7 @@ type answer struct {
 	body   string
 	header http.Header
 	hang   bool
+	next   func() string // the bodies of one answer after the other
 }
 
 // service is the barest of metadata services, and says what it is told to: what the real one would never say is what
@@ -124,6 +129,13 @@ func (s *service) times(path string) []time.Time {
 	return slices.Clone(s.asked[path])
 }
 
+// atOnce returns for each path the most requests that were under way at once.
+func (s *service) atOnce() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.most)
+}
+
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/latest/meta-data/"), "/latest/")
 	if path == "api/token" {
@@ -140,6 +152,8 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", r.Header.Get("X-Aws-Ec2-Metadata-Token-Ttl-Seconds"))
 		_, _ = fmt.Fprint(w, "a-token")
 		return
+	case a.next != nil:
+		a = answer{status: http.StatusOK, body: a.next()}
 	case a.status == 0 && a.body == "":
 		a = answer{status: http.StatusNotFound, body: "<html>404 - Not Found</html>"}
 	case a.status == 0:

@@ -2,7 +2,9 @@ package imds_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,7 +63,7 @@ func TestACheckTellsAHopLimitFromOtherTroubles(t *testing.T) {
 				if c.Unreachable == nil || !strings.Contains(c.Unreachable.Error(), test.want) || c.Hops() != test.hops {
 					t.Errorf("got %v, hop limit: %v", c.Unreachable, c.Hops())
 				}
-				if len(c.Polls) > 0 || took > 5*time.Second {
+				if len(c.Polls) > 0 || took > 10*time.Second {
 					t.Errorf("asked on for %s: %+v", took, c.Polls)
 				}
 			})
@@ -77,6 +79,53 @@ func TestACheckComparesTheClocks(t *testing.T) {
 	checkUp(t, ec2, func(c imds.Checkup, _ time.Duration) {
 		if !c.Dated || c.Ahead != 24*time.Hour {
 			t.Errorf("the clocks are %s apart, want a day", c.Ahead)
+		}
+	})
+}
+
+func TestACheckNamesWhatIsNewerThanTheInstance(t *testing.T) {
+	for name, test := range map[string]struct {
+		versions answer
+		build    string
+		lacking  []string
+	}{
+		"of today":            {answer{body: "1.0\n2007-01-19\n2021-03-23\n2021-07-15\n2022-09-24\nlatest"}, "2022-09-24", nil},
+		"of the spring":       {answer{body: "1.0\n2020-10-27\n2021-01-03\n2021-03-23\nlatest"}, "2021-03-23", []string{targetStatePath}},
+		"of 2019":             {answer{body: "1.0/\n2018-09-24/\n2019-10-01/\nlatest/\n"}, "2019-10-01", []string{rebalancePath, targetStatePath}},
+		"of 2016":             {answer{body: "1.0\n2016-09-02\nlatest"}, "2016-09-02", []string{scheduledPath, rebalancePath, targetStatePath}},
+		"not told":            {answer{}, "", nil},
+		"told otherwise":      {answer{body: "latest"}, "", nil},
+		"not to be had":       {answer{status: 500}, "", nil},
+		"a page of something": {answer{body: "<html>2016-09-02</html>"}, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			ec2.say("/", test.versions)
+			checkUp(t, ec2, func(c imds.Checkup, _ time.Duration) {
+				if c.Unreachable != nil || c.Build != test.build || !slices.Equal(c.Lacking, test.lacking) {
+					t.Errorf("got build %q, lacking %v (%v)", c.Build, c.Lacking, c.Unreachable)
+				}
+			})
+		})
+	}
+}
+
+func TestACheckTellsWhereAndHowFastTheServiceAnswers(t *testing.T) {
+	var lag atomic.Int64
+	lag.Store(int64(2 * time.Second))
+	inBubble(t, imds.Options{}, lagging(serve(map[string]string{lifeCyclePath: "spot"}), &lag), func(t *testing.T, source *imds.Source) {
+		c := source.Check(t.Context())
+		if c.Unreachable != nil || c.Endpoint != "http://169.254.169.254" || !c.Slow || c.Slowest.Round(time.Second) != 2*time.Second {
+			t.Errorf("of a slow service: got %+v", c)
+		}
+		for _, p := range c.Polls {
+			if p.Result == imds.Failed {
+				t.Errorf("%s", p)
+			}
+		}
+		lag.Store(0)
+		if c := source.Check(t.Context()); c.Slow || c.Slowest > 100*time.Millisecond {
+			t.Errorf("of a fast service: got %+v", c)
 		}
 	})
 }

@@ -132,7 +132,7 @@ func TestObserverSeesEveryRequest(t *testing.T) {
 		defer mu.Unlock()
 		seen[p.Document] = append(seen[p.Document], p)
 	}}
-	bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(1200 * time.Millisecond) })
+	bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(2200 * time.Millisecond) }) // the second beside the first has been given up
 	for path, want := range map[string]imds.Result{
 		lifeCyclePath: imds.OK, spotPath: imds.OK, rebalancePath: imds.Failed, targetStatePath: imds.Failed,
 		scheduledPath: imds.Absent, historyPath: imds.Absent,

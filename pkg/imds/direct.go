@@ -26,7 +26,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	address := net.JoinHostPort(r.URL.Hostname(), cmp.Or(r.URL.Port(), "80"))
 	conn, err := d.dial(r.Context(), "tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, &connectError{err}
 	}
 	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
 	resp, err := exchangeOn(conn, r)

@@ -9,7 +9,7 @@ import (
 // Document asks once for a document, by its path below /latest/meta-data/, and returns it as it is. The error is
 // fs.ErrNotExist if EC2 has none there.
 func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
-	body, found, err := s.client(patientTimeout).get(ctx, path)
+	body, found, err := s.once().get(ctx, path)
 	if err == nil && !found {
 		err = fs.ErrNotExist
 	}

@@ -19,6 +19,7 @@ const (
 	scheduledPath   = "events/maintenance/scheduled"
 	historyPath     = "events/maintenance/history"
 	lifeCyclePath   = "instance-life-cycle"
+	instanceIDPath  = "instance-id"
 )
 
 // wanted is what one look at a document should bring.
@@ -165,7 +166,9 @@ func TestTargetLifecycleStateIsRead(t *testing.T) {
 		"standby":                       {"Standby", none},
 		"detached":                      {"Detached", none},
 		"to the warm pool":              {"Warmed:Stopped", none},
-		"a state of the future":         {"Relaxed:Hammock", none},
+		"a word that is no state":       {"OK", failed("no lifecycle state")},
+		"a page of words":               {"Service Unavailable", failed("no lifecycle state")},
+		"a state of too many parts":     {"Warmed:Pending:Wait:Long", failed("no lifecycle state")},
 		"empty":                         {" ", failed("no lifecycle state")},
 		"noise":                         {"\x00\x17Terminated", failed("no lifecycle state")},
 		"an error page":                 {"<html>Terminated</html>", failed(targetStatePath)},

@@ -12,6 +12,11 @@ func (s *Source) DialWith(dial func(ctx context.Context, network, address string
 	s.dial = dial
 }
 
+// Dialed is what DialWith was given.
+func (s *Source) Dialed() func(ctx context.Context, network, address string) (net.Conn, error) {
+	return s.dial
+}
+
 // The parsers, for fuzzing.
 
 func ParseSpot(body []byte) ([]event.Event, error) {
@@ -25,7 +30,11 @@ func ParseRebalance(body []byte) ([]event.Event, error) {
 }
 
 func ParseTargetState(body []byte) ([]event.Event, error) {
-	r, err := parseTargetState(body, "boot")
+	state, err := parseTargetState(body)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newTransitions(Options{BootID: "boot", WasInService: true}).take(state)
 	return r.events, err
 }
 

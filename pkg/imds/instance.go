@@ -15,11 +15,13 @@ import (
 // lifeCyclePath is how the instance was bought: spot, on-demand, and others. It never changes.
 const lifeCyclePath = "instance-life-cycle"
 
+const instancePath = "instance-id"
+
 // identityPath is the signed description of the instance, as JSON; the account stands only there.
 const identityPath = "dynamic/instance-identity/document"
 
 // notSpot are the life cycles of which EC2 documents that they get neither spot interruptions nor rebalance
-// recommendations. What a life cycle that is not listed may bring is not ruled out.
+// recommendations. Of a life cycle that is not listed, these are as likely as any.
 var notSpot = []string{"on-demand", "scheduled", "capacity-block"}
 
 // Scope is what is polled on an instance, by its life cycle.
@@ -30,6 +32,8 @@ type Scope struct {
 	Standby bool
 	// Kinds are the kinds that are polled.
 	Kinds []event.Kind
+	// Seldom are those of them that are not to be expected on such an instance. They are polled every SeldomInterval.
+	Seldom []event.Kind
 }
 
 // String is the scope in one sentence.
@@ -40,11 +44,22 @@ func (s Scope) String() string {
 	case len(s.Kinds) == 0:
 		return fmt.Sprintf("%s instance, nothing is polled", s.LifeCycle)
 	default:
-		names := make([]string, len(s.Kinds))
-		for i, kind := range s.Kinds {
-			names[i] = string(kind)
+		var often, seldom []string
+		for _, kind := range s.Kinds {
+			if slices.Contains(s.Seldom, kind) {
+				seldom = append(seldom, string(kind))
+			} else {
+				often = append(often, string(kind))
+			}
 		}
-		return fmt.Sprintf("%s instance, polling for %s", s.LifeCycle, strings.Join(names, ", "))
+		var polled []string
+		if len(often) > 0 {
+			polled = append(polled, "for "+strings.Join(often, ", "))
+		}
+		if len(seldom) > 0 {
+			polled = append(polled, fmt.Sprintf("every %s for what such instances are not sent: %s", SeldomInterval, strings.Join(seldom, ", ")))
+		}
+		return fmt.Sprintf("%s instance, polling %s", s.LifeCycle, strings.Join(polled, "; "))
 	}
 }
 
@@ -55,11 +70,14 @@ func (s *Source) scope(lifeCycle string) Scope {
 		scope.Standby = true
 		return scope
 	}
-	for _, kind := range event.Kinds() {
+	for _, kind := range event.PolledKinds() {
+		if !slices.Contains(s.opts.Kinds, kind) {
+			continue
+		}
+		scope.Kinds = append(scope.Kinds, kind)
 		spotOnly := kind == event.SpotInterruption || kind == event.RebalanceRecommendation
-		ruledOut := kind == event.Shutdown || spotOnly && slices.Contains(notSpot, lifeCycle)
-		if slices.Contains(s.opts.Kinds, kind) && !ruledOut {
-			scope.Kinds = append(scope.Kinds, kind)
+		if spotOnly && slices.Contains(notSpot, lifeCycle) {
+			scope.Seldom = append(scope.Seldom, kind)
 		}
 	}
 	return scope
@@ -68,7 +86,7 @@ func (s *Source) scope(lifeCycle string) Scope {
 // askLifeCycle asks until the life cycle is known, and sends it. An absent document (some simulators have none) is
 // asked for again like a failed one; nothing waits for it.
 func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
-	client := s.client(patientTimeout)
+	client := s.client(false)
 	asking := pace{interval: DefaultUrgentInterval, ceiling: slowCeiling}
 	for failures := 1; ; failures++ {
 		if lifeCycle, err := read(ctx, client, lifeCyclePath, parseLifeCycle); err == nil && lifeCycle != "" {
@@ -108,14 +126,14 @@ type Instance struct {
 // errors of what failed. It may take seconds if the service hangs; ctx bounds that.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
-	client := s.client(patientTimeout)
+	client := s.once()
 	var errs []error
 	for _, item := range []struct {
 		path  string
 		parse func([]byte) (string, error)
 		into  *string
 	}{
-		{"instance-id", parseText, &i.ID},
+		{instancePath, parseText, &i.ID},
 		{"instance-type", parseText, &i.Type},
 		{lifeCyclePath, parseLifeCycle, &i.LifeCycle},
 		{"ami-id", parseText, &i.Image},

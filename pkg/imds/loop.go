@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -13,8 +14,8 @@ import (
 // The numbers of a service that fails.
 //
 // An urgent poll that fails costs next to nothing and the notice it looks for is short, so the urgent loops slow down to
-// no more than twice their interval: once the service is back, a waiting notice is seen within a second. The
-// others double their interval up to a minute, which is little of the minutes and days that they announce.
+// no more than twice their interval: once the service is back, a waiting notice is seen within a second. (One that
+// is not answered at all is asked for again beside it each second, see wait.late.) The others double their interval up to a minute, which is little of the minutes and days that they announce.
 const (
 	// patience is how many failures in a row leave the cadence as it is: a lost packet is no outage.
 	patience = 3
@@ -59,18 +60,34 @@ type reading struct {
 // look reads the document or documents of one kind.
 type look func(context.Context) (reading, error)
 
-// loop looks for events of one kind, again and again. Its looks follow one another and never overlap.
+// loop looks for events of one kind, again and again. Its looks follow one another.
 type loop struct {
-	kind  event.Kind
-	pace  pace
-	look  look
-	pulse *pulse
+	kind   event.Kind
+	pace   pace
+	after  time.Duration // the wait before the first look
+	look   look
+	seldom *atomic.Bool // nothing of the kind is to be expected; see Scope.Seldom
+	pulse  *pulse
+}
+
+// next is the time until the next look, after this many failures in a row.
+func (l loop) next(failures int) time.Duration {
+	p := l.pace
+	if l.seldom.Load() {
+		p.interval = max(p.interval, SeldomInterval)
+		p.ceiling = max(p.ceiling, 2*SeldomInterval)
+	}
+	return p.next(failures)
 }
 
 // run looks until ctx ends, the first time at once. A look that takes longer than the pace allows is followed by the
-// next one immediately, and none is made up for.
+// next one immediately, and none is made up for. A look that takes too long is trouble, before it ends.
 func (l loop) run(ctx context.Context, sink event.Sink) {
 	defer l.pulse.rest()
+	ctx = withLateness(ctx, func(err error) { sink.Trouble(l.kind, err) })
+	if l.after > 0 && !sleep(ctx, l.after) {
+		return
+	}
 	failures := 0
 	for {
 		l.pulse.beat()
@@ -89,7 +106,7 @@ func (l loop) run(ctx context.Context, sink event.Sink) {
 		if err != nil {
 			sink.Trouble(l.kind, err)
 		}
-		if !sleep(ctx, time.Until(start.Add(l.pace.next(failures)))) {
+		if !sleep(ctx, time.Until(start.Add(l.next(failures)))) {
 			return
 		}
 	}
@@ -124,6 +141,7 @@ func newWatch(loops []loop, sink event.Sink) *watch {
 func (w *watch) narrow(ctx context.Context, scope Scope) {
 	for _, l := range w.loops {
 		stop, runs := w.running[l.kind]
+		l.seldom.Store(slices.Contains(scope.Seldom, l.kind))
 		switch wanted := slices.Contains(scope.Kinds, l.kind); {
 		case wanted && !runs:
 			w.running[l.kind] = start(ctx, l, w.sink)

@@ -33,6 +33,8 @@ const dateLayout = "2 Jan 2006 15:04:05 GMT"
 type maintenance struct {
 	client *client
 	last   []event.Event
+	// instance is the machine's ID, once something is announced for it. Machines begin one after another by it.
+	instance string
 }
 
 // scheduledMaintenance looks for planned maintenance in both lists.
@@ -53,8 +55,20 @@ func (m *maintenance) look(ctx context.Context) (reading, error) {
 		events = merge(events, m.last)
 	}
 	m.last = events
+	m.name(ctx, events)
 	return reading{slices.Clone(events), errors.Join(
 		flawOf(scheduledPath, scheduled.flaw), flawOf(historyPath, history.flaw), err)}, nil
+}
+
+// name puts the instance's ID into events. Where it cannot be read, they go without, and it is asked for at the next look: the
+// events count all the same.
+func (m *maintenance) name(ctx context.Context, events []event.Event) {
+	if len(events) > 0 && m.instance == "" {
+		m.instance, _ = read(ctx, m.client, instancePath, parseText) // what is wrong is counted
+	}
+	for i := range events {
+		events[i].Instance = m.instance
+	}
 }
 
 func isPending(e event.Event) bool { return e.State == event.Pending }

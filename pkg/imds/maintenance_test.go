@@ -175,3 +175,34 @@ func TestMaintenanceTakesItsCourse(t *testing.T) {
 		})
 	}
 }
+
+// An instance has a share of its own of a fleet's time, which follows from its ID.
+func TestMaintenanceIsToldWithTheInstanceOnceItIsKnown(t *testing.T) {
+	const id = "i-1234567890abcdef0"
+	ec2 := serve(nil)
+	ec2.say(instanceIDPath, answer{status: 500})
+	opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, MaintenanceInterval: time.Minute}
+	bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(30 * time.Second) // Between two looks.
+		look := func(want int, events ...event.Event) {
+			t.Helper()
+			before := len(ec2.times(instanceIDPath))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			snapshots, troubles := sink.of(event.ScheduledMaintenance)
+			judge(t, snapshots, troubles, wanted{events: events})
+			if asked := len(ec2.times(instanceIDPath)) - before; asked != want {
+				t.Errorf("the ID was asked for %d times, want %d", asked, want)
+			}
+		}
+		look(0)
+		ec2.say(scheduledPath, answer{body: listOf(planned("i-1", "active"))})
+		look(1, reboot("i-1", event.Pending))
+		ec2.say(instanceIDPath, answer{body: id})
+		named := changed(reboot("i-1", event.Pending), func(e *event.Event) { e.Instance = id })
+		look(1, named)
+		look(0, named)
+		ec2.say(instanceIDPath, answer{status: 500})
+		look(0, named)
+	})
+}

@@ -112,7 +112,7 @@ func TestAnEndpointWithHTTPSHasToProveItself(t *testing.T) {
 	sink := poll(t, opts)
 	await(t, "trouble", func() bool {
 		_, troubles := sink.of(event.SpotInterruption)
-		return len(troubles) > 0 && strings.Contains(troubles[0].err.Error(), "certificate")
+		return slices.ContainsFunc(troubles, func(d delivery) bool { return strings.Contains(d.err.Error(), "certificate") })
 	})
 }
 

@@ -7,7 +7,8 @@
 //	events/maintenance/{scheduled,history}  scheduled-maintenance
 //
 // Each document has a loop of its own (loop.go) with an SDK client of its own (client.go), so that a request that hangs
-// delays nothing but itself. A look that fails is reported as trouble and never as an empty snapshot: only EC2's own
+// delays nothing but itself. What they share is what they know of the service: whether it is slow, and at which of its
+// two addresses it is reached (service.go). A look that fails is reported as trouble and never as an empty snapshot: only EC2's own
 // "there is none" means that nothing is announced. How each document is read stands at the top of its file; how odd
 // ones are read is told in docs/events.md.
 //
@@ -19,7 +20,9 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -33,15 +36,26 @@ const (
 	DefaultMaintenanceInterval = 30 * time.Second
 )
 
+// SeldomInterval is the shortest time between two polls of what EC2 documents not to announce on instances of a life cycle.
+// It is heeded all the same: life cycles have been added, and what stands in for the service may know only one.
+const SeldomInterval = 5 * time.Second
+
+// afterUrgent is by how much the first look at what is not urgent comes later: of a service that answers one request
+// after the other, the urgent ones are to be the first.
+const afterUrgent = 10 * time.Millisecond
+
 // headStart is how long Run waits for the life cycle before it polls everything. A healthy service answers in a few
 // milliseconds, and an unhealthy one must not delay the look for a spot notice.
 const headStart = 250 * time.Millisecond
 
 // Options say what a Source polls, and how often.
 type Options struct {
-	// Endpoint is the service's base URL, such as "http://169.254.169.254"; empty means the SDK's default, which the
-	// environment variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
+	// Endpoint is the service's base URL, such as "http://169.254.169.254"; empty means EC2's own, which the environment
+	// variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
 	Endpoint string
+	// EndpointMode says which of EC2's own addresses is asked: "IPv4" or "IPv6", in any case. Empty means whichever
+	// answers, IPv4 first. It is of no matter where an endpoint is given.
+	EndpointMode string
 	// UrgentInterval is the time between two polls of the spot notice and of the target lifecycle state,
 	// RebalanceInterval and MaintenanceInterval those of the others. Zero means the default.
 	UrgentInterval, RebalanceInterval, MaintenanceInterval time.Duration
@@ -53,6 +67,14 @@ type Options struct {
 	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no
 	// identity of its own, and required if that kind is polled.
 	BootID string
+	// WasInService tells that the instance's Auto Scaling group has wanted it in service before, in this boot; InService, if set, is called
+	// once when it first does. From then on, other target states mean that it leaves.
+	WasInService bool
+	InService    func()
+	// TargetState, if set, is called when the group's target state for the instance has become another; "" is none. Strange, if set, is
+	// called once for each that is not known, and says whether the instance leaves by it.
+	TargetState func(state string)
+	Strange     func(state string, departs bool)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
 	// Renewed, if set, is called after each request for a session token, from several goroutines at once; err says why
@@ -64,8 +86,11 @@ type Options struct {
 
 // Source polls the metadata service. Make one with New.
 type Source struct {
-	opts Options
-	dial dialer
+	opts    Options
+	dial    dialer
+	service *service
+	// transitions are those of the boot, also if it is run more than once.
+	transitions *transitions
 
 	mu     sync.Mutex
 	pulses []*pulse // of the loops of the present run
@@ -92,13 +117,32 @@ func New(opts Options) (*Source, error) {
 		}
 	}
 	if opts.Kinds == nil {
-		opts.Kinds = event.Kinds()
+		opts.Kinds = event.PolledKinds()
 	}
 	if opts.BootID == "" && slices.Contains(opts.Kinds, event.ASGTermination) {
 		return nil, fmt.Errorf("polling for %s: the boot ID is missing", event.ASGTermination)
 	}
-	return &Source{opts: opts}, nil
+	s := &Source{opts: opts, service: newService(nil), transitions: newTransitions(opts)}
+	switch strings.ToLower(opts.EndpointMode) {
+	case "":
+		if opts.Endpoint == "" {
+			s.service.addresses = &addresses{}
+		}
+	case modeIPv4, modeIPv6:
+	default:
+		return nil, fmt.Errorf("the environment has %s=%q: it must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
+	}
+	return s, nil
 }
+
+// EndpointModeVariable is the variable of the environment by which AWS's SDKs are told an endpoint mode.
+const EndpointModeVariable = "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"
+
+// The modes of the endpoint, in lower case.
+const (
+	modeIPv4 = "ipv4"
+	modeIPv6 = "ipv6"
+)
 
 // checkEndpoint refuses what the SDK would misread later, at every poll: it drops a path without a word.
 func checkEndpoint(endpoint string) error {
@@ -160,31 +204,42 @@ func await(ctx context.Context, known <-chan string) string {
 	}
 }
 
-// loops lists the loops of the kinds that are to be polled, each with its client and fresh state.
+// loops lists the loops of the kinds that are to be polled, each with its client and fresh state. The urgent ones come first.
 func (s *Source) loops() []loop {
 	urgent := pace{interval: s.opts.UrgentInterval, ceiling: 2 * s.opts.UrgentInterval}
 	rebalance := pace{interval: s.opts.RebalanceInterval, ceiling: max(s.opts.RebalanceInterval, slowCeiling)}
 	maintenance := pace{interval: s.opts.MaintenanceInterval, ceiling: max(s.opts.MaintenanceInterval, slowCeiling)}
 
 	all := []loop{
-		{event.SpotInterruption, urgent, spot(s.client(urgentTimeout)), nil},
-		{event.ASGTermination, urgent, targetState(s.client(urgentTimeout), s.opts.BootID), nil},
-		{event.RebalanceRecommendation, rebalance, rebalanceRecommendation(s.client(patientTimeout)), nil},
-		{event.ScheduledMaintenance, maintenance, scheduledMaintenance(s.client(patientTimeout)), nil},
+		{kind: event.SpotInterruption, pace: urgent, look: spot(s.client(true))},
+		{kind: event.ASGTermination, pace: urgent, look: targetState(s.client(true), s.transitions)},
+		{kind: event.RebalanceRecommendation, pace: rebalance, after: afterUrgent, look: rebalanceRecommendation(s.client(false))},
+		{kind: event.ScheduledMaintenance, pace: maintenance, after: afterUrgent, look: scheduledMaintenance(s.client(false))},
 	}
 	all = slices.DeleteFunc(all, func(l loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pulses = nil
 	for i := range all {
-		all[i].pulse = newPulse(all[i].kind, all[i].pace, patientTimeout)
+		all[i].seldom = new(atomic.Bool)
+		all[i].pulse = newPulse(all[i].kind, all[i].pace, answerLimit)
 		s.pulses = append(s.pulses, all[i].pulse)
 	}
 	return all
 }
 
-// client returns a new client of the service. One for each loop: an SDK client lets only one request at a time ask for
-// a session token and makes the others wait for it, however long that takes.
-func (s *Source) client(timeout time.Duration) *client {
-	return newClient(s.opts, timeout, s.dial)
+// client returns a new client of the service, for documents that are urgent or not. One for each loop: an SDK client lets
+// only one request at a time ask for a session token and makes the others wait for it, however long that takes.
+func (s *Source) client(urgent bool) *client {
+	return newClient(s.opts, urgent, s.dial, s.service)
+}
+
+// once returns a client for those who ask once and ask again when they need to: what hangs is given up soon, so that the
+// next item or the next attempt has its time, unless the service is known to be slow.
+func (s *Source) once() *client {
+	c := s.client(false)
+	if !s.service.isSlow() {
+		c.limit = c.patience
+	}
+	return c
 }

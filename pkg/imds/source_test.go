@@ -22,6 +22,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"a query":              {imds.Options{Endpoint: "http://169.254.169.254?x"}, "must end after"},
 		"not even a URL":       {imds.Options{Endpoint: "http://[::1"}, "reading the metadata endpoint"},
 		"a negative interval":  {imds.Options{RebalanceInterval: -time.Second}, "must be positive"},
+		"an unknown mode":      {imds.Options{BootID: "1", EndpointMode: "IPv5"}, `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`},
 		"no boot ID":           {imds.Options{}, "boot ID"},
 		"no boot ID, asked so": {imds.Options{Kinds: []event.Kind{event.ASGTermination}}, "boot ID"},
 	} {
@@ -77,9 +78,9 @@ func TestLifeCycleDecidesWhatIsPolled(t *testing.T) {
 		told      string // a part of the scope's sentence; "" if nobody is told
 	}{
 		"spot":                             {answer{body: "spot\n"}, nil, nil, all, "spot instance"},
-		"on-demand":                        {answer{body: "on-demand"}, nil, nil, notSpot, "on-demand instance"},
-		"scheduled":                        {answer{body: "scheduled"}, nil, nil, notSpot, "scheduled instance"},
-		"capacity block":                   {answer{body: "capacity-block"}, nil, nil, notSpot, "capacity-block instance"},
+		"on-demand":                        {answer{body: "on-demand"}, nil, nil, all, "on-demand instance, polling for scheduled-maintenance, asg-termination; every 5s for what such instances are not sent: spot-interruption, rebalance-recommendation"},
+		"scheduled":                        {answer{body: "scheduled"}, nil, nil, all, "scheduled instance, polling for scheduled-maintenance"},
+		"capacity block":                   {answer{body: "capacity-block"}, nil, nil, all, "capacity-block instance, polling for scheduled-maintenance"},
 		"a life cycle of the future":       {answer{body: "interruptible-leap"}, nil, nil, all, "interruptible-leap"},
 		"absent":                           {answer{}, nil, nil, all, ""},
 		"broken":                           {answer{status: 500}, nil, nil, all, ""},
@@ -90,8 +91,8 @@ func TestLifeCycleDecidesWhatIsPolled(t *testing.T) {
 		"spot only, unknown":               {answer{status: 500}, []string{"spot"}, nil, all, ""},
 		"not all kinds":                    {answer{body: "spot"}, nil, notSpot, notSpot, "spot instance"},
 		"none of the kinds":                {answer{body: "spot"}, nil, []event.Kind{event.Shutdown}, nil, "nothing is polled"},
-		"on demand, kinds of spot only":    {answer{body: "on-demand"}, nil, []event.Kind{event.SpotInterruption}, nil, "nothing is polled"},
-		"two life cycles, one is the same": {answer{body: "on-demand"}, []string{"spot", "on-demand"}, nil, notSpot, "on-demand"},
+		"on demand, kinds of spot only":    {answer{body: "on-demand"}, nil, []event.Kind{event.SpotInterruption}, []event.Kind{event.SpotInterruption}, "polling every 5s for what such instances are not sent: spot-interruption"},
+		"two life cycles, one is the same": {answer{body: "on-demand"}, []string{"spot", "on-demand"}, nil, all, "on-demand"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(announced)
@@ -136,10 +137,10 @@ func judgeScope(t *testing.T, kind event.Kind, opts imds.Options, ec2 *service, 
 	}
 }
 
-func TestLifeCycleThatComesLateStopsWhatItRulesOut(t *testing.T) {
+func TestLifeCycleThatComesLateStopsWhatTheSettingsLeaveOut(t *testing.T) {
 	ec2 := serve(announced)
 	ec2.say(lifeCyclePath, answer{status: 500})
-	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+	bubble(t, imds.Options{LifeCycles: []string{"spot"}}, ec2, func(t *testing.T, sink *sink) {
 		time.Sleep(time.Minute)
 		if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
 			t.Fatalf("while the life cycle is unknown: got %v, want the interruption", events)
@@ -147,7 +148,7 @@ func TestLifeCycleThatComesLateStopsWhatItRulesOut(t *testing.T) {
 		ec2.say(lifeCyclePath, answer{body: "on-demand"})
 		time.Sleep(2 * time.Minute)
 		asked := len(ec2.times(spotPath))
-		for _, kind := range []event.Kind{event.SpotInterruption, event.RebalanceRecommendation} {
+		for _, kind := range imdsKinds {
 			if events, _ := sink.last(kind); len(events) > 0 {
 				t.Errorf("%s: got %v, want the last word to be an empty snapshot", kind, events)
 			}
@@ -156,8 +157,24 @@ func TestLifeCycleThatComesLateStopsWhatItRulesOut(t *testing.T) {
 		if more := len(ec2.times(spotPath)); more > asked {
 			t.Errorf("the spot notice was asked for %d times more", more-asked)
 		}
-		if events, _ := sink.last(event.ASGTermination); len(events) != 1 {
-			t.Errorf("got %v, want the termination to stand", events)
+	})
+}
+
+func TestLifeCycleThatComesLateMakesWhatItDoesNotBringSeldom(t *testing.T) {
+	ec2 := serve(announced)
+	ec2.say(lifeCyclePath, answer{status: 500})
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(time.Minute)
+		judgeRates(t, ec2, time.Now().Add(-30*time.Second), map[string]rate{spotPath: {115, 125}})
+		ec2.say(lifeCyclePath, answer{body: "on-demand"})
+		time.Sleep(2 * time.Minute)
+		began := time.Now()
+		time.Sleep(10 * time.Minute)
+		judgeRates(t, ec2, began, map[string]rate{spotPath: {11.5, 12.5}, rebalancePath: {11.5, 12.5}, targetStatePath: {117, 123}})
+		for _, kind := range imdsKinds {
+			if events, _ := sink.last(kind); len(events) != 1 {
+				t.Errorf("%s: got %v, want what is announced to stand", kind, events)
+			}
 		}
 	})
 }

@@ -34,7 +34,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newHTTPClient returns a client that speaks to the metadata service alone: no proxy and no redirect, which could
 // carry the session token elsewhere, nothing unbounded, and one connection for each request, as EC2 closes it anyway.
-func newHTTPClient(dial dialer, renewed func(error)) *http.Client {
+func newHTTPClient(dial dialer, svc *service, renewed func(error)) *http.Client {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
@@ -45,8 +45,12 @@ func newHTTPClient(dial dialer, renewed func(error)) *http.Client {
 		MaxResponseHeaderBytes: headerLimit,
 	}
 	transport.RegisterProtocol("http", direct{dial}) // an endpoint of one's own may speak HTTPS
+	var next http.RoundTripper = timed{transport, svc}
+	if svc.addresses != nil {
+		next = either{next, svc.addresses}
+	}
 	return &http.Client{
-		Transport:     careful{next: transport, renewed: renewed},
+		Transport:     careful{next: next, renewed: renewed},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -76,16 +80,17 @@ func (c careful) roundTrip(r *http.Request) (*http.Response, error) {
 	if note == nil {
 		note = new(exchange)
 	}
-	*note = exchange{token: r.Method == http.MethodPut}
+	note.begin(r.Method == http.MethodPut)
+	asked := time.Now()
 	resp, err := c.next.RoundTrip(r)
 	if err != nil {
 		note.err = steady(err)
 		return nil, note.err
 	}
 	note.status = resp.StatusCode
-	noteDate(r.Context(), resp.Header)
+	noteAnswer(r.Context(), resp, time.Since(asked))
 	resp.Body = &body{http.MaxBytesReader(nil, resp.Body, bodyLimit), note}
-	if note.token && resp.StatusCode == http.StatusOK {
+	if note.token.Load() && resp.StatusCode == http.StatusOK {
 		if err := checkToken(resp); err != nil {
 			note.err = err
 			return nil, err

@@ -18,6 +18,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	autoscalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
 // Instance is what is known of one instance.
@@ -57,7 +59,7 @@ type Options struct {
 // Catalog answers questions about instances. Its methods may be called from several goroutines.
 type Catalog struct {
 	tag       string
-	ec2       *query
+	ec2       *ec2.Client
 	groups    *autoscaling.Client
 	instances *gatherer[Instance]
 	// tagged tells which groups have the tag, and members the IDs of their instances.
@@ -70,7 +72,8 @@ func New(opts Options) *Catalog {
 	opts.AWS.Retryer = func() aws.Retryer {
 		return retry.NewAdaptiveMode(func(o *retry.AdaptiveModeOptions) { o.StandardOptions = append(o.StandardOptions, hurried) })
 	}
-	c := &Catalog{tag: opts.Tag, ec2: newQuery(opts.AWS), groups: autoscaling.NewFromConfig(opts.AWS)}
+	c := &Catalog{tag: opts.Tag, groups: autoscaling.NewFromConfig(opts.AWS)}
+	c.ec2 = ec2.NewFromConfig(opts.AWS, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
 	c.instances = newGatherer(c.describe)
 	c.tagged = newGatherer(c.groupTags)
 	c.members = newGatherer(c.groupMembers)
@@ -131,13 +134,14 @@ func (c *Catalog) describe(ctx context.Context, ids []string) (map[string]Instan
 func (c *Catalog) groupMembers(ctx context.Context, groups []string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	raw, err := c.ec2.instances(ctx, "tag:"+groupTag, groups)
+	raw, err := c.list(ctx, "tag:"+groupTag, groups)
 	if err != nil {
 		return nil, err
 	}
 	members := map[string][]string{}
 	for _, i := range raw {
-		members[i.tag(groupTag)] = append(members[i.tag(groupTag)], i.ID)
+		group := tagOf(i, groupTag)
+		members[group] = append(members[group], aws.ToString(i.InstanceId))
 	}
 	return members, nil
 }
@@ -146,7 +150,7 @@ func (c *Catalog) groupMembers(ctx context.Context, groups []string) (map[string
 func (c *Catalog) filtered(ctx context.Context, filter string, values []string) ([]Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	raw, err := c.ec2.instances(ctx, filter, values)
+	raw, err := c.list(ctx, filter, values)
 	if err != nil {
 		return nil, err
 	}
@@ -160,12 +164,14 @@ func (c *Catalog) filtered(ctx context.Context, filter string, values []string) 
 }
 
 // judge turns EC2's description into ours.
-func (c *Catalog) judge(ctx context.Context, i rawInstance) (Instance, error) {
-	found := Instance{ID: i.ID, State: i.State, DNS: i.DNS, Managed: c.tag == ""}
-	for _, tag := range i.Tags {
-		found.Managed = found.Managed || tag.Key == c.tag
+func (c *Catalog) judge(ctx context.Context, i types.Instance) (Instance, error) {
+	found := Instance{
+		ID: aws.ToString(i.InstanceId), State: stateOf(i), DNS: aws.ToString(i.PrivateDnsName), Managed: c.tag == "",
 	}
-	group := i.tag(groupTag)
+	for _, tag := range i.Tags {
+		found.Managed = found.Managed || aws.ToString(tag.Key) == c.tag
+	}
+	group := tagOf(i, groupTag)
 	if found.Managed || group == "" {
 		return found, nil
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // Right is something that a Catalog asks of AWS, by its name in IAM policies.
@@ -31,18 +33,13 @@ func (c *Catalog) May(ctx context.Context, r Right) (bool, error) {
 	if r == DescribeTags {
 		_, err = c.groups.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
 	} else {
-		_, err = c.ec2.repeat(ctx, url.Values{"Action": {"DescribeInstances"}, "Version": {apiVersion}, "DryRun": {"true"}}.Encode())
+		_, err = c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{DryRun: new(true)})
 	}
-	if err == nil {
-		return true, nil
+	if api, ok := errors.AsType[smithy.APIError](err); err == nil || ok && api.ErrorCode() == "DryRunOperation" {
+		return true, nil // It would have been answered.
 	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		switch api.ErrorCode() {
-		case "DryRunOperation": // It would have been answered.
-			return true, nil
-		case "UnauthorizedOperation", "AccessDenied", "AccessDeniedException":
-			return false, nil
-		}
+	if role.Refused(err) {
+		return false, nil
 	}
 	return false, fmt.Errorf("trying %s: %w", r, err)
 }
@@ -51,12 +48,12 @@ func (c *Catalog) May(ctx context.Context, r Right) (bool, error) {
 func (c *Catalog) Group(ctx context.Context, ids []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, trial)
 	defer cancel()
-	found, err := c.ec2.instances(ctx, "instance-id", ids[:min(len(ids), most)])
+	found, err := c.list(ctx, "instance-id", ids[:min(len(ids), most)])
 	if err != nil {
 		return "", fmt.Errorf("asking EC2 for an Auto Scaling group: %w", err)
 	}
 	for _, i := range found {
-		if group := i.tag(groupTag); group != "" {
+		if group := tagOf(i, groupTag); group != "" {
 			return group, nil
 		}
 	}

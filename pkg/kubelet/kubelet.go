@@ -24,9 +24,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	authentication "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -47,6 +49,9 @@ var ErrNotYet = errors.New("the kubelet has not joined its cluster yet")
 // nodeUser begins the user name of every kubelet; the rest is its node's name.
 const nodeUser = "system:node:"
 
+// errNoNode is why a credential is of no use.
+var errNoNode = errors.New("which is not a node (" + nodeUser + "<name>)")
+
 // patience is how long the API server, and an exec plugin that has to run first, may take for one answer.
 const patience = 10 * time.Second
 
@@ -65,6 +70,12 @@ type Options struct {
 	// Token, if set, makes the tokens for an EKS cluster, and tells when each expires, in place of the exec plugin. The
 	// cluster and the region, "" for the instance's own, are those that the plugin would be called with.
 	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
+	// Fallback has the plugin run all the same where it does more than to make such a token, and where that fails or the
+	// token is refused.
+	Fallback bool
+	// Proxy, if set, finds the proxy through which the API server is reached. It is asked now and then; an error leaves
+	// what was found before.
+	Proxy func(ctx context.Context) (Proxy, error)
 	// UserAgent is how the API server's audit log names nth, as in "nth/v1.0.0".
 	UserAgent string
 	// Requested, if set, is called after each request to the API server, from several goroutines at once, with its HTTP
@@ -81,78 +92,137 @@ type Identity struct {
 	// Source is the kubeconfig's path, or where else it is from, Server the API server's address, and Credential says in a
 	// few words what proves the identity, as in "the exec plugin aws".
 	Source, Server, Credential string
+	// Proxy is the one through which the API server is reached.
+	Proxy Proxy
 }
 
 // Kubelet finds the identity and keeps it. Its methods may be called from several goroutines.
 type Kubelet struct {
 	opts Options
-	// turn is held while the fields below are in use. It is a channel so that a context can end the wait for it.
-	turn chan struct{}
-	// known is the identity that the API server has confirmed, and next one that was loaded since and waits for that.
-	known, next loaded
+
+	mu sync.Mutex
+	// known is the identity that the API server has confirmed.
+	known Identity
+	// looking is the look at the kubeconfig that is under way, nil if there is none.
+	looking *look
+
+	// These are the look's: the kubeconfig of known, the one that was loaded since and waits to be confirmed, and the proxy.
+	current, next loaded
+	proxy         Proxy
+	proxied       time.Time // when it was asked for
 }
 
-// loaded is an identity, made from a kubeconfig with that content. The zero value is none.
+// look is one look at the kubeconfig; err holds when done is closed, and is what kept known from being brought up to date.
+type look struct {
+	done chan struct{}
+	err  error
+}
+
+// loaded is a client, made from a kubeconfig and a proxy with that content. The zero value is none.
 type loaded struct {
-	Identity
+	apiserver.Client
+	proxy   Proxy // that the client goes through
 	content [sha256.Size]byte
+	// refusal is why it was not confirmed, and again when it is asked about once more.
+	refusal error
+	again   time.Time
+	pause   time.Duration
 }
 
 func (l loaded) madeFrom(source string, content [sha256.Size]byte) bool {
-	return l.Client != nil && l.Source == source && l.content == content
+	return l.Interface != nil && l.Source == source && l.content == content
 }
 
 // New returns a Kubelet that has not looked for anything yet.
-func New(opts Options) *Kubelet {
-	return &Kubelet{opts: opts, turn: make(chan struct{}, 1)}
-}
+func New(opts Options) *Kubelet { return &Kubelet{opts: opts} }
 
-// Identity returns the identity. It costs no request while the kubeconfig is the same as before. The error is an
-// ErrNotYet where waiting helps; once there has been an identity, it is only ever ctx's.
+// Identity returns the identity. It costs no request while the kubeconfig is the same as before, and no time once there is
+// one: another kubeconfig is confirmed beside it, and taken when that is done. The error is an ErrNotYet where waiting helps.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
-	id, err := k.look(ctx)
-	if id.Client == nil {
+	known, looking := k.begin(ctx)
+	if known.Client != nil {
+		return known, nil
+	}
+	if err := looking.wait(ctx); err != nil {
 		return Identity{}, err
 	}
-	return id, nil
+	return k.identity(), nil
 }
 
-// look returns the identity, if there has been one so far, and what kept it from being brought up to date.
-func (k *Kubelet) look(ctx context.Context) (Identity, error) {
-	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
-	case <-ctx.Done():
-		return Identity{}, fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
+func (k *Kubelet) identity() Identity {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.known
+}
+
+// begin looks at the kubeconfig, unless that is being done, and returns what is known so far.
+func (k *Kubelet) begin(ctx context.Context) (Identity, *look) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.looking == nil {
+		l := &look{done: make(chan struct{})}
+		k.looking = l
+		go func() {
+			l.err = k.refresh(context.WithoutCancel(ctx))
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.looking = nil
+			close(l.done)
+		}()
 	}
-	err := k.refresh(ctx)
-	return k.known.Identity, err
+	return k.known, k.looking
+}
+
+func (l *look) wait(ctx context.Context) error {
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
+	}
 }
 
 // refresh brings known up to date with the kubeconfig.
 func (k *Kubelet) refresh(ctx context.Context) error {
-	path, text, err := k.read(ctx)
+	source, text, err := k.read(ctx)
 	if err != nil {
 		return err
 	}
-	content := sha256.Sum256(text)
-	if k.known.madeFrom(path, content) {
+	k.findProxy(ctx)
+	content := sha256.Sum256(append(fmt.Appendf(nil, "%q\n", k.proxy), text...))
+	if k.current.madeFrom(source, content) {
 		k.next = loaded{}
 		return nil
 	}
-	if !k.next.madeFrom(path, content) {
-		identity, err := k.load(path, text)
+	if !k.next.madeFrom(source, content) {
+		next, err := k.load(source, text)
 		if err != nil {
 			return err
 		}
-		k.next = loaded{Identity: identity, content: content}
+		next.content = content
+		k.next = next
 	}
-	node, err := whose(ctx, k.next.Identity)
+	known := k.identity()
+	if known.Client != nil && time.Now().Before(k.next.again) {
+		return k.next.refusal
+	}
+	node, err := whose(ctx, k.next.Client)
+	// One that is refused for a token is asked again by a certificate: connections have to be made anew for that.
+	if errors.Is(err, errNoNode) && k.next.Doubt() || apierrors.IsUnauthorized(err) && k.next.HasOther() {
+		node, err = whose(ctx, k.next.Client)
+	}
 	if err != nil {
+		k.next.refusal, k.next.pause = err, min(max(2*k.next.pause, time.Second), coldPause)
+		k.next.again = time.Now().Add(k.next.pause)
 		return err
 	}
-	k.next.Node = node
-	k.known, k.next = k.next, loaded{}
+	k.current, k.next = k.next, loaded{}
+	client := k.current.Client
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.known = Identity{
+		Client: client.Interface, Node: node, Source: source, Server: client.Server, Credential: client.Proof(), Proxy: k.current.proxy,
+	}
 	return nil
 }
 
@@ -187,19 +257,19 @@ func (k *Kubelet) onHost(path string) string {
 	return filepath.Join(k.opts.Root, path)
 }
 
-// whose asks the API server which node's kubelet it takes the identity for.
-func whose(ctx context.Context, id Identity) (string, error) {
+// whose asks the API server which node's kubelet it takes the client for.
+func whose(ctx context.Context, client apiserver.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	review, err := id.Client.AuthenticationV1().SelfSubjectReviews().
+	review, err := client.AuthenticationV1().SelfSubjectReviews().
 		Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking %s whose credential is in %s: %w", id.Server, id.Source, apiserver.OneLine(err))
+		return "", fmt.Errorf("asking %s whose credential is in %s: %w", client.Server, client.Source, apiserver.OneLine(err))
 	}
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)
 	if !found || node == "" {
-		return "", fmt.Errorf("the credential in %s belongs to the user %q, which is not a node (%s<name>)", id.Source, user, nodeUser)
+		return "", fmt.Errorf("the credential in %s belongs to the user %q, %w", client.Source, user, errNoNode)
 	}
 	return node, nil
 }

@@ -4,12 +4,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,6 +33,20 @@ func identityOf(t *testing.T, k *kubelet.Kubelet) kubelet.Identity {
 		t.Fatal(err)
 	}
 	return id
+}
+
+// becomes waits until the identity is that of a node, which is confirmed beside those who ask.
+func becomes(t *testing.T, k *kubelet.Kubelet, node string) kubelet.Identity {
+	t.Helper()
+	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		id := identityOf(t, k)
+		if id.Node == node {
+			return id
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("the identity is still %+v, want %s", id, node)
+		}
+	}
 }
 
 func readNode(t *testing.T, id kubelet.Identity) {
@@ -131,9 +148,7 @@ func TestTheFirstOfTheSearchPathsCounts(t *testing.T) {
 	for i, path := range slices.Backward(kubelet.SearchPaths) {
 		node := fmt.Sprintf("node-%d", i)
 		place(t, filepath.Join(root, path), []byte(server.kubeconfig(tokenUser("system:node:"+node))))
-		if id := identityOf(t, k); id.Node != node {
-			t.Errorf("with %s: node %q, want %q", path, id.Node, node)
-		}
+		becomes(t, k, node)
 	}
 }
 
@@ -141,7 +156,6 @@ func TestAKubeconfigThatIsNoneIsToldInOneLine(t *testing.T) {
 	server := startAPIServer(t)
 	whole := server.kubeconfig(tokenUser("system:node:a"))
 	for name, test := range map[string]struct{ text, says string }{
-		"empty":              {"", "no current-context"},
 		"garbage":            {"\x00\x01 not: [a kubeconfig", "yaml"},
 		"torn":               {whole[:len(whole)/2], "yaml"},
 		"another kind":       {`{"apiVersion": "v1", "kind": "Pod"}`, "Pod"},
@@ -207,9 +221,98 @@ func TestAReplacedKubeconfigIsTakenOver(t *testing.T) {
 	k := kubelet.New(kubelet.Options{Kubeconfig: path})
 	identityOf(t, k)
 	place(t, path, []byte(after.kubeconfig(tokenUser("system:node:b"))))
-	if id := identityOf(t, k); id.Node != "b" || id.Server != after.URL {
+	if id := becomes(t, k, "b"); id.Server != after.URL {
 		t.Errorf("identity: %+v, want b at %s", id, after.URL)
 	}
+}
+
+// A step of a drain asks for the identity, and may not wait for a server that says nothing.
+func TestAReplacedKubeconfigWhoseServerIsSilentHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	server, silent := startAPIServer(t), listen(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	identityOf(t, k)
+	next := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:b")), server.URL, "https://"+silent.Addr().String())
+	place(t, path, []byte(next))
+	answered := make(chan kubelet.Identity)
+	go func() {
+		for {
+			id, err := k.Identity(t.Context())
+			select {
+			case answered <- id:
+			case <-t.Context().Done():
+				return
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	<-answered
+	asked, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	givenUp := make(chan struct{})
+	go func() {
+		defer close(givenUp)
+		_, _ = io.Copy(io.Discard, asked) // until nobody waits for an answer any more
+	}()
+	for range 10 {
+		select {
+		case id := <-answered:
+			if id.Node != "a" {
+				t.Errorf("the identity is %+v", id)
+			}
+		case <-givenUp:
+			t.Fatal("who asked for the identity has waited for a server that is silent")
+		}
+	}
+	_ = asked.Close() // it was answered by nobody
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:c"))))
+	for id := range answered {
+		if id.Node == "c" {
+			break
+		}
+	}
+}
+
+// listen returns a server that takes connections and says nothing.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+// A file is written in several steps by those who do not know better.
+func TestAKubeconfigThatIsBeingWrittenIsWaitedForAndTakesNothingAway(t *testing.T) {
+	server := startAPIServer(t)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	place(t, path, nil)
+	if _, err := k.Identity(t.Context()); !errors.Is(err, kubelet.ErrNotYet) || !strings.Contains(err.Error(), "is empty") {
+		t.Errorf("of an empty file: %v", err)
+	}
+	whole := []byte(server.kubeconfig(tokenUser("system:node:a")))
+	place(t, path, whole)
+	first := becomes(t, k, "a")
+	until := keepWarm(t, k)
+	for name, part := range map[string][]byte{"empty": nil, "half": whole[:len(whole)/2], "blank": []byte("\n")} {
+		place(t, path, part)
+		until("the file is seen to be "+name, func(err error) bool { return err != nil && strings.Contains(err.Error(), path) })
+		if id := identityOf(t, k); id != first {
+			t.Errorf("with a file that is %s the identity is %+v", name, id)
+		}
+		place(t, path, whole)
+		until("the file is whole", warm)
+	}
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
+	becomes(t, k, "b")
 }
 
 func TestAnIdentityThatWorksOutlivesItsKubeconfig(t *testing.T) {
@@ -218,7 +321,7 @@ func TestAnIdentityThatWorksOutlivesItsKubeconfig(t *testing.T) {
 	good := []byte(server.kubeconfig(tokenUser("system:node:a")))
 	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), good)
 	k := kubelet.New(kubelet.Options{Kubeconfig: path})
-	first := identityOf(t, k)
+	first, until := identityOf(t, k), keepWarm(t, k)
 	for name, spoil := range map[string]func(){
 		"broken":        func() { place(t, path, []byte("}")) },
 		"not confirmed": func() { place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b")))) },
@@ -229,15 +332,15 @@ func TestAnIdentityThatWorksOutlivesItsKubeconfig(t *testing.T) {
 		},
 	} {
 		spoil()
+		until("it is "+name, func(err error) bool { return err != nil })
 		if id := identityOf(t, k); id != first {
 			t.Errorf("%s: identity %+v, want %+v", name, id, first)
 		}
 		place(t, path, good)
+		until("it is good", warm)
 	}
 	place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b"))))
 	identityOf(t, k)
 	other.refuse(0)
-	if id := identityOf(t, k); id.Node != "b" {
-		t.Errorf("once it is confirmed: %+v, want b", id)
-	}
+	becomes(t, k, "b")
 }

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -15,20 +16,31 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// load makes an identity, of a node that is not known yet, from the kubeconfig at path with that text. No request is
-// made.
-func (k *Kubelet) load(path string, text []byte) (Identity, error) {
+// load makes a client from the kubeconfig at path with that text. No request is made.
+func (k *Kubelet) load(path string, text []byte) (loaded, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return loaded{}, fmt.Errorf("%w: the kubeconfig %s is empty", ErrNotYet, path)
+	}
 	config, err := k.restConfig(path, text)
 	if err != nil {
-		return Identity{}, unlessMissing(fmt.Errorf("reading the kubeconfig %s: %w", path, apiserver.OneLine(err)))
+		return loaded{}, unlessMissing(fmt.Errorf("reading the kubeconfig %s: %w", path, apiserver.OneLine(err)))
 	}
-	client, err := apiserver.New(config, apiserver.Options{
-		UserAgent: cmp.Or(k.opts.UserAgent, "nth"), Requested: k.opts.Requested, Token: k.opts.Token, Launch: k.launch,
-	})
+	options := apiserver.Options{
+		UserAgent: cmp.Or(k.opts.UserAgent, "nth"), Requested: k.opts.Requested,
+		Token: k.opts.Token, Fallback: k.opts.Fallback, Launch: k.launch, Environment: k.proxy.environment(),
+	}
+	proxy := k.proxy
+	if config.Proxy != nil {
+		proxy = OfTheKubeconfig
+	} else if proxy.set() {
+		options.Proxy = proxy.choose()
+	}
+	client, err := apiserver.New(config, options)
 	if err != nil {
-		return Identity{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, err))
+		return loaded{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, err))
 	}
-	return Identity{Client: client.Interface, Source: path, Server: client.Server, Credential: client.Credential}, nil
+	client.Source = path
+	return loaded{Client: client, proxy: proxy}, nil
 }
 
 // launch lets an exec plugin be run by Options.Launcher, if there is one.

@@ -2,6 +2,7 @@ package kubelet_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -115,5 +116,121 @@ func TestAHangingExecPluginDoesNotOutlastTheContext(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want the context's", err)
+	}
+}
+
+// scripted returns the kubelet of a kubeconfig whose plugin is a script, which runs in a directory of its own.
+func scripted(t *testing.T, server *apiServer, script string) (k *kubelet.Kubelet, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	command := filepath.Join(dir, "plugin")
+	text := "#!/bin/sh\ncd " + dir + " && echo run >>runs\ncredential() {\n" +
+		`printf '%s\n' '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": {'"$1"'}}'` + "\n}\n" + script
+	if err := os.WriteFile(command, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	user := fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": %q}}`, command)
+	path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(user)))
+	return kubelet.New(kubelet.Options{Kubeconfig: path}), dir
+}
+
+// runs tells how often the plugin was run.
+func runs(t *testing.T, dir string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "runs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "run")
+}
+
+// It takes the twenty seconds that a plugin is given.
+func TestAPluginThatHangsIsKilledAndRunAgain(t *testing.T) {
+	t.Parallel()
+	for name, hang := range map[string]string{"itself": "exec sleep 600", "with a child": "sleep 600 & wait"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, dir := scripted(t, startAPIServer(t), `if [ ! -e hung ]; then : >hung; `+hang+`; fi
+credential '"token": "system:node:a"'`)
+			for {
+				id, err := k.Identity(t.Context())
+				if err == nil {
+					if id.Node != "a" || runs(t, dir) != 2 {
+						t.Errorf("identity %+v, after the plugin was run %d times", id, runs(t, dir))
+					}
+					return
+				}
+				if !strings.Contains(err.Error(), "getting credentials") {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestAPluginThatFailsAndThenWorksIsRunAgain(t *testing.T) {
+	t.Parallel()
+	k, dir := scripted(t, startAPIServer(t), `if [ "$(wc -l <runs)" -lt 3 ]; then echo no network >&2; exit 1; fi
+credential '"token": "system:node:a"'`)
+	for {
+		id, err := k.Identity(t.Context())
+		if err == nil {
+			if id.Node != "a" || runs(t, dir) != 3 {
+				t.Errorf("identity %+v, after the plugin was run %d times", id, runs(t, dir))
+			}
+			return
+		}
+		if !strings.Contains(err.Error(), "getting credentials: the exec plugin plugin failed with exit code 1: no network") {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The server believes the token of each run for as long as it says itself.
+func TestAPluginWhoseTokenExpiresIsRunForAnother(t *testing.T) {
+	t.Parallel()
+	server := startAPIServer(t)
+	k, dir := scripted(t, server, `credential '"token": "system:node:a'"$(wc -l <runs)"'", "expirationTimestamp": "'"$(date -u -d @$(($(date +%s) + 2)) +%Y-%m-%dT%H:%M:%SZ)"'"'`)
+	id := identityOf(t, k)
+	for limit := time.Now().Add(30 * time.Second); runs(t, dir) < 3; time.Sleep(10 * time.Millisecond) {
+		readNode(t, id)
+		if time.Now().After(limit) {
+			t.Fatalf("the plugin was run %d times", runs(t, dir))
+		}
+	}
+	readNode(t, id)
+	if heard := strings.Join(server.heard(), "\n"); !strings.Contains(heard, "by system:node:a2") {
+		t.Errorf("the second token was not used:\n%s", heard)
+	}
+}
+
+func TestAPluginsCertificateIsUsedAndReplacedWhenItIsRefused(t *testing.T) {
+	t.Parallel()
+	server := startAPIServer(t)
+	k, dir := scripted(t, server, `if [ "$(wc -l <runs)" -gt 1 ]; then which=b; else which=a; fi
+credential "$(cat "$which")"`)
+	for _, node := range []string{"a", "b"} {
+		pair := string(certificate(t, "system:node:"+node))
+		chain, key, _ := strings.Cut(pair, "-----BEGIN PRIVATE")
+		status, err := json.Marshal(map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		place(t, filepath.Join(dir, node), []byte(strings.Trim(string(status), "{}")))
+	}
+	id := identityOf(t, k)
+	if id.Node != "a" {
+		t.Errorf("identity %+v", id)
+	}
+	server.bar("system:node:a")
+	if err := use(t, id); err == nil {
+		t.Error("it was let in with a certificate that is refused")
+	}
+	if err := use(t, id); err != nil {
+		t.Error(err)
+	}
+	heard := server.heard()
+	if last := heard[len(heard)-1]; !strings.HasSuffix(last, "by system:node:b") || runs(t, dir) != 2 {
+		t.Errorf("the last request was %s, after %d runs of the plugin", last, runs(t, dir))
 	}
 }

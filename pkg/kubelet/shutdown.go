@@ -28,8 +28,9 @@ var configPaths = []string{
 type GracefulShutdown struct {
 	// Source is the kubelet's configuration file; empty if none was found.
 	Source string
-	// Period is how long it holds the shutdown to end pods in order; 0 if it does not.
-	Period time.Duration
+	// Period is how long it holds the shutdown to end pods in order; 0 if it does not. Critical is the part of it that is
+	// for pods of critical priority, which come last; 0 if it does not tell them apart, or goes by many priorities.
+	Period, Critical time.Duration
 }
 
 // ReadGracefulShutdown reads the kubelet's configuration, below root ("" for "/"), and its drop-ins.
@@ -60,6 +61,7 @@ func (g *GracefulShutdown) read(path string) error {
 	}
 	var config struct {
 		ShutdownGracePeriod              *meta.Duration `json:"shutdownGracePeriod"`
+		ShutdownGracePeriodCriticalPods  *meta.Duration `json:"shutdownGracePeriodCriticalPods"`
 		ShutdownGracePeriodByPodPriority []struct {
 			ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
 		} `json:"shutdownGracePeriodByPodPriority"`
@@ -69,6 +71,9 @@ func (g *GracefulShutdown) read(path string) error {
 	}
 	if config.ShutdownGracePeriod != nil {
 		g.Period = config.ShutdownGracePeriod.Duration
+	}
+	if config.ShutdownGracePeriodCriticalPods != nil {
+		g.Critical = config.ShutdownGracePeriodCriticalPods.Duration
 	}
 	var byPriority time.Duration
 	for _, p := range config.ShutdownGracePeriodByPodPriority {

@@ -32,19 +32,20 @@ import (
 // name and tokens as user names, answers SelfSubjectReviews, and has nodes.
 type apiServer struct {
 	*httptest.Server
-	mu       sync.Mutex
-	requests []string // as in "GET /api/v1/nodes/a?resourceVersion=0 by system:node:a"
-	agents   []string
-	refusal  int             // the status that answers everything; 0 for none
-	absent   map[string]bool // nodes that do not exist
-	denied   map[string]bool // rights, as in "delete pods"
-	reviews  map[string]string
-	date     string // of the answers, if it is not now
+	mu        sync.Mutex
+	requests  []string // as in "GET /api/v1/nodes/a?resourceVersion=0 by system:node:a"
+	agents    []string
+	refusal   int             // the status that answers everything; 0 for none
+	strangers map[string]bool // users whom it does not let in
+	absent    map[string]bool // nodes that do not exist
+	denied    map[string]bool // rights, as in "delete pods"
+	reviews   map[string]string
+	date      string // of the answers, if it is not now
 }
 
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{}}
+	s := &apiServer{strangers: map[string]bool{}, absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{}}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
@@ -67,6 +68,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.agents = append(s.agents, r.UserAgent())
 	refusal, node := s.refusal, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")
 	absent := s.absent[node]
+	if s.strangers[user] && refusal == 0 {
+		refusal = http.StatusUnauthorized
+	}
 	if s.date != "" {
 		w.Header().Set("Date", s.date)
 	}
@@ -139,6 +143,13 @@ func (s *apiServer) refuse(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusal = status
+}
+
+// bar keeps a user out from now on.
+func (s *apiServer) bar(user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.strangers[user] = true
 }
 
 // heard returns the requests so far.

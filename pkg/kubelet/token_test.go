@@ -1,6 +1,7 @@
 package kubelet_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,7 @@ type mint struct {
 	made            int
 	cluster, region string
 	broken          error
+	user            string // if it is not a node's
 }
 
 func (m *mint) token(_ context.Context, cluster, region string) (string, time.Time, error) {
@@ -44,10 +46,10 @@ func (m *mint) token(_ context.Context, cluster, region string) (string, time.Ti
 	}
 	m.made++
 	m.cluster, m.region = cluster, region
-	return fmt.Sprintf("system:node:made-%d", m.made), time.Now().Add(m.life), nil
+	return cmp.Or(m.user, fmt.Sprintf("system:node:made-%d", m.made)), time.Now().Add(m.life), nil
 }
 
-// minted returns the kubelet of a kubeconfig with that user, for which the mint makes tokens.
+// minted returns the kubelet of a kubeconfig with that user, for which the mint makes tokens, and no plugin is run.
 func minted(t *testing.T, server *apiServer, m *mint, user string) *kubelet.Kubelet {
 	t.Helper()
 	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(user)))
@@ -91,6 +93,7 @@ func TestAPluginThatIsMoreThanATokenForEKSIsNotReplaced(t *testing.T) {
 		eksPlugin + " --role-arn arn:aws:iam::123456789012:role/other": "--role-arn",
 		"aws-iam-authenticator token -i production -r other":           "-r",
 		eksPlugin + " --profile=admin":                                 "--profile",
+		eksPlugin + " --endpoint-url https://sts.example":              "--endpoint-url",
 	} {
 		_, err := minted(t, server, &mint{}, execUser(t, line)).Identity(t.Context())
 		wantError(t, err, says)
@@ -103,36 +106,6 @@ func TestACredentialThatIsNoPluginIsLeftAsItIs(t *testing.T) {
 	if id.Node != "own" || m.made != 0 {
 		t.Errorf("node %s, %d tokens made", id.Node, m.made)
 	}
-}
-
-func TestATokenIsUsedUntilItGetsOld(t *testing.T) {
-	for name, test := range map[string]struct {
-		life time.Duration
-		made int
-	}{"young": {14 * time.Minute, 1}, "old": {5 * time.Minute, 4}} {
-		t.Run(name, func(t *testing.T) {
-			m := &mint{life: test.life}
-			id := identityOf(t, minted(t, startAPIServer(t), m, execUser(t, eksPlugin)))
-			for range 3 {
-				readNode(t, id)
-			}
-			if m.made != test.made {
-				t.Errorf("for four requests, %d tokens were made, want %d", m.made, test.made)
-			}
-		})
-	}
-}
-
-func TestAnOldTokenWillDoWhereNoOtherCanBeMade(t *testing.T) {
-	m := &mint{life: time.Minute}
-	id := identityOf(t, minted(t, startAPIServer(t), m, execUser(t, eksPlugin)))
-	m.broken = errors.New("no answer from the metadata service")
-	readNode(t, id)
-	m.life, m.broken = -time.Minute, nil
-	readNode(t, id) // and leaves a token that has expired
-	m.broken = errors.New("no answer from the metadata service")
-	err := use(t, id)
-	wantError(t, err, "getting credentials", "no answer from the metadata service")
 }
 
 func TestATokenThatIsRefusedIsNotUsedAgain(t *testing.T) {
@@ -161,9 +134,7 @@ func TestAKubeconfigNeedsNoFile(t *testing.T) {
 		t.Errorf("identity %+v", id)
 	}
 	text = []byte(server.kubeconfig(tokenUser("system:node:b")))
-	if id := identityOf(t, k); id.Node != "b" {
-		t.Errorf("after it was replaced, the identity is %+v", id)
-	}
+	becomes(t, k, "b")
 }
 
 func TestAPluginBelowAnotherRootIsRunByTheLauncher(t *testing.T) {
@@ -222,5 +193,102 @@ func TestATokenThatDoesNotComeDoesNotOutlastTheContext(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v, want the context's", err)
 		}
+	}
+}
+
+// either returns the kubelet of a kubeconfig whose plugin is a script, called aws, with these arguments, for which the mint
+// makes tokens where it can; and what the plugin has been called with so far. The plugin's user is the node "plugged".
+func either(t *testing.T, server *apiServer, m *mint, arguments string, env ...string) (k *kubelet.Kubelet, calls func() string) {
+	t.Helper()
+	return eitherWith(t, server, m, map[string]string{"token": "system:node:plugged"}, arguments, env...)
+}
+
+// eitherWith does that with a plugin that has such a credential.
+func eitherWith(
+	t *testing.T, server *apiServer, m *mint, credential map[string]string, arguments string, env ...string,
+) (k *kubelet.Kubelet, calls func() string) {
+	t.Helper()
+	status, err := json.Marshal(credential)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	command, called := filepath.Join(dir, "aws"), filepath.Join(dir, "called")
+	script := fmt.Sprintf("#!/bin/sh\necho \"$*\" >>%s\ncat <<'END'\n%s\nEND\n", called,
+		`{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": `+string(status)+`}`)
+	if err := os.WriteFile(command, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(execUser(t, command+" "+arguments, env...))))
+	return kubelet.New(kubelet.Options{Kubeconfig: path, Token: m.token, Fallback: true}), func() string {
+		text, _ := os.ReadFile(called) // It need not be there.
+		return string(text)
+	}
+}
+
+const getToken = "eks get-token --cluster-name production --region eu-central-1"
+
+func TestThePluginIsNotRunWhereItsTokenCanBeMade(t *testing.T) {
+	k, calls := either(t, startAPIServer(t), &mint{life: 14 * time.Minute}, getToken)
+	id := identityOf(t, k)
+	readNode(t, id)
+	if id.Node != "made-1" || calls() != "" || !strings.Contains(id.Credential, "token for the EKS cluster production") {
+		t.Errorf("identity %+v; the plugin was run with %s", id, calls())
+	}
+}
+
+func TestThePluginIsRunWhereItDoesMoreThanAToken(t *testing.T) {
+	for arguments, env := range map[string][]string{
+		getToken + " --role-arn arn:aws:iam::123456789012:role/other": nil,
+		getToken + " --profile admin":                                 nil,
+		"sts get-something":                                           nil,
+		getToken:                                                      {"AWS_PROFILE", "admin"},
+	} {
+		m := &mint{life: 14 * time.Minute}
+		k, calls := either(t, startAPIServer(t), m, arguments, env...)
+		id := identityOf(t, k)
+		if id.Node != "plugged" || m.made != 0 || calls() != arguments+"\n" || id.Credential != "the exec plugin aws" {
+			t.Errorf("%s: identity %+v; %d tokens made, the plugin run with %q", arguments, id, m.made, calls())
+		}
+	}
+}
+
+func TestThePluginIsRunWhereMakingATokenFails(t *testing.T) {
+	m := &mint{life: 14 * time.Minute, broken: errors.New("the instance has no IAM role")}
+	k, calls := either(t, startAPIServer(t), m, getToken)
+	id := identityOf(t, k)
+	if id.Node != "plugged" || calls() != getToken+"\n" || id.Credential != "the exec plugin aws (the instance has no IAM role)" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+func TestThePluginIsRunWhereTheTokenIsRefused(t *testing.T) {
+	server := startAPIServer(t)
+	server.bar("system:node:made-1")
+	k, calls := either(t, server, &mint{life: 14 * time.Minute}, getToken)
+	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" || id.Credential != "the exec plugin aws" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+func TestThePluginsCertificateIsUsedAtOnceWhereTheTokenIsRefused(t *testing.T) {
+	server := startAPIServer(t)
+	server.bar("system:node:made-1")
+	chain, key, _ := strings.Cut(string(certificate(t, "system:node:plugged")), "-----BEGIN PRIVATE")
+	held := map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key}
+	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, held, getToken)
+	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+// A machine may have a role that the cluster knows by another name than the kubelet's.
+func TestThePluginIsRunWhereTheTokenIsNoNodes(t *testing.T) {
+	server := startAPIServer(t)
+	m := &mint{life: 14 * time.Minute}
+	k, calls := either(t, server, m, getToken)
+	m.user = "somebody"
+	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
 	}
 }

@@ -42,7 +42,9 @@ func (k *Kubelet) KeepWarm(ctx context.Context, every time.Duration, tell func(e
 
 // warm makes one cheap request with the identity.
 func (k *Kubelet) warm(ctx context.Context) error {
-	id, trouble := k.look(ctx)
+	_, looking := k.begin(ctx)
+	trouble := looking.wait(ctx) // nobody waits for this round
+	id := k.identity()
 	if id.Client == nil {
 		return trouble
 	}

@@ -72,9 +72,7 @@ func TestKeepWarmFollowsTheKubeletAndTellsEveryRound(t *testing.T) {
 	until("the kubeconfig is broken", says("reading the kubeconfig "+path))
 	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
 	until("the kubeconfig is replaced", warm)
-	if id := identityOf(t, k); id.Node != "b" {
-		t.Errorf("identity: %+v, want b", id)
-	}
+	becomes(t, k, "b")
 	asked := strings.Join(server.heard(), "\n")
 	for _, want := range []string{
 		"GET /api/v1/nodes/a?resourceVersion=0 by system:node:a",

@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"errors"
 	"time"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // action is one hook that waits, or will wait, for this instance. Times have a monotonic reading.
@@ -69,7 +71,7 @@ func (a *action) completed(now time.Time, err error) {
 	case errors.Is(err, errNothingWaits):
 		a.nothing(now)
 	case errors.As(err, &refused):
-		a.next = now.Add(longestPause)
+		a.next = now.Add(role.Spread(longestPause))
 	default:
 		a.failures++
 		a.next = now.Add(pause(a.failures))
@@ -89,18 +91,19 @@ func (a *action) limit(now time.Time) time.Time {
 	switch {
 	case a.over || a.end.IsZero():
 		return time.Time{}
+	case a.until.Before(now): // It waits longer than is known here: an earlier process has heard of it since.
 	case a.until.Before(a.end) && (a.refused || a.until.Sub(now) < a.interval()):
 		return a.until
 	}
 	return a.end
 }
 
-// The pauses before what failed is tried again: each failure in a row doubles them.
+// The pauses before what failed is tried again: they grow from the first to the longest.
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
 )
 
 func pause(failures int) time.Duration {
-	return min(firstPause<<min(max(failures-1, 0), 6), longestPause)
+	return role.Pause(failures, firstPause, longestPause)
 }

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
-	"net/http"
-	"net/url"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/role"
@@ -25,12 +21,16 @@ const (
 	describeHooks     = "autoscaling:DescribeLifecycleHooks"
 	heartbeat         = "autoscaling:RecordLifecycleActionHeartbeat"
 	complete          = "autoscaling:CompleteLifecycleAction"
+	describeGroups    = "autoscaling:DescribeAutoScalingGroups"
 )
 
-// Permissions lists the IAM actions that a Keeper needs.
+// Permissions lists the IAM actions that a Keeper needs. To abandon hooks it needs RetainPermission, too.
 func Permissions() []string {
 	return []string{describeInstances, describeHooks, heartbeat, complete}
 }
+
+// RetainPermission is the IAM action that tells whether a group keeps an instance whose hook is abandoned.
+const RetainPermission = describeGroups
 
 // answerLimit is how long Auto Scaling may take to answer one request, with the look for credentials.
 const answerLimit = 10 * time.Second
@@ -38,17 +38,11 @@ const answerLimit = 10 * time.Second
 // terminating is the transition that nth is about, by its name in the API.
 const terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
 
-var (
-	// errNoRole: the instance has no role to ask with.
-	errNoRole = errors.New("the instance has no IAM role")
-	// errNothingWaits: there is no lifecycle action to hold or complete.
-	errNothingWaits = errors.New("no lifecycle action waits")
-)
+// errNothingWaits: there is no lifecycle action to hold or complete.
+var errNothingWaits = errors.New("no lifecycle action waits")
 
 // refusedError is a request that IAM does not allow.
-type refusedError struct{ action string }
-
-func (e refusedError) Error() string { return "the instance's role does not allow " + e.action }
+type refusedError = role.RefusedError
 
 // service is Auto Scaling, asked about one instance.
 type service struct {
@@ -58,51 +52,21 @@ type service struct {
 
 // newService asks the metadata service who and where the instance is. It sends nothing to Auto Scaling.
 func newService(ctx context.Context, opts Options, dial dialer) (*service, error) {
-	instance, err := line(ctx, opts, "instance-id")
+	instance, err := opts.Metadata.Line(ctx, "instance-id")
+	if err != nil {
+		return nil, fmt.Errorf("asking the metadata service who this is: %w", err)
+	}
+	cfg, err := role.Config(ctx, role.Options{Metadata: opts.Metadata, Region: opts.Region, Endpoint: opts.Endpoint, Dial: dial})
 	if err != nil {
 		return nil, err
 	}
-	region := opts.Region
-	if region == "" {
-		if region, err = line(ctx, opts, "placement/region"); err != nil {
-			return nil, err
-		}
-	}
-	options := autoscaling.Options{
-		Region:      region,
-		Credentials: role.Credentials(opts.Metadata),
-		HTTPClient:  newHTTPClient(dial),
-		// Each request is repeated where it is made, where it is known what it is worth.
-		Retryer: aws.NopRetryer{},
-	}
-	if opts.Endpoint != "" {
-		options.BaseEndpoint = aws.String(strings.TrimSuffix(opts.Endpoint, "/"))
-	}
-	return &service{sdk: autoscaling.New(options), instance: instance}, nil
+	return &service{sdk: newClient(cfg), instance: instance}, nil
 }
 
-// line reads a document of one line.
-func line(ctx context.Context, opts Options, path string) (string, error) {
-	body, err := opts.Metadata(ctx, path)
-	if err != nil {
-		return "", fmt.Errorf("asking the metadata service who this is: %w", err)
-	}
-	return strings.TrimSpace(string(body)), nil
-}
-
-// newHTTPClient returns a client for requests that are minutes apart: no connection is kept for long.
-func newHTTPClient(dial dialer) *http.Client {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: answerLimit / 2}).DialContext
-	}
-	return &http.Client{Transport: &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dial,
-		TLSHandshakeTimeout: answerLimit / 2,
-		ForceAttemptHTTP2:   true,
-		MaxIdleConns:        1,
-		IdleConnTimeout:     answerLimit,
-	}}
+// newClient returns a client that repeats nothing: each request is repeated where it is made, where it is known what it is
+// worth.
+func newClient(cfg aws.Config) *autoscaling.Client {
+	return autoscaling.NewFromConfig(cfg, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
 }
 
 // place asks for the group that the instance is in, and for its state there. The group is empty if it is in none.
@@ -168,45 +132,47 @@ func (s *service) heartbeat(ctx context.Context, group, name string) error {
 	return explain(heartbeat, err)
 }
 
-// complete ends the waiting for a hook. The result of a termination that was prepared for is always CONTINUE: the other
-// one, ABANDON, would end the waiting for all other hooks as well.
-func (s *service) complete(ctx context.Context, group, name string) error {
+// The results of a lifecycle action. ABANDON ends the waiting for all other hooks as well; whether it takes the machine is the group's
+// policy.
+const (
+	proceed = "CONTINUE"
+	abandon = "ABANDON"
+)
+
+// complete ends the waiting for a hook with a result.
+func (s *service) complete(ctx context.Context, group, name, result string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	_, err := s.sdk.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
-		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance, LifecycleActionResult: aws.String("CONTINUE"),
+		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance, LifecycleActionResult: &result,
 	})
 	return explain(complete, err)
+}
+
+// retains asks whether the group keeps an instance of which a hook for terminations is abandoned.
+func (s *service) retains(ctx context.Context, group string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	out, err := s.sdk.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})
+	if err != nil {
+		return false, explain(describeGroups, err)
+	}
+	for _, g := range out.AutoScalingGroups {
+		if p := g.InstanceLifecyclePolicy; aws.ToString(g.AutoScalingGroupName) == group && p != nil && p.RetentionTriggers != nil {
+			return p.RetentionTriggers.TerminateHookAbandon == types.RetentionActionRetain, nil
+		}
+	}
+	return false, nil
 }
 
 // nothing is how Auto Scaling says that nothing waits: the action has ended, or the hook or the group is not there any more.
 var nothing = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
 
-// explain says in plain words why a request failed; the SDK's own text is a paragraph.
+// explain says in plain words why a request failed.
 func explain(action string, err error) error {
-	if err == nil {
-		return nil
+	api, ok := errors.AsType[smithy.APIError](err)
+	if ok && api.ErrorCode() == "ValidationError" && nothing.MatchString(api.ErrorMessage()) {
+		return errNothingWaits
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return errNoRole
-	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		switch code := api.ErrorCode(); {
-		case code == "AccessDenied" || code == "AccessDeniedException" || code == "UnauthorizedOperation":
-			return refusedError{action}
-		case code == "ValidationError" && nothing.MatchString(api.ErrorMessage()):
-			return errNothingWaits
-		default:
-			return fmt.Errorf("calling %s: %s: %s", action, code, api.ErrorMessage())
-		}
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("calling %s: no answer within %s", action, answerLimit)
-	default:
-		if sending, ok := errors.AsType[*url.Error](err); ok {
-			err = sending.Err
-		}
-		return fmt.Errorf("calling %s: %w", action, err)
-	}
+	return role.Explain(action, answerLimit, err)
 }

@@ -48,63 +48,64 @@ func TestAMetadataServiceThatFailsIsAskedAgain(t *testing.T) {
 		good := r.metadata
 		r.metadata = nil
 		r.terminate()
-		r.pass(2 * time.Second)
 		r.mu.Lock()
 		r.metadata = good
 		r.mu.Unlock()
 		r.pass(10 * time.Second)
-		r.wantActions("drain beaten at 3s")
+		r.wantActions("drain beaten at 0s~1s")
 		r.wantNews("trouble: asking the metadata service who this is:", found)
 	})
 }
 
-func TestACheckChangesNothing(t *testing.T) {
-	t.Parallel()
+// checkable is an Auto Scaling that has a group with the hook, and what a check needs to ask it.
+func checkable(t *testing.T) (*asgtest.Server, lifecycle.Options) {
+	t.Helper()
 	server := asgtest.NewServer()
-	defer server.Close()
+	t.Cleanup(server.Close)
 	server.AddGroup(group, hook)
 	r := &rig{t: t, metadata: role("ASIAREHEARSALONLY000")}
-	opts := lifecycle.Options{Metadata: r.document, Endpoint: server.URL}
-	if c := lifecycle.Check(t.Context(), opts, nil); c != (lifecycle.Checkup{}) {
+	return server, lifecycle.Options{Metadata: r.document, Endpoint: server.URL}
+}
+
+func TestACheckChangesNothing(t *testing.T) {
+	t.Parallel()
+	server, opts := checkable(t)
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{}); c != (lifecycle.Checkup{}) {
 		t.Errorf("in no group: %+v", c)
 	}
 	server.AddInstance(group, instance)
 	server.Terminate(instance)
-	if c := lifecycle.Check(t.Context(), opts, nil); !c.Ours || c.Found == "" || c.Err != nil || c.Missing != nil {
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{}); !c.Ours || c.Found == "" || c.Err != nil || c.Missing != nil {
 		t.Errorf("in a group: %+v", c)
 	}
-	if c := lifecycle.Check(t.Context(), opts, []string{"other"}); c.Ours || c.Found == "" || c.Err != nil {
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{Hooks: []string{"other"}}); c.Ours || c.Found == "" || c.Err != nil {
 		t.Errorf("where another hook is named: %+v", c)
 	}
 	if a := server.Actions(instance)[0]; len(a.Heartbeats) > 0 || a.Result != "" {
 		t.Errorf("the hook is %+v", a)
 	}
 	server.Deny("DescribeAutoScalingInstances")
-	if c := lifecycle.Check(t.Context(), opts, nil); c.Err == nil {
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{}); c.Err == nil {
 		t.Errorf("without a permission: %+v", c)
 	}
 }
 
 func TestACheckTellsWhatHookRightsAreMissingAndWhatThatMeans(t *testing.T) {
 	t.Parallel()
-	server := asgtest.NewServer()
-	defer server.Close()
-	server.AddGroup(group, hook)
+	server, opts := checkable(t)
 	server.AddInstance(group, instance)
-	r := &rig{t: t, metadata: role("ASIAREHEARSALONLY000")}
-	opts := lifecycle.Options{Metadata: r.document, Endpoint: server.URL}
 	server.Deny("RecordLifecycleActionHeartbeat", "CompleteLifecycleAction")
 	const want = "the instance's role does not allow autoscaling:RecordLifecycleActionHeartbeat; the machine is held for one timeout of the hook only\n" +
 		"the instance's role does not allow autoscaling:CompleteLifecycleAction; the hook is left to its timeout"
-	if c := lifecycle.Check(t.Context(), opts, nil); !c.Ours || c.Missing == nil || c.Missing.Error() != want {
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{}); !c.Ours || c.Missing == nil || c.Missing.Error() != want {
 		t.Errorf("without permissions: %+v", c)
 	}
-	if c := lifecycle.Check(t.Context(), opts, []string{"other"}); c.Missing != nil {
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{Hooks: []string{"other"}}); c.Missing != nil {
 		t.Errorf("where no hook is ours: %+v", c)
 	}
 	server.Allow("RecordLifecycleActionHeartbeat")
 	server.Fail(asgtest.Throttled("CompleteLifecycleAction", 0))
-	if c := lifecycle.Check(t.Context(), opts, nil); c.Missing == nil || !strings.Contains(c.Missing.Error(), "CompleteLifecycleAction: Throttling") {
+	if c := lifecycle.Check(t.Context(), opts, lifecycle.Settings{}); c.Missing == nil || !strings.Contains(c.Missing.Error(), "CompleteLifecycleAction: Throttling") {
 		t.Errorf("where it cannot be tried: %+v", c)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 )
 
@@ -63,7 +64,7 @@ func TestOnlyHooksAreCompletedThatAreOurs(t *testing.T) {
 				r.settings.Hooks = row.named
 				r.terminate()
 				r.pass(time.Minute)
-				r.keeper.Settled(ending)
+				r.keeper.Settled(ending, event.Drained)
 				r.pass(time.Minute)
 				r.wantActions(row.want...)
 				r.wantNews(row.news...)
@@ -77,7 +78,7 @@ func TestSettingsThatLeaveHooksAloneAskNothing(t *testing.T) {
 	bubble(t, one(hook), func(r *rig) {
 		r.settings.Complete = false
 		r.terminate()
-		r.keeper.Settled(ending)
+		r.keeper.Settled(ending, event.Drained)
 		r.pass(time.Minute)
 		r.wantCalls("", 0)
 
@@ -87,7 +88,7 @@ func TestSettingsThatLeaveHooksAloneAskNothing(t *testing.T) {
 		r.wantActions("drain beaten at 1m0s")
 		r.settings.Complete = false
 		r.keeper.Use(r.settings)
-		r.keeper.Settled(ending)
+		r.keeper.Settled(ending, event.Drained)
 		r.pass(3 * time.Minute)
 		r.wantActions("drain beaten at 1m0s")
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/lifecycle"
 )
 
@@ -32,7 +33,7 @@ func TestAClockThatIsSetMovesTheDeadlineAndNoHeartbeat(t *testing.T) {
 						t.Fatalf("by the clock as it is set the event has a deadline after %s, want 50m and %s", got, by)
 					}
 				}
-				r.keeper.Settled(ending)
+				r.keeper.Settled(ending, event.Drained)
 				r.pass(0)
 				a := r.aws.Actions(instance)[0]
 				if a.Result != "CONTINUE" || a.TimedOut || len(a.Heartbeats) != 181 {

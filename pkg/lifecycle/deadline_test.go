@@ -65,20 +65,21 @@ func TestTheLongestWaitIsCountedFromWhenTheEventWasFirstSeenAlsoOverARestart(t *
 
 func TestHeartbeatsThatDoNotGetThroughBringTheDeadlineNearer(t *testing.T) {
 	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
+	patient := asgtest.Hook{Name: "drain", HeartbeatTimeout: 12 * time.Minute}
+	bubble(t, one(patient), func(r *rig) {
 		r.terminate()
 		r.pass(10 * time.Second)
 		r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 0))
-		r.pass(2 * time.Minute)
+		r.pass(7 * time.Minute)
 		if got := r.deadline(); got != 0 {
 			t.Errorf("while there is time the event has a deadline after %s", got)
 		}
-		r.pass(2 * time.Minute)
-		if got := r.deadline(); got != 5*time.Minute {
-			t.Errorf("the event has a deadline after %s, want 5m: nothing was heard since the start", got)
+		r.pass(150 * time.Second) // It is told with a heartbeat that fails.
+		if got := r.deadline(); got != 12*time.Minute {
+			t.Errorf("the event has a deadline after %s, want 12m: nothing was heard since the start", got)
 		}
 		r.aws.Lift()
-		r.pass(time.Minute)
+		r.pass(2 * time.Minute)
 		if got := r.deadline(); got != 0 {
 			t.Errorf("once heartbeats get through again the event has a deadline after %s", got)
 		}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // watch sees one termination through: it finds the group and the hooks, waits until the hooks wait, holds them, and
@@ -20,18 +22,47 @@ type watch struct {
 	group   string
 	actions []*action // the hooks that are ours; nil before they are known
 	// since is the latest time at which the hooks did not wait yet, as far as is known.
-	since      time.Time
-	waiting    bool
-	completing bool
-	looks      int // at the instance's state
-	trouble    string
-	said       map[string]bool
+	since   time.Time
+	waiting bool
+	state   string // of the instance in which the hooks wait
+	doing   doing
+	asked   int // in a row, in vain, whether the group keeps the machine
+	looks   int // at the instance's state
+	trouble string
+	said    map[string]bool
+}
+
+// doing is what is done about hooks that wait.
+type doing int
+
+const (
+	beating doing = iota
+	pausing       // they are left to their timeouts
+	completing
+)
+
+// goOn makes something what is done about the hooks from now on.
+func (w *watch) goOn(d doing) {
+	if w.doing == d {
+		return
+	}
+	w.doing = d
+	for _, a := range w.actions {
+		switch now := time.Now(); {
+		case d == completing:
+			a.release(now)
+		case d == beating && !a.refused:
+			a.next = now
+		default:
+			a.next = time.Time{}
+		}
+	}
 }
 
 // run goes on until nothing is left to be done, or ctx ends.
 func (w *watch) run(ctx context.Context) {
 	w.since, w.said = w.firstSeen, map[string]bool{}
-	for settled := w.settled; ; {
+	for {
 		next := w.step(ctx)
 		if ctx.Err() != nil || next.IsZero() {
 			return
@@ -40,8 +71,7 @@ func (w *watch) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-settled:
-			settled = nil
+		case <-w.changed:
 		}
 		timer.Stop()
 	}
@@ -73,10 +103,38 @@ func (w *watch) advance(ctx context.Context) (time.Time, error) {
 			return w.again(err), err
 		}
 	}
-	if w.isSettled() {
-		return w.completeAll(ctx)
+	switch outcome, settings := w.now(); outcome {
+	case event.Drained:
+		return w.completeAll(ctx, proceed)
+	case event.OutOfTime:
+		result, err := w.result(ctx, settings)
+		if result == "" {
+			next, _ := w.hold(ctx, time.Time{})
+			if again := time.Now().Add(pause(w.asked)); next.After(again) {
+				next = again
+			}
+			return next, err
+		}
+		return w.completeAll(ctx, result)
+	case event.LeftAlone:
+		var until time.Time
+		if settings.Budget > 0 {
+			until = w.firstSeen.Add(settings.Budget)
+		}
+		w.once("people want the node left alone: the lifecycle hook %s of the Auto Scaling group %s is held for the budget of the termination, "+
+			"and then left to its own timeout", w.names(), w.group)
+		return w.hold(ctx, until)
+	default:
+		return w.hold(ctx, time.Time{})
 	}
-	return w.hold(ctx)
+}
+
+func (w *watch) names() string {
+	hooks := make([]hook, len(w.actions))
+	for i, a := range w.actions {
+		hooks[i] = a.hook
+	}
+	return names(hooks)
 }
 
 // longestLook is the longest time between two looks at the instance's state: while the group takes the instance out of
@@ -86,15 +144,15 @@ const longestLook = 15 * time.Second
 // again is when to look again: soon at first, ever more seldom later. A permission comes from people.
 func (w *watch) again(err error) time.Time {
 	if unpermitted(err) {
-		return time.Now().Add(longestPause)
+		return time.Now().Add(role.Spread(longestPause))
 	}
-	return time.Now().Add(min(pause(w.looks), longestLook))
+	return time.Now().Add(role.Pause(w.looks, firstPause, longestLook))
 }
 
 // unpermitted tells whether a request failed as the instance may not make it.
 func unpermitted(err error) bool {
 	_, refused := errors.AsType[refusedError](err)
-	return refused || errors.Is(err, errNoRole)
+	return refused || errors.Is(err, role.ErrNoRole)
 }
 
 // look finds out what is not known yet. over tells that nothing is left to be done.
@@ -119,11 +177,11 @@ func (w *watch) look(ctx context.Context) (over bool, err error) {
 		}
 	}
 	switch {
-	case gone(state):
+	case gone(state, w.event.Code):
 		w.once("the Auto Scaling group %s does not wait for its lifecycle hooks any more: the instance is in state %s", group, state)
 		return true, nil
-	case waits(state):
-		w.waiting = true
+	case waits(state, w.event.Code):
+		w.waiting, w.state = true, state
 		for _, a := range w.actions {
 			a.begin(w.since, time.Now())
 		}
@@ -145,23 +203,47 @@ func (w *watch) find(ctx context.Context, group string) (none bool, err error) {
 		w.actions = append(w.actions, &action{hook: h})
 	}
 	w.group = group
+	if len(ours) == 0 {
+		w.limited(time.Time{})
+	}
 	return len(ours) == 0, nil
 }
 
-// waits tells whether the hooks of an instance in that state wait; in the warm pool as in service.
-func waits(state string) bool { return strings.TrimPrefix(state, "Warmed:") == "Terminating:Wait" }
+// ends tells whether a target state is the end of the instance.
+func ends(target string) bool { return target == "Terminated" || target == "Warmed:Terminated" }
 
-// gone tells whether an instance in that state is past its hooks.
-func gone(state string) bool {
-	switch strings.TrimPrefix(state, "Warmed:") {
-	case "Terminating:Proceed", "Terminating:Retained", "Terminated":
+// waits tells whether the hooks for terminations of an instance in that state, with that target, wait. On its way back to a warm pool it
+// is in the same state as on its way into one, where it waits for the hooks of launches.
+func waits(state, target string) bool {
+	switch state {
+	case "Terminating:Wait", "Warmed:Terminating:Wait", "ReplacingRootVolume:Wait":
 		return true
+	case "Warmed:Pending:Wait":
+		return !ends(target)
 	}
 	return false
 }
 
-// hold sends the heartbeats that are due.
-func (w *watch) hold(ctx context.Context) (next time.Time, err error) {
+// gone tells whether an instance in that state, with that target, is past its hooks.
+func gone(state, target string) bool {
+	switch state {
+	case "Terminating:Proceed", "Terminating:Retained", "Terminated",
+		"Warmed:Terminating:Proceed", "Warmed:Terminating:Retained", "Warmed:Terminated",
+		"ReplacingRootVolume:Proceed", "RootVolumeReplaced":
+		return true
+	case "Warmed:Pending:Proceed", "Warmed:Pending:Retained", "Warmed:Hibernated", "Warmed:Running", "Warmed:Stopped":
+		return !ends(target)
+	}
+	return false
+}
+
+// hold sends the heartbeats that are due, if there is an until only before that.
+func (w *watch) hold(ctx context.Context, until time.Time) (next time.Time, err error) {
+	if until.IsZero() || time.Now().Before(until) {
+		w.goOn(beating)
+	} else {
+		w.goOn(pausing)
+	}
 	for _, a := range w.actions {
 		if w.opts.DryRun {
 			a.next = time.Time{}
@@ -183,13 +265,8 @@ func (w *watch) hold(ctx context.Context) (next time.Time, err error) {
 }
 
 // completeAll completes what still waits.
-func (w *watch) completeAll(ctx context.Context) (next time.Time, err error) {
-	if !w.completing {
-		w.completing = true
-		for _, a := range w.actions {
-			a.release(time.Now())
-		}
-	}
+func (w *watch) completeAll(ctx context.Context, result string) (next time.Time, err error) {
+	w.goOn(completing)
 	for _, a := range w.actions {
 		if a.over || a.next.After(time.Now()) {
 			continue
@@ -199,9 +276,14 @@ func (w *watch) completeAll(ctx context.Context) (next time.Time, err error) {
 			w.tell(Completed, "dry run: not completing the lifecycle hook %s of the Auto Scaling group %s", a.name, w.group)
 			continue
 		}
-		done := w.service.complete(ctx, w.group, a.name)
+		if outcome, _ := w.now(); outcome != event.Drained && outcome != event.OutOfTime {
+			return time.Now(), err // People have changed their mind.
+		}
+		done := w.service.complete(ctx, w.group, a.name, result)
 		a.completed(time.Now(), done)
 		switch {
+		case done == nil && result == abandon:
+			w.tell(Completed, "abandoned the lifecycle hook %s of the Auto Scaling group %s: pods are left, and the group keeps the machine", a.name, w.group)
 		case done == nil:
 			w.tell(Completed, "completed the lifecycle hook %s of the Auto Scaling group %s: the machine may go", a.name, w.group)
 		case a.over:
@@ -266,7 +348,9 @@ func (w *watch) judge(err error) {
 // without says what goes on without a permission.
 func without(err error) string {
 	refused, _ := errors.AsType[refusedError](err)
-	switch refused.action {
+	switch refused.Action {
+	case describeGroups:
+		return "whether the group keeps a machine whose hook is abandoned is not known, and the hook is completed with CONTINUE"
 	case heartbeat:
 		return "the machine is held for one timeout of the hook only"
 	case complete:

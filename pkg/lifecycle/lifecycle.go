@@ -8,8 +8,13 @@
 // will take the machine sooner than the drain is meant to end. What to do about the event is decided elsewhere;
 // Settled tells when that is done.
 //
+// What waits at a hook is a machine that is terminated, returns to a warm pool, or has its root volume replaced; all are held and
+// completed alike, and called terminations here.
+//
 // Nothing is remembered on disk: Auto Scaling knows whether a hook still waits, and a restart asks it again. A hook is
-// only ever completed with CONTINUE. Where a permission is missing, that is told once, and the drain goes on without.
+// completed with CONTINUE. It is abandoned only where people ask for that and the group keeps the machine then (retain.go), and it is
+// left to its own timeout where they want the node left alone. Where a permission is missing, that is told once, and the drain goes on
+// without.
 package lifecycle
 
 import (
@@ -20,6 +25,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // Source watches for events until ctx ends and tells the sink.
@@ -34,18 +40,19 @@ type Settings struct {
 	// Hooks names those to complete. If it is empty, that is the group's only one; see choose.
 	Hooks []string
 	// Budget is how long the drain may take from when the event was first seen: a limit of Auto Scaling's that is farther
-	// than that is not worth telling.
+	// than that is not worth telling. A machine whose node people want left alone is held for so long; 0 is for as long as hooks wait.
 	Budget time.Duration
+	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
+	Abandon bool
 }
 
 // Options say how Auto Scaling is spoken to.
 type Options struct {
-	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is where the instance is, and
-	// the region's own.
+	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is as in role.Options.
 	Region, Endpoint string
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
-	Metadata func(ctx context.Context, path string) ([]byte, error)
+	Metadata role.Metadata
 	// FirstSeen, if set, returns when an event was first seen, in this run or in one before; zero if never.
 	FirstSeen func(eventID string) time.Time
 	// Tell is called with what people should know, from one goroutine at a time. It must not block.
@@ -86,8 +93,10 @@ type Keeper struct {
 	mu       sync.Mutex
 	settings Settings
 	current  *termination // the one that is announced; nil if none is, or nothing is to be done for it
-	ctx      context.Context
-	tasks    sync.WaitGroup
+	// former is the one that is begun anew, by other settings.
+	former *termination
+	ctx    context.Context
+	tasks  sync.WaitGroup
 }
 
 // dialer makes a connection; nil means the network's own.
@@ -121,18 +130,27 @@ func (k *Keeper) Stuck() error {
 func (k *Keeper) Use(s Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s.Complete != k.settings.Complete || !slices.Equal(s.Hooks, k.settings.Hooks) {
-		k.leave()
-	}
+	before, t := k.settings, k.current
 	k.settings = s
+	switch {
+	case t == nil:
+	case !s.Complete:
+		k.leave()
+	case !slices.Equal(s.Hooks, before.Hooks):
+		k.leave()
+		k.former = t
+	default:
+		t.use(s)
+	}
 }
 
-// Settled says that nothing more is to be done for an event: its hooks can be completed. It may be called often.
-func (k *Keeper) Settled(ev event.Event) {
+// Settled says what has come of an event: its hooks are completed when it is drained or out of time, and held else. It may be called
+// often, and the last word counts until the completion has been sent.
+func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.current != nil && k.current.event.ID == ev.ID {
-		k.current.settle()
+		k.current.settle(outcome)
 	}
 }
 
@@ -157,6 +175,7 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 	defer k.mu.Unlock()
 	if len(events) == 0 {
 		k.leave()
+		k.former = nil
 		return events
 	}
 	if !k.settings.Complete {
@@ -174,8 +193,11 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 // begin looks after the hooks of a termination from now on.
 func (k *Keeper) begin(ev event.Event) {
 	ctx, cancel := context.WithCancel(k.ctx)
-	t := newTermination(ev, k.firstSeen(ev), cancel)
-	k.current = t
+	t := newTermination(ev, k.firstSeen(ev), cancel, k.settings)
+	if k.former != nil && k.former.event.ID == ev.ID {
+		t.inherit(k.former)
+	}
+	k.current, k.former = t, nil
 	w := &watch{opts: k.opts, dial: k.dial, named: k.settings.Hooks, termination: t}
 	k.tasks.Go(func() { w.run(ctx) })
 }

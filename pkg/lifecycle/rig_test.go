@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -166,6 +167,7 @@ func (r *rig) deadline() time.Duration {
 }
 
 // wantActions compares what became of the instance's hooks with a text for each: "drain beaten at 0s 100s, CONTINUE at 2m".
+// A time such as 1m~7s is that of the last of several pauses which are up to so long together, and at least half as long.
 func (r *rig) wantActions(want ...string) {
 	r.t.Helper()
 	var got []string
@@ -183,9 +185,23 @@ func (r *rig) wantActions(want ...string) {
 		}
 		got = append(got, text)
 	}
-	if !slices.Equal(got, want) {
+	if !slices.EqualFunc(got, want, alike) {
 		r.t.Errorf("the hooks were\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
+}
+
+// alike compares what was done with what was wanted, word by word.
+func alike(got, want string) bool {
+	return slices.EqualFunc(strings.Fields(got), strings.Fields(want), func(got, want string) bool {
+		begin, pauses, around := strings.Cut(strings.TrimSuffix(want, ","), "~")
+		if !around {
+			return got == want
+		}
+		at, err := time.ParseDuration(strings.TrimSuffix(got, ","))
+		from, fault := time.ParseDuration(begin)
+		most, wrong := time.ParseDuration(pauses)
+		return errors.Join(err, fault, wrong) == nil && at >= from+most/2 && at <= from+most
+	})
 }
 
 // wantCalls fails unless so many requests were made for an action.

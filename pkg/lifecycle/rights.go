@@ -46,7 +46,7 @@ func may(ctx context.Context, sdk *autoscaling.Client, permission, group string)
 	case complete:
 		_, err = sdk.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
 			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
-			LifecycleActionResult: aws.String("CONTINUE"),
+			LifecycleActionResult: aws.String(proceed),
 		})
 	default:
 		_, err = sdk.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})

@@ -13,43 +13,66 @@ type termination struct {
 	event     event.Event
 	firstSeen time.Time // with a monotonic reading
 	cancel    context.CancelFunc
-	settled   chan struct{} // closed when the hooks can be completed
+	changed   chan struct{} // has an element when the outcome or the settings have changed
 
-	mu    sync.Mutex
-	limit time.Time // when Auto Scaling takes the machine, whatever is done; with a monotonic reading, zero if unknown
-	told  time.Time // the limit as it was last told, in wall time
-	done  bool
+	mu       sync.Mutex
+	settings Settings
+	outcome  event.Outcome
+	limit    time.Time // when Auto Scaling takes the machine, whatever is done; with a monotonic reading, zero if unknown
+	told     time.Time // the limit as it was last told, in wall time
 }
 
-func newTermination(ev event.Event, firstSeen time.Time, cancel context.CancelFunc) *termination {
-	return &termination{event: ev, firstSeen: firstSeen, cancel: cancel, settled: make(chan struct{})}
+func newTermination(ev event.Event, firstSeen time.Time, cancel context.CancelFunc, settings Settings) *termination {
+	return &termination{event: ev, firstSeen: firstSeen, cancel: cancel, settings: settings, changed: make(chan struct{}, 1)}
 }
 
-// settle lets the hooks be completed.
-func (t *termination) settle() {
+// settle takes in what has come of the event so far. The last word counts.
+func (t *termination) settle(outcome event.Outcome) {
+	t.change(func() bool {
+		other := t.outcome != outcome
+		t.outcome = outcome
+		return other
+	})
+}
+
+// use replaces the settings.
+func (t *termination) use(s Settings) {
+	t.change(func() bool { t.settings = s; return true })
+}
+
+// change changes something, and wakes the watch if that matters.
+func (t *termination) change(do func() (matters bool)) {
+	t.mu.Lock()
+	matters := do()
+	t.mu.Unlock()
+	if !matters {
+		return
+	}
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// now is what has come of the event so far, and what the settings are.
+func (t *termination) now() (event.Outcome, Settings) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.done {
-		t.done = true
-		close(t.settled)
-	}
+	return t.outcome, t.settings
 }
 
-// isSettled tells whether the hooks can be completed.
-func (t *termination) isSettled() bool {
-	select {
-	case <-t.settled:
-		return true
-	default:
-		return false
-	}
-}
-
-// limited takes in when Auto Scaling takes the machine.
+// limited takes in when Auto Scaling takes the machine; zero if that is unknown.
 func (t *termination) limited(limit time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = limit
+}
+
+// inherit takes over what was known of the same event under other settings, until it has been found out anew.
+func (t *termination) inherit(before *termination) {
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	t.outcome, t.limit, t.told = before.outcome, before.limit, before.told
 }
 
 // steady is how far a deadline must move to be told anew: a change begins the drain anew, and clocks are nudged all the

@@ -45,10 +45,7 @@ const (
 
 // NewTold returns a Told that asks Auto Scaling as the configuration says. trouble hears why a request failed.
 func NewTold(cfg aws.Config, trouble func(Action, error)) *Told {
-	return &Told{
-		trouble: trouble, known: map[string]groupHooks{},
-		sdk: autoscaling.NewFromConfig(cfg, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} }),
-	}
+	return &Told{sdk: newClient(cfg), trouble: trouble, known: map[string]groupHooks{}}
 }
 
 // Hold sends heartbeats for an action, from the time that its hook leaves to its global limit, until ctx ends or nothing
@@ -78,7 +75,7 @@ func (t *Told) Complete(ctx context.Context, a Action) error {
 		if !wait(ctx, held.next) {
 			return fmt.Errorf("completing the lifecycle hook %s of the Auto Scaling group %s for %s: %w", a.Hook, a.Group, a.Instance, ctx.Err())
 		}
-		err := s.complete(ctx, a.Group, a.Hook)
+		err := s.complete(ctx, a.Group, a.Hook, proceed)
 		if ctx.Err() == nil {
 			t.tell(a, err)
 		}

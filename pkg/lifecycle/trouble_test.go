@@ -51,7 +51,7 @@ func TestAMissingPermissionIsToldOnceAndTheRestIsDone(t *testing.T) {
 				if got := r.deadline(); got != row.deadline {
 					t.Errorf("the event has a deadline after %s, want %s", got, row.deadline)
 				}
-				r.keeper.Settled(ending)
+				r.keeper.Settled(ending, event.Drained)
 				r.pass(10 * time.Minute)
 				r.wantActions(row.want)
 				r.wantNews(row.news...)
@@ -68,10 +68,33 @@ func TestAPermissionThatIsGivenMeanwhileIsUsed(t *testing.T) {
 		r.pass(90 * time.Second)
 		r.aws.Allow("DescribeAutoScalingInstances")
 		r.pass(time.Minute)
-		r.keeper.Settled(ending)
+		r.keeper.Settled(ending, event.Drained)
 		r.pass(0)
-		r.wantActions("drain beaten at 2m0s, CONTINUE at 2m30s")
+		r.wantActions("drain beaten at 1m24s~48s, CONTINUE at 2m30s")
 	})
+}
+
+func TestInstancesThatAreTerminatedTogetherDoNotAskTogether(t *testing.T) {
+	t.Parallel()
+	for action, begin := range map[string]func(r *rig){
+		"DescribeAutoScalingInstances":   func(r *rig) { r.aws.SetState(instance, "Terminating") },
+		"RecordLifecycleActionHeartbeat": func(r *rig) { r.aws.Terminate(instance) },
+	} {
+		bubble(t, one(hook), func(r *rig) {
+			r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 1000))
+			r.run()
+			begin(r)
+			r.announce(ending)
+			r.pass(10 * time.Minute)
+			calls, pauses := r.aws.Calls(action), map[time.Duration]bool{}
+			for n, call := range calls[1:] {
+				pauses[call.At.Sub(calls[n].At).Round(time.Millisecond)] = true
+			}
+			if len(calls) < 10 || len(pauses) < len(calls)*2/3 {
+				t.Errorf("of the pauses between %d requests for %s, %d differ", len(calls), action, len(pauses))
+			}
+		})
+	}
 }
 
 func TestAnInstanceWithoutARoleIsToldOnce(t *testing.T) {
@@ -95,7 +118,7 @@ func TestWhatFailsForAWhileIsTriedAgain(t *testing.T) {
 		news   []string
 	}{
 		{
-			name: "the looks are throttled", want: "drain beaten at 3s, CONTINUE at 1m0s",
+			name: "the looks are throttled", want: "drain beaten at 0s~3s, CONTINUE at 1m0s",
 			faults: []asgtest.Fault{asgtest.Throttled("DescribeAutoScalingInstances", 1), asgtest.Throttled("DescribeLifecycleHooks", 1)},
 			news: []string{
 				"trouble: calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; Auto Scaling is asked again",
@@ -103,17 +126,17 @@ func TestWhatFailsForAWhileIsTriedAgain(t *testing.T) {
 			},
 		},
 		{
-			name: "heartbeats are throttled", want: "drain beaten at 7s, CONTINUE at 1m0s",
+			name: "heartbeats are throttled", want: "drain beaten at 0s~7s, CONTINUE at 1m0s",
 			faults: []asgtest.Fault{asgtest.Throttled("RecordLifecycleActionHeartbeat", 3)},
 			news:   []string{found, "trouble: holding the machine by the lifecycle hook drain: calling autoscaling:Record", completed},
 		},
 		{
-			name: "the completion is throttled", want: "drain beaten at 0s, CONTINUE at 1m3s",
+			name: "the completion is throttled", want: "drain beaten at 0s, CONTINUE at 1m~3s",
 			faults: []asgtest.Fault{asgtest.Throttled("CompleteLifecycleAction", 2)},
 			news:   []string{found, "trouble: completing the lifecycle hook drain: calling autoscaling:Complete", completed},
 		},
 		{
-			name: "the completion hangs", want: "drain beaten at 0s, CONTINUE at 1m11s",
+			name: "the completion hangs", want: "drain beaten at 0s, CONTINUE at 1m10s~1s",
 			faults: []asgtest.Fault{{Action: "CompleteLifecycleAction", Times: 1}},
 			news: []string{found, "trouble: completing the lifecycle hook drain: calling autoscaling:CompleteLifecycleAction: " +
 				"no answer within 10s", completed},
@@ -131,7 +154,7 @@ func TestWhatFailsForAWhileIsTriedAgain(t *testing.T) {
 				}
 				r.terminate()
 				r.pass(time.Minute)
-				r.keeper.Settled(ending)
+				r.keeper.Settled(ending, event.Drained)
 				r.pass(time.Minute)
 				r.wantActions(row.want)
 				r.wantNews(row.news...)
@@ -151,15 +174,15 @@ func TestARestartInTheMidstCompletesTheHookOnce(t *testing.T) {
 		{"of the drain", func(*rig) {}, "drain beaten at 0s 1m0s, CONTINUE at 1m0s", 1},
 		{"of the completion, before it arrives", func(r *rig) {
 			r.aws.Fail(asgtest.Fault{Action: "CompleteLifecycleAction", Times: 1})
-			r.keeper.Settled(ending)
+			r.keeper.Settled(ending, event.Drained)
 			r.pass(0)
 		}, "drain beaten at 0s 1m0s, CONTINUE at 1m0s", 2},
 		{"after the completion", func(r *rig) {
-			r.keeper.Settled(ending)
+			r.keeper.Settled(ending, event.Drained)
 			r.pass(0)
 		}, "drain beaten at 0s, CONTINUE at 1m0s", 1},
 		{"after the completion, which the state does not show yet", func(r *rig) {
-			r.keeper.Settled(ending)
+			r.keeper.Settled(ending, event.Drained)
 			r.pass(0)
 			r.aws.Show(instance, "Terminating:Wait")
 		}, "drain beaten at 0s, CONTINUE at 1m0s", 4},
@@ -173,7 +196,7 @@ func TestARestartInTheMidstCompletesTheHookOnce(t *testing.T) {
 				r.end()
 				r.run()
 				r.announce(ending)
-				r.keeper.Settled(ending)
+				r.keeper.Settled(ending, event.Drained)
 				r.pass(10 * time.Minute)
 				r.wantActions(row.want)
 				r.wantCalls("CompleteLifecycleAction", row.effect)

@@ -23,9 +23,19 @@ const (
 type manager struct {
 	// delay is InhibitDelayMaxSec as it is in effect, whichever file it comes from.
 	delay time.Duration
-	// preparing is true from the announcement of a shutdown on, until it was called off.
-	preparing bool
+	// preparing tells by the names of locks what is announced: true from the announcement on, until it was called off or,
+	// for a sleep, is over.
+	preparing map[string]bool
+	// powerKey is what logind does when the power key is pressed, HandlePowerKey.
+	powerKey string
 }
+
+// What logind has locks for, by its names.
+const (
+	shutdownLock = "shutdown"
+	sleepLock    = "sleep"
+	powerKeyLock = "handle-power-key"
+)
 
 // answerLimit bounds a question to the bus.
 const answerLimit = 5 * time.Second
@@ -98,7 +108,7 @@ func (b *bus) hints(ctx context.Context) (<-chan *dbus.Signal, error) {
 	signals := make(chan *dbus.Signal, 16)
 	b.conn.Signal(signals)
 	for _, match := range [][]dbus.MatchOption{
-		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busManager), dbus.WithMatchMember("PrepareForShutdown")},
+		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busManager)},
 		{
 			dbus.WithMatchSender("org.freedesktop.DBus"), dbus.WithMatchInterface("org.freedesktop.DBus"),
 			dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, busName),
@@ -116,35 +126,77 @@ func worthALook(signal *dbus.Signal) bool {
 	if signal.Name == nameChanged && len(signal.Body) == 3 {
 		return signal.Body[2] != ""
 	}
-	return signal.Name == busManager+".PrepareForShutdown"
+	return signal.Name == busManager+".PrepareForShutdown" || signal.Name == busManager+".PrepareForSleep"
+}
+
+// owner is the unique name of the logind that is there now: another after it was started again.
+func (b *bus) owner(ctx context.Context) (name string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	if err := b.conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, busName).Store(&name); err != nil {
+		return "", fmt.Errorf("asking the bus for logind: %w", err)
+	}
+	return name, nil
+}
+
+// shutdownType reads from a signal what sort of shutdown is announced; "" if it does not tell, or is not logind's. It
+// comes right before PrepareForShutdown, and since systemd 255.
+func (b *bus) shutdownType(ctx context.Context, signal *dbus.Signal) string {
+	if signal.Name != busManager+".PrepareForShutdownWithMetadata" || len(signal.Body) != 2 {
+		return ""
+	}
+	if owner, err := b.owner(ctx); err != nil || signal.Sender != owner {
+		return ""
+	}
+	metadata, _ := signal.Body[1].(map[string]dbus.Variant)
+	sort, _ := metadata["type"].Value().(string)
+	return sort
+}
+
+// property reads one of logind's.
+func (b *bus) property(ctx context.Context, name string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	value := dbus.Variant{}
+	err := b.logind.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, busManager, name).Store(&value)
+	if err == nil {
+		err = value.Store(into)
+	}
+	if err != nil {
+		return fmt.Errorf("asking logind for %s: %w", name, err)
+	}
+	return nil
+}
+
+// call asks logind to do something.
+func (b *bus) call(ctx context.Context, method string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	if err := b.logind.CallWithContext(ctx, busManager+"."+method, 0, args...).Err; err != nil {
+		return fmt.Errorf("asking logind for %s: %w", method, err)
+	}
+	return nil
 }
 
 // manager asks logind.
 func (b *bus) manager(ctx context.Context) (manager, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	get := func(property string, into any) error {
-		call := b.logind.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, busManager, property)
-		value := dbus.Variant{}
-		err := call.Store(&value)
-		if err == nil {
-			err = value.Store(into)
-		}
-		if err != nil {
-			return fmt.Errorf("asking logind for %s: %w", property, err)
-		}
-		return nil
-	}
-	var m manager
 	var usec uint64
-	if err := get("InhibitDelayMaxUSec", &usec); err != nil {
+	var down, asleep bool
+	var key string
+	err := b.property(ctx, "InhibitDelayMaxUSec", &usec)
+	for name, into := range map[string]any{"PreparingForShutdown": &down, "PreparingForSleep": &asleep, "HandlePowerKey": &key} {
+		if err == nil {
+			err = b.property(ctx, name, into)
+		}
+	}
+	if err != nil {
 		return manager{}, err
 	}
-	if err := get("PreparingForShutdown", &m.preparing); err != nil {
-		return manager{}, err
-	}
-	m.delay = fromMicroseconds(usec)
-	return m, nil
+	return manager{
+		delay:     fromMicroseconds(usec),
+		preparing: map[string]bool{shutdownLock: down, sleepLock: asleep},
+		powerKey:  key,
+	}, nil
 }
 
 // fromMicroseconds translates a time of systemd's. More than a day is as good as for ever, and the largest value would
@@ -153,15 +205,15 @@ func fromMicroseconds(usec uint64) time.Duration {
 	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond //nolint:gosec // it fits
 }
 
-// inhibit takes the lock. Closing the file gives it back.
-func (b *bus) inhibit(ctx context.Context) (*os.File, error) {
+// inhibit takes a lock of the given mode: "delay" or "block". Closing the file gives it back.
+func (b *bus) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	var fd dbus.UnixFD
 	err := b.logind.CallWithContext(ctx, busManager+".Inhibit", 0,
-		"shutdown", "nth", "draining this Kubernetes node before it goes down", "delay").Store(&fd)
+		what, "nth", "draining this Kubernetes node before it goes down", mode).Store(&fd)
 	if err != nil {
-		return nil, fmt.Errorf("taking the inhibitor lock: %w", err)
+		return nil, fmt.Errorf("taking the inhibitor lock %q: %w", what, err)
 	}
 	return os.NewFile(uintptr(fd), "inhibitor lock"), nil
 }
@@ -176,15 +228,25 @@ func (h Host) readManager(ctx context.Context) (manager, error) {
 	return b.manager(ctx)
 }
 
+// systemd connects to the host's systemd in any way there is.
+func (h Host) systemd(ctx context.Context) (*systemd.Conn, error) {
+	conn, err := h.serviceManager(ctx)
+	if err == nil {
+		return conn, nil
+	}
+	conn, busErr := systemd.NewConnection(func() (*dbus.Conn, error) { return h.systemBus(ctx) })
+	if busErr != nil {
+		return nil, fmt.Errorf("connecting to systemd: %w, %w", err, busErr)
+	}
+	return conn, nil
+}
+
 // GoingDown tells whether systemd is stopping the whole system, rather than this service alone. Where systemd cannot be
 // asked, it is not.
 func (h Host) GoingDown(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	conn, err := h.serviceManager(ctx)
-	if err != nil { // Perhaps the bus is still there.
-		conn, err = systemd.NewConnection(func() (*dbus.Conn, error) { return h.systemBus(ctx) })
-	}
+	conn, err := h.systemd(ctx)
 	if err != nil {
 		return false
 	}

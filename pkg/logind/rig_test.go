@@ -2,6 +2,9 @@ package logind_test
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,8 +27,12 @@ type rig struct {
 	logind *standIn
 	source *logind.Source
 
-	snapshots chan []event.Event
+	snapshots chan []event.Event // of shutdowns
+	sleeps    chan []event.Event
 	holding   chan time.Duration
+	keyHeld   chan bool
+	over      chan struct{} // the press is
+	troubles  chan error
 	off       chan error
 	stop      func()
 }
@@ -36,14 +43,43 @@ func newRig(t *testing.T) *rig {
 	bus := newBus(t)
 	r := &rig{
 		bus: bus, logind: newLogind(t, bus, delay),
-		snapshots: make(chan []event.Event, 100), holding: make(chan time.Duration, 100), off: make(chan error, 100),
+		snapshots: make(chan []event.Event, 100), sleeps: make(chan []event.Event, 100), keyHeld: make(chan bool, 100),
+		over: make(chan struct{}, 100), troubles: make(chan error, 1000), holding: make(chan time.Duration, 100), off: make(chan error, 100),
 	}
-	r.source = logind.New(logind.Options{
-		BootID: bootID, Margin: margin,
+	r.source = r.newSource("")
+	return r
+}
+
+// newSource returns a source like the one that the rig has, as the next process has it.
+func (r *rig) newSource(host logind.Host) *logind.Source {
+	return logind.New(logind.Options{
+		Host: host, BootID: bootID, Margin: margin, Kinds: []event.Kind{event.Shutdown, event.Hibernation},
 		Holding: func(d time.Duration) { r.holding <- d },
 		Off:     func(err error) { r.off <- err },
+		Key: logind.KeyOptions{
+			Held:    func(held bool, _ string) { r.keyHeld <- held },
+			Trouble: func(err error) { r.troubles <- err },
+			Over:    func() { r.over <- struct{}{} },
+		},
 	})
-	return r
+}
+
+// rooted returns a machine that has the rig's bus and nothing else, so that what is asked of it reaches nobody but the rig.
+func (r *rig) rooted(t *testing.T) logind.Host {
+	t.Helper()
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere")
+	root, err := os.MkdirTemp("", "host, 100%") //nolint:usetesting // t.TempDir can be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	if err := os.MkdirAll(filepath.Join(root, "run/dbus"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(r.bus.socket(), filepath.Join(root, "run/dbus/system_bus_socket")); err != nil {
+		t.Fatal(err)
+	}
+	return logind.Host(root)
 }
 
 // holdingRig returns a source that holds the lock and has said that nothing is announced.
@@ -79,6 +115,8 @@ func (r *rig) run(t *testing.T) {
 func (r *rig) Snapshot(s event.Snapshot) {
 	if s.Kind == event.Shutdown {
 		r.snapshots <- s.Events
+	} else {
+		r.sleeps <- s.Events
 	}
 }
 
@@ -115,13 +153,31 @@ func (r *rig) looked(t *testing.T) {
 // mustHaveLocks waits a while if need be: the bus closes its own copy of a lock some time after it was handed over.
 func (r *rig) mustHaveLocks(t *testing.T, taken, held int) {
 	t.Helper()
+	r.mustHave(t, "shutdown", taken, held)
+}
+
+func (r *rig) mustHave(t *testing.T, what string, taken, held int) {
+	t.Helper()
+	r.awaitLocks(t, what, fmt.Sprintf("%d and %d", taken, held), func(gotTaken, gotHeld int) bool {
+		return gotTaken == taken && gotHeld == held
+	})
+}
+
+// mustHold fails the test unless the lock comes to be held so often, however often it was taken.
+func (r *rig) mustHold(t *testing.T, what string, held int) {
+	t.Helper()
+	r.awaitLocks(t, what, fmt.Sprintf("it to be held %d times", held), func(_, got int) bool { return got == held })
+}
+
+func (r *rig) awaitLocks(t *testing.T, what, want string, right func(taken, held int) bool) {
+	t.Helper()
 	for limit := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		gotTaken, gotHeld := r.logind.locks(t)
-		if gotTaken == taken && gotHeld == held {
+		taken, held := r.logind.locks(t, what)
+		if right(taken, held) {
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("the lock was taken %d times and is held %d times, want %d and %d", gotTaken, gotHeld, taken, held)
+			t.Fatalf("the lock on %s was taken %d times and is held %d times, want %s", what, taken, held, want)
 		}
 	}
 }

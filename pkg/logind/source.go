@@ -1,15 +1,18 @@
-// Package logind is the event source for the machine's own shutdown, whoever asked for it: EC2's StopInstances and
-// TerminateInstances (which press the power button), a reboot, an administrator.
+// Package logind is the event source for the machine's own end, whoever asked for it: EC2's StopInstances and
+// TerminateInstances (which press the power button), a reboot, an administrator; and for its sleep, which is what EC2's
+// hibernation is.
 //
-// It holds a delay inhibitor lock, which makes logind announce a shutdown and wait until the lock is given back, at most
-// InhibitDelayMaxSec. A lock only ever delays: it is never held past that, whatever becomes of this process.
+// It holds delay inhibitor locks, which make logind announce a shutdown or a sleep and wait until the lock is given back,
+// at most InhibitDelayMaxSec. Such a lock only ever delays: it is never held past that, whatever becomes of this process.
+//
+// The power key is another matter: see button.go.
 //
 // What a signal says is not believed, since everybody on the bus may send one. It is a reason to ask logind itself, and
 // so are a new connection and a logind that was started again. What was announced while nobody listened is heard of
 // then, and so is what was called off.
 //
 // Not every shutdown goes through logind. The second net is nth's own stop job: a SIGTERM that arrives while systemd is
-// stopping the system (Host.GoingDown) is the same event, and Stopping announces it. Both have the same ID, made from the
+// stopping the system (Host.GoingDown) is the same event, and Stopping announces it. All have the same ID, made from the
 // boot ID, so that one shutdown is one event. A restart of the service alone is none.
 //
 // Where there is no D-Bus or no logind (a container, say) the source says so once and looks again from time to time.
@@ -19,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,35 +31,64 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// Options say how a shutdown is announced.
+// Options say what is announced, and how.
 type Options struct {
 	// Host is the machine.
 	Host Host
-	// BootID is the kernel's ID of this boot; a shutdown is known by it.
+	// BootID is the kernel's ID of this boot; what happens is known by it.
 	BootID string
-	// Margin is how much of logind's delay is left unused.
+	// Kinds are those of event.Shutdown and event.Hibernation that are to be heard of.
+	Kinds []event.Kind
+	// Margin is how much of the time that there is is left unused.
 	Margin time.Duration
-	// Holding, if set, is called when the lock has been taken, with the longest delay that logind grants, and when that
+	// Holding, if set, is called when the locks have been taken, with the longest delay that logind grants, and when that
 	// has changed or is known again. Off, if set, is called with the reason when there is no logind to be had, once for
 	// each time that it goes away.
 	Holding func(delay time.Duration)
 	Off     func(error)
+	// Key says who answers the power key, and what becomes of a press.
+	Key KeyOptions
 }
 
-// Source watches for shutdowns. Make one with New.
+// Source watches for shutdowns and sleeps. Make one with New.
 type Source struct {
 	opts Options
 
-	mu      sync.Mutex
-	sink    event.Sink
-	lock    *os.File      // nil while it is not held
-	delay   time.Duration // what logind grants; 0 until it was asked
-	pending *event.Event  // the shutdown that is announced
-	told    time.Duration // the delay that Holding was called with last; 0 before, negative after Off
+	mu    sync.Mutex
+	sink  event.Sink
+	holds []*hold
+	delay time.Duration // what logind grants; 0 until it was asked
+	sort  string        // of the shutdown that is announced, by logind's word; "" if it did not tell
+	told  time.Duration // the delay that Holding was called with last; 0 before, negative after Off
+
+	key   key
+	press press
+	wake  chan struct{} // logind is to be asked
+	moved chan struct{} // there is something new about the press
+}
+
+// A hold is a delay lock, and what is announced to those who have it.
+type hold struct {
+	kind    event.Kind
+	what    string       // as logind calls it
+	words   string       // for people
+	lock    *os.File     // nil while it is not held
+	pending *event.Event // nil if nothing is announced
 }
 
 // New returns a source that has not looked yet.
-func New(opts Options) *Source { return &Source{opts: opts} }
+func New(opts Options) *Source {
+	s := &Source{opts: opts, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+	for _, h := range []*hold{
+		{kind: event.Shutdown, what: shutdownLock, words: "the system is shutting down"},
+		{kind: event.Hibernation, what: sleepLock, words: "the system is going to sleep"},
+	} {
+		if slices.Contains(opts.Kinds, h.kind) {
+			s.holds = append(s.holds, h)
+		}
+	}
+	return s
+}
 
 const (
 	// firstPause is how long to wait before a bus that is not there is tried again. It doubles, up to lostPause where
@@ -67,15 +100,25 @@ const (
 	quietFor = 10 * time.Second
 )
 
-// Run holds the lock and watches until ctx ends, and returns nil then. The lock is given back when Run returns.
+// PowerOffGrant is how long the end of the machine may be held where that is a power-off, or may be one: EC2 takes the power
+// away about three minutes after it has pressed the button, however long logind would wait (it documents no number; the
+// maintainers of Amazon's images speak of three minutes), and half a minute of them is for the system to stop all else.
+const PowerOffGrant = 150 * time.Second
+
+// Run holds the locks and watches until ctx ends, and returns nil then. The locks are given back when Run returns.
 //
 // It tells the sink nothing before logind has been asked: nth may be starting again in the middle of a shutdown.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	s.mu.Lock()
 	s.sink = sink
-	s.tell()
+	for _, h := range s.holds {
+		s.tell(h)
+	}
 	s.mu.Unlock()
 	defer s.drop()
+	var answering sync.WaitGroup
+	answering.Go(func() { s.answerKey(ctx) })
+	defer answering.Wait()
 	pause, longest, since := firstPause, absentPause, time.Time{}
 	for {
 		met, err := s.session(ctx)
@@ -116,21 +159,28 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 			return met, err
 		}
 		met = true
-		if err := awaitHint(ctx, hints); err != nil {
+		if err := s.awaitHint(ctx, b, hints); err != nil {
 			return met, err
 		}
 	}
 }
 
 // awaitHint waits for a reason to ask logind again.
-func awaitHint(ctx context.Context, hints <-chan *dbus.Signal) error {
+func (s *Source) awaitHint(ctx context.Context, b *bus, hints <-chan *dbus.Signal) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.wake:
+			return nil
 		case signal, connected := <-hints:
 			if !connected {
 				return errLost
+			}
+			if sort := b.shutdownType(ctx, signal); sort != "" {
+				s.mu.Lock()
+				s.sort = sort
+				s.mu.Unlock()
 			}
 			if worthALook(signal) {
 				return nil
@@ -147,110 +197,151 @@ func (s *Source) look(ctx context.Context, b *bus) error {
 	}
 	s.mu.Lock()
 	s.delay = m.delay
-	announced := s.pending != nil
 	s.mu.Unlock()
-	switch {
-	case m.preparing:
-		s.announce(s.budget())
-		return nil
-	case announced && s.opts.Host.GoingDown(ctx):
-		// logind does not know of this one, or has forgotten it while it was started again. It happens all the same.
-		return nil
-	}
-	s.withdraw()
-	return s.take(ctx, b, m.delay)
-}
-
-// take takes the lock unless it is held.
-func (s *Source) take(ctx context.Context, b *bus, delay time.Duration) error {
-	s.mu.Lock()
-	held := s.lock != nil
-	s.mu.Unlock()
-	if !held {
-		// Refused if a shutdown was announced this very moment. The next look will find it.
-		lock, err := b.inhibit(ctx)
+	news := false
+	for _, h := range s.holds {
+		taken, err := s.settle(ctx, b, h, m.preparing[h.what])
 		if err != nil {
 			return err
 		}
-		s.mu.Lock()
-		s.lock, s.told = lock, 0
-		s.mu.Unlock()
+		news = news || taken
+	}
+	if m.preparing[shutdownLock] {
+		return nil
+	}
+	if err := s.holdKey(ctx, b, m.powerKey); err != nil {
+		return err
 	}
 	s.mu.Lock()
-	news := s.told != delay
-	s.told = delay // also if it is 0: then there is nothing to hold
+	news = news || s.told != m.delay
+	s.told = m.delay // also if it is 0: then there is nothing to hold
 	s.mu.Unlock()
 	if news && s.opts.Holding != nil {
-		s.opts.Holding(delay)
+		s.opts.Holding(m.delay)
 	}
 	return nil
 }
 
-// Release gives the lock back: as far as nth is concerned, the shutdown that is announced may go on. Without one it does
-// nothing, so that a late word about a shutdown that was called off costs no lock.
-func (s *Source) Release() {
+// settle does for one lock what follows from how things stand; taken tells that it has taken it.
+func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (taken bool, err error) {
+	s.mu.Lock()
+	announced := h.pending != nil
+	s.mu.Unlock()
+	switch {
+	case preparing:
+		s.announce(h, s.budget(h))
+		return false, nil
+	case announced && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
+		// logind does not know of this one yet, or has forgotten it while it was started again. It happens all the same.
+		return false, nil
+	}
+	s.withdraw(h)
+	s.mu.Lock()
+	held := h.lock != nil
+	s.mu.Unlock()
+	if held {
+		return false, nil
+	}
+	// Refused if a shutdown was announced this very moment. The next look will find it.
+	lock, err := b.inhibit(ctx, h.what, "delay")
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	h.lock = lock
+	s.mu.Unlock()
+	return true, nil
+}
+
+// Release gives a lock back: as far as nth is concerned, what is announced of this kind may go on. Where nothing is, it
+// does nothing, so that a late word about a shutdown that was called off costs no lock.
+func (s *Source) Release(kind event.Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil {
-		s.giveBack()
+	for _, h := range s.holds {
+		if h.kind == kind && h.pending != nil {
+			h.giveBack()
+			s.press.settled = s.press.settled || kind == event.Shutdown
+			poke(s.moved)
+		}
 	}
 }
 
-// drop gives the lock back for good.
+// drop gives the locks back for good.
 func (s *Source) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.giveBack()
+	for _, h := range s.holds {
+		h.giveBack()
+	}
+	s.key.giveBack()
 }
 
-// giveBack closes the lock. s.mu is held.
-func (s *Source) giveBack() {
-	if s.lock != nil {
-		_ = s.lock.Close() // closing is the release; there is nobody to hear of an error
-		s.lock = nil
+// giveBack closes the lock. The source's mu is held.
+func (h *hold) giveBack() {
+	if h.lock != nil {
+		_ = h.lock.Close() // closing is the release; there is nobody to hear of an error
+		h.lock = nil
 	}
 }
 
-// Stopping announces the shutdown that nth's own stop job belongs to. If logind announced it before, nothing changes;
+// Stopping announces the shutdown that nth's own stop job belongs to. If it was announced before, nothing changes;
 // otherwise limit is how long there is.
-func (s *Source) Stopping(limit time.Duration) { s.announce(limit) }
-
-// budget is how long a shutdown can be held.
-func (s *Source) budget() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return max(s.delay-s.opts.Margin, s.delay/2)
+func (s *Source) Stopping(limit time.Duration) {
+	for _, h := range s.holds {
+		if h.kind == event.Shutdown {
+			s.announce(h, limit)
+		}
+	}
 }
 
-// announce tells of the shutdown, once.
-func (s *Source) announce(limit time.Duration) {
+// budget is how long there is for what is announced. What comes back by itself has all that logind grants.
+func (s *Source) budget(h *hold) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil {
+	grant := s.delay
+	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, s.sort) {
+		grant = min(grant, PowerOffGrant)
+	}
+	return s.opts.within(grant)
+}
+
+// within is what of a time may be used.
+func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
+
+// announce tells of what is going to happen, once.
+func (s *Source) announce(h *hold, limit time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.pending != nil {
 		return
 	}
-	s.pending = &event.Event{
-		ID: "shutdown-" + s.opts.BootID, Kind: event.Shutdown, State: event.Pending,
-		Description: "the system is shutting down",
+	h.pending = &event.Event{
+		ID: string(h.kind) + "-" + s.opts.BootID, Kind: h.kind, State: event.Pending,
+		Description: h.words,
 		Deadline:    time.Now().Add(limit).Round(0),
 	}
-	s.tell()
+	s.tell(h)
 }
 
-// withdraw tells that no shutdown is announced, be it that one was called off.
-func (s *Source) withdraw() {
+// withdraw tells that nothing is announced, be it that it was called off.
+func (s *Source) withdraw(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending = nil
-	if s.sink != nil {
-		s.sink.Snapshot(event.Snapshot{Kind: event.Shutdown})
+	undecided := h.pending == nil && h.kind == event.Shutdown && !s.press.at.IsZero() // nth may be starting again in the middle of it
+	h.pending = nil
+	if h.kind == event.Shutdown {
+		s.sort = ""
+	}
+	if s.sink != nil && !undecided {
+		s.sink.Snapshot(event.Snapshot{Kind: h.kind})
 	}
 }
 
-// tell delivers the shutdown that is announced, if there is one. s.mu is held.
-func (s *Source) tell() {
-	if s.sink != nil && s.pending != nil {
-		s.sink.Snapshot(event.Snapshot{Kind: event.Shutdown, Events: []event.Event{*s.pending}})
+// tell delivers what is announced, if there is something. s.mu is held.
+func (s *Source) tell(h *hold) {
+	if s.sink != nil && h.pending != nil {
+		s.sink.Snapshot(event.Snapshot{Kind: h.kind, Events: []event.Event{*h.pending}})
 	}
 }
 
@@ -262,5 +353,13 @@ func (s *Source) off(err error) {
 	s.mu.Unlock()
 	if !said && s.opts.Off != nil {
 		s.opts.Off(err)
+	}
+}
+
+// poke leaves word for whoever waits on the channel.
+func poke(channel chan struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default:
 	}
 }

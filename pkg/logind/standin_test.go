@@ -109,16 +109,31 @@ type standIn struct {
 	mu        sync.Mutex
 	delay     time.Duration
 	preparing bool
-	pipes     []pipe // one for each lock that was taken
+	sleeping  bool
+	powerKey  string    // HandlePowerKey
+	scheduled scheduled // what was asked of it
+	powerOffs int       // how often it was asked for
+	refuses   bool      // to power off
+	started   []string  // units, of systemd
+	pipes     []pipe    // one for each lock that was taken
+}
+
+// scheduled is as on the bus.
+type scheduled struct {
+	What string
+	At   uint64
 }
 
 // A pipe is a lock: the one who took it has the end to write to, or a closed one.
-type pipe struct{ read, write *os.File }
+type pipe struct {
+	what        string
+	read, write *os.File
+}
 
 // newLogind returns a stand-in that is not on the bus yet.
 func newLogind(t *testing.T, bus *systemBus, delay time.Duration) *standIn {
 	t.Helper()
-	l := &standIn{bus: bus, delay: delay}
+	l := &standIn{bus: bus, delay: delay, powerKey: "poweroff"}
 	t.Cleanup(func() {
 		l.leave()
 		l.forgetCopies()
@@ -133,10 +148,13 @@ func newLogind(t *testing.T, bus *systemBus, delay time.Duration) *standIn {
 func (l *standIn) join(t *testing.T) {
 	t.Helper()
 	l.conn = connect(t, l.bus)
-	manager := map[string]any{"Inhibit": l.inhibit}
+	manager := map[string]any{
+		"Inhibit": l.inhibit, "PowerOff": l.powerOff, "ScheduleShutdown": l.schedule, "ListInhibitors": l.list,
+	}
 	properties := map[string]any{"Get": l.get}
 	if err := errors.Join(
 		l.conn.ExportMethodTable(manager, loginPath, managerName),
+		l.conn.ExportMethodTable(map[string]any{"StartUnit": l.startUnit}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"),
 		l.conn.ExportMethodTable(properties, loginPath, "org.freedesktop.DBus.Properties"),
 	); err != nil {
 		t.Fatal(err)
@@ -144,6 +162,19 @@ func (l *standIn) join(t *testing.T) {
 	if reply, err := l.conn.RequestName(loginName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatalf("taking logind's name: %v %v", reply, err)
 	}
+}
+
+// servesAsSystemd lets it take the place of the service manager, too.
+func (l *standIn) servesAsSystemd(t *testing.T) {
+	t.Helper()
+	if reply, err := l.conn.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("taking systemd's name: %v %v", reply, err)
+	}
+}
+
+func (l *standIn) startUnit(unit, _ string) (dbus.ObjectPath, *dbus.Error) {
+	l.set(func(l *standIn) { l.started = append(l.started, unit) })
+	return "/org/freedesktop/systemd1/job/1", nil
 }
 
 func connect(t *testing.T, bus *systemBus) *dbus.Conn {
@@ -172,6 +203,12 @@ func (l *standIn) get(of, property string) (dbus.Variant, *dbus.Error) {
 		return dbus.MakeVariant(uint64(l.delay.Microseconds())), nil
 	case of == managerName && property == "PreparingForShutdown":
 		return dbus.MakeVariant(l.preparing), nil
+	case of == managerName && property == "PreparingForSleep":
+		return dbus.MakeVariant(l.sleeping), nil
+	case of == managerName && property == "HandlePowerKey":
+		return dbus.MakeVariant(l.powerKey), nil
+	case of == managerName && property == "ScheduledShutdown":
+		return dbus.MakeVariant(l.scheduled), nil
 	}
 	return dbus.Variant{}, dbus.MakeFailedError(fmt.Errorf("no property %s of %s", property, of))
 }
@@ -179,18 +216,47 @@ func (l *standIn) get(of, property string) (dbus.Variant, *dbus.Error) {
 func (l *standIn) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.preparing {
+	if l.preparing && what == "shutdown" {
 		return 0, dbus.NewError(loginName+".OperationInProgress", []any{"the operation is already running"})
 	}
-	if what != "shutdown" || who != "nth" || why == "" || mode != "delay" {
+	modes := map[string]string{"shutdown": "delay", "sleep": "delay", "handle-power-key": "block"}
+	if who != "nth" || why == "" || mode != modes[what] {
 		return 0, dbus.MakeFailedError(fmt.Errorf("refusing a lock of %q for %q, for %q, mode %q", what, who, why, mode))
 	}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
 	}
-	l.pipes = append(l.pipes, pipe{read, write})
+	l.pipes = append(l.pipes, pipe{what, read, write})
 	return dbus.UnixFD(write.Fd()), nil
+}
+
+func (l *standIn) powerOff(bool) *dbus.Error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.powerOffs++
+	if l.refuses {
+		return dbus.MakeFailedError(errors.New("not today"))
+	}
+	return nil
+}
+
+func (l *standIn) schedule(what string, at uint64) *dbus.Error {
+	l.set(func(l *standIn) { l.scheduled = scheduled{what, at} })
+	return nil
+}
+
+type inhibitor struct {
+	What, Who, Why, Mode string
+	UID, PID             uint32
+}
+
+func (l *standIn) list() ([]inhibitor, *dbus.Error) {
+	return []inhibitor{
+		{"shutdown:handle-power-key", "somebody", "", "delay", 0, 1},
+		{"sleep:handle-power-key", "nth", "", "block", 0, 2},
+		{"shutdown", "other", "", "block", 0, 3},
+	}, nil
 }
 
 // set changes what logind says when it is asked.
@@ -209,19 +275,32 @@ func (l *standIn) prepare(t *testing.T, begins bool) {
 	}
 }
 
-// taken is how often the lock was taken, and held how many are held. It is to be called only when nth has got what it
+// prepareSleep announces a sleep, or that it is over.
+func (l *standIn) prepareSleep(t *testing.T, begins bool) {
+	t.Helper()
+	l.set(func(l *standIn) { l.sleeping = begins })
+	if err := l.conn.Emit(loginPath, managerName+".PrepareForSleep", begins); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// locks is how often the lock was taken, and held how many are held. It is to be called only when nth has got what it
 // took, since logind's own copy is closed.
-func (l *standIn) locks(t *testing.T) (taken, held int) {
+func (l *standIn) locks(t *testing.T, what string) (taken, held int) {
 	t.Helper()
 	l.forgetCopies()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.pipes {
+		if p.what != what {
+			continue
+		}
+		taken++
 		if !ended(t, p.read) {
 			held++
 		}
 	}
-	return len(l.pipes), held
+	return taken, held
 }
 
 func (l *standIn) forgetCopies() {
@@ -250,17 +329,17 @@ func ended(t *testing.T, read *os.File) bool {
 	return n == 0 && got == nil
 }
 
-// forged is an announcement that is addressed to one connection.
-func forged(destination string) *dbus.Message {
+// forged is a signal like logind's that is addressed to one connection.
+func forged(destination, member string, body ...any) *dbus.Message {
 	return &dbus.Message{
 		Type: dbus.TypeSignal,
 		Headers: map[dbus.HeaderField]dbus.Variant{
 			dbus.FieldDestination: dbus.MakeVariant(destination),
 			dbus.FieldPath:        dbus.MakeVariant(loginPath),
 			dbus.FieldInterface:   dbus.MakeVariant(managerName),
-			dbus.FieldMember:      dbus.MakeVariant("PrepareForShutdown"),
-			dbus.FieldSignature:   dbus.MakeVariant(dbus.SignatureOf(true)),
+			dbus.FieldMember:      dbus.MakeVariant(member),
+			dbus.FieldSignature:   dbus.MakeVariant(dbus.SignatureOf(body...)),
 		},
-		Body: []any{true},
+		Body: body,
 	}
 }

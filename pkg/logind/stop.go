@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
 )
 
 // errForeign is why the service manager of another machine, seen from a container, cannot tell.
@@ -28,13 +30,21 @@ func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking systemd for this process's unit: %w", err)
 	}
-	timeout, err := conn.GetServicePropertyContext(ctx, unit, "TimeoutStopUSec")
-	if err != nil {
-		return 0, fmt.Errorf("asking systemd for the TimeoutStopSec of %s: %w", unit, err)
-	}
 	var usec uint64
-	if err := timeout.Value.Store(&usec); err != nil {
-		return 0, fmt.Errorf("asking systemd for the TimeoutStopSec of %s: %w", unit, err)
+	if err := property(ctx, conn, unit, "TimeoutStopUSec", &usec); err != nil {
+		return 0, err
 	}
 	return fromMicroseconds(usec), nil
+}
+
+// property asks systemd for what it knows of a service.
+func property(ctx context.Context, conn *systemd.Conn, service, name string, into any) error {
+	found, err := conn.GetServicePropertyContext(ctx, service, name)
+	if err == nil {
+		err = found.Value.Store(into)
+	}
+	if err != nil {
+		return fmt.Errorf("asking systemd for the %s of %s: %w", name, service, err)
+	}
+	return nil
 }

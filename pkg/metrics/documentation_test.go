@@ -57,7 +57,7 @@ func TestThePageListsEverySeriesAndNoOther(t *testing.T) {
 
 // everything is a Metrics to which everything has happened.
 func everything() *metrics.Metrics {
-	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true})
+	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true, LinkLocalExceeded: func() map[string]uint64 { return map[string]uint64{"ens5": 7} }})
 	for _, what := range []record.What{record.Announced, record.Begun, record.NodeCordoned, record.PodEvicted, record.PodDeleted, record.Done} {
 		m.Hear(spot(what, 0, time.Minute))
 	}

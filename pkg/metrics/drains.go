@@ -67,7 +67,7 @@ func (p *progress) take(h record.Happening) {
 	switch h.What { //nolint:exhaustive // All others begin and end nothing, hold no pod and let none go.
 	case record.Begun:
 		p.events[h.Entry.Event.ID] = true
-	case record.Done, record.RanOut, record.CalledBack: // What has failed goes on.
+	case record.Done, record.RanOut, record.CalledBack, record.LeftAlone: // What has failed goes on.
 		delete(p.events, h.Entry.Event.ID)
 	case record.PodHeld:
 		p.held[h.Pod] = true

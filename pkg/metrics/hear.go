@@ -22,7 +22,7 @@ func (m *Metrics) Hear(h record.Happening) {
 		s.evicted.Inc()
 	case record.PodDeleted:
 		s.deleted.Inc()
-	case record.Done, record.Failed, record.RanOut, record.CalledBack:
+	case record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone:
 		m.ended(h)
 	}
 	if h.Action == draining {
@@ -45,16 +45,38 @@ func (m *Metrics) cordoned(h record.Happening) {
 	m.series.cordonTook.Observe(max(took, 0).Seconds())
 }
 
-// ended counts work that has ended, or failed and goes on. How long a drain took that was called back says nothing about drains.
+// ended counts work that has ended, or failed and goes on. How long a drain took that was called back, or left to people, says nothing
+// about drains.
 func (m *Metrics) ended(h record.Happening) {
 	m.series.actions.WithLabelValues(h.Action, string(h.What)).Inc()
-	if h.Action != draining || h.What == record.CalledBack || h.What == record.Failed {
+	if h.Action != draining || h.What == record.CalledBack || h.What == record.Failed || h.What == record.LeftAlone {
 		return
 	}
 	m.series.drainTook.Observe(h.Took.Seconds())
 	if !h.Deadline.IsZero() {
 		m.series.spare.WithLabelValues(string(h.Entry.Event.Kind)).Set(h.Deadline.Sub(h.At).Seconds())
 	}
+}
+
+// What becomes of a notice in the end.
+const delivered, lost = "delivered", "lost"
+
+// Noticed counts a notice that was delivered.
+func (m *Metrics) Noticed() {
+	m.series.notices.WithLabelValues(delivered).Inc()
+	m.touch()
+}
+
+// NoticesLost counts notices that never will be delivered.
+func (m *Metrics) NoticesLost(n int) {
+	m.series.notices.WithLabelValues(lost).Add(float64(n))
+	m.touch()
+}
+
+// EventsDropped counts Events that were not written to the cluster.
+func (m *Metrics) EventsDropped(n int) {
+	m.series.eventsDropped.Add(float64(n))
+	m.touch()
 }
 
 // touch asks for the file to be written.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,14 +26,6 @@ const (
 // retry is the pause before the address is tried again that could not be listened at.
 const retry = 5 * time.Second
 
-// address completes one without a host: metrics are for everybody on the machine, and for others only if that is said.
-func address(listen string) string {
-	if strings.HasPrefix(listen, ":") {
-		return "127.0.0.1" + listen
-	}
-	return listen
-}
-
 // listen serves until ctx ends. An address that is taken, or not there yet, is tried again: a drain does not die of it.
 func (m *Metrics) listen(ctx context.Context) {
 	told := trouble{tell: m.opts.Trouble}
@@ -43,7 +34,7 @@ func (m *Metrics) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		told.of(fmt.Errorf("serving metrics at %s: %w", address(m.opts.Listen), err))
+		told.of(fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(retry):
@@ -54,7 +45,7 @@ func (m *Metrics) listen(ctx context.Context) {
 // serve listens and serves until ctx ends, or returns why it cannot.
 func (m *Metrics) serve(ctx context.Context) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address(m.opts.Listen))
+	listener, err := config.Listen(ctx, "tcp", m.opts.Listen)
 	if err != nil {
 		return err
 	}

@@ -28,12 +28,17 @@ type Options struct {
 	Compatible bool
 	// Queue tells that this is nth-queue: it drains many nodes, asks no metadata service, and reads a queue.
 	Queue bool
-	// Listen is the address to serve HTTP at, as "host:port"; one without a host is on the loopback interface. "" is none.
+	// Listen is the address to serve HTTP at, as "host:port"; one without a host is every address of the machine, as in Prometheus. "" is none.
 	Listen string
 	// Textfile is the path of the file for node_exporter; "" is none. Its directory must exist.
 	Textfile string
 	// Stuck says what has come to a stop that should go on; nil, also as a function, if nothing has.
 	Stuck func() error
+	// Waiting counts the notices that have not been delivered; nil if there are none.
+	Waiting func() int
+	// LinkLocalExceeded, if set, tells how many packets to the metadata service and its like EC2 has dropped, by interface. It
+	// is called for each reading of the series, from several goroutines, and must not take long.
+	LinkLocalExceeded func() map[string]uint64
 	// Trouble is told why the listener or the file does not work, once for as long as it stays so. It is called from
 	// several goroutines.
 	Trouble func(error)

@@ -15,8 +15,8 @@ var (
 	cordonBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120}
 	// A drain is over in a second, or takes as long as pods and budgets need.
 	drainBuckets = []float64{0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600}
-	// The metadata service answers in milliseconds, and is given two seconds at most.
-	imdsBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2}
+	// The metadata service answers in milliseconds. One that is slow is waited for.
+	imdsBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 15}
 )
 
 // series are all that nth has to say, but for what is read from the process itself.
@@ -32,6 +32,9 @@ type series struct {
 	imdsTook                      prometheus.Histogram
 	apiRequests                   *prometheus.CounterVec
 	credential                    prometheus.Gauge
+	notices                       *prometheus.CounterVec
+	eventsDropped                 prometheus.Counter
+	degraded                      prometheus.Gauge
 	peerActions, peerEventsErrors *prometheus.CounterVec // nil unless they are wanted
 	queue                         *queueSeries           // nil but for nth-queue
 }
@@ -88,10 +91,16 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}
 	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
+	s.notices = m.counters("nth_notices_total", "Notices for the webhook, by what became of them: delivered, or lost.", "outcome")
+	s.eventsDropped = m.counter("nth_kubernetes_events_dropped_total", "Events for the cluster that could not be written in time and were dropped.")
+	s.degraded = m.gauge("nth_degraded", "1 while something is wrong with settings of what is only told; the rest works.")
 	if opts.Queue {
 		s.queue = m.queue()
 	} else {
 		s.local(m)
+		if opts.LinkLocalExceeded != nil {
+			in.MustRegister(linkLocal(opts.LinkLocalExceeded))
+		}
 	}
 	m.standing(opts, healthy)
 	if opts.Compatible {
@@ -114,6 +123,24 @@ func (s *series) local(m maker) {
 	s.credential = m.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 
+// linkLocal has what is read from the network's driver when the series are.
+type linkLocal func() map[string]uint64
+
+var linkLocalDesc = prometheus.NewDesc("nth_ena_linklocal_allowance_exceeded_total",
+	"Packets to the metadata service, DNS and the time service that EC2 has dropped, as there were too many.", []string{"interface"}, nil)
+
+// Describe implements prometheus.Collector.
+func (linkLocal) Describe(to chan<- *prometheus.Desc) { to <- linkLocalDesc }
+
+// Collect implements prometheus.Collector. Where nothing is read, there is no series.
+func (l linkLocal) Collect(to chan<- prometheus.Metric) {
+	for name, count := range l() {
+		if metric, err := prometheus.NewConstMetric(linkLocalDesc, prometheus.CounterValue, float64(count), name); err == nil {
+			to <- metric
+		}
+	}
+}
+
 // standing makes the series that need not be kept.
 func (m maker) standing(opts Options, healthy func() error) {
 	m.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
@@ -123,6 +150,15 @@ func (m maker) standing(opts Options, healthy func() error) {
 		prometheus.GaugeOpts{Name: "nth_healthy", Help: "1 unless the loop or a source has come to a stop."},
 		func() float64 { return oneIf(healthy() == nil) },
 	))
+	m.in.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "nth_notices_waiting", Help: "Notices for the webhook that have not been delivered yet."},
+		func() float64 {
+			if opts.Waiting == nil {
+				return 0
+			}
+			return float64(opts.Waiting())
+		},
+	))
 }
 
 // begin gives the counters that alerts look at their zero: an increase is seen from there only.
@@ -131,8 +167,11 @@ func (s *series) begin(kinds []event.Kind) {
 		s.events.WithLabelValues(string(kind))
 		s.pending.WithLabelValues(string(kind))
 	}
+	for _, outcome := range []string{delivered, lost} {
+		s.notices.WithLabelValues(outcome)
+	}
 	for _, action := range []string{"cordon", "drain", "uncordon"} {
-		for _, outcome := range []record.What{record.Done, record.Failed, record.RanOut, record.CalledBack} {
+		for _, outcome := range []record.What{record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone} {
 			s.actions.WithLabelValues(action, string(outcome))
 		}
 	}

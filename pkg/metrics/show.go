@@ -12,6 +12,7 @@ import (
 func (m *Metrics) Show(status record.Status) {
 	m.pulse.beat()
 	m.showEvents(status.Events)
+	m.series.degraded.Set(oneIf(len(status.Degraded) > 0))
 	if !m.opts.Queue {
 		m.showSources(status.Documents)
 		m.showNode(status)

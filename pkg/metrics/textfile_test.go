@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,15 +130,33 @@ func TestWhatLiesInTheWayOfTheFileIsNotFollowed(t *testing.T) {
 	}
 }
 
+// troubles are what was told, by whichever goroutine.
+type troubles struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (t *troubles) tell(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.texts = append(t.texts, err.Error())
+}
+
+func (t *troubles) told() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.texts)
+}
+
 func TestAFileThatCannotBeWrittenIsToldOnceAndTriedAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
 	file := filepath.Join(dir, "nth.prom")
-	var told []string
-	opts := metrics.Options{Textfile: file, Trouble: func(err error) { told = append(told, err.Error()) }}
-	running(t, opts, func(t *testing.T, m *metrics.Metrics, _ func()) {
+	var troubles troubles
+	running(t, metrics.Options{Textfile: file, Trouble: troubles.tell}, func(t *testing.T, m *metrics.Metrics, _ func()) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
+		told := troubles.told()
 		if len(told) != 1 || !strings.Contains(told[0], "writing metrics: ") || !strings.Contains(told[0], "no such file") {
 			t.Errorf("told %q, want once that there is no such file", told)
 		}
@@ -152,7 +171,7 @@ func TestAFileThatCannotBeWrittenIsToldOnceAndTriedAgain(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
-		if len(told) != 2 {
+		if told := troubles.told(); len(told) != 2 {
 			t.Errorf("told %q, want twice, as it went wrong twice", told)
 		}
 	})

@@ -1,8 +1,11 @@
 package migration
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -13,8 +16,10 @@ type variable struct {
 	Name      string `json:"name"`
 	Value     string `json:"value"`
 	ValueFrom *struct {
-		SecretKeyRef    *reference `json:"secretKeyRef"`
-		ConfigMapKeyRef *reference `json:"configMapKeyRef"`
+		SecretKeyRef     *reference `json:"secretKeyRef"`
+		ConfigMapKeyRef  *reference `json:"configMapKeyRef"`
+		FieldRef         *field     `json:"fieldRef"`
+		ResourceFieldRef *struct{}  `json:"resourceFieldRef"`
 	} `json:"valueFrom"`
 }
 
@@ -23,45 +28,78 @@ type reference struct {
 	Key  string `json:"key"`
 }
 
+type field struct {
+	Path string `json:"fieldPath"`
+}
+
+// source is an object all of whose keys are variables.
+type source struct {
+	Prefix       string     `json:"prefix"`
+	ConfigMapRef *reference `json:"configMapRef"`
+	SecretRef    *reference `json:"secretRef"`
+}
+
 type container struct {
-	Image string     `json:"image"`
-	Env   []variable `json:"env"`
+	Image   string     `json:"image"`
+	Command []string   `json:"command"`
+	Args    []string   `json:"args"`
+	Env     []variable `json:"env"`
+	EnvFrom []source   `json:"envFrom"`
 }
 
 type podSpec struct {
 	Containers []container `json:"containers"`
 }
 
-// object is a DaemonSet, a Deployment, a Pod or a list of objects.
+// object is a DaemonSet, a Deployment, a Pod, a list of objects, or what a container takes settings from.
 type object struct {
-	Kind string `json:"kind"`
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
 	Spec struct {
 		podSpec
 		Template struct {
 			Spec podSpec `json:"spec"`
 		} `json:"template"`
 	} `json:"spec"`
-	Items []object `json:"items"`
+	Items      []object          `json:"items"`
+	Data       map[string]string `json:"data"`
+	StringData map[string]string `json:"stringData"`
 }
 
-// manifest takes in the environment of the handler's container.
+// separator is the line between two documents of YAML.
+var separator = regexp.MustCompile(`(?m)^---(\s.*)?$`)
+
+// manifest takes in the settings of the handler's container, with those of the ConfigMaps and Secrets beside it.
 func (s *Settings) manifest(content []byte) error {
-	var o object
-	if err := yaml.Unmarshal(content, &o); err != nil {
-		return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, err)
+	var all object
+	for _, document := range separator.Split(string(content), -1) {
+		var o object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, err)
+		}
+		if o.Kind != "" {
+			all.Items = append(all.Items, o)
+		}
 	}
-	containers := o.containers()
+	containers := all.containers()
 	switch {
 	case len(containers) == 0:
-		return fmt.Errorf("reading settings: this %s has no container; a DaemonSet, Deployment or Pod of the handler is needed", o.Kind)
+		return fmt.Errorf("reading settings: this %s has no container; a DaemonSet, Deployment or Pod of the handler is needed", all.Items[0].Kind)
 	case len(containers) > 1:
 		containers = handlers(containers)
 	}
 	if len(containers) != 1 {
 		return errors.New("reading settings: more than one container, and none (or several) whose image is named *node-termination-handler*")
 	}
-	s.variables(containers[0].Env)
-	return nil
+	c := containers[0]
+	held := all.held(map[string]map[string]string{})
+	for _, from := range c.EnvFrom {
+		s.all(from, held)
+	}
+	s.variables(c.Env, held)
+	return s.arguments(append(slices.Clone(c.Command[min(len(c.Command), 1):]), c.Args...))
 }
 
 func (o object) containers() []container {
@@ -70,6 +108,27 @@ func (o object) containers() []container {
 		all = append(all, item.containers()...)
 	}
 	return all
+}
+
+// held are the contents of ConfigMaps and Secrets, by kind and name.
+func (o object) held(by map[string]map[string]string) map[string]map[string]string {
+	if o.Kind == "ConfigMap" || o.Kind == "Secret" {
+		name := "the " + o.Kind + " " + o.Metadata.Name
+		by[name] = map[string]string{}
+		for key, value := range o.Data {
+			if decoded, err := base64.StdEncoding.DecodeString(value); err == nil && o.Kind == "Secret" {
+				value = strings.TrimRight(string(decoded), "\n")
+			}
+			by[name][key] = value
+		}
+		for key, value := range o.StringData {
+			by[name][key] = value
+		}
+	}
+	for _, item := range o.Items {
+		item.held(by)
+	}
+	return by
 }
 
 // handlers picks the containers of the handler from among others, sidecars for example.
@@ -83,17 +142,108 @@ func handlers(all []container) []container {
 	return found
 }
 
-func (s *Settings) variables(list []variable) {
+// all takes in an object all of whose keys are variables. One that is not in the file is named: nobody knows what it sets.
+func (s *Settings) all(from source, held map[string]map[string]string) {
+	name := ""
+	switch {
+	case from.ConfigMapRef != nil:
+		name = "the ConfigMap " + from.ConfigMapRef.Name
+	case from.SecretRef != nil:
+		name = "the Secret " + from.SecretRef.Name
+	}
+	values, there := held[name]
+	if !there {
+		s.missing = append(s.missing, name)
+	}
+	for _, key := range sorted(values) {
+		s.set(from.Prefix+key, values[key])
+	}
+}
+
+func (s *Settings) variables(list []variable, held map[string]map[string]string) {
 	for _, v := range list {
-		s.set(v.Name, v.Value)
-		if v.ValueFrom == nil || ruleOf(v.Name) == nil {
+		from := v.ValueFrom
+		if from == nil {
+			s.set(v.Name, v.Value)
 			continue
 		}
-		if ref := v.ValueFrom.SecretKeyRef; ref != nil {
-			s.elsewhere[v.Name] = "the Secret " + ref.Name
+		name, key := "another object of the cluster", ""
+		switch {
+		case from.SecretKeyRef != nil:
+			name, key = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef.Key
+		case from.ConfigMapKeyRef != nil:
+			name, key = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
+		case from.FieldRef != nil:
+			s.set(v.Name, "$("+from.FieldRef.Path+")")
+			continue
 		}
-		if ref := v.ValueFrom.ConfigMapKeyRef; ref != nil {
-			s.elsewhere[v.Name] = "the ConfigMap " + ref.Name
+		value, there := held[name][key]
+		switch {
+		case there:
+			s.set(v.Name, value)
+		case ruleOf(v.Name) != nil:
+			s.elsewhere[v.Name] = name
+		default:
+			s.unknown = append(s.unknown, v.Name)
 		}
 	}
+}
+
+// arguments takes in the flags of a command line, which go before the environment, as the handler would: it has Go's flags. What
+// stands behind the first argument that is none is not heeded there.
+func (s *Settings) arguments(args []string) error {
+	for i := 0; i < len(args); i++ {
+		name, value, assigned := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(args[i], "-"), "-"), "=")
+		if !strings.HasPrefix(args[i], "-") || name == "" {
+			s.unknown = append(s.unknown, strings.Join(args[i:], " "))
+			return nil
+		}
+		r := ruleOf(flagged(name))
+		switch {
+		case r == nil:
+			s.unknown = append(s.unknown, "the flag --"+name)
+			continue
+		case !assigned && r.isBool():
+			value = "true"
+		case !assigned && i+1 == len(args):
+			return fmt.Errorf("reading settings: the flag --%s has no value", name)
+		case !assigned:
+			i++
+			value = args[i]
+		}
+		delete(s.elsewhere, r.env)
+		for _, name := range sorted(s.seen) {
+			value = strings.ReplaceAll(value, "$("+name+")", s.seen[name])
+		}
+		if r.to != nil && strings.Contains(value, "$(") {
+			delete(s.values, r.env)
+			s.elsewhere[r.env] = "the variable " + value
+			continue
+		}
+		s.set(r.env, value)
+	}
+	return nil
+}
+
+// flagged is the variable of a flag.
+func flagged(name string) string {
+	switch name {
+	case "metadata-url":
+		return "INSTANCE_METADATA_URL"
+	case "pod-namespace":
+		return "NAMESPACE"
+	}
+	return strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// isBool tells of a flag that needs no value.
+func (r rule) isBool() bool {
+	for _, prefix := range []string{"ENABLE_", "CHECK_", "USE_", "DELETE_"} {
+		if strings.HasPrefix(r.env, prefix) {
+			return true
+		}
+	}
+	return slices.Contains([]string{
+		"CORDON_ONLY", "DRY_RUN", "IGNORE_DAEMON_SETS", "TAINT_NODE", "EXCLUDE_FROM_LOAD_BALANCERS", "JSON_LOGGING", "EMIT_KUBERNETES_EVENTS",
+	}, r.env)
 }

@@ -1,7 +1,6 @@
 package migration_test
 
 import (
-	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -16,18 +15,24 @@ import (
 
 var update = flag.Bool("update", false, "write what comes out into testdata")
 
-// imported reads settings and writes nth's.
-func imported(t *testing.T, content string) string {
+// into reads settings and makes a file of them.
+func into(t *testing.T, target migration.Target, content string) migration.Result {
 	t.Helper()
 	settings, err := migration.Read(strings.NewReader(content))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var b bytes.Buffer
-	if err := settings.Write(&b); err != nil {
+	result, err := settings.For(target)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return b.String()
+	return result
+}
+
+// imported are settings as nth's.
+func imported(t *testing.T, content string) string {
+	t.Helper()
+	return into(t, migration.Target{Secrets: "/etc/nth/secret"}, content).Text
 }
 
 // settings loads a configuration as nth would.
@@ -57,8 +62,15 @@ func TestWhatPeopleHaveBecomesAFileThatNthTakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := imported(t, string(content))
-			settings(t, got)
+			target := migration.Target{Queue: strings.Contains(input, "queue"), Secrets: "/etc/nth/secret"}
+			got := into(t, target, string(content)).Text
+			if cfg := config.DefaultQueue(); target.Queue {
+				if err := config.DecodeQueue("nth-queue.toml", []byte(got), &cfg); err != nil {
+					t.Errorf("nth-queue does not take what was written:\n%s\n%v", got, err)
+				}
+			} else {
+				settings(t, got)
+			}
 			golden := strings.TrimSuffix(input, ".in") + ".toml"
 			if *update {
 				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
@@ -126,7 +138,13 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 		{"a truth", "DRY_RUN=maybe", `DRY_RUN="maybe": must be true or false`},
 		{"a number", "POD_TERMINATION_GRACE_PERIOD=1m", `POD_TERMINATION_GRACE_PERIOD="1m": must be a whole number`},
 		{"a port", "ENABLE_PROMETHEUS_SERVER=true\nPROMETHEUS_SERVER_PORT=http", `PROMETHEUS_SERVER_PORT="http": must be a whole number`},
-		{"headers", "WEBHOOK_HEADERS=X-A: b", `WEBHOOK_HEADERS="X-A: b": must be a JSON object of strings`},
+		{"headers", "WEBHOOK_HEADERS=X-A: b", `WEBHOOK_HEADERS=(not shown): must be a JSON object of strings`},
+		{"a header's name", `WEBHOOK_HEADERS={"X A":"hunter2"}`, `WEBHOOK_HEADERS=(not shown): "X A" must be a header's name`},
+		{"a header of two lines", `WEBHOOK_HEADERS={"X-A":"a\nhunter2"}`, `WEBHOOK_HEADERS=(not shown): "X-A" must be`},
+		{"an address", "WEBHOOK_URL=hooks.example.com/hunter2", `WEBHOOK_URL=(not shown): must be a URL that begins with`},
+		{"a proxy", "WEBHOOK_PROXY=hunter2", `WEBHOOK_PROXY=(not shown): must be a URL such as`},
+		{"the queue mode", "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/1/a", `"nth-queue config import" takes them over`},
+		{"a flag without its value", pod(`args: [--log-level]`), "the flag --log-level has no value"},
 		{"headers that are no strings", `WEBHOOK_HEADERS={"X-A":1}`, `must be a JSON object of strings`},
 		{"annotations", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS=a", `KUBERNETES_EVENTS_EXTRA_ANNOTATIONS="a": must be key=value pairs, with commas between them`},
 		{"a level", "LOG_LEVEL=loud", `LOG_LEVEL="loud": must be debug, info or error`},
@@ -142,12 +160,134 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 			t.Parallel()
 			settings, err := migration.Read(strings.NewReader(tt.content))
 			if err == nil {
-				err = settings.Write(&bytes.Buffer{})
+				_, err = settings.For(migration.Target{})
 			}
-			if err == nil || !strings.Contains("\n"+err.Error(), tt.want) {
-				t.Errorf("the error is %v, want one with %q", err, tt.want)
+			if err == nil || !strings.Contains("\n"+err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error is %v, want one with %q, and no secret", err, tt.want)
 			}
 		})
+	}
+}
+
+// pod is the handler's, with what is set of its container.
+func pod(container string) string {
+	return "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: node-termination-handler\n    " + container + "\n"
+}
+
+// A cordon-only handler must not become an nth that drains, wherever that was set.
+func TestASettingCountsWhereverItStands(t *testing.T) {
+	t.Parallel()
+	configMap := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {CORDON_ONLY: \"true\", flag: \"true\"}\n"
+	for name, content := range map[string]string{
+		"an environment":                      "CORDON_ONLY=true",
+		"a value of the chart":                "cordonOnly: true",
+		"an extra one of the chart":           "extraEnv: [{name: CORDON_ONLY, value: \"true\"}]",
+		"a variable":                          pod(`env: [{name: CORDON_ONLY, value: "true"}]`),
+		"a flag":                              pod(`args: [--cordon-only=true]`),
+		"a flag of one dash":                  pod(`args: [-cordon-only]`),
+		"a flag of the command":               pod(`command: [/node-termination-handler, --cordon-only]`),
+		"a flag before a variable":            pod("args: [--cordon-only]\n    env: [{name: CORDON_ONLY, value: \"false\"}]"),
+		"a flag that names a variable":        pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, value: \"true\"}]"),
+		"a flag that names a ConfigMap's key": pod("args: [--cordon-only=$(flag)]\n    envFrom: [{configMapRef: {name: a}}]") + configMap,
+		"a ConfigMap":                         pod("envFrom: [{configMapRef: {name: a}}]") + configMap,
+		"a ConfigMap before it":               strings.TrimPrefix(configMap, "---\n") + "---\n" + pod("envFrom: [{configMapRef: {name: a}}]"),
+		"a key of a ConfigMap":                pod("env: [{name: CORDON_ONLY, valueFrom: {configMapKeyRef: {name: a, key: flag}}}]") + configMap,
+		"a variable behind a ConfigMap":       pod("envFrom: [{configMapRef: {name: a}}]\n    env: [{name: CORDON_ONLY, value: \"1\"}]") + configMap,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := settings(t, imported(t, content)).Events.SpotInterruption.Action; got != "cordon" {
+				t.Errorf("a spot interruption leads to %s, want a cordon", got)
+			}
+		})
+	}
+}
+
+// What nobody can know here is named, and not taken for nothing.
+func TestWhatIsNotInTheFileIsNamed(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]string{
+		pod("envFrom: [{secretRef: {name: b}}]"): "the Secret b: sets what stands in it",
+		pod("args: [--cordon-only=$(ONLY)]"):     "CORDON_ONLY comes from the variable $(ONLY), which is not in this file",
+		pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, valueFrom: {secretKeyRef: {name: b, key: c}}}]"): "CORDON_ONLY comes from the variable $(ONLY)",
+		pod("env: [{name: WEBHOOK_URL, valueFrom: {secretKeyRef: {name: b, key: c}}}]"):                             "WEBHOOK_URL comes from the Secret b",
+		pod("args: [--nope=1]"):   "the flag --nope: not a setting",
+		"webhookURLSecretName: b": "WEBHOOK_URL comes from the Secret b",
+		"extraEnv: {NAME: value}": "extraEnv, which is no list of variables",
+		"enableNothing: true":     "enableNothing: not a setting",
+	} {
+		text := imported(t, content)
+		if !strings.Contains(text, want) {
+			t.Errorf("of\n%s\nit is said\n%s\nand not %q", content, text, want)
+		}
+		if strings.Contains(want, "WEBHOOK_URL") && settings(t, text).Webhook.AtDetection {
+			t.Errorf("of\n%s\nthe webhook posts more than once for an event", content)
+		}
+	}
+}
+
+// There, a message is posted once, after the work.
+func TestTheWebhookPostsOnceForAnEventAsItDid(t *testing.T) {
+	t.Parallel()
+	for name, target := range map[string]migration.Target{"nth": {Secrets: "/s"}, "without a place for secrets": {}} {
+		cfg := settings(t, into(t, target, "WEBHOOK_URL=https://hooks.example.com/a").Text)
+		if w := cfg.Webhook; w.AtDetection || !w.AtEnd || w.AtClose {
+			t.Errorf("%s: posts at detection (%t), end (%t), close (%t), want at the end alone", name, w.AtDetection, w.AtEnd, w.AtClose)
+		}
+	}
+}
+
+func TestNoSecretIsShown(t *testing.T) {
+	t.Parallel()
+	const content = "WEBHOOK_URL=https://hooks.example.com/hunter2\nWEBHOOK_HEADERS={\"Authorization\":\"Bearer hunter2\"}\n" +
+		"WEBHOOK_PROXY=http://me:hunter2@proxy:3128\nAWS_SECRET_ACCESS_KEY=hunter2\n"
+	for _, dir := range []string{"", "/etc/nth/secret"} {
+		result := into(t, migration.Target{Secrets: dir}, content)
+		for _, name := range []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "AWS_SECRET_ACCESS_KEY"} {
+			if !strings.Contains(result.Text, name) {
+				t.Errorf("nothing is said of %s:\n%s", name, result.Text)
+			}
+		}
+		if strings.Contains(result.Text, "hunter2") {
+			t.Errorf("a secret is shown:\n%s", result.Text)
+		}
+		if dir == "" {
+			if len(result.Secrets) > 0 {
+				t.Errorf("there are files %q, and no place for them", result.Secrets)
+			}
+			continue
+		}
+		webhook := settings(t, result.Text).Webhook
+		if result.Secrets[webhook.URLFile] != "https://hooks.example.com/hunter2" || result.Secrets[webhook.HeadersFile] != `{"Authorization":"Bearer hunter2"}` {
+			t.Errorf("the settings name %s and %s, and the files are %q", webhook.URLFile, webhook.HeadersFile, result.Secrets)
+		}
+	}
+}
+
+func TestTheQueueModeDrainsTheInstancesThatItDid(t *testing.T) {
+	t.Parallel()
+	const mode = "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n"
+	for more, want := range map[string]string{
+		"":                                 "aws-node-termination-handler/managed",
+		"MANAGED_TAG=a":                    "a",
+		"MANAGED_ASG_TAG=b":                "b",
+		"MANAGED_TAG=a\nMANAGED_ASG_TAG=b": "a",
+		"CHECK_TAG_BEFORE_DRAINING=false":  "",
+		"CHECK_ASG_TAG_BEFORE_DRAINING=false\nMANAGED_TAG=a":                                 "",
+		"CHECK_TAG_BEFORE_DRAINING=true\nCHECK_ASG_TAG_BEFORE_DRAINING=false\nMANAGED_TAG=a": "a",
+	} {
+		cfg := config.DefaultQueue()
+		text := into(t, migration.Target{Queue: true}, mode+more).Text
+		if err := config.DecodeQueue("a", []byte(text), &cfg); err != nil || cfg.Fleet.ManagedTag != want {
+			t.Errorf("with %q, the tag is %q (%v), want %q", more, cfg.Fleet.ManagedTag, err, want)
+		}
+	}
+	settings, err := migration.Read(strings.NewReader("DRY_RUN=true"))
+	if err == nil {
+		_, err = settings.For(migration.Target{Queue: true})
+	}
+	if err == nil || !strings.Contains(err.Error(), `"nth config import"`) {
+		t.Errorf("settings of the other mode: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,17 +19,25 @@ import (
 type Settings struct {
 	// values holds the settings by the name of their environment variable. An empty value is the handler's default.
 	values map[string]string
+	// seen are all variables, also those that the handler does not know: its flags may name them.
+	seen map[string]string
 	// elsewhere tells which settings take their value from a Secret or another object of the cluster, and which one.
 	elsewhere map[string]string
-	// pod and unknown name values of the chart that concern the pod alone, and those that this package does not know.
+	// pod and unknown name values of the chart that concern the pod alone, and what else this package does not know.
 	pod, unknown []string
+	// missing names objects of the cluster that hold settings which nobody knows here.
+	missing []string
+
+	// queue and secrets are those of the target, while it is written.
+	queue   bool
+	secrets string
 }
 
 // longest bounds what is read: settings are small, and a wrong file may be anything.
 const longest = 1 << 20
 
 // Read reads settings: "NAME=value" lines, values of the Helm chart, or a DaemonSet (or a Deployment, a Pod, a list of
-// objects), whichever it is.
+// objects) with the ConfigMaps and Secrets that it takes settings from, whichever it is.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, longest+1))
 	if err != nil {
@@ -37,20 +46,22 @@ func Read(r io.Reader) (Settings, error) {
 	if len(content) > longest {
 		return Settings{}, fmt.Errorf("reading settings: more than %d bytes; these are not the handler's settings", longest)
 	}
-	s := Settings{values: map[string]string{}, elsewhere: map[string]string{}}
+	s := Settings{values: map[string]string{}, seen: map[string]string{}, elsewhere: map[string]string{}}
 	if isEnvironment(content) {
 		s.environment(content)
 		return s, nil
 	}
 	var document map[string]any
-	if err := yaml.Unmarshal(content, &document); err != nil {
-		return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", err)
+	for _, part := range separator.Split(string(content), -1) {
+		if err := yaml.Unmarshal([]byte(part), &document); err != nil {
+			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", err)
+		}
+		if document["kind"] != nil && document["apiVersion"] != nil {
+			return s, s.manifest(content)
+		}
 	}
 	if document == nil {
 		return Settings{}, errors.New("reading settings: nothing is in there")
-	}
-	if document["kind"] != nil && document["apiVersion"] != nil {
-		return s, s.manifest(content)
 	}
 	s.chart(document)
 	return s, nil
@@ -92,9 +103,13 @@ func unquoted(text string) string {
 	return text
 }
 
-// set takes a variable in that the handler knows. Other variables of its environment are none of its settings.
+// set takes a variable in. One that the handler does not know is named in the end, without its value, which may be a secret.
 func (s *Settings) set(name, value string) {
-	if ruleOf(name) != nil && value != "" {
+	s.seen[name] = value
+	switch {
+	case ruleOf(name) == nil:
+		s.unknown = append(s.unknown, name)
+	case value != "":
 		s.values[name] = value
 	}
 }
@@ -119,20 +134,22 @@ func (s *Settings) chart(values map[string]any) {
 		}
 	}
 	slices.Sort(s.pod)
-	slices.Sort(s.unknown)
 }
 
 // extra takes in the chart's extraEnv: a list of variables, as in a container.
 func (s *Settings) extra(value any) {
-	encoded, err := json.Marshal(value)
-	if err != nil {
-		return
-	}
 	var list []variable
-	if json.Unmarshal(encoded, &list) == nil {
-		s.variables(list)
+	encoded, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(encoded, &list)
 	}
+	if err != nil {
+		s.unknown = append(s.unknown, "extraEnv, which is no list of variables")
+	}
+	s.variables(list, nil)
 }
+
+func sorted(values map[string]string) []string { return slices.Sorted(maps.Keys(values)) }
 
 // text is a value of the chart as its template would print it.
 func text(value any) string {

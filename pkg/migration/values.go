@@ -1,13 +1,17 @@
 package migration
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net/url"
+	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // The ways in which a value becomes one of nth's. Each returns what is wrong with the value, in words that go behind
@@ -33,19 +37,21 @@ func number(value string) (int, error) {
 func boolean(table, key string) func(Settings, string) ([]line, error) {
 	return func(_ Settings, value string) ([]line, error) {
 		b, err := truth(value)
-		return []line{{table, key, strconv.FormatBool(b)}}, err
+		return []line{{table: table, key: key, value: strconv.FormatBool(b)}}, err
 	}
 }
 
 func inverted(table, key string) func(Settings, string) ([]line, error) {
 	return func(_ Settings, value string) ([]line, error) {
 		b, err := truth(value)
-		return []line{{table, key, strconv.FormatBool(!b)}}, err
+		return []line{{table: table, key: key, value: strconv.FormatBool(!b)}}, err
 	}
 }
 
 func quoted(table, key string) func(Settings, string) ([]line, error) {
-	return func(_ Settings, value string) ([]line, error) { return []line{{table, key, quote(value)}}, nil }
+	return func(_ Settings, value string) ([]line, error) {
+		return []line{{table: table, key: key, value: quote(value)}}, nil
+	}
 }
 
 // acts is for a setting that switches a kind of event on or off.
@@ -56,7 +62,7 @@ func acts(table string) func(Settings, string) ([]line, error) {
 		if on {
 			action = s.strongest("drain")
 		}
-		return []line{{table, "action", quote(action)}}, err
+		return []line{{table: table, key: "action", value: quote(action)}}, err
 	}
 }
 
@@ -67,7 +73,7 @@ func rebalances(action string) func(Settings, string) ([]line, error) {
 		if !on || err != nil || action == "cordon" && s.is("ENABLE_REBALANCE_DRAINING") {
 			return nil, err
 		}
-		return []line{{rebalance, "action", quote(s.strongest(action))}}, nil
+		return []line{{table: rebalance, key: "action", value: quote(s.strongest(action))}}, nil
 	}
 }
 
@@ -82,7 +88,7 @@ func cordonsOnly(s Settings, value string) ([]line, error) {
 		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING", shutdown: "",
 	} {
 		if s.values[env] == "" || s.is(env) {
-			lines = append(lines, line{table, "action", quote("cordon")})
+			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
 		}
 	}
 	return lines, nil
@@ -108,7 +114,7 @@ func endpoint(_ Settings, value string) ([]line, error) {
 	if strings.TrimRight(value, "/") == awsEndpoint {
 		return nil, nil
 	}
-	return []line{{"imds", "endpoint", quote(value)}}, nil
+	return []line{{table: "imds", key: "endpoint", value: quote(value)}}, nil
 }
 
 func grace(_ Settings, value string) ([]line, error) {
@@ -116,7 +122,7 @@ func grace(_ Settings, value string) ([]line, error) {
 	if err != nil || seconds < 0 { // each pod's own
 		return nil, err
 	}
-	return []line{{"drain", "pod_grace_period", quote((time.Duration(seconds) * time.Second).String())}}, nil
+	return []line{{table: "drain", key: "pod_grace_period", value: quote((time.Duration(seconds) * time.Second).String())}}, nil
 }
 
 func jsonLog(_ Settings, value string) ([]line, error) {
@@ -124,7 +130,7 @@ func jsonLog(_ Settings, value string) ([]line, error) {
 	if !on || err != nil {
 		return nil, err
 	}
-	return []line{{"log", "format", quote("json")}}, nil
+	return []line{{table: "log", key: "format", value: quote("json")}}, nil
 }
 
 func logLevel(_ Settings, value string) ([]line, error) {
@@ -132,7 +138,7 @@ func logLevel(_ Settings, value string) ([]line, error) {
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {
 		return nil, fmt.Errorf("%q: must be debug, info or error", value)
 	}
-	return []line{{"log", "level", quote(level)}}, nil
+	return []line{{table: "log", key: "level", value: quote(level)}}, nil
 }
 
 func annotations(_ Settings, value string) ([]line, error) {
@@ -144,15 +150,141 @@ func annotations(_ Settings, value string) ([]line, error) {
 		}
 		pairs[key] = value
 	}
-	return []line{{"kubernetes", "event_annotations", inline(pairs)}}, nil
+	return []line{{table: "kubernetes", key: "event_annotations", value: inline(pairs)}}, nil
 }
 
-func headers(_ Settings, value string) ([]line, error) {
+// headers takes over all but the one that nth sends by itself. Their values are secrets.
+func headers(s Settings, value string) ([]line, error) {
 	var pairs map[string]string
 	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
-		return nil, fmt.Errorf("%q: must be a JSON object of strings", value)
+		return nil, fmt.Errorf("%s: must be a JSON object of strings", notShown)
 	}
-	return []line{{"webhook", "headers", inline(pairs)}}, nil
+	open := true
+	for _, name := range sorted(pairs) {
+		if !headerName.MatchString(name) || strings.ContainsFunc(pairs[name], unicode.IsControl) {
+			return nil, fmt.Errorf("%s: %q must be a header's name, and its value a text on one line", notShown, name)
+		}
+		if strings.EqualFold(name, "Content-Type") && pairs[name] == "application/json" {
+			delete(pairs, name)
+			continue
+		}
+		open = open && strings.EqualFold(name, "Content-Type")
+	}
+	switch {
+	case len(pairs) == 0:
+		return nil, nil
+	case open:
+		return []line{{table: "webhook", key: "headers", value: inline(pairs)}}, nil
+	}
+	content, err := json.Marshal(pairs)
+	return []line{s.secretly("headers_file", headersFile, string(content))}, err
+}
+
+// headerName is what HTTP calls a token.
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
+// notShown stands for a wrong value of a secret.
+const notShown = "(not shown)"
+
+// The files of secrets, below the directory for them.
+const urlFile, headersFile = "webhook-url", "webhook-headers"
+
+// secretly is a setting whose value stands in a file.
+func (s Settings) secretly(key, file, content string) line {
+	file = path.Join(s.secrets, file)
+	return line{table: "webhook", key: key, value: quote(file), file: file, secret: content}
+}
+
+func webhookURL(s Settings, value string) ([]line, error) {
+	if u, err := url.Parse(value); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%s: must be a URL that begins with https:// or http://", notShown)
+	}
+	return append([]line{s.secretly("url_file", urlFile, value)}, once...), nil
+}
+
+// once has the webhook post as the handler does: once for each event, after the work.
+var once = []line{{table: "webhook", key: "at_detection", value: "false"}, {table: "webhook", key: "at_close", value: "false"}}
+
+func webhookProxy(_ Settings, value string) ([]line, error) {
+	u, err := url.Parse(value)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("%s: must be a URL such as tcp://proxy:3128", notShown)
+	}
+	if u.User != nil {
+		return nil, nil
+	}
+	return []line{{table: "webhook", key: "proxy", value: quote(value)}}, nil
+}
+
+// queuedRebalances is for the queue mode, where either setting means as much as the other.
+func queuedRebalances(s Settings, value string) ([]line, error) {
+	on, err := truth(value)
+	if !on || err != nil {
+		return nil, err
+	}
+	return []line{{table: rebalance, key: "action", value: quote(s.strongest("drain"))}}, nil
+}
+
+func queuedCordonsOnly(_ Settings, value string) ([]line, error) {
+	on, err := truth(value)
+	if !on || err != nil {
+		return nil, err
+	}
+	var lines []line
+	for _, table := range []string{spot, rebalance, maintenance, asg, reservation, stateChange} {
+		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
+	}
+	return lines, nil
+}
+
+func counted(table, key string) func(Settings, string) ([]line, error) {
+	return func(_ Settings, value string) ([]line, error) {
+		n, err := number(value)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("%q: must be a whole number", value)
+		}
+		return []line{{table: table, key: key, value: strconv.Itoa(n)}}, nil
+	}
+}
+
+// managedTag is for the four settings that say together which instances are drained for. There, only those with a tag are, unless
+// one of them says otherwise.
+func managedTag(s Settings, _ string) ([]line, error) {
+	for _, env := range []string{"CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING"} {
+		if value := s.values[env]; value != "" {
+			check, err := truth(value)
+			if err != nil {
+				return nil, err
+			}
+			if !check {
+				return nil, nil
+			}
+			break
+		}
+	}
+	tag := cmp.Or(s.values["MANAGED_TAG"], s.values["MANAGED_ASG_TAG"], handlerTag)
+	return []line{{table: "fleet", key: "managed_tag", value: quote(tag)}}, nil
+}
+
+// handlerTag is the handler's default.
+const handlerTag = "aws-node-termination-handler/managed"
+
+func unknownNode(_ Settings, value string) ([]line, error) {
+	deleted, err := truth(value)
+	unknown := "leave"
+	if deleted {
+		unknown = "delete"
+	}
+	return []line{{table: "fleet", key: "unknown", value: quote(unknown)}}, err
+}
+
+// visibility is no less than what nth-queue takes.
+func visibility(_ Settings, value string) ([]line, error) {
+	seconds, err := number(value)
+	if err != nil {
+		return nil, err
+	}
+	return []line{{table: "queue", key: "visibility", value: quote((time.Duration(max(seconds, 10)) * time.Second).String())}}, nil
 }
 
 // listens puts the handler's port on all addresses, where it was.
@@ -165,7 +297,7 @@ func listens(s Settings, value string) ([]line, error) {
 	if err != nil {
 		port = handlerPort // said at its own rule, if one is set
 	}
-	return []line{listener(port), {"metrics", "compatible", "true"}}, nil
+	return []line{listener(port), {table: "metrics", key: "compatible", value: "true"}}, nil
 }
 
 // listensAt is for the port alone.
@@ -181,7 +313,7 @@ func listensAt(s Settings, value string) ([]line, error) {
 const handlerPort = 9092
 
 func listener(port int) line {
-	return line{"metrics", "listen", quote(fmt.Sprintf("0.0.0.0:%d", port))}
+	return line{table: "metrics", key: "listen", value: quote(fmt.Sprintf("0.0.0.0:%d", port))}
 }
 
 // quote writes a string as TOML, in single quotes where that saves escapes. The escapes of JSON are among TOML's.
@@ -200,7 +332,7 @@ func quote(text string) string {
 // inline writes a table in one line.
 func inline(pairs map[string]string) string {
 	var written []string
-	for _, key := range slices.Sorted(maps.Keys(pairs)) {
+	for _, key := range sorted(pairs) {
 		written = append(written, quote(key)+" = "+quote(pairs[key]))
 	}
 	return "{ " + strings.Join(written, ", ") + " }"

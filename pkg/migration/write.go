@@ -1,18 +1,37 @@
 package migration
 
 import (
-	"bufio"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"slices"
 	"strings"
 )
 
 // order is that of the tables in the file.
-var order = []string{"", "log", "imds", "kubernetes", "drain", spot, rebalance, maintenance, asg, shutdown, "aws", "webhook", "metrics"}
+var order = []string{
+	"", "log", "imds", "queue", "kubernetes", "fleet", "drain", spot, rebalance, maintenance, asg, shutdown, reservation, stateChange,
+	"aws", "webhook", "metrics",
+}
+
+// Target is the program that is to work by the settings.
+type Target struct {
+	// Queue: it is nth-queue.
+	Queue bool
+	// Secrets is the directory for files of secrets; without one, secrets are named and not taken over.
+	Secrets string
+}
+
+// Result is what came of settings.
+type Result struct {
+	// Text is the file for the program.
+	Text string
+	// Secrets are the contents of the files that it names, by their paths.
+	Secrets map[string]string
+	// Headers are those of the webhook, wherever they stand.
+	Headers map[string]string
+}
 
 // written is a line with the settings that it comes from.
 type written struct {
@@ -21,17 +40,32 @@ type written struct {
 	why  []string
 }
 
-// Write writes the settings as an nth.toml that explains itself. What cannot be understood is an error that names the
-// setting, its value and what would be right; all of them are named at once.
-func (s Settings) Write(w io.Writer) error {
+// For makes a file of settings that explains itself. What cannot be understood is an error that names the setting, its value and
+// what would be right; all of them are named at once.
+func (s Settings) For(t Target) (Result, error) {
+	s.queue, s.secrets = t.Queue, t.Secrets
+	queued := s.is("ENABLE_SQS_TERMINATION_DRAINING")
+	if t.Queue && s.values["QUEUE_URL"] == "" {
+		return Result{}, errors.New(`QUEUE_URL: is not set, so these are no settings of the queue mode; "nth config import" takes those of the other one`)
+	}
+	if !t.Queue && queued {
+		return Result{}, errors.New(`ENABLE_SQS_TERMINATION_DRAINING=true: these are settings of the queue mode; "nth-queue config import" takes them over`)
+	}
 	lines, remarks, err := s.translate()
 	if err != nil {
-		return err
+		return Result{}, err
 	}
-	b := bufio.NewWriter(w)
-	fmt.Fprint(b, `# /etc/nth/nth.toml, made from the settings of aws-node-termination-handler.
-# What is not named here is nth's default: see nth.toml(5). What was not set there is not set here.
-`)
+	result := Result{Secrets: map[string]string{}}
+	_ = json.Unmarshal([]byte(s.values["WEBHOOK_HEADERS"]), &result.Headers) // It has been, to come so far.
+	for _, l := range lines {
+		if l.secret != "" {
+			result.Secrets[l.file] = l.secret
+		}
+	}
+	b := &strings.Builder{}
+	fmt.Fprintf(b, `# /etc/nth/%s.toml, made from the settings of aws-node-termination-handler.
+# What is not named here is %s's default: see %s.toml(5). What was not set there is not set here.
+`, t.name(), t.name(), t.name())
 	for _, table := range order {
 		var inTable []written
 		for _, l := range lines {
@@ -42,10 +76,18 @@ func (s Settings) Write(w io.Writer) error {
 		writeTable(b, table, inTable)
 	}
 	s.writeRest(b, remarks)
-	return b.Flush()
+	result.Text = b.String()
+	return result, nil
 }
 
-func writeTable(b *bufio.Writer, table string, lines []written) {
+func (t Target) name() string {
+	if t.Queue {
+		return "nth-queue"
+	}
+	return "nth"
+}
+
+func writeTable(b *strings.Builder, table string, lines []written) {
 	if len(lines) == 0 {
 		return
 	}
@@ -63,15 +105,19 @@ func writeTable(b *bufio.Writer, table string, lines []written) {
 }
 
 // writeRest says what has no counterpart, and why.
-func (s Settings) writeRest(b *bufio.Writer, remarks []string) {
-	for _, env := range slices.Sorted(maps.Keys(s.elsewhere)) {
-		remarks = append(remarks, fmt.Sprintf("%s comes from %s, which is in the cluster: put its content into a file on the node%s",
+func (s Settings) writeRest(b *strings.Builder, remarks []string) {
+	for _, env := range sorted(s.elsewhere) {
+		remarks = append(remarks, fmt.Sprintf("%s comes from %s, which is not in this file: put its content into a file on the node%s",
 			env, s.elsewhere[env], fileSetting[env]))
 	}
 	if len(s.pod) > 0 {
 		remarks = append(remarks, fmt.Sprintf("%s: about the pod, and there is none", strings.Join(s.pod, ", ")))
 	}
-	for _, key := range s.unknown {
+	for _, name := range s.missing {
+		remarks = append(remarks, name+": sets what stands in it, and is not in this file; add it behind a line ---, and import that")
+	}
+	slices.Sort(s.unknown)
+	for _, key := range slices.Compact(s.unknown) {
 		remarks = append(remarks, key+": not a setting of aws-node-termination-handler that nth knows")
 	}
 	if len(remarks) == 0 {
@@ -96,9 +142,11 @@ func (s Settings) translate() ([]written, []string, error) {
 	var lines []written
 	var remarks []string
 	var faults []error
-	for _, r := range rules {
+	for _, known := range rules {
+		r := known.of(s)
 		value, set := s.values[r.env]
-		if !set {
+		// That only tagged instances are drained for is so without a word.
+		if !set && !(s.queue && r.env == "MANAGED_TAG") {
 			continue
 		}
 		if r.to == nil {
@@ -110,18 +158,28 @@ func (s Settings) translate() ([]written, []string, error) {
 			faults = append(faults, fmt.Errorf("%s=%w", r.env, err))
 			continue
 		}
-		if len(found) == 0 {
-			remarks = append(remarks, fmt.Sprintf("%s=%s: %s", r.env, shortened(value), cmp.Or(r.idle, "as nth does by itself")))
+		open := slices.DeleteFunc(slices.Clone(found), func(l line) bool { return l.secret != "" && s.secrets == "" })
+		switch {
+		case len(open) < len(found):
+			remarks = append(remarks, fmt.Sprintf("%s: a secret, which is not shown; import with --secrets DIR, which puts it into a file there%s",
+				r.env, fileSetting[r.env]))
+		case len(found) == 0 && set:
+			remarks = append(remarks, fmt.Sprintf("%s: %s", shown(r.env, value), cmp.Or(r.idle, "as nth does by itself")))
 		}
-		for i, l := range found {
-			why := ""
-			if i == 0 {
-				why = r.why
-			}
-			lines = merge(lines, l, r.env, why)
-		}
+		lines = mergeAll(lines, open, r.env, r.why)
+	}
+	if _, posts := s.elsewhere["WEBHOOK_URL"]; posts {
+		lines = mergeAll(lines, once, "WEBHOOK_URL", "the handler posts once for each event, after the work")
 	}
 	return lines, remarks, errors.Join(faults...)
+}
+
+// mergeAll adds the lines that a setting has become. Why is said once.
+func mergeAll(lines []written, all []line, env, why string) []written {
+	for _, l := range all {
+		lines, why = merge(lines, l, env, why), ""
+	}
+	return lines
 }
 
 // merge adds a line, or its origin where there is that line already.
@@ -135,6 +193,14 @@ func merge(lines []written, l line, env, why string) []written {
 		lines[i].why = append(lines[i].why, why)
 	}
 	return lines
+}
+
+// shown is a setting as it was, but for what is a secret.
+func shown(env, value string) string {
+	if slices.Contains([]string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY"}, env) {
+		return env
+	}
+	return env + "=" + shortened(value)
 }
 
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

@@ -33,6 +33,7 @@ var conditionReasons = map[event.Kind]string{
 	event.ScheduledMaintenance:    "ScheduledMaintenance",
 	event.ASGTermination:          "ASGTermination",
 	event.Shutdown:                "Shutdown",
+	event.Hibernation:             "Hibernation",
 	event.ReservationEnd:          "ReservationEnd",
 	event.StateChange:             "StateChange",
 }
@@ -87,7 +88,7 @@ var progress = map[record.Phase]string{
 // that it changes only when something happens.
 func sentence(e record.Entry, rules policy.Settings) string {
 	var notes []string
-	if words := progress[e.Phase]; words != "" {
+	if words := progress[e.Phase]; words != "" && !e.LeftAlone { // That is said of it.
 		notes = append(notes, words)
 	}
 	if !e.Missing.IsZero() {

@@ -38,6 +38,7 @@ var eventReasons = map[event.Kind]string{
 	event.ScheduledMaintenance:    "ScheduledEvent",
 	event.ASGTermination:          "ASGLifecycle",
 	event.Shutdown:                "Shutdown",
+	event.Hibernation:             "Hibernation",
 	event.ReservationEnd:          "ReservationEnd",
 	event.StateChange:             "StateChange",
 }
@@ -90,7 +91,7 @@ func (t *teller) tell(h record.Happening, rules policy.Settings) []notice {
 		}
 	case record.PodEvicted, record.PodDeleted:
 		return t.evicted(h)
-	case record.Done, record.Failed, record.RanOut, record.CalledBack:
+	case record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone:
 		if h.What != record.Failed || h.Action == string(policy.Uncordon) { // A guard goes on.
 			delete(t.under, h.Entry.Event.ID)
 		}
@@ -170,6 +171,8 @@ func (t *teller) ended(h record.Happening) []notice {
 		return nil
 	case h.What == record.Failed:
 		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; trying again", h.Action, took, h.Err))}
+	case h.What == record.LeftAlone:
+		return []notice{about(h, false, reasonAlone, "the node is left alone, as its annotation nth/action asks; its pods are not evicted: "+h.Reason)}
 	case h.What == record.RanOut:
 		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", h.Action, took, remainder(h.Entry.Result)))}
 	case h.Action == string(policy.Uncordon) && h.Detail != "":

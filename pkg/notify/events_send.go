@@ -41,6 +41,14 @@ func (k *Kubernetes) enqueue(notices []notice) {
 	k.queue = append(k.queue, notices...)
 	if over := len(k.queue) - queueLimit; over > 0 {
 		k.queue = append(k.queue[:0], k.queue[over:]...)
+		k.dropped(over)
+	}
+}
+
+// dropped tells that Events are not going to be written.
+func (k *Kubernetes) dropped(events int) {
+	if k.opts.Dropped != nil && events > 0 {
+		k.opts.Dropped(events)
 	}
 }
 
@@ -100,6 +108,7 @@ func (k *Kubernetes) take() (notice, bool) {
 func (k *Kubernetes) mute() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.dropped(len(k.queue) + 1) // and the one that was refused
 	k.queue, k.muted = nil, time.Now().Add(refusedFor)
 }
 

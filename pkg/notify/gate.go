@@ -7,27 +7,30 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// decisionTime is how long after an announcement nothing is written, unless the node is cordoned before. If it is to be
-// cordoned, that begins at once; if it only is to be told, this is the delay.
+// decisionTime is how long after the announcement of an event that something is to be done about nothing is written, unless
+// the node is cordoned before.
 const decisionTime = time.Second
 
-// gate is closed while a cordon is under way or may be about to begin: nothing of ours goes before it, not even a
-// request that would be quick.
+// gate is closed while the node's cordon is under way or is about to begin: nothing of ours goes before it, not even a
+// request that would be quick. What is only announced does not close it.
 type gate struct {
 	cordoning bool
+	begun     time.Time // the cordon that is under way
 	until     time.Time
 }
 
 func (g *gate) hear(h record.Happening) {
 	switch h.What {
 	case record.Announced, record.Changed:
-		g.hold(time.Now().Add(decisionTime))
+		if h.Entry.Phase == record.Cordoning || h.Entry.Phase == record.Draining {
+			g.hold(time.Now().Add(decisionTime))
+		}
 	case record.Begun:
-		g.cordoning = h.Action == string(policy.Cordon) || h.Action == string(policy.Drain)
+		g.cordoning, g.begun = h.Action == string(policy.Cordon) || h.Action == string(policy.Drain), time.Now()
 	case record.CalledBack:
 		g.cordoning = false
 		g.hold(time.Now().Add(decisionTime)) // another step may follow
-	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut,
+	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut, record.LeftAlone,
 		record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone: // What becomes of the cordon is known then, too.
 		g.cordoning, g.until = false, time.Time{}
 	case record.Missed, record.ClosedWith, record.SourceLost, record.SourceBack:

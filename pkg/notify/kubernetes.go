@@ -62,6 +62,8 @@ type KubernetesOptions struct {
 	// Turn, if set, is called before each write, and returns when it may be made and what to call after it. The condition is
 	// hurried, Events are not. The error is ctx's.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
+	// Dropped, if set, is told how many Events are not going to be written, as too many wait or they are refused. It must not block.
+	Dropped func(int)
 	// Trouble is told, once for each outage, what cannot be written.
 	Trouble func(error)
 }

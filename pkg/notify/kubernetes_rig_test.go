@@ -40,6 +40,8 @@ var rules = policy.Settings{
 	}},
 	event.ASGTermination: {Action: policy.Drain},
 	event.Shutdown:       {Action: policy.Drain},
+	event.ReservationEnd: {Action: policy.Drain},
+	event.Hibernation:    {Action: policy.Drain},
 }
 
 // play runs f on a stage; start starts its Kubernetes, and f must call it.

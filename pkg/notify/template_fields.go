@@ -87,13 +87,14 @@ func (m Machine) into(f *Fields) {
 }
 
 // theirKinds are the words that aws-node-termination-handler has for kinds of events. What it does not
-// know has the word of what comes nearest: a shutdown that of the instance being stopped.
+// know has the word of what comes nearest: a shutdown and a hibernation that of the instance being stopped.
 var theirKinds = map[event.Kind]string{
 	event.SpotInterruption:        "SPOT_ITN",
 	event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
 	event.ScheduledMaintenance:    "SCHEDULED_EVENT",
 	event.ASGTermination:          "ASG_LIFECYCLE",
 	event.Shutdown:                "STATE_CHANGE",
+	event.Hibernation:             "STATE_CHANGE",
 	event.ReservationEnd:          "SCHEDULED_EVENT",
 	event.StateChange:             "STATE_CHANGE",
 }
@@ -110,6 +111,7 @@ var announcements = map[event.Kind]string{
 	event.ScheduledMaintenance:    "EC2 has planned maintenance",
 	event.ASGTermination:          "the Auto Scaling group is going to terminate the instance",
 	event.Shutdown:                "the operating system is going down",
+	event.Hibernation:             "the operating system is going to sleep",
 	event.ReservationEnd:          "the capacity reservation that the instance runs in ends",
 	event.StateChange:             "the instance is being stopped or terminated",
 }

@@ -2,95 +2,90 @@ package notify
 
 import (
 	"fmt"
+	"reflect"
 	"text/template/parse"
 	"time"
 )
 
 // The template engine is the standard library's without the calling of methods: with it, the linker would have to keep
 // every exported method of every type of the program, which makes it two thirds larger. The only methods that a template
-// has use for are those of times and durations. So a call of one is turned into that of a function when the template is
+// has use for are those of times and durations. So what may be a call of one is turned into that of a function when the template is
 // read: {{ .StartTime.Format "15:04" }} becomes {{ method "Format" .StartTime "15:04" }}.
 
 // methodFunction is the name of that function.
 const methodFunction = "method"
 
-// timeMethods and durationMethods are the methods without arguments.
-var (
-	timeMethods = map[string]func(time.Time) any{
-		"Day":       func(t time.Time) any { return t.Day() },
-		"Hour":      func(t time.Time) any { return t.Hour() },
-		"IsZero":    func(t time.Time) any { return t.IsZero() },
-		"Local":     func(t time.Time) any { return t.Local() },
-		"Minute":    func(t time.Time) any { return t.Minute() },
-		"Month":     func(t time.Time) any { return t.Month() },
-		"Second":    func(t time.Time) any { return t.Second() },
-		"String":    func(t time.Time) any { return t.String() },
-		"UTC":       func(t time.Time) any { return t.UTC() },
-		"Unix":      func(t time.Time) any { return t.Unix() },
-		"UnixMilli": func(t time.Time) any { return t.UnixMilli() },
-		"Weekday":   func(t time.Time) any { return t.Weekday() },
-		"Year":      func(t time.Time) any { return t.Year() },
-	}
-	durationMethods = map[string]func(time.Duration) any{
-		"Hours":        func(d time.Duration) any { return d.Hours() },
-		"Milliseconds": func(d time.Duration) any { return d.Milliseconds() },
-		"Minutes":      func(d time.Duration) any { return d.Minutes() },
-		"Seconds":      func(d time.Duration) any { return d.Seconds() },
-		"String":       func(d time.Duration) any { return d.String() },
-	}
-)
-
-// isMethod tells whether a name is that of a method and not of a field.
-func isMethod(name string) bool {
-	switch name {
-	case "Format", "Sub", "Add":
-		return true
-	}
-	return timeMethods[name] != nil || durationMethods[name] != nil
+// methods are those that a template can call, by what they are called on: all of a time, a duration and what these give, but for
+// those that give bytes, or several values, which no template can use.
+var methods = map[reflect.Type]map[string]any{
+	reflect.TypeFor[time.Time](): {
+		"Add": time.Time.Add, "AddDate": time.Time.AddDate, "After": time.Time.After, "Before": time.Time.Before,
+		"Compare": time.Time.Compare, "Day": time.Time.Day, "Equal": time.Time.Equal, "Format": time.Time.Format,
+		"GoString": time.Time.GoString, "Hour": time.Time.Hour, "In": time.Time.In, "IsDST": time.Time.IsDST, "IsZero": time.Time.IsZero,
+		"Local": time.Time.Local, "Location": time.Time.Location, "Minute": time.Time.Minute, "Month": time.Time.Month,
+		"Nanosecond": time.Time.Nanosecond, "Round": time.Time.Round, "Second": time.Time.Second, "String": time.Time.String,
+		"Sub": time.Time.Sub, "Truncate": time.Time.Truncate, "UTC": time.Time.UTC, "Unix": time.Time.Unix,
+		"UnixMicro": time.Time.UnixMicro, "UnixMilli": time.Time.UnixMilli, "UnixNano": time.Time.UnixNano,
+		"Weekday": time.Time.Weekday, "Year": time.Time.Year, "YearDay": time.Time.YearDay,
+	},
+	reflect.TypeFor[time.Duration](): {
+		"Abs": time.Duration.Abs, "Hours": time.Duration.Hours, "Microseconds": time.Duration.Microseconds,
+		"Milliseconds": time.Duration.Milliseconds, "Minutes": time.Duration.Minutes, "Nanoseconds": time.Duration.Nanoseconds,
+		"Round": time.Duration.Round, "Seconds": time.Duration.Seconds, "String": time.Duration.String, "Truncate": time.Duration.Truncate,
+	},
+	reflect.TypeFor[time.Month]():     {"String": time.Month.String},
+	reflect.TypeFor[time.Weekday]():   {"String": time.Weekday.String},
+	reflect.TypeFor[*time.Location](): {"String": (*time.Location).String},
 }
 
-// callMethod is the function.
-func callMethod(name string, receiver any, args ...any) (any, error) {
-	var method func() any
-	switch r := receiver.(type) {
-	case time.Time:
-		method = ofTime(name, r, args)
-	case time.Duration:
-		if m := durationMethods[name]; m != nil && len(args) == 0 {
-			method = func() any { return m(r) }
+// mayBeMethod tells whether a name is a method's of anything. What it is follows from what it stands behind: of a map it is a key.
+func mayBeMethod(name string) bool {
+	for _, named := range methods {
+		if named[name] != nil {
+			return true
 		}
 	}
-	if method == nil {
-		return nil, fmt.Errorf("%T has no %s that takes %d arguments of these types", receiver, name, len(args))
-	}
-	return method(), nil
+	return false
 }
 
-func ofTime(name string, t time.Time, args []any) func() any {
-	if len(args) == 0 {
-		if m := timeMethods[name]; m != nil {
-			return func() any { return m(t) }
-		}
-		return nil
-	}
-	switch arg := args[0].(type) {
-	case string:
-		if name == "Format" && len(args) == 1 {
-			return func() any { return t.Format(arg) }
-		}
-	case time.Time:
-		if name == "Sub" && len(args) == 1 {
-			return func() any { return t.Sub(arg) }
-		}
-	case time.Duration:
-		if name == "Add" && len(args) == 1 {
-			return func() any { return t.Add(arg) }
+// callMethod is the function. A key that is not there gives no value, as everywhere in a template.
+func callMethod(name string, receiver any, args ...any) (reflect.Value, error) {
+	on := reflect.ValueOf(receiver)
+	if receiver != nil {
+		if method := methods[on.Type()][name]; method != nil {
+			return call(reflect.ValueOf(method), name, append([]any{receiver}, args...))
 		}
 	}
-	return nil
+	switch {
+	case on.Kind() == reflect.Map && on.Type().Key().Kind() == reflect.String && len(args) == 0:
+		return on.MapIndex(reflect.ValueOf(name).Convert(on.Type().Key())), nil
+	case on.Kind() == reflect.Struct && len(args) == 0 && on.FieldByName(name).IsValid():
+		return on.FieldByName(name), nil
+	}
+	return reflect.Value{}, fmt.Errorf("%T has no %s", receiver, name)
 }
 
-// rewrite turns the calls of methods below a node into calls of the function.
+// call calls a method, whose receiver is its first argument. Numbers of a template are those that the method takes.
+func call(method reflect.Value, name string, args []any) (reflect.Value, error) {
+	takes := method.Type()
+	if len(args) != takes.NumIn() {
+		return reflect.Value{}, fmt.Errorf("%s takes %d arguments, not %d", name, takes.NumIn()-1, len(args)-1)
+	}
+	values := make([]reflect.Value, len(args))
+	for i, arg := range args {
+		value, want := reflect.ValueOf(arg), takes.In(i)
+		if value.IsValid() && value.CanInt() && want.Kind() >= reflect.Int && want.Kind() <= reflect.Int64 {
+			value = value.Convert(want)
+		}
+		if !value.IsValid() || !value.Type().AssignableTo(want) {
+			return reflect.Value{}, fmt.Errorf("%s takes a %s, not a %T", name, want, arg)
+		}
+		values[i] = value
+	}
+	return method.Call(values)[0], nil
+}
+
+// rewrite turns what may be calls of methods below a node into calls of the function.
 func rewrite(node parse.Node) {
 	switch n := node.(type) {
 	case *parse.ListNode:
@@ -159,11 +154,11 @@ func rewriteOperand(node parse.Node) parse.Node {
 	return node
 }
 
-// follow goes from a node along names; as is the node that says the same, if no name is a method's.
+// follow goes from a node along names; as is the node that says the same, if no name may be a method's.
 func follow(from, as parse.Node, names []string) parse.Node {
 	methods := false
 	for _, name := range names {
-		if !isMethod(name) {
+		if !mayBeMethod(name) {
 			from = &parse.ChainNode{NodeType: parse.NodeChain, Pos: as.Position(), Node: from, Field: []string{name}}
 			continue
 		}

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	standard "text/template"
+	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
@@ -46,6 +49,8 @@ func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
 		"nothing":                          {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: it gives nothing, for no notice"},
 		"no such method":                   {"{{ .StartTime.Nope }}", "text/plain", "test:1:13: "},
 		"a method of a text":               {"{{ .Kind.Format \"a\" }}", "text/plain", "string has no Format"},
+		"too few for a method":             {"{{ .StartTime.Round }}", "text/plain", "Round takes 1 arguments, not 0"},
+		"something else for a method":      {"{{ .StartTime.Sub 1 }}", "text/plain", "Sub takes a time.Time, not a int"},
 		"without end":                      {"{{ range until 1000000 }}{{ $.Text }}{{ end }}", "text/plain", "it gives more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,10 +91,72 @@ func TestTemplatesOfTheContainerBasedHandlerWorkUnchanged(t *testing.T) {
 		`{{ with .StartTime }}{{ .Format "15:04" | printf "at %s" }}{{ end }} {{ $t := .EndTime }}{{ $t.Unix }} {{ ($t.Sub .StartTime).Minutes }}`: `at 12:02 1772370000 58`,
 		`{{ if .StartTime.IsZero }}never{{ else if eq .StartTime.Year 2026 }}{{ printf "%d" .StartTime.Unix }}{{ end }}`:                           `1772366520`,
 		`{{ .Kind | lower | replace "_" "-" }} {{ .PublicIP | default "none" | quote }} {{ toJson .Pods }}`:                                        `scheduled-event "203.0.113.7" ["web-1","web-2"]`,
+		`{{ .StartTime.Before .EndTime }} {{ .StartTime.After .EndTime }} {{ .StartTime.Equal .StartTime }} {{ .StartTime.Compare .EndTime }}`:     `true false true -1`,
+		`{{ (.StartTime.AddDate 0 1 -1).Format "2 Jan" }} {{ .StartTime.UnixNano }} {{ .StartTime.YearDay }} {{ .StartTime.Month.String }}`:        `31 Mar 1772366520000000000 60 March`,
+		`{{ .TimeUntilEvent.Round 60000000000 }} {{ .TimeUntilEvent.Truncate 60000000000 }} {{ (.StartTime.Round 3600000000000).Hour }}`:           `2m0s 1m0s 12`,
+		`{{ "15:04" | .StartTime.Format }} {{ .StartTime.Weekday }} {{ .StartTime.Location }} {{ .TimeUntilEvent.Abs }}`:                           `12:02 Sunday UTC 1m59s`,
 	} {
 		got, err := compile(t, text).Render(f)
 		if err != nil || got != want {
 			t.Errorf("%s\ngives %s (%v)\nwant  %s", text, got, err, want)
+		}
+	}
+}
+
+// What a template can call of Go's own, it can call here; what is missing would be found by those who move.
+func TestEveryMethodOfTimesThatATemplateCanCallIsThere(t *testing.T) {
+	f := sampleOf(t, event.ScheduledMaintenance, "drained")
+	for place, of := range map[string]reflect.Type{
+		".StartTime": reflect.TypeFor[time.Time](), ".TimeUntilEvent": reflect.TypeFor[time.Duration](),
+		".StartTime.Month": reflect.TypeFor[time.Month](), ".StartTime.Weekday": reflect.TypeFor[time.Weekday](),
+		".StartTime.Location": reflect.TypeFor[*time.Location](),
+	} {
+		for m := range of.Methods() {
+			bytes := reflect.TypeFor[[]byte]()
+			encodes := m.Type.NumOut() > 0 && m.Type.Out(0) == bytes || m.Type.NumIn() > 1 && m.Type.In(1) == bytes
+			if encodes || m.Type.NumOut() != 1 {
+				continue
+			}
+			text := "{{ " + place + "." + m.Name
+			for i := 1; i < m.Type.NumIn(); i++ {
+				arg, there := map[reflect.Type]string{
+					reflect.TypeFor[time.Time](): " $.EndTime", reflect.TypeFor[time.Duration](): " $.TimeUntilEvent", reflect.TypeFor[int](): " 1",
+					reflect.TypeFor[string](): ` "15:04"`, reflect.TypeFor[*time.Location](): " $.EndTime.Location",
+				}[m.Type.In(i)]
+				if !there {
+					t.Fatalf("%s.%s takes a %s", of, m.Name, m.Type.In(i))
+				}
+				text += arg
+			}
+			text += " }}."
+			want := &strings.Builder{}
+			if err := standard.Must(standard.New("").Parse(text)).Execute(want, f); err != nil {
+				t.Fatalf("Go's own template: %v", err)
+			}
+			template, err := notify.CompileTemplate("test", text, "text/plain")
+			if err != nil {
+				t.Errorf("%s: %v", text, err)
+				continue
+			}
+			if got, err := template.Render(f); got != want.String() {
+				t.Errorf("%s gives %q (%v), want %q", text, got, err, want)
+			}
+		}
+	}
+}
+
+// Labels may be called like methods of times.
+func TestANameIsAMethodOrAKeyByWhatItStandsBehind(t *testing.T) {
+	f := sampleOf(t, event.ScheduledMaintenance, "drained")
+	f.NodeLabels = map[string]string{"Local": "a", "Format": "b", "Round": "c"}
+	for text, want := range map[string]string{
+		"{{ .NodeLabels.Local }} {{ .NodeLabels.Format }} {{ $l := .NodeLabels }}{{ $l.Round }}":  "a b c",
+		"-{{ with .NodeLabels }}{{ .Local }}{{ end }}{{ if .NodeLabels.Minutes }}never{{ end }}-": "-a-",
+		"{{ .NodeLabels.Minutes }}": "<no value>",
+	} {
+		got, err := compile(t, text).Render(f)
+		if err != nil || got != want {
+			t.Errorf("%s gives %q (%v), want %q", text, got, err, want)
 		}
 	}
 }

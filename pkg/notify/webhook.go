@@ -3,6 +3,8 @@ package notify
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -42,7 +44,7 @@ type WebhookOptions struct {
 	// They are asked about the node that something happened to; "" is the one whose machine this is.
 	Machine func(ctx context.Context, node string) Machine
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
-	// Told is called from Run with what became of notices.
+	// Told is called, from one goroutine at a time, with what became of notices.
 	Told func(Telling)
 	// DryRun marks every notice.
 	DryRun bool
@@ -59,35 +61,42 @@ type Telling struct {
 	GivenUp bool
 	// Again tells that the one before went wrong, too.
 	Again bool
+	// Alike counts further notices of which the same is to be said.
+	Alike int
 }
 
 // Webhook is the listener that posts to people's own endpoints. Make one with NewWebhook.
+//
+// What is about one event is told in order, by one worker at a time; of several events the newest goes first. While the endpoint
+// fails, one notice at a time asks whether it is back, and what is announced meanwhile is tried once without waiting for that.
 type Webhook struct {
 	opts WebhookOptions
 	// wake has an element when there is something new to look at.
 	wake chan struct{}
 
-	mu       sync.Mutex // for these, which Hear and Use use, too
-	settings *WebhookSettings
-	gate     gate
-	begun    time.Time // since when the gate is closed for a cordon
-	heard    []heard
-	pods     map[string]*met // by event
+	telling sync.Mutex // is held while Told is called
 
-	// These belong to Run's goroutine.
-	asked    string // about which node machine, node and labels are
-	machine  Machine
-	node     string
-	labels   map[string]string
-	failures int
-	retry    time.Time // nothing that failed is tried again before
-	tried    map[string]bool
+	mu       sync.Mutex // for all that follows
+	settings *WebhookSettings
+	gates    map[string]*gate // by node
+	lanes    map[string]*lane // by event
+	heard    int              // in all lanes
+	lost     Telling          // of what was heard and dropped; not told yet
+	pods     map[string]*met  // by event
+	known    map[string]known // by node
+	endpoint endpoint
+	making   int       // notices that are being made
+	posting  int       // posts under way
+	begun    time.Time // the last post
+	ending   bool
 }
 
-// met are the pods that a drain for an event has met.
-type met struct {
-	node string
-	pods []string
+// A lane has what is to be told about one event, in order.
+type lane struct {
+	node    string
+	busy    bool // a worker is at it
+	heard   []heard
+	waiting []waiting
 }
 
 // heard is a happening that a notice is to be made of.
@@ -97,17 +106,69 @@ type heard struct {
 	pods    []string
 }
 
+// waiting is a notice that is to be posted.
+type waiting struct {
+	record.Notice
+	came  time.Time // to this process
+	tries int
+	last  bool // it was tried while stopping
+}
+
+// met are the pods that a drain for an event has met.
+type met struct {
+	node string
+	pods []string
+}
+
+// known is what a machine and its Node are, as was last heard.
+type known struct {
+	machine Machine
+	node    string
+	labels  map[string]string
+}
+
 // NewWebhook returns a Webhook that is off until it is told what to Use.
 func NewWebhook(opts WebhookOptions) *Webhook {
-	return &Webhook{opts: opts, wake: make(chan struct{}, 1), pods: map[string]*met{}, tried: map[string]bool{}}
+	w := &Webhook{
+		opts: opts, wake: make(chan struct{}, 1),
+		gates: map[string]*gate{}, lanes: map[string]*lane{}, pods: map[string]*met{}, known: map[string]known{},
+	}
+	for _, n := range opts.Outbox.Waiting() {
+		l := w.lane(n.Event, n.Node)
+		l.waiting = append(l.waiting, waiting{Notice: n, came: time.Now()})
+	}
+	return w
+}
+
+// lane returns an event's lane.
+func (w *Webhook) lane(id, node string) *lane {
+	l := w.lanes[id]
+	if l == nil {
+		l = &lane{}
+		w.lanes[id] = l
+	}
+	l.node = cmp.Or(node, l.node)
+	return l
 }
 
 // Use replaces the settings; nil turns the webhook off. What has not been delivered yet goes where they say.
 func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
 	w.settings = settings
+	w.endpoint = endpoint{} // It may be another one.
 	w.mu.Unlock()
 	w.nudge()
+}
+
+// Waiting counts what is to be told and has not been delivered.
+func (w *Webhook) Waiting() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	count := w.heard
+	for _, l := range w.lanes {
+		count += len(l.waiting)
+	}
+	return count
 }
 
 func (w *Webhook) nudge() {
@@ -122,10 +183,9 @@ func (w *Webhook) Hear(h record.Happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h.What == record.Begun {
-		w.begun = time.Now()
 		w.pods[h.Entry.Event.ID] = &met{node: h.Node}
 	}
-	w.gate.hear(h)
+	w.gate(h.Node).hear(h)
 	if w.settings == nil {
 		return
 	}
@@ -135,12 +195,52 @@ func (w *Webhook) Hear(h record.Happening) {
 		if m := w.pods[h.Entry.Event.ID]; m != nil {
 			pods = slices.Clone(m.pods)
 		}
-		w.heard = append(w.heard, heard{h, outcome, pods})
-		w.heard = w.heard[max(0, len(w.heard)-cmp.Or(w.opts.Backlog, keepHeard)):]
+		w.take(heard{h, outcome, pods})
 	}
 	if h.Entry.Phase == record.Closed {
 		delete(w.pods, h.Entry.Event.ID)
 	}
+	w.nudge()
+}
+
+// gate returns the node's gate. What was heard of a node before it had a name is the first one's that has.
+func (w *Webhook) gate(node string) *gate {
+	if nameless := w.gates[""]; nameless != nil && node != "" && w.gates[node] == nil {
+		w.gates[node] = nameless
+		delete(w.gates, "")
+	}
+	g := w.gates[node]
+	if g == nil {
+		g = &gate{}
+		w.gates[node] = g
+	}
+	return g
+}
+
+// take takes in what a notice is to be made of. What there is no place for is lost, and counted.
+func (w *Webhook) take(h heard) {
+	id := h.Entry.Event.ID
+	if w.heard >= cmp.Or(w.opts.Backlog, keepHeard) {
+		if w.lost.GivenUp {
+			w.lost.Alike++
+			return
+		}
+		n := record.Notice{Event: id, Node: h.Node, What: h.outcome}
+		w.lost = Telling{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
+		return
+	}
+	l := w.lane(id, h.Node)
+	l.heard = append(l.heard, h)
+	w.heard++
+}
+
+// Forget forgets what is only known for as long as a node is being looked after. What is still to be told about it is told.
+func (w *Webhook) Forget(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.gates, node)
+	delete(w.known, node)
+	maps.DeleteFunc(w.pods, func(_ string, m *met) bool { return m.node == node })
 	w.nudge()
 }
 
@@ -172,11 +272,10 @@ func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(re
 	}
 	for _, e := range entries {
 		for _, outcome := range w.standing(e, now) {
-			h := record.Happening{At: now, Entry: e, Plan: describe(e)}
-			w.heard = append(w.heard, heard{h, outcome, nil})
+			w.take(heard{record.Happening{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
 		}
 	}
-	w.gate.hold(now.Add(decisionTime)) // A step that was begun before is begun again at once.
+	w.gate("").hold(now.Add(decisionTime)) // A step that was begun before is begun again at once.
 	w.nudge()
 }
 
@@ -184,6 +283,9 @@ func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(re
 // word: it was before there was a webhook.
 func (w *Webhook) standing(e record.Entry, now time.Time) []string {
 	outcomes := []string{Announced.String()}
+	if e.LeftAlone {
+		return append(outcomes, LeftAlone)
+	}
 	switch e.Phase {
 	case record.Cordoned:
 		outcomes = append(outcomes, Cordoned)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -34,6 +35,8 @@ const (
 	Drained    = "drained"
 	Incomplete = "incomplete"
 	Failed     = "failed"
+	// LeftAlone: people want the node left alone, so that it is not drained.
+	LeftAlone = string(event.LeftAlone)
 	// Moved: the event was put off, and the node was uncordoned until then.
 	Moved = "moved"
 )
@@ -41,7 +44,7 @@ const (
 // Outcomes lists all outcomes, in the order of the phases.
 func Outcomes() []string {
 	return []string{
-		Announced.String(), Cordoned, Drained, Incomplete, Failed, Moved, string(record.Withdrawn), string(record.Canceled),
+		Announced.String(), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved, string(record.Withdrawn), string(record.Canceled),
 		string(record.Completed), string(record.Rebooted), string(record.Expired),
 	}
 }
@@ -50,7 +53,7 @@ func phaseOf(outcome string) Phase {
 	switch outcome {
 	case Announced.String():
 		return Announced
-	case Cordoned, Drained, Incomplete, Failed:
+	case Cordoned, Drained, Incomplete, Failed, LeftAlone:
 		return Ended
 	}
 	return Over
@@ -67,6 +70,8 @@ func outcomeOf(h record.Happening) string {
 		return Incomplete
 	case record.Failed:
 		return Failed
+	case record.LeftAlone:
+		return LeftAlone
 	case record.Done:
 		return doneAs(h)
 	}
@@ -87,13 +92,15 @@ func doneAs(h record.Happening) string {
 
 // due tells whether an outcome is to be told of an event of which others were, the oldest first. An announcement stands
 // until the event is over. An outcome that comes again, as that of an attempt which is repeated, is none, unless the event
-// was announced or over in between.
+// was announced or over in between. Between people's word to leave the node alone and all else, the last word counts.
 func due(told []string, outcome string) bool {
 	phase := phaseOf(outcome)
 	for _, before := range slices.Backward(told) {
 		switch {
 		case before == outcome:
 			return false
+		case phase == Ended && (before == LeftAlone || outcome == LeftAlone):
+			return true
 		case phase == Announced && phaseOf(before) == Over && before != Moved:
 			return true
 		case phase == Ended && phaseOf(before) != Ended, phase == Over && phaseOf(before) != Over:
@@ -129,6 +136,8 @@ func what(f Fields) string {
 		return fmt.Sprintf("the drain ran out of time: %s, left: %s", pods, nameAll(f.Left))
 	case Failed:
 		return "it failed and will be tried again: " + f.Error
+	case LeftAlone:
+		return "the node is left alone, as its annotation nth/action asks: its pods are not evicted"
 	case Cordoned:
 		return "cordoned"
 	case Moved:

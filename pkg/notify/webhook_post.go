@@ -13,8 +13,11 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -100,10 +103,39 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	}
 	defer func() { _ = answer.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // What it has to say beside the status is of no interest.
-	return judgeAnswer(answer.StatusCode)
+	return judgeAnswer(answer)
 }
 
-func judgeAnswer(status int) error {
+// laterError is an answer that says when to come again.
+type laterError struct {
+	status int
+	after  time.Duration
+}
+
+func (e laterError) Error() string {
+	return fmt.Sprintf("it answers %d %s: it asks for a pause of %s", e.status, http.StatusText(e.status), e.after.Round(time.Second))
+}
+
+// longestObeyed bounds the pause that an endpoint may ask for.
+const longestObeyed = time.Hour
+
+// retryAfter is the pause that the header Retry-After asks for, in seconds or until a date (RFC 9110, 10.2.3); 0 if it has none.
+func retryAfter(header string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if until, err := http.ParseTime(header); err == nil {
+		return max(until.Sub(now), 0)
+	}
+	return 0
+}
+
+func judgeAnswer(answer *http.Response) error {
+	status := answer.StatusCode
+	if after := retryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 &&
+		(status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
+		return laterError{status, after}
+	}
 	switch {
 	case status/100 == 2:
 		return nil
@@ -159,6 +191,9 @@ func parseHeaders(content string, into http.Header) error {
 			return errors.New("reading the headers: they begin with { but are no object of texts in JSON")
 		}
 		for name, value := range object {
+			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+				return errors.New("reading the headers: a name or a value in them is none that HTTP allows")
+			}
 			into.Set(name, value)
 		}
 		return nil
@@ -171,10 +206,11 @@ func parseHeaders(content string, into http.Header) error {
 			continue
 		}
 		name, value, found := strings.Cut(line, ":")
-		if !found || strings.ContainsAny(name, " \t") {
+		value = textproto.TrimString(value)
+		if !found || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 			return fmt.Errorf("reading the headers: line %d is not \"Name: value\"", number)
 		}
-		into.Set(textproto.TrimString(name), textproto.TrimString(value))
+		into.Set(name, value)
 	}
 	return nil
 }

@@ -36,6 +36,7 @@ type hookRig struct {
 	tellings []notify.Telling
 
 	settings notify.WebhookSettings
+	change   func(*notify.WebhookOptions)
 }
 
 // plainText is a template whose messages are easy to compare.
@@ -43,13 +44,19 @@ const plainText = `{{ .EventID }} {{ .Outcome }}`
 
 func hooked(t *testing.T, test func(r *hookRig)) {
 	t.Helper()
+	hookedWith(t, func(*notify.WebhookOptions) {}, test)
+}
+
+// hookedWith does that with other options.
+func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *hookRig)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		template, err := notify.CompileTemplate("test", plainText, "text/plain")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &hookRig{t: t, dir: dir, began: time.Now()}
+		r := &hookRig{t: t, dir: dir, began: time.Now(), change: change}
 		r.up()
 		r.settings = notify.WebhookSettings{Template: template, Post: r.post, AtDetection: true, AtEnd: true, AtClose: true}
 		r.start()
@@ -112,7 +119,7 @@ func (r *hookRig) start() {
 	if len(warnings) > 0 {
 		r.t.Errorf("opening the outbox: %v", warnings)
 	}
-	r.hook = notify.NewWebhook(notify.WebhookOptions{
+	opts := notify.WebhookOptions{
 		Outbox:  box,
 		Machine: func(context.Context, string) notify.Machine { return notify.Machine{ID: "i-1"} },
 		Node: func(context.Context, string) (string, map[string]string) {
@@ -123,7 +130,9 @@ func (r *hookRig) start() {
 			defer r.mu.Unlock()
 			r.tellings = append(r.tellings, t)
 		},
-	})
+	}
+	r.change(&opts)
+	r.hook = notify.NewWebhook(opts)
 	r.use(func(*notify.WebhookSettings) {})
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan struct{})
@@ -183,6 +192,21 @@ func (r *hookRig) want(posts ...string) {
 	}
 	if !slices.Equal(got, posts) {
 		r.t.Errorf("posted were\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(posts, "\n\t"))
+	}
+}
+
+// wantInAnyOrder compares what was posted likewise, but for the order of different events.
+func (r *hookRig) wantInAnyOrder(posts ...string) {
+	r.t.Helper()
+	var got []string
+	for _, p := range r.posted() {
+		got = append(got, p.text)
+	}
+	byEvent := func(a, b string) int { return strings.Compare(strings.Fields(a)[0], strings.Fields(b)[0]) }
+	slices.SortStableFunc(got, byEvent)
+	slices.SortStableFunc(posts, byEvent)
+	if !slices.Equal(got, posts) {
+		r.t.Errorf("posted were, by event,\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(posts, "\n\t"))
 	}
 }
 

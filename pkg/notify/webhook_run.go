@@ -1,11 +1,14 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nth-project/nth/pkg/record"
@@ -21,194 +24,438 @@ const (
 	patientPause = 5 * time.Minute
 	// askTime is how long a notice waits for the description of the machine and of its Node.
 	askTime = 2 * time.Second
+	// makers and workers are how many notices are made, and posted, at a time. While all workers are busy, one more post may
+	// begin each crowded, up to mostPosts: an endpoint that hangs keeps no new notice waiting for longer than that.
+	makers    = 4
+	workers   = 8
+	crowded   = time.Second
+	mostPosts = 64
+	// syncPause is the shortest pause between two writes of the outbox.
+	syncPause = 500 * time.Millisecond
 )
 
 // Run makes notices and posts them until ctx ends, and then tries once more, for a moment, what is left. Run it once.
 func (w *Webhook) Run(ctx context.Context) {
+	var saving sync.WaitGroup
+	changed, saved := make(chan struct{}, 1), make(chan struct{})
+	saving.Go(func() { w.save(changed, saved) })
+	w.work(ctx, changed)
+
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+	defer cancel()
+	w.finish(last, changed)
+	close(saved)
+	saving.Wait()
+}
+
+// work has workers do what there is to do until ctx ends, and waits for them.
+func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
 	for ctx.Err() == nil {
-		wait := w.turn(ctx)
+		wait := w.assign(ctx, &busy)
+		w.tellLost()
+		signal(changed)
 		select {
 		case <-ctx.Done():
 		case <-w.wake:
 		case <-time.After(wait):
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
-	defer cancel()
-	if settings, heard := w.take(); settings != nil {
-		w.write(last, settings, heard)
-		w.round(last, settings, true)
+}
+
+// finish is the last try: of everything once, whatever the gates and the endpoint say, for as long as ctx lasts.
+func (w *Webhook) finish(ctx context.Context, changed chan<- struct{}) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	for ctx.Err() == nil {
+		w.assign(ctx, &busy)
+		if w.idle() {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-w.wake:
+		}
+	}
+	w.tellLost()
+	signal(changed)
+}
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
-// turn does what there is to do, and returns how long there is nothing more if nothing is heard.
-func (w *Webhook) turn(ctx context.Context) time.Duration {
-	if wait := w.closed(time.Now()); wait > 0 {
-		return wait
+// save keeps the disk up to date until over is closed, and then once more. A disk that hangs holds no notice up.
+func (w *Webhook) save(changed <-chan struct{}, over <-chan struct{}) {
+	failing := false
+	for {
+		ended := false
+		select {
+		case <-changed:
+		case <-over:
+			ended = true
+		}
+		err := w.opts.Outbox.Sync()
+		if err != nil && !failing {
+			w.tell(Telling{Err: err})
+		}
+		failing = err != nil
+		if ended {
+			return
+		}
+		select {
+		case <-over:
+		case <-time.After(syncPause):
+		}
+		if failing {
+			signal(w.wake) // It is tried again.
+		}
 	}
-	settings, heard := w.take()
-	if settings == nil {
-		return idle
-	}
-	if w.write(ctx, settings, heard) {
-		w.retry = time.Time{}
-	}
-	if wait := time.Until(w.retry); wait > 0 {
-		return wait
-	}
-	if len(w.opts.Outbox.Waiting()) == 0 {
-		return idle
-	}
-	return w.round(ctx, settings, false)
 }
 
-// closed is how long notices give way to a cordon.
-func (w *Webhook) closed(now time.Time) time.Duration {
+// idle tells whether no worker is at work.
+func (w *Webhook) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	wait := w.gate.closed(now)
-	if w.gate.cordoning {
-		wait = w.begun.Add(cordonTime).Sub(now)
-	}
-	return max(wait, 0)
+	return w.making+w.posting == 0
 }
 
-// take returns the settings and what was heard.
-func (w *Webhook) take() (*WebhookSettings, []heard) {
+// assign gives workers what can be done now, and returns how long there is nothing more if nothing is heard.
+func (w *Webhook) assign(ctx context.Context, busy *sync.WaitGroup) time.Duration {
+	for {
+		w.mu.Lock()
+		settings := w.settings
+		if settings == nil {
+			w.heard, w.lanes = 0, w.waitingOnly()
+			w.mu.Unlock()
+			return idle
+		}
+		now := time.Now()
+		id, making, wait := w.next(now)
+		if id == "" {
+			w.mu.Unlock()
+			return wait
+		}
+		l := w.lanes[id]
+		l.busy = true
+		if making {
+			h := l.heard[0]
+			l.heard = l.heard[1:]
+			w.heard--
+			w.making++
+			w.mu.Unlock()
+			busy.Go(func() { w.make(ctx, settings, l, h) })
+			continue
+		}
+		n := l.waiting[0] // as it was before this post
+		l.waiting[0].tries++
+		l.waiting[0].last = w.ending
+		w.posting++
+		w.begun = now
+		asks := w.endpoint.asks(n)
+		w.mu.Unlock()
+		busy.Go(func() { w.post(ctx, settings, l, n, now, asks) })
+	}
+}
+
+// waitingOnly are the lanes without what was heard while there was nobody to tell.
+func (w *Webhook) waitingOnly() map[string]*lane {
+	left := map[string]*lane{}
+	for id, l := range w.lanes {
+		if l.heard = nil; l.busy || len(l.waiting) > 0 {
+			left[id] = l
+		}
+	}
+	return left
+}
+
+// next chooses the event that a worker can turn to, and whether a notice about it is to be made or posted. Without one it
+// returns how long there will be none.
+func (w *Webhook) next(now time.Time) (id string, making bool, wait time.Duration) {
+	wait = idle
+	var best *lane
+	for event, l := range w.lanes {
+		if len(l.heard)+len(l.waiting) == 0 && !l.busy {
+			delete(w.lanes, event)
+			continue
+		}
+		until, makes := w.ready(l, now)
+		if until > 0 {
+			wait = min(wait, until)
+			continue
+		}
+		if best == nil || makes && !making || makes == making && l.before(best) {
+			best, id, making = l, event, makes
+		}
+	}
+	return id, making, wait
+}
+
+// ready tells how long it takes until a worker may turn to a lane, 0 if it may now, and whether it would make a notice.
+func (w *Webhook) ready(l *lane, now time.Time) (wait time.Duration, makes bool) {
+	if l.busy {
+		return idle, false
+	}
+	if !w.ending {
+		if wait := w.closed(l.node, now); wait > 0 {
+			return wait, false
+		}
+	}
+	// While the endpoint takes notices, none is made that the outbox has no place for.
+	if len(l.heard) > 0 && w.making < makers && (w.ending || w.endpoint.failing() || w.opts.Outbox.Room() > w.making) {
+		return 0, true
+	}
+	if len(l.waiting) == 0 || w.posting >= mostPosts {
+		return idle, false
+	}
+	return w.postable(l.waiting[0], now), false
+}
+
+// postable is how long it takes until a notice may be posted, as far as that is not up to its node.
+func (w *Webhook) postable(n waiting, now time.Time) time.Duration {
+	if w.ending {
+		if n.last || w.endpoint.obeyed.After(now) {
+			return idle
+		}
+		return 0
+	}
+	if wait := w.begun.Add(crowded).Sub(now); w.posting >= workers && wait > 0 {
+		return wait
+	}
+	return w.endpoint.closed(n, now)
+}
+
+// before tells whether a lane goes before another one: what was tried less often, and then what is newer.
+func (l *lane) before(other *lane) bool {
+	if len(l.waiting) == 0 || len(other.waiting) == 0 {
+		return len(other.waiting) > 0
+	}
+	a, b := l.waiting[0], other.waiting[0]
+	return cmp.Or(cmp.Compare(a.tries, b.tries), b.Made.Compare(a.Made)) < 0
+}
+
+// closed is how long notices about a node give way to its cordon. Where it is not known which node it is, any cordon counts.
+func (w *Webhook) closed(node string, now time.Time) time.Duration {
+	closed := func(of string) time.Duration {
+		switch g := w.gates[of]; {
+		case g == nil:
+			return 0
+		case g.cordoning: // It may not come about.
+			return max(g.begun.Add(cordonTime).Sub(now), 0)
+		default:
+			return g.closed(now)
+		}
+	}
+	if node != "" {
+		return max(closed(node), closed(""))
+	}
+	var wait time.Duration
+	for of := range w.gates {
+		wait = max(wait, closed(of))
+	}
+	return wait
+}
+
+// make makes a notice and puts it into the outbox.
+func (w *Webhook) make(ctx context.Context, settings *WebhookSettings, l *lane, h heard) {
+	n, wanted, err := w.render(ctx, settings, h)
+	var givenUp []record.Notice
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	heard := w.heard
-	w.heard = nil
-	return w.settings, heard
+	switch {
+	case n.ID == "":
+	case err != nil:
+	case !wanted:
+		w.opts.Outbox.Note(n.Event, n.What)
+	default:
+		if givenUp, err = w.opts.Outbox.Add(n); err == nil {
+			l.waiting = append(l.waiting, waiting{Notice: n, came: time.Now()})
+		}
+		for _, old := range givenUp {
+			w.drop(old)
+		}
+	}
+	l.busy = false
+	w.making--
+	w.mu.Unlock()
+	if err != nil {
+		w.tell(Telling{Notice: n, Err: err, GivenUp: true})
+	}
+	for _, old := range givenUp {
+		w.tell(Telling{Notice: old, Err: errors.New("too many are waiting"), GivenUp: true})
+	}
+	w.nudge()
 }
 
-// write makes notices and puts them into the outbox. It tells whether there were any.
-func (w *Webhook) write(ctx context.Context, settings *WebhookSettings, heard []heard) bool {
-	if len(heard) == 0 {
-		return false
+// render makes the notice of what was heard; it has no ID if that has been told. It is wanted if there is somebody who wants it.
+func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h heard) (n record.Notice, wanted bool, err error) {
+	if !due(w.opts.Outbox.Told(h.Entry.Event.ID), h.outcome) {
+		return record.Notice{}, false, nil
 	}
-	for i, h := range heard {
-		if i == 0 || h.Node != w.asked {
-			w.ask(ctx, h.Node)
-		}
-		if !due(w.opts.Outbox.Told(h.Entry.Event.ID), h.outcome) {
-			continue
-		}
-		if h.Node == "" {
-			h.Node = w.node
-		}
-		phase := phaseOf(h.outcome)
-		f := fieldsOf(h.Happening, phase, h.outcome, h.pods, w.opts.DryRun)
-		w.machine.into(&f)
-		if w.labels != nil {
-			f.NodeLabels = w.labels
-		}
-		n := record.Notice{ID: f.NoticeID, Event: h.Entry.Event.ID, Made: f.Made.UTC().Round(0), What: h.outcome}
-		text, err := settings.Template.Render(f)
-		if err != nil {
-			w.opts.Told(Telling{Notice: n, Err: fmt.Errorf("making a message: %w", err), GivenUp: true})
-			continue
-		}
-		n.Text = text
-		w.keep(n, settings.wants(phase))
+	about := w.ask(ctx, h.Node)
+	h.Node = cmp.Or(h.Node, about.node)
+	phase := phaseOf(h.outcome)
+	f := fieldsOf(h.Happening, phase, h.outcome, h.pods, w.opts.DryRun)
+	about.machine.into(&f)
+	if about.labels != nil {
+		f.NodeLabels = about.labels
 	}
-	return true
+	n = record.Notice{ID: f.NoticeID, Event: h.Entry.Event.ID, Node: h.Node, Made: f.Made.UTC().Round(0), What: h.outcome}
+	n.Text, err = settings.Template.Render(f)
+	if err != nil {
+		return n, false, fmt.Errorf("making a message: %w", err)
+	}
+	return n, settings.wants(phase) && n.Text != "", nil
 }
 
 // ask asks what a node and its machine are. What is not answered in time stays what it was.
-func (w *Webhook) ask(ctx context.Context, about string) {
-	if about != w.asked {
-		w.asked, w.machine, w.node, w.labels = about, Machine{}, "", nil
-	}
-	if w.machine.ID == "" {
+func (w *Webhook) ask(ctx context.Context, about string) known {
+	w.mu.Lock()
+	k := w.known[about]
+	w.mu.Unlock()
+	if k.machine.ID == "" {
 		asking, cancel := context.WithTimeout(ctx, askTime)
-		w.machine = w.opts.Machine(asking, about)
+		k.machine = w.opts.Machine(asking, about)
 		cancel()
 	}
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	if node, labels := w.opts.Node(asking, about); node != "" {
-		w.node, w.labels = node, labels
+		k.node, k.labels = node, labels
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, kept := w.gates[about]; kept || about == "" {
+		w.known[about] = k
+	}
+	return k
+}
+
+// drop takes a notice that was given up out of its lane.
+func (w *Webhook) drop(n record.Notice) {
+	if l := w.lanes[n.Event]; l != nil {
+		l.waiting = slices.DeleteFunc(l.waiting, func(of waiting) bool { return of.ID == n.ID })
 	}
 }
 
-// keep puts one notice into the outbox, or only notes it there, if nobody wants it.
-func (w *Webhook) keep(n record.Notice, wanted bool) {
-	if !wanted || n.Text == "" {
-		if err := w.opts.Outbox.Note(n.Event, n.What); err != nil {
-			w.opts.Told(Telling{Notice: n, Err: err})
-		}
-		return
+// post posts a notice, and takes in what became of it.
+func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, l *lane, n waiting, began time.Time, asks bool) {
+	age := time.Since(n.Made)
+	over, err := age > oldest, errors.New("it is older than a day")
+	if !over {
+		err = settings.Post(ctx, n.ID, n.Text)
+		_, over = errors.AsType[rejectedError](err)
 	}
-	givenUp, err := w.opts.Outbox.Add(n)
-	if err != nil {
-		w.opts.Told(Telling{Notice: n, Err: err, GivenUp: errors.Is(err, record.ErrTooLong)})
-	}
-	for _, old := range givenUp {
-		w.opts.Told(Telling{Notice: old, Err: errors.New("too many are waiting"), GivenUp: true})
-	}
-}
+	canceled := err != nil && ctx.Err() != nil
 
-// round tries to post everything that waits, in order for each event: where one fails, those behind it wait. Unless it is
-// the last round, it gives way to a cordon. It returns how long to wait until the next round.
-func (w *Webhook) round(ctx context.Context, settings *WebhookSettings, last bool) time.Duration {
-	stuck := map[string]bool{}
-	newest := oldest
-	for _, n := range w.opts.Outbox.Waiting() {
-		if ctx.Err() != nil || !last && w.closed(time.Now()) > 0 {
-			break
-		}
-		if stuck[n.Event] {
-			continue
-		}
-		age := time.Since(n.Made)
-		if age > oldest {
-			w.settle(n, errors.New("it is older than a day"), true)
-			continue
-		}
-		err := settings.Post(ctx, n.ID, n.Text)
-		if ctx.Err() != nil && err != nil {
-			return 0
-		}
-		_, rejected := errors.AsType[rejectedError](err)
-		w.settle(n, err, rejected)
-		if err != nil && !rejected {
-			stuck[n.Event] = true
-			newest = min(newest, age)
-		}
+	w.mu.Lock()
+	if asks {
+		w.endpoint.asking = false
 	}
-	if len(stuck) == 0 {
-		w.failures, w.retry = 0, time.Time{}
-		return w.closed(time.Now())
-	}
-	pause := w.pause(newest)
-	w.retry = time.Now().Add(pause)
-	return pause
-}
-
-// settle takes in what became of a notice, and tells it.
-func (w *Webhook) settle(n record.Notice, err error, over bool) {
-	again := w.tried[n.ID]
-	w.tried[n.ID] = true
 	if err == nil || over {
-		delete(w.tried, n.ID)
-		if removing := w.opts.Outbox.Remove(n.ID); removing != nil {
-			w.opts.Told(Telling{Notice: n, Err: removing})
-		}
+		w.opts.Outbox.Remove(n.ID)
+		w.drop(n.Notice)
 	}
-	w.opts.Told(Telling{Notice: n, Err: err, GivenUp: err != nil && over, Again: again})
+	switch {
+	case canceled, age > oldest:
+	case err == nil, over:
+		w.endpoint = endpoint{}
+	default:
+		w.endpoint.failed(err, began, w.newest())
+	}
+	l.busy = false
+	w.posting--
+	w.mu.Unlock()
+	if !canceled {
+		w.tell(Telling{Notice: n.Notice, Err: err, GivenUp: err != nil && over, Again: n.tries > 0})
+	}
+	w.nudge()
 }
 
-// pause doubles with each round that went wrong. It is spread, so that the nodes of a fleet do not come all at once when
-// their endpoint is back.
-func (w *Webhook) pause(newest time.Duration) time.Duration {
+// newest is the age of the newest notice that waits.
+func (w *Webhook) newest() time.Duration {
+	newest := oldest
+	for _, l := range w.lanes {
+		if len(l.waiting) > 0 {
+			newest = min(newest, time.Since(l.waiting[0].Made))
+		}
+	}
+	return newest
+}
+
+// tell tells what became of a notice.
+func (w *Webhook) tell(t Telling) {
+	w.telling.Lock()
+	defer w.telling.Unlock()
+	w.opts.Told(t)
+}
+
+// tellLost tells of what was lost since it did so last.
+func (w *Webhook) tellLost() {
+	w.mu.Lock()
+	lost := w.lost
+	w.lost = Telling{}
+	w.mu.Unlock()
+	if lost.GivenUp {
+		w.tell(lost)
+	}
+}
+
+// endpoint is how the endpoint does.
+type endpoint struct {
+	failures int
+	since    time.Time // when it failed last; zero while it does not
+	retry    time.Time // what was there by then is not tried before
+	asking   bool      // one notice is asking whether it is back
+	obeyed   time.Time // nothing is posted before, as it asks for that
+}
+
+func (e *endpoint) failing() bool { return !e.since.IsZero() }
+
+// closed is how long it takes until a notice may be posted. What came after the endpoint failed is tried once at any time.
+func (e *endpoint) closed(n waiting, now time.Time) time.Duration {
+	if wait := e.obeyed.Sub(now); wait > 0 {
+		return wait
+	}
+	switch {
+	case !e.failing(), n.tries == 0 && n.came.After(e.since):
+		return 0
+	case e.asking:
+		return idle
+	}
+	return max(e.retry.Sub(now), 0)
+}
+
+// asks tells whether a notice that is about to be posted asks whether the endpoint is back, and notes that one does.
+func (e *endpoint) asks(n waiting) bool {
+	asks := e.failing() && (n.tries > 0 || !n.came.After(e.since))
+	e.asking = e.asking || asks
+	return asks
+}
+
+// failed takes in that a post which began then failed. The pause doubles with each failure in a row; it is spread, so that the
+// nodes of a fleet do not come all at once when their endpoint is back.
+func (e *endpoint) failed(err error, began time.Time, newest time.Duration) {
+	now := time.Now()
+	if later, ok := errors.AsType[laterError](err); ok {
+		e.obeyed = now.Add(min(later.after, longestObeyed))
+	}
+	if e.failing() && began.Before(e.since) {
+		return // It says nothing new: it was on its way when another one failed.
+	}
 	longest := patientPause
 	if newest < urgent {
 		longest = urgentPause
 	}
-	pause := min(firstPause<<min(w.failures, 16), longest)
-	w.failures++
-	return pause/2 + rand.N(pause/2+1)
+	pause := min(firstPause<<min(e.failures, 16), longest)
+	e.failures++
+	e.since, e.retry = now, now.Add(pause/2+rand.N(pause/2+1))
 }
 
 func withoutNamespace(pod string) string {

@@ -76,6 +76,9 @@ func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.
 		}
 		return e
 	}
+	if e.Acted() || ev.Instance == "" { // It was begun for the instance as it was known then.
+		ev.Instance = e.Event.Instance
+	}
 	e.Event, e.Missing, e.ListedIn = ev, time.Time{}, sit.BootID
 	return e
 }
@@ -114,7 +117,7 @@ func (s Settings) next(sit Situation, e record.Entry) record.Entry {
 	case cordoned:
 		return s.act(sit, s.cordonPhase(sit, e), e)
 	case drained:
-		return s.act(sit, s.drainPhase(sit, e), e)
+		return s.act(sit, s.drainPhase(sit, e), heed(sit, e))
 	case left:
 		if e.UnderWay() || e.Phase == record.Undoing { // A drain that the rules still ask for is not left.
 			return enter(sit, record.Cordoned, e) // Others have seen to what becomes of it.
@@ -163,11 +166,20 @@ func (s Settings) act(sit Situation, phase record.Phase, e record.Entry) record.
 	return e
 }
 
+// heed takes over whether people want the node left alone. From when they do not any more, an event that is overdue has half a minute.
+func heed(sit Situation, e record.Entry) record.Entry {
+	if left := sit.leftAlone(e); left != e.LeftAlone {
+		e.LeftAlone, e.Changed = left, sit.Now
+	}
+	return e
+}
+
 // enter gives an entry a phase.
 func enter(sit Situation, phase record.Phase, e record.Entry) record.Entry {
 	if e.Phase == phase {
 		return e
 	}
+	e.LeftAlone = e.LeftAlone && slices.Contains([]record.Phase{record.Draining, record.Drained, record.Incomplete}, phase)
 	e.Phase, e.Error, e.Failures, e.Changed = phase, "", 0, sit.Now
 	if phase == record.Incomplete {
 		e.Error, e.Failures = "the deadline came first", 1
@@ -214,12 +226,16 @@ func (s Settings) cordonPhase(sit Situation, e record.Entry) record.Phase {
 	return e.Phase
 }
 
-// drainPhase is the next phase of an entry that wants the node drained.
+// drainPhase is the next phase of an entry that wants the node drained. While people want it left alone, it is neither drained nor out
+// of time; what they give free again is drained anew.
 func (s Settings) drainPhase(sit Situation, e record.Entry) record.Phase {
 	switch e.Phase {
-	case record.Drained:
-	case record.Draining, record.Incomplete:
+	case record.Draining, record.Drained, record.Incomplete:
 		switch {
+		case sit.leftAlone(e):
+		case e.LeftAlone:
+			return record.Draining
+		case e.Phase == record.Drained:
 		case sit.node(e).Drained:
 			return record.Drained
 		case s.timeIsOver(sit, e):

@@ -286,7 +286,7 @@ func (sit Situation) survived(e record.Entry) bool {
 		return false
 	}
 	switch {
-	case e.Event.Kind == event.Shutdown:
+	case e.Event.Kind.Local():
 		return true
 	case !e.Acted():
 		return false

@@ -19,6 +19,7 @@ type decision struct {
 	unwatched map[event.Kind]bool
 	past      []record.Entry
 	node      policy.Node
+	drained   []string // the events for which the node was said to be drained in this process
 	ready     bool
 	want      string
 }
@@ -32,7 +33,7 @@ func (d decision) settings() policy.Settings {
 
 func (d decision) situation() policy.Situation {
 	return policy.Situation{
-		Now: at(d.now), BootID: thisBoot, Known: d.known, Failing: d.failing, Unwatched: d.unwatched, Past: d.past, Node: d.node, Ready: d.ready,
+		Now: at(d.now), BootID: thisBoot, Known: d.known, Failing: d.failing, Unwatched: d.unwatched, Past: d.past, Node: d.node, DrainedFor: d.drained, Ready: d.ready,
 	}
 }
 

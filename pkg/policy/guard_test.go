@@ -26,8 +26,8 @@ func (w *world) rest() {
 // the one that it has told of. Where the goal is another one, it is not known yet what the node is under that.
 func (w *world) fold() {
 	for range 3 {
-		node := w.node
-		w.node, w.trouble = policy.Node{}, ""
+		node, looked := w.node, w.looked
+		w.node, w.trouble, w.looked = policy.Node{}, "", nil
 		w.foldOn()
 		goal := w.rules.Decide(w.situation())
 		other := goal.Action != w.goal.Action || !slices.Equal(goal.Events, w.goal.Events)
@@ -36,7 +36,10 @@ func (w *world) fold() {
 			w.note("%s", describeGoal(goal))
 			return
 		}
-		w.node, w.told = node, goal.Events
+		w.node, w.told, w.looked = node, goal.Events, looked
+		if node.Closed || node.Drained { // It has been looked at.
+			w.looked = goal.Events
+		}
 		if !w.foldOn() {
 			return
 		}
@@ -105,7 +108,7 @@ func (w *world) guard(goal policy.Goal) {
 		w.trouble = ""
 	}
 	open := w.trouble != "" || goal.Open
-	if goal.Action == policy.Drain && (w.cordoned || open) && !w.now.Before(w.empty) && !w.node.Drained {
+	if goal.Action == policy.Drain && (w.cordoned || open) && !w.now.Before(w.empty) && !w.limited {
 		w.node.Drained = true
 	}
 }

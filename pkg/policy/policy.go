@@ -7,6 +7,7 @@
 package policy
 
 import (
+	"hash/fnv"
 	"slices"
 	"time"
 
@@ -35,8 +36,10 @@ type When string
 const (
 	// Now: as soon as the event is announced.
 	Now When = "now"
-	// Lead: the rule's Lead before the window opens.
+	// Lead: the rule's Lead before the maintenance begins, or up to Spread sooner.
 	Lead When = "lead"
+	// Window: near the date, the rule's Window before the maintenance begins, or up to Spread later.
+	Window When = "window"
 	// OnlyNotify and Never replace the action.
 	OnlyNotify When = "notify"
 	Never      When = "ignore"
@@ -52,8 +55,12 @@ type Rule struct {
 	Hibernate Action
 	// Codes says when a maintenance event of a code is acted upon; nil means at once.
 	Codes map[string]When
-	// Lead is how long before the deadline the action begins, for codes that say so.
-	Lead time.Duration
+	// Lead is how long before the deadline the action begins at the latest, for codes that wait, and Window how long before
+	// it those begin that say so. Over Spread the instances of a fleet begin one after another; none has less than Lead. The
+	// end of a reservation is waited for until Lead before it, too, unless that is 0.
+	Lead, Window, Spread time.Duration
+	// Kept is how long after notice was given an event can be waited with, as its announcement is lost then; 0 is for ever.
+	Kept time.Duration
 	// Hard tells that the machine is gone at the deadline: pods that resist eviction are deleted in time.
 	Hard bool
 	// Budget is the time given to an event that brings no deadline, counted from when it was first seen; 0 means as
@@ -87,6 +94,10 @@ type Situation struct {
 	// Node is what the guard has told of the node, and NodeFor are the IDs of the events for which it was told so; nil for all.
 	Node    Node
 	NodeFor []string
+	// LookedFor are the IDs of the events for which the node has been looked at since they came, in this process, and DrainedFor of those
+	// for which it was then said to be drained. Limited tells that people want its pods left alone, as the last look has shown.
+	LookedFor, DrainedFor []string
+	Limited               bool
 	// Before tells that what is on the node may be from before the machine was booted, whatever the record says, and Ready that the
 	// kubelet has reported the node Ready since.
 	Before, Ready bool
@@ -106,6 +117,14 @@ func (sit Situation) node(e record.Entry) Node {
 		return Node{}
 	}
 	return sit.Node
+}
+
+// looked tells whether the node has been looked at since an entry's event came.
+func (sit Situation) looked(e record.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
+
+// leftAlone tells whether people want the node's pods left alone: as a look has shown or, before the first, as the record says.
+func (sit Situation) leftAlone(e record.Entry) bool {
+	return sit.looked(e) && sit.Limited || !sit.looked(e) && e.LeftAlone
 }
 
 // Goal is what the node is to come to. Zero times mean never.
@@ -172,6 +191,9 @@ func (s Settings) plan(e record.Entry) plan {
 	if claimed := e.Event.State == ""; e.Event.Kind == event.ScheduledMaintenance && !claimed {
 		p = rule.forCode(p, e.Event)
 	}
+	if e.Event.Kind == event.ReservationEnd && rule.Lead > 0 && !p.deadline.IsZero() {
+		p.start = p.deadline.Add(-rule.Lead)
+	}
 	limits := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption
 	if rule.Budget > 0 && (p.deadline.IsZero() || limits) {
 		p.deadline = soonest(p.deadline, e.FirstSeen.Add(rule.Budget))
@@ -190,12 +212,37 @@ func (r Rule) forCode(p plan, ev event.Event) plan {
 	case Never:
 		p.action = Ignore
 	case Lead:
-		if !ev.Deadline.IsZero() {
-			p.start = ev.Deadline.Add(-r.Lead)
-		}
+		p.start = r.begins(ev, r.Lead+r.Spread)
+	case Window:
+		p.start = r.begins(ev, max(r.Window, r.Lead+r.Spread))
 	case Now:
 	}
 	return p
+}
+
+// begins is when the action for an event begins of which the first instance's does that long before the deadline; zero, which is
+// at once, if there is none.
+func (r Rule) begins(ev event.Event, ahead time.Duration) time.Time {
+	if ev.Deadline.IsZero() {
+		return time.Time{}
+	}
+	first := ev.Deadline.Add(-ahead)
+	if r.Kept > 0 && !ev.Noticed.IsZero() {
+		first = soonest(first, ev.Noticed.Add(r.Kept-r.Spread))
+	}
+	return first.Add(r.share(ev.Instance))
+}
+
+// share is how much later than the first of a fleet an instance begins: less than Spread, in whole seconds. It follows from the ID
+// alone, so that it is the same after a restart, and for whoever decides about the instance. One that is not known is the first.
+func (r Rule) share(instance string) time.Duration {
+	seconds := uint64(r.Spread / time.Second)
+	if instance == "" || seconds == 0 {
+		return 0
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(instance)) // It never fails.
+	return time.Duration(hash.Sum64()%seconds) * time.Second
 }
 
 func weaker(a, b Action) Action {

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/policy"
@@ -31,11 +32,15 @@ func (w *world) checkSettled(e record.Entry) {
 		end = began.Add(30 * time.Second)
 	}
 	settled := w.rules.Settled(w.situation(), e.Event)
-	if listed && !settled && !w.deadline(e).IsZero() && !w.now.Before(end) {
+	if listed && settled == "" && !w.deadline(e).IsZero() && !w.now.Before(end) {
 		w.t.Errorf("%s (%s) is not settled at its time", e.Event.ID, e.Phase)
 	}
-	if settled && e.Phase == record.Seen && w.wants(e) {
+	if settled != "" && e.Phase == record.Seen && w.wants(e) {
 		w.t.Errorf("%s is settled, and nothing was done", e.Event.ID)
+	}
+	if looked := slices.Contains(w.looked, e.Event.ID); listed && looked && w.goal.Action == policy.Drain && e.LeftAlone != w.limited &&
+		(e.LeftAlone || e.Phase == record.Drained || e.UnderWay()) && e.Phase != record.Cordoning {
+		w.t.Errorf("%s (%s) is left alone: %t, by people's word: %t", e.Event.ID, e.Phase, e.LeftAlone, w.limited)
 	}
 }
 

@@ -1,28 +1,42 @@
 package policy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// Settled tells whether an announced event has got all that it is due for now, whatever else is being done: what is to be
-// done is done, its time is over, or nothing was wanted. It expects a record that Fold has brought up to date.
-func (s Settings) Settled(sit Situation, ev event.Event) bool {
+// Settled tells what has come of an announced event: whether it has got all that it is due for now, whatever else is being done.
+// It expects a record that Fold has brought up to date. What an earlier process has drained need not be so any more: it counts when the
+// node is said to be drained again, or the event's time is over.
+func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	e, met := Find(sit.Past, ev.ID)
 	if !met {
-		return true // Fold has not found it worth meeting.
+		return event.Drained // Fold has not found it worth meeting.
 	}
+	done := true
 	switch e.Phase {
 	case record.Cordoning:
-		return s.want(sit, e) < cordoned || s.timeIsOver(sit, e)
+		done = s.want(sit, e) < cordoned
 	case record.Draining: // At the end of its time, Fold has called it incomplete.
-		return s.want(sit, e) < drained
-	case record.Seen: // Fold has begun what is wanted.
-	case record.Cordoned, record.Drained, record.Incomplete, record.Undoing, record.Closed:
+		done = s.want(sit, e) < drained
+	case record.Drained:
+		done = slices.Contains(sit.DrainedFor, e.Event.ID) || s.want(sit, e) < drained
+	case record.Incomplete:
+		done = false
+	case record.Seen, record.Cordoned, record.Undoing, record.Closed: // Fold has begun what is wanted.
 	}
-	return true
+	switch {
+	case e.LeftAlone:
+		return event.LeftAlone
+	case done, e.Phase == record.Drained && s.timeIsOver(sit, e):
+		return event.Drained
+	case e.Phase == record.Incomplete, e.Phase == record.Cordoning && s.timeIsOver(sit, e):
+		return event.OutOfTime
+	}
+	return ""
 }
 
 // Again returns when an announced event may call for something without further news: now if something is due and could
@@ -32,9 +46,13 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 	switch {
 	case !met:
 		return time.Time{}, false
-	case e.Phase == record.Incomplete && !e.Reopened: // Nothing is tried again on a node that people have opened.
+	case e.Phase == record.Incomplete && !e.Reopened && !e.LeftAlone: // Nothing is tried again on a node that people have opened.
 		return sit.Now, false
-	case !s.Settled(sit, ev):
+	case e.LeftAlone:
+		// Whoever comes back to it later would not know how long it has been left alone.
+		end := s.timeEnds(e)
+		return time.Time{}, end.After(sit.Now)
+	case s.Settled(sit, ev) == "":
 		return sit.Now, e.Error == ""
 	}
 	return s.revisit(sit, e), e.Phase == record.Undoing

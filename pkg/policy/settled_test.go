@@ -19,36 +19,54 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 		now   time.Duration
 		event event.Event // zero: the termination
 		past  []record.Entry
-		want  bool
+		look  string // what a look at the Node has shown since the event came: "free", "empty", "limited", or "" for none
+		want  event.Outcome
 	}{
-		{name: "it was drained for", past: past(entry(ev, record.Drained)), want: true},
-		{name: "its time was too short", past: past(entry(ev, record.Incomplete)), want: true},
-		{name: "nothing has been done yet", past: past(entry(ev, record.Seen)), want: false},
-		{name: "the drain was stopped by a crash", past: past(entry(ev, record.Draining)), want: false},
-		{name: "an attempt failed, and there is time", now: time.Minute, past: past(entry(ev, record.Draining, failed(1, 0))), want: false},
-		{name: "an attempt failed, and its time is over", now: 15 * time.Minute, past: past(entry(ev, record.Draining, failed(3, 0))), want: true},
-		{name: "the node was cordoned, and it is to be drained", past: past(entry(ev, record.Cordoned)), want: false},
-		{name: "the node was cordoned, as it should be", rules: cordons, past: past(entry(ev, record.Cordoned)), want: true},
-		{name: "it is to be cordoned", rules: cordons, past: past(entry(ev, record.Seen)), want: false},
-		{name: "it is only to be told", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Seen)), want: true},
-		{name: "it is nobody's business", rules: withAction(event.ASGTermination, policy.Ignore), want: true},
+		{name: "it was drained for", past: past(entry(ev, record.Drained)), look: "empty", want: event.Drained},
+		{name: "an earlier process has drained for it", past: past(entry(ev, record.Drained)), want: ""},
+		{name: "and nobody has said since that it is empty still", past: past(entry(ev, record.Drained)), look: "free", want: ""},
+		{name: "and its time is over", past: past(entry(ev, record.Drained)), now: 15 * time.Minute, want: event.Drained},
+		{name: "people limit it", past: past(entry(ev, record.Draining)), look: "limited", want: event.LeftAlone},
+		{name: "people limit it before anything is begun", past: past(entry(ev, record.Seen)), look: "limited", want: event.LeftAlone},
+		{name: "people limit it when it is drained", past: past(entry(ev, record.Drained)), look: "limited", want: event.LeftAlone},
+		{name: "people limit it when its time is over", past: past(entry(ev, record.Draining)), look: "limited", now: time.Hour, want: event.LeftAlone},
+		{name: "people limit it after its time", past: past(entry(ev, record.Incomplete)), look: "limited", now: time.Hour, want: event.LeftAlone},
+		{name: "people limited it before the start", past: past(entry(ev, record.Draining, leftAlone)), want: event.LeftAlone},
+		{name: "before the start, and its time is over", past: past(entry(ev, record.Draining, leftAlone)), now: time.Hour, want: event.LeftAlone},
+		{name: "people limit it no longer", past: past(entry(ev, record.Draining, leftAlone)), look: "free", want: ""},
+		{name: "no longer, after its time", past: past(entry(ev, record.Draining, leftAlone)), look: "free", now: time.Hour, want: ""},
+		{name: "no longer, and it had been drained", past: past(entry(ev, record.Drained, leftAlone)), look: "free", want: ""},
+		{name: "no longer, and it had been out of time", past: past(entry(ev, record.Incomplete, leftAlone)), look: "free", now: time.Hour, want: ""},
+		{name: "people limit it, and no more than a cordon is wanted", rules: cordons, past: past(entry(ev, record.Draining, leftAlone)), look: "limited", want: ""},
+		{name: "people limit it, and it is cordoned as it should be", rules: cordons, past: past(entry(ev, record.Cordoned)), look: "limited", want: event.Drained},
+		{name: "people limit it, and it is nobody's business any more", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining, leftAlone)), look: "limited", want: event.Drained},
+		{name: "its time was too short", past: past(entry(ev, record.Incomplete)), want: event.OutOfTime},
+		{name: "nothing has been done yet", past: past(entry(ev, record.Seen)), want: ""},
+		{name: "the drain was stopped by a crash", past: past(entry(ev, record.Draining)), want: ""},
+		{name: "an attempt failed, and there is time", now: time.Minute, past: past(entry(ev, record.Draining, failed(1, 0))), want: ""},
+		{name: "an attempt failed, and its time is over", now: 15 * time.Minute, past: past(entry(ev, record.Draining, failed(3, 0))), want: event.OutOfTime},
+		{name: "the node was cordoned, and it is to be drained", past: past(entry(ev, record.Cordoned)), want: ""},
+		{name: "the node was cordoned, as it should be", rules: cordons, past: past(entry(ev, record.Cordoned)), want: event.Drained},
+		{name: "it is to be cordoned", rules: cordons, past: past(entry(ev, record.Seen)), want: ""},
+		{name: "it is only to be told", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Seen)), want: event.Drained},
+		{name: "it is nobody's business", rules: withAction(event.ASGTermination, policy.Ignore), want: event.Drained},
 		{
 			name: "its time has not come", event: maintenance("m", "system-reboot", time.Hour),
-			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: true,
+			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: event.Drained,
 		},
 		{
 			name: "its time has come", event: maintenance("m", "system-reboot", time.Hour), now: 50 * time.Minute,
-			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: false,
+			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: "",
 		},
-		{name: "it is over", past: past(entry(ev, record.Closed, closed(record.Rebooted))), want: true},
-		{name: "it was begun too late, and has half a minute", now: time.Hour, past: past(entry(ev, record.Seen)), want: false},
-		{name: "that is over, too", now: time.Hour + 30*time.Second, past: past(entry(ev, record.Draining, begun(time.Hour))), want: true},
-		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, record.Cordoning)), want: false},
-		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, record.Cordoning)), want: true},
-		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, record.Seen)), want: false},
-		{name: "its cordon was lifted", past: past(entry(ev, record.Cordoned, reopened)), want: true},
-		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, record.Draining, reopened)), want: false},
-		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining)), want: true},
+		{name: "it is over", past: past(entry(ev, record.Closed, closed(record.Rebooted))), want: event.Drained},
+		{name: "it was begun too late, and has half a minute", now: time.Hour, past: past(entry(ev, record.Seen)), want: ""},
+		{name: "that is over, too", now: time.Hour + 30*time.Second, past: past(entry(ev, record.Draining, begun(time.Hour))), want: event.OutOfTime},
+		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, record.Cordoning)), want: ""},
+		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, record.Cordoning)), want: event.OutOfTime},
+		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, record.Seen)), want: ""},
+		{name: "its cordon was lifted", past: past(entry(ev, record.Cordoned, reopened)), want: event.Drained},
+		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, record.Draining, reopened)), want: ""},
+		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining)), want: event.Drained},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,9 +77,16 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 			if of.ID == "" {
 				of = ev
 			}
-			sit := brought(t, settings, policy.Situation{Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past})
+			sit := policy.Situation{Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past, Limited: row.look == "limited"}
+			if row.look != "" {
+				sit.LookedFor = []string{of.ID}
+			}
+			if row.look == "empty" {
+				sit.DrainedFor = sit.LookedFor
+			}
+			sit = brought(t, settings, sit)
 			if got := settings.Settled(sit, of); got != row.want {
-				t.Errorf("Settled: %t, want %t", got, row.want)
+				t.Errorf("Settled: %q, want %q; %s", got, row.want, describeEntries(sit.Past))
 			}
 		})
 	}
@@ -71,7 +96,7 @@ func TestADrainOfBeforeARebootIsNotDueBeforeALook(t *testing.T) {
 	t.Parallel()
 	ev := termination("a")
 	sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(ev, record.Draining, before))})
-	if !rules().Settled(sit, ev) {
+	if rules().Settled(sit, ev) == "" {
 		t.Errorf("%s is not settled", describeEntries(sit.Past))
 	}
 }
@@ -91,7 +116,11 @@ func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
 		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, record.Cordoning)), want: "at 0s, busy"}, ev},
 		{decision{name: "now, but it could not be done", past: past(entry(ev, record.Draining, failed(1, 0))), want: "at 0s"}, ev},
 		{decision{name: "now, as something is left", past: past(entry(ev, record.Incomplete)), want: "at 0s"}, ev},
-		{decision{name: "nothing more", past: past(entry(ev, record.Drained)), want: "never"}, ev},
+		{decision{name: "nothing more", past: past(entry(ev, record.Drained)), drained: []string{"a"}, want: "never"}, ev},
+		{decision{name: "when it is known whether it is drained still", past: past(entry(ev, record.Drained)), want: "at 0s, busy"}, ev},
+		{decision{name: "never of itself, and its time is not over", past: past(entry(ev, record.Draining, leftAlone)), want: "never, busy"}, ev},
+		{decision{name: "never of itself, and its time is over", now: 15 * time.Minute, past: past(entry(ev, record.Draining, leftAlone)), want: "never"}, ev},
+		{decision{name: "never of itself, whatever was left", now: time.Hour, past: past(entry(ev, record.Incomplete, leftAlone)), want: "never"}, ev},
 		{decision{name: "when a cordon ends", rules: withAction(event.RebalanceRecommendation, policy.Cordon), past: past(entry(rebalance("a"), record.Cordoned)), want: "at 1h0m0s"}, rebalance("a")},
 		{decision{name: "while it is taken back", past: past(entry(inState(reboot, event.Canceled), record.Drained)), want: "never, busy"}, inState(reboot, event.Canceled)},
 		{decision{name: "never, if the cordon was lifted", past: past(entry(ev, record.Undoing, reopened)), want: "never"}, ev},
@@ -171,6 +200,10 @@ func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 		{entry(hibernation("a", time.Minute), record.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
 		{entry(spot("a", time.Minute), record.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), record.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{
+			entry(termination("a"), record.Draining, leftAlone),
+			"the Auto Scaling group terminates this instance; the node is left alone, as its annotation asks",
+		},
 		{entry(ofKind(event.StateChange, "stopping"), record.Seen), "EC2 says that the instance is stopping; nothing will be done"},
 		{
 			entry(ofKind(event.ReservationEnd, "capacity-block"), record.Seen),
@@ -179,7 +212,7 @@ func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 		{entry(rebalance("a"), record.Seen), "EC2 recommends to rebalance away from this spot instance; nothing will be done"},
 		{
 			entry(maintenance("a", "system-reboot", time.Hour), record.Seen),
-			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain at 12:50:00 UTC on 1 Mar 2026",
+			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain begins at 12:50:00 UTC on 1 Mar 2026 (sooner with kubectl drain)",
 		},
 	} {
 		if got := rules().Describe(row.entry); got != row.want {

@@ -143,6 +143,7 @@ func listedHere(e *record.Entry)     { e.ListedIn = thisBoot }
 func foreign(e *record.Entry)        { e.OnNode = false }
 func adopted(e *record.Entry)        { e.ActedFor, e.Missing, e.ListedIn = time.Time{}, noon, "" }
 func reopened(e *record.Entry)       { e.Reopened = true }
+func leftAlone(e *record.Entry)      { e.LeftAlone = true }
 func uncordoned(e *record.Entry)     { e.CordonedAt = time.Time{} }
 func missing(t time.Duration) detail { return func(e *record.Entry) { e.Missing = at(t) } }
 func seenAt(t time.Duration) detail  { return func(e *record.Entry) { e.FirstSeen = at(t) } }
@@ -229,6 +230,9 @@ func describeEntries(entries []record.Entry) string {
 		}
 		if e.Reopened {
 			text += " reopened"
+		}
+		if e.LeftAlone {
+			text += " left alone"
 		}
 		all = append(all, text)
 	}

@@ -79,10 +79,15 @@ var next = map[record.Phase][]record.Phase{
 // checkChange looks at what Fold makes of an entry.
 func (w *world) checkChange(e record.Entry) {
 	before, met := w.record.byID[e.Event.ID]
+	freed := before.LeftAlone && !e.LeftAlone
 	switch {
+	case e.LeftAlone && (e.Phase == record.Seen || e.Phase == record.Closed || e.Phase == record.Cordoning || e.Phase == record.Cordoned):
+		w.t.Errorf("%s is left alone, and is %s", e.Event.ID, e.Phase)
+	case met && e.LeftAlone && before.LeftAlone && e.Phase != before.Phase:
+		w.t.Errorf("%s is left alone, and goes from %s to %s", e.Event.ID, before.Phase, e.Phase)
 	case !met && e.Phase != record.Seen:
 		w.t.Errorf("%s is met as %s", e.Event.ID, e.Phase)
-	case met && e.Phase != before.Phase && !slices.Contains(next[before.Phase], e.Phase):
+	case met && e.Phase != before.Phase && !slices.Contains(next[before.Phase], e.Phase) && !(freed && e.Phase == record.Draining):
 		w.t.Errorf("%s goes from %s to %s", e.Event.ID, before.Phase, e.Phase)
 	case met && before.Phase == record.Draining && e.Phase == record.Cordoned && !e.Reopened:
 		w.t.Errorf("%s is cordoned, and was to be drained", e.Event.ID)
@@ -91,7 +96,7 @@ func (w *world) checkChange(e record.Entry) {
 	case met && e.Phase == record.Drained && e.Phase != before.Phase && !e.Reopened && !w.cordoned && !w.refused && !w.ours:
 		w.t.Errorf("%s is drained, and the node is open", e.Event.ID)
 	}
-	if underWay := e.Phase == record.Cordoning || e.Phase == record.Draining; underWay && e.Phase != before.Phase {
+	if underWay := e.Phase == record.Cordoning || e.Phase == record.Draining; underWay && (e.Phase != before.Phase || freed) {
 		w.begun[e.Event.ID] = w.now
 	}
 	w.checkEnding(e, e.Ending)
@@ -137,7 +142,7 @@ func (w *world) deadline(e record.Entry) time.Time {
 // cordon of it was lifted, and none has a time to live.
 func (w *world) wants(e record.Entry) bool {
 	action := w.action(e.Event)
-	later := e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"
+	later := e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot" || e.Event.Code == "instance-retirement"
 	limited := e.Event.Kind == event.RebalanceRecommendation && action == policy.Cordon
 	return e.Phase != record.Closed && !e.Reopened && w.listed(e.Event) && e.Event.State == event.Pending && !later && !limited &&
 		(action == policy.Cordon || action == policy.Drain)
@@ -184,6 +189,8 @@ func (w *world) checkWanting(goal policy.Goal, e record.Entry) {
 		w.t.Errorf("%s: somebody has lifted the cordon of %s (%s)", describeGoal(goal), e.Event.ID, e.Phase)
 	case !e.Reopened && goal.Open, !e.Reopened && !goal.Reopened.IsZero() && w.action(e.Event) == policy.Drain && e.Phase == record.Draining:
 		w.t.Errorf("%s: nobody has lifted the cordon of %s", describeGoal(goal), e.Event.ID)
+	case !e.Acted() && w.mayBegin(e.Event, 0).After(w.now):
+		w.t.Errorf("%s: %s is due at %s at the earliest", describeGoal(goal), e.Event.ID, w.mayBegin(e.Event, 0).Sub(noon))
 	case w.known != nil && !w.unwatched[e.Event.Kind] && !w.listed(e.Event) && !(e.Acted() && sameBoot):
 		w.t.Errorf("%s: %s (%s) is not announced", describeGoal(goal), e.Event.ID, e.Phase)
 	case w.action(e.Event) != policy.Drain || e.Phase == record.Cordoned || e.Phase == record.Cordoning:
@@ -208,14 +215,25 @@ func (w *world) checkUncordon(goal policy.Goal) {
 	}
 }
 
+// mayBegin is when something may be begun for an event by the rules of the tests, for the one of a fleet that has this share.
+func (w *world) mayBegin(ev event.Event, share time.Duration) time.Time {
+	rule := w.rules[ev.Kind]
+	switch ev.Code {
+	case "system-reboot", "instance-reboot":
+		return ev.Deadline.Add(-rule.Lead - rule.Spread + share)
+	case "instance-retirement":
+		return ev.Deadline.Add(-max(rule.Window, rule.Lead+rule.Spread) + share)
+	}
+	return time.Time{}
+}
+
 // checkUndone looks that an order is not forgotten, and that none is made up.
 func (w *world) checkUndone(e record.Entry) {
 	before := w.record.byID[e.Event.ID]
 	if e.Reopened && before.CordonedAt.IsZero() && !before.Reopened {
 		w.t.Errorf("%s, for which no cordon was set, takes a lifted one for an order", e.Event.ID)
 	}
-	later := e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"
-	moved := later && e.Event.Deadline.Add(-w.rules[e.Event.Kind].Lead).After(e.ActedFor)
+	moved := w.mayBegin(e.Event, w.rules[e.Event.Kind].Spread).After(e.ActedFor)
 	if before.Reopened && !e.Reopened && e.Phase != record.Closed && w.action(e.Event) == policy.Drain && w.listed(e.Event) && !moved {
 		w.t.Errorf("%s forgets an order", e.Event.ID)
 	}

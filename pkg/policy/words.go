@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -30,15 +31,28 @@ func reason(ev event.Event) string {
 		if at != "" {
 			at = "," + at + " at the latest"
 		}
-		return "the Auto Scaling group terminates this instance" + at
+		return "the Auto Scaling group " + takes(ev.Code) + at
 	case event.Shutdown:
 		return "the system is shutting down"
+	case event.Hibernation:
+		return "the system is going to sleep"
 	case event.ReservationEnd:
 		return fmt.Sprintf("the %s reservation of this instance ends%s", ev.Code, at)
 	case event.StateChange:
 		return "EC2 says that the instance is " + ev.Code
 	}
 	return string(ev.Kind)
+}
+
+// takes says what a group does to this instance, by its target state.
+func takes(target string) string {
+	switch target {
+	case "", "Terminated", "Warmed:Terminated":
+		return "terminates this instance"
+	case "Warmed:Hibernated", "Warmed:Running", "Warmed:Stopped":
+		return fmt.Sprintf("takes this instance back to its warm pool (%s)", target)
+	}
+	return fmt.Sprintf("takes this instance out of service (%s)", target)
 }
 
 // undoReason says why what was done for an entry is taken back.
@@ -72,12 +86,40 @@ func (s Settings) Describe(e record.Entry) string {
 	switch {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
+	case e.LeftAlone:
+		return text + "; the node is left alone, as its annotation asks"
 	case done:
 		return text + "; nothing more will be done"
 	case p.start.After(e.Changed):
-		return fmt.Sprintf("%s; %s at %s", text, p.action, clock(p.start))
+		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, clock(p.start), s.amongOthers(e))
 	}
 	return fmt.Sprintf("%s; %s now", text, p.action)
+}
+
+// amongOthers says over which time a fleet begins what is to be done about an entry's event, and how people do it sooner.
+func (s Settings) amongOthers(e record.Entry) string {
+	var notes []string
+	if spread := s[e.Event.Kind].Spread; spread > 0 {
+		notes = append(notes, "spread over "+short(spread))
+	}
+	if s.plan(e).action == Drain {
+		notes = append(notes, "sooner with kubectl drain")
+	}
+	if len(notes) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(notes, ", ") + ")"
+}
+
+// short is a span without the zeros at its end: 20m, and not 20m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-len(zero)+1]
+		}
+	}
+	return text
 }
 
 func clock(t time.Time) string { return t.UTC().Format(inWords) }

@@ -47,13 +47,17 @@ type world struct {
 	claimBoot               string
 	// trouble is why the guard cannot close the node; empty if it can.
 	trouble string
+	// limited tells that people want the node's pods left alone.
+	limited bool
 	// goal is the one that the guard pursues, node what it has told under that goal of its events, and empty when the pods that have to
 	// go will be gone.
-	goal  policy.Goal
-	node  policy.Node
-	told  []string
-	empty time.Time
-	log   []string
+	goal policy.Goal
+	node policy.Node
+	told []string
+	// looked are the events for which it has been looked at.
+	looked []string
+	empty  time.Time
+	log    []string
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -61,6 +65,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, random: rand.New(rand.NewPCG(seed, 0)), rules: twoMinutes(), now: noon, reachable: true, record: newBook(nil),
 		moving: map[string]bool{}, begun: map[string]time.Time{},
 	}
+	w.rules[event.ScheduledMaintenance] = fleet()[event.ScheduledMaintenance]
+	w.rules = changed(w.rules, func(r *policy.Rule) { r.Window, r.Spread = 45*time.Minute, 5*time.Minute })
 	w.setAction(event.RebalanceRecommendation, policy.Cordon)
 	return w
 }
@@ -112,7 +118,7 @@ func (w *world) announce() {
 	}
 	id := func(kind string) string { return fmt.Sprint(kind, "-", w.count) }
 	in := w.now.Sub(noon) + time.Duration(w.random.IntN(180)-10)*time.Minute
-	code := []string{"instance-stop", "system-reboot", "instance-reboot", "system-maintenance", "other"}[w.random.IntN(5)]
+	code := []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}[w.random.IntN(6)]
 	ev := []event.Event{
 		spot(id("spot"), w.now.Sub(noon)+2*time.Minute), hibernation(id("hibernation"), w.now.Sub(noon)+2*time.Minute),
 		spot(id("behind"), w.now.Sub(noon)+12*time.Minute), maintenance(id(code), code, in), maintenance(id(code), code, in),
@@ -120,6 +126,9 @@ func (w *world) announce() {
 	}[w.random.IntN(8)]
 	if ev.Kind == event.SpotInterruption && w.chance(30) {
 		w.moving[ev.ID] = true
+	}
+	if ev.Kind == event.ScheduledMaintenance && w.chance(80) { // Else the ID cannot be read.
+		ev.Instance = "i-1234567890abcdef0"
 	}
 	w.truth = append(w.truth, ev)
 	w.note("announced: %s", ev.ID)
@@ -161,7 +170,7 @@ func (w *world) reboot() {
 // logind answers.
 func (w *world) restart() {
 	w.known, w.failing, w.lastGood = nil, nil, time.Time{}
-	w.goal, w.node, w.trouble = policy.Goal{}, policy.Node{}, ""
+	w.goal, w.node, w.trouble, w.looked = policy.Goal{}, policy.Node{}, "", nil
 	w.unwatched = map[event.Kind]bool{}
 	for kind, rule := range w.rules {
 		w.unwatched[kind] = rule.Action == policy.Ignore || kind == event.Shutdown && w.chance(20)
@@ -185,7 +194,10 @@ func (w *world) adopt() {
 // interfere is what others do to the node: an admin cordons it, makes our cordon theirs, or lifts it; a claim appears of a
 // kind that this nth does not know; the API server refuses, or no longer.
 func (w *world) interfere() {
-	switch w.random.IntN(6) {
+	switch w.random.IntN(7) {
+	case 6:
+		w.limited = !w.limited
+		w.node.Drained = false
 	case 0:
 		w.ours = w.ours && w.cordoned
 		w.cordoned = true
@@ -203,7 +215,7 @@ func (w *world) interfere() {
 			w.restart()
 		}
 	}
-	w.note("somebody interferes: cordoned %t, ours %t, refused %t", w.cordoned, w.ours, w.refused)
+	w.note("somebody interferes: cordoned %t, ours %t, refused %t, limited %t", w.cordoned, w.ours, w.refused, w.limited)
 }
 
 // configure changes what is done for a kind. What was ignored is only looked for after a restart.
@@ -275,6 +287,6 @@ func (w *world) forget() {
 func (w *world) situation() policy.Situation {
 	return policy.Situation{
 		Now: w.now, BootID: w.bootID(), Known: w.known, Failing: w.failing, Unwatched: w.unwatched,
-		Past: w.record.entries(), Node: w.node,
+		Past: w.record.entries(), Node: w.node, LookedFor: w.looked, Limited: w.limited,
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // GetQueueAttributes is what Check needs, by its name in IAM policies. Nothing else does.
@@ -40,7 +42,7 @@ func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err 
 		QueueUrl: &q.opts.URL, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
 	})
 	switch {
-	case refused(err):
+	case role.Refused(err):
 		return Attributes{}, false, nil
 	case err != nil:
 		return Attributes{}, false, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, err)

@@ -9,8 +9,10 @@ import (
 // spotNotice is how long EC2 leaves a spot instance after its warning; the message itself does not say.
 const spotNotice = 2 * time.Minute
 
-// reclaim is how long before the end of a Capacity Block EC2 begins to terminate its instances.
-const reclaim = 30 * time.Minute
+// reclaim is how long before the end of a Capacity Block EC2 begins to terminate its instances, and reclaimUltra the same of
+// one of UltraServers. The message does not say which it is of, but it is sent ten minutes before that begins:
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html.
+const reclaim, reclaimUltra = 30 * time.Minute, time.Hour
 
 // ec2Detail is the union of the details of EC2's events.
 type ec2Detail struct {
@@ -91,6 +93,9 @@ func (e envelope) capacityBlock() ([]Notice, error) {
 	}}
 	if end := moment(d.EndDate); !end.IsZero() {
 		n.Event.Deadline = end.Add(-reclaim)
+		if at := e.time(); !at.IsZero() && end.Sub(at) >= reclaimUltra {
+			n.Event.Deadline = end.Add(-reclaimUltra)
+		}
 	}
 	return []Notice{n}, nil
 }

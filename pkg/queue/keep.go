@@ -11,6 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 const (
@@ -180,7 +182,7 @@ func (q *Queue) settle(d duty, at time.Time, err error) {
 		what, why = Lost, err.Error()
 	default:
 		l.failures++
-		l.again = at.Add(min(firstPause<<min(l.failures-1, 10), longestPause))
+		l.again = at.Add(role.Pause(l.failures, firstPause, longestPause))
 		what = ""
 	}
 	q.mu.Unlock()

@@ -134,6 +134,10 @@ var understood = map[string]struct{ body, want string }{
 		bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{"capacity-reservation-id":"cr-0123","end-date":"2026-03-01T10:40:00Z"}`),
 		"interruption of cr-0123: reservation-end capacity-block pending in 10m0s",
 	},
+	"the end of a Capacity Block of UltraServers, whose instances go an hour before": {
+		bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{"capacity-reservation-id":"cr-0123","end-date":"2026-03-01T11:10:00Z"}`),
+		"interruption of cr-0123: reservation-end capacity-block pending in 10m0s",
+	},
 	"an interruptible reservation wanted back": {
 		bridged("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning",
 			`{"instance-id":"`+instance+`","instance-action":"terminate","instance-termination-time":"2026-03-01T10:02:00Z"}`),

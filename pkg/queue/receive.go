@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 const (
@@ -23,7 +24,7 @@ const firstPause, longestPause = 500 * time.Millisecond, 30 * time.Second
 // receive asks for messages, one request after the other, until ctx ends. While SQS cannot be asked it waits, longer
 // each time.
 func (q *Queue) receive(ctx context.Context, number int, take func(*Lease)) {
-	pause := firstPause
+	failures := 0
 	for ctx.Err() == nil {
 		q.beat(number)
 		if q.Held() >= mostHeld {
@@ -36,11 +37,11 @@ func (q *Queue) receive(ctx context.Context, number int, take func(*Lease)) {
 		}
 		q.heard(err)
 		if err != nil {
-			sleep(ctx, pause/2+rand.N(pause))
-			pause = min(pause*2, longestPause)
+			failures++
+			sleep(ctx, role.Pause(failures, firstPause, longestPause))
 			continue
 		}
-		pause = firstPause
+		failures = 0
 		for _, m := range messages {
 			q.meet(m, take)
 		}

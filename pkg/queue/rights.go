@@ -8,6 +8,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // Right is something that is asked of SQS. Rights lists them.
@@ -36,7 +38,7 @@ func (q *Queue) May(ctx context.Context, r Right) (bool, error) {
 	defer cancel()
 	err := r.try(q, ctx)
 	switch {
-	case refused(err):
+	case role.Refused(err):
 		return false, nil
 	case err == nil, unreasonable(err):
 		return true, nil
@@ -66,12 +68,6 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 		QueueUrl: &q.opts.URL, MaxNumberOfMessages: batch + 1, VisibilityTimeout: -1, WaitTimeSeconds: -1,
 	})
 	return err
-}
-
-// refused tells whether SQS does not allow a request.
-func refused(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && strings.HasPrefix(api.ErrorCode(), "AccessDenied") // with "Exception", or without
 }
 
 // unreasonable tells whether SQS finds fault with what is asked for.

@@ -21,8 +21,10 @@ const (
 type Notice struct {
 	// ID is the same however often the notice is sent, and no other notice's.
 	ID string `json:"id"`
-	// Event is the ID of the event that it is about; what is about one event is kept in order.
+	// Event is the ID of the event that it is about; what is about one event is kept in order. Node is the node's name, if it
+	// was known.
 	Event string `json:"event"`
+	Node  string `json:"node,omitempty"`
 	// What says in a word what it tells.
 	What string `json:"what"`
 	// Made is when, by wall time.
@@ -31,20 +33,22 @@ type Notice struct {
 	Text string `json:"text"`
 }
 
-// Outbox keeps notices until they are delivered, over restarts. It holds neither addresses nor credentials. Its methods
-// may be called from several goroutines; the file belongs to one process.
+// Outbox keeps notices until they are delivered, over restarts. It holds neither addresses nor credentials. What changes is in
+// memory at once and on disk after Sync, so that a disk that hangs keeps nobody from telling. Its methods may be called from
+// several goroutines; the file belongs to one process.
 type Outbox struct {
 	// save puts the content in the place of what is on disk.
 	save func(content any) error
 	// most is how many notices wait at most.
 	most int
 
-	// writing is held over a write, and never taken while mu is held: who only reads does not wait for the disk.
+	// writing is held over a write, and never taken while mu is held: nobody else waits for the disk.
 	writing sync.Mutex
 
 	mu      sync.Mutex
 	waiting []Notice
 	told    []told // the newest last
+	unsaved bool   // the disk does not know yet
 }
 
 // told is a notice that was made, delivered or not.
@@ -103,35 +107,35 @@ func (o *Outbox) Told(event string) []string {
 }
 
 // Note remembers something as told of which there is no notice, since nobody wants one.
-func (o *Outbox) Note(event, what string) error {
+func (o *Outbox) Note(event, what string) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.note(event, what)
-	o.mu.Unlock()
-	return o.write()
 }
 
 func (o *Outbox) note(event, what string) {
+	o.unsaved = true
 	o.told = append(o.told, told{event, what})
 	if over := len(o.told) - keepTold/keepNotices*o.most; over > 0 {
 		o.told = slices.Delete(o.told, 0, over)
 	}
 }
 
-// Add takes a notice in. Where too many wait, it returns the oldest, which have been given up. Without an error the notice
-// is on disk; otherwise it is in memory only, or, with ErrTooLong, not taken.
+// Add takes a notice in. Where too many wait, it returns the oldest, which have been given up. The error is ErrTooLong: the
+// notice was not taken.
 func (o *Outbox) Add(n Notice) (givenUp []Notice, err error) {
 	if len(n.Text) > keepText {
 		return nil, fmt.Errorf("keeping a notice of %d bytes: %w", len(n.Text), ErrTooLong)
 	}
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.waiting = append(o.waiting, n)
 	o.note(n.Event, n.What)
 	if over := len(o.waiting) - o.most; over > 0 {
 		givenUp = slices.Clone(o.waiting[:over])
 		o.waiting = slices.Delete(o.waiting, 0, over)
 	}
-	o.mu.Unlock()
-	return givenUp, o.write()
+	return givenUp, nil
 }
 
 // Waiting returns the notices that have not been delivered, the oldest first.
@@ -141,22 +145,37 @@ func (o *Outbox) Waiting() []Notice {
 	return slices.Clone(o.waiting)
 }
 
-// Remove takes a notice out: it has been delivered, or given up. With an error that may not outlive a restart.
-func (o *Outbox) Remove(id string) error {
+// Room is how many notices more may wait without another one being given up for them.
+func (o *Outbox) Room() int {
 	o.mu.Lock()
-	o.waiting = slices.DeleteFunc(o.waiting, func(n Notice) bool { return n.ID == id })
-	o.mu.Unlock()
-	return o.write()
+	defer o.mu.Unlock()
+	return o.most - len(o.waiting)
 }
 
-// write brings the disk up to date.
-func (o *Outbox) write() error {
+// Remove takes a notice out: it has been delivered, or given up.
+func (o *Outbox) Remove(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = slices.DeleteFunc(o.waiting, func(n Notice) bool { return n.ID == id })
+	o.unsaved = true
+}
+
+// Sync brings the disk up to date, if it is not. With an error what changed may not outlive a restart.
+func (o *Outbox) Sync() error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	o.mu.Lock()
 	content := outbox{Version: outboxVersion, Waiting: slices.Clone(o.waiting), Told: slices.Clone(o.told)}
+	unsaved := o.unsaved
+	o.unsaved = false
 	o.mu.Unlock()
+	if !unsaved {
+		return nil
+	}
 	if err := o.save(content); err != nil {
+		o.mu.Lock()
+		o.unsaved = true
+		o.mu.Unlock()
 		return fmt.Errorf("writing the outbox: %w", err)
 	}
 	return nil

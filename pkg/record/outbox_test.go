@@ -21,6 +21,15 @@ func openOutbox(t *testing.T, dir string) *record.Outbox {
 	return box
 }
 
+// reopened is what another process finds.
+func reopened(t *testing.T, dir string, box *record.Outbox) *record.Outbox {
+	t.Helper()
+	if err := box.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	return openOutbox(t, dir)
+}
+
 func notice(id string) record.Notice {
 	return record.Notice{ID: id, Event: "spot-1", What: "what " + id + " tells", Made: noon, Text: `{"text":"` + id + `"}`}
 }
@@ -40,10 +49,8 @@ func TestNoticesWaitOverARestartInTheirOrder(t *testing.T) {
 	add(t, box, "a")
 	add(t, box, "b")
 	add(t, box, "c")
-	if err := box.Remove("b"); err != nil {
-		t.Fatal(err)
-	}
-	again := openOutbox(t, dir)
+	box.Remove("b")
+	again := reopened(t, dir, box)
 	if got, want := again.Waiting(), []record.Notice{notice("a"), notice("c")}; !slices.Equal(got, want) {
 		t.Errorf("waiting are %v, want %v", got, want)
 	}
@@ -53,34 +60,30 @@ func TestWhatWasToldIsRememberedByEventInItsOrder(t *testing.T) {
 	dir := t.TempDir()
 	box := openOutbox(t, dir)
 	add(t, box, "a")
-	if err := box.Note("spot-2", "announced"); err != nil {
-		t.Fatal(err)
-	}
-	if err := box.Note("spot-1", "drained"); err != nil {
-		t.Fatal(err)
-	}
-	if err := box.Remove("a"); err != nil {
-		t.Fatal(err)
-	}
-	again := openOutbox(t, dir)
+	box.Note("spot-2", "announced")
+	box.Note("spot-1", "drained")
+	box.Remove("a")
+	again := reopened(t, dir, box)
 	for id, want := range map[string][]string{"spot-1": {"what a tells", "drained"}, "spot-2": {"announced"}, "spot-3": nil} {
 		if got := again.Told(id); !slices.Equal(got, want) {
 			t.Errorf("told of %s were %q, want %q", id, got, want)
 		}
 	}
 	for range 300 {
-		if err := box.Note("spot-3", "announced"); err != nil {
-			t.Fatal(err)
-		}
+		box.Note("spot-3", "announced")
 	}
-	if got := len(openOutbox(t, dir).Told("spot-3")); got != 256 {
+	if got := len(reopened(t, dir, box).Told("spot-3")); got != 256 {
 		t.Errorf("%d things are remembered as told, want 256", got)
 	}
 }
 
 func TestAnOutboxIsForItsOwnerAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	add(t, openOutbox(t, dir), "a")
+	box := openOutbox(t, dir)
+	add(t, box, "a")
+	if err := box.Sync(); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, "outbox.json"): 0o600} {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -103,7 +106,7 @@ func TestAnOutboxIsBounded(t *testing.T) {
 	if givenUp := add(t, box, "one more"); len(givenUp) != 1 || givenUp[0].ID != "0" {
 		t.Errorf("given up are %v, want the oldest", givenUp)
 	}
-	if got := len(openOutbox(t, dir).Waiting()); got != 64 {
+	if got := len(reopened(t, dir, box).Waiting()); got != 64 {
 		t.Errorf("%d notices wait, want 64", got)
 	}
 	long := notice("long")
@@ -125,7 +128,7 @@ func TestAnOutboxOfManyNodesHoldsAsMuchAsItIsAllowedTo(t *testing.T) {
 			t.Fatalf("notice %d makes it give up %v", i, givenUp)
 		}
 	}
-	again := openOutbox(t, dir)
+	again := reopened(t, dir, box)
 	again.Allow(70)
 	if got := len(again.Waiting()); got != 70 {
 		t.Errorf("%d notices wait after a restart, want 70", got)
@@ -134,11 +137,9 @@ func TestAnOutboxOfManyNodesHoldsAsMuchAsItIsAllowedTo(t *testing.T) {
 		t.Errorf("given up are %v, want the oldest", givenUp)
 	}
 	for range 290 {
-		if err := again.Note("spot-2", "announced"); err != nil {
-			t.Fatal(err)
-		}
+		again.Note("spot-2", "announced")
 	}
-	if got := len(openOutbox(t, dir).Told("spot-2")); got != 280 {
+	if got := len(reopened(t, dir, again).Told("spot-2")); got != 280 {
 		t.Errorf("%d things are remembered as told, want 280: four for each notice", got)
 	}
 }
@@ -166,7 +167,7 @@ func TestAnOutboxThatIsNotOursIsSetAsideAndReported(t *testing.T) {
 				t.Errorf("set aside is %d bytes (%v), want %d", len(aside), err, len(content))
 			}
 			add(t, box, "a")
-			if got := openOutbox(t, dir).Waiting(); len(got) != 1 {
+			if got := reopened(t, dir, box).Waiting(); len(got) != 1 {
 				t.Errorf("%d notices wait afterwards, want 1", len(got))
 			}
 		})
@@ -179,32 +180,42 @@ func TestWithoutADiskNoticesAreKeptInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	box, _ := record.OpenOutbox(filepath.Join(file, "below"))
-	if _, err := box.Add(notice("a")); err == nil {
-		t.Error("a notice was written below a file")
+	add(t, box, "a")
+	for range 2 {
+		if err := box.Sync(); err == nil {
+			t.Error("a notice was written below a file")
+		}
 	}
 	if got := len(box.Waiting()); got != 1 {
 		t.Errorf("%d notices wait, want 1", got)
 	}
 }
 
-func TestWhatIsInAnOutboxIsReadWhileTheDiskHangs(t *testing.T) {
-	dir := t.TempDir()
-	box, disk := openOutbox(t, dir), newSlowDisk()
+func TestAnOutboxWorksWhileTheDiskHangs(t *testing.T) {
+	box, disk := openOutbox(t, t.TempDir()), newSlowDisk()
 	box.Through(disk.take)
-	added := make(chan error)
-	go func() {
-		_, err := box.Add(notice("a"))
-		added <- err
-	}()
+	add(t, box, "a")
+	written := make(chan error)
+	go func() { written <- box.Sync() }()
 	<-disk.begun
-	if got := box.Waiting(); !slices.Equal(got, []record.Notice{notice("a")}) || len(box.Told("spot-1")) != 1 {
+	add(t, box, "b")
+	box.Remove("a")
+	if got := box.Waiting(); !slices.Equal(got, []record.Notice{notice("b")}) || len(box.Told("spot-1")) != 2 {
 		t.Errorf("waiting are %v, told were %q", got, box.Told("spot-1"))
 	}
 	disk.answer <- nil
-	if err := <-added; err != nil {
+	if err := <-written; err != nil {
 		t.Error(err)
 	}
-	if got := len(openOutbox(t, dir).Waiting()); got != 1 {
-		t.Errorf("%d notices wait, want 1", got)
+}
+
+func TestAnOutboxIsWrittenOnlyWhenItHasChanged(t *testing.T) {
+	dir := t.TempDir()
+	box := openOutbox(t, dir)
+	if err := box.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "outbox.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an outbox in which nothing has changed was written: %v", err)
 	}
 }

@@ -71,6 +71,9 @@ type Entry struct {
 	// Reopened tells that somebody has lifted the cordon while this event wanted it. That is an order: the node is not
 	// cordoned again for this event.
 	Reopened bool `json:"reopened,omitempty"`
+	// LeftAlone tells that people limit what is done to the Node, so that it is not drained for this event although its rule asks for
+	// that, as a look at the Node has shown last. The phase stays what it was.
+	LeftAlone bool `json:"left_alone,omitempty"`
 	// CordonedAt is when the node was cordoned for this event; zero where it never was. ClosedIn is the boot in which it was last
 	// found so: there was a Node then. It is empty in records of earlier versions.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`

@@ -34,10 +34,16 @@ type Status struct {
 	Step *StepStatus `json:"step"`
 	// Events are those that are not closed, the one that was seen first at the front.
 	Events []EventStatus `json:"events"`
+	// TargetState is the one that the Auto Scaling group wants the instance to be in, as the metadata service tells it; empty if it tells
+	// none. Hook is what was last learned of the group's lifecycle hooks; empty if nothing was asked.
+	TargetState string `json:"target_lifecycle_state,omitempty"`
+	Hook        string `json:"lifecycle_hook,omitempty"`
 	// Documents tell of each kind that the metadata service is asked for.
 	Documents []DocumentStatus `json:"documents"`
 	// Off is what is switched off, and why.
 	Off []OffStatus `json:"off"`
+	// Degraded is what is wrong with settings of what is only told, one line for each fault; nth works as if they were not set.
+	Degraded []string `json:"degraded,omitempty"`
 }
 
 // IdentityStatus is how the kubelet's identity stands.
@@ -66,6 +72,8 @@ type StepStatus struct {
 	PodsLeft  int `json:"pods_left"`
 	// HeldBy says for pods, as "namespace/name", what holds them back.
 	HeldBy map[string]string `json:"held_by,omitempty"`
+	// Targets says what load balancers are waited for; empty if they are not.
+	Targets string `json:"targets,omitempty"`
 }
 
 // EventStatus is an event that is not over, and how far nth has come with it.
@@ -80,6 +88,8 @@ type EventStatus struct {
 	Deadline  time.Time  `json:"deadline,omitzero"`
 	// Missing is since when it is no longer announced; zero while it is.
 	Missing time.Time `json:"missing,omitzero"`
+	// LeftAlone tells that people want the node left alone, so that it is not drained for the event.
+	LeftAlone bool `json:"left_alone,omitempty"`
 	// Plan says in words what is announced and what will be done.
 	Plan string `json:"plan"`
 	// Error is why the last attempt at it ended early, and Failures counts such attempts in a row.

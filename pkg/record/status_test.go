@@ -26,7 +26,7 @@ func full() record.Status {
 		Identity: record.IdentityStatus{Credential: "a token", Source: "/k", Server: "https://a", Trouble: "refused"},
 		Step: &record.StepStatus{
 			Action: "drain", Event: "a", Kind: event.SpotInterruption, Reason: "so", Began: at, Deadline: at, Hard: true,
-			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web": "PDB web"},
+			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web": "PDB web"}, Targets: "1 target",
 		},
 		Events: []record.EventStatus{{
 			ID: "a", Kind: event.SpotInterruption, Code: "stop", Phase: record.Draining, FirstSeen: at, Deadline: at, Missing: at,
@@ -84,7 +84,7 @@ func TestTheNamesInAStatusStay(t *testing.T) {
 		}
 	}
 	want := strings.Fields(`version program pid started updated stopped dry_run node sentence identity credential source server
-		trouble step action event kind reason began deadline hard pods_total pods_left held_by default/web events id kind code
+		trouble step action event kind reason began deadline hard pods_total pods_left held_by default/web targets events id kind code
 		phase first_seen deadline missing plan error failures documents kind last_good trouble since off what why`)
 	if !slices.Equal(names, want) {
 		t.Errorf("got  %q\nwant %q", names, want)

@@ -43,6 +43,8 @@ type Store struct {
 	mu sync.Mutex
 	// entries are in the order of FirstSeen, and of ID where that is the same. What they refer to is never changed.
 	entries []Entry
+	// inService is the boot in which the machine was last known to be in its Auto Scaling group's service; empty if never.
+	inService string
 	// unwritten are called with what becomes of the next write, one for each Put that it is for.
 	unwritten []func(error)
 	// idle is closed when nothing is left to be written; nil while nobody writes.
@@ -63,7 +65,32 @@ func Open(dir, bootID string) (*Store, []error) {
 	}
 	content, warnings := load[state](f, "record", "nth starts with an empty record")
 	s.take(content.Entries)
+	s.inService = content.InService
 	return s, warnings
+}
+
+// WasInService tells whether the machine was in its Auto Scaling group's service in this boot, as far as is remembered.
+func (s *Store) WasInService() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inService == s.bootID
+}
+
+// SetInService remembers that the machine is in its Auto Scaling group's service. written is called as by Put.
+func (s *Store) SetInService(written func(error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inService = s.bootID
+	s.unwritten = append(s.unwritten, written)
+	s.begin()
+}
+
+// begin begins to write, unless that goes on. s.mu is held.
+func (s *Store) begin() {
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+		go s.write()
+	}
 }
 
 // recordFile is where the record is in the state directory.
@@ -108,10 +135,7 @@ func (s *Store) Put(written func(error), entries ...Entry) {
 		}
 		written(errors.Join(refused, err))
 	})
-	if s.idle == nil {
-		s.idle = make(chan struct{})
-		go s.write()
-	}
+	s.begin()
 }
 
 // Flush waits until all that was put is on disk and whoever put it has been told. It returns why the last write failed, or
@@ -141,7 +165,7 @@ func (s *Store) write() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.unwritten) > 0 {
-		content := state{Version: version, BootID: s.bootID, Entries: slices.Clone(s.entries)}
+		content := state{Version: version, BootID: s.bootID, InService: s.inService, Entries: slices.Clone(s.entries)}
 		told := s.unwritten
 		s.unwritten = nil
 		s.mu.Unlock()
@@ -215,8 +239,10 @@ func (s *Store) forget(last []Entry) {
 type state struct {
 	Version int `json:"version"`
 	// BootID is the boot in which the file was last written.
-	BootID  string  `json:"boot_id"`
-	Entries []Entry `json:"entries"`
+	BootID string `json:"boot_id"`
+	// InService is the last boot in which the machine was in its Auto Scaling group's service.
+	InService string  `json:"in_service_in,omitempty"`
+	Entries   []Entry `json:"entries"`
 }
 
 // valid judges the content of the file as a whole: what nth wrote is right to the last entry, so anything else is not

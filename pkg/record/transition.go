@@ -25,8 +25,10 @@ const (
 	PodGone    What = "pod-gone"
 	// Done: the step did what it was to do. Failed: it ended in Err and will be taken again. RanOut: its deadline came
 	// first. CalledBack: it was stopped, as another one (or none) is to be taken now.
-	Done       What = "done"
-	Failed     What = "failed"
+	Done   What = "done"
+	Failed What = "failed"
+	// LeftAlone: people want the node's pods left alone, so that it is not drained. Once they do not any more, it begins anew.
+	LeftAlone  What = "left-alone"
 	RanOut     What = "ran-out"
 	CalledBack What = "called-back"
 	// ClosedWith: the event no longer stands and nothing is left to undo; the entry says how it ended.

@@ -1,21 +1,33 @@
-// Package role is the instance's IAM role: the credentials that the metadata service gives to whoever runs on the
-// machine, for those packages that speak to AWS.
+// Package role is the instance's IAM role to those packages that speak to AWS: whose credentials they have, where they
+// find its services, and what AWS calls a refusal.
 package role
 
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/smithy-go"
 )
 
 // Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is an
 // fs.ErrNotExist if there is none.
 type Metadata func(ctx context.Context, path string) ([]byte, error)
+
+// Line reads a document of one line.
+func (m Metadata) Line(ctx context.Context, path string) (string, error) {
+	body, err := m(ctx, path)
+	return strings.TrimSpace(string(body)), err
+}
 
 // Credentials returns the role's credentials, which are asked for when they are needed first and kept until shortly
 // before they expire. The error is an fs.ErrNotExist if the instance has no role.
@@ -34,4 +46,54 @@ func (d documents) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, _
 		return nil, err
 	}
 	return &imds.GetMetadataOutput{Content: io.NopCloser(bytes.NewReader(body))}, nil
+}
+
+// ErrNoRole is that the instance has no role to ask AWS with.
+var ErrNoRole = errors.New("the instance has no IAM role")
+
+// RefusedError is a request that IAM does not allow.
+type RefusedError struct {
+	// Action is what was asked for, by its name in IAM policies.
+	Action string
+}
+
+// Error implements error.
+func (e RefusedError) Error() string { return "the instance's role does not allow " + e.Action }
+
+// Explain says in plain words why a request for an action failed that might take no longer than limit; the SDK's own text
+// is a paragraph. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil.
+func Explain(action string, limit time.Duration, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return ErrNoRole
+	case Refused(err):
+		return RefusedError{action}
+	}
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		return fmt.Errorf("calling %s: %s: %s", action, api.ErrorCode(), api.ErrorMessage())
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("calling %s: no answer within %s", action, limit)
+	}
+	if sending, ok := errors.AsType[*url.Error](err); ok {
+		err = sending.Err
+	}
+	return fmt.Errorf("calling %s: %w", action, err)
+}
+
+// Refused tells whether a service of AWS's has said that a request is not allowed, by whatever policy. Services have
+// several words for it, some with the service's name before or "Exception" behind.
+func Refused(err error) bool {
+	api, ok := errors.AsType[smithy.APIError](err)
+	if !ok {
+		return false
+	}
+	code := api.ErrorCode()
+	switch strings.TrimSuffix(code[strings.LastIndexByte(code, '.')+1:], "Exception") {
+	case "AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized":
+		return true
+	}
+	return false
 }

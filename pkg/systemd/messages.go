@@ -13,6 +13,8 @@ const (
 	EventSeen = "bddb3845679a4cd2847c6d33d58bec1e"
 	// EventWithdrawn: an event is no longer announced, or was called off.
 	EventWithdrawn = "0112d2075bf646d68813f5d9e46c6ae9"
+	// PowerButton: the power button was pressed, and nth answers it; or the machine cannot be powered off.
+	PowerButton = "7065e52e09f34b9190063edf85114e75"
 	// Cordoned: nth has cordoned the node.
 	Cordoned = "8557131eebb441bd91365efd595fba3b"
 	// CordonForeign: the node was cordoned already, by somebody else, and stays theirs.
@@ -33,6 +35,8 @@ const (
 	Drained = "9fe1a9f46db14a18b16abc442fe09dea"
 	// DrainIncomplete: the time of a drain is over and pods are left.
 	DrainIncomplete = "e9c40ac4cdd14915ad798c24eac3e3a9"
+	// DrainLeft: people want the node left alone, so that it is not drained; or they do not any more.
+	DrainLeft = "3c1f8f0a5d6b4b0e9a7d2e64c1b85f37"
 	// Uncordoned: nth has lifted a cordon that it had set.
 	Uncordoned = "2f6dc0b7f92f4c46b17f6a7c052e7a96"
 	// SourceTrouble: a source of events doesn't answer or can't be understood; what it last said stands.
@@ -57,6 +61,8 @@ const (
 	HookRefused = "ae1ea81054434ab9a1bbcc75f86213ab"
 	// HookCompleted: a lifecycle hook was completed, or was done with already.
 	HookCompleted = "55bff9ece09c4318836f49c7677df58d"
+	// TargetStateUnknown: the Auto Scaling group wants the instance in a state that nth does not know.
+	TargetStateUnknown = "a7e0f3b96c1d4e5f8b42d7c90e6a13b5"
 	// MetricsTrouble: metrics can't be served, or their file can't be written. What nth does is not affected.
 	MetricsTrouble = "c098d30cd5a74cf4ae2bff56df5bd484"
 	// MessagesLost: the journal took no messages for a while, and some are missing. What nth does is not affected.
@@ -87,37 +93,40 @@ const (
 // Messages lists every message ID by its name in Go, for what has to cover them all, such as the message catalog.
 func Messages() map[string]string {
 	return map[string]string{
-		"Started":         Started,
-		"Reloaded":        Reloaded,
-		"Stopping":        Stopping,
-		"EventSeen":       EventSeen,
-		"EventWithdrawn":  EventWithdrawn,
-		"Cordoned":        Cordoned,
-		"CordonForeign":   CordonForeign,
-		"CordonLeft":      CordonLeft,
-		"DrainStarted":    DrainStarted,
-		"PodEvicted":      PodEvicted,
-		"PodHeld":         PodHeld,
-		"PodDeleted":      PodDeleted,
-		"PodGone":         PodGone,
-		"Drained":         Drained,
-		"DrainIncomplete": DrainIncomplete,
-		"Uncordoned":      Uncordoned,
-		"SourceTrouble":   SourceTrouble,
-		"SourceRecovered": SourceRecovered,
-		"IdentityWaiting": IdentityWaiting,
-		"IdentityFound":   IdentityFound,
-		"StateTrouble":    StateTrouble,
-		"NoticeTrouble":   NoticeTrouble,
-		"NoticeSent":      NoticeSent,
-		"HookFound":       HookFound,
-		"HookTrouble":     HookTrouble,
-		"HookRefused":     HookRefused,
-		"HookCompleted":   HookCompleted,
-		"MetricsTrouble":  MetricsTrouble,
-		"MessagesLost":    MessagesLost,
-		"ConfigInvalid":   ConfigInvalid,
-		"MessagePoisoned": MessagePoisoned,
-		"DryRun":          DryRun,
+		"Started":            Started,
+		"Reloaded":           Reloaded,
+		"Stopping":           Stopping,
+		"EventSeen":          EventSeen,
+		"EventWithdrawn":     EventWithdrawn,
+		"PowerButton":        PowerButton,
+		"Cordoned":           Cordoned,
+		"CordonForeign":      CordonForeign,
+		"CordonLeft":         CordonLeft,
+		"DrainStarted":       DrainStarted,
+		"PodEvicted":         PodEvicted,
+		"PodHeld":            PodHeld,
+		"PodDeleted":         PodDeleted,
+		"PodGone":            PodGone,
+		"Drained":            Drained,
+		"DrainIncomplete":    DrainIncomplete,
+		"DrainLeft":          DrainLeft,
+		"Uncordoned":         Uncordoned,
+		"SourceTrouble":      SourceTrouble,
+		"SourceRecovered":    SourceRecovered,
+		"IdentityWaiting":    IdentityWaiting,
+		"IdentityFound":      IdentityFound,
+		"StateTrouble":       StateTrouble,
+		"NoticeTrouble":      NoticeTrouble,
+		"NoticeSent":         NoticeSent,
+		"HookFound":          HookFound,
+		"HookTrouble":        HookTrouble,
+		"HookRefused":        HookRefused,
+		"HookCompleted":      HookCompleted,
+		"TargetStateUnknown": TargetStateUnknown,
+		"MetricsTrouble":     MetricsTrouble,
+		"MessagesLost":       MessagesLost,
+		"ConfigInvalid":      ConfigInvalid,
+		"MessagePoisoned":    MessagePoisoned,
+		"DryRun":             DryRun,
 	}
 }

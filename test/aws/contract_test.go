@@ -19,20 +19,21 @@ import (
 var callers = []string{"queue", "instances", "lifecycle"}
 
 // elsewhere are calls that the same packages make for nth on a node, and that nth-queue does not make.
-var elsewhere = []string{"autoscaling:DescribeAutoScalingInstances"}
+var elsewhere = []string{"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeAutoScalingInstances"}
 
 // permissions are the actions of IAM that have another name than the call: whole batches go by that of one.
 var permissions = map[string]string{
 	"sqs:DeleteMessageBatch": "sqs:DeleteMessage", "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
 }
 
-var action = regexp.MustCompile(`"Action": \{"(\w+)"\}`)
-
 // calls reads from the source what nth-queue asks AWS for.
-func calls(t *testing.T) []string {
+func calls(t *testing.T) []string { return callsOf(t, callers...) }
+
+// callsOf reads from the source what some packages ask AWS for.
+func callsOf(t *testing.T, packages ...string) []string {
 	t.Helper()
 	found := map[string]bool{}
-	for _, name := range callers {
+	for _, name := range packages {
 		files, err := filepath.Glob(filepath.Join("../../pkg", name, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -44,9 +45,6 @@ func calls(t *testing.T) []string {
 			source, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
-			}
-			for _, made := range action.FindAllSubmatch(source, -1) {
-				found["ec2:"+string(made[1])] = true
 			}
 			for _, input := range inputs(t, file, source) {
 				found[input] = true
@@ -132,6 +130,21 @@ func TestTheManualListsThePermissions(t *testing.T) {
 	}
 	if want := append(calls(t), "kms:Decrypt"); !slices.Equal(sorted(listed), sorted(want)) {
 		t.Errorf("docs/queue.md lists\n%q, want\n%q", sorted(listed), sorted(want))
+	}
+}
+
+func TestThePolicyForReservationsIsWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/reservations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, found := range regexp.MustCompile(`"(ec2:[A-Za-z]+)"`).FindAllStringSubmatch(string(text), -1) {
+		listed = append(listed, found[1])
+	}
+	if want := callsOf(t, "reservation"); len(want) != 2 || !slices.Equal(sorted(listed), want) {
+		t.Errorf("docs/reservations.md lists\n%q, want\n%q", sorted(listed), want)
 	}
 }
 

@@ -282,3 +282,6 @@ func (d *Daemon) await(t lab.TB, what string, seen <-chan struct{}) {
 
 // Binary is the path of nth, built from this checkout by the first who asks.
 func Binary() (string, error) { return buildNTH() }
+
+// QueueBinary is that of nth-queue.
+func QueueBinary() (string, error) { return buildQueue() }

@@ -44,6 +44,8 @@ func factOf(m lab.Moment) fact {
 		f.kind = terminating
 	case lab.PodGone:
 		f.kind = gone
+	case lab.Excluded:
+		f.kind, f.text = said, "the node was labelled, for load balancers to leave it out"
 	case lab.Uncordoned:
 		f.kind, f.text = said, "the node was uncordoned"
 	}

@@ -45,7 +45,7 @@ func TestCheckFindsAGoodNodeGoodAndChangesNothing(t *testing.T) {
 	s.before = s.podIDs(t)
 	said := check(t, s.machine)
 	mustSay(t, said,
-		`ok    metadata    it gives a session token`,
+		`ok    metadata    it gives a session token, at http://.*`,
 		`ok    metadata    spot instance, polling for .*`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
 		`ok    identity    node `+regexp.QuoteMeta(s.node.Name)+`, by the client certificate .*`,

@@ -72,7 +72,7 @@ func TestAnnotationsHoldNthBack(t *testing.T) {
 		s.start(t)
 		s.imds.SetSpot("terminate", twoMinutes())
 		s.node.WaitCordoned(t)
-		s.nth.WaitLog(t, systemd.Drained)
+		s.nth.WaitLog(t, systemd.DrainLeft)
 		s.stopAfterLooks(t)
 		s.mustKeepPods(t)
 	})

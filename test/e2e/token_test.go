@@ -48,7 +48,7 @@ echo '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1b
 // A notice that comes when the token has just expired waits for the plugin, or does not.
 func TestATokenThatNthMakesWaitsForNoPlugin(t *testing.T) {
 	t.Parallel()
-	for _, setting := range []string{"plugin", "eks"} {
+	for _, setting := range []string{"auto", "plugin", "eks"} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
 			node, metadata := lab.Shared(t).AddNode(t), imdstest.NewServer()
@@ -74,7 +74,7 @@ func TestATokenThatNthMakesWaitsForNoPlugin(t *testing.T) {
 			node.WaitCordoned(t)
 			t.Logf("with a token of the %s, cordoned after %s", setting, (<-cordoned).Sub(began).Round(time.Millisecond))
 			said, err := os.ReadFile(calls)
-			if setting == "eks" && (err == nil || cluster.Refused() != nil) {
+			if setting != "plugin" && (err == nil || cluster.Refused() != nil) {
 				t.Errorf("the plugin was run: %s; refused: %v", said, cluster.Refused())
 			}
 			if setting == "plugin" && strings.Count(string(said), "get-token") < 2 {

@@ -135,18 +135,41 @@ func TestCheckPostsATestOnlyWhenItIsAsked(t *testing.T) {
 	mustSay(t, check(t, s.machine, "--webhook"), `fail  webhook     it did not take the test: it answers 500 Internal Server Error`)
 }
 
-func TestATemplateThatCannotBeRenderedIsRefused(t *testing.T) {
-	e := newEndpoint(t)
-	s := prepare(t, fmt.Sprintf("[webhook]\nurl = %q\ntemplate = '''{\n\"text\": \"{{ .Nope }}\"}'''\n", e.url()))
-	for _, args := range [][]string{{"run"}, {"check"}, {"config", "--check"}} {
-		got := daemon.Command(t, append(args, "--config", s.machine.ConfigFile())...)
-		want := `webhook.template:2:12: executing "webhook.template" at <.Nope>: can't evaluate field Nope in type notify.Fields`
-		if said := got.Stdout + got.Stderr; got.Status != 78 || !strings.Contains(said, want) {
-			t.Errorf("nth %s ended with %d: %s", args, got.Status, said)
-		}
+func TestATemplateThatCannotBeUsedKeepsNobodyFromDraining(t *testing.T) {
+	wrong := "[webhook]\n%stemplate = '''{\n\"text\": \"{{ .Nope }}\"}'''\n"
+	fault := `webhook.template:2:12: executing "webhook.template" at <.Nope>: can't evaluate field Nope in type notify.Fields`
+	for name, settings := range map[string]func(e *endpoint) string{
+		"with an address":    func(e *endpoint) string { return fmt.Sprintf(wrong, fmt.Sprintf("url = %q\n", e.url())) },
+		"without an address": func(*endpoint) string { return fmt.Sprintf(wrong, "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEndpoint(t)
+			s := prepare(t, settings(e))
+			for _, of := range []struct {
+				args   []string
+				status int
+			}{{[]string{"check"}, 1}, {[]string{"config", "--check"}, 78}} {
+				got := daemon.Command(t, append(of.args, "--config", s.machine.ConfigFile())...)
+				if said := got.Stdout + got.Stderr; got.Status != of.status || !strings.Contains(said, fault) {
+					t.Errorf("nth %s ended with %d: %s", of.args, got.Status, said)
+				}
+			}
+			s.start(t)
+			s.nth.WaitReady(t)
+			s.nth.WaitLog(t, systemd.ConfigInvalid)
+			got := daemon.Command(t, "status", "--config", s.machine.ConfigFile())
+			if !strings.Contains(got.Stdout, "degraded") || !strings.Contains(got.Stdout, fault) {
+				t.Errorf("nth status says: %s%s", got.Stdout, got.Stderr)
+			}
+			s.imds.SetSpot("terminate", twoMinutes())
+			s.waitDrained(t)
+		})
 	}
-	s.options.Settings = e.settings()
-	s.machine.Configure(t, s.options)
+}
+
+func TestSettingsOfTheWebhookThatAreWrongAtAReloadChangeNothing(t *testing.T) {
+	e := newEndpoint(t)
+	s := prepare(t, e.settings())
 	s.start(t)
 	s.nth.WaitReady(t)
 	s.options.Settings = strings.Replace(e.settings(), ".Outcome", ".Nope", 1)

@@ -81,6 +81,7 @@ func TestPeer18AWebhookIsReachedThroughASquid(t *testing.T) {
 // mustKeepSecret fails the test if the endpoint's URL is where people or other programs could read it.
 func (s *stage) mustKeepSecret(t *testing.T) {
 	t.Helper()
+	s.nth.Stop(t) // What is in the outbox is on disk then.
 	for _, e := range s.nth.Logged("") {
 		if strings.Contains(e.Message+fmt.Sprint(e.Fields), "hunter2") {
 			t.Errorf("nth said %q %v", e.Message, e.Fields)

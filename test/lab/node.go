@@ -60,10 +60,16 @@ func (n *Node) Labels() map[string]string { return map[string]string{poolLabel: 
 // pods that are evicted from n. Workloads added before it stay on n.
 func (n *Node) AddSpare(t TB) *Node {
 	t.Helper()
-	name := nodeName(n.cp.nodes.Add(1))
-	spare := n.cp.identify(t, &Node{Name: name, Namespace: n.Namespace, cp: n.cp, pool: n.pool})
+	spare := n.ExpectSpare(t)
 	spare.register(t)
 	return spare
+}
+
+// ExpectSpare is AddSpare for a machine that is not simulated, as ExpectNode is AddNode.
+func (n *Node) ExpectSpare(t TB) *Node {
+	t.Helper()
+	name := nodeName(n.cp.nodes.Add(1))
+	return n.cp.identify(t, &Node{Name: name, Namespace: n.Namespace, cp: n.cp, pool: n.pool})
 }
 
 func nodeName(number int32) string {

@@ -216,5 +216,21 @@ func (m *Machine) PowerOn(t lab.TB) {
 	m.await(t, "the machine is up", func(s state) bool { return s.leader != 0 })
 }
 
+// CutPower takes the machine's power away, as EC2 does with an instance whose time is over: nobody in it is asked, or
+// told. It returns when the machine is off.
+func (m *Machine) CutPower(t lab.TB) {
+	t.Helper()
+	if err := m.launcher.cutPower(); err != nil {
+		t.Fatalf("cutting the power of %s: %v", m.Name, err)
+	}
+	m.WaitOff(t)
+}
+
+// Off tells whether the machine is off.
+func (m *Machine) Off() bool {
+	s, _ := m.now()
+	return s.off
+}
+
 // Path is where the test finds a file of the machine, whether that is on or off.
 func (m *Machine) Path(file string) string { return filepath.Join(m.launcher.root(), file) }

@@ -44,6 +44,26 @@ func TestAMachineIsBootedBySystemdAndKeepsItsDisk(t *testing.T) {
 	}
 }
 
+func TestAMachineWhosePowerIsCutIsOffWithoutAWordAndBootsAgainWithItsDisk(t *testing.T) {
+	t.Parallel()
+	m := machine.Boot(t, "bookworm")
+	// A service that takes its time to stop, and would say that it was asked to.
+	m.Run(t, "systemd-run", "--quiet", "--unit=slow", "--property=ExecStop=touch /root/asked", "--property=TimeoutStopSec=1h",
+		"sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+	m.Write(t, "/root/note", "kept")
+	m.CutPower(t)
+	if !m.Off() {
+		t.Error("the machine is not off")
+	}
+	if _, err := os.Stat(m.Path("/root/asked")); err == nil {
+		t.Error("the service was asked to stop")
+	}
+	m.PowerOn(t)
+	if kept := m.Run(t, "cat", "/root/note"); kept != "kept" || m.Off() {
+		t.Errorf("after another boot the file has %q, and the machine is off: %t", kept, m.Off())
+	}
+}
+
 func bootID(t *testing.T, m *machine.Machine) string {
 	t.Helper()
 	return m.Run(t, "cat", "/proc/sys/kernel/random/boot_id")

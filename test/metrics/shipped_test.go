@@ -94,6 +94,9 @@ func judgeRules(t *testing.T, p *prometheus) {
 				t.Errorf("the alert %s looks at nothing that is known: %s", rule.Name, rule.Query)
 			}
 			for _, s := range series {
+				if strings.HasPrefix(s, "nth_ena_") {
+					continue // it is there on EC2 alone
+				}
 				if n, err := p.query(s); err != nil || n == 0 {
 					t.Errorf("the alert %s looks at what is not there: %s (%v)", rule.Name, s, err)
 				}

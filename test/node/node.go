@@ -37,6 +37,12 @@ type Options struct {
 	ShutdownGrace, CriticalGrace time.Duration
 	// Nth has nth installed from its package before the kubelet starts for the first time, as on an image with both.
 	Nth bool
+	// Settings are nth's, in TOML.
+	Settings string
+	// Beside makes this a second node for the workloads of another one, which takes the pods that are evicted there.
+	Beside *Node
+	// Button gives the machine a power button.
+	Button bool
 }
 
 // A Node is a machine, the node that it is in the cluster, and a metadata service. It has a kubelet; it has nth if that is
@@ -90,10 +96,18 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 		}
 	}
 	m := machine.BootWith(t, suite, machine.Options{Packages: []string{"runc"}, Controllers: true, Files: files})
-	n := &Node{Host: host.On(t, m, cp.ExpectNode(t))}
+	expect := cp.ExpectNode
+	if o.Beside != nil {
+		expect = o.Beside.Node.ExpectSpare
+	}
+	n := &Node{Host: host.On(t, m, expect(t))}
 	n.Join(t)
 	n.setUp(t)
+	if o.Button {
+		n.AddPowerButton(t)
+	}
 	if o.Nth {
+		n.Configure(t, o.Settings)
 		n.Install(t, host.Older)
 	}
 	n.startKubelet(t, o)

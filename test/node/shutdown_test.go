@@ -76,11 +76,18 @@ type end struct {
 }
 
 // powerOff powers the machine off, tells how each pod has ended, and returns that.
-func powerOff(t *testing.T, n *node.Node) (ends []end) {
+func powerOff(t *testing.T, n *node.Node) []end {
+	t.Helper()
+	return goDown(t, n, func() { n.Try(t, "systemctl", "poweroff") }) // may not live to tell its status
+}
+
+// goDown is powerOff for any way of asking for it.
+func goDown(t *testing.T, n *node.Node, ask func()) (ends []end) {
 	t.Helper()
 	pods := n.Node.Pods(t)
 	began := time.Now()
-	n.PowerOff(t)
+	ask()
+	n.WaitOff(t)
 	took := time.Since(began)
 	left := n.Node.Pods(t)
 	for _, pod := range pods {
@@ -269,6 +276,31 @@ func TestAShutdownWithNthAloneKeepsTheBudgetAndTheGrace(t *testing.T) {
 	mustBeKilledAfter(t, find(ends, stubborn)[0], stubborn.grace)
 }
 
+// EC2 presses the button, and nth answers it: logind, and so the kubelet, hears of the shutdown when the node is drained.
+func TestThePowerButtonWithTheKubeletAndNthKeepsTheBudgetAndTheGrace(t *testing.T) {
+	t.Parallel()
+	n := start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true, Button: true})
+	n.Await(t, "nth answers the power key", func() bool {
+		return strings.Contains(n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "handle-power-key")
+	})
+	ends := goDown(t, n, func() { n.PressPower(t) })
+	for _, e := range ends {
+		if e.kind == agent {
+			if e.shut < min(e.grace, ordinaryGrace) {
+				t.Errorf("the kubelet's shutdown gave %s %s, want %s", e.pod, e.shut, min(e.grace, ordinaryGrace))
+			}
+			continue
+		}
+		if e.shut >= 0 {
+			t.Errorf("the kubelet's shutdown ended %s, want it to find nothing left", e.pod)
+		}
+		if e.moved != "evicted" || !e.terminated || !slices.Equal(e.given, []time.Duration{e.grace}) {
+			t.Errorf("%s was %q by nth, and killed with %s, want it to be evicted with its %s", e.pod, e.moved, e.given, e.grace)
+		}
+	}
+	mustBeKilledAfter(t, find(ends, stubborn)[0], stubborn.grace)
+}
+
 // The kubelet writes its file where logind grants less than it wants, and so where nth's is not there yet. It does not
 // take it back.
 func TestNthThatComesAfterTheKubeletIsHeldToTheDelayOfTheKubeletUntilItsFileIsRemoved(t *testing.T) {
@@ -288,7 +320,7 @@ func TestNthThatComesAfterTheKubeletIsHeldToTheDelayOfTheKubeletUntilItsFileIsRe
 	mustGrant(t, n, 150*time.Second)
 	waitLock(t, n, "nth")
 	waitLock(t, n, "kubelet")
-	if said := n.Run(t, "nth", "check"); strings.Contains(said, "warn  shutdown") {
+	if said := n.Run(t, "nth", "check"); strings.Contains(said, "warn  shutdown    logind lets it be held") {
 		t.Errorf("nth check still says\n%s", said)
 	}
 }

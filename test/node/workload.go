@@ -34,6 +34,15 @@ func Ends(after string) lab.Option {
 	})
 }
 
+// Prepares has a workload's pods take that long before their containers start, as programs do that load things first.
+func Prepares(takes time.Duration) lab.Option {
+	return lab.Edit(func(template *corev1.PodTemplateSpec) {
+		template.Spec.InitContainers = []corev1.Container{{
+			Name: "prepare", Image: Image, ImagePullPolicy: corev1.PullNever, Args: []string{"-pause", takes.String()},
+		}}
+	})
+}
+
 // A Life is what a pod's container has written of itself.
 type Life struct {
 	// Address is where it answered.
@@ -49,16 +58,28 @@ type Life struct {
 // Life returns what the container of the pod has written; nothing, if it has not begun. The machine may be off.
 func (n *Node) Life(t lab.TB, pod string) Life {
 	t.Helper()
+	life, err := n.Read(pod)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return life
+}
+
+// Read is Life for those who may not end the test.
+func (n *Node) Read(pod string) (life Life, err error) {
 	text, err := os.ReadFile(n.Path(path.Join(wordsDir, pod)))
 	if err != nil && !os.IsNotExist(err) {
-		t.Fatalf("reading what the pod %s has written: %v", pod, err)
+		return Life{}, fmt.Errorf("reading what the pod %s has written: %w", pod, err)
 	}
-	var life Life
 	for line := range strings.Lines(string(text)) {
-		when, word, _ := strings.Cut(strings.TrimSpace(line), " ")
+		line, whole := strings.CutSuffix(line, "\n")
+		if !whole {
+			break // it is being written
+		}
+		when, word, _ := strings.Cut(line, " ")
 		at, err := time.Parse(time.RFC3339Nano, when)
 		if err != nil {
-			t.Fatalf("reading what the pod %s has written: %v", pod, err)
+			return Life{}, fmt.Errorf("reading what the pod %s has written: %w", pod, err)
 		}
 		address, serves := strings.CutPrefix(word, "serves ")
 		switch {
@@ -70,7 +91,7 @@ func (n *Node) Life(t lab.TB, pod string) Life {
 			life.Last, life.Itself = at, word == "ended"
 		}
 	}
-	return life
+	return life, nil
 }
 
 // String tells what became of it after SIGTERM.

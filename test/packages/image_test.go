@@ -7,15 +7,41 @@ import (
 	"github.com/nth-project/nth/test/host"
 )
 
+// placeholder is a kubeconfig that names no cluster yet.
+const placeholder = `apiVersion: v1
+kind: Config
+clusters:
+- cluster:
+    certificate-authority: /etc/kubernetes/pki/ca.crt
+    server: MASTER_ENDPOINT
+  name: kubernetes
+contexts:
+- context:
+    cluster: kubernetes
+    user: kubelet
+  name: kubelet
+current-context: kubelet
+users:
+- name: kubelet
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1beta1
+      command: /usr/bin/aws-iam-authenticator
+      args: ["token", "-i", "CLUSTER_NAME", "--region", "AWS_REGION"]
+`
+
 // An image is made on a machine that runs, as Packer does it, but is no node: it has no kubelet's credential.
 func TestNothingIsStartedOnAMachineThatAnImageIsMadeOf(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, suite string) {
 		h := bareHost(t, suite)
+		// Canonical's image for EKS has this before it is a node, and its bootstrap script puts the values in.
+		h.Write(t, "/var/lib/kubelet/kubeconfig", placeholder)
 		h.Install(t, host.Older)
 		mustBe(t, h, "enabled", "inactive")
 		h.Install(t, host.Newer)
 		mustBe(t, h, "enabled", "inactive")
 		h.Run(t, "test", "!", "-e", "/var/lib/nth")
+		h.Run(t, "rm", "/var/lib/kubelet/kubeconfig")
 
 		// The machines that are started from the image are nodes, a moment after their boot.
 		h.Reboot(t)

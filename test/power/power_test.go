@@ -48,8 +48,8 @@ func newNode(t *testing.T, image virtual.Image) *node {
 	n.Write(t, "/etc/nth/nth.toml.d/50-test.toml", "[imds]\nendpoint = \""+n.seenFromInside(imds.URL)+"\"\n")
 	n.Run(t, "systemctl", "restart", "nth")
 	n.waitStatus(t, "watching; nothing is announced for node "+n.cluster.Name)
-	n.Await(t, "nth holds its lock", func() bool {
-		return strings.Contains(n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "nth ")
+	n.Await(t, "nth answers the power button", func() bool {
+		return strings.Contains(n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "handle-power-key")
 	})
 	return n
 }
@@ -148,10 +148,12 @@ func pressTheButton(t *testing.T, n *node) {
 	n.mustHaveHeard(t)
 }
 
-// mustHaveHeard fails the test unless nth was told of the shutdown before it was stopped, which is what its lock is for,
-// and had drained the node by then.
+// mustHaveHeard fails the test unless nth has answered the button itself, and had drained the node before it was stopped.
 func (n *node) mustHaveHeard(t *testing.T) {
 	t.Helper()
+	if said := n.Journal(t, "_SYSTEMD_UNIT=nth.service", "MESSAGE_ID="+systemd.PowerButton); len(said) != 1 {
+		t.Errorf("nth says %d times that the button was pressed, want once", len(said))
+	}
 	var story []string
 	for _, e := range n.Journal(t, "_SYSTEMD_UNIT=nth.service",
 		"MESSAGE_ID="+systemd.EventSeen, "MESSAGE_ID="+systemd.Drained, "MESSAGE_ID="+systemd.Stopping) {

@@ -221,3 +221,28 @@ func waitUnclaimed(t *testing.T, node *lab.Node) {
 	t.Helper()
 	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth/queue"] == "" })
 }
+
+// What is said of it is when its drain begins; the nth on the machine would say the same.
+func TestARetirementWeeksAwayWaitsInTheQueue(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	node, instance := addInstance(t, lab.Shared(t))
+	node.AddPod(t, "pod")
+	before := node.Object(t)
+	consumer := q.start(t, "")
+	q.Send(bridged("aws.health", "AWS Health Event", map[string]any{
+		"eventArn": "arn:aws:health:eu-central-1::event/EC2/" + instance, "service": "EC2", "eventTypeCategory": "scheduledChange",
+		"eventTypeCode": "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", "startTime": time.Now().Add(10 * 24 * time.Hour).UTC().Format(time.RFC1123),
+		"affectedEntities": []map[string]any{{"entityValue": instance}},
+	}))
+	consumer.WaitSays(t, "EC2 has scheduled instance-retirement at ")
+	consumer.WaitSays(t, "(spread over 20m, sooner with kubectl drain)")
+	waitUnclaimed(t, node)
+	consumer.Stop(t)
+	if after := node.Object(t); after.Spec.Unschedulable != before.Spec.Unschedulable || len(node.Pods(t)) != 1 {
+		t.Errorf("the node was drained: %+v", after.Spec)
+	}
+	if q.Visible()+q.InFlight() != 1 {
+		t.Error("the message was deleted")
+	}
+}

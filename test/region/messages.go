@@ -22,7 +22,7 @@ func State(instance, state string) string {
 	return bridged("aws.ec2", "EC2 Instance State-change Notification", map[string]any{"instance-id": instance, "state": state})
 }
 
-// Scheduled is what AWS Health tells of a stop, at once, for instances.
+// Scheduled is what AWS Health tells of a retirement that is so near that it is drained for at once, for instances.
 func Scheduled(instances ...string) string {
 	var entities []map[string]any
 	for _, i := range instances {
@@ -31,7 +31,7 @@ func Scheduled(instances ...string) string {
 	return bridged("aws.health", "AWS Health Event", map[string]any{
 		"eventArn": fmt.Sprintf("arn:aws:health:%s::event/EC2/%d", Name, events.Add(1)), "service": "EC2",
 		"eventTypeCategory": "scheduledChange", "eventTypeCode": "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED",
-		"startTime":        time.Now().Add(24 * time.Hour).UTC().Format(time.RFC1123),
+		"startTime":        time.Now().Add(10 * time.Minute).UTC().Format(time.RFC1123),
 		"affectedEntities": entities,
 	})
 }

@@ -29,7 +29,7 @@ func (l *life) announce() {
 	default:
 		n.kind, n.id = event.ScheduledMaintenance, l.name("instance-event")
 		n.code = maintenanceCodes[l.random.IntN(len(maintenanceCodes))]
-		n.far = n.reboots() && l.chance(40)
+		n.far = n.waits() && l.chance(40)
 		n.at = l.window(n.far)
 		if len(l.maintenance()) >= mostMaintenance {
 			return
@@ -81,7 +81,7 @@ func (l *life) window(far bool) time.Time {
 	if far {
 		return l.newTime(3 * lead)
 	}
-	return l.newTime(lead + time.Duration(l.random.IntN(3))*time.Second)
+	return l.newTime(lead + spread - share + time.Duration(l.random.IntN(3))*time.Second)
 }
 
 // show has the metadata service say what a notice says.
@@ -141,7 +141,7 @@ func (l *life) withdrawn(n *notice) {
 	l.model.withdraw(n)
 }
 
-// move has EC2 move a reboot, from now to some other day or the other way round.
+// move has EC2 move what is waited for, from now to some other day or the other way round.
 func (l *life) move(n *notice) {
 	at := l.window(!n.far)
 	l.imds.AddMaintenance(imdstest.MaintenanceEvent{EventId: n.id, NotBefore: at})

@@ -52,7 +52,7 @@ func (l *life) happen(t *testing.T) {
 	case n < 47:
 		l.withSome(l.withdraw, func(*notice) bool { return true })
 	case n < 54:
-		l.withSome(l.move, func(n *notice) bool { return n.reboots() && !n.over && !n.moved })
+		l.withSome(l.move, func(n *notice) bool { return n.waits() && !n.over && !n.moved })
 	case l.calm:
 		l.addPods(t)
 	case n < 58:

@@ -272,6 +272,11 @@ func (m *model) reboot(bootID string, acted func(*notice) bool) {
 }
 
 // reboots tells whether what is announced is a reboot.
+// waits tells of a notice that is acted upon when its time is near, and not before.
+func (n *notice) waits() bool {
+	return n.reboots() || n.code == "instance-stop" || n.code == "instance-retirement"
+}
+
 func (n *notice) reboots() bool { return n.code == "system-reboot" || n.code == "instance-reboot" }
 
 // forget notes that nth has lost its record: whatever is announced is new to it. What people have ordered it may find

@@ -96,6 +96,8 @@ func (n *notice) phases() []record.Phase {
 	switch {
 	case n.over, n.wants == ignored:
 		return []record.Phase{record.Closed}
+	case !n.acts() && n.expired:
+		return []record.Phase{record.Seen, record.Closed}
 	case !n.acts():
 		return []record.Phase{record.Seen}
 	}
@@ -125,7 +127,7 @@ func done(reached record.Phase) bool {
 func (m *model) settled(found owner, entry func(*notice) record.Entry) {
 	for _, n := range m.notices {
 		e := entry(n)
-		n.over = n.over || n.acts() && e.Phase == record.Closed
+		n.over = n.over || (n.acts() || n.expired) && e.Phase == record.Closed
 		n.open = n.acts() && !done(e.Phase)
 		// While the node is open for one that wants it closed, nth has not looked at it yet.
 		if unheard := found == nobody && n.acts() && !e.Reopened; n.order == perhaps && !unheard {

@@ -25,8 +25,10 @@ type traits struct {
 }
 
 const (
-	// lead is how long before its window a reboot is acted upon. It is long, so that no window opens in a run.
+	// lead is how long before its window a reboot, a stop or a retirement is acted upon. It is long, so that no window opens in a run.
 	lead = 24 * time.Hour
+	// spread is the time of a fleet, and share how much later than its first instance begins the one that imdstest plays.
+	spread, share = 5 * time.Second, 4 * time.Second
 	// margin and grace leave a pod that must be deleted a second, even before the nearest deadline.
 	margin = 500 * time.Millisecond
 	grace  = time.Second
@@ -87,12 +89,13 @@ withdrawn_after = "1s"
 [events.scheduled-maintenance]
 action = %q
 lead = %q
+spread = %q
 withdrawn_after = "1s"
 [events.asg-termination]
 action = %q
 budget = %q
 withdrawn_after = "1s"
-`, margin, t.Balanced, action[r.Interruption], action[r.Rebalance], live, action[r.Maintenance], lead, action[r.Termination], budget)
+`, margin, t.Balanced, action[r.Interruption], action[r.Rebalance], live, action[r.Maintenance], lead, spread, action[r.Termination], budget)
 }
 
 // of is what is done about a kind.

@@ -77,6 +77,13 @@ func (l *List) Wrong(err error) error {
 	return program.ConfigError{Fault: program.ErrTold}
 }
 
+// Degraded tells what is wrong with what is only told: the program starts and works without it.
+func (l *List) Degraded(faults []string) {
+	for _, fault := range faults {
+		l.Fail("degraded", "%s", fault)
+	}
+}
+
 // End returns what ends the program with status 1 if anything has failed.
 func (l *List) End() error {
 	if l.failed {

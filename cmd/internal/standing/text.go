@@ -33,6 +33,15 @@ func writeText(w io.Writer, found report) error {
 	}
 	t.events(s.Events)
 	t.documents(s.Documents)
+	if s.TargetState != "" {
+		t.row("target state", s.TargetState+", as the Auto Scaling group wants it")
+	}
+	if s.Hook != "" {
+		t.row("hook", s.Hook)
+	}
+	for i, fault := range s.Degraded {
+		t.row(first(i, "degraded"), fault)
+	}
 	for i, off := range s.Off {
 		t.row(first(i, "off"), fmt.Sprintf("%s: %s", off.What, off.Why))
 	}

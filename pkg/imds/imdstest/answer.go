@@ -37,7 +37,7 @@ func (s *Simulator) answer(r *http.Request) answer {
 		return answer{status: http.StatusUnauthorized}
 	}
 	if version == "" && path == "" {
-		return answer{status: http.StatusOK, body: "2021-03-23\nlatest", ttl: ttl}
+		return answer{status: http.StatusOK, body: "2021-07-15\n2022-09-24\nlatest", ttl: ttl}
 	}
 	body, found := s.documents.get(path)
 	if version == "" || !found {

@@ -185,7 +185,7 @@ func TestAHealthyInstanceServes(t *testing.T) {
 		"/latest/meta-data/events/recommendations/rebalance":       {404, "404 - Not Found"},
 		"/latest/meta-data/autoscaling/target-lifecycle-state":     {404, "404 - Not Found"},
 		"/latest/meta-data/public-ipv4":                            {404, "404 - Not Found"},
-		"/":                                                        {200, "2021-03-23\nlatest"},
+		"/":                                                        {200, "2021-07-15\n2022-09-24\nlatest"},
 		"/latest":                                                  {200, "dynamic\nmeta-data"},
 		"/latest/meta-data/placement/":                             {200, "availability-zone\nregion"},
 		"/latest/meta-data/events":                                 {200, "maintenance/"},

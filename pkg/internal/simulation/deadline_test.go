@@ -162,7 +162,8 @@ func (w *world) judgeVolumes(n *notice) {
 	w.judged(volumesAwaited)
 	over := w.any(func(n *notice) bool {
 		limit := w.limit(n)
-		return w.possible(n, drained) && !limit.IsZero() && time.Until(limit) < time.Second
+		unheard := time.Since(n.deadlined) < slow // nth may know it with the time that it had
+		return w.possible(n, drained) && (unheard || !limit.IsZero() && time.Until(limit) < time.Second)
 	})
 	if over || w.stepped {
 		return // then nothing is waited for

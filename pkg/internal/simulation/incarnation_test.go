@@ -67,6 +67,9 @@ func (w *world) begin() {
 		told: map[event.Kind]time.Time{}, phases: map[string]record.Phase{},
 	}
 	w.nth = i
+	for _, n := range w.notices {
+		n.outcome = "" // What it says is judged anew.
+	}
 	w.all = append(w.all, i)
 	w.judged(runs, stops, recordReadable)
 	w.told("nth %d starts in %s", i.number, w.bootID())

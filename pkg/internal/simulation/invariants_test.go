@@ -37,6 +37,7 @@ const (
 	volumesAwaited    invariant = "a node is drained only when its volumes are free, or were waited for"
 	oneOutcome        invariant = "an event has one outcome"
 	settledIfDone     invariant = "an event is settled only when its outcome is there"
+	outcomeTrue       invariant = "what has come of an event is true when it is told"
 	settledInTime     invariant = "a hook is completed, a lock given back, in time"
 
 	evictionsEnd   invariant = "nothing is evicted without end"
@@ -53,7 +54,7 @@ const (
 var invariants = []invariant{
 	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, orderNotFought, peopleHeard, othersUnchanged, asksWhatItMay,
 	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
-	emptyIfDrained, volumesAwaited, oneOutcome, settledIfDone, settledInTime,
+	emptyIfDrained, volumesAwaited, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
 	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,
 }
 

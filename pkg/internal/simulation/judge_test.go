@@ -56,7 +56,11 @@ func (w *world) action(n *notice) (action want, from time.Time) {
 		return nothing, from
 	case policy.Lead:
 		if !n.deadline.IsZero() {
-			from = n.deadline.Add(-rule.Lead)
+			from = n.deadline.Add(-rule.Lead - spread + share)
+		}
+	case policy.Window:
+		if !n.deadline.IsZero() {
+			from = n.deadline.Add(-max(rule.Window, rule.Lead+spread) + share)
 		}
 	case policy.Now:
 	}
@@ -387,8 +391,8 @@ func (w *world) limit(n *notice) time.Time {
 	return limit
 }
 
-// settled is called when nth says that an event has got what it is due, again and again as long as that is so.
-func (i *incarnation) settled(ev event.Event) {
+// settled is called with what nth says that has come of an event, again and again.
+func (i *incarnation) settled(ev event.Event, outcome event.Outcome) {
 	w := i.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -396,9 +400,12 @@ func (i *incarnation) settled(ev event.Event) {
 	if i.gone || n == nil {
 		return
 	}
+	if w.judgeOutcome(n, outcome); outcome == "" {
+		return
+	}
 	if n.settled.IsZero() {
 		n.settled = time.Now()
-		w.told("%s is settled", n.name)
+		w.told("%s is settled: %s", n.name, outcome)
 		w.judged(settledIfDone)
 	}
 	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete || n.drained != "" {
@@ -414,6 +421,35 @@ func (i *incarnation) settled(ev event.Event) {
 		return
 	}
 	w.judgeEmpty(n, settledIfDone)
+}
+
+// judgeOutcome judges an outcome that has become another, as whoever holds a hook would: it completes it with one, and not with another.
+func (w *world) judgeOutcome(n *notice, outcome event.Outcome) {
+	if n.outcome == outcome {
+		return
+	}
+	n.outcome = outcome
+	w.told("%s comes to %q", n.name, outcome)
+	node := w.server.CurrentNode()
+	limits := node != nil && slices.Contains([]string{drain.LeaveNode, drain.OnlyNotify, drain.OnlyCordon}, node.Annotations[drain.ActionAnnotation])
+	heard := time.Since(w.cluster.actionSet) > slow && w.steady(slow)
+	wantsDrain, _ := w.action(n)
+	w.judged(outcomeTrue)
+	switch over := w.limit(n); {
+	case wantsDrain < drained || time.Since(w.ruleSet[n.kind]) < slow:
+	case outcome == event.LeftAlone:
+		if !limits && heard {
+			w.violatedNow(outcomeTrue, "%s is said to be left alone, and nobody asks for that; %s", n.name, w.standing())
+		}
+	case outcome != "" && limits && heard && w.sure(n, drained):
+		w.violatedNow(outcomeTrue, "%s is said to be %s, and people want the node left alone; %s", n.name, outcome, w.standing())
+	case outcome == event.Drained && (over.IsZero() || time.Until(over) > 0) && w.sure(n, drained) && !n.vague:
+		w.judgeEmpty(n, outcomeTrue)
+	case outcome == event.OutOfTime && !w.stepped && !n.vague && n.rebooted.IsZero() && !n.seen.IsZero():
+		if over.IsZero() || time.Until(over) > time.Second && time.Since(n.changed) > slow && !n.incomplete {
+			w.violatedNow(outcomeTrue, "%s is said to be out of time %s before that; %s", n.name, time.Until(over), w.standing())
+		}
+	}
 }
 
 // judgeEmpty judges that no pod is left that has to go.
@@ -437,6 +473,9 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 		i.phases[e.Event.ID] = e.Phase
 		if before == e.Phase {
 			continue
+		}
+		if n := w.of(e.Event.ID); n != nil && before == record.Drained && e.Phase == record.Draining {
+			n.drained = "" // People have wanted it left alone, and do not any more.
 		}
 		w.told("record: %s %s -> %s %s%s", e.Event.ID, before, e.Phase, e.Ending, e.Error)
 		n := w.of(e.Event.ID)

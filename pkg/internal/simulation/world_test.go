@@ -96,6 +96,12 @@ func newWorld(t testing.TB, dir string, seed uint64) *world {
 	return w
 }
 
+// instance is the machine's ID, and share how much later than the first of a fleet, which begins over spread, it begins by it.
+const (
+	instance      = "i-0a1b2c3d4e5f60718"
+	spread, share = 20 * time.Second, 19 * time.Second
+)
+
 // defaults are the rules of the configuration, with shorter times.
 func defaults() policy.Settings {
 	const soon = 30 * time.Second
@@ -103,9 +109,9 @@ func defaults() policy.Settings {
 		event.SpotInterruption:        {Action: policy.Drain, Hibernate: policy.Cordon, Hard: true, Budget: 2 * time.Minute, WithdrawnAfter: soon},
 		event.RebalanceRecommendation: {Action: policy.Notify, WithdrawnAfter: soon},
 		event.ScheduledMaintenance: {
-			Action: policy.Drain, Lead: 2 * time.Minute, WithdrawnAfter: 45 * time.Second,
+			Action: policy.Drain, Lead: 2 * time.Minute, Window: 3 * time.Minute, Spread: spread, WithdrawnAfter: 45 * time.Second,
 			Codes: map[string]policy.When{
-				"instance-stop": policy.Now, "instance-retirement": policy.Now, "system-reboot": policy.Lead, "instance-reboot": policy.Lead,
+				"instance-stop": policy.Now, "instance-retirement": policy.Window, "system-reboot": policy.Lead, "instance-reboot": policy.Lead,
 				"system-maintenance": policy.OnlyNotify, policy.OtherCodes: policy.OnlyNotify,
 			},
 		},
@@ -231,23 +237,24 @@ type notice struct {
 	seen      time.Time // when nth was told first, since it was announced
 	deadlined time.Time // when its deadline was moved last
 
-	rebooted   time.Time // the machine has been through a reboot since it was seen
-	acted      bool      // and it was being acted upon then, for sure or not
-	done       bool      // and surely so: nth had said that it was drained
-	unsure     bool      // nobody can tell from here what it wants, until it ends
-	vague      bool      // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
-	outdated   bool      // nth may know it as it was before
-	lifted     time.Time // people have lifted the cordon while it wanted it
-	settled    time.Time // nth has said that it got what it was due
-	drained    string    // the incarnation's word that it is drained, in which boot
-	drainedBy  int       // that incarnation's number
-	drainedAs  string    // under which ID
-	incomplete bool      // its time was over before that
-	unlisted   time.Time // since when it is not listed
-	ended      time.Time // when nth has recorded that it is over, or begun to take back what was done
-	missed     time.Time // when nth was first told a document that does not list it any more
-	held       bool      // the node was surely closed for it when it was listed last
-	watching   time.Time // the deadline at which it is to be judged
+	rebooted   time.Time     // the machine has been through a reboot since it was seen
+	acted      bool          // and it was being acted upon then, for sure or not
+	done       bool          // and surely so: nth had said that it was drained
+	unsure     bool          // nobody can tell from here what it wants, until it ends
+	vague      bool          // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
+	outdated   bool          // nth may know it as it was before
+	lifted     time.Time     // people have lifted the cordon while it wanted it
+	outcome    event.Outcome // what nth has said last that has come of it
+	settled    time.Time     // nth has said that it got what it was due
+	drained    string        // the incarnation's word that it is drained, in which boot
+	drainedBy  int           // that incarnation's number
+	drainedAs  string        // under which ID
+	incomplete bool          // its time was over before that
+	unlisted   time.Time     // since when it is not listed
+	ended      time.Time     // when nth has recorded that it is over, or begun to take back what was done
+	missed     time.Time     // when nth was first told a document that does not list it any more
+	held       bool          // the node was surely closed for it when it was listed last
+	watching   time.Time     // the deadline at which it is to be judged
 	deafSince  time.Duration
 }
 
@@ -277,6 +284,9 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 			n.looks++
 		}
 		ev := event.Event{ID: n.id(), Kind: kind, Code: n.code, State: n.state, Deadline: n.deadline.UTC()}
+		if kind == event.ScheduledMaintenance {
+			ev.Instance = instance
+		}
 		if n.moving {
 			ev.Deadline = seconds(time.Now().Add(2 * time.Minute)).UTC() // what counts is the first
 		}

@@ -65,6 +65,7 @@ type Action struct {
 type instance struct {
 	group   string
 	state   string
+	served  bool   // it is on its way out of service
 	shown   string // what is answered in the place of the state, if set
 	actions []*Action
 }
@@ -78,12 +79,14 @@ type Service struct {
 	changed   chan struct{} // closed with the next call
 	faults    []Fault
 	denied    map[string]bool
+	retaining map[string]bool // groups that keep an instance whose hook for terminations is abandoned
 }
 
 // New returns a service with no groups.
 func New() *Service {
 	return &Service{
-		groups: map[string][]Hook{}, instances: map[string]*instance{}, denied: map[string]bool{}, changed: make(chan struct{}),
+		groups: map[string][]Hook{}, instances: map[string]*instance{}, denied: map[string]bool{}, retaining: map[string]bool{},
+		changed: make(chan struct{}),
 	}
 }
 
@@ -97,11 +100,18 @@ func (s *Service) AddGroup(name string, hooks ...Hook) {
 	}
 }
 
+// Retain sets the group's instance lifecycle policy: whether it keeps an instance whose hook for terminations is abandoned.
+func (s *Service) Retain(group string, retain bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retaining[group] = retain
+}
+
 // AddInstance adds an instance that is in service.
 func (s *Service) AddInstance(group, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.instances[id] = &instance{group: group, state: "InService"}
+	s.instances[id] = &instance{group: group, state: "InService", served: true}
 }
 
 // Detach takes an instance out of its group.
@@ -118,7 +128,14 @@ func (s *Service) Terminate(id string) {
 
 // waits are the states of waiting, and which hooks an instance waits for in them.
 var waits = map[string]string{
-	"Terminating:Wait": Terminating, "Warmed:Terminating:Wait": Terminating, "Pending:Wait": Launching,
+	"Terminating:Wait": Terminating, "Warmed:Terminating:Wait": Terminating, "ReplacingRootVolume:Wait": Terminating, "Pending:Wait": Launching,
+	"Warmed:Pending:Wait": Launching,
+}
+
+// returns tells whether an instance that comes to a state comes back to the warm pool from service: it waits for the hooks of
+// terminations then ("Warm pool example events" in the user guide).
+func (i *instance) returns(state string) bool {
+	return state == "Warmed:Pending:Wait" && (i.state == "InService" || i.served && i.state == "Warmed:Pending")
 }
 
 // SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". In a state of waiting, the
@@ -127,8 +144,12 @@ func (s *Service) SetState(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.mustHave(id)
-	i.state, i.shown = state, ""
 	transition, waiting := waits[state]
+	if i.returns(state) {
+		transition = Terminating
+	}
+	i.served = state == "InService" || i.served && state == "Warmed:Pending"
+	i.state, i.shown = state, ""
 	if !waiting {
 		return
 	}
@@ -138,7 +159,7 @@ func (s *Service) SetState(id, state string) {
 			i.actions = append(i.actions, &Action{Hook: h.Name, Began: now, Until: now.Add(h.HeartbeatTimeout)})
 		}
 	}
-	i.proceed()
+	i.proceed(s.retaining[i.group])
 }
 
 // Show makes the service tell another state of an instance than the one it is in, as one that lags behind would. An
@@ -191,7 +212,7 @@ func (s *Service) expire() {
 				a.TimedOut = true
 			}
 		}
-		i.proceed()
+		i.proceed(s.retaining[i.group])
 	}
 }
 
@@ -227,14 +248,21 @@ func (i *instance) end(a *Action, result string, at time.Time) {
 	}
 }
 
-// proceed lets an instance go on that waits for nothing more.
-func (i *instance) proceed() {
+// proceed lets an instance go on that waits for nothing more, or keeps it.
+func (i *instance) proceed(retain bool) {
 	if slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "" }) {
 		return
 	}
-	if before, waiting := strings.CutSuffix(i.state, ":Wait"); waiting && waits[i.state] != "" {
-		i.state = before + ":Proceed"
+	before, waiting := strings.CutSuffix(i.state, ":Wait")
+	if !waiting || waits[i.state] == "" {
+		return
 	}
+	abandoned := slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "ABANDON" })
+	if abandoned && retain && strings.HasSuffix(before, "Terminating") {
+		i.state = before + ":Retained"
+		return
+	}
+	i.state = before + ":Proceed"
 }
 
 // Forget ends the actions of an instance as if somebody else had completed them.

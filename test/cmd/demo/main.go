@@ -1,4 +1,5 @@
-// The demo command lets a person watch nth drain a node that EC2 takes back. "make demo" runs it.
+// The demo command lets a person watch nth drain a node that EC2 takes back: "make demo" runs it. With -lose it shows
+// how many requests are lost with a node, with nth and without: "make node" runs that.
 package main
 
 import (
@@ -17,16 +18,22 @@ import (
 
 func main() {
 	keep := flag.Bool("keep", false, "leave the cluster running at the end, until Ctrl-C")
+	lose := flag.Bool("lose", false, "count the requests that are lost with a node of real containers")
+	table := flag.String("table", "", "with -lose: the page that the table is written into")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere on the page
-	os.Exit(run(ctx, *keep))
+	give := func() error { return demo.Run(ctx, demo.Options{Out: os.Stdout, Keep: *keep}) }
+	if *lose {
+		give = func() error { return demo.Lose(ctx, demo.Options{Out: os.Stdout}, *table) }
+	}
+	os.Exit(run(ctx, give))
 }
 
 // run gives the demo and returns the exit status.
-func run(ctx context.Context, keep bool) int {
-	err := demo.Run(ctx, demo.Options{Out: os.Stdout, Keep: keep})
+func run(ctx context.Context, give func() error) int {
+	err := give()
 	switch {
 	case err == nil:
 		return 0

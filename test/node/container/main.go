@@ -2,10 +2,14 @@
 // arguments say, and writes down what happened to it, so that a test can read it when the machine is off.
 //
 //	container                         # pauses, which is what holds a pod together
+//	container -pause 3s               # pauses for that long, which is what getting ready takes
 //	container -words FILE -ends 3s    # serves, and ends 3 s after SIGTERM; "never" waits to be killed
+//
+// A request may say how long its answer takes: GET /?takes=2s. What it has begun to answer it finishes before it ends.
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"net"
@@ -22,16 +26,28 @@ const aliveEvery = 50 * time.Millisecond
 func main() {
 	words := flag.String("words", "", "the file to write to; none makes this a pause")
 	ends := flag.String("ends", "0s", `how long after SIGTERM it ends, or "never"`)
+	pause := flag.Duration("pause", 0, "how long the pause is; without end if this is 0")
 	flag.Parse()
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
 	if *words == "" {
-		<-told
+		wait(*pause, told)
 		return
 	}
 	if err := serve(*words, *ends, told); err != nil {
 		fmt.Fprintln(os.Stderr, "container:", err)
 		os.Exit(1)
+	}
+}
+
+func wait(pause time.Duration, told <-chan os.Signal) {
+	var over <-chan time.Time
+	if pause > 0 {
+		over = time.After(pause)
+	}
+	select {
+	case <-told:
+	case <-over:
 	}
 }
 
@@ -48,11 +64,9 @@ func serve(words, ends string, told <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
+	server := &http.Server{Handler: http.HandlerFunc(answer)}
 	say("serves " + listener.Addr().String())
-	go func() {
-		// It ends with the program.
-		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
-	}()
+	go func() { _ = server.Serve(listener) }() // It ends with the program.
 
 	say((<-told).String())
 	var over <-chan time.Time
@@ -63,13 +77,24 @@ func serve(words, ends string, told <-chan os.Signal) error {
 		}
 		over = time.After(after)
 	}
+	idle := make(chan error)
 	for alive := time.NewTicker(aliveEvery); ; {
 		select {
 		case <-alive.C:
 			say("alive")
 		case <-over:
+			go func() { idle <- server.Shutdown(context.Background()) }()
+		case err := <-idle:
 			say("ended")
-			return nil
+			return err
 		}
 	}
+}
+
+// answer says that all is well, after as long as the request wants that to take.
+func answer(w http.ResponseWriter, r *http.Request) {
+	if takes, err := time.ParseDuration(r.URL.Query().Get("takes")); err == nil {
+		time.Sleep(takes)
+	}
+	fmt.Fprintln(w, "ok")
 }

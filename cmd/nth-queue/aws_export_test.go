@@ -1,0 +1,4 @@
+package main
+
+// RegionOf is regionOf.
+var RegionOf = regionOf

@@ -1,0 +1,15 @@
+package main
+
+import (
+	"github.com/nth-project/nth/cmd/internal/importing"
+	"github.com/nth-project/nth/pkg/config"
+)
+
+// importer is "nth-queue config import".
+func importer() importing.Command {
+	return importing.Command{Program: "nth-queue", Usage: configUsage, Queue: true, Judge: func(name string, text []byte) (config.Webhook, error) {
+		cfg := config.DefaultQueue()
+		err := config.DecodeQueue(name, text, &cfg)
+		return cfg.Webhook, err
+	}}
+}

@@ -1,0 +1,4 @@
+package main
+
+// PolicyOf gives the rules that follow from settings.
+var PolicyOf = policyOf

@@ -1,0 +1,89 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// importing runs "nth config import" on settings of the container-based handler, with flags before the file.
+func importing(t *testing.T, settings string, flags ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "old")
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return call(t, strings.Join(append(append([]string{"config", "import"}, flags...), file), " "))
+}
+
+func TestImportedSecretsGoIntoFilesThatOnlyTheirOwnerReads(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "secret")
+	const settings = "WEBHOOK_URL=https://hooks.example.com/hunter2\nWEBHOOK_HEADERS={\"X-Token\":\"hunter2\"}\n"
+	for range 2 { // Once more is no harm.
+		status, stdout, stderr := importing(t, settings, "--secrets", dir)
+		if status != 0 || stderr != "" || strings.Contains(stdout, "hunter2") || !strings.Contains(stdout, `url_file = "`+dir+`/webhook-url"`) {
+			t.Fatalf("status %d: %s%s", status, stdout, stderr)
+		}
+	}
+	for name, want := range map[string]string{"webhook-url": "https://hooks.example.com/hunter2\n", "webhook-headers": "{\"X-Token\":\"hunter2\"}\n"} {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || string(content) != want {
+			t.Errorf("%s holds %q (%v), want %q", name, content, err, want)
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v (%v), want a mode of 0600", name, info.Mode(), err)
+		}
+	}
+	status, stdout, stderr := importing(t, "WEBHOOK_URL=https://hooks.example.com/other", "--secrets", dir)
+	if content, err := os.ReadFile(filepath.Join(dir, "webhook-url")); status != 1 || stdout != "" || err != nil || !strings.Contains(string(content), "hunter2") {
+		t.Errorf("status %d: %s%s; the file of another address is %q (%v)", status, stdout, stderr, content, err)
+	}
+}
+
+// What is refused here would be refused at the daemon's start.
+func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
+	for settings, want := range map[string]string{
+		"WEBHOOK_TEMPLATE={{ .Nope }}":                                             "WEBHOOK_TEMPLATE:1:3: ",
+		"WEBHOOK_TEMPLATE={{ .StartTime.Nope }}":                                   "WEBHOOK_TEMPLATE:1:13: ",
+		"WEBHOOK_TEMPLATE=hello {{ .Kind }}":                                       "it gives no JSON",
+		"INSTANCE_METADATA_URL=elsewhere":                                          "nth.toml: imds.endpoint",
+		"AWS_REGION=Frankfurt":                                                     "nth.toml: aws.region",
+		"DRY_RUN=perhaps":                                                          `DRY_RUN="perhaps": must be true or false`,
+		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.a/1/b":        `"nth-queue config import" takes them over`,
+		"WEBHOOK_URL=https://a.example.com\nWEBHOOK_HEADERS={\"a b\":\"hunter2\"}": `"a b" must be a header's name`,
+	} {
+		dir := filepath.Join(t.TempDir(), "secret")
+		status, stdout, stderr := importing(t, settings, "--secrets", dir)
+		if status != 78 || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%s: status %d, on standard error %q, want 78 and %q:\n%s", settings, status, stderr, want, stdout)
+		}
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("%s: was refused, and has left secrets (%v)", settings, err)
+		}
+	}
+	for _, fine := range []string{
+		`WEBHOOK_TEMPLATE={"text":"{{ .NodeLabels.Local }} {{ (.StartTime.Round 60000000000).Before .EndTime }}"}`,
+		"WEBHOOK_TEMPLATE=hello {{ .Kind }}\nWEBHOOK_HEADERS={\"Content-Type\":\"text/plain\"}",
+	} {
+		if status, _, stderr := importing(t, fine); status != 0 {
+			t.Errorf("%s: status %d: %s", fine, status, stderr)
+		}
+	}
+}
+
+func TestImportSaysHowItIsUsed(t *testing.T) {
+	for args, want := range map[string]string{
+		"config import":                     "one FILE is needed",
+		"config import a b":                 "one FILE is needed",
+		"config import --nope a":            "flag provided but not defined: -nope",
+		"config import --secrets here file": `--secrets "here": must be an absolute path`,
+	} {
+		if status, stdout, stderr := call(t, args); status != 64 || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("nth %s: status %d, %q, want 64 and %q", args, status, stderr, want)
+		}
+	}
+	if status, stdout, _ := call(t, "config import --help"); status != 0 || !strings.Contains(stdout, "--secrets DIR") {
+		t.Errorf("its help: status %d: %s", status, stdout)
+	}
+}

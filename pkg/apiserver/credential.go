@@ -1,0 +1,285 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/nth-project/nth/pkg/plugin"
+)
+
+const (
+	// renewBefore is how long before its end a credential is replaced, or half of its life if that is shorter. It is longer
+	// than the pauses of KeepWarm, so that no drain begins with a token that the API server has not seen yet: looking into a
+	// new one takes it some time.
+	renewBefore = 6 * time.Minute
+	// shortLived is the life of a credential that is only replaced when it is used.
+	shortLived = 20 * time.Second
+	// idle is how long after it was used last a credential is still replaced in time.
+	idle = 15 * time.Minute
+	// firstPause and longestPause are how long to wait after a failure before a credential is asked for again. They double
+	// with each.
+	firstPause, longestPause = time.Second, 10 * time.Second
+)
+
+// errRefused is why there is no credential while nothing has failed.
+var errRefused = errors.New("the API server has refused the last ones")
+
+// credential is what is shown to the API server.
+type credential struct {
+	plugin.Credential
+	made    time.Time
+	by      string // what has made it, in a few words
+	refused bool   // the API server did not believe it
+}
+
+// keeper keeps a credential that has to be fetched, and fetches another in time. There is one fetch at a time. No request
+// waits for it that has a credential to go with, and none beyond its own context.
+type keeper struct {
+	// fetch makes a credential; refused tells that the API server did not believe the last one. It ends by itself in time.
+	fetch func(ctx context.Context, refused bool) (credential, error)
+	// other tells that a credential which was refused is followed by one that is had in another way.
+	other bool
+	// rotated is called when the certificate is another one.
+	rotated func()
+
+	mu       sync.Mutex
+	kept     *credential
+	fetching *fetching // nil if nothing is being fetched
+	failure  error     // of the last fetch
+	again    time.Time // when the next one may begin
+	used     time.Time
+	// failures, refusals and doubts are how many there were in a row.
+	failures, refusals, doubts int
+}
+
+// fetching is one fetch; the fields hold when done is closed.
+type fetching struct {
+	done       chan struct{}
+	credential *credential
+	err        error
+}
+
+// get returns a credential that is good for a while. One that was refused, or is about to expire, will do while there is no
+// other.
+func (k *keeper) get(ctx context.Context) (*credential, error) {
+	k.mu.Lock()
+	k.used = time.Now()
+	kept := k.kept
+	if kept != nil && !kept.refused && time.Now().Before(kept.renewal()) {
+		k.mu.Unlock()
+		return kept, nil
+	}
+	begun, failure := k.begin(context.WithoutCancel(ctx)), k.failure
+	k.mu.Unlock()
+	if kept != nil && kept.ended() {
+		kept = nil
+	}
+	if kept != nil && (!kept.refused || begun == nil) {
+		return kept, nil
+	}
+	if begun == nil {
+		return nil, fmt.Errorf("getting credentials: %w", cmp.Or(failure, errRefused))
+	}
+	select {
+	case <-begun.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("getting credentials: nothing has come yet: %w", ctx.Err())
+	}
+	switch {
+	case begun.err == nil:
+		return begun.credential, nil
+	case kept != nil:
+		return kept, nil
+	}
+	return nil, fmt.Errorf("getting credentials: %w", begun.err)
+}
+
+// begin fetches a credential, unless that is being done, and returns the fetch; nil while a pause lasts. It is called with
+// the lock held.
+func (k *keeper) begin(ctx context.Context) *fetching {
+	if k.fetching != nil {
+		return k.fetching
+	}
+	if time.Now().Before(k.again) {
+		return nil
+	}
+	f := &fetching{done: make(chan struct{})}
+	k.fetching = f
+	refused := k.kept != nil && k.kept.refused
+	go func() {
+		c, err := k.fetch(ctx, refused)
+		k.end(ctx, f, c, err)
+	}()
+	return f
+}
+
+// end takes over what was fetched, and sees to it that it is replaced in time.
+func (k *keeper) end(ctx context.Context, f *fetching, c credential, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	defer close(f.done)
+	k.fetching, k.failure, f.err = nil, err, err
+	if err != nil {
+		k.failures++
+		pause := pauseAfter(k.failures)
+		k.again = time.Now().Add(pause)
+		time.AfterFunc(pause, func() { k.ahead(ctx) })
+		return
+	}
+	c.made, c.refused = time.Now(), false
+	f.credential = &c
+	before := k.kept
+	k.kept, k.failures, k.again = &c, 0, time.Time{}
+	if in := max(k.refusals, k.doubts); in > 0 {
+		k.again = time.Now().Add(pauseAfter(in))
+	}
+	if before != nil && !sameCertificate(before.Certificate, c.Certificate) {
+		k.rotated()
+	}
+	if !c.Expires.IsZero() && c.Expires.Sub(c.made) >= shortLived {
+		time.AfterFunc(time.Until(c.renewal()), func() { k.ahead(ctx) })
+	}
+}
+
+// ahead replaces a credential that is still used before it expires.
+func (k *keeper) ahead(ctx context.Context) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.kept != nil && time.Since(k.used) < idle && !k.kept.ended() && !time.Now().Before(k.kept.renewal()) {
+		k.begin(ctx)
+	}
+}
+
+// answered takes note of whether the API server has believed a credential. After one that it has not, another is asked for
+// at once; if it believes that no more, after a pause.
+func (k *keeper) answered(c *credential, believed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case c != k.kept:
+	case believed:
+		k.refusals = 0
+	case !c.refused:
+		c.refused = true
+		k.refusals++
+	}
+}
+
+// doubt is for a credential that the API server has believed, and that is not the one that is wanted. It tells whether it is
+// the first of these.
+func (k *keeper) doubt() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.kept == nil || k.kept.refused {
+		return false
+	}
+	k.kept.refused = true
+	k.doubts++
+	return k.doubts == 1
+}
+
+// proof says what has made the credential; "" if there is none yet.
+func (k *keeper) proof() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.kept == nil {
+		return ""
+	}
+	return k.kept.by
+}
+
+// certificate returns that of the credential, for a handshake. Whoever makes one has called get before.
+func (k *keeper) certificate() (*tls.Certificate, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.kept == nil {
+		return nil, nil //nolint:nilnil // for client-go, that is no certificate
+	}
+	return k.kept.Certificate, nil
+}
+
+// ended tells whether the credential is good no more.
+func (c *credential) ended() bool { return !c.Expires.IsZero() && !time.Now().Before(c.Expires) }
+
+// renewal is when the credential should be replaced; far away if it does not expire.
+func (c *credential) renewal() time.Time {
+	if c.Expires.IsZero() {
+		return c.made.AddDate(100, 0, 0)
+	}
+	return c.Expires.Add(-min(renewBefore, c.Expires.Sub(c.made)/2))
+}
+
+func sameCertificate(a, b *tls.Certificate) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Leaf.Equal(b.Leaf)
+}
+
+// pauseAfter is how long to wait after that many failures in a row, within a quarter to either side: what a plugin asks is
+// asked by a whole fleet.
+func pauseAfter(failures int) time.Duration {
+	pause := min(firstPause<<min(failures-1, 10), longestPause)
+	return pause - pause/4 + rand.N(pause/2)
+}
+
+// authenticated shows the API server the credential with each request.
+type authenticated struct {
+	next   http.RoundTripper
+	keeper *keeper
+}
+
+var _ utilnet.RoundTripperWrapper = authenticated{}
+
+// WrappedRoundTripper lets client-go find the connections behind.
+func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
+
+// RoundTrip is next's. Where a token is refused, it is made once more with another.
+func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
+	c, err := a.keeper.get(request.Context())
+	if err != nil {
+		if request.Body != nil {
+			_ = request.Body.Close() // as a RoundTripper must
+		}
+		return nil, err
+	}
+	response, err := a.send(request, c)
+	if err != nil || response.StatusCode != http.StatusUnauthorized {
+		return response, err
+	}
+	repeated := request.Clone(request.Context())
+	if request.GetBody != nil {
+		repeated.Body, err = request.GetBody()
+	}
+	if err != nil || request.Body != nil && request.GetBody == nil {
+		return response, nil //nolint:nilerr // the answer stands
+	}
+	other, err := a.keeper.get(request.Context())
+	if err != nil || other == c || other.Certificate != nil { // The connections with the old certificate are just being closed.
+		return response, nil //nolint:nilerr // the answer stands
+	}
+	_ = response.Body.Close() // another one follows
+	return a.send(repeated, other)
+}
+
+// send makes the request with that credential.
+func (a authenticated) send(request *http.Request, c *credential) (*http.Response, error) {
+	if c.Token != "" {
+		request = utilnet.CloneRequest(request)
+		request.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	response, err := a.next.RoundTrip(request)
+	if err == nil {
+		a.keeper.answered(c, response.StatusCode != http.StatusUnauthorized)
+	}
+	return response, err
+}

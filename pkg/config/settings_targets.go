@@ -1,0 +1,40 @@
+package config
+
+import "regexp"
+
+// LoadBalancers is the table [load_balancers].
+type LoadBalancers struct {
+	TargetGroups []string // ARNs, or "all" alone; nil is none
+	Endpoint     string   // "" is the region's own
+}
+
+func (c *LoadBalancers) table() table {
+	return table{"load_balancers", "Load balancers of AWS, which are asked with the role of the instance when they are done with it.", []setting{
+		{"target_groups", targetGroups{names{&c.TargetGroups, targetGroup, `a list of ARNs of target groups, or ["all"]`}},
+			"The target groups of Elastic Load Balancing that this node or its pods are in, by their ARNs. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. `[\"all\"]` stands for those of the instance's VPC. Empty asks nothing. It needs a policy on the instance's role, see docs/load-balancers.md."},
+		{"endpoint", optionalEndpoint(&c.Endpoint),
+			"Another address to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own."},
+	}}
+}
+
+// allGroups stands for the target groups of the VPC.
+const allGroups = "all"
+
+var targetGroupARN = regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:\d{12}:targetgroup/[A-Za-z0-9-]{1,32}/[0-9a-f]{16}$`)
+
+func targetGroup(s string) bool { return s == allGroups || targetGroupARN.MatchString(s) }
+
+// targetGroups are names, of which one stands for all and goes alone.
+type targetGroups struct{ names }
+
+func (v targetGroups) set(got any, fault func(string, any, string)) {
+	if list, ok := got.([]any); ok && len(list) > 1 {
+		for _, item := range list {
+			if item == allGroups {
+				fault("", got, v.want)
+				return
+			}
+		}
+	}
+	v.names.set(got, fault)
+}

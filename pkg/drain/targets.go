@@ -1,0 +1,141 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// longestDeregistration is how long Elastic Load Balancing lets a target drain at most. Nothing waits longer for one.
+const longestDeregistration = time.Hour
+
+// balanced is what a guard knows of load balancers.
+type balanced struct {
+	// waiting ends the wait for them that is; nil if there is none. outFor is the round for which they have been waited for at the end.
+	waiting context.CancelFunc
+	outFor  int
+	// addresses are those that pods have had that had to go.
+	addresses map[string]bool
+	// untargeted tells that something is left there, as was told, and unasked is why it could not be told, as was told last.
+	untargeted bool
+	unasked    string
+}
+
+// noteAddresses notes by which addresses a pod that has to go may still be known when it is gone. One that has finished has given up
+// its own.
+func (g *guard) noteAddresses(pod *corev1.Pod) {
+	if g.node.opts.LoadBalancers == nil || finished(pod) {
+		return
+	}
+	if g.addresses == nil {
+		g.addresses = map[string]bool{}
+	}
+	for _, ip := range pod.Status.PodIPs {
+		g.addresses[ip.IP] = true
+	}
+}
+
+// whence are the addresses that are to be waited for: not those which pods have that stay.
+func (g *guard) whence() []string {
+	left := maps.Clone(g.addresses)
+	for _, pod := range g.spared {
+		for _, ip := range pod.Status.PodIPs {
+			delete(left, ip.IP)
+		}
+	}
+	return slices.Sorted(maps.Keys(left))
+}
+
+// await waits for load balancers beside all else, and has then called with what came of it, unless the wait was ended before.
+func (g *guard) await(addresses []string, then func(error)) {
+	ctx, stop := context.WithTimeout(g.ctx, longestDeregistration)
+	ended := false
+	g.waiting = func() { ended = true; stop() }
+	balancers, labeled := g.node.opts.LoadBalancers, g.node.opts.ExcludeFromLoadBalancers
+	g.workers.Go(func() {
+		defer stop()
+		err := balancers.Out(ctx, labeled, addresses, func(left string) {
+			g.post(func() {
+				if !ended {
+					g.untargeted = true
+					g.say(Progress{What: TargetsLeft, Detail: left})
+				}
+			})
+		})
+		g.post(func() {
+			if !ended {
+				g.waiting = nil
+				g.sayOut(err)
+				then(err)
+			}
+		})
+	})
+}
+
+// endWait ends the wait for load balancers that is, if there is one, for a reason; nil needs no word.
+func (g *guard) endWait(why error) {
+	if g.waiting != nil {
+		g.waiting()
+		g.waiting = nil
+		g.sayOut(why)
+	}
+}
+
+// sayOut tells that nothing is waited for any more, if that was told or is not as it should be.
+func (g *guard) sayOut(err error) {
+	detail := ""
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		detail = "the time for that is over"
+	case err != nil:
+		detail = err.Error()
+	}
+	if g.untargeted || detail != "" && !Alike(detail, g.unasked) {
+		g.untargeted, g.unasked = false, detail
+		g.say(Progress{What: TargetsOut, Detail: detail})
+	}
+}
+
+// holdForTargets holds evictions until load balancers are done with the machine, and for a set time where that cannot be told. What
+// is set for all evictions holds in any case. As with any hold, no pod waits beyond its turn.
+func (g *guard) holdForTargets(now time.Time, set time.Duration) {
+	g.opens = now.Add(longestDeregistration + set)
+	g.endWait(nil) // It was one at the end, of events before these.
+	g.await(nil, func(err error) {
+		hold := g.node.opts.EvictAfter
+		if err != nil {
+			hold = set
+		}
+		g.opens, g.all = now.Add(hold), true
+		if left := time.Until(g.opens); left > 0 {
+			g.say(Progress{What: Holding, Detail: left.Round(100 * time.Millisecond).String()})
+		}
+	})
+}
+
+// targetsOut tells whether load balancers are done with the machine and its pods, or the wait for that has ended; else it begins one,
+// and returns when it ends at the latest: in time for the node to be drained by the deadline. Where somebody has lifted the cordon,
+// the machine is to stay in.
+func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
+	if g.node.opts.LoadBalancers == nil || g.outFor == g.round || g.lifted {
+		return true, time.Time{}
+	}
+	until := soonest(g.goal.Hard, g.goal.Soft)
+	if !until.IsZero() {
+		until = until.Add(-g.node.opts.Margin)
+	}
+	if !until.IsZero() && !now.Before(until) {
+		g.endWait(context.DeadlineExceeded)
+		g.outFor = g.round
+		return true, time.Time{}
+	}
+	if g.waiting == nil {
+		round := g.round
+		g.await(g.whence(), func(error) { g.outFor = round })
+	}
+	return false, until
+}

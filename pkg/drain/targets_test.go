@@ -1,0 +1,233 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// balancers are done with the machine, and with pods, after a time each.
+type balancers struct {
+	machine, pods time.Duration
+	err           error // what it comes to then
+
+	mu    sync.Mutex
+	asked []inquiry
+}
+
+// inquiry is one time that they were asked.
+type inquiry struct {
+	at        time.Time
+	labeled   bool
+	addresses []string
+	ended     time.Time
+}
+
+func (b *balancers) Out(ctx context.Context, labeled bool, addresses []string, tell func(string)) error {
+	b.mu.Lock()
+	number := len(b.asked)
+	b.asked = append(b.asked, inquiry{at: time.Now(), labeled: labeled, addresses: addresses})
+	b.mu.Unlock()
+	err, wait := b.err, b.machine
+	if len(addresses) > 0 {
+		wait = b.pods
+	}
+	if number > 0 && len(addresses) == 0 {
+		wait = 0
+	}
+	if wait > 0 {
+		tell("1 target is still draining in tg/web")
+	}
+	if !drain.Await(ctx, nil, wait) {
+		err = ctx.Err()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[number].ended = time.Now()
+	return err
+}
+
+func (b *balancers) inquiries() []inquiry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.asked)
+}
+
+// at gives a pod addresses.
+func at(addresses ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, ip := range addresses {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
+	}
+}
+
+func TestEvictionsWaitUntilLoadBalancersAreDoneWithTheMachine(t *testing.T) {
+	t.Parallel()
+	const set = 20 * time.Second
+	for name, c := range map[string]struct {
+		balancers  *balancers
+		evictAfter time.Duration
+		label      bool
+		want       time.Duration
+	}{
+		"that were done with it":              {&balancers{}, 0, true, 0},
+		"that take three minutes":             {&balancers{machine: 3 * time.Minute}, 0, true, 3 * time.Minute},
+		"less than evictions wait anyway":     {&balancers{machine: 5 * time.Second}, 30 * time.Second, true, 30 * time.Second},
+		"that may not be asked":               {&balancers{err: errors.New("it is refused")}, 0, true, set},
+		"that may not be asked, with no wait": {&balancers{err: errors.New("it is refused")}, 0, false, 0},
+		"that nobody tells, for longer":       {&balancers{machine: time.Minute, err: errors.New("nobody takes it out")}, 0, true, time.Minute},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			r := drained(t, s, drain.Options{
+				LoadBalancers: c.balancers, ExcludeFromLoadBalancers: c.label, LoadBalancerWait: set, EvictAfter: c.evictAfter,
+			})
+			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
+				t.Errorf("evicted after %s, want %s", after, c.want)
+			}
+			left, out := r.of(drain.TargetsLeft), r.of(drain.TargetsOut)
+			if waited := c.balancers.machine > 0; waited != (len(left) > 0) || (waited || c.balancers.err != nil) != (len(out) > 0) {
+				t.Errorf("told %+v and %+v", left, out)
+			}
+			if c.balancers.err != nil && (len(out) != 1 || out[0].Detail != c.balancers.err.Error()) {
+				t.Errorf("told %+v", out) // Once, though they are asked twice.
+			}
+			if asked := c.balancers.inquiries(); asked[0].labeled != c.label || len(asked) != 2 {
+				t.Errorf("asked %+v", asked)
+			}
+		})
+	}
+}
+
+// As with any hold: each pod keeps its grace, and what is left of the time is for its eviction.
+func TestNoPodWaitsForLoadBalancersBeyondItsTurn(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("long", grace(60)), 0)
+			s.AddPod(pod("short", grace(10)), 0)
+			r := beginWithin(t, s, drain.Options{
+				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true, Margin: 2 * time.Second,
+			}, hard, 2*time.Minute)
+			if result := r.succeed(); result.Evicted != 2 {
+				t.Errorf("the result is %+v", result)
+			}
+			for name, want := range map[string]time.Duration{"long": 58 * time.Second, "short": 108 * time.Second} {
+				if after := s.Requests("evict default/" + name)[0].At.Sub(r.began); after != want {
+					t.Errorf("%s was evicted after %s, want %s", name, after, want)
+				}
+			}
+			if after := r.drainedAt().Sub(r.began); after < 118*time.Second || after >= 2*time.Minute {
+				t.Errorf("drained after %s", after)
+			}
+			if out := r.of(drain.TargetsOut); len(out) != 1 || out[0].Detail != "the time for that is over" {
+				t.Errorf("told %+v", out)
+			}
+		})
+	}
+}
+
+// A pod that has gone may have been a target by its address, and its requests are under way. Those of pods that stay are there to stay,
+// and one that had finished had no address any more.
+func TestANodeIsDrainedWhenLoadBalancersAreDoneWithItsPods(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", at("10.0.0.7", "2001:db8::7")), 0)
+		s.AddPod(pod("on-the-host", at("10.0.0.1")), 0)
+		s.AddPod(pod("finished", phase(corev1.PodSucceeded), at("10.0.0.8")), 0)
+		s.AddPod(pod("proxy", ownedBy("DaemonSet", "apps/v1"), at("10.0.0.1")), 0)
+		b := &balancers{pods: 40 * time.Second}
+		r := drained(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
+		asked := b.inquiries()
+		if len(asked) != 2 || asked[0].addresses != nil || !slices.Equal(asked[1].addresses, []string{"10.0.0.7", "2001:db8::7"}) {
+			t.Fatalf("asked %+v", asked)
+		}
+		if after := r.drainedAt().Sub(asked[1].at); after < 40*time.Second || after > 41*time.Second {
+			t.Errorf("drained %s after the pods had gone", after)
+		}
+	})
+}
+
+func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheDeadline(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", at("10.0.0.7")), 0)
+			b := &balancers{pods: time.Hour}
+			r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, hard, time.Minute)
+			r.await(drain.TargetsLeft)
+			r.adjust(func(g *drain.Goal) { // It is not begun anew for a deadline that moves.
+				g.Hard, g.Soft = g.Hard.Add(-10*time.Second), g.Soft.Add(-10*time.Second)
+				if !hard {
+					g.Hard = time.Time{}
+				} else {
+					g.Soft = time.Time{}
+				}
+			})
+			r.succeed()
+			if after := r.drainedAt().Sub(r.began); after < 48*time.Second || after > 49*time.Second {
+				t.Errorf("drained after %s", after)
+			}
+			if asked := b.inquiries(); len(asked) != 2 {
+				t.Errorf("asked %+v", asked)
+			}
+		})
+	}
+}
+
+func TestANodeThatSomebodyHasOpenedIsNotWaitedForAtLoadBalancers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a", at("10.0.0.7")))
+		b := &balancers{pods: 10 * time.Minute}
+		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
+		r.await(drain.Held)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		free()
+		r.succeed()
+		if asked := b.inquiries(); len(asked) != 1 {
+			t.Errorf("asked %+v", asked)
+		}
+	})
+}
+
+// What was held for one event is not for the next one: the node was open in between.
+func TestTheHoldForLoadBalancersEndsWithTheDrainThatAskedForIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		b := &balancers{machine: time.Hour}
+		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
+		r.await(drain.TargetsLeft)
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		r.await(drain.TargetsOut)
+		if asked := b.inquiries(); len(asked) != 1 || asked[0].ended.IsZero() {
+			t.Errorf("asked %+v", asked)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		r.succeed()
+	})
+}
+
+func TestANodeWithoutPodsWaitsForLoadBalancers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{LoadBalancers: &balancers{machine: 30 * time.Second}, ExcludeFromLoadBalancers: true})
+		if after := r.drainedAt().Sub(r.began); after < 30*time.Second || after > 31*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+}

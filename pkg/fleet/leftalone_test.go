@@ -1,0 +1,119 @@
+package fleet_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// terminating drains for terminations, for which there are ten minutes.
+func terminating(hooks fleet.Hooks, limit int) func(*fleet.Options) {
+	return func(o *fleet.Options) {
+		o.Policy = policy.Settings{event.ASGTermination: {Action: policy.Drain, Hard: true, Budget: 10 * time.Minute}}
+		o.Hooks, o.Limits.Draining = hooks, limit
+		o.Instances = &knowledge{groups: map[string][]string{"workers": {instance, other}}}
+	}
+}
+
+// asking sets what people want of a node.
+func asking(action string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		n.Annotations[drain.ActionAnnotation] = action
+	}
+}
+
+func TestTheHookOfANodeThatIsLeftAloneIsHeldForItsBudgetAndNotCompleted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		c.change("a", asking(drain.OnlyCordon))
+		asg := &waiting{}
+		r := c.run(terminating(asg, 0))
+		m := newParcel()
+		r.Take(timeless(instance), 1, m)
+		time.Sleep(10*time.Minute - time.Second)
+		m.wantOpen(t)
+		if asg.holding() != 1 {
+			t.Errorf("%d hooks are held", asg.holding())
+		}
+		time.Sleep(5 * time.Second)
+		m.want(t, "done")
+		synctest.Wait()
+		if got := asg.heard(); got != nil || asg.holding() != 0 || c.times("evict") != 0 {
+			t.Errorf("completed: %q, held: %d, %d evictions", got, asg.holding(), c.times("evict"))
+		}
+		told := r.ear.whats("a")
+		if slices.Contains(told, record.Done) || slices.Contains(told, record.RanOut) || !slices.Contains(told, record.LeftAlone) {
+			t.Errorf("what was told is %v", told)
+		}
+	})
+}
+
+func TestANodeThatIsGivenFreeInTimeIsDrainedAndItsHookCompleted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		c.change("a", asking(drain.LeaveNode))
+		asg := &waiting{}
+		r := c.run(terminating(asg, 0))
+		m := newParcel()
+		r.Take(timeless(instance), 1, m)
+		time.Sleep(5 * time.Minute)
+		m.wantOpen(t)
+		c.change("a", asking(""))
+		time.Sleep(30 * time.Second)
+		m.want(t, "done")
+		if got := asg.heard(); len(got) != 1 || c.times("evict") != 1 {
+			t.Errorf("completed: %q, %d evictions", got, c.times("evict"))
+		}
+	})
+}
+
+func TestNobodyWaitsInLineForANodeThatIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"), nodeOf("b", other, nil), podOn("b", "two"))
+		c.change("a", asking(drain.LeaveNode))
+		asg := &waiting{}
+		r := c.run(terminating(asg, 1))
+		first, second := newParcel(), newParcel()
+		r.Take(timeless(instance), 1, first)
+		time.Sleep(10 * time.Second)
+		r.Take(timeless(other), 1, second)
+		time.Sleep(10 * time.Second)
+		second.want(t, "done")
+		first.wantOpen(t)
+		if got := asg.heard(); len(got) != 1 || got[0] != "workers "+other {
+			t.Errorf("completed: %q", got)
+		}
+	})
+}
+
+// wantOpen fails unless nothing has become of the message yet.
+func (m parcel) wantOpen(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	if len(m.became) > 0 {
+		t.Fatalf("the message is %+v", <-m.became)
+	}
+}
+
+// timeless is the notice of a group that waits for an instance, and says not until when.
+func timeless(id string) []queue.Notice {
+	notices := atHook(queue.Interruption, id)
+	notices[0].Event.Code, notices[0].Event.Deadline = "Terminated", time.Time{}
+	return notices
+}

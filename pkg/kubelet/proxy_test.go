@@ -1,0 +1,187 @@
+package kubelet_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/kubelet"
+)
+
+// A proxy is the only way to the API server: its name is known to nobody else.
+type proxy struct {
+	*httptest.Server
+	to string
+
+	mu    sync.Mutex
+	asked []string // for whom, and by whom
+}
+
+// proxied is the name of the API server that httptest's certificate is for.
+const proxied = "https://example.com"
+
+func startProxy(t *testing.T, server *apiServer) *proxy {
+	t.Helper()
+	p := &proxy{to: strings.TrimPrefix(server.URL, "https://")}
+	p.Server = httptest.NewServer(p)
+	t.Cleanup(p.Close)
+	t.Cleanup(p.CloseClientConnections)
+	return p
+}
+
+// ServeHTTP implements http.Handler.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(r.Header.Get("Proxy-Authorization"), "Basic "))
+	p.mu.Lock()
+	p.asked = append(p.asked, r.Method+" "+r.Host+" "+string(user))
+	p.mu.Unlock()
+	there, err := net.Dial("tcp", p.to)
+	if err != nil || r.Method != http.MethodConnect {
+		http.Error(w, "no way", http.StatusBadGateway)
+		return
+	}
+	defer there.Close()
+	here, said, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer here.Close()
+	if _, err := io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(there, said)
+		_ = there.Close() // the one who asked is gone
+	}()
+	_, _ = io.Copy(here, there)
+}
+
+func (p *proxy) heard() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.asked, "\n")
+}
+
+// through returns the kubelet of a kubeconfig that names the API server as only the proxy knows it.
+func through(t *testing.T, server *apiServer, user string, find func(context.Context) (kubelet.Proxy, error)) *kubelet.Kubelet {
+	t.Helper()
+	text := strings.ReplaceAll(server.kubeconfig(user), server.URL, proxied)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+	return kubelet.New(kubelet.Options{Kubeconfig: path, Proxy: find})
+}
+
+func TestTheAPIServerIsReachedThroughTheKubeletsProxy(t *testing.T) {
+	server := startAPIServer(t)
+	p := startProxy(t, server)
+	address := strings.Replace(p.URL, "http://", "http://me:hunter2@", 1)
+	for name, environment := range map[string][]string{
+		"upper case":   {"HTTPS_PROXY=http://wrong.test:1", "HTTPS_PROXY=" + address, "NO_PROXY=10.0.0.0/8"},
+		"lower case":   {"https_proxy=" + address, "no_proxy=.internal"},
+		"not for http": {"HTTP_PROXY=http://wrong.test:1", "HTTPS_PROXY=" + address},
+	} {
+		found := kubelet.ProxyOf(environment, "kubelet.service")
+		id := identityOf(t, through(t, server, tokenUser("system:node:a"), func(context.Context) (kubelet.Proxy, error) { return found, nil }))
+		readNode(t, id)
+		if id.Proxy != found {
+			t.Errorf("%s: the identity tells of %+v", name, id.Proxy)
+		}
+		shown, err := id.Proxy.For(id.Server)
+		if want := strings.Replace(address, "hunter2", "xxxxx", 1); err != nil || shown != want {
+			t.Errorf("%s: shown as %s, %v", name, shown, err)
+		}
+	}
+	if heard := p.heard(); !strings.HasPrefix(heard, "CONNECT example.com:443 me:hunter2") {
+		t.Errorf("the proxy was asked for\n%s", heard)
+	}
+}
+
+func TestWhatNeedsNoProxyIsReachedWithoutOne(t *testing.T) {
+	for name, test := range map[string]struct {
+		environment []string
+		want        string
+	}{
+		"by its name":    {[]string{"HTTPS_PROXY=http://proxy.test:3128", "NO_PROXY=169.254.169.254,.eu-central-1.eks.amazonaws.com"}, ""},
+		"by its address": {[]string{"HTTPS_PROXY=http://proxy.test:3128", "NO_PROXY=10.0.0.0/8"}, "http://proxy.test:3128"},
+		"in lower case":  {[]string{"https_proxy=proxy.test:3128", "no_proxy=*"}, ""},
+		"only http has":  {[]string{"HTTP_PROXY=http://proxy.test:3128"}, ""},
+		"nobody has":     {nil, ""},
+	} {
+		got, err := kubelet.ProxyOf(test.environment, "kubelet.service").For("https://abc.gr7.eu-central-1.eks.amazonaws.com")
+		if err != nil || got != test.want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, test.want)
+		}
+	}
+}
+
+func TestNthsOwnProxyGoesBeforeTheKubelets(t *testing.T) {
+	kubelets := kubelet.ProxyOf([]string{"HTTPS_PROXY=http://kubelet.test", "NO_PROXY=a.test"}, "kubelet.service")
+	for name, test := range map[string]struct {
+		own                []string
+		address, from, not string
+	}{
+		"it has one":           {[]string{"HTTPS_PROXY=http://own.test"}, "http://own.test", "nth", ""},
+		"it has none":          {nil, "http://kubelet.test", "kubelet.service", "a.test"},
+		"it has an exception":  {[]string{"NO_PROXY=b.test"}, "http://kubelet.test", "kubelet.service", "a.test,b.test"},
+		"it is to go directly": {[]string{"NO_PROXY=*"}, "", "kubelet.service", "a.test,*"},
+	} {
+		got := kubelet.ProxyOf(test.own, "nth").Or(kubelets)
+		address, err := got.For("https://c.test")
+		if err != nil || address != test.address || got.From != test.from || got.None != test.not {
+			t.Errorf("%s: %q by %+v, %v", name, address, got, err)
+		}
+	}
+}
+
+// What stands in an environment may have a password, and an error is logged.
+func TestAProxyThatIsNoneIsToldWithoutItsPassword(t *testing.T) {
+	found := kubelet.ProxyOf([]string{"HTTPS_PROXY=http://me:hunter2@[proxy.test"}, "the environment of kubelet.service")
+	_, err := through(t, startAPIServer(t), tokenUser("system:node:a"), func(context.Context) (kubelet.Proxy, error) { return found, nil }).Identity(t.Context())
+	wantError(t, err, "what the environment of kubelet.service has for a proxy is no address of one")
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("the password is told: %v", err)
+	}
+}
+
+func TestTheKubeconfigsOwnProxyGoesBeforeAnyOther(t *testing.T) {
+	server := startAPIServer(t)
+	p := startProxy(t, server)
+	text := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:a")), `"server": "`+server.URL+`"`, `"server": "`+proxied+`", "proxy-url": "`+p.URL+`"`)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+	other := kubelet.Proxy{HTTPS: "http://127.0.0.1:1"}
+	id := identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, Proxy: func(context.Context) (kubelet.Proxy, error) { return other, nil }}))
+	if id.Proxy != kubelet.OfTheKubeconfig {
+		t.Errorf("the identity tells of %+v", id.Proxy)
+	}
+}
+
+func TestAProxyThatCannotBeFoundLeavesTheWayAsItIs(t *testing.T) {
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	id := identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, Proxy: func(context.Context) (kubelet.Proxy, error) {
+		return kubelet.Proxy{}, errors.New("there is no systemd")
+	}}))
+	if id.Node != "a" || id.Proxy != (kubelet.Proxy{}) {
+		t.Errorf("identity %+v", id)
+	}
+}
+
+func TestAPluginIsGivenTheProxyAndNoWayToTheMetadataServiceThroughIt(t *testing.T) {
+	server := startAPIServer(t)
+	p := startProxy(t, server)
+	script := `{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "/bin/sh", "args": ["-c", ` +
+		`"[ $HTTPS_PROXY = $https_proxy ] && [ $NO_PROXY = a.test,169.254.169.254,fd00:ec2::254 ] && ` +
+		`echo '{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s.io/v1beta1\", \"status\": {\"token\": \"system:node:a\"}}'"]}}`
+	found := kubelet.ProxyOf([]string{"HTTPS_PROXY=" + p.URL, "NO_PROXY=a.test"}, "kubelet.service")
+	id := identityOf(t, through(t, server, script, func(context.Context) (kubelet.Proxy, error) { return found, nil }))
+	if id.Node != "a" {
+		t.Errorf("identity %+v", id)
+	}
+}

@@ -1,0 +1,47 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
+// its instance lifecycle policy says TerminateHookAbandon=retain is the instance kept, in the state Terminating:Retained, until people
+// end it. https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
+
+// result is that with which hooks of a termination are completed whose time is over with pods left. It is empty if that could not be
+// found out yet: what people want kept is not given away because Auto Scaling did not answer once.
+func (w *watch) result(ctx context.Context, settings Settings) (string, error) {
+	if !settings.Abandon || w.opts.DryRun {
+		return proceed, nil
+	}
+	if !strings.HasSuffix(w.state, "Terminating:Wait") {
+		w.once("the instance is in state %s, in which no machine is kept whose hook is abandoned: the hook is completed with %s", w.state, proceed)
+		return proceed, nil
+	}
+	keeps, err := w.service.retains(ctx, w.group)
+	switch {
+	case unpermitted(err):
+		w.judge(err)
+		return proceed, nil
+	case err != nil:
+		w.asked++
+		return "", fmt.Errorf("finding out whether the group keeps the machine: %w", err)
+	case !keeps:
+		w.once("%s", willNotKeep(w.group))
+		return proceed, nil
+	}
+	w.asked = 0
+	return abandon, nil
+}
+
+// willNotKeep and willKeep say what on_incomplete = "abandon" comes to.
+func willNotKeep(group string) string {
+	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
+		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
+}
+
+func willKeep(group string) string {
+	return fmt.Sprintf("out of time with pods left, hooks are abandoned, and the Auto Scaling group %s keeps the machine (Terminating:Retained)", group)
+}

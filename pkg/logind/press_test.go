@@ -1,0 +1,135 @@
+package logind_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// nth is started again (a crash, an upgrade, the watchdog) 60 s after the press, in the midst of the drain: the record has the event
+// under way, systemd has kept the press, logind knows of no shutdown yet. An empty snapshot is an order to lift the cordon.
+func TestARestartInTheMidstOfAPressDoesNotCallTheShutdownOff(t *testing.T) {
+	r := keyRig(t)
+	r.logind.join(t)
+	pressed := time.Now().Add(-time.Minute)
+	r.source.Pressed(pressed) // by powerkey.Keys.Run, of what was kept
+	r.source.ListenToKey(true)
+	r.run(t)
+	if events := next(t, r.snapshots); len(events) == 0 {
+		t.Error("the shutdown that is under way was called off")
+	}
+}
+
+// docs/shutdown.md: "The button is logind's [...] where logind's HandlePowerKey= is not poweroff". A machine whose administrator has set
+// it to "ignore" is not to be powered off.
+func TestAPressIsLogindsWhereItsHandlePowerKeyIsSomethingElse(t *testing.T) {
+	for _, action := range []string{"ignore", "reboot", "hibernate"} {
+		t.Run(action, func(t *testing.T) {
+			r := keyRig(t)
+			r.logind.join(t)
+			r.logind.set(func(l *standIn) { l.powerKey = action })
+			r.source.ListenToKey(true)
+			r.run(t)
+			if next(t, r.keyHeld) {
+				t.Fatal("it answers the power key")
+			}
+			r.nothing(t)
+			r.source.Pressed(time.Now())
+			for over := time.After(4 * time.Second); over != nil; {
+				select {
+				case events := <-r.snapshots:
+					if len(events) > 0 {
+						t.Errorf("announced is %v", events)
+						over = nil
+					}
+				case <-over:
+					over = nil
+				}
+			}
+			r.logind.set(func(l *standIn) {
+				if l.scheduled.What != "" || l.powerOffs > 0 {
+					t.Errorf("logind was asked to power off: scheduled %v, %d times now", l.scheduled, l.powerOffs)
+				}
+			})
+		})
+	}
+}
+
+// docs/shutdown.md: "the machine is still there after 10 minutes: the press is given up, and what was done is undone". A press that the
+// next process finds after that, or that nobody has read for an hour, is nobody's any more.
+func TestAPressThatIsLongOverIsNotHeeded(t *testing.T) {
+	for _, ago := range []time.Duration{11 * time.Minute, time.Hour, 24 * time.Hour} {
+		t.Run(ago.String(), func(t *testing.T) {
+			r := keyRig(t)
+			r.logind.join(t)
+			r.source.Pressed(time.Now().Add(-ago))
+			r.source.ListenToKey(true)
+			r.run(t)
+			for limit := time.After(4 * time.Second); ; {
+				select {
+				case events := <-r.snapshots:
+					if len(events) > 0 {
+						t.Fatalf("pressed %s ago, and announced is a shutdown in %s", ago, time.Until(events[0].Deadline).Round(time.Second))
+					}
+				case <-r.over:
+					return
+				case <-limit:
+					t.Fatal("it is neither over nor announced")
+				}
+			}
+		})
+	}
+}
+
+// "At second 145 it is over": also for a process that begins at second 155, where logind has not come to power off (it was started
+// again, or refuses). EC2 takes the power away at about 180.
+func TestARestartAfterTheGrantDoesNotBeginTheDrainAnew(t *testing.T) {
+	r := keyRig(t)
+	r.logind.join(t)
+	r.source.Pressed(time.Now().Add(-155 * time.Second))
+	r.source.ListenToKey(true)
+	r.run(t)
+	events := next(t, r.snapshots)
+	for len(events) == 0 {
+		events = next(t, r.snapshots)
+	}
+	if left := time.Until(events[0].Deadline); left > 25*time.Second {
+		t.Errorf("155 s after the press the drain has another %s", left.Round(time.Second))
+	}
+}
+
+// A logind that grants delay locks and refuses the block lock (polkit, a logind that does not know it, too many locks): then the button is
+// logind's, and a shutdown is heard of as ever.
+func TestARefusedLockOnTheKeyDoesNotMakeDeafToShutdowns(t *testing.T) {
+	r := keyRig(t)
+	r.logind.join(t)
+	l := r.logind
+	inhibit := func(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+		if what == powerKey {
+			return 0, dbus.NewError("org.freedesktop.DBus.Error.AccessDenied", []any{"Permission denied"})
+		}
+		return l.inhibit(what, who, why, mode)
+	}
+	if err := l.conn.ExportMethodTable(map[string]any{
+		"Inhibit": inhibit, "PowerOff": l.powerOff, "ScheduleShutdown": l.schedule, "ListInhibitors": l.list,
+	}, loginPath, managerName); err != nil {
+		t.Fatal(err)
+	}
+	r.source.ListenToKey(true)
+	r.run(t)
+	if next(t, r.keyHeld) {
+		t.Error("it says that it answers the power key")
+	}
+	r.mustHaveLocks(t, 1, 1)
+	for len(r.snapshots) > 0 {
+		<-r.snapshots
+	}
+	r.logind.prepare(t, true)
+	for events := next(t, r.snapshots); len(events) == 0; {
+		events = next(t, r.snapshots)
+	}
+	if len(r.off) > 0 {
+		t.Errorf("it says that there is no logind, whose lock it holds: %v", <-r.off)
+	}
+}

@@ -1,0 +1,52 @@
+package policy_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// ends is the end of a reservation, from which on EC2 takes the instance.
+func ends(id string, deadline time.Duration) event.Event {
+	return event.Event{ID: id, Kind: event.ReservationEnd, Code: "capacity-block", State: event.Pending, Deadline: at(deadline)}
+}
+
+func TestTheEndOfAReservationIsDrainedForALeadBeforeIt(t *testing.T) {
+	t.Parallel()
+	rules := with(event.ReservationEnd, func(r *policy.Rule) {
+		*r = policy.Rule{Action: policy.Drain, Hard: true, Lead: 10 * time.Minute, Budget: 2 * time.Minute, WithdrawnAfter: 15 * time.Minute}
+	})
+	atOnce := with(event.ReservationEnd, func(r *policy.Rule) { *r = policy.Rule{Action: policy.Drain, Hard: true} })
+	end, moved, near := ends("a", 24*time.Hour), ends("a", 48*time.Hour), ends("a", 8*time.Minute)
+	reclaimed := timeless(end)
+	decide(t, []decision{
+		{name: "not while it is far", rules: rules, known: known(end), past: past(entry(end, record.Seen)), want: "wait; again at 23h50m0s"},
+		{
+			name: "but then, by the time at which EC2 takes it", rules: rules, known: known(end), now: 23*time.Hour + 50*time.Minute,
+			past: past(entry(end, record.Seen)), want: "drain a by 24h0m0s hard; again at 24h0m0s",
+		},
+		{
+			name: "at once where it is nearer than that", rules: rules, known: known(near), past: past(entry(near, record.Seen)),
+			want: "drain a by 8m0s hard; again at 8m0s",
+		},
+		{
+			name: "what is drained is not drained again", rules: rules, known: known(end), now: 24*time.Hour - time.Minute,
+			past: past(entry(end, record.Drained, actedFor(23*time.Hour+50*time.Minute))), want: "drain a by 24h0m0s hard",
+		},
+		{
+			name: "a block that is extended is opened again until its new end", rules: rules, known: known(moved), now: 24 * time.Hour,
+			past: past(entry(moved, record.Drained, actedFor(23*time.Hour+50*time.Minute))), want: "uncordon a (); again at 47h50m0s",
+		},
+		{
+			name: "what is being taken back without a time has two minutes", rules: rules, known: known(reclaimed),
+			past: past(entry(reclaimed, record.Seen)), want: "drain a by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "for nth-queue, which hears of it minutes before, it is due at once", rules: atOnce, known: known(end), past: past(entry(end, record.Seen)),
+			want: "drain a by 24h0m0s hard; again at 24h0m0s",
+		},
+	})
+}

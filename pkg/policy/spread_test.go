@@ -1,0 +1,185 @@
+package policy_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// fleet is the rules of the tests for a fleet that begins over twenty minutes, and for a retirement a day before it.
+func fleet() policy.Settings {
+	return with(event.ScheduledMaintenance, func(r *policy.Rule) {
+		r.Window, r.Spread, r.Codes["instance-retirement"] = 24*time.Hour, 20*time.Minute, policy.Window
+	})
+}
+
+// on is an event for an instance.
+func on(instance string, ev event.Event) event.Event {
+	ev.Instance = instance
+	return ev
+}
+
+// begins is when something is first done about an event, by the rules, if nothing else happens; before now if at once.
+func begins(rules policy.Settings, ev event.Event) time.Time {
+	sit := policy.Situation{Now: at(-1000 * time.Hour), BootID: thisBoot, Known: known(ev), Past: past(entry(ev, record.Seen))}
+	goal := rules.Decide(sit)
+	if goal.Action != policy.Wait {
+		return sit.Now
+	}
+	return goal.Revisit
+}
+
+// What these instances' shares are is told here once and for all: nth, nth-queue, and both of another version, have to agree.
+func TestAFleetDoesNotBeginAsOne(t *testing.T) {
+	t.Parallel()
+	const first, second, third = "i-0a1b2c3d4e5f60718", "i-1234567890abcdef0", "i-0000000000000000a"
+	week := 7 * 24 * time.Hour
+	for name, row := range map[string]struct {
+		rules policy.Settings
+		ev    event.Event
+		want  time.Duration // before its time
+	}{
+		"a reboot":                                         {fleet(), on(first, maintenance("a", "system-reboot", week)), 19*time.Minute + time.Second},
+		"the same for another instance":                    {fleet(), on(second, maintenance("a", "system-reboot", week)), 19*time.Minute + 45*time.Second},
+		"and a third one":                                  {fleet(), on(third, maintenance("a", "system-reboot", week)), 23*time.Minute + 54*time.Second},
+		"another event for the first":                      {fleet(), on(first, maintenance("b", "instance-reboot", week)), 19*time.Minute + time.Second},
+		"one that is not known begins with the first":      {fleet(), maintenance("a", "system-reboot", week), 30 * time.Minute},
+		"a retirement begins a day before":                 {fleet(), maintenance("a", "instance-retirement", week), 24 * time.Hour},
+		"and as much later as the others":                  {fleet(), on(second, maintenance("a", "instance-retirement", week)), 24*time.Hour - 10*time.Minute - 15*time.Second},
+		"a window that leaves no lead begins sooner":       {windowed(5 * time.Minute), on(second, maintenance("a", "instance-retirement", week)), 19*time.Minute + 45*time.Second},
+		"a stop that is to be drained for now is":          {fleet(), on(second, maintenance("a", "instance-stop", week)), 1000*time.Hour + week},
+		"without a spread all begin as one":                {rules(), on(second, maintenance("a", "system-reboot", week)), 10 * time.Minute},
+		"nor is there one of less than a second":           {spreading(time.Second - 1), on(second, maintenance("a", "system-reboot", week)), 10*time.Minute + time.Second - 1},
+		"what would be lost before is begun in time":       {kept(6 * time.Hour), on(second, noticed(maintenance("a", "instance-retirement", week))), week - 6*time.Hour + 9*time.Minute + 45*time.Second},
+		"what would be lost after is begun when it is":     {kept(160 * time.Hour), on(second, noticed(maintenance("a", "system-reboot", week))), week - 160*time.Hour + 9*time.Minute + 45*time.Second},
+		"what is not lost before it is begun":              {kept(week), on(second, noticed(maintenance("a", "system-reboot", week))), 19*time.Minute + 45*time.Second},
+		"of what nobody says when it was, nothing is lost": {kept(time.Hour), on(second, maintenance("a", "system-reboot", week)), 19*time.Minute + 45*time.Second},
+	} {
+		if got := row.ev.Deadline.Sub(begins(row.rules, row.ev)); got != row.want {
+			t.Errorf("%s: begins %s before its time, want %s", name, got, row.want)
+		}
+	}
+}
+
+func windowed(window time.Duration) policy.Settings {
+	return changed(fleet(), func(r *policy.Rule) { r.Window = window })
+}
+
+func spreading(spread time.Duration) policy.Settings {
+	return changed(fleet(), func(r *policy.Rule) { r.Spread = spread })
+}
+
+func kept(kept time.Duration) policy.Settings {
+	return changed(fleet(), func(r *policy.Rule) { r.Kept = kept })
+}
+
+func changed(s policy.Settings, change func(*policy.Rule)) policy.Settings {
+	rule := s[event.ScheduledMaintenance]
+	change(&rule)
+	s[event.ScheduledMaintenance] = rule
+	return s
+}
+
+// noticed is an event of which notice was given at noon.
+func noticed(ev event.Event) event.Event {
+	ev.Noticed = noon
+	return ev
+}
+
+func TestAFleetIsSpreadOverAllOfItsTime(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 1))
+	var in [20]int
+	for range 2000 {
+		ev := on(fmt.Sprintf("i-0%016x", random.Uint64()), maintenance("a", "system-reboot", time.Hour))
+		in[int((30*time.Minute-ev.Deadline.Sub(begins(fleet(), ev)))/time.Minute)]++
+	}
+	for minute, begin := range in {
+		if begin < 50 || begin > 150 { // Of 100.
+			t.Errorf("%d of 2000 instances begin in minute %d of 20: %v", begin, minute, in)
+		}
+	}
+}
+
+// Whatever the settings, nobody gets less time than the lead, and nobody begins before what was asked for.
+func TestNoShareOfAFleetIsPastWhatTheDeadlineAllows(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(2, 2))
+	some := func(most time.Duration) time.Duration {
+		return []time.Duration{0, time.Duration(random.Int64N(int64(most))), most}[random.IntN(3)]
+	}
+	for range 20_000 {
+		rule := fleet()[event.ScheduledMaintenance]
+		rule.Lead, rule.Window, rule.Spread = some(48*time.Hour), some(48*time.Hour), some(24*time.Hour)
+		code := []string{"system-reboot", "instance-retirement"}[random.IntN(2)]
+		ev := on(fmt.Sprintf("i-0%016x", random.Uint64()), maintenance("a", code, 100*time.Hour))
+		settings := policy.Settings{event.ScheduledMaintenance: rule}
+		before := ev.Deadline.Sub(begins(settings, ev))
+		most := rule.Lead + rule.Spread
+		if code == "instance-retirement" {
+			most = max(most, rule.Window)
+		}
+		if before < rule.Lead || before > most || before < most-rule.Spread {
+			t.Fatalf("%s begins %s before its time, with lead %s, window %s, spread %s", code, before, rule.Lead, rule.Window, rule.Spread)
+		}
+		if again := ev.Deadline.Sub(begins(settings, ev)); again != before {
+			t.Fatalf("begins %s before its time, and then %s", before, again)
+		}
+	}
+}
+
+func TestARetirementIsDrainedNearItsDate(t *testing.T) {
+	t.Parallel()
+	ev := on("i-1234567890abcdef0", maintenance("a", "instance-retirement", 48*time.Hour))
+	start := 24*time.Hour + 10*time.Minute + 15*time.Second
+	unknown, tomorrow := ev, 72*time.Hour
+	unknown.Instance = ""
+	nameless := unknown
+	decide(t, []decision{
+		{name: "not when it is announced", rules: fleet(), known: known(ev), past: past(entry(ev, record.Seen)), want: "wait; again at 24h10m15s"},
+		{name: "not a moment sooner", rules: fleet(), known: known(ev), now: start - 1, past: past(entry(ev, record.Seen)), want: "wait; again at 24h10m15s"},
+		{name: "but then", rules: fleet(), known: known(ev), now: start, past: past(entry(ev, record.Seen)), want: "drain a by 48h0m0s soft; again at 48h0m0s"},
+		{
+			name: "at once, where it is announced late", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour))),
+			past: past(entry(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour)), record.Seen)), want: "drain a by 1h0m0s soft; again at 1h0m0s",
+		},
+		{
+			name: "what was begun before the settings said so is taken back until then", rules: fleet(), known: known(ev), node: closedNode,
+			past: past(entry(ev, record.Drained, actedFor(0))), want: "uncordon a (); again at 24h10m15s",
+		},
+		{
+			name: "what was begun while the instance was not known goes on", rules: fleet(), known: known(ev), now: 24*time.Hour + time.Minute,
+			past: past(entry(unknown, record.Draining, actedFor(24*time.Hour))), want: "drain a by 48h0m0s soft; again at 48h0m0s",
+		},
+		{
+			name: "an instance that is not told any more is the one that it was", rules: fleet(), known: known(nameless), now: 24*time.Hour + time.Minute,
+			past: past(entry(ev, record.Seen)), want: "wait; again at 24h10m15s",
+		},
+		{
+			name: "one that is moved is waited for anew", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", tomorrow))),
+			now: start, past: past(entry(ev, record.Drained, actedFor(start))), node: closedNode, want: "uncordon a (); again at 48h10m15s",
+		},
+	})
+}
+
+func TestTheBeginningIsToldWithItsSpreadAndHowToBeSooner(t *testing.T) {
+	t.Parallel()
+	ev := on("i-1234567890abcdef0", maintenance("a", "instance-retirement", 48*time.Hour))
+	const text = "EC2 has scheduled instance-retirement at 12:00:00 UTC on 3 Mar 2026; "
+	for want, rules := range map[string]policy.Settings{
+		"drain begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m, sooner with kubectl drain)": fleet(),
+		"drain begins at 12:00:00 UTC on 2 Mar 2026 (sooner with kubectl drain)":                  spreading(0),
+		"cordon begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m)":                           changed(fleet(), func(r *policy.Rule) { r.Action = policy.Cordon }),
+		"cordon begins at 12:00:00 UTC on 2 Mar 2026":                                             changed(spreading(0), func(r *policy.Rule) { r.Action = policy.Cordon }),
+	} {
+		if got, _ := strings.CutPrefix(rules.Describe(entry(ev, record.Seen)), text); got != want {
+			t.Errorf("told as %q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package powerkey
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// memoryName is by which the service manager knows the memory. The devices have names that begin with "event".
+const memoryName = "power-key"
+
+// A memory holds the first press, in a file that has no place on any disk and that the next process finds again.
+type memory struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+func newMemory(kept map[string]*os.File, store Store) (*memory, error) {
+	if file := kept[memoryName]; file != nil {
+		return &memory{file: file}, nil
+	}
+	fd, err := unix.MemfdCreate("nth-"+memoryName, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making a memory for the power key: %w", err)
+	}
+	m := &memory{file: os.NewFile(uintptr(fd), memoryName)}
+	if err := store.Keep(memoryName, m.file); err != nil {
+		_ = m.file.Close() // nothing was written
+		return nil, err
+	}
+	return m, nil
+}
+
+// pressed is when the power key was pressed first; zero if it was not.
+func (m *memory) pressed() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.load()
+}
+
+// clear forgets it.
+func (m *memory) clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.save(time.Time{})
+}
+
+// width is that of what is written, always in one piece.
+const width = 20
+
+// load reads what was written. m.mu is held.
+func (m *memory) load() time.Time {
+	text := make([]byte, width)
+	n, _ := m.file.ReadAt(text, 0) // a new memory is empty
+	nanos, err := strconv.ParseInt(string(bytes.TrimSpace(text[:n])), 10, 64)
+	if err != nil || nanos == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanos)
+}
+
+// save writes it; there is no disk that could fail. m.mu is held.
+func (m *memory) save(at time.Time) {
+	nanos := int64(0)
+	if !at.IsZero() {
+		nanos = at.UnixNano()
+	}
+	_, _ = m.file.WriteAt(fmt.Appendf(nil, "%*d", width, nanos), 0)
+}
+
+// read waits for what a device tells, and returns when it was a press; zero if it was none. Whoever is ended in here,
+// with the press in hand, has remembered one.
+func (m *memory) read(device *os.File, button bool) (at time.Time, err error) {
+	raw, err := device.SyscallConn()
+	if err != nil {
+		return time.Time{}, err
+	}
+	var got error
+	err = raw.Read(func(fd uintptr) (done bool) {
+		if !readable(int(fd)) { //nolint:gosec // descriptors are small
+			return false
+		}
+		at, done, got = m.take(int(fd), button) //nolint:gosec // descriptors are small
+		return done
+	})
+	return at, errors.Join(err, got)
+}
+
+// take reads what is there to be read.
+func (m *memory) take(fd int, button bool) (at time.Time, done bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.load()
+	if before.IsZero() {
+		m.save(time.Now())
+	}
+	text := make([]byte, 64*eventSize)
+	n, err := unix.Read(fd, text)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(fd, text)
+	}
+	if n > 0 {
+		at = pressIn(text[:n], button)
+	}
+	if before.IsZero() {
+		m.save(at)
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return time.Time{}, false, nil
+	case err == nil && n == 0:
+		err = errGone
+	}
+	return at, true, err
+}
+
+// readable tells whether there is something to read, or that there never will be.
+func readable(fd int) bool {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+	n, err := unix.Poll(poll, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(poll, 0)
+	}
+	return n > 0 || err != nil
+}

@@ -1,0 +1,337 @@
+package powerkey_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nth-project/nth/pkg/powerkey"
+)
+
+// patience bounds every wait.
+const patience = 30 * time.Second
+
+// A rig is a machine's devices, a service manager that keeps files, and what hears.
+type rig struct {
+	root   string
+	store  *store
+	wanted atomic.Bool
+
+	keys      *powerkey.Keys
+	pressed   chan time.Time
+	listening chan bool
+	stop      func()
+}
+
+// A store keeps copies, as the service manager does.
+type store struct {
+	mu    sync.Mutex
+	files map[string]*os.File
+}
+
+func (s *store) Keep(name string, file *os.File) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[name] = duplicate(file)
+	return nil
+}
+
+func (s *store) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.files, name)
+}
+
+// kept are copies for another process.
+func (s *store) kept() map[string]*os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := map[string]*os.File{}
+	for name, file := range s.files {
+		kept[name] = duplicate(file)
+	}
+	return kept
+}
+
+func duplicate(file *os.File) (copied *os.File) {
+	raw, err := file.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			if second, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+				copied = os.NewFile(uintptr(second), file.Name())
+			}
+		})
+	}
+	if err != nil {
+		return nil
+	}
+	return copied
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{root: t.TempDir(), store: &store{files: map[string]*os.File{}}}
+	r.wanted.Store(true)
+	if err := os.MkdirAll(filepath.Join(r.root, "dev/input"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// device makes one that is not there yet, and returns what is to press it.
+func (r *rig) device(t *testing.T, name string) *os.File {
+	t.Helper()
+	path := filepath.Join(r.root, "dev/input", name)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() }) // it may be closed already
+	return file
+}
+
+// start begins another process, with what was kept of those before.
+func (r *rig) start(t *testing.T) {
+	t.Helper()
+	r.pressed, r.listening = make(chan time.Time, 10), make(chan bool, 10)
+	keys, err := powerkey.New(powerkey.Options{
+		Root: r.root, Store: r.store, Kept: r.store.kept(), Wanted: r.wanted.Load,
+		Pressed: func(at time.Time) { r.pressed <- at }, Listening: func(is bool) { r.listening <- is },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); keys.Run(ctx) }()
+	r.keys, r.stop = keys, func() { cancel(); <-done }
+	t.Cleanup(func() { r.stop() })
+}
+
+// tell writes what a device tells of a key.
+func tell(t *testing.T, device *os.File, at time.Time, kind, code uint16, value int32) {
+	t.Helper()
+	var text bytes.Buffer
+	for _, field := range []any{at.Unix(), int64(at.Nanosecond() / 1000), kind, code, value} {
+		if err := binary.Write(&text, binary.NativeEndian, field); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := device.Write(text.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const power = 116
+
+// press presses a power key and lets it go.
+func press(t *testing.T, device *os.File, at time.Time) {
+	t.Helper()
+	for _, value := range []int32{1, 0} {
+		tell(t, device, at, 1, power, value)
+		tell(t, device, at, 0, 0, 0)
+	}
+}
+
+func next[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience):
+		t.Fatal("it does not come")
+		panic("unreachable")
+	}
+}
+
+// mustBe fails the test unless a press is the one of that time.
+func mustBe(t *testing.T, got, want time.Time) {
+	t.Helper()
+	if !got.Equal(want.Truncate(time.Microsecond)) {
+		t.Errorf("it was pressed at %s, want %s", got, want)
+	}
+}
+
+func TestAPressIsHeardOnEachDeviceAlsoIfItComesLater(t *testing.T) {
+	r := newRig(t)
+	first := r.device(t, "event0")
+	r.start(t)
+	if !next(t, r.listening) {
+		t.Error("it does not listen")
+	}
+	at := time.Now()
+	press(t, first, at)
+	mustBe(t, next(t, r.pressed), at)
+	at = at.Add(time.Second)
+	press(t, r.device(t, "event1"), at)
+	mustBe(t, next(t, r.pressed), at)
+}
+
+func TestOtherKeysAndLettingGoAreNoPress(t *testing.T) {
+	r := newRig(t)
+	device := r.device(t, "event0")
+	r.start(t)
+	at := time.Now()
+	tell(t, device, at, 1, 30, 1)
+	tell(t, device, at, 1, power, 0)
+	tell(t, device, at, 1, power, 2) // it is held
+	tell(t, device, at, 4, power, 1)
+	press(t, device, at.Add(time.Minute))
+	mustBe(t, next(t, r.pressed), at.Add(time.Minute))
+}
+
+func TestAButtonOfWhichEventsWereDroppedWasPressed(t *testing.T) {
+	r := newRig(t)
+	device := r.device(t, "event0")
+	r.start(t)
+	at := time.Now()
+	tell(t, device, at, 0, 3, 0)
+	mustBe(t, next(t, r.pressed), at)
+}
+
+func TestAPressOutlivesTheProcess(t *testing.T) {
+	at := time.Now()
+	for name, step := range map[string]func(*testing.T, *rig, *os.File){
+		"that has heard it": func(t *testing.T, r *rig, device *os.File) {
+			r.start(t)
+			press(t, device, at)
+			press(t, device, at.Add(time.Second)) // says nothing new
+			next(t, r.pressed)
+			next(t, r.listening)
+			r.stop()
+		},
+		"that has not read it": func(t *testing.T, r *rig, device *os.File) {
+			r.start(t)
+			next(t, r.listening)
+			r.stop()
+			press(t, device, at)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			device := r.device(t, "event0")
+			step(t, r, device)
+			for range 2 {
+				r.start(t)
+				mustBe(t, next(t, r.pressed), at)
+				r.stop()
+			}
+			r.start(t)
+			next(t, r.pressed)
+			r.keys.Over()
+			r.stop()
+			later := at.Add(time.Hour)
+			press(t, device, later)
+			r.start(t)
+			mustBe(t, next(t, r.pressed), later)
+		})
+	}
+}
+
+// A pipe that nobody writes to cannot be opened by one who waits, and neither can some devices.
+func TestADeviceThatCannotBeReadHoldsNothingUp(t *testing.T) {
+	r := newRig(t)
+	if err := unix.Mkfifo(filepath.Join(r.root, "dev/input/event0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	device := r.device(t, "event1")
+	r.start(t)
+	at := time.Now()
+	press(t, device, at)
+	mustBe(t, next(t, r.pressed), at)
+}
+
+func TestADeviceThatHasGoneAndComesAgainIsHeardAgain(t *testing.T) {
+	r := newRig(t)
+	device := r.device(t, "event0")
+	r.start(t)
+	if !next(t, r.listening) {
+		t.Fatal("it does not listen")
+	}
+	if err := os.Remove(device.Name()); err != nil {
+		t.Fatal(err)
+	}
+	_ = device.Close()
+	if next(t, r.listening) {
+		t.Error("it listens to what is not there")
+	}
+	at := time.Now()
+	again := r.device(t, "event0")
+	if !next(t, r.listening) {
+		t.Error("it does not listen")
+	}
+	press(t, again, at)
+	mustBe(t, next(t, r.pressed), at)
+}
+
+func TestWhatIsNotWantedIsNotListenedTo(t *testing.T) {
+	r := newRig(t)
+	r.wanted.Store(false)
+	device := r.device(t, "event0")
+	r.start(t)
+	if next(t, r.listening) {
+		t.Error("it listens")
+	}
+	r.wanted.Store(true)
+	if !next(t, r.listening) {
+		t.Error("it does not listen")
+	}
+	at := time.Now()
+	press(t, device, at)
+	mustBe(t, next(t, r.pressed), at)
+	r.wanted.Store(false)
+	if next(t, r.listening) {
+		t.Error("it listens on")
+	}
+	r.stop()
+	press(t, device, at.Add(time.Minute)) // is somebody else's
+	r.keys.Over()
+	r.wanted.Store(true)
+	if _, kept := r.store.kept()["event0"]; kept {
+		t.Error("what was not wanted is kept for the next process")
+	}
+}
+
+// Only what the kernel says has a power key is opened: keyboards are read by others.
+func TestADeviceHasAPowerKeyIfTheKernelSaysSo(t *testing.T) {
+	for name, c := range map[string]struct {
+		keys string
+		want powerkey.KeySet
+	}{
+		"an ACPI button":             {"10000000000000 0", powerkey.KeySet{Power: true}},
+		"one that sleeps and wakes":  {"8000 10000000000000 0", powerkey.KeySet{Power: true}},
+		"a common keyboard":          {"7 ff9f207ac14057ff febeffdfffefffff fffffffffffffffe", powerkey.KeySet{Power: true, Others: true}},
+		"a keyboard with such a key": {"3f000301ff 0 0 483ffff17aff32d bfd4444600000000 1 130ff38b17c000 677bfad9415fed 19ed68000004400 10000002", powerkey.KeySet{Power: true, Others: true}},
+		"a mouse":                    {"ff0000 0 0 0 0", powerkey.KeySet{Others: true}},
+		"nothing":                    {"0", powerkey.KeySet{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := powerkey.ParseKeys(c.keys + "\n"); got != c.want {
+				t.Errorf("it has %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWithoutAServiceManagerNothingIsHeard(t *testing.T) {
+	if _, err := powerkey.New(powerkey.Options{Store: nobody{}}); err == nil {
+		t.Error("a press would be lost with the process")
+	}
+}
+
+type nobody struct{}
+
+func (nobody) Keep(string, *os.File) error { return errors.New("nobody is there") }
+func (nobody) Forget(string)               {}

@@ -1,0 +1,238 @@
+package targets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
+	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/role"
+)
+
+// The permissions, by their names in IAM policies. The second is needed where target groups are to be found.
+const (
+	describeHealth = "elasticloadbalancing:DescribeTargetHealth"
+	describeGroups = "elasticloadbalancing:DescribeTargetGroups"
+)
+
+// answerLimit is how long one look may take, with the look for credentials.
+const answerLimit = 4 * time.Second
+
+// mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
+const mostGroups = 100
+
+var (
+	errNoRole    = errors.New("the instance has no IAM role")
+	errNoGroup   = errors.New("there is no such target group")
+	errThrottled = errors.New("too much is asked")
+)
+
+// refusedError is a request that IAM does not allow.
+type refusedError struct{ action string }
+
+func (e refusedError) Error() string { return "the instance's role does not allow " + e.action }
+
+// manyError is a VPC with more target groups than can be looked at.
+type manyError struct{ groups int }
+
+func (e manyError) Error() string {
+	return fmt.Sprintf("there are %d target groups in the VPC, too many to look at: name those of this node in load_balancers.target_groups", e.groups)
+}
+
+// lasting tells whether a request failed for a reason that does not pass soon.
+func lasting(err error) bool {
+	_, refused := errors.AsType[refusedError](err)
+	_, many := errors.AsType[manyError](err)
+	return refused || many || errors.Is(err, errNoRole)
+}
+
+// group is a target group. pods tells that its targets are known to be addresses.
+type group struct {
+	arn, name string
+	pods      bool
+}
+
+// name is how a target group is called, by its ARN: arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
+// is tg/web.
+func name(arn string) string {
+	if parts := strings.Split(arn, "/"); len(parts) == 3 {
+		return "tg/" + parts[1]
+	}
+	return arn
+}
+
+// service is Elastic Load Balancing, asked about one instance.
+type service struct {
+	sdk           *elasticloadbalancingv2.Client
+	instance, vpc string
+}
+
+// newService asks the metadata service who and where the instance is. It sends nothing to Elastic Load Balancing.
+func newService(ctx context.Context, opts Options, dial dialer) (*service, error) {
+	instance, err := line(ctx, opts, "instance-id")
+	if err != nil {
+		return nil, err
+	}
+	region := opts.Region
+	if region == "" {
+		if region, err = line(ctx, opts, "placement/region"); err != nil {
+			return nil, err
+		}
+	}
+	vpc := ""
+	if slices.Contains(opts.Groups, All) {
+		mac, err := line(ctx, opts, "mac")
+		if err == nil {
+			vpc, err = line(ctx, opts, "network/interfaces/macs/"+mac+"/vpc-id")
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // Without it, groups of all VPCs are looked at.
+			return nil, err
+		}
+	}
+	options := elasticloadbalancingv2.Options{
+		Region:      region,
+		Credentials: role.Credentials(opts.Metadata),
+		HTTPClient:  newHTTPClient(dial),
+		// Each request is repeated where it is made, where it is known what it is worth.
+		Retryer: aws.NopRetryer{},
+	}
+	if opts.Endpoint != "" {
+		options.BaseEndpoint = aws.String(strings.TrimSuffix(opts.Endpoint, "/"))
+	}
+	return &service{sdk: elasticloadbalancingv2.New(options), instance: instance, vpc: vpc}, nil
+}
+
+// line reads a document of one line.
+func line(ctx context.Context, opts Options, path string) (string, error) {
+	body, err := opts.Metadata(ctx, path)
+	if err != nil {
+		return "", fmt.Errorf("asking the metadata service who this is: %w", err)
+	}
+	return strings.TrimSpace(string(body)), nil
+}
+
+// newHTTPClient returns a client for requests that are seconds apart.
+func newHTTPClient(dial dialer) *http.Client {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: answerLimit / 2}).DialContext
+	}
+	return &http.Client{Transport: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dial,
+		TLSHandshakeTimeout: answerLimit / 2,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConns:        1,
+		IdleConnTimeout:     slowest,
+	}}
+}
+
+// groups returns the groups that are named, or finds those of the VPC.
+func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
+	found := []group{}
+	if !slices.Contains(named, All) {
+		for _, arn := range named {
+			found = append(found, group{arn: arn, name: name(arn)})
+		}
+		return found, nil
+	}
+	for in := (&elasticloadbalancingv2.DescribeTargetGroupsInput{}); ; {
+		out, err := s.sdk.DescribeTargetGroups(ctx, in)
+		if err != nil {
+			return nil, explain(describeGroups, err)
+		}
+		for _, g := range out.TargetGroups {
+			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
+			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && (machines || pods) {
+				arn := aws.ToString(g.TargetGroupArn)
+				found = append(found, group{arn: arn, name: name(arn), pods: pods})
+			}
+		}
+		if aws.ToString(out.NextMarker) == "" {
+			break
+		}
+		in.Marker = out.NextMarker
+	}
+	if len(found) > mostGroups {
+		return nil, manyError{len(found)}
+	}
+	return found, nil
+}
+
+// health asks what a group has of the machine and the addresses that is not out. All targets are asked for: one that is named
+// without its port is looked for at the group's own only.
+func (s *service) health(ctx context.Context, g group, addresses map[netip.Addr]bool) ([]left, error) {
+	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
+	if err != nil {
+		return nil, explain(describeHealth, err)
+	}
+	var found []left
+	for _, d := range out.TargetHealthDescriptions {
+		if d.Target == nil || d.TargetHealth == nil || d.TargetHealth.State == types.TargetHealthStateEnumUnused {
+			continue // Nothing is sent to one in no use.
+		}
+		id := aws.ToString(d.Target.Id)
+		address, err := netip.ParseAddr(id)
+		if machine := id == s.instance; machine || err == nil && addresses[address.Unmap()] {
+			found = add(found, left{group: g.name, state: plain(d.TargetHealth.State), machine: machine})
+		}
+	}
+	return found, nil
+}
+
+// plain is a target's state. One that was unhealthy when it began to drain drains.
+func plain(s types.TargetHealthStateEnum) state {
+	if s == types.TargetHealthStateEnumUnhealthyDraining {
+		return draining
+	}
+	return state(s)
+}
+
+// add counts one more that is left.
+func add(all []left, one left) []left {
+	for i := range all {
+		if counted := all[i]; counted.state == one.state && counted.machine == one.machine {
+			all[i].count++
+			return all
+		}
+	}
+	one.count = 1
+	return append(all, one)
+}
+
+// explain says in plain words why a request failed; the SDK's own text is a paragraph.
+func explain(action string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errNoRole
+	}
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		switch code := api.ErrorCode(); code {
+		case "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
+			return refusedError{action}
+		case "TargetGroupNotFound":
+			return errNoGroup
+		case "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException":
+			return fmt.Errorf("calling %s: %w", action, errThrottled)
+		default:
+			return fmt.Errorf("calling %s: %s: %s", action, code, api.ErrorMessage())
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("calling %s: no answer within %s", action, answerLimit)
+	}
+	if sending, ok := errors.AsType[*url.Error](err); ok {
+		err = sending.Err
+	}
+	return fmt.Errorf("calling %s: %w", action, err)
+}

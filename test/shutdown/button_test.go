@@ -1,0 +1,148 @@
+package shutdown
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/machine"
+)
+
+// withAButton runs a test on a machine of each suite that has a power button, which nth answers.
+func withAButton(t *testing.T, test func(t *testing.T, h *host.Host)) {
+	t.Helper()
+	t.Parallel()
+	for _, suite := range machine.Suites() {
+		t.Run(suite, func(t *testing.T) {
+			t.Parallel()
+			h := host.Bare(t, lab.Shared(t), suite)
+			h.AddPowerButton(t)
+			h.Join(t)
+			h.Install(t, host.Older)
+			h.WaitWatching(t)
+			waitLock(t, h, true)
+			waitKey(t, h, true)
+			test(t, h)
+		})
+	}
+}
+
+// waitKey waits until logind lists nth's lock on the power key, or does not.
+func waitKey(t *testing.T, h *host.Host, want bool) {
+	t.Helper()
+	h.Await(t, "nth answers the power key, or not", func() bool { return answers(t, h) == want })
+}
+
+func answers(t *testing.T, h *host.Host) bool {
+	t.Helper()
+	for line := range strings.Lines(h.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout) {
+		if strings.HasPrefix(line, "nth ") && strings.Contains(line, "handle-power-key") && strings.Contains(line, "block") {
+			return true
+		}
+	}
+	return false
+}
+
+// announced tells whether logind is shutting down.
+func announced(t *testing.T, h *host.Host) bool {
+	t.Helper()
+	return property(t, h, "PreparingForShutdown") == "b true"
+}
+
+// property is one of logind's.
+func property(t *testing.T, h *host.Host, name string) string {
+	t.Helper()
+	return strings.TrimSpace(h.Try(t, "busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1",
+		"org.freedesktop.login1.Manager", name).Stdout)
+}
+
+// waitScheduled waits until logind is to power off by itself, whatever becomes of nth.
+func waitScheduled(t *testing.T, h *host.Host) {
+	t.Helper()
+	h.Await(t, "logind is to power off by itself", func() bool {
+		return strings.Contains(property(t, h, "ScheduledShutdown"), `"poweroff" 1`)
+	})
+}
+
+func TestThePowerButtonIsAnsweredByADrainAndNobodyElseHearsOfItBefore(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		letGo := holdAsWell(t, h)
+		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
+		h.PressPower(t)
+		h.WaitLogged(t, systemd.DrainStarted)
+		waitScheduled(t, h)
+		if announced(t, h) {
+			t.Error("logind has announced the shutdown before the node is drained")
+		}
+		h.WaitLogged(t, systemd.Drained)
+		h.Await(t, "logind announces the shutdown", func() bool { return announced(t, h) })
+		letGo()
+		h.WaitOff(t)
+		mustBeDrained(t, h)
+	})
+}
+
+func TestAPressWhileNthHangsIsAnsweredByTheProcessThatFollows(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		h.Node.AddPods(t, "web", pods)
+		hung := h.MainPID(t)
+		h.Run(t, "kill", "-STOP", hung)
+		h.PressPower(t)
+		h.WaitOff(t) // the watchdog ends nth before
+		mustBeDrained(t, h)
+		if said := h.Logged(t, systemd.Started); len(said) == 0 || said[len(said)-1]["_PID"] == hung {
+			t.Errorf("it was the process that hung, %s", hung)
+		}
+	})
+}
+
+func TestAPressOutlivesNthAndLogindAndTheBus(t *testing.T) {
+	for name, harm := range map[string][]string{
+		"nth is killed":            {"systemctl", "kill", "--signal=KILL", "nth"},
+		"nth is started again":     {"systemctl", "restart", "nth"},
+		"logind is started again":  {"systemctl", "restart", "systemd-logind"},
+		"the bus is started again": {"systemctl", "restart", "dbus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withAButton(t, func(t *testing.T, h *host.Host) {
+				h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
+				h.PressPower(t)
+				h.WaitLogged(t, systemd.PodEvicted)
+				h.Run(t, harm[0], harm[1:]...)
+				h.WaitOff(t)
+				mustBeDrained(t, h)
+			})
+		})
+	}
+}
+
+// logind waits for what nth was to have, which is too long for a test.
+func TestAPressIsAnsweredByLogindIfNthIsStopped(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
+		h.PressPower(t)
+		waitScheduled(t, h)
+		h.Run(t, "systemctl", "stop", "nth")
+		waitKey(t, h, false)
+		waitScheduled(t, h)
+		h.Run(t, "systemctl", "start", "nth") // stopped for good is stopped: the press is not kept
+		h.WaitWatching(t)
+	})
+}
+
+func TestTheKeyIsLogindsWhereTheSettingsSayIt(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		mustCheck(t, h, "ok    shutdown    the power button is nth's, process "+h.MainPID(t)+":")
+		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
+		h.Run(t, "systemctl", "reload", "nth")
+		waitKey(t, h, false)
+		mustCheck(t, h, "ok    shutdown    the power button is logind's, as events.shutdown.power_key says")
+		h.Configure(t, "")
+		mustCheck(t, h, "ok    shutdown    the power button is logind's: nth")
+		h.Run(t, "systemctl", "reload", "nth")
+		waitKey(t, h, true)
+	})
+}

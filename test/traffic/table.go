@@ -1,0 +1,117 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Describe says what is special about a Service.
+func Describe(service string) string {
+	switch service {
+	case Whole:
+		return "both pods on the machine; a budget wants one"
+	case Guarded:
+		return "one of two pods on the machine; a budget grants no eviction"
+	default:
+		return "one of two pods on the machine; a load balancer in front, which sends to nodes"
+	}
+}
+
+// The marks between which a page has the table. What is there is written by a program.
+const (
+	tableBegins = "<!-- requests lost: \"make node WRITE=1\" writes this -->\n"
+	tableEnds   = "<!-- end of requests lost -->\n"
+)
+
+// Table is what came of all ways, in Markdown: the requests to each Service that were lost, and over how long a time.
+func Table(results []Result, o Options) string {
+	var text strings.Builder
+	text.WriteString("| who deals with the notice |")
+	for _, service := range Services() {
+		fmt.Fprintf(&text, " %s |", Describe(service))
+	}
+	text.WriteString("\n|---|" + strings.Repeat("--:|", len(Services())) + "\n")
+	for _, r := range results {
+		fmt.Fprintf(&text, "| %s |", r.Way.Name)
+		for _, service := range Services() {
+			fmt.Fprintf(&text, " %s |", cell(r.Count(service)))
+		}
+		text.WriteByte('\n')
+	}
+	fmt.Fprintf(&text, "\nEach Service got %d requests a second, each over a connection of its own and never sent twice, from %.0f s"+
+		" before the\nmachine's end, or from its two minutes' notice where that is heeded, until %.0f s after it.\n",
+		o.Rate, o.Unheeded.Seconds(), o.After.Seconds())
+	return text.String()
+}
+
+func cell(c Count) string {
+	if c.Lost == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d, over %.0f s", c.Lost, c.Last.Sub(c.First).Seconds())
+}
+
+// WriteTable puts the table into a page, in the place of the one that is there.
+func WriteTable(file, table string) error {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	before, _, after, err := cutTable(string(page))
+	if err != nil {
+		return fmt.Errorf("writing the table into %q: %w", file, err)
+	}
+	return os.WriteFile(file, []byte(before+tableBegins+"\n"+table+"\n"+tableEnds+after), 0o644)
+}
+
+// ReadTable returns the table that is in a page.
+func ReadTable(file string) (string, error) {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("reading the table: %w", err)
+	}
+	_, table, _, err := cutTable(string(page))
+	if err != nil {
+		return "", fmt.Errorf("reading the table in %q: %w", file, err)
+	}
+	return strings.Trim(table, "\n") + "\n", nil
+}
+
+func cutTable(page string) (before, table, after string, err error) {
+	before, rest, begins := strings.Cut(page, tableBegins)
+	table, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		return "", "", "", errors.New("there is no place for it")
+	}
+	return before, table, after, nil
+}
+
+// String tells what became of a way, for people who read a log: the requests, and the moments of each pod in seconds after
+// the notice.
+func (r Result) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s; the end came after %.1f s\n", r.Way.Name, r.End.Sub(r.Notice).Seconds())
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "Service\tsent\tlost\tfirst\tlast\twhy")
+	for _, c := range r.Counts {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%v\n", c.Service, c.Sent, c.Lost, r.since(c.First), r.since(c.Last), c.Reasons)
+	}
+	fmt.Fprintln(w, "pod\tis to go\tSIGTERM\tendpoint unready\tendpoint gone\tanother ready\tits end")
+	for _, p := range r.Pods {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, r.since(p.Terminating), r.since(p.Life.Terminated),
+			r.since(p.Unready), r.since(p.Removed), r.since(p.Replaced), p.Life)
+	}
+	_ = w.Flush() // a builder takes everything
+	return text.String()
+}
+
+func (r Result) since(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f s", at.Sub(r.Notice).Seconds())
+}
