@@ -137,6 +137,8 @@ func newLogind(t *testing.T, bus *systemBus, delay time.Duration) *standIn {
 	t.Cleanup(func() {
 		l.leave()
 		l.forgetCopies()
+		l.mu.Lock() // a call that came before may still be answered
+		defer l.mu.Unlock()
 		for _, p := range l.pipes {
 			_ = p.read.Close() // nothing was written
 		}
