@@ -80,8 +80,8 @@ type Options struct {
 	// evictions then wait for the load balancers to follow.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
-	// LoadBalancers, if set, are asked when they are done with the node. Then evictions wait for that, and LoadBalancerWait holds only
-	// where it cannot be told.
+	// LoadBalancers, if set, are asked when they are done with the node. Then evictions wait for that, until half of the time before the
+	// deadline is over, and LoadBalancerWait holds only where it cannot be told.
 	LoadBalancers LoadBalancers
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration

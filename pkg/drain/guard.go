@@ -253,7 +253,7 @@ func (g *guard) advance(now time.Time) time.Time {
 // decide begins the evictions once it is known what becomes of the cordon, and returns when to come back.
 func (g *guard) decide(now time.Time) time.Time {
 	if !g.opens.IsZero() || g.view.limited {
-		return time.Time{}
+		return g.letGo(now)
 	}
 	if g.decided.IsZero() {
 		if g.goal.Hard.IsZero() {
@@ -270,7 +270,7 @@ func (g *guard) decide(now time.Time) time.Time {
 	}
 	if g.node.opts.LoadBalancers != nil {
 		g.holdForTargets(now, wait)
-		return time.Time{}
+		return g.letGo(now)
 	}
 	if wait > 0 {
 		g.say(Progress{What: Holding, Detail: wait.String()})

@@ -13,11 +13,15 @@ import (
 // longestDeregistration is how long Elastic Load Balancing lets a target drain at most. Nothing waits longer for one.
 const longestDeregistration = time.Hour
 
+var errHalf = errors.New("half of the time is over, and the rest is for the evictions")
+
 // balanced is what a guard knows of load balancers.
 type balanced struct {
 	// waiting ends the wait for them that is; nil if there is none. outFor is the round for which they have been waited for at the end.
 	waiting context.CancelFunc
 	outFor  int
+	// held is since when evictions are held for that wait; zero if they are not.
+	held time.Time
 	// addresses are those that pods have had that had to go.
 	addresses map[string]bool
 	// untargeted tells that something is left there, as was told, and unasked is why it could not be told, as was told last.
@@ -68,7 +72,7 @@ func (g *guard) await(addresses []string, then func(error)) {
 		})
 		g.post(func() {
 			if !ended {
-				g.waiting = nil
+				g.waiting, g.held = nil, time.Time{}
 				g.sayOut(err)
 				then(err)
 			}
@@ -80,7 +84,7 @@ func (g *guard) await(addresses []string, then func(error)) {
 func (g *guard) endWait(why error) {
 	if g.waiting != nil {
 		g.waiting()
-		g.waiting = nil
+		g.waiting, g.held = nil, time.Time{}
 		g.sayOut(why)
 	}
 }
@@ -110,24 +114,51 @@ func (g *guard) holdForTargets(now time.Time, set time.Duration) {
 		if err != nil {
 			hold = set
 		}
-		g.opens, g.all = now.Add(hold), true
-		if left := time.Until(g.opens); left > 0 {
-			g.say(Progress{What: Holding, Detail: left.Round(100 * time.Millisecond).String()})
-		}
+		g.open(now.Add(hold))
 	})
+	g.held = now
 }
 
-// targetsOut tells whether load balancers are done with the machine and its pods, or the wait for that has ended; else it begins one,
-// and returns when it ends at the latest: in time for the node to be drained by the deadline. Where somebody has lifted the cordon,
-// the machine is to stay in.
-func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
-	if g.node.opts.LoadBalancers == nil || g.outFor == g.round || g.lifted {
-		return true, time.Time{}
+// open has evictions begin at some time, which may be over.
+func (g *guard) open(at time.Time) {
+	g.opens, g.all = at, true
+	if left := time.Until(at); left > 0 {
+		g.say(Progress{What: Holding, Detail: left.Round(100 * time.Millisecond).String()})
 	}
+}
+
+// letGo ends the hold for load balancers by half of the time that there is: a target may drain for longer than that, and what disruption
+// budgets hold needs time as well. It returns when that is.
+func (g *guard) letGo(now time.Time) time.Time {
+	held, until := g.held, g.balancedBy()
+	if held.IsZero() || until.IsZero() {
+		return time.Time{}
+	}
+	if half := held.Add(until.Sub(held) / 2); now.Before(half) {
+		return half
+	}
+	g.endWait(errHalf)
+	g.open(held.Add(g.node.opts.EvictAfter))
+	return time.Time{}
+}
+
+// balancedBy is until when load balancers are waited for at most: in time for the node to be drained by the deadline; zero if there is
+// none.
+func (g *guard) balancedBy() time.Time {
 	until := soonest(g.goal.Hard, g.goal.Soft)
 	if !until.IsZero() {
 		until = until.Add(-g.node.opts.Margin)
 	}
+	return until
+}
+
+// targetsOut tells whether load balancers are done with the machine and its pods, or the wait for that has ended; else it begins one,
+// and returns when it ends at the latest. Where somebody has lifted the cordon, the machine is to stay in.
+func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
+	if g.node.opts.LoadBalancers == nil || g.outFor == g.round || g.lifted {
+		return true, time.Time{}
+	}
+	until := g.balancedBy()
 	if !until.IsZero() && !now.Before(until) {
 		g.endWait(context.DeadlineExceeded)
 		g.outFor = g.round

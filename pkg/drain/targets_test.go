@@ -109,21 +109,21 @@ func TestEvictionsWaitUntilLoadBalancersAreDoneWithTheMachine(t *testing.T) {
 	}
 }
 
-// As with any hold: each pod keeps its grace, and what is left of the time is for its eviction.
+// As with any hold: each pod keeps its grace. And half of the time is for the evictions.
 func TestNoPodWaitsForLoadBalancersBeyondItsTurn(t *testing.T) {
 	t.Parallel()
 	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
-			s.AddPod(pod("long", grace(60)), 0)
-			s.AddPod(pod("short", grace(10)), 0)
+			s.AddPod(pod("long", grace(80), at("10.0.0.7")), 0)
+			s.AddPod(pod("short", grace(10), at("10.0.0.8")), 0)
 			r := beginWithin(t, s, drain.Options{
-				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true, Margin: 2 * time.Second,
+				LoadBalancers: &balancers{machine: time.Hour, pods: time.Hour}, ExcludeFromLoadBalancers: true, Margin: 2 * time.Second,
 			}, hard, 2*time.Minute)
 			if result := r.succeed(); result.Evicted != 2 {
 				t.Errorf("the result is %+v", result)
 			}
-			for name, want := range map[string]time.Duration{"long": 58 * time.Second, "short": 108 * time.Second} {
+			for name, want := range map[string]time.Duration{"long": 38 * time.Second, "short": 59 * time.Second} {
 				if after := s.Requests("evict default/" + name)[0].At.Sub(r.began); after != want {
 					t.Errorf("%s was evicted after %s, want %s", name, after, want)
 				}
@@ -131,8 +131,59 @@ func TestNoPodWaitsForLoadBalancersBeyondItsTurn(t *testing.T) {
 			if after := r.drainedAt().Sub(r.began); after < 118*time.Second || after >= 2*time.Minute {
 				t.Errorf("drained after %s", after)
 			}
-			if out := r.of(drain.TargetsOut); len(out) != 1 || out[0].Detail != "the time for that is over" {
+			out := r.of(drain.TargetsOut)
+			if len(out) != 2 || out[0].Detail != "half of the time is over, and the rest is for the evictions" || out[1].Detail != "the time for that is over" {
 				t.Errorf("told %+v", out)
+			}
+		})
+	}
+}
+
+// A target drains for five minutes by default. A budget that lets one pod go at a time needs time, too.
+func TestTheHoldForLoadBalancersLeavesTimeForBudgets(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		for _, name := range []string{"a", "b"} {
+			s.AddPod(pod(name, grace(30)), 0)
+		}
+		s.Always("evict", apitest.OneAtATime("budget", 20*time.Second))
+		r := beginWithin(t, s, drain.Options{
+			LoadBalancers: &balancers{machine: 5 * time.Minute}, ExcludeFromLoadBalancers: true, Margin: 2 * time.Second,
+		}, true, 2*time.Minute)
+		if result := r.succeed(); result.Evicted != 2 || result.Deleted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// The half is that of the time there is now, and evictions are held as long as people have set for all.
+func TestTheHoldForLoadBalancersEndsByHalfOfTheTimeThereIs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		evictAfter time.Duration
+		moved      time.Duration // the deadline, after ten seconds
+		want       time.Duration
+	}{
+		"there is":                      {0, 0, 5 * time.Minute},
+		"that people hold all for more": {6 * time.Minute, 0, 6 * time.Minute},
+		"that has become less":          {0, -5 * time.Minute, 150 * time.Second},
+		"that has become more":          {0, 5 * time.Minute, 450 * time.Second},
+		"that is over at once":          {0, -595 * time.Second, 10 * time.Second},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			r := beginWithin(t, s, drain.Options{
+				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true, EvictAfter: c.evictAfter,
+			}, true, 10*time.Minute)
+			time.Sleep(10 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Hard = g.Hard.Add(c.moved) })
+			r.await(drain.Evicted)
+			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
+				t.Errorf("evicted after %s, want %s", after, c.want)
+			}
+			if held := r.of(drain.Holding); (len(held) > 0) != (c.evictAfter > 0) {
+				t.Errorf("told %+v", held)
 			}
 		})
 	}
