@@ -83,7 +83,7 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record.Entry {
 	here := e.BootID == a.cfg.BootID
 	began := a.clock.since.Add(-by)
-	for _, t := range []*time.Time{&e.FirstSeen, &e.Changed, &e.Missing, &e.CordonedAt} {
+	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.Missing, &e.CordonedAt} {
 		if !t.After(before) && (here || !t.Before(began)) {
 			shift(t, by)
 		}

@@ -79,6 +79,12 @@ func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.
 	if e.Acted() || ev.Instance == "" { // It was begun for the instance as it was known then.
 		ev.Instance = e.Event.Instance
 	}
+	switch {
+	case !ev.Deadline.IsZero():
+		e.Timeless = time.Time{}
+	case !e.Event.Deadline.IsZero():
+		e.Timeless = sit.Now
+	}
 	e.Event, e.Missing, e.ListedIn = ev, time.Time{}, sit.BootID
 	return e
 }
@@ -89,7 +95,7 @@ func clamp(sit Situation, e record.Entry) record.Entry {
 	if e.Phase == record.Closed {
 		return e
 	}
-	for _, t := range []*time.Time{&e.FirstSeen, &e.Changed, &e.CordonedAt, &e.Missing} {
+	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing} {
 		if t.After(sit.Now) {
 			*t = sit.Now
 		}

@@ -63,9 +63,10 @@ type Rule struct {
 	Kept time.Duration
 	// Hard tells that the machine is gone at the deadline: pods that resist eviction are deleted in time.
 	Hard bool
-	// Budget is the time given to an event that brings no deadline, counted from when it was first seen; 0 means as
-	// long as the event stands. A spot interruption and a termination by the Auto Scaling group have no more than that,
-	// whatever they bring: EC2 gives two minutes from the notice, and the machine's clock may be wrong.
+	// Budget is the time given to an event that brings no deadline, counted from when it was first seen, or from when it has lost
+	// the deadline that it had; 0 means as long as the event stands. A spot interruption and a termination by the Auto Scaling
+	// group have no more than that from when they were first seen, whatever they bring: EC2 gives two minutes from the notice, and
+	// the machine's clock may be wrong.
 	Budget time.Duration
 	// CordonFor is how long a cordon (without a drain) for such an event lasts; 0 means as long as the event stands.
 	CordonFor time.Duration
@@ -194,9 +195,12 @@ func (s Settings) plan(e record.Entry) plan {
 	if e.Event.Kind == event.ReservationEnd && rule.Lead > 0 && !p.deadline.IsZero() {
 		p.start = p.deadline.Add(-rule.Lead)
 	}
-	limits := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption
-	if rule.Budget > 0 && (p.deadline.IsZero() || limits) {
+	switch limits := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption; {
+	case rule.Budget <= 0:
+	case limits:
 		p.deadline = soonest(p.deadline, e.FirstSeen.Add(rule.Budget))
+	case p.deadline.IsZero():
+		p.deadline = latest(e.FirstSeen, e.Timeless).Add(rule.Budget)
 	}
 	return p
 }

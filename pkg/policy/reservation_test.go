@@ -22,6 +22,7 @@ func TestTheEndOfAReservationIsDrainedForALeadBeforeIt(t *testing.T) {
 	atOnce := with(event.ReservationEnd, func(r *policy.Rule) { *r = policy.Rule{Action: policy.Drain, Hard: true} })
 	end, moved, near := ends("a", 24*time.Hour), ends("a", 48*time.Hour), ends("a", 8*time.Minute)
 	reclaimed := timeless(end)
+	lost := func(t time.Duration) detail { return func(e *record.Entry) { e.Timeless = at(t) } }
 	decide(t, []decision{
 		{name: "not while it is far", rules: rules, known: known(end), past: past(entry(end, record.Seen)), want: "wait; again at 23h50m0s"},
 		{
@@ -43,6 +44,22 @@ func TestTheEndOfAReservationIsDrainedForALeadBeforeIt(t *testing.T) {
 		{
 			name: "what is being taken back without a time has two minutes", rules: rules, known: known(reclaimed),
 			past: past(entry(reclaimed, record.Seen)), want: "drain a by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "also if it was known for long, with its end", rules: rules, known: known(reclaimed), now: 5 * time.Hour,
+			past: past(entry(end, record.Seen)), want: "drain a by 5h2m0s hard; again at 5h2m0s",
+		},
+		{
+			name: "and if it was being drained for that", rules: rules, known: known(reclaimed), now: 23*time.Hour + 55*time.Minute,
+			past: past(entry(end, record.Draining, actedFor(23*time.Hour+50*time.Minute))), want: "drain a by 23h57m0s hard; again at 23h57m0s",
+		},
+		{
+			name: "and no more than those", rules: rules, known: known(reclaimed), now: 5*time.Hour + time.Minute,
+			past: past(entry(reclaimed, record.Draining, lost(5*time.Hour))), want: "drain a by 5h2m0s hard; again at 5h2m0s",
+		},
+		{
+			name: "an end that is named again holds again", rules: rules, known: known(end), now: 6 * time.Hour,
+			past: past(entry(reclaimed, record.Draining, lost(5*time.Hour), actedFor(5*time.Hour))), want: "uncordon a (); again at 23h50m0s",
 		},
 		{
 			name: "for nth-queue, which hears of it minutes before, it is due at once", rules: atOnce, known: known(end), past: past(entry(end, record.Seen)),

@@ -61,6 +61,8 @@ type Entry struct {
 	// FirstSeen and Changed are wall time: when the event was first met, and when the phase was last written.
 	FirstSeen time.Time `json:"first_seen"`
 	Changed   time.Time `json:"changed"`
+	// Timeless is since when the event names no deadline, having named one before; zero if it names one, or never did.
+	Timeless time.Time `json:"timeless,omitzero"`
 	// ListedIn is the boot in which the event was last found announced. It may be empty in records of earlier versions.
 	ListedIn string `json:"listed_in,omitempty"`
 	// Missing is since when the event is no longer announced, although its source answers; zero while it is.

@@ -30,7 +30,7 @@ func entry(id string, phase record.Phase, at time.Time) record.Entry {
 			ID: id, Kind: event.SpotInterruption, Code: "terminate", State: event.Pending, Description: "going",
 			Noticed: at, Deadline: at.Add(2 * time.Minute), Until: at.Add(time.Hour),
 		},
-		Phase: phase, BootID: boot, FirstSeen: at, Changed: at, Missing: at, OnNode: true, Reopened: true,
+		Phase: phase, BootID: boot, FirstSeen: at, Timeless: at, Changed: at, Missing: at, OnNode: true, Reopened: true,
 		CordonedAt: at, ActedFor: at, Ending: record.Withdrawn, Failures: 2, Error: "it was late",
 		Result: &record.Result{Evicted: 3, Left: []string{"a/b"}, HeldBy: map[string]string{"a/b": "a/budget"}},
 	}
