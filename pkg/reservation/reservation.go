@@ -9,8 +9,8 @@
 //     by an extension.
 //   - An interruptible Capacity Reservation, which its owner may take back at any time, with two minutes' notice that goes
 //     to EventBridge alone: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html.
-//     What EC2 says of the reservation by then is not documented. Taken for its end is an end date, if it has one, and a
-//     state that says that it is being cancelled; both are assumptions.
+//     What EC2 says of the reservation by then is not documented. Taken for its end is an end date, if it has one, and, whatever
+//     that date, a state that says that it is being cancelled; both are assumptions.
 //
 // Where any other reservation ends, its instances run on.
 package reservation
@@ -236,9 +236,12 @@ func ending(r types.CapacityReservation) (event.Event, bool) {
 	}
 	end := aws.ToTime(r.EndDate)
 	switch {
+	case aws.ToBool(r.Interruptible) && takenBack(r.State): // It ends before its date, and nobody says when.
+		ev.Code = "interruptible"
+		return ev, true
 	case aws.ToBool(r.Interruptible):
 		ev.Code, ev.Deadline = "interruptible", end
-		return ev, !end.IsZero() || takenBack(r.State)
+		return ev, !end.IsZero()
 	case r.ReservationType == types.CapacityReservationTypeCapacityBlock && !end.IsZero():
 		before := reclaim
 		if slices.ContainsFunc(ultraServers, func(name string) bool { return strings.HasPrefix(aws.ToString(r.InstanceType), name) }) {

@@ -135,7 +135,10 @@ func TestTheEndIsAnnouncedOfAReservationThatTakesItsInstances(t *testing.T) {
 		"an interruptible one":                  {interruptible, ec2test.Reservation{Interruptible: true}, 0, ""},
 		"an interruptible one with an end":      {interruptible, ec2test.Reservation{Interruptible: true}, time.Hour, reserved + " interruptible in 1h0m0s"},
 		"an interruptible one that is canceled": {interruptible, ec2test.Reservation{Interruptible: true, State: "cancelling"}, 0, reserved + " interruptible"},
-		"another, whose instances run on":       {block, ec2test.Reservation{}, time.Hour, ""},
+		"one with an end that is canceled before it": {
+			interruptible, ec2test.Reservation{Interruptible: true, State: "cancelling"}, 5 * time.Hour, reserved + " interruptible",
+		},
+		"another, whose instances run on": {block, ec2test.Reservation{}, time.Hour, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
