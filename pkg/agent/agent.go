@@ -13,6 +13,7 @@ package agent
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -143,6 +144,8 @@ type Agent struct {
 	written <-chan struct{}
 	// unsaved is when the record could not be written; zero if it could.
 	unsaved time.Time
+	// refused is when the record has refused an entry, by the event's ID.
+	refused map[string]time.Time
 
 	began time.Time
 	shown shown
@@ -165,6 +168,7 @@ func New(cfg Config) *Agent {
 		trouble: map[event.Kind]trouble{},
 		held:    map[string]string{},
 		begun:   map[string]time.Time{},
+		refused: map[string]time.Time{},
 	}
 }
 
@@ -340,9 +344,14 @@ func (a *Agent) judge() (policy.Situation, policy.Goal) {
 	return sit, goal
 }
 
-// fold brings the record up to date, tells what has changed, and returns the situation then.
+// fold brings the record up to date, tells what has changed, and returns the situation then. Of what the record does not take nothing
+// is told, and it is put again after a while.
 func (a *Agent) fold(sit policy.Situation) policy.Situation {
-	for changed := a.cfg.Policy.Fold(sit); len(changed) > 0; changed = a.cfg.Policy.Fold(sit) {
+	for {
+		changed := slices.DeleteFunc(a.cfg.Policy.Fold(sit), a.refusedOfLate)
+		if len(changed) == 0 {
+			return sit
+		}
 		for i, e := range changed {
 			before, _ := policy.Find(sit.Past, e.Event.ID)
 			if e.Phase != before.Phase && (e.Phase == record.Drained || e.Phase == record.Incomplete) {
@@ -350,19 +359,41 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 			}
 		}
 		a.put(changed...)
-		for _, e := range changed {
-			before, met := policy.Find(sit.Past, e.Event.ID)
-			a.changed(before, met, e)
-		}
+		past := sit.Past
 		sit.Past = a.cfg.Record.Entries()
+		for _, e := range changed {
+			if before, met := policy.Find(past, e.Event.ID); a.taken(sit.Past, e) {
+				a.changed(before, met, e)
+			}
+		}
 	}
-	return sit
 }
 
-// settled tells what has come of the announced events, and for which nothing is being done.
+// taken tells whether the record has taken an entry, and remembers it if not.
+func (a *Agent) taken(past []record.Entry, e record.Entry) bool {
+	there, met := policy.Find(past, e.Event.ID)
+	if met && policy.Same(there, e) {
+		delete(a.refused, e.Event.ID)
+		return true
+	}
+	a.refused[e.Event.ID] = time.Now()
+	return false
+}
+
+// refusedOfLate tells whether the record has refused what it was to say of an event, so that it would refuse it again.
+func (a *Agent) refusedOfLate(e record.Entry) bool {
+	at, refused := a.refused[e.Event.ID]
+	return refused && time.Since(at) < rewriteAfter
+}
+
+// settled tells what has come of the announced events, and for which nothing is being done. What the record does not know of an event
+// that is announced is no reason to take it for settled.
 func (a *Agent) settled(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {
+			if _, refused := a.refused[ev.ID]; refused {
+				continue
+			}
 			if a.cfg.Settled != nil {
 				a.cfg.Settled(ev, a.cfg.Policy.Settled(sit, ev))
 			}
@@ -397,9 +428,10 @@ func (a *Agent) situation() policy.Situation {
 func (a *Agent) put(entries ...record.Entry) {
 	written := make(chan struct{})
 	a.written = written
+	again := !slices.ContainsFunc(entries, func(e record.Entry) bool { return a.refused[e.Event.ID].IsZero() })
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
-			a.inbox.put(unwritten{err: err, again: len(entries) == 0})
+			a.inbox.put(unwritten{err: err, again: again})
 		}
 		close(written)
 	}, entries...)

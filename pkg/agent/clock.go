@@ -95,13 +95,14 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 }
 
 // believed is what a source says, under the IDs that the record knows. What the machine has announced already keeps the deadline
-// that it had, which has moved with the clock. A deadline that no record can hold is none.
+// that it had, which has moved with the clock. A time that no record can hold is none.
 func (a *Agent) believed(s event.Snapshot) []event.Event {
-	events := slices.Clone(policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s))
+	s.Events = slices.Clone(s.Events)
+	for i, ev := range s.Events {
+		s.Events[i] = ev.Credible()
+	}
+	events := policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s)
 	for i := range events {
-		if events[i].Deadline.UTC().Year() > 9999 {
-			events[i].Deadline = time.Time{}
-		}
 		for _, known := range a.known[s.Kind] {
 			if s.Kind.Local() && known.ID == events[i].ID {
 				events[i].Deadline = known.Deadline

@@ -134,12 +134,19 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 	}
 }
 
-// monotonic is a wall time on the monotonic clock.
+// farOff is as far as a time is told apart from others on the monotonic clock: spans end at three centuries.
+const farOff = 100 * 365 * 24 * time.Hour
+
+// monotonic is a wall time on the monotonic clock. What is far off is as far from the start, so that it stays where it is.
 func (a *Agent) monotonic(wall time.Time) time.Time {
 	if wall.IsZero() {
 		return wall
 	}
-	return time.Now().Add(wall.Sub(a.now()))
+	left := wall.Sub(a.now())
+	if left.Abs() > farOff {
+		return a.began.Add(max(min(left, farOff), -farOff))
+	}
+	return time.Now().Add(left)
 }
 
 // upToDate tells whether the guard knows a deadline as it is now. One that moves with the clock stays where it is, and a clock that
@@ -314,6 +321,9 @@ func (a *Agent) adopt(ctx context.Context) {
 func (a *Agent) takeClaim(found adopted) {
 	a.nodeSeen = true
 	claim := found.claim
+	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
+		claim.Since = a.now()
+	}
 	a.inherited = found.ours && claim.BootID != a.cfg.BootID
 	entries := a.cfg.Record.Entries()
 	e, known := policy.Find(entries, claim.Event)

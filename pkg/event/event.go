@@ -108,6 +108,24 @@ type Event struct {
 	Instance string `json:"instance,omitempty"`
 }
 
+// The years of times that are believed. Within them a time can be written as JSON in any zone, and so can what is counted from it.
+const firstYear, lastYear = 1, 9998
+
+// CredibleTime returns a time in UTC, or none where its year is one that nobody announces anything for.
+func CredibleTime(t time.Time) time.Time {
+	t = t.UTC()
+	if y := t.Year(); y < firstYear || y > lastYear {
+		return time.Time{}
+	}
+	return t
+}
+
+// Credible returns the event with those of its times that can be believed.
+func (e Event) Credible() Event {
+	e.Noticed, e.Deadline, e.Until = CredibleTime(e.Noticed), CredibleTime(e.Deadline), CredibleTime(e.Until)
+	return e
+}
+
 // Snapshot is everything that a source knows of one kind at one moment. A newer snapshot of a kind replaces the older
 // one whole; an empty one says that nothing of that kind is announced.
 type Snapshot struct {

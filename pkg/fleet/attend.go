@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -72,9 +74,10 @@ func (s *session) remembered(held *corev1.Node) *book {
 		return b
 	}
 	if t, ours := s.tasks[claim.Event]; ours && claim.OfWriter(drain.Queue) {
+		since := cmp.Or(event.CredibleTime(claim.Since), time.Now().UTC().Round(0))
 		e := record.Entry{
 			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, OnNode: true,
-			FirstSeen: claim.Since, Changed: claim.Since, CordonedAt: claim.Since,
+			FirstSeen: since, Changed: since, CordonedAt: since,
 		}
 		if !held.Spec.Unschedulable {
 			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.

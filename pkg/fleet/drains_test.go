@@ -270,6 +270,27 @@ func TestADrainThatAnotherBeganIsGoneOnWithUnderTheCordonThatItSet(t *testing.T)
 	})
 }
 
+// Else the budget of the event would have been over long ago.
+func TestACordonSinceATimeThatNobodyBelievesIsSinceNow(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.ending = 45 * time.Second
+		notices := interruption(instance, event.SpotInterruption)
+		text := `{"writer":"nth-queue","event":"` + notices[0].Event.ID + `","kind":"spot-interruption","boot_id":"boot-1","since":"0000-01-01T00:00:00Z"}`
+		n := nodeOf("a", instance, map[string]string{drain.CordonAnnotation: text})
+		n.Spec.Unschedulable, n.Status.NodeInfo.BootID = true, "boot-1"
+		c.add(n, podOn("a", "one"))
+		m := newParcel()
+		c.run(func(o *fleet.Options) {
+			o.Policy = policy.Settings{event.SpotInterruption: {Action: policy.Drain, Hard: true, Budget: 2 * time.Minute}}
+		}).Take(notices, 2, m)
+		m.want(t, "done")
+		if c.times("evict") != 1 {
+			t.Errorf("%d pods were evicted", c.times("evict"))
+		}
+	})
+}
+
 func TestAllPartsOfAMessageAreDoneBeforeItIs(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {

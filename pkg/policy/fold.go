@@ -26,7 +26,7 @@ func (s Settings) Fold(sit Situation) []record.Entry {
 		if handedOver && s.holds(sit, e) {
 			after[i].OnNode = true // What the other has set on the node is this one's to take back.
 		}
-		if !same(before[i], after[i]) {
+		if !Same(before[i], after[i]) {
 			changed = append(changed, after[i])
 		}
 	}

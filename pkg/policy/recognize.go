@@ -44,8 +44,8 @@ func Find(entries []record.Entry, id string) (e record.Entry, met bool) {
 	return entries[i], true
 }
 
-// same compares what Fold can change.
-func same(a, b record.Entry) bool {
+// Same tells whether two entries of one event say the same, as far as Fold can change it.
+func Same(a, b record.Entry) bool {
 	return SameNews(a, b) && a.BootID == b.BootID && a.ListedIn == b.ListedIn && a.ClosedIn == b.ClosedIn && a.OnNode == b.OnNode && a.LeftAlone == b.LeftAlone &&
 		a.FirstSeen.Equal(b.FirstSeen) && a.Timeless.Equal(b.Timeless) && a.Changed.Equal(b.Changed) && a.CordonedAt.Equal(b.CordonedAt)
 }

@@ -86,11 +86,11 @@ func maintenanceCode(code string) string {
 	return code
 }
 
-// healthTime reads a time as AWS Health writes it; zero if it is none.
+// healthTime reads a time as AWS Health writes it; zero if it is none that can be believed.
 func healthTime(text string) time.Time {
 	t, err := time.Parse(time.RFC1123, text)
 	if err != nil {
 		return moment(text)
 	}
-	return t.UTC()
+	return event.CredibleTime(t)
 }

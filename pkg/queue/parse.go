@@ -94,13 +94,13 @@ func (e envelope) detail(into any) error {
 // time is when the event happened; zero if the envelope does not tell.
 func (e envelope) time() time.Time { return moment(e.Time) }
 
-// moment reads a time as EventBridge and Auto Scaling write it; zero if it is none.
+// moment reads a time as EventBridge and Auto Scaling write it; zero if it is none that can be believed.
 func moment(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return time.Time{}
 	}
-	return t.UTC()
+	return event.CredibleTime(t)
 }
 
 var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,32}$`)
