@@ -21,6 +21,7 @@ var (
 	Complain    = logging.Complain("nth")
 
 	HookSettings = hookSettings
+	PolicyOf     = policyOf
 	TellHook     = tellHook
 )
 

@@ -29,6 +29,20 @@ func TestHooksAreLookedAfterOnlyWhereTerminationsAreDrainedFor(t *testing.T) {
 	}
 }
 
+func TestTheBudgetOfATerminationIsSoftWhereMachinesMayBeKept(t *testing.T) {
+	for _, row := range []struct {
+		incomplete string
+		complete   bool
+		want       bool
+	}{{"abandon", true, true}, {"continue", true, false}, {"abandon", false, false}} {
+		c := config.Default().Events
+		c.ASGTermination.OnIncomplete, c.ASGTermination.CompleteHook = row.incomplete, row.complete
+		if rule := nth.PolicyOf(c)[event.ASGTermination]; rule.SoftBudget != row.want || !rule.Hard {
+			t.Errorf("%s, %t: %+v", row.incomplete, row.complete, rule)
+		}
+	}
+}
+
 func TestNewsOfHooksHaveAMessageOfTheirOwn(t *testing.T) {
 	for what, id := range map[lifecycle.What]string{
 		lifecycle.Found: systemd.HookFound, lifecycle.Trouble: systemd.HookTrouble,

@@ -8,8 +8,9 @@ import (
 )
 
 // policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
-// system take the machine whatever anybody says.
+// system take the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/lifecycle says.
 func policyOf(c config.Events) policy.Settings {
+	hooks := hookSettings(c.ASGTermination)
 	return policy.Settings{
 		event.SpotInterruption: {
 			Action:         policy.Action(c.SpotInterruption.Action),
@@ -36,6 +37,7 @@ func policyOf(c config.Events) policy.Settings {
 			Action:         policy.Action(c.ASGTermination.Action),
 			Hard:           true,
 			Budget:         c.ASGTermination.Budget,
+			SoftBudget:     hooks.Complete && hooks.Abandon,
 			WithdrawnAfter: c.ASGTermination.WithdrawnAfter,
 		},
 		event.Shutdown: {

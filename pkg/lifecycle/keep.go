@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -27,9 +28,11 @@ type watch struct {
 	state   string // of the instance in which the hooks wait
 	doing   doing
 	asked   int // in a row, in vain, whether the group keeps the machine
-	looks   int // at the instance's state
-	trouble string
-	said    map[string]bool
+	// foreseen tells that it is known whether it would.
+	foreseen bool
+	looks    int // at the instance's state
+	trouble  string
+	said     map[string]bool
 }
 
 // doing is what is done about hooks that wait.
@@ -80,6 +83,7 @@ func (w *watch) run(ctx context.Context) {
 // step does what is due and returns when to come back; zero if nothing is left to be done.
 func (w *watch) step(ctx context.Context) time.Time {
 	next, err := w.advance(ctx)
+	next, err = w.foresee(ctx, next, err)
 	if ctx.Err() != nil {
 		return time.Time{}
 	}
@@ -179,6 +183,7 @@ func (w *watch) look(ctx context.Context) (over bool, err error) {
 	switch {
 	case gone(state, w.event.Code):
 		w.once("the Auto Scaling group %s does not wait for its lifecycle hooks any more: the instance is in state %s", group, state)
+		w.lose(!strings.HasSuffix(state, "Terminating:Retained"))
 		return true, nil
 	case waits(state, w.event.Code):
 		w.waiting, w.state = true, state
@@ -205,6 +210,7 @@ func (w *watch) find(ctx context.Context, group string) (none bool, err error) {
 	w.group = group
 	if len(ours) == 0 {
 		w.limited(time.Time{})
+		w.lose(true)
 	}
 	return len(ours) == 0, nil
 }

@@ -5,8 +5,8 @@
 // A Keeper stands before the source of events (pkg/imds) and lets everything through. When a termination is announced,
 // it looks with the instance's own role for the group and its hooks (keep.go, api.go), settles which of them are nth's
 // to complete (choose.go), and holds and completes those (action.go). It gives an event a deadline where Auto Scaling
-// will take the machine sooner than the drain is meant to end. What to do about the event is decided elsewhere;
-// Settled tells when that is done.
+// will take the machine sooner than the drain is meant to end, and where it takes it then although people would have it kept
+// (retain.go). What to do about the event is decided elsewhere; Settled tells when that is done.
 //
 // What waits at a hook is a machine that is terminated, returns to a warm pool, or has its root volume replaced; all are held and
 // completed alike, and called terminations here.

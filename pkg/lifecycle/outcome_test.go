@@ -140,6 +140,103 @@ func TestWhatIsOutOfTimeIsAbandonedOnlyWhereTheGroupKeepsTheMachine(t *testing.T
 	}
 }
 
+// Pods that resist are deleted in time for a deadline of the event, and for none that the settings give it where the machine is kept then.
+func TestAMachineThatWouldBeKeptHasNoDeadlineAndAnyOtherHasTheBudgetsEnd(t *testing.T) {
+	t.Parallel()
+	const minutes = 15 * time.Minute
+	for name, row := range map[string]struct {
+		keep            bool // people want that
+		retain          bool // the group does
+		denied          string
+		target, state   string // if others than those of a termination
+		hook            asgtest.Hook
+		outside         bool // it is in no group
+		before, waiting time.Duration
+	}{
+		"nobody wants it kept":                   {retain: true, hook: hook},
+		"it is kept":                             {keep: true, retain: true, hook: hook},
+		"it is kept, from the warm pool":         {keep: true, retain: true, target: "Warmed:Terminated", state: "Warmed:Terminating:Wait", hook: hook},
+		"it is kept already":                     {keep: true, retain: true, state: "Terminating:Retained", hook: hook},
+		"the group does not keep it":             {keep: true, hook: hook, before: minutes, waiting: minutes},
+		"nobody may ask":                         {keep: true, retain: true, denied: "DescribeAutoScalingGroups", hook: hook, before: minutes, waiting: minutes},
+		"nobody may ask for hooks":               {keep: true, retain: true, denied: "DescribeLifecycleHooks", hook: hook, before: minutes, waiting: minutes},
+		"it has no hook":                         {keep: true, retain: true, hook: asgtest.Hook{Name: "greet", Transition: asgtest.Launching}, before: minutes, waiting: minutes},
+		"it is in no group":                      {keep: true, retain: true, outside: true, hook: hook, before: minutes, waiting: minutes},
+		"it goes already":                        {keep: true, retain: true, state: "Terminating:Proceed", hook: hook, waiting: minutes},
+		"it returns to the warm pool":            {keep: true, retain: true, target: "Warmed:Stopped", state: "Warmed:Pending:Wait", hook: hook, before: minutes, waiting: minutes},
+		"its hook ends sooner":                   {keep: true, retain: true, denied: "RecordLifecycleActionHeartbeat", hook: hook, waiting: hook.HeartbeatTimeout},
+		"its hook ends sooner, and it would not": {keep: true, denied: "RecordLifecycleActionHeartbeat", hook: hook, before: minutes, waiting: hook.HeartbeatTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(row.hook), func(r *rig) {
+				r.settings.Abandon = row.keep
+				r.aws.Retain(group, row.retain)
+				if row.denied != "" {
+					r.aws.Deny(row.denied)
+				}
+				ev := ending
+				if row.target != "" {
+					ev.Code = row.target
+				}
+				if row.outside {
+					r.metadata["instance-id"] = "i-0ffffffffffffffff"
+				}
+				r.aws.SetState(instance, "Terminating")
+				r.run()
+				r.announce(ev)
+				r.pass(time.Second)
+				if got := r.deadline(); got != row.before {
+					t.Errorf("before it waits, the event has a deadline after %s, want %s", got, row.before)
+				}
+				if r.aws.Terminate(instance); row.state != "" {
+					r.aws.SetState(instance, row.state)
+				}
+				r.pass(time.Second)
+				waiting := row.waiting
+				if row.denied == "RecordLifecycleActionHeartbeat" { // It waits since the last look before.
+					waiting = r.deadline()
+				}
+				if r.pass(time.Minute); r.deadline() != waiting || (waiting-row.waiting).Abs() > time.Second {
+					t.Errorf("while it waits, the event has a deadline after %s, want %s", r.deadline(), row.waiting)
+				}
+			})
+		})
+	}
+}
+
+func TestWhetherAMachineIsKeptIsAskedUntilItIsKnownAndAnewWherePeopleWantItNow(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(hook), func(r *rig) {
+		r.aws.Fail(asgtest.Throttled("DescribeAutoScalingGroups", 0))
+		r.terminate()
+		r.pass(time.Minute)
+		r.wantCalls("DescribeAutoScalingGroups", 0)
+		s := r.settings
+		s.Abandon = true
+		r.keeper.Use(s)
+		r.pass(5 * time.Minute)
+		if got := r.deadline(); got != 0 {
+			t.Errorf("while it is not known the event has a deadline after %s", got)
+		}
+		r.aws.Lift()
+		r.pass(time.Minute)
+		if got := r.deadline(); got != s.Budget {
+			t.Errorf("of a machine that is not kept the event has a deadline after %s", got)
+		}
+		before := len(r.aws.Calls("DescribeAutoScalingGroups"))
+		if r.pass(5 * time.Minute); before > 20 {
+			t.Errorf("that was asked %d times", before)
+		}
+		r.wantCalls("DescribeAutoScalingGroups", before)
+		r.keeper.Use(r.settings)
+		r.pass(0)
+		if got := r.deadline(); got != 0 {
+			t.Errorf("where nobody wants it kept the event has a deadline after %s", got)
+		}
+	})
+}
+
 // Whether the group keeps the machine cannot be found out for a while. It is not given away for that.
 func TestAMachineThatMayBeKeptIsHeldUntilThatIsKnown(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
@@ -34,6 +35,42 @@ func (w *watch) result(ctx context.Context, settings Settings) (string, error) {
 	}
 	w.asked = 0
 	return abandon, nil
+}
+
+// foresee finds out, where people want the machine kept, whether it is there still when its time is over with pods left: then none has to
+// be deleted for that time. What is due next, and err, are so anyway; it returns them with what comes of its own question.
+func (w *watch) foresee(ctx context.Context, next time.Time, err error) (time.Time, error) {
+	_, settings := w.now()
+	switch {
+	case w.foreseen || !settings.Abandon || next.IsZero() || ctx.Err() != nil:
+		return next, err
+	case !ends(w.event.Code):
+		w.foreseen = true
+		w.lose(true)
+		return next, err
+	case w.actions == nil: // Of which group it is, or which hooks there are, is not known; without an error it is of none.
+		w.lose(err == nil || unpermitted(err))
+		return next, err
+	}
+	keeps, asked := w.service.retains(ctx, w.group)
+	switch {
+	case unpermitted(asked):
+		w.judge(asked)
+	case asked != nil:
+		w.asked++
+		if again := time.Now().Add(pause(w.asked)); again.Before(next) {
+			next = again
+		}
+		if err == nil {
+			err = fmt.Errorf("finding out whether the group would keep the machine: %w", asked)
+		}
+		return next, err
+	case !keeps:
+		w.once("%s", willNotKeep(w.group))
+	}
+	w.asked, w.foreseen = 0, true
+	w.lose(asked != nil || !keeps)
+	return next, err
 }
 
 // willNotKeep and willKeep say what on_incomplete = "abandon" comes to.

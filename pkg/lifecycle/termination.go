@@ -19,6 +19,7 @@ type termination struct {
 	settings Settings
 	outcome  event.Outcome
 	limit    time.Time // when Auto Scaling takes the machine, whatever is done; with a monotonic reading, zero if unknown
+	lost     bool      // once it is out of time, the machine is, although people want it kept
 	told     time.Time // the limit as it was last told, in wall time
 }
 
@@ -68,26 +69,38 @@ func (t *termination) limited(limit time.Time) {
 	t.limit = limit
 }
 
+// lose takes in whether the machine is lost once it is out of time, although people want it kept.
+func (t *termination) lose(lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = lost
+}
+
 // inherit takes over what was known of the same event under other settings, until it has been found out anew.
 func (t *termination) inherit(before *termination) {
 	before.mu.Lock()
 	defer before.mu.Unlock()
-	t.outcome, t.limit, t.told = before.outcome, before.limit, before.told
+	t.outcome, t.limit, t.lost, t.told = before.outcome, before.limit, before.lost, before.told
 }
 
 // steady is how far a deadline must move to be told anew: a change begins the drain anew, and clocks are nudged all the
 // time.
 const steady = 2 * time.Second
 
-// deadline is the limit by the wall clock, which says now; zero if there is none before the budget's end.
+// deadline is the limit by the wall clock, which says now; zero if there is none before the budget's end. That end is one where the
+// machine is lost then although people want it kept.
 func (t *termination) deadline(budget time.Duration, now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.limit.IsZero() || !t.limit.Before(t.firstSeen.Add(budget)) {
-		t.told = time.Time{}
-		return t.told
+	limit, end := t.limit, t.firstSeen.Add(budget)
+	if limit.IsZero() || !limit.Before(end) {
+		if !t.settings.Abandon || !t.lost {
+			t.told = time.Time{}
+			return t.told
+		}
+		limit = end
 	}
-	wall := now.Round(0).Add(time.Until(t.limit))
+	wall := now.Round(0).Add(time.Until(limit))
 	if t.told.IsZero() || wall.Sub(t.told).Abs() > steady {
 		t.told = wall
 	}

@@ -284,6 +284,7 @@ func TestATerminationHasItsBudgetOrLessIfAutoScalingDoesNotWaitThatLong(t *testi
 		ev.Deadline = at(limit)
 		return ev
 	}
+	outlives := with(event.ASGTermination, func(r *policy.Rule) { r.SoftBudget = true })
 	decide(t, []decision{
 		{
 			name: "no limit is known", known: known(termination("a")), past: past(entry(termination("a"), record.Seen)),
@@ -291,6 +292,22 @@ func TestATerminationHasItsBudgetOrLessIfAutoScalingDoesNotWaitThatLong(t *testi
 		},
 		{name: "the limit is nearer", known: known(limited(5 * time.Minute)), past: past(entry(limited(5*time.Minute), record.Seen)), want: "drain a by 5m0s hard; again at 5m0s"},
 		{name: "the limit is farther", known: known(limited(48 * time.Hour)), past: past(entry(limited(48*time.Hour), record.Seen)), want: "drain a by 15m0s hard; again at 15m0s"},
+		{
+			name: "the machine outlives it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), record.Seen)),
+			want: "drain a by 15m0s soft; again at 15m0s",
+		},
+		{
+			name: "the machine has outlived it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), record.Incomplete)),
+			now: time.Hour, want: "drain a by 15m0s soft",
+		},
+		{
+			name: "it turns out not to", rules: outlives, known: known(limited(15 * time.Minute)), past: past(entry(termination("a"), record.Draining)),
+			want: "drain a by 15m0s hard; again at 15m0s",
+		},
+		{
+			name: "it would, but the limit is nearer", rules: outlives, known: known(limited(5 * time.Minute)),
+			past: past(entry(limited(5*time.Minute), record.Seen)), want: "drain a by 5m0s hard; again at 5m0s",
+		},
 		{
 			name: "and so has a spot notice", rules: with(event.SpotInterruption, func(r *policy.Rule) { r.Budget = time.Minute }),
 			known: known(spot("a", 2*time.Minute)), past: past(entry(spot("a", 2*time.Minute), record.Seen)), want: "drain a by 1m0s hard; again at 1m0s",

@@ -68,6 +68,8 @@ type Rule struct {
 	// group have no more than that from when they were first seen, whatever they bring: EC2 gives two minutes from the notice, and
 	// the machine's clock may be wrong.
 	Budget time.Duration
+	// SoftBudget tells that the machine outlives the Budget of an event that brings no deadline: it is a soft one then, also if Hard.
+	SoftBudget bool
 	// CordonFor is how long a cordon (without a drain) for such an event lasts; 0 means as long as the event stands.
 	CordonFor time.Duration
 	// WithdrawnAfter is how long an event must have been missing from a document that can be read before it counts as
@@ -194,6 +196,9 @@ func (s Settings) plan(e record.Entry) plan {
 	}
 	if e.Event.Kind == event.ReservationEnd && rule.Lead > 0 && !p.deadline.IsZero() {
 		p.start = p.deadline.Add(-rule.Lead)
+	}
+	if rule.Budget > 0 && p.deadline.IsZero() && rule.SoftBudget {
+		p.hard = false
 	}
 	switch limits := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption; {
 	case rule.Budget <= 0:
