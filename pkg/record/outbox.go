@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -15,6 +16,12 @@ const (
 	keepText    = 128 << 10
 	// keepTold is how many notices are known to have been made, so that none is made twice.
 	keepTold = 256
+	// keepBytes and keepToldBytes bound both as they are written, so that the file can be read again: together they stay below
+	// longest, whatever Allow says.
+	keepBytes     = 24 << 20
+	keepToldBytes = 4 << 20
+	// mostWritten is what the longest notice can come to: JSON has no more than six bytes for one, and the rest of it is short.
+	mostWritten = 6*keepText + 4<<10
 )
 
 // Notice is a message that somebody outside the cluster is to get. Notices are values.
@@ -46,9 +53,46 @@ type Outbox struct {
 	writing sync.Mutex
 
 	mu      sync.Mutex
-	waiting []Notice
-	told    []told // the newest last
-	unsaved bool   // the disk does not know yet
+	waiting shelf[Notice]
+	told    shelf[told] // the newest last
+	unsaved bool        // the disk does not know yet
+}
+
+// shelf holds things in their order, and knows how much they come to in the file.
+type shelf[T any] struct {
+	things []T
+	sizes  []int // bytes
+	bytes  int
+}
+
+// add puts a thing behind the others.
+func (s *shelf[T]) add(of T) {
+	text, _ := json.MarshalIndent(of, "    ", "  ") //nolint:errchkjson // texts and a time always encode
+	size := len(text) + len(",\n    ")
+	s.things, s.sizes, s.bytes = append(s.things, of), append(s.sizes, size), s.bytes+size
+}
+
+// remove takes out those that are so.
+func (s *shelf[T]) remove(so func(T) bool) {
+	left := shelf[T]{}
+	for i, of := range s.things {
+		if !so(of) {
+			left.things, left.sizes, left.bytes = append(left.things, of), append(left.sizes, s.sizes[i]), left.bytes+s.sizes[i]
+		}
+	}
+	*s = left
+}
+
+// limit takes out the oldest, as long as there are more than so many, or they come to more than so many bytes.
+func (s *shelf[T]) limit(count, bytes int) (out []T) {
+	over := 0
+	for len(s.things)-over > count || s.bytes > bytes {
+		s.bytes -= s.sizes[over]
+		over++
+	}
+	out = slices.Clone(s.things[:over])
+	s.things, s.sizes = slices.Delete(s.things, 0, over), slices.Delete(s.sizes, 0, over)
+	return out
 }
 
 // told is a notice that was made, delivered or not.
@@ -73,7 +117,12 @@ func OpenOutbox(dir string) (*Outbox, []error) {
 	f := file{dir: dir, name: "outbox.json"}
 	o := &Outbox{save: f.write, most: keepNotices}
 	content, warnings := load[outbox](f, "outbox", "what waited in it may not be sent")
-	o.waiting, o.told = content.Waiting, content.Told
+	for _, n := range content.Waiting {
+		o.waiting.add(n)
+	}
+	for _, t := range content.Told {
+		o.told.add(t)
+	}
 	return o, warnings
 }
 
@@ -98,7 +147,7 @@ func (o *Outbox) Told(event string) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var whats []string
-	for _, t := range o.told {
+	for _, t := range o.told.things {
 		if t.Event == event {
 			whats = append(whats, t.What)
 		}
@@ -115,48 +164,42 @@ func (o *Outbox) Note(event, what string) {
 
 func (o *Outbox) note(event, what string) {
 	o.unsaved = true
-	o.told = append(o.told, told{event, what})
-	if over := len(o.told) - keepTold/keepNotices*o.most; over > 0 {
-		o.told = slices.Delete(o.told, 0, over)
-	}
+	o.told.add(told{event, what})
+	o.told.limit(keepTold/keepNotices*o.most, keepToldBytes)
 }
 
-// Add takes a notice in. Where too many wait, it returns the oldest, which have been given up. The error is ErrTooLong: the
-// notice was not taken.
+// Add takes a notice in. Where too many wait, or too much, it returns the oldest, which have been given up. The error is
+// ErrTooLong: the notice was not taken.
 func (o *Outbox) Add(n Notice) (givenUp []Notice, err error) {
 	if len(n.Text) > keepText {
 		return nil, fmt.Errorf("keeping a notice of %d bytes: %w", len(n.Text), ErrTooLong)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.waiting = append(o.waiting, n)
+	o.waiting.add(n)
 	o.note(n.Event, n.What)
-	if over := len(o.waiting) - o.most; over > 0 {
-		givenUp = slices.Clone(o.waiting[:over])
-		o.waiting = slices.Delete(o.waiting, 0, over)
-	}
-	return givenUp, nil
+	return o.waiting.limit(o.most, keepBytes), nil
 }
 
 // Waiting returns the notices that have not been delivered, the oldest first.
 func (o *Outbox) Waiting() []Notice {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.waiting)
+	return slices.Clone(o.waiting.things)
 }
 
-// Room is how many notices more may wait without another one being given up for them.
+// Room is how many notices more may wait, however long they are, without another one being given up for them.
 func (o *Outbox) Room() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.most - len(o.waiting)
+	return min(o.most-len(o.waiting.things), (keepBytes-o.waiting.bytes)/mostWritten)
 }
 
 // Remove takes a notice out: it has been delivered, or given up.
 func (o *Outbox) Remove(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.waiting = slices.DeleteFunc(o.waiting, func(n Notice) bool { return n.ID == id })
+	o.waiting.remove(func(n Notice) bool { return n.ID == id })
 	o.unsaved = true
 }
 
@@ -165,7 +208,7 @@ func (o *Outbox) Sync() error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	o.mu.Lock()
-	content := outbox{Version: outboxVersion, Waiting: slices.Clone(o.waiting), Told: slices.Clone(o.told)}
+	content := outbox{Version: outboxVersion, Waiting: slices.Clone(o.waiting.things), Told: slices.Clone(o.told.things)}
 	unsaved := o.unsaved
 	o.unsaved = false
 	o.mu.Unlock()

@@ -144,6 +144,80 @@ func TestAnOutboxOfManyNodesHoldsAsMuchAsItIsAllowedTo(t *testing.T) {
 	}
 }
 
+// Otherwise it would be set aside at the next start, with all that waits.
+func TestHoweverFullAnOutboxIsItIsReadAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		text  string
+		count int
+		all   bool
+	}{
+		"many of the usual length":        {strings.Repeat(`{"text":"a drain, and how it ended"},`, 20<<10/37), 1024, true},
+		"some of the greatest":            {strings.Repeat("x", 128<<10), 128, true},
+		"more of the greatest":            {strings.Repeat("x", 128<<10), 256, false},
+		"signs that JSON has no room for": {strings.Repeat("<", 128<<10), 64, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			box := openOutbox(t, dir)
+			box.Allow(1024)
+			lost := 0
+			for i := range test.count {
+				n := notice(fmt.Sprint(i))
+				n.Text = test.text
+				givenUp, err := box.Add(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lost += len(givenUp)
+			}
+			waiting := box.Waiting()
+			if len(waiting)+lost != test.count || test.all != (lost == 0) || waiting[len(waiting)-1].ID != fmt.Sprint(test.count-1) {
+				t.Errorf("of %d notices %d wait, and %d were given up", test.count, len(waiting), lost)
+			}
+			if again := reopened(t, dir, box).Waiting(); !slices.Equal(again, waiting) {
+				t.Errorf("%d notices wait after a restart, want %d", len(again), len(waiting))
+			}
+		})
+	}
+	t.Run("what was told of events with long names", func(t *testing.T) {
+		dir := t.TempDir()
+		box := openOutbox(t, dir)
+		box.Allow(1024)
+		long := strings.Repeat("x", 16<<10)
+		for i := range 4096 {
+			box.Note(long+fmt.Sprint(i), "announced")
+		}
+		if got := reopened(t, dir, box).Told(long + "4095"); !slices.Equal(got, []string{"announced"}) {
+			t.Errorf("told of the last event were %q", got)
+		}
+	})
+}
+
+// It is asked before a notice is made, so that none is given up for one that could have waited to be made.
+func TestWhereThereIsRoomNothingIsGivenUp(t *testing.T) {
+	for name, text := range map[string]string{
+		"short": "x", "the greatest": strings.Repeat("x", 128<<10), "the greatest in JSON": strings.Repeat("<", 128<<10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			box := openOutbox(t, t.TempDir())
+			added := 0
+			for ; box.Room() > 0; added++ {
+				n := notice(fmt.Sprint(added))
+				n.Text = text
+				if givenUp, err := box.Add(n); len(givenUp) > 0 || err != nil {
+					t.Fatalf("notice %d makes it give up %d others (%v)", added, len(givenUp), err)
+				}
+			}
+			for _, n := range box.Waiting() {
+				box.Remove(n.ID)
+			}
+			if added < 16 || box.Room() < 16 {
+				t.Errorf("there was room for %d, and is for %d when all are delivered", added, box.Room())
+			}
+		})
+	}
+}
+
 func TestAnOutboxThatIsNotOursIsSetAsideAndReported(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty":        "",

@@ -90,7 +90,7 @@ type Entry struct {
 	Ending Ending `json:"ending,omitempty"`
 	// Failures counts attempts that ended in Error since the last one that did not.
 	Failures int `json:"failures,omitempty"`
-	// Result is what the last drain did, and Error why it ended early.
+	// Result is what the last drain did, and Error why it ended early. An entry that has been closed for a while names no pods.
 	Result *Result `json:"result,omitempty"`
 	Error  string  `json:"error,omitempty"`
 }

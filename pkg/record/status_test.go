@@ -124,7 +124,7 @@ func TestAStatusThatIsNoneIsAnError(t *testing.T) {
 		"":                          "the file is empty",
 		"{}":                        "the file has version 0",
 		`{"version": 2}`:            "the file has version 2, this nth reads version 1",
-		strings.Repeat(" ", 17<<20): "the file is larger than",
+		strings.Repeat(" ", 33<<20): "the file is larger than",
 		`{"version": 1, "pid": "a"`: "",
 	} {
 		dir := t.TempDir()

@@ -21,8 +21,8 @@ const (
 	// version is the format of the record. A change that an older nth would misread takes the next number; a new field,
 	// which it passes over, does not.
 	version = 1
-	// longest is the largest file that is read as ours: far above what keepClosed entries need.
-	longest = 16 << 20
+	// longest is the largest file, in bytes, that is read as ours, and that is written: far above what keepClosed entries need.
+	longest = 32 << 20
 	// temporary and broken follow the name of a file in the names of files beside it: not yet, and no longer, that file.
 	temporary = ".tmp-"
 	broken    = ".broken-"
@@ -223,12 +223,20 @@ func (s *Store) drop(id string) {
 	s.entries = slices.DeleteFunc(s.entries, func(e Entry) bool { return e.Event.ID == id })
 }
 
-// forget drops the closed entries that were changed longest ago. Those that were put last stay, whatever became of the
-// clock.
+// forget drops the closed entries that were changed longest ago, and of the others the names of pods: nobody asks for them
+// any more, and hundreds of entries with hundreds of names each are too much for one file. Those that were put last stay as
+// they are, whatever became of the clock.
 func (s *Store) forget(last []Entry) {
-	closed := slices.DeleteFunc(slices.Clone(s.entries), func(e Entry) bool {
-		return e.Phase != Closed || slices.ContainsFunc(last, func(l Entry) bool { return l.Event.ID == e.Event.ID })
-	})
+	var closed []Entry
+	for i, e := range s.entries {
+		if e.Phase != Closed || slices.ContainsFunc(last, func(l Entry) bool { return l.Event.ID == e.Event.ID }) {
+			continue
+		}
+		if r := e.Result; r != nil && len(r.Left)+len(r.HeldBy) > 0 {
+			s.entries[i].Result = &Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped}
+		}
+		closed = append(closed, e)
+	}
 	slices.SortStableFunc(closed, func(a, b Entry) int { return a.Changed.Compare(b.Changed) })
 	for ; len(closed) > keepClosed; closed = closed[1:] {
 		s.drop(closed[0].Event.ID)
@@ -364,11 +372,15 @@ func (f file) text() ([]byte, error) {
 	return text, nil
 }
 
-// write puts content in the place of what the file holds, whole, or leaves everything as it was.
+// write puts content in the place of what the file holds, whole, or leaves everything as it was. What would not be read
+// again is not written.
 func (f file) write(content any) error {
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err
+	}
+	if len(text) >= longest {
+		return fmt.Errorf("%s would be larger than %d bytes", f.path(), longest)
 	}
 	mode := os.FileMode(0o700)
 	if f.public {

@@ -127,6 +127,47 @@ func TestAnEntryKeepsItsBootAndGetsThePresentOneIfItHasNone(t *testing.T) {
 	}
 }
 
+// A drain that a webhook or a budget holds names each pod, and what held it, at length.
+func TestAnEntryThatIsClosedForAWhileNamesNoPods(t *testing.T) {
+	dir := t.TempDir()
+	store := open(t, dir)
+	for i := range 100 {
+		e := entry(fmt.Sprintf("event-%03d", i), record.Closed, noon.Add(time.Duration(i)))
+		e.Result.Left, e.Result.HeldBy = nil, map[string]string{}
+		for pod := range 200 {
+			name := fmt.Sprintf("default/%03d-%s", pod, strings.Repeat("x", 200))
+			e.Result.Left = append(e.Result.Left, name)
+			e.Result.HeldBy[name] = strings.Repeat("y", 2000)
+		}
+		put(t, store, e)
+	}
+	entries := open(t, dir).Entries()
+	if len(entries) != 100 {
+		t.Fatalf("%d entries were read again, want 100", len(entries))
+	}
+	first, last := entries[0].Result, entries[99].Result
+	if len(first.Left)+len(first.HeldBy) > 0 || first.Evicted != 3 || len(last.Left) != 200 || len(last.HeldBy) != 200 {
+		t.Errorf("the first names %d pods and has %d evicted, the last names %d", len(first.Left), first.Evicted, len(last.Left))
+	}
+}
+
+func TestWhatWouldNotBeReadAgainIsNotWritten(t *testing.T) {
+	dir := t.TempDir()
+	store := open(t, dir)
+	put(t, store, entry("a", record.Seen, noon))
+	huge := entry("b", record.Seen, noon)
+	huge.Error = strings.Repeat("x", 33<<20)
+	if err := try(store, huge); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("putting 33 MiB: %v", err)
+	}
+	if got := ids(store.Entries()); got != "a b" {
+		t.Errorf("the entries in memory are %q", got)
+	}
+	if got := ids(open(t, dir).Entries()); got != "a" {
+		t.Errorf("the entries on disk are %q", got)
+	}
+}
+
 func TestEntriesAreCopies(t *testing.T) {
 	store := open(t, t.TempDir())
 	given := entry("a", record.Drained, noon)
@@ -322,7 +363,7 @@ func TestAFileThatIsNotOursIsSetAsideAndReported(t *testing.T) {
 		"an unknown phase":     {strings.Replace(whole, phase, `"phase": "paused"`, 1), `entry 0: the phase "paused" is unknown`},
 		"an event with no ID":  {strings.Replace(whole, id, `"id": ""`, 1), "entry 0: the event has no ID"},
 		"the same event twice": {twice(), `entry 1: the event "spot-1" is there twice`},
-		"far too large":        {strings.Repeat(" ", 16<<20) + whole, "larger than"},
+		"far too large":        {strings.Repeat(" ", 32<<20) + whole, "larger than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
