@@ -94,8 +94,7 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 	return e
 }
 
-// believed is what a source says, under the IDs that the record knows. What the machine has announced already keeps the deadline
-// that it had, which has moved with the clock. A time that no record can hold is none.
+// believed is what a source says, under the IDs that the record knows. A time that no record can hold is none.
 func (a *Agent) believed(s event.Snapshot) []event.Event {
 	s.Events = slices.Clone(s.Events)
 	for i, ev := range s.Events {
@@ -103,13 +102,27 @@ func (a *Agent) believed(s event.Snapshot) []event.Event {
 	}
 	events := policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s)
 	for i := range events {
-		for _, known := range a.known[s.Kind] {
-			if s.Kind.Local() && known.ID == events[i].ID {
-				events[i].Deadline = known.Deadline
-			}
+		if s.Kind.Local() {
+			events[i].Deadline = a.heldUntil(events[i])
 		}
 	}
 	return events
+}
+
+// heldUntil is until when what the machine has announced can be held, by the clock as it is set now. A deadline that was told
+// before has moved with the clock, and stands unless the one that is told now is nearer: it never gets farther.
+func (a *Agent) heldUntil(ev event.Event) time.Time {
+	deadline := ev.Deadline
+	if !deadline.IsZero() {
+		deadline = a.now().Add(time.Until(deadline))
+	}
+	for _, known := range a.known[ev.Kind] {
+		nearer := !deadline.IsZero() && deadline.Before(known.Deadline)
+		if known.ID == ev.ID && !known.Deadline.IsZero() && !nearer {
+			return known.Deadline
+		}
+	}
+	return deadline
 }
 
 func shift(t *time.Time, by time.Duration) {

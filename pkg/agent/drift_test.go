@@ -121,7 +121,7 @@ func TestAShutdownKeepsTheTimeThatItHad(t *testing.T) {
 		r.run()
 		r.announce(down("a", 4*time.Minute))
 		r.pass(time.Second)
-		r.announce(down("a", 5*time.Minute), down("b", 6*time.Minute))
+		r.announce(down("a", 5*time.Minute), down("b", 6*time.Minute)) // it gets no farther
 		wantTimes("a", 4*time.Minute)
 		wantTimes("b", 6*time.Minute)
 		clock.set(farOff)
@@ -131,6 +131,31 @@ func TestAShutdownKeepsTheTimeThatItHad(t *testing.T) {
 		wantTimes("a", farOff+4*time.Minute)
 		wantTimes("b", farOff+6*time.Minute)
 	})
+}
+
+// The power button is pressed in the midst of a reboot for which logind grants more than EC2 leaves then.
+func TestAShutdownThatTurnsOutToBeNearerIsNearer(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]time.Duration{"by a clock that is right": 0, "after it was set ahead": farOff, "after it was set back": -farOff} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ticking(t, func(r *rig, clock *wall) {
+				down := event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(295 * time.Second)}
+				r.node.toGuard(stuck)
+				r.run()
+				r.announce(down)
+				r.pass(10 * time.Second)
+				clock.set(set)
+				r.begins()
+				down.Deadline = r.in(155 * time.Second)
+				r.announce(down)
+				r.wantBegun("adjust to a: drain, hard in 2m25s")
+				if e := r.entry("a"); !e.Event.Deadline.Equal(r.in(set + 155*time.Second)) {
+					t.Errorf("it is for %s, want %s", e.Event.Deadline.Sub(r.start), set+155*time.Second)
+				}
+			})
+		})
+	}
 }
 
 // A guard counts on the monotonic clock. It is told anew what is worth it.

@@ -100,7 +100,8 @@ type Event struct {
 	// Noticed is when the source says it gave notice; zero where the document does not tell.
 	Noticed time.Time `json:"noticed,omitzero"`
 	// Deadline is when the machine is acted upon: the time in a spot notice, NotBefore of a maintenance event, the
-	// end of the inhibitor delay of a shutdown. Zero where there is none. It is wall time.
+	// end of the inhibitor delay of a shutdown. Zero where there is none. It is wall time; what the machine announces
+	// itself has as long as it has, whatever the clock says: its source tells it with the monotonic clock's reading.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Until is the end of a maintenance window (NotAfter); zero where the document has none.
 	Until time.Time `json:"until,omitzero"`

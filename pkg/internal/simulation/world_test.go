@@ -266,7 +266,7 @@ func (n *notice) id() string {
 	return n.name
 }
 
-// snapshot is what a look at a document finds. The deadline of a shutdown is by the machine's clock.
+// snapshot is what a look at a document finds. The deadline of a shutdown is a span, whatever the machine's clock says.
 func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 	events := []event.Event{}
 	for _, n := range w.notices {
@@ -292,8 +292,6 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 		}
 		if n.deadline.IsZero() {
 			ev.Deadline = time.Time{}
-		} else if kind == event.Shutdown {
-			ev.Deadline = n.deadline.Add(time.Duration(w.offset.Load())).UTC()
 		}
 		events = append(events, ev)
 		if n.seen.IsZero() {
