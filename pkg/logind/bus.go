@@ -148,6 +148,9 @@ func (b *bus) shutdownType(ctx context.Context, signal *dbus.Signal) string {
 	if owner, err := b.owner(ctx); err != nil || signal.Sender != owner {
 		return ""
 	}
+	if begins, _ := signal.Body[0].(bool); !begins {
+		return ""
+	}
 	metadata, _ := signal.Body[1].(map[string]dbus.Variant)
 	sort, _ := metadata["type"].Value().(string)
 	return sort

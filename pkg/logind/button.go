@@ -208,8 +208,14 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	}
 	preparing := err == nil && m.preparing[shutdownLock]
 	switch {
-	case preparing && !p.ours, time.Since(p.at) > giveUp, !p.ours && err == nil && m.powerKey != "poweroff":
-		s.forgetPress() // it is logind's, or nobody's
+	case preparing && !p.ours && !s.announced(event.Shutdown):
+		return true // the look that finds it is on its way
+	case preparing && !p.ours:
+		s.announcePress() // what logind goes down for may have more time than EC2
+		s.forgetPress()
+		return false
+	case time.Since(p.at) > giveUp, !p.ours && err == nil && m.powerKey != "poweroff":
+		s.forgetPress() // it is nobody's
 		return false
 	case preparing:
 		s.releaseOverdue(p)

@@ -242,6 +242,50 @@ func TestARebootHasAllThatLogindGrantsIfLogindSaysThatItIsOne(t *testing.T) {
 	}
 }
 
+// reboots announces a reboot that logind grants 300 s.
+func (r *rig) reboots(t *testing.T) {
+	t.Helper()
+	r.logind.set(func(l *standIn) { l.delay = 300 * time.Second })
+	r.logind.prepare(t, false)
+	for next(t, r.holding) != 300*time.Second {
+	}
+	if err := r.logind.conn.Emit(loginPath, announcement+"WithMetadata", true, map[string]dbus.Variant{"type": dbus.MakeVariant("reboot")}); err != nil {
+		t.Fatal(err)
+	}
+	r.logind.prepare(t, true)
+	events := next(t, r.snapshots)
+	for len(events) == 0 {
+		events = next(t, r.snapshots)
+	}
+	if left := time.Until(events[0].Deadline); left < 290*time.Second-patience {
+		t.Fatalf("a reboot has %s", left)
+	}
+}
+
+func TestAPressInTheMidstOfARebootLeavesItTheTimeThatEC2Leaves(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T) *rig{
+		"whose key nth holds": answering,
+		"whose key nth does not hold, as it was started again meanwhile": holdingRig,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := begin(t)
+			r.reboots(t)
+			pressed := time.Now().Add(-20 * time.Second)
+			r.source.Pressed(pressed)
+			deadline := r.announced(t).Deadline
+			if want := pressed.Add(logind.PowerOffGrant - margin); deadline.Sub(want).Abs() > 2*time.Second {
+				t.Errorf("the deadline is %s after the press, want %s", deadline.Sub(pressed), want.Sub(pressed))
+			}
+			r.source.Pressed(time.Now()) // says nothing new
+			r.logind.prepare(t, true)
+			r.stop()
+			if len(r.snapshots) > 0 {
+				t.Errorf("then it was announced %v", <-r.snapshots)
+			}
+		})
+	}
+}
+
 func TestASleepIsAnnouncedAndOverWhenTheMachineWakes(t *testing.T) {
 	r := holdingRig(t)
 	if events := next(t, r.sleeps); len(events) != 0 {

@@ -155,7 +155,7 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 		return false, err
 	}
 	for {
-		if err := s.look(ctx, b); err != nil {
+		if err := s.look(ctx, b, hints); err != nil {
 			return met, err
 		}
 		met = true
@@ -177,24 +177,39 @@ func (s *Source) awaitHint(ctx context.Context, b *bus, hints <-chan *dbus.Signa
 			if !connected {
 				return errLost
 			}
-			if sort := b.shutdownType(ctx, signal); sort != "" {
-				s.mu.Lock()
-				s.sort = sort
-				s.mu.Unlock()
-			}
-			if worthALook(signal) {
+			if s.heed(ctx, b, signal) {
 				return nil
 			}
 		}
 	}
 }
 
+// heed takes in what a signal says of the shutdown that is about to be found, and tells whether it is worth a look.
+func (s *Source) heed(ctx context.Context, b *bus, signal *dbus.Signal) bool {
+	if sort := b.shutdownType(ctx, signal); sort != "" {
+		s.mu.Lock()
+		s.sort = sort
+		s.mu.Unlock()
+	}
+	return worthALook(signal)
+}
+
+// catchUp heeds the signals that have come while logind was asked: of what it answers, they may have told the sort.
+func (s *Source) catchUp(ctx context.Context, b *bus, hints <-chan *dbus.Signal) {
+	for range len(hints) {
+		if signal := <-hints; signal != nil && s.heed(ctx, b, signal) {
+			poke(s.wake)
+		}
+	}
+}
+
 // look asks logind how things stand, and does what follows.
-func (s *Source) look(ctx context.Context, b *bus) error {
+func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) error {
 	m, err := b.manager(ctx)
 	if err != nil {
 		return err
 	}
+	s.catchUp(ctx, b, hints)
 	s.mu.Lock()
 	s.delay = m.delay
 	s.mu.Unlock()
@@ -224,14 +239,11 @@ func (s *Source) look(ctx context.Context, b *bus) error {
 
 // settle does for one lock what follows from how things stand; taken tells that it has taken it.
 func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (taken bool, err error) {
-	s.mu.Lock()
-	announced := h.pending != nil
-	s.mu.Unlock()
 	switch {
 	case preparing:
 		s.announce(h, s.budget(h))
 		return false, nil
-	case announced && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
+	case s.announced(h.kind) && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
 		// logind does not know of this one yet, or has forgotten it while it was started again. It happens all the same.
 		return false, nil
 	}
@@ -285,8 +297,8 @@ func (h *hold) giveBack() {
 	}
 }
 
-// Stopping announces the shutdown that nth's own stop job belongs to. If it was announced before, nothing changes;
-// otherwise limit is how long there is.
+// Stopping announces the shutdown that nth's own stop job belongs to; limit is how long there is. Of one that was announced
+// before nothing changes, unless it has more time than that.
 func (s *Source) Stopping(limit time.Duration) {
 	for _, h := range s.holds {
 		if h.kind == event.Shutdown {
@@ -309,19 +321,30 @@ func (s *Source) budget(h *hold) time.Duration {
 // within is what of a time may be used.
 func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
 
-// announce tells of what is going to happen, once.
+// muchNearer is how much nearer the end of what is announced already has to be for another word.
+const muchNearer = time.Second
+
+// announce tells of what is going to happen, once; and again if it comes sooner than was told: the power key may be pressed
+// in the midst of a reboot for which logind grants more than EC2 leaves then.
 func (s *Source) announce(h *hold, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.pending != nil {
+	if h.pending != nil && time.Until(h.pending.Deadline) <= limit+muchNearer {
 		return
 	}
 	h.pending = &event.Event{
 		ID: string(h.kind) + "-" + s.opts.BootID, Kind: h.kind, State: event.Pending,
 		Description: h.words,
-		Deadline:    time.Now().Add(limit).Round(0),
+		Deadline:    time.Now().Add(limit),
 	}
 	s.tell(h)
+}
+
+// announced tells whether something of this kind is.
+func (s *Source) announced(kind event.Kind) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.holds, func(h *hold) bool { return h.kind == kind && h.pending != nil })
 }
 
 // withdraw tells that nothing is announced, be it that it was called off.
@@ -329,10 +352,10 @@ func (s *Source) withdraw(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	undecided := h.pending == nil && h.kind == event.Shutdown && !s.press.at.IsZero() // nth may be starting again in the middle of it
-	h.pending = nil
-	if h.kind == event.Shutdown {
+	if h.kind == event.Shutdown && h.pending != nil {                                 // else it may be the next one's, which is about to be found
 		s.sort = ""
 	}
+	h.pending = nil
 	if s.sink != nil && !undecided {
 		s.sink.Snapshot(event.Snapshot{Kind: h.kind})
 	}
