@@ -28,6 +28,9 @@ const (
 	// firstPause and longestPause are how long to wait after a failure before a credential is asked for again. They double
 	// with each.
 	firstPause, longestPause = time.Second, 10 * time.Second
+	// patience is how long a fetch may take before requests go with a credential that was refused: one refusal may have been
+	// wrong, and a plugin that hangs would take a good token away for as long as it does.
+	patience = 5 * time.Second
 )
 
 // errRefused is why there is no credential while nothing has failed.
@@ -36,9 +39,11 @@ var errRefused = errors.New("the API server has refused the last ones")
 // credential is what is shown to the API server.
 type credential struct {
 	plugin.Credential
-	made    time.Time
-	by      string // what has made it, in a few words
-	refused bool   // the API server did not believe it
+	made time.Time
+	by   string // what has made it, in a few words
+	// refused is that the API server did not believe it when it was last shown, and doubted that it believes it, and takes it
+	// for somebody else's than it should.
+	refused, doubted bool
 }
 
 // keeper keeps a credential that has to be fetched, and fetches another in time. There is one fetch at a time. No request
@@ -63,35 +68,47 @@ type keeper struct {
 
 // fetching is one fetch; the fields hold when done is closed.
 type fetching struct {
+	began      time.Time
 	done       chan struct{}
 	credential *credential
 	err        error
 }
 
 // get returns a credential that is good for a while. One that was refused, or is about to expire, will do while there is no
-// other.
-func (k *keeper) get(ctx context.Context) (*credential, error) {
+// other; but shown, if not nil, has just been shown and refused, and another is waited for as long as ctx lasts.
+func (k *keeper) get(ctx context.Context, shown *credential) (*credential, error) {
 	k.mu.Lock()
 	k.used = time.Now()
 	kept := k.kept
-	if kept != nil && !kept.refused && time.Now().Before(kept.renewal()) {
+	wanted := kept != nil && !kept.refused && !kept.doubted
+	if wanted && time.Now().Before(kept.renewal()) {
 		k.mu.Unlock()
 		return kept, nil
 	}
 	begun, failure := k.begin(context.WithoutCancel(ctx)), k.failure
+	patient := kept == nil || kept == shown || kept.doubted
 	k.mu.Unlock()
 	if kept != nil && kept.ended() {
 		kept = nil
 	}
-	if kept != nil && (!kept.refused || begun == nil) {
+	switch {
+	case kept != nil && (wanted || begun == nil):
 		return kept, nil
-	}
-	if begun == nil {
+	case begun == nil:
 		return nil, fmt.Errorf("getting credentials: %w", cmp.Or(failure, errRefused))
+	}
+	waiting := ctx
+	if !patient && kept != nil {
+		var stop context.CancelFunc
+		waiting, stop = context.WithDeadline(ctx, begun.began.Add(patience))
+		defer stop()
 	}
 	select {
 	case <-begun.done:
-	case <-ctx.Done():
+	case <-waiting.Done():
+		if kept != nil && kept != shown {
+			return kept, nil
+		}
 		return nil, fmt.Errorf("getting credentials: nothing has come yet: %w", ctx.Err())
 	}
 	switch {
@@ -112,9 +129,9 @@ func (k *keeper) begin(ctx context.Context) *fetching {
 	if time.Now().Before(k.again) {
 		return nil
 	}
-	f := &fetching{done: make(chan struct{})}
+	f := &fetching{began: time.Now(), done: make(chan struct{})}
 	k.fetching = f
-	refused := k.kept != nil && k.kept.refused
+	refused := k.kept != nil && (k.kept.refused || k.kept.doubted)
 	go func() {
 		c, err := k.fetch(ctx, refused)
 		k.end(ctx, f, c, err)
@@ -135,7 +152,7 @@ func (k *keeper) end(ctx context.Context, f *fetching, c credential, err error) 
 		time.AfterFunc(pause, func() { k.ahead(ctx) })
 		return
 	}
-	c.made, c.refused = time.Now(), false
+	c.made = time.Now()
 	f.credential = &c
 	before := k.kept
 	k.kept, k.failures, k.again = &c, 0, time.Time{}
@@ -160,14 +177,14 @@ func (k *keeper) ahead(ctx context.Context) {
 }
 
 // answered takes note of whether the API server has believed a credential. After one that it has not, another is asked for
-// at once; if it believes that no more, after a pause.
+// at once; if it believes that no more, after a pause. What it believes later was refused wrongly.
 func (k *keeper) answered(c *credential, believed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case c != k.kept:
 	case believed:
-		k.refusals = 0
+		c.refused, k.refusals = false, 0
 	case !c.refused:
 		c.refused = true
 		k.refusals++
@@ -179,10 +196,10 @@ func (k *keeper) answered(c *credential, believed bool) {
 func (k *keeper) doubt() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.kept == nil || k.kept.refused {
+	if k.kept == nil || k.kept.refused || k.kept.doubted {
 		return false
 	}
-	k.kept.refused = true
+	k.kept.doubted = true
 	k.doubts++
 	return k.doubts == 1
 }
@@ -245,7 +262,7 @@ func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
 
 // RoundTrip is next's. Where a token is refused, it is made once more with another.
 func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
-	c, err := a.keeper.get(request.Context())
+	c, err := a.keeper.get(request.Context(), nil)
 	if err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close() // as a RoundTripper must
@@ -263,7 +280,11 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 	if err != nil || request.Body != nil && request.GetBody == nil {
 		return response, nil //nolint:nilerr // the answer stands
 	}
-	other, err := a.keeper.get(request.Context())
+	other, err := a.keeper.get(request.Context(), c)
+	if err != nil && request.Context().Err() != nil {
+		_ = response.Body.Close() // nobody waits for it
+		return nil, err
+	}
 	if err != nil || other == c || other.Certificate != nil { // The connections with the old certificate are just being closed.
 		return response, nil //nolint:nilerr // the answer stands
 	}

@@ -257,6 +257,52 @@ func TestACredentialThatIsRefusedIsAskedForAnew(t *testing.T) {
 	})
 }
 
+// A webhook that the API server asks may be away for a moment, and a plugin that asks the same network hang meanwhile.
+func TestAGoodTokenThatWasRefusedOnceIsShownWhileThePluginHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(&desk{})
+		d.mustShow(t, "1")
+		d.takes, d.err, d.refuses = 20*time.Second, errors.New("it has hung and was killed"), []string{"1"}
+		first, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		if _, took, err := d.askWithin(first); took != 6*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the request whose token was refused ended after %s: %v", took, err)
+		}
+		d.refuses = nil
+		for range 30 { // long after the plugin was killed
+			d.mustShow(t, "1")
+			time.Sleep(time.Second)
+		}
+		if n := len(d.times()); n != 2 {
+			t.Errorf("for a token that is believed, others were asked for %d times", n-1)
+		}
+	})
+}
+
+func TestARequestGoesWithATokenThatWasRefusedWhereNoOtherComesInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for within, want := range map[time.Duration]time.Duration{time.Minute: 5 * time.Second, 3 * time.Second: 3 * time.Second} {
+			d := newDesk(&desk{})
+			d.mustShow(t, "1")
+			d.takes, d.err, d.refuses = 20*time.Second, errors.New("it has hung and was killed"), []string{"1"}
+			unread, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://apiserver.test/", io.NopCloser(strings.NewReader("read once")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response, err := d.road.RoundTrip(unread); err != nil || response.StatusCode != http.StatusUnauthorized {
+				t.Fatalf("%+v, %v", response, err)
+			}
+			d.refuses = nil
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			if token, took, err := d.askWithin(ctx); token != "1" || took != want || err != nil {
+				t.Errorf("within %s, the token is %q after %s: %v", within, token, took, err)
+			}
+			cancel()
+			time.Sleep(time.Minute) // the plugin has ended
+		}
+	})
+}
+
 func TestARequestWhoseTokenIsRefusedIsMadeAgainWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, want := range map[string][]string{"can be read again": {"what is asked", "what is asked"}, "is read once": {"what is asked"}} {
