@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -68,20 +67,20 @@ type object struct {
 	StringData map[string]string `json:"stringData"`
 }
 
-// separator is the line between two documents of YAML.
-var separator = regexp.MustCompile(`(?m)^---(\s.*)?$`)
-
-// manifest takes in the settings of the handler's container, with those of the ConfigMaps and Secrets beside it.
-func (s *Settings) manifest(content []byte) error {
+// manifest takes in the settings of the handler's container, with those of the ConfigMaps and Secrets beside it, out of documents
+// of which at least one is an object of a cluster.
+func (s *Settings) manifest(documents []string) error {
 	var all object
-	for _, document := range separator.Split(string(content), -1) {
+	for _, document := range documents {
 		var o object
 		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
 			return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, err)
 		}
-		if o.Kind != "" {
-			all.Items = append(all.Items, o)
+		if o.Kind == "" {
+			s.unknown = append(s.unknown, "a document without a kind")
+			continue
 		}
+		all.Items = append(all.Items, o)
 	}
 	containers := all.containers()
 	switch {

@@ -150,6 +150,8 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 		{"a level", "LOG_LEVEL=loud", `LOG_LEVEL="loud": must be debug, info or error`},
 		{"two at once", "DRY_RUN=maybe\nCORDON_ONLY=perhaps", "\nDRY_RUN=\"maybe\""},
 		{"nothing", "", "nothing is in there"},
+		{"nothing behind a line", "---\n", "nothing is in there"},
+		{"a comment behind a line", "--- # nothing\n", "nothing is in there"},
 		{"no YAML", "a: [", "neither NAME=value lines nor YAML"},
 		{"an object without containers", "apiVersion: v1\nkind: ConfigMap\ndata: {}", "this ConfigMap has no container"},
 		{"several containers", "apiVersion: v1\nkind: Pod\nspec: {containers: [{image: a}, {image: b}]}", "more than one container"},
@@ -192,7 +194,14 @@ func TestASettingCountsWhereverItStands(t *testing.T) {
 		"a ConfigMap":                         pod("envFrom: [{configMapRef: {name: a}}]") + configMap,
 		"a ConfigMap before it":               strings.TrimPrefix(configMap, "---\n") + "---\n" + pod("envFrom: [{configMapRef: {name: a}}]"),
 		"a key of a ConfigMap":                pod("env: [{name: CORDON_ONLY, valueFrom: {configMapKeyRef: {name: a, key: flag}}}]") + configMap,
-		"a variable behind a ConfigMap":       pod("envFrom: [{configMapRef: {name: a}}]\n    env: [{name: CORDON_ONLY, value: \"1\"}]") + configMap,
+		"a value behind a line ---":           "---\ncordonOnly: true",
+		"a value behind a comment":            "--- # values\r\ncordonOnly: true\r\n",
+		"a value on the line ---":             "dryRun: true\n--- {cordonOnly: true}\n",
+		"an object behind a line ---":         "---\n" + pod(`args: [--cordon-only]`),
+		"an object whose kind comes first":    "---\nkind: Pod\nspec: {containers: [{args: [--cordon-only]}]}",
+		"a ConfigMap whose kind comes first": pod("envFrom: [{configMapRef: {name: a}}]") +
+			"---\nkind: ConfigMap\nmetadata: {name: a}\ndata: {CORDON_ONLY: \"true\"}\n",
+		"a variable behind a ConfigMap": pod("envFrom: [{configMapRef: {name: a}}]\n    env: [{name: CORDON_ONLY, value: \"1\"}]") + configMap,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,10 +220,12 @@ func TestWhatIsNotInTheFileIsNamed(t *testing.T) {
 		pod("args: [--cordon-only=$(ONLY)]"):     "CORDON_ONLY comes from the variable $(ONLY), which is not in this file",
 		pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, valueFrom: {secretKeyRef: {name: b, key: c}}}]"): "CORDON_ONLY comes from the variable $(ONLY)",
 		pod("env: [{name: WEBHOOK_URL, valueFrom: {secretKeyRef: {name: b, key: c}}}]"):                             "WEBHOOK_URL comes from the Secret b",
-		pod("args: [--nope=1]"):   "the flag --nope: not a setting",
-		"webhookURLSecretName: b": "WEBHOOK_URL comes from the Secret b",
-		"extraEnv: {NAME: value}": "extraEnv, which is no list of variables",
-		"enableNothing: true":     "enableNothing: not a setting",
+		pod("args: [--nope=1]"):                   "the flag --nope: not a setting",
+		"webhookURLSecretName: b":                 "WEBHOOK_URL comes from the Secret b",
+		"extraEnv: {NAME: value}":                 "extraEnv, which is no list of variables",
+		"enableNothing: true":                     "enableNothing: not a setting",
+		"kind: \"\"\napiVersion: v1":              "apiVersion: not a setting",
+		pod("args: []") + "---\ncordonOnly: true": "a document without a kind: not a setting",
 	} {
 		text := imported(t, content)
 		if !strings.Contains(text, want) {

@@ -51,21 +51,33 @@ func Read(r io.Reader) (Settings, error) {
 		s.environment(content)
 		return s, nil
 	}
-	var document map[string]any
+	values, objects := map[string]any{}, false
+	var documents []string
 	for _, part := range separator.Split(string(content), -1) {
+		var document map[string]any
 		if err := yaml.Unmarshal([]byte(part), &document); err != nil {
 			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", err)
 		}
-		if document["kind"] != nil && document["apiVersion"] != nil {
-			return s, s.manifest(content)
+		if document == nil {
+			continue // A comment, at most.
 		}
+		kind, _ := document["kind"].(string)
+		objects = objects || kind != ""
+		documents = append(documents, part)
+		maps.Copy(values, document)
 	}
-	if document == nil {
+	switch {
+	case len(documents) == 0:
 		return Settings{}, errors.New("reading settings: nothing is in there")
+	case objects:
+		return s, s.manifest(documents)
 	}
-	s.chart(document)
+	s.chart(values)
 	return s, nil
 }
+
+// separator is what begins a document of YAML: the rest of its line is a comment, or belongs to the document.
+var separator = regexp.MustCompile(`(?m)^---(?:[ \t]|\r?$)`)
 
 var assignment = regexp.MustCompile(`^(?:export\s+)?([A-Z][A-Z0-9_]*)=(.*)$`)
 
