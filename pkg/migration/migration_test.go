@@ -155,7 +155,6 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 		{"no YAML", "a: [", "neither NAME=value lines nor YAML"},
 		{"an object without containers", "apiVersion: v1\nkind: ConfigMap\ndata: {}", "this ConfigMap has no container"},
 		{"several containers", "apiVersion: v1\nkind: Pod\nspec: {containers: [{image: a}, {image: b}]}", "more than one container"},
-		{"something far too big", strings.Repeat("A=b\n", 1<<19), "more than 1048576 bytes"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -168,6 +167,26 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 				t.Errorf("the error is %v, want one with %q, and no secret", err, tt.want)
 			}
 		})
+	}
+}
+
+// endless is a file of any length.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func TestALongFileIsReadAndAnEndlessOneIsNot(t *testing.T) {
+	t.Parallel()
+	beside := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: dashboard}\ndata: {a: " + strings.Repeat("a", 2<<20) + "}\n"
+	if got := settings(t, imported(t, pod("args: [--dry-run]")+beside)); !got.DryRun {
+		t.Error("of what stands beside a long object, nothing was read")
+	}
+	_, err := migration.Read(endless{})
+	if err == nil || !strings.Contains(err.Error(), "more than 64 MiB (67108864 bytes)") {
+		t.Errorf("of an endless file it is said %v", err)
 	}
 }
 

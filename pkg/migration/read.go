@@ -33,8 +33,8 @@ type Settings struct {
 	secrets string
 }
 
-// longest bounds what is read: settings are small, and a wrong file may be anything.
-const longest = 1 << 20
+// longest bounds what is read, in bytes: a rendered chart with all that stands beside it is long, and a wrong file may be anything.
+const longest = 64 << 20
 
 // Read reads settings: "NAME=value" lines, values of the Helm chart, or a DaemonSet (or a Deployment, a Pod, a list of
 // objects) with the ConfigMaps and Secrets that it takes settings from, whichever it is.
@@ -44,7 +44,7 @@ func Read(r io.Reader) (Settings, error) {
 		return Settings{}, fmt.Errorf("reading settings: %w", err)
 	}
 	if len(content) > longest {
-		return Settings{}, fmt.Errorf("reading settings: more than %d bytes; these are not the handler's settings", longest)
+		return Settings{}, fmt.Errorf("reading settings: more than %d MiB (%d bytes); these are not the handler's settings", longest>>20, longest)
 	}
 	s := Settings{values: map[string]string{}, seen: map[string]string{}, elsewhere: map[string]string{}}
 	if isEnvironment(content) {
