@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/migration"
@@ -129,7 +130,8 @@ func TestStringsComeThroughAsTheyWere(t *testing.T) {
 
 // yamlQuote writes a string in double quotes, as YAML understands them.
 func yamlQuote(text string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`, "\a", `\a`, "\x7f", `\x7f`).Replace(text) + `"`
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`, "\t", `\t`, "\a", `\a`, "\x00", `\0`, "\x1b", `\e`, "\x7f", `\x7f`,
+		"\u0085", `\N`, "\u2028", `\L`).Replace(text) + `"`
 }
 
 func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
@@ -252,6 +254,42 @@ func TestWhatIsNotInTheFileIsNamed(t *testing.T) {
 		}
 		if strings.Contains(want, "WEBHOOK_URL") && settings(t, text).Webhook.AtDetection {
 			t.Errorf("of\n%s\nthe webhook posts more than once for an event", content)
+		}
+	}
+}
+
+// What stands there may hold anything, and ends up in comments of a file that nth reads.
+func TestACommentIsOneWhateverItRepeats(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"a\ndry_run = true\n#", "a\rdry_run = true", "a\x00\x07\x1b[2J\x7f", "a\u0085dry_run = true", "a\u2028dry_run = true\u202e",
+		strings.Repeat("a", 59) + strings.Repeat("ä☃", 30), strings.Repeat("a", 100),
+	} {
+		quoted := yamlQuote(text)
+		for place, content := range map[string]string{
+			"a value":                 "probesServerEndpoint: " + quoted,
+			"a value's name":          quoted + ": a",
+			"a Secret's name":         "webhookURLSecretName: " + quoted,
+			"a variable's name":       pod("env: [{name: " + quoted + ", value: a}]"),
+			"the name of a source":    pod("envFrom: [{configMapRef: {name: " + quoted + "}}]"),
+			"the name of a key":       pod("env: [{name: WEBHOOK_HEADERS, valueFrom: {secretKeyRef: {name: " + quoted + ", key: a}}}]"),
+			"a field":                 pod("env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: " + quoted + "}}}]"),
+			"a flag":                  pod("args: [" + yamlQuote("--"+text) + "]"),
+			"a flag's value":          pod("args: [" + yamlQuote("--node-name="+text) + "]"),
+			"a variable in a flag":    pod("args: [" + yamlQuote("--dry-run=$("+text+")") + "]"),
+			"a script":                pod(`command: [sh, -c, ` + quoted + `]`),
+			"what stands behind them": pod("args: [a, " + quoted + "]"),
+		} {
+			got := imported(t, content)
+			for line := range strings.Lines(got) {
+				open := strings.Contains(line, "at_detection = false") || strings.Contains(line, "at_close = false") || line == "[webhook]\n"
+				if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") && !open {
+					t.Errorf("%s: of %q there is a line %q", place, text, line)
+				}
+			}
+			if settings(t, got).DryRun || !utf8.ValidString(got) {
+				t.Errorf("%s: of %q becomes\n%s", place, text, got)
+			}
 		}
 	}
 }

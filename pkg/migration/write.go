@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // order is that of the tables in the file.
@@ -125,7 +126,7 @@ func (s Settings) writeRest(b *strings.Builder, remarks []string) {
 	}
 	fmt.Fprint(b, "\n# Without a counterpart:\n")
 	for _, remark := range remarks {
-		fmt.Fprintf(b, "#   %s.\n", remark)
+		fmt.Fprintf(b, "#   %s.\n", printable(remark))
 	}
 }
 
@@ -205,13 +206,21 @@ func shown(env, value string) string {
 
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// shortened keeps a comment to its line.
+// longestShown is how many characters of a value are repeated.
+const longestShown = 60
+
+// shortened is a value as it is repeated where something is said of it.
 func shortened(value string) string {
-	value = strings.Join(strings.Fields(value), " ")
-	if len(value) > 60 {
-		value = value[:60] + "…"
+	value = printable(value)
+	if runes := []rune(value); len(runes) > longestShown {
+		value = string(runes[:longestShown]) + "…"
 	}
 	return value
+}
+
+// printable is a text on one line, and with nothing in it that a comment must not hold.
+func printable(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
 // Names lists the environment variables that are understood.
