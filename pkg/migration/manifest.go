@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -98,7 +100,7 @@ func (s *Settings) manifest(documents []string) error {
 		s.all(from, held)
 	}
 	s.variables(c.Env, held)
-	return s.arguments(append(slices.Clone(c.Command[min(len(c.Command), 1):]), c.Args...))
+	return s.arguments(s.flags(c))
 }
 
 func (o object) containers() []container {
@@ -188,19 +190,37 @@ func (s *Settings) variables(list []variable, held map[string]map[string]string)
 	}
 }
 
+// flags are the arguments that the handler is given: all that stands behind its name, or behind the one of another program.
+func (s *Settings) flags(c container) []string {
+	all := slices.Concat(c.Command, c.Args)
+	isHandler := func(arg string) bool { return path.Base(arg) == "node-termination-handler" }
+	switch i := slices.IndexFunc(all, isHandler); {
+	case i >= 0:
+		return all[i+1:]
+	case len(c.Command) > 0:
+		s.remarks = append(s.remarks, "the container's command: it is not the handler itself, and what it sets by its own is not known here; look it up, and set it by hand")
+		return all[1:]
+	}
+	return all
+}
+
 // arguments takes in the flags of a command line, which go before the environment, as the handler would: it has Go's flags. What
-// stands behind the first argument that is none is not heeded there.
+// stands behind the first argument that is none is not heeded there. Of what is not known, nothing but a name is repeated: the
+// rest may be a secret.
 func (s *Settings) arguments(args []string) error {
 	for i := 0; i < len(args); i++ {
-		name, value, assigned := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(args[i], "-"), "-"), "=")
-		if !strings.HasPrefix(args[i], "-") || name == "" {
-			s.unknown = append(s.unknown, strings.Join(args[i:], " "))
+		name, value, assigned := flagOf(args[i])
+		if name == "" {
+			s.remarks = append(s.remarks, fmt.Sprintf("arguments from the first on that is no flag (%d, which are not shown): the handler does not heed them", len(args)-i))
 			return nil
 		}
 		r := ruleOf(flagged(name))
 		switch {
 		case r == nil:
-			s.unknown = append(s.unknown, "the flag --"+name)
+			s.unknown = append(s.unknown, unknownFlag(args[i]))
+			if !assigned && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+				i++ // It may be the flag's value.
+			}
 			continue
 		case !assigned && r.isBool():
 			value = "true"
@@ -222,6 +242,26 @@ func (s *Settings) arguments(args []string) error {
 		s.set(r.env, value)
 	}
 	return nil
+}
+
+// flagOf takes an argument apart, as Go does: one dash or two, a name, and a value behind "=". What is no flag has no name.
+func flagOf(arg string) (name, value string, assigned bool) {
+	name, dashed := strings.CutPrefix(arg, "-")
+	if !dashed {
+		return "", "", false
+	}
+	return strings.Cut(strings.TrimPrefix(name, "-"), "=")
+}
+
+var flagName = regexp.MustCompile("^[a-z][a-z0-9-]*$")
+
+// unknownFlag names a flag. Behind a single dash, more than a letter may be anything: some programs take a password so.
+func unknownFlag(arg string) string {
+	name, _, assigned := flagOf(arg)
+	if flagName.MatchString(name) && (assigned || len(name) == 1 || strings.HasPrefix(arg, "--")) {
+		return "the flag --" + name
+	}
+	return "a flag, which is not shown"
 }
 
 // flagged is the variable of a flag.

@@ -202,24 +202,26 @@ func TestASettingCountsWhereverItStands(t *testing.T) {
 	t.Parallel()
 	configMap := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {CORDON_ONLY: \"true\", flag: \"true\"}\n"
 	for name, content := range map[string]string{
-		"an environment":                      "CORDON_ONLY=true",
-		"a value of the chart":                "cordonOnly: true",
-		"an extra one of the chart":           "extraEnv: [{name: CORDON_ONLY, value: \"true\"}]",
-		"a variable":                          pod(`env: [{name: CORDON_ONLY, value: "true"}]`),
-		"a flag":                              pod(`args: [--cordon-only=true]`),
-		"a flag of one dash":                  pod(`args: [-cordon-only]`),
-		"a flag of the command":               pod(`command: [/node-termination-handler, --cordon-only]`),
-		"a flag before a variable":            pod("args: [--cordon-only]\n    env: [{name: CORDON_ONLY, value: \"false\"}]"),
-		"a flag that names a variable":        pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, value: \"true\"}]"),
-		"a flag that names a ConfigMap's key": pod("args: [--cordon-only=$(flag)]\n    envFrom: [{configMapRef: {name: a}}]") + configMap,
-		"a ConfigMap":                         pod("envFrom: [{configMapRef: {name: a}}]") + configMap,
-		"a ConfigMap before it":               strings.TrimPrefix(configMap, "---\n") + "---\n" + pod("envFrom: [{configMapRef: {name: a}}]"),
-		"a key of a ConfigMap":                pod("env: [{name: CORDON_ONLY, valueFrom: {configMapKeyRef: {name: a, key: flag}}}]") + configMap,
-		"a value behind a line ---":           "---\ncordonOnly: true",
-		"a value behind a comment":            "--- # values\r\ncordonOnly: true\r\n",
-		"a value on the line ---":             "dryRun: true\n--- {cordonOnly: true}\n",
-		"an object behind a line ---":         "---\n" + pod(`args: [--cordon-only]`),
-		"an object whose kind comes first":    "---\nkind: Pod\nspec: {containers: [{args: [--cordon-only]}]}",
+		"an environment":                       "CORDON_ONLY=true",
+		"a value of the chart":                 "cordonOnly: true",
+		"an extra one of the chart":            "extraEnv: [{name: CORDON_ONLY, value: \"true\"}]",
+		"a variable":                           pod(`env: [{name: CORDON_ONLY, value: "true"}]`),
+		"a flag":                               pod(`args: [--cordon-only=true]`),
+		"a flag of one dash":                   pod(`args: [-cordon-only]`),
+		"a flag of the command":                pod(`command: [/node-termination-handler, --cordon-only]`),
+		"a flag behind one that takes a value": pod(`args: [--nope, some, --cordon-only]`),
+		"a flag behind the handler's name":     pod(`command: [tini, --, /node-termination-handler]` + "\n    args: [--cordon-only]"),
+		"a flag before a variable":             pod("args: [--cordon-only]\n    env: [{name: CORDON_ONLY, value: \"false\"}]"),
+		"a flag that names a variable":         pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, value: \"true\"}]"),
+		"a flag that names a ConfigMap's key":  pod("args: [--cordon-only=$(flag)]\n    envFrom: [{configMapRef: {name: a}}]") + configMap,
+		"a ConfigMap":                          pod("envFrom: [{configMapRef: {name: a}}]") + configMap,
+		"a ConfigMap before it":                strings.TrimPrefix(configMap, "---\n") + "---\n" + pod("envFrom: [{configMapRef: {name: a}}]"),
+		"a key of a ConfigMap":                 pod("env: [{name: CORDON_ONLY, valueFrom: {configMapKeyRef: {name: a, key: flag}}}]") + configMap,
+		"a value behind a line ---":            "---\ncordonOnly: true",
+		"a value behind a comment":             "--- # values\r\ncordonOnly: true\r\n",
+		"a value on the line ---":              "dryRun: true\n--- {cordonOnly: true}\n",
+		"an object behind a line ---":          "---\n" + pod(`args: [--cordon-only]`),
+		"an object whose kind comes first":     "---\nkind: Pod\nspec: {containers: [{args: [--cordon-only]}]}",
 		"a ConfigMap whose kind comes first": pod("envFrom: [{configMapRef: {name: a}}]") +
 			"---\nkind: ConfigMap\nmetadata: {name: a}\ndata: {CORDON_ONLY: \"true\"}\n",
 		"a variable behind a ConfigMap": pod("envFrom: [{configMapRef: {name: a}}]\n    env: [{name: CORDON_ONLY, value: \"1\"}]") + configMap,
@@ -328,6 +330,22 @@ func TestNoSecretIsShown(t *testing.T) {
 		webhook := settings(t, result.Text).Webhook
 		if result.Secrets[webhook.URLFile] != "https://hooks.example.com/hunter2" || result.Secrets[webhook.HeadersFile] != `{"Authorization":"Bearer hunter2"}` {
 			t.Errorf("the settings name %s and %s, and the files are %q", webhook.URLFile, webhook.HeadersFile, result.Secrets)
+		}
+	}
+}
+
+func TestNothingOfAnUnknownArgumentIsShownButItsName(t *testing.T) {
+	t.Parallel()
+	for _, container := range []string{
+		`command: [sh, -c, "export WEBHOOK_URL=https://hooks.example.com/hunter2\nexec /node-termination-handler"]`,
+		`command: ["export A=hunter2; /node-termination-handler --dry-run"]`,
+		`args: [hunter2, "Authorization: Bearer hunter2"]`,
+		`args: [--dry-run, "true", --webhook-url=https://hooks.example.com/hunter2]`,
+		`args: [--token=hunter2]`, `args: [--token, hunter2, --dry-run]`, `args: [-phunter2]`, `args: [-H, "X-Token: hunter2"]`,
+		`args: ["--Bearer hunter2"]`, `args: ["--https://hooks.example.com/hunter2"]`, `args: [--, hunter2]`, `args: ["---hunter2"]`,
+	} {
+		if text := imported(t, pod(container)); strings.Contains(text, "hunter2") {
+			t.Errorf("of %s it is said\n%s", container, text)
 		}
 	}
 }

@@ -27,6 +27,8 @@ type Settings struct {
 	pod, unknown []string
 	// missing names objects of the cluster that hold settings which nobody knows here.
 	missing []string
+	// remarks are what else is to be said.
+	remarks []string
 
 	// queue and secrets are those of the target, while it is written.
 	queue   bool

@@ -117,6 +117,7 @@ func (s Settings) writeRest(b *strings.Builder, remarks []string) {
 	for _, name := range s.missing {
 		remarks = append(remarks, name+": sets what stands in it, and is not in this file; add it behind a line ---, and import that")
 	}
+	remarks = append(remarks, s.remarks...)
 	slices.Sort(s.unknown)
 	for _, key := range slices.Compact(s.unknown) {
 		remarks = append(remarks, key+": not a setting of aws-node-termination-handler that nth knows")
