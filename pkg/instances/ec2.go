@@ -48,10 +48,11 @@ func (c *Catalog) page(ctx context.Context, in *ec2.DescribeInstancesInput) (*ec
 		if err == nil {
 			return answer, nil
 		}
+		passes := silent || fails.IsErrorRetryable(err) // It tells by the answer's status, too.
 		if api, ok := errors.AsType[smithy.APIError](err); ok {
 			err = api // All else that the SDK says is of no use to people.
 		}
-		if ctx.Err() != nil || !silent && !fails.IsErrorRetryable(err) || !sleep(ctx, role.Pause(attempt, firstPause, longestPause)) {
+		if ctx.Err() != nil || !passes || !sleep(ctx, role.Pause(attempt, firstPause, longestPause)) {
 			return nil, err
 		}
 	}

@@ -18,23 +18,44 @@ import (
 type wire struct {
 	ec2 ec2test.Service
 
-	mu   sync.Mutex
-	dead int // how many requests from now on nobody answers
+	mu     sync.Mutex
+	dead   int      // how many requests from now on nobody answers
+	broken []answer // what the next requests are answered
+	tried  int
 }
+
+// answer is one that something before EC2 gives, or EC2 when it is broken.
+type answer struct {
+	status int
+	body   string
+}
+
+const (
+	internal = `<Response><Errors><Error><Code>InternalError</Code><Message>no</Message></Error></Errors><RequestID>1</RequestID></Response>`
+	invalid  = `<Response><Errors><Error><Code>InvalidParameterValue</Code><Message>no</Message></Error></Errors><RequestID>1</RequestID></Response>`
+	page     = `<html><body>Bad Gateway</body></html>`
+)
 
 // Do implements aws.HTTPClient.
 func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	w.mu.Lock()
-	dead := w.dead > 0
+	dead, broken := w.dead > 0, w.broken
 	w.dead--
+	w.tried++
+	w.broken = broken[min(len(broken), 1):]
 	w.mu.Unlock()
 	if dead {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	answer := httptest.NewRecorder()
-	w.ec2.ServeHTTP(answer, r)
-	return answer.Result(), nil
+	said := httptest.NewRecorder()
+	if len(broken) > 0 {
+		said.WriteHeader(broken[0].status)
+		_, _ = said.WriteString(broken[0].body) // a recorder takes everything
+	} else {
+		w.ec2.ServeHTTP(said, r)
+	}
+	return said.Result(), nil
 }
 
 func TestAnAnswerIsThereSecondsAfterEC2GivesOne(t *testing.T) {
@@ -45,6 +66,9 @@ func TestAnAnswerIsThereSecondsAfterEC2GivesOne(t *testing.T) {
 	}{
 		"after a dozen refusals":                 {func(w *wire) { w.ec2.Throttle(12) }, 24 * time.Second},
 		"after a connection that does not speak": {func(w *wire) { w.dead = 1 }, 10 * time.Second},
+		"after faults of its own": {func(w *wire) {
+			w.broken = []answer{{http.StatusInternalServerError, internal}, {http.StatusBadGateway, page}, {http.StatusServiceUnavailable, internal}}
+		}, 6 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,6 +94,17 @@ func TestAQuestionIsGivenUpWithWhatWasSaidLast(t *testing.T) {
 		const want = "asking EC2 about i-1: api error RequestLimitExceeded: no"
 		if _, _, err := w.catalog().Look(t.Context(), "i-1"); err == nil || err.Error() != want {
 			t.Errorf("it says %v, want %s", err, want)
+		}
+	})
+}
+
+func TestWhatWillNotPassIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{broken: []answer{{http.StatusBadRequest, invalid}}}
+		_, _, err := w.catalog().Look(t.Context(), "i-1")
+		if want := "asking EC2 about i-1: api error InvalidParameterValue: no"; err == nil || err.Error() != want || w.tried != 1 {
+			t.Errorf("after %d requests it says %v, want %s", w.tried, err, want)
 		}
 	})
 }
