@@ -49,6 +49,6 @@ func (k *knowledge) InGroup(_ context.Context, group string) ([]string, error) {
 }
 
 // InReservation implements fleet.Instances.
-func (k *knowledge) InReservation(context.Context, string) ([]instances.Instance, error) {
+func (k *knowledge) InReservation(context.Context, string) ([]string, error) {
 	return nil, k.err
 }

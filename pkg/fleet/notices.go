@@ -19,7 +19,8 @@ type Instances interface {
 	LookAnew(ctx context.Context, id string) (found instances.Instance, known bool, err error)
 	// InGroup are the IDs of the instances of an Auto Scaling group.
 	InGroup(ctx context.Context, group string) ([]string, error)
-	InReservation(ctx context.Context, reservation string) ([]instances.Instance, error)
+	// InReservation are those of the instances that run in a capacity reservation.
+	InReservation(ctx context.Context, reservation string) ([]string, error)
 }
 
 // unknownPause is how long what nobody here knows is left to others.
@@ -148,10 +149,10 @@ func (f *Fleet) reserved(ctx context.Context, t *task) {
 		return
 	}
 	notices := make([]queue.Notice, 0, len(found))
-	for _, i := range found {
+	for _, id := range found {
 		n := t.notice
-		n.Instance, n.Reservation = i.ID, ""
-		n.Event.ID += "-" + i.ID
+		n.Instance, n.Reservation = id, ""
+		n.Event.ID += "-" + id
 		notices = append(notices, n)
 	}
 	if len(notices) == 0 {

@@ -8,10 +8,7 @@ package instances
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -61,7 +58,7 @@ type Catalog struct {
 	tag       string
 	ec2       *ec2.Client
 	groups    *autoscaling.Client
-	instances *gatherer[Instance]
+	instances *gatherer[described]
 	// tagged tells which groups have the tag, and members the IDs of their instances.
 	tagged  *gatherer[bool]
 	members *gatherer[[]string]
@@ -82,14 +79,23 @@ func New(opts Options) *Catalog {
 
 // Look asks about one instance; known is false if EC2 does not know it (any more). The answer may be minutes old.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
-	found, known, err = c.instances.ask(ctx, id)
-	return found, known, about(id, err)
+	return c.judge(ctx, id, c.instances.ask)
 }
 
 // LookAnew is Look for those who have to know how things stand now: nothing counts that was said before.
 func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, known bool, err error) {
-	found, known, err = c.instances.anew(ctx, id)
-	return found, known, about(id, err)
+	return c.judge(ctx, id, c.instances.anew)
+}
+
+// judge asks about one instance, and whether it is managed. Its group is asked about here, where that fails for this one alone.
+func (c *Catalog) judge(
+	ctx context.Context, id string, ask func(context.Context, string) (described, bool, error),
+) (found Instance, known bool, err error) {
+	said, known, err := ask(ctx, id)
+	if err == nil && said.group != "" {
+		said.Managed, _, err = c.tagged.ask(ctx, said.group)
+	}
+	return said.Instance, known, about(id, err)
 }
 
 func about(id string, err error) error {
@@ -108,32 +114,59 @@ func (c *Catalog) InGroup(ctx context.Context, group string) ([]string, error) {
 	return ids, nil
 }
 
-// InReservation asks for the instances that run in a capacity reservation.
-func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]Instance, error) {
-	found, err := c.filtered(ctx, "capacity-reservation-id", []string{reservation})
+// InReservation asks for the IDs of the instances that run in a capacity reservation.
+func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	raw, err := c.list(ctx, "capacity-reservation-id", []string{reservation})
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances in %s: %w", reservation, err)
 	}
-	return slices.DeleteFunc(found, Instance.Gone), nil
+	var ids []string
+	for _, i := range raw {
+		if found := c.describedBy(i); !found.Gone() {
+			ids = append(ids, found.ID)
+		}
+	}
+	return ids, nil
+}
+
+// described is what EC2 says of an instance. Its group is named if that decides whether it is managed.
+type described struct {
+	Instance
+	group string
 }
 
 // describe asks about many. A filter is used, since one ID that is unknown makes a request with IDs fail whole.
-func (c *Catalog) describe(ctx context.Context, ids []string) (map[string]Instance, error) {
-	found, err := c.filtered(ctx, "instance-id", ids)
+func (c *Catalog) describe(ctx context.Context, ids []string) (map[string]described, error) {
+	raw, err := c.list(ctx, "instance-id", ids)
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[string]Instance, len(found))
-	for _, i := range found {
-		byID[i.ID] = i
+	byID := make(map[string]described, len(raw))
+	for _, i := range raw {
+		found := c.describedBy(i)
+		byID[found.ID] = found
 	}
 	return byID, nil
 }
 
+// describedBy turns EC2's description into ours.
+func (c *Catalog) describedBy(i types.Instance) described {
+	found := described{Instance: Instance{
+		ID: aws.ToString(i.InstanceId), State: stateOf(i), DNS: aws.ToString(i.PrivateDnsName), Managed: c.tag == "",
+	}}
+	for _, tag := range i.Tags {
+		found.Managed = found.Managed || aws.ToString(tag.Key) == c.tag
+	}
+	if !found.Managed {
+		found.group = tagOf(i, groupTag)
+	}
+	return found
+}
+
 // groupMembers asks which instances are in groups.
 func (c *Catalog) groupMembers(ctx context.Context, groups []string) (map[string][]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	raw, err := c.list(ctx, "tag:"+groupTag, groups)
 	if err != nil {
 		return nil, err
@@ -146,44 +179,8 @@ func (c *Catalog) groupMembers(ctx context.Context, groups []string) (map[string
 	return members, nil
 }
 
-// filtered asks for all instances with one of the values, page by page.
-func (c *Catalog) filtered(ctx context.Context, filter string, values []string) ([]Instance, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	raw, err := c.list(ctx, filter, values)
-	if err != nil {
-		return nil, err
-	}
-	all, errs := make([]Instance, len(raw)), make([]error, len(raw))
-	var judging sync.WaitGroup // At once, so that their groups are asked about together.
-	for i := range raw {
-		judging.Go(func() { all[i], errs[i] = c.judge(ctx, raw[i]) })
-	}
-	judging.Wait()
-	return all, errors.Join(errs...)
-}
-
-// judge turns EC2's description into ours.
-func (c *Catalog) judge(ctx context.Context, i types.Instance) (Instance, error) {
-	found := Instance{
-		ID: aws.ToString(i.InstanceId), State: stateOf(i), DNS: aws.ToString(i.PrivateDnsName), Managed: c.tag == "",
-	}
-	for _, tag := range i.Tags {
-		found.Managed = found.Managed || aws.ToString(tag.Key) == c.tag
-	}
-	group := tagOf(i, groupTag)
-	if found.Managed || group == "" {
-		return found, nil
-	}
-	tagged, _, err := c.tagged.ask(ctx, group)
-	found.Managed = tagged
-	return found, err
-}
-
 // groupTags asks which groups have the tag.
 func (c *Catalog) groupTags(ctx context.Context, groups []string) (map[string]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	in := &autoscaling.DescribeTagsInput{Filters: []autoscalingtypes.Filter{
 		{Name: aws.String("auto-scaling-group"), Values: groups}, {Name: aws.String("key"), Values: []string{c.tag}},
 	}}

@@ -87,6 +87,39 @@ func TestAnInstanceIsManagedByItsTagOrByThatOfItsGroup(t *testing.T) {
 	}
 }
 
+// What concerns a group concerns no instance that is in none, or has the tag itself.
+func TestAGroupThatCannotBeAskedAboutHidesOnlyItsInstances(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "managed")
+	r.denied, r.tagged = true, []string{"workers"}
+	r.ec2.Add(
+		ec2test.Instance{ID: "i-1", State: "running", Tags: map[string]string{"managed": ""}},
+		ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
+		ec2test.Instance{ID: "i-3", State: "running"},
+	)
+	look := func(want map[string]bool) {
+		t.Helper()
+		var all sync.WaitGroup
+		for id, answered := range want {
+			all.Go(func() {
+				if found, _, err := catalog.Look(t.Context(), id); (err == nil) != answered || answered && found.Managed != (id != "i-3") {
+					t.Errorf("%s is %+v: %v", id, found, err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	look(map[string]bool{"i-1": true, "i-2": false, "i-3": true})
+	asked := len(r.ec2.Asked())
+	r.mu.Lock()
+	r.denied = false
+	r.mu.Unlock()
+	look(map[string]bool{"i-1": true, "i-2": true, "i-3": true})
+	if again := len(r.ec2.Asked()) - asked; again > 0 {
+		t.Errorf("EC2 was asked %d times more about what it had said", again)
+	}
+}
+
 func TestWithoutATagEverythingIsManagedAndNoGroupIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	catalog, r := ask(t, "")
@@ -140,10 +173,11 @@ func TestWhatIsThrottledIsRepeated(t *testing.T) {
 
 func TestTheInstancesOfAReservationAreFoundOnAllPages(t *testing.T) {
 	t.Parallel()
-	catalog, r := ask(t, "")
+	catalog, r := ask(t, "managed")
+	r.denied = true // Whether they are managed is asked of each, by whoever wants to know.
 	r.ec2.Page(2)
 	for i := range 5 {
-		r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Reservation: "cr-1"})
+		r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Reservation: "cr-1", Tags: inGroup("workers")})
 	}
 	r.ec2.Add(ec2test.Instance{ID: "i-gone", State: "terminated", Reservation: "cr-1"}, ec2test.Instance{ID: "i-other", Reservation: "cr-2"})
 	found, err := catalog.InReservation(t.Context(), "cr-1")
