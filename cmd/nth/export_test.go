@@ -23,6 +23,7 @@ var (
 	HookSettings = hookSettings
 	PolicyOf     = policyOf
 	TellHook     = tellHook
+	FirstSeen    = firstSeen
 )
 
 // NewLogger returns the logger that the settings ask for.

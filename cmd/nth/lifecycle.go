@@ -44,10 +44,11 @@ func hookSettings(c config.ASGTermination) lifecycle.Settings {
 	}
 }
 
-// firstSeen is when the event was first met, by this process or one before it; zero if never.
+// firstSeen is when the event was first met, by this process or one before it; zero if never. What is closed was another departure of
+// the same boot, whose time is over.
 func firstSeen(book *record.Store, id string) time.Time {
 	for _, e := range book.Entries() {
-		if e.Event.ID == id {
+		if e.Event.ID == id && e.Phase != record.Closed {
 			return e.FirstSeen
 		}
 	}

@@ -109,7 +109,7 @@ func (w *watch) advance(ctx context.Context) (time.Time, error) {
 	}
 	switch outcome, settings := w.now(); outcome {
 	case event.Drained:
-		return w.completeAll(ctx, proceed)
+		return w.completeAll(ctx, outcome, proceed)
 	case event.OutOfTime:
 		result, err := w.result(ctx, settings)
 		if result == "" {
@@ -119,7 +119,7 @@ func (w *watch) advance(ctx context.Context) (time.Time, error) {
 			}
 			return next, err
 		}
-		return w.completeAll(ctx, result)
+		return w.completeAll(ctx, outcome, result)
 	case event.LeftAlone:
 		var until time.Time
 		if settings.Budget > 0 {
@@ -270,8 +270,9 @@ func (w *watch) hold(ctx context.Context, until time.Time) (next time.Time, err 
 	return w.due(), err
 }
 
-// completeAll completes what still waits.
-func (w *watch) completeAll(ctx context.Context, result string) (next time.Time, err error) {
+// completeAll completes what still waits with the result that an outcome calls for, for as long as it does: what is said may have changed
+// while the result was found out, or another hook completed.
+func (w *watch) completeAll(ctx context.Context, outcome event.Outcome, result string) (next time.Time, err error) {
 	w.goOn(completing)
 	for _, a := range w.actions {
 		if a.over || a.next.After(time.Now()) {
@@ -282,8 +283,8 @@ func (w *watch) completeAll(ctx context.Context, result string) (next time.Time,
 			w.tell(Completed, "dry run: not completing the lifecycle hook %s of the Auto Scaling group %s", a.name, w.group)
 			continue
 		}
-		if outcome, _ := w.now(); outcome != event.Drained && outcome != event.OutOfTime {
-			return time.Now(), err // People have changed their mind.
+		if now, settings := w.now(); now != outcome || result == abandon && !settings.Abandon {
+			return time.Now(), err
 		}
 		done := w.service.complete(ctx, w.group, a.name, result)
 		a.completed(time.Now(), done)

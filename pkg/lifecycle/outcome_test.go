@@ -258,6 +258,42 @@ func TestAMachineThatMayBeKeptIsHeldUntilThatIsKnown(t *testing.T) {
 	})
 }
 
+// Auto Scaling takes its time to say whether the group keeps the machine. What has come of the drain by then counts.
+func TestWhatHasChangedWhileTheGroupIsAskedCounts(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		meanwhile    func(r *rig)
+		result, ends string
+	}{
+		"nothing":       {func(*rig) {}, "ABANDON", "Terminating:Retained"},
+		"it is drained": {func(r *rig) { r.keeper.Settled(ending, event.Drained) }, "CONTINUE", "Terminating:Proceed"},
+		"it is not to be abandoned any more": {func(r *rig) {
+			s := r.settings
+			s.Abandon = false
+			r.keeper.Use(s)
+		}, "CONTINUE", "Terminating:Proceed"},
+		"it is left alone":   {func(r *rig) { r.keeper.Settled(ending, event.LeftAlone) }, "", "Terminating:Wait"},
+		"it is drained anew": {func(r *rig) { r.keeper.Settled(ending, "") }, "", "Terminating:Wait"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) {
+				r.settings.Abandon = true
+				r.aws.Retain(group, true)
+				r.aws.Fail(asgtest.Fault{Action: "DescribeAutoScalingGroups", Status: 200, Delay: 5 * time.Second})
+				r.terminate()
+				r.keeper.Settled(ending, event.OutOfTime)
+				r.pass(2 * time.Second)
+				row.meanwhile(r)
+				r.pass(8 * time.Second)
+				if a := r.aws.Actions(instance)[0]; a.Result != row.result || r.aws.State(instance) != row.ends {
+					t.Errorf("the hook is %+v, and the instance %s", a, r.aws.State(instance))
+				}
+			})
+		})
+	}
+}
+
 func TestHooksAreHeldAndCompletedWhereverAnInstanceWaitsOnItsWayOut(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ target, before, waits, ends string }{

@@ -8,7 +8,7 @@ type Fault struct {
 	Action string
 	// Times is how many requests are broken; 0 is all until Lift.
 	Times int
-	// Status and Code are what is answered; 0 hangs until the client gives up.
+	// Status and Code are what is answered; 0 hangs until the client gives up, and with 200 the answer is only late.
 	Status int
 	Code   string
 	// After has the request take effect before it is answered so, as when an answer gets lost.

@@ -36,14 +36,17 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { s.keep(call) }()
 	result, problem := s.admit(r, &call)
 	fault, broken := s.fault(call.Action)
-	if problem == nil && (!broken || fault.After) {
+	late := broken && fault.Status == http.StatusOK
+	if problem == nil && (!broken || fault.After || late) {
 		result, problem = s.perform(call.Action, r.PostForm)
 	}
 	if broken {
 		if !sleep(r, fault) {
 			return
 		}
-		problem = &failure{fault.Status, fault.Code, "it is a fault"}
+		if !late {
+			problem = &failure{fault.Status, fault.Code, "it is a fault"}
+		}
 	}
 	call.Status = http.StatusOK
 	if problem != nil {
