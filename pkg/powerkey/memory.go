@@ -15,7 +15,8 @@ import (
 // memoryName is by which the service manager knows the memory. The devices have names that begin with "event".
 const memoryName = "power-key"
 
-// A memory holds the first press, in a file that has no place on any disk and that the next process finds again.
+// A memory holds the first press, in a file that has no place on any disk and that the next process finds again. Times are
+// by the clock that has run since the boot, of which nobody sets the hands.
 type memory struct {
 	mu   sync.Mutex
 	file *os.File
@@ -37,8 +38,15 @@ func newMemory(kept map[string]*os.File, store Store) (*memory, error) {
 	return m, nil
 }
 
+// sinceBoot is the time that the kernel gives presses, too: how long ago the machine was booted, also if it has slept.
+func sinceBoot() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // every kernel has it
+	return time.Duration(now.Nano())
+}
+
 // pressed is when the power key was pressed first; zero if it was not.
-func (m *memory) pressed() time.Time {
+func (m *memory) pressed() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.load()
@@ -48,38 +56,31 @@ func (m *memory) pressed() time.Time {
 func (m *memory) clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.save(time.Time{})
+	m.save(0)
 }
 
 // width is that of what is written, always in one piece.
 const width = 20
 
 // load reads what was written. m.mu is held.
-func (m *memory) load() time.Time {
+func (m *memory) load() time.Duration {
 	text := make([]byte, width)
-	n, _ := m.file.ReadAt(text, 0) // a new memory is empty
-	nanos, err := strconv.ParseInt(string(bytes.TrimSpace(text[:n])), 10, 64)
-	if err != nil || nanos == 0 {
-		return time.Time{}
-	}
-	return time.Unix(0, nanos)
+	n, _ := m.file.ReadAt(text, 0)                                          // a new memory is empty
+	nanos, _ := strconv.ParseInt(string(bytes.TrimSpace(text[:n])), 10, 64) // and says nothing
+	return time.Duration(nanos)
 }
 
 // save writes it; there is no disk that could fail. m.mu is held.
-func (m *memory) save(at time.Time) {
-	nanos := int64(0)
-	if !at.IsZero() {
-		nanos = at.UnixNano()
-	}
-	_, _ = m.file.WriteAt(fmt.Appendf(nil, "%*d", width, nanos), 0)
+func (m *memory) save(at time.Duration) {
+	_, _ = m.file.WriteAt(fmt.Appendf(nil, "%*d", width, at), 0)
 }
 
 // read waits for what a device tells, and returns when it was a press; zero if it was none. Whoever is ended in here,
 // with the press in hand, has remembered one.
-func (m *memory) read(device *os.File, button bool) (at time.Time, err error) {
+func (m *memory) read(device *os.File, button bool) (at time.Duration, err error) {
 	raw, err := device.SyscallConn()
 	if err != nil {
-		return time.Time{}, err
+		return 0, err
 	}
 	var got error
 	err = raw.Read(func(fd uintptr) (done bool) {
@@ -93,12 +94,12 @@ func (m *memory) read(device *os.File, button bool) (at time.Time, err error) {
 }
 
 // take reads what is there to be read.
-func (m *memory) take(fd int, button bool) (at time.Time, done bool, err error) {
+func (m *memory) take(fd int, button bool) (at time.Duration, done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.load()
-	if before.IsZero() {
-		m.save(time.Now())
+	if before == 0 {
+		m.save(sinceBoot())
 	}
 	text := make([]byte, 64*eventSize)
 	n, err := unix.Read(fd, text)
@@ -106,14 +107,14 @@ func (m *memory) take(fd int, button bool) (at time.Time, done bool, err error) 
 		n, err = unix.Read(fd, text)
 	}
 	if n > 0 {
-		at = pressIn(text[:n], button)
+		at = min(pressIn(text[:n], button), sinceBoot()) // one that is yet to come is by a clock of its own
 	}
-	if before.IsZero() {
+	if before == 0 {
 		m.save(at)
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN):
-		return time.Time{}, false, nil
+		return 0, false, nil
 	case err == nil && n == 0:
 		err = errGone
 	}

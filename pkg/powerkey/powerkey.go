@@ -6,6 +6,8 @@
 // in the hands of the service manager: the open devices, with what nobody has read yet, and a Memory with the press that
 // was read. It is written before anything is read, and taken back if that was no press.
 //
+// When a key was pressed is told by CLOCK_BOOTTIME: a wall clock that is set in between makes no press older or younger.
+//
 // The package knows nothing of what follows from a press.
 package powerkey
 
@@ -42,7 +44,7 @@ type Options struct {
 	Wanted func() bool
 	// Listening is told whether there is a device that is being read, at first and when that changes.
 	Listening func(bool)
-	// Pressed is told of each press, and when it was. It must not block.
+	// Pressed is told of each press, and when it was, with the monotonic clock's reading. It must not block.
 	Pressed func(at time.Time)
 }
 
@@ -71,8 +73,8 @@ func New(opts Options) (*Keys, error) {
 
 // Run listens until ctx ends. What was pressed before it is told first.
 func (k *Keys) Run(ctx context.Context) {
-	if at := k.memory.pressed(); !at.IsZero() {
-		k.opts.Pressed(at)
+	if at := k.memory.pressed(); at != 0 {
+		k.tell(at)
 	}
 	var reading sync.WaitGroup
 	defer reading.Wait()
@@ -87,6 +89,11 @@ func (k *Keys) Run(ctx context.Context) {
 		case <-again.C:
 		}
 	}
+}
+
+// tell tells of a press.
+func (k *Keys) tell(at time.Duration) {
+	k.opts.Pressed(time.Now().Add(-max(sinceBoot()-at, 0)))
 }
 
 // Over says that the machine will not go down for what was pressed so far.
@@ -217,9 +224,24 @@ func (k *Keys) listen(name string, reading *sync.WaitGroup) {
 		_ = file.Close() // it cannot be used
 		return
 	}
+	tellSinceBoot(file)
 	button := !k.keys(fs.FileInfoToDirEntry(info)).others
 	k.open[name] = file
 	reading.Go(func() { k.follow(name, file, button) })
+}
+
+// setClock is the kernel's EVIOCSCLOCKID, in include/uapi/linux/input.h.
+const setClock = 0x400445a0
+
+// tellSinceBoot has a device tell its times by CLOCK_BOOTTIME. A pipe is written to by one who does so.
+func tellSinceBoot(device *os.File) {
+	raw, err := device.SyscallConn()
+	if err != nil {
+		return // it will not be read either
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.IoctlSetPointerInt(int(fd), setClock, unix.CLOCK_BOOTTIME) //nolint:gosec // descriptors are small
+	})
 }
 
 // kept is the device as an earlier process had opened it, with what nobody has read; nil if it is not there, or is
@@ -247,8 +269,8 @@ func (k *Keys) follow(name string, file *os.File, button bool) {
 		if err != nil {
 			break
 		}
-		if !at.IsZero() {
-			k.opts.Pressed(at)
+		if at != 0 {
+			k.tell(at)
 		}
 	}
 	k.mu.Lock()
@@ -271,16 +293,16 @@ const (
 
 // pressIn finds the first press in what a device told at once. Where the kernel had to drop events, those of a button with
 // no other keys were presses.
-func pressIn(text []byte, button bool) (at time.Time) {
+func pressIn(text []byte, button bool) (at time.Duration) {
 	for ; len(text) >= eventSize; text = text[eventSize:] {
 		kind, code := binary.NativeEndian.Uint16(text[16:]), binary.NativeEndian.Uint16(text[18:])
 		pressed := kind == typeKey && (code == keyPower || code == keyPower2) && binary.NativeEndian.Uint32(text[20:]) == keyDown
 		if pressed || button && kind == typeSyn && code == synDropped {
 			seconds, micros := binary.NativeEndian.Uint64(text), binary.NativeEndian.Uint64(text[8:])
-			return time.Unix(int64(seconds), int64(micros)*1000) //nolint:gosec // what the kernel's clock says fits
+			return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond //nolint:gosec // what the kernel's clock says fits
 		}
 	}
-	return time.Time{}
+	return 0
 }
 
 var errGone = errors.New("the device has gone")
