@@ -20,17 +20,18 @@ const memoryName = "power-key"
 type memory struct {
 	mu   sync.Mutex
 	file *os.File
+	down func(fd int) bool // whether the power key of a device is down
 }
 
 func newMemory(kept map[string]*os.File, store Store) (*memory, error) {
 	if file := kept[memoryName]; file != nil {
-		return &memory{file: file}, nil
+		return &memory{file: file, down: down}, nil
 	}
 	fd, err := unix.MemfdCreate("nth-"+memoryName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("making a memory for the power key: %w", err)
 	}
-	m := &memory{file: os.NewFile(uintptr(fd), memoryName)}
+	m := &memory{file: os.NewFile(uintptr(fd), memoryName), down: down}
 	if err := store.Keep(memoryName, m.file); err != nil {
 		_ = m.file.Close() // nothing was written
 		return nil, err
@@ -75,10 +76,17 @@ func (m *memory) save(at time.Duration) {
 	_, _ = m.file.WriteAt(fmt.Appendf(nil, "%*d", width, at), 0)
 }
 
+// A device is one that has a power key.
+type device struct {
+	file    *os.File
+	button  bool // and no others but its like
+	dropped bool // the kernel had to drop events, and how the key stands is not known
+}
+
 // read waits for what a device tells, and returns when it was a press; zero if it was none. Whoever is ended in here,
 // with the press in hand, has remembered one.
-func (m *memory) read(device *os.File, button bool) (at time.Duration, err error) {
-	raw, err := device.SyscallConn()
+func (m *memory) read(d *device) (at time.Duration, err error) {
+	raw, err := d.file.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
@@ -87,14 +95,14 @@ func (m *memory) read(device *os.File, button bool) (at time.Duration, err error
 		if !readable(int(fd)) { //nolint:gosec // descriptors are small
 			return false
 		}
-		at, done, got = m.take(int(fd), button) //nolint:gosec // descriptors are small
+		at, done, got = m.take(int(fd), d) //nolint:gosec // descriptors are small
 		return done
 	})
 	return at, errors.Join(err, got)
 }
 
 // take reads what is there to be read.
-func (m *memory) take(fd int, button bool) (at time.Duration, done bool, err error) {
+func (m *memory) take(fd int, d *device) (at time.Duration, done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.load()
@@ -107,7 +115,14 @@ func (m *memory) take(fd int, button bool) (at time.Duration, done bool, err err
 		n, err = unix.Read(fd, text)
 	}
 	if n > 0 {
-		at = min(pressIn(text[:n], button), sinceBoot()) // one that is yet to come is by a clock of its own
+		at = min(d.pressIn(text[:n]), sinceBoot()) // one that is yet to come is by a clock of its own
+		// What is asked for has the kernel drop what it has to tell of keys, so that comes when there is no more.
+		if d.dropped && n < len(text) {
+			d.dropped = false
+			if at == 0 && m.down(fd) {
+				at = sinceBoot()
+			}
+		}
 	}
 	if before == 0 {
 		m.save(at)

@@ -16,6 +16,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -101,19 +103,19 @@ func (k *Keys) Over() { k.memory.clear() }
 
 // look opens the devices that have come, or lets all go if they are not wanted.
 func (k *Keys) look(reading *sync.WaitGroup) {
-	var buttons []string
+	var found map[string]keys
 	if !k.opts.Wanted() {
 		k.close(k.opts.Store.Forget)
 		k.forgetKept()
 	} else {
-		buttons = k.buttons()
-		for _, name := range buttons {
-			k.listen(name, reading)
+		found = k.devices()
+		for name, has := range found {
+			k.listen(name, !has.others, reading)
 		}
 	}
 	k.mu.Lock()
 	// One that cannot be read would be answered by nobody.
-	unread := slices.ContainsFunc(buttons, func(name string) bool { return k.open[name] == nil })
+	unread := slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(name string) bool { return k.open[name] == nil })
 	listening := len(k.open) > 0 && !unread
 	k.mu.Unlock()
 	if k.told == nil || *k.told != listening {
@@ -144,16 +146,19 @@ func (k *Keys) forgetKept() {
 	}
 }
 
-// buttons lists the devices that have a power key.
-func (k *Keys) buttons() []string {
+// devices finds those that have a power key, by their names.
+func (k *Keys) devices() map[string]keys {
 	entries, _ := os.ReadDir(filepath.Join(k.opts.Root, "/dev/input")) // there is none where there are no keys
-	var names []string
+	found := map[string]keys{}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "event") && k.keys(entry).power {
-			names = append(names, entry.Name())
+		if !strings.HasPrefix(entry.Name(), "event") {
+			continue
+		}
+		if has := k.keys(entry); has.power {
+			found[entry.Name()] = has
 		}
 	}
-	return names
+	return found
 }
 
 // keys are what a device has, as far as it matters here.
@@ -201,8 +206,8 @@ func parseKeys(text string) (found keys) {
 	return found
 }
 
-// listen reads a device, unless that is being done.
-func (k *Keys) listen(name string, reading *sync.WaitGroup) {
+// listen reads a device, which may have no other keys but a button's, unless that is being done.
+func (k *Keys) listen(name string, button bool, reading *sync.WaitGroup) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.open[name] != nil {
@@ -219,15 +224,9 @@ func (k *Keys) listen(name string, reading *sync.WaitGroup) {
 		file = os.NewFile(uintptr(fd), path)
 		_ = k.opts.Store.Keep(name, file) // then what nobody has read ends with the process
 	}
-	info, err := file.Stat()
-	if err != nil {
-		_ = file.Close() // it cannot be used
-		return
-	}
 	tellSinceBoot(file)
-	button := !k.keys(fs.FileInfoToDirEntry(info)).others
 	k.open[name] = file
-	reading.Go(func() { k.follow(name, file, button) })
+	reading.Go(func() { k.follow(name, &device{file: file, button: button}) })
 }
 
 // setClock is the kernel's EVIOCSCLOCKID, in include/uapi/linux/input.h.
@@ -263,9 +262,9 @@ func (k *Keys) kept(name, path string) *os.File {
 }
 
 // follow reads a device until it has gone, or is closed.
-func (k *Keys) follow(name string, file *os.File, button bool) {
+func (k *Keys) follow(name string, d *device) {
 	for {
-		at, err := k.memory.read(file, button)
+		at, err := k.memory.read(d)
 		if err != nil {
 			break
 		}
@@ -275,9 +274,9 @@ func (k *Keys) follow(name string, file *os.File, button bool) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.open[name] == file { // it has not been closed, so it has gone
+	if k.open[name] == d.file { // it has not been closed, so it has gone
 		delete(k.open, name)
-		_ = file.Close()
+		_ = d.file.Close()
 		k.opts.Store.Forget(name)
 	}
 }
@@ -292,17 +291,39 @@ const (
 )
 
 // pressIn finds the first press in what a device told at once. Where the kernel had to drop events, those of a button with
-// no other keys were presses.
-func pressIn(text []byte, button bool) (at time.Duration) {
+// no other keys were presses; of another device it remains to be asked.
+func (d *device) pressIn(text []byte) (at time.Duration) {
 	for ; len(text) >= eventSize; text = text[eventSize:] {
 		kind, code := binary.NativeEndian.Uint16(text[16:]), binary.NativeEndian.Uint16(text[18:])
 		pressed := kind == typeKey && (code == keyPower || code == keyPower2) && binary.NativeEndian.Uint32(text[20:]) == keyDown
-		if pressed || button && kind == typeSyn && code == synDropped {
+		dropped := kind == typeSyn && code == synDropped
+		d.dropped = d.dropped || dropped && !d.button
+		if pressed || dropped && d.button {
 			seconds, micros := binary.NativeEndian.Uint64(text), binary.NativeEndian.Uint64(text[8:])
 			return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond //nolint:gosec // what the kernel's clock says fits
 		}
 	}
 	return 0
+}
+
+// getKeys is the kernel's EVIOCGKEY for as many keys as there are.
+const (
+	keyBytes = 96
+	getKeys  = 2<<30 | keyBytes<<16 | 'E'<<8 | 0x18
+)
+
+// down asks the kernel whether the power key of a device is down.
+func down(fd int) bool {
+	var keys [keyBytes]byte
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getKeys, uintptr(unsafe.Pointer(&keys[0]))); errno != 0 { //nolint:gosec // the kernel writes no more than it is asked for
+		return false // a pipe, or a device that has gone
+	}
+	return isDown(keys[:])
+}
+
+// isDown looks for the power key in a bitmap of keys, the first one first.
+func isDown(keys []byte) bool {
+	return keys[keyPower/8]>>(keyPower%8)&1 == 1 || keys[keyPower2/8]>>(keyPower2%8)&1 == 1
 }
 
 var errGone = errors.New("the device has gone")

@@ -27,6 +27,7 @@ type rig struct {
 	root   string
 	store  *store
 	wanted atomic.Bool
+	down   func() bool // the kernel's answer, whether the power key is
 
 	keys      *powerkey.Keys
 	pressed   chan time.Time
@@ -104,6 +105,23 @@ func (r *rig) device(t *testing.T, name string) *os.File {
 	return file
 }
 
+// keyboard makes a device that has a power key among many others.
+func (r *rig) keyboard(t *testing.T, name string) *os.File {
+	t.Helper()
+	has := filepath.Join(r.root, "sys/class/input", name, "device/capabilities")
+	if err := os.MkdirAll(has, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(has, "key"), []byte("7 ff9f207ac14057ff febeffdfffefffff fffffffffffffffe\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := r.device(t, "keyboard") // a pipe that stands where devices do is a button
+	if err := os.Symlink("keyboard", filepath.Join(r.root, "dev/input", name)); err != nil {
+		t.Fatal(err)
+	}
+	return elsewhere
+}
+
 // start begins another process, with what was kept of those before.
 func (r *rig) start(t *testing.T) {
 	t.Helper()
@@ -114,6 +132,9 @@ func (r *rig) start(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if r.down != nil {
+		keys.AnswerFor(r.down)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -212,6 +233,50 @@ func TestAButtonOfWhichEventsWereDroppedWasPressed(t *testing.T) {
 	at := time.Now()
 	tell(t, device, at, 0, 3, 0)
 	mustBe(t, next(t, r.pressed), at)
+}
+
+// A keyboard with a power key tells of many others. Of what the kernel had to drop, only whether the key is down is to be known.
+func TestAKeyboardOfWhichEventsWereDroppedIsAskedWhetherThePowerKeyIsDown(t *testing.T) {
+	r := newRig(t)
+	device := r.keyboard(t, "event0")
+	asked, down := make(chan struct{}, 10), &atomic.Bool{}
+	r.down = func() bool { asked <- struct{}{}; return down.Load() }
+	r.start(t)
+	at := time.Now()
+	tell(t, device, at, 0, 3, 0)
+	next(t, asked)
+	down.Store(true)
+	tell(t, device, at.Add(-2*time.Minute), 0, 3, 0)
+	next(t, asked)
+	mustBe(t, next(t, r.pressed), at)
+	tell(t, device, at, 1, 30, 1) // nothing is missing
+	tell(t, device, at.Add(-2*time.Minute), 1, power, 1)
+	mustBe(t, next(t, r.pressed), at.Add(-2*time.Minute))
+	if len(asked) > 0 {
+		t.Error("it was asked again")
+	}
+}
+
+func TestThePowerKeyIsFoundAmongTheKeysThatAreDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes map[int]byte
+		want  bool
+	}{
+		"none":                {nil, false},
+		"the power key":       {map[int]byte{14: 0x10}, true},
+		"the other power key": {map[int]byte{44: 0x10}, true},
+		"those beside them":   {map[int]byte{14: 0xef, 44: 0xef, 13: 0xff, 45: 0xff}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys := make([]byte, 96)
+			for i, b := range c.bytes {
+				keys[i] = b
+			}
+			if got := powerkey.IsDown(keys); got != c.want {
+				t.Errorf("it is down: %t, want %t", got, c.want)
+			}
+		})
+	}
 }
 
 func TestAPressOutlivesTheProcess(t *testing.T) {
