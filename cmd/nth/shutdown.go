@@ -93,7 +93,10 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 			s.started().Infof("a shutdown can be held for up to %s", delay)
 		},
 		Off: off,
-		Key: logind.KeyOptions{Held: s.answersKey, Trouble: s.cannotPowerOff, Over: func() { s.keys.Over() }},
+		Key: logind.KeyOptions{
+			Held: s.answersKey, Trouble: s.cannotPowerOff,
+			Claimed: func() { s.keys.Claim() }, Over: func() { s.keys.Over() },
+		},
 	})
 	s.use(cfg)
 	if where.host == "" && slices.Contains(kinds, event.Shutdown) {
@@ -113,7 +116,7 @@ func (s *shutdown) started() *logrus.Entry {
 func (s *shutdown) newKeys(store powerkey.Store) *powerkey.Keys {
 	keys, err := powerkey.New(powerkey.Options{
 		Store: store, Kept: systemd.Kept(), Wanted: s.wanted.Load,
-		Listening: s.source.ListenToKey, Pressed: s.pressed,
+		Listening: s.source.ListenToKey, Ours: s.source.HoldsKey, Pressed: s.pressed,
 	})
 	if err != nil {
 		s.started().Infof("the power button is logind's: %s", err)
@@ -128,11 +131,12 @@ func (s *shutdown) use(cfg config.Config) {
 	s.wanted.Store(policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun)
 }
 
-// listen hears the power key until it is ended.
+// listen hears the power key until it is ended. What was pressed before is known when it returns.
 func (s *shutdown) listen(ctx context.Context) (end func()) {
 	if s.keys == nil {
 		return func() {}
 	}
+	s.keys.Recall()
 	listening, stop := context.WithCancel(ctx)
 	var ended sync.WaitGroup
 	ended.Go(func() { s.keys.Run(listening) })
@@ -140,8 +144,8 @@ func (s *shutdown) listen(ctx context.Context) (end func()) {
 }
 
 // pressed is told of the power key.
-func (s *shutdown) pressed(at time.Time) {
-	s.source.Pressed(at)
+func (s *shutdown) pressed(at time.Time, ours bool) {
+	s.source.Pressed(at, ours)
 	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
 		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
 }

@@ -32,6 +32,8 @@ type KeyOptions struct {
 	Held func(held bool, why string)
 	// Trouble, if set, is called when the machine cannot be powered off. It is tried again.
 	Trouble func(error)
+	// Claimed, if set, is called when a press that was left to logind is answered here, since logind does not.
+	Claimed func()
 	// Over, if set, is called when nothing more is to be done about a press.
 	Over func()
 }
@@ -56,7 +58,6 @@ func (k *key) giveBack() {
 // press is what becomes of the first press of the power key. More of them say nothing new.
 type press struct {
 	at      time.Time // zero if there was none
-	heard   time.Time // when this process heard of it
 	ours    bool      // logind does not answer it
 	settled bool      // nothing holds the power-off any more
 	asked   time.Time // when the power-off was asked for last
@@ -88,23 +89,27 @@ func (s *Source) ListenToKey(listening bool) {
 	poke(s.wake)
 }
 
-// Pressed says that the power key was pressed at a time by the wall clock. It may be called before Run.
-func (s *Source) Pressed(at time.Time) {
+// HoldsKey tells whether nth answers the power key.
+func (s *Source) HoldsKey() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.key.lock != nil
+}
+
+// Pressed says that the power key was pressed at a time, and whether logind was held off it then. What an earlier process
+// has heard is to be told before Run: else Run finds that nothing is announced, and says so.
+func (s *Source) Pressed(at time.Time, ours bool) {
 	s.mu.Lock()
 	if !s.press.at.IsZero() {
 		s.mu.Unlock()
 		return
 	}
-	now := time.Now()
-	ago := max(now.Sub(at), 0) // the clock may have been set back
-	if ago > giveUp {
+	if time.Since(at) > giveUp {
 		s.mu.Unlock()
 		s.forgetPress() // it is nobody's any more
 		return
 	}
-	// What logind has had its time for, in an earlier process, is not left to it once more.
-	s.press = press{at: now.Add(-ago), heard: now.Add(-ago), ours: s.key.lock != nil}
-	ours := s.press.ours
+	s.press = press{at: at, ours: ours}
 	poke(s.moved)
 	s.mu.Unlock()
 	if ours {
@@ -220,13 +225,10 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	case preparing:
 		s.releaseOverdue(p)
 		return true
-	case !p.ours && time.Since(p.heard) < leftTo:
+	case !p.ours && time.Since(p.at) < leftTo:
 		return true
 	case !p.ours:
-		s.mu.Lock()
-		s.press.ours = true
-		s.mu.Unlock()
-		s.announcePress()
+		s.claimPress()
 	}
 	if err := s.goDown(ctx, b, p, err); err != nil && s.opts.Key.Trouble != nil {
 		s.opts.Key.Trouble(err)
@@ -258,6 +260,17 @@ func (s *Source) releaseOverdue(p press) {
 	if s.overdue(p) && !p.settled {
 		s.Release(event.Shutdown)
 	}
+}
+
+// claimPress answers a press that was left to logind.
+func (s *Source) claimPress() {
+	s.mu.Lock()
+	s.press.ours = true
+	s.mu.Unlock()
+	if s.opts.Key.Claimed != nil {
+		s.opts.Key.Claimed()
+	}
+	s.announcePress()
 }
 
 // forgetPress is the end of a press.

@@ -72,7 +72,7 @@ func TestAPressIsAnnouncedWithTheTimeThatEC2LeavesAndPoweredOffAfterTheDrain(t *
 	r := answering(t)
 	r.logind.set(func(l *standIn) { l.delay = 5 * time.Second })
 	pressed := time.Now().Add(-20 * time.Second)
-	r.source.Pressed(pressed)
+	r.source.Pressed(pressed, true)
 	deadline := r.announced(t).Deadline
 	if want := pressed.Add(logind.PowerOffGrant - margin); deadline.Sub(want).Abs() > 2*time.Second {
 		t.Errorf("the deadline is %s, want %s", deadline, want)
@@ -96,8 +96,8 @@ func TestAPressIsAnnouncedWithTheTimeThatEC2LeavesAndPoweredOffAfterTheDrain(t *
 func TestASecondPressSaysNothingNew(t *testing.T) {
 	r := answering(t)
 	first := time.Now().Add(-time.Minute)
-	r.source.Pressed(first)
-	r.source.Pressed(time.Now())
+	r.source.Pressed(first, true)
+	r.source.Pressed(time.Now(), true)
 	r.announced(t)
 	r.scheduledFor(t, first)
 	r.logind.prepare(t, false) // no word of logind's takes it back
@@ -110,7 +110,7 @@ func TestASecondPressSaysNothingNew(t *testing.T) {
 func TestALogindThatWasStartedAgainIsAskedForTheLockAndForThePowerOffAnew(t *testing.T) {
 	r := answering(t)
 	pressed := time.Now()
-	r.source.Pressed(pressed)
+	r.source.Pressed(pressed, true)
 	r.announced(t)
 	r.scheduledFor(t, pressed)
 	r.logind.leave()
@@ -125,7 +125,7 @@ func TestAPressBeforeTheLockWasThereIsLeftToTheLogindThatAnswersIt(t *testing.T)
 	r := keyRig(t)
 	r.logind.join(t)
 	r.logind.set(func(l *standIn) { l.preparing = true })
-	r.source.Pressed(time.Now())
+	r.source.Pressed(time.Now(), false)
 	r.run(t)
 	r.announced(t)
 	next(t, r.over)
@@ -148,7 +148,7 @@ func TestAPressThatLogindDoesNotAnswerIsNotLost(t *testing.T) {
 				c.before(t, r)
 			}
 			pressed := time.Now().Add(-time.Minute)
-			r.source.Pressed(pressed)
+			r.source.Pressed(pressed, false)
 			r.source.ListenToKey(true)
 			r.run(t)
 			for events := next(t, r.snapshots); len(events) == 0; {
@@ -158,6 +158,9 @@ func TestAPressThatLogindDoesNotAnswerIsNotLost(t *testing.T) {
 				c.after(t, r)
 			}
 			r.scheduledFor(t, pressed)
+			if len(r.claimed) != 1 {
+				t.Errorf("it was claimed %d times, want once", len(r.claimed))
+			}
 			r.powersOffAfterTheDrain(t)
 		})
 	}
@@ -167,7 +170,7 @@ func TestAPowerOffThatLogindRefusesIsAskedOfSystemd(t *testing.T) {
 	r := answering(t)
 	r.logind.servesAsSystemd(t)
 	r.logind.set(func(l *standIn) { l.refuses = true })
-	r.source.Pressed(time.Now())
+	r.source.Pressed(time.Now(), true)
 	r.announced(t)
 	r.source.Release(event.Shutdown)
 	r.await(t, "systemd is asked", func(l *standIn) bool { return slices.Contains(l.started, "poweroff.target") })
@@ -180,7 +183,7 @@ func TestAPowerOffThatLogindRefusesIsAskedOfSystemd(t *testing.T) {
 func TestWhereNobodyPowersOffTheKeyIsGivenBackAndItIsTriedAgain(t *testing.T) {
 	r := answering(t)
 	r.logind.set(func(l *standIn) { l.refuses = true })
-	r.source.Pressed(time.Now())
+	r.source.Pressed(time.Now(), true)
 	r.announced(t)
 	r.source.Release(event.Shutdown)
 	if next(t, r.troubles) == nil {
@@ -271,12 +274,12 @@ func TestAPressInTheMidstOfARebootLeavesItTheTimeThatEC2Leaves(t *testing.T) {
 			r := begin(t)
 			r.reboots(t)
 			pressed := time.Now().Add(-20 * time.Second)
-			r.source.Pressed(pressed)
+			r.source.Pressed(pressed, r.source.HoldsKey())
 			deadline := r.announced(t).Deadline
 			if want := pressed.Add(logind.PowerOffGrant - margin); deadline.Sub(want).Abs() > 2*time.Second {
 				t.Errorf("the deadline is %s after the press, want %s", deadline.Sub(pressed), want.Sub(pressed))
 			}
-			r.source.Pressed(time.Now()) // says nothing new
+			r.source.Pressed(time.Now(), r.source.HoldsKey()) // says nothing new
 			r.logind.prepare(t, true)
 			r.stop()
 			if len(r.snapshots) > 0 {

@@ -13,11 +13,15 @@ func TestARestartInTheMidstOfAPressDoesNotCallTheShutdownOff(t *testing.T) {
 	r := keyRig(t)
 	r.logind.join(t)
 	pressed := time.Now().Add(-time.Minute)
-	r.source.Pressed(pressed) // by powerkey.Keys.Run, of what was kept
+	r.source.Pressed(pressed, true) // by powerkey.Keys.Recall, of what was kept
 	r.source.ListenToKey(true)
 	r.run(t)
-	if events := next(t, r.snapshots); len(events) == 0 {
-		t.Error("the shutdown that is under way was called off")
+	r.scheduledFor(t, pressed)
+	r.stop()
+	for len(r.snapshots) > 0 {
+		if events := <-r.snapshots; len(events) == 0 {
+			t.Error("the shutdown that is under way was called off")
+		}
 	}
 }
 
@@ -35,7 +39,7 @@ func TestAPressIsLogindsWhereItsHandlePowerKeyIsSomethingElse(t *testing.T) {
 				t.Fatal("it answers the power key")
 			}
 			r.nothing(t)
-			r.source.Pressed(time.Now())
+			r.source.Pressed(time.Now(), false)
 			for over := time.After(4 * time.Second); over != nil; {
 				select {
 				case events := <-r.snapshots:
@@ -63,7 +67,7 @@ func TestAPressThatIsLongOverIsNotHeeded(t *testing.T) {
 		t.Run(ago.String(), func(t *testing.T) {
 			r := keyRig(t)
 			r.logind.join(t)
-			r.source.Pressed(time.Now().Add(-ago))
+			r.source.Pressed(time.Now().Add(-ago), true)
 			r.source.ListenToKey(true)
 			r.run(t)
 			for limit := time.After(4 * time.Second); ; {
@@ -87,7 +91,7 @@ func TestAPressThatIsLongOverIsNotHeeded(t *testing.T) {
 func TestARestartAfterTheGrantDoesNotBeginTheDrainAnew(t *testing.T) {
 	r := keyRig(t)
 	r.logind.join(t)
-	r.source.Pressed(time.Now().Add(-155 * time.Second))
+	r.source.Pressed(time.Now().Add(-155*time.Second), true)
 	r.source.ListenToKey(true)
 	r.run(t)
 	events := next(t, r.snapshots)

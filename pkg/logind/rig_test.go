@@ -32,6 +32,7 @@ type rig struct {
 	holding   chan time.Duration
 	keyHeld   chan bool
 	over      chan struct{} // the press is
+	claimed   chan struct{}
 	troubles  chan error
 	off       chan error
 	stop      func()
@@ -44,7 +45,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{
 		bus: bus, logind: newLogind(t, bus, delay),
 		snapshots: make(chan []event.Event, 100), sleeps: make(chan []event.Event, 100), keyHeld: make(chan bool, 100),
-		over: make(chan struct{}, 100), troubles: make(chan error, 1000), holding: make(chan time.Duration, 100), off: make(chan error, 100),
+		over: make(chan struct{}, 100), claimed: make(chan struct{}, 100), troubles: make(chan error, 1000), holding: make(chan time.Duration, 100), off: make(chan error, 100),
 	}
 	r.source = r.newSource("")
 	return r
@@ -59,6 +60,7 @@ func (r *rig) newSource(host logind.Host) *logind.Source {
 		Key: logind.KeyOptions{
 			Held:    func(held bool, _ string) { r.keyHeld <- held },
 			Trouble: func(err error) { r.troubles <- err },
+			Claimed: func() { r.claimed <- struct{}{} },
 			Over:    func() { r.over <- struct{}{} },
 		},
 	})

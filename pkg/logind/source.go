@@ -351,12 +351,11 @@ func (s *Source) announced(kind event.Kind) bool {
 func (s *Source) withdraw(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	undecided := h.pending == nil && h.kind == event.Shutdown && !s.press.at.IsZero() // nth may be starting again in the middle of it
-	if h.kind == event.Shutdown && h.pending != nil {                                 // else it may be the next one's, which is about to be found
+	if h.kind == event.Shutdown && h.pending != nil { // else it may be the next one's, which is about to be found
 		s.sort = ""
 	}
 	h.pending = nil
-	if s.sink != nil && !undecided {
+	if s.sink != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: h.kind})
 	}
 }

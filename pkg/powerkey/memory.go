@@ -1,11 +1,9 @@
 package powerkey
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,19 +18,20 @@ const memoryName = "power-key"
 type memory struct {
 	mu   sync.Mutex
 	file *os.File
+	ours func() bool       // whether a press is nobody else's as things stand
 	down func(fd int) bool // whether the power key of a device is down
 }
 
-func newMemory(kept map[string]*os.File, store Store) (*memory, error) {
-	if file := kept[memoryName]; file != nil {
-		return &memory{file: file, down: down}, nil
+func newMemory(opts Options) (*memory, error) {
+	if file := opts.Kept[memoryName]; file != nil {
+		return &memory{file: file, ours: opts.Ours, down: down}, nil
 	}
 	fd, err := unix.MemfdCreate("nth-"+memoryName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("making a memory for the power key: %w", err)
 	}
-	m := &memory{file: os.NewFile(uintptr(fd), memoryName), down: down}
-	if err := store.Keep(memoryName, m.file); err != nil {
+	m := &memory{file: os.NewFile(uintptr(fd), memoryName), ours: opts.Ours, down: down}
+	if err := opts.Store.Keep(memoryName, m.file); err != nil {
 		_ = m.file.Close() // nothing was written
 		return nil, err
 	}
@@ -46,8 +45,14 @@ func sinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// pressed is when the power key was pressed first; zero if it was not.
-func (m *memory) pressed() time.Duration {
+// A press is what is to be known of one.
+type press struct {
+	at   time.Duration // when it was, since the boot; zero if there was none
+	ours bool          // nobody else has answered it
+}
+
+// pressed is the first press.
+func (m *memory) pressed() press {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.load()
@@ -57,23 +62,44 @@ func (m *memory) pressed() time.Duration {
 func (m *memory) clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.save(0)
+	m.save(press{})
 }
 
-// width is that of what is written, always in one piece.
-const width = 20
+// claim remembers that nobody else has answered the press.
+func (m *memory) claim() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.load(); p.at != 0 {
+		p.ours = true
+		m.save(p)
+	}
+}
+
+// form is that of what is written, in a piece whose width is always the same: a time in nanoseconds, and 1 for what is ours.
+const (
+	form  = "%20d %d"
+	width = 22
+)
 
 // load reads what was written. m.mu is held.
-func (m *memory) load() time.Duration {
+func (m *memory) load() (p press) {
 	text := make([]byte, width)
-	n, _ := m.file.ReadAt(text, 0)                                          // a new memory is empty
-	nanos, _ := strconv.ParseInt(string(bytes.TrimSpace(text[:n])), 10, 64) // and says nothing
-	return time.Duration(nanos)
+	n, _ := m.file.ReadAt(text, 0) // a new memory is empty
+	var ours int
+	if _, err := fmt.Sscanf(string(text[:n]), form, &p.at, &ours); err != nil {
+		return press{} // and says nothing
+	}
+	p.ours = ours == 1
+	return p
 }
 
 // save writes it; there is no disk that could fail. m.mu is held.
-func (m *memory) save(at time.Duration) {
-	_, _ = m.file.WriteAt(fmt.Appendf(nil, "%*d", width, at), 0)
+func (m *memory) save(p press) {
+	ours := 0
+	if p.ours {
+		ours = 1
+	}
+	_, _ = m.file.WriteAt(fmt.Appendf(nil, form, p.at, ours), 0)
 }
 
 // A device is one that has a power key.
@@ -83,31 +109,31 @@ type device struct {
 	dropped bool // the kernel had to drop events, and how the key stands is not known
 }
 
-// read waits for what a device tells, and returns when it was a press; zero if it was none. Whoever is ended in here,
-// with the press in hand, has remembered one.
-func (m *memory) read(d *device) (at time.Duration, err error) {
+// read waits for what a device tells, and returns the press if it was one. Whoever is ended in here, with the press in
+// hand, has remembered one.
+func (m *memory) read(d *device) (p press, err error) {
 	raw, err := d.file.SyscallConn()
 	if err != nil {
-		return 0, err
+		return press{}, err
 	}
 	var got error
 	err = raw.Read(func(fd uintptr) (done bool) {
 		if !readable(int(fd)) { //nolint:gosec // descriptors are small
 			return false
 		}
-		at, done, got = m.take(int(fd), d) //nolint:gosec // descriptors are small
+		p, done, got = m.take(int(fd), d) //nolint:gosec // descriptors are small
 		return done
 	})
-	return at, errors.Join(err, got)
+	return p, errors.Join(err, got)
 }
 
 // take reads what is there to be read.
-func (m *memory) take(fd int, d *device) (at time.Duration, done bool, err error) {
+func (m *memory) take(fd int, d *device) (p press, done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.load()
-	if before == 0 {
-		m.save(sinceBoot())
+	before, ours := m.load(), m.ours()
+	if before.at == 0 {
+		m.save(press{sinceBoot(), ours})
 	}
 	text := make([]byte, 64*eventSize)
 	n, err := unix.Read(fd, text)
@@ -115,25 +141,26 @@ func (m *memory) take(fd int, d *device) (at time.Duration, done bool, err error
 		n, err = unix.Read(fd, text)
 	}
 	if n > 0 {
-		at = min(d.pressIn(text[:n]), sinceBoot()) // one that is yet to come is by a clock of its own
+		p.at = min(d.pressIn(text[:n]), sinceBoot()) // one that is yet to come is by a clock of its own
 		// What is asked for has the kernel drop what it has to tell of keys, so that comes when there is no more.
 		if d.dropped && n < len(text) {
 			d.dropped = false
-			if at == 0 && m.down(fd) {
-				at = sinceBoot()
+			if p.at == 0 && m.down(fd) {
+				p.at = sinceBoot()
 			}
 		}
 	}
-	if before == 0 {
-		m.save(at)
+	p.ours = ours && p.at != 0
+	if before.at == 0 {
+		m.save(p)
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN):
-		return 0, false, nil
+		return press{}, false, nil
 	case err == nil && n == 0:
 		err = errGone
 	}
-	return at, true, err
+	return p, true, err
 }
 
 // readable tells whether there is something to read, or that there never will be.

@@ -3,8 +3,8 @@
 // logind off it (pkg/logind) to have the node drained before anybody else hears of the shutdown.
 //
 // A press must not be lost, whatever becomes of the process that has read it. Therefore two things outlive the process,
-// in the hands of the service manager: the open devices, with what nobody has read yet, and a Memory with the press that
-// was read. It is written before anything is read, and taken back if that was no press.
+// in the hands of the service manager: the open devices, with what nobody has read yet, and a memory with the press that
+// was read, and whose it was. It is written before anything is read, and taken back if that was no press.
 //
 // When a key was pressed is told by CLOCK_BOOTTIME: a wall clock that is set in between makes no press older or younger.
 //
@@ -46,8 +46,11 @@ type Options struct {
 	Wanted func() bool
 	// Listening is told whether there is a device that is being read, at first and when that changes.
 	Listening func(bool)
-	// Pressed is told of each press, and when it was, with the monotonic clock's reading. It must not block.
-	Pressed func(at time.Time)
+	// Ours tells whether a press would be answered here, and by nobody else, as things stand. That is remembered with it.
+	Ours func() bool
+	// Pressed is told of each press: when it was, with the monotonic clock's reading, and whether it was ours then. It must
+	// not block.
+	Pressed func(at time.Time, ours bool)
 }
 
 // Keys hears presses. Make one with New.
@@ -66,18 +69,18 @@ const lookEvery = time.Second
 
 // New returns what does not listen yet. The error says why nothing could be remembered.
 func New(opts Options) (*Keys, error) {
-	m, err := newMemory(opts.Kept, opts.Store)
+	m, err := newMemory(opts)
 	if err != nil {
 		return nil, err
 	}
 	return &Keys{opts: opts, memory: m, open: map[string]*os.File{}}, nil
 }
 
-// Run listens until ctx ends. What was pressed before it is told first.
+// Recall tells of the press that an earlier process has heard, if there was one, before it returns.
+func (k *Keys) Recall() { k.tell(k.memory.pressed()) }
+
+// Run listens until ctx ends.
 func (k *Keys) Run(ctx context.Context) {
-	if at := k.memory.pressed(); at != 0 {
-		k.tell(at)
-	}
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer k.close(func(string) {})
@@ -93,10 +96,15 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// tell tells of a press.
-func (k *Keys) tell(at time.Duration) {
-	k.opts.Pressed(time.Now().Add(-max(sinceBoot()-at, 0)))
+// tell tells of a press, if it was one.
+func (k *Keys) tell(p press) {
+	if p.at != 0 {
+		k.opts.Pressed(time.Now().Add(-max(sinceBoot()-p.at, 0)), p.ours)
+	}
 }
+
+// Claim says that nobody else has answered what was pressed so far: it is ours, also for the process after this one.
+func (k *Keys) Claim() { k.memory.claim() }
 
 // Over says that the machine will not go down for what was pressed so far.
 func (k *Keys) Over() { k.memory.clear() }
@@ -264,13 +272,11 @@ func (k *Keys) kept(name, path string) *os.File {
 // follow reads a device until it has gone, or is closed.
 func (k *Keys) follow(name string, d *device) {
 	for {
-		at, err := k.memory.read(d)
+		p, err := k.memory.read(d)
 		if err != nil {
 			break
 		}
-		if at != 0 {
-			k.tell(at)
-		}
+		k.tell(p)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -27,10 +27,12 @@ type rig struct {
 	root   string
 	store  *store
 	wanted atomic.Bool
+	holds  atomic.Bool // a press is ours
 	down   func() bool // the kernel's answer, whether the power key is
 
 	keys      *powerkey.Keys
 	pressed   chan time.Time
+	ours      chan bool // of each press
 	listening chan bool
 	stop      func()
 }
@@ -125,10 +127,11 @@ func (r *rig) keyboard(t *testing.T, name string) *os.File {
 // start begins another process, with what was kept of those before.
 func (r *rig) start(t *testing.T) {
 	t.Helper()
-	r.pressed, r.listening = make(chan time.Time, 10), make(chan bool, 10)
+	r.pressed, r.ours, r.listening = make(chan time.Time, 10), make(chan bool, 10), make(chan bool, 10)
 	keys, err := powerkey.New(powerkey.Options{
 		Root: r.root, Store: r.store, Kept: r.store.kept(), Wanted: r.wanted.Load,
-		Pressed: func(at time.Time) { r.pressed <- at }, Listening: func(is bool) { r.listening <- is },
+		Ours:    r.holds.Load,
+		Pressed: func(at time.Time, ours bool) { r.pressed <- at; r.ours <- ours }, Listening: func(is bool) { r.listening <- is },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -138,6 +141,7 @@ func (r *rig) start(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
+	keys.Recall()
 	go func() { defer close(done); keys.Run(ctx) }()
 	r.keys, r.stop = keys, func() { cancel(); <-done }
 	t.Cleanup(func() { r.stop() })
@@ -343,6 +347,44 @@ func TestWhenAKeyWasPressedIsNotToldByTheWallClock(t *testing.T) {
 	nanos, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if latest := sinceBoot(t, time.Now()); err != nil || time.Duration(nanos) > latest {
 		t.Errorf("remembered is %q, %v, and the machine was booted %s ago", text, err, latest)
+	}
+}
+
+// The process that has heard it held the lock, and the one after it does not yet.
+func TestThatAPressWasOursOutlivesTheProcess(t *testing.T) {
+	for name, c := range map[string]struct{ held, claimed, want bool }{
+		"as it was held then":                 {held: true, want: true},
+		"as nobody has answered it meanwhile": {claimed: true, want: true},
+		"and it was not":                      {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			device := r.device(t, "event0")
+			r.holds.Store(c.held)
+			r.start(t)
+			press(t, device, time.Now())
+			next(t, r.pressed)
+			if next(t, r.ours) != c.held {
+				t.Errorf("it was ours: %t, want %t", !c.held, c.held)
+			}
+			if c.claimed {
+				r.keys.Claim()
+			}
+			r.stop()
+			r.holds.Store(false)
+			r.start(t)
+			if got := <-r.ours; got != c.want {
+				t.Errorf("in the next process it was ours: %t, want %t", got, c.want)
+			}
+			r.keys.Over()
+			r.keys.Claim() // of nothing
+			r.stop()
+			r.start(t)
+			next(t, r.listening)
+			if len(r.pressed) > 0 {
+				t.Errorf("it is over, and told again: %s", <-r.pressed)
+			}
+		})
 	}
 }
 
