@@ -19,7 +19,8 @@ import (
 //
 // A machine must never fail to go down because of nth. The ways out:
 //   - At the press, logind is asked to power off at the time that EC2 leaves, whatever becomes of nth, and again until it
-//     is seen to intend that, which a logind that was started again does not.
+//     is seen to intend that, which a logind that was started again does not. One that refuses, as since systemd 257 it does
+//     for root, too, while somebody blocks shutdowns, or cannot be asked, has systemd's timer in its place.
 //   - The lock is an open file: it ends with the process, and the next press is logind's.
 //   - Nothing is done in logind's place without the lock. A press that was read without it is left to logind, and only if
 //     that does nothing about it, or is not there, it is answered here.
@@ -62,7 +63,9 @@ type press struct {
 	settled bool      // nothing holds the power-off any more
 	asked   time.Time // when the power-off was asked for last
 	asks    int
-	stuck   bool // what is asked for does not happen
+	stuck   bool   // what is asked for does not happen
+	until   uint64 // when logind was told to power off in any case, as it calls the time; 0 if it was not
+	timed   bool   // systemd has a timer for that
 }
 
 const (
@@ -239,10 +242,7 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 // goDown sees to it that the machine is powered off when EC2's time is over, and before, when the drain is. unreachable is
 // why logind cannot be asked.
 func (s *Source) goDown(ctx context.Context, b *bus, p press, unreachable error) error {
-	var scheduling, poweringOff error
-	if unreachable == nil {
-		scheduling = b.ensurePowerOff(ctx, p.at.Add(PowerOffGrant))
-	}
+	scheduling, poweringOff := s.schedule(ctx, b, p, unreachable), error(nil)
 	s.releaseOverdue(p)
 	if (p.settled || s.overdue(p)) && time.Since(p.asked) > askAgain {
 		poweringOff = s.powerOff(ctx, b, p.asks, unreachable)
@@ -282,64 +282,6 @@ func (s *Source) forgetPress() {
 		s.opts.Key.Over()
 	}
 	poke(s.wake)
-}
-
-// powerOff asks logind, or if that has not helped or cannot be asked, the service manager. Where neither takes it, or
-// nothing comes of it, the key is logind's again.
-func (s *Source) powerOff(ctx context.Context, b *bus, asks int, err error) error {
-	if err == nil {
-		err = b.call(ctx, "PowerOff", false)
-	}
-	stuck := asks > 0
-	if err != nil || stuck {
-		second := s.opts.Host.startPowerOff(ctx)
-		stuck = stuck || second != nil
-		err = errors.Join(err, second)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.press.asked = time.Now()
-	s.press.asks++
-	if stuck {
-		s.press.stuck = true
-		s.key.giveBack()
-	}
-	return err
-}
-
-// startPowerOff asks the service manager for what logind asks it for.
-func (h Host) startPowerOff(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	conn, err := h.systemd(ctx)
-	if err == nil {
-		defer conn.Close()
-		_, err = conn.StartUnitContext(ctx, "poweroff.target", "replace-irreversibly", nil)
-	}
-	if err != nil {
-		return fmt.Errorf("asking systemd for poweroff.target: %w", err)
-	}
-	return nil
-}
-
-// scheduled is what logind is going to do at a time, in microseconds.
-type scheduled struct {
-	What string
-	At   uint64
-}
-
-// ensurePowerOff makes logind power the machine off at the given time at the latest.
-func (b *bus) ensurePowerOff(ctx context.Context, at time.Time) error {
-	var known scheduled
-	if err := b.property(ctx, "ScheduledShutdown", &known); err != nil {
-		return err
-	}
-	// By the wall clock, which may have been set since.
-	wall := time.Now().Add(max(time.Until(at), time.Second)).Round(0)
-	if known.What == "poweroff" && known.At > 0 && known.At <= uint64(wall.Add(time.Second).UnixMicro()) { //nolint:gosec // it is after 1970
-		return nil
-	}
-	return b.call(ctx, "ScheduleShutdown", "poweroff", uint64(wall.UnixMicro())) //nolint:gosec // as above
 }
 
 // An Inhibitor is a lock that logind has given.

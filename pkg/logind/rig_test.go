@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ type rig struct {
 	claimed   chan struct{}
 	troubles  chan error
 	off       chan error
+	ahead     atomic.Int64 // by which the wall clock was set, as the source reads it
 	stop      func()
 }
 
@@ -55,6 +57,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) newSource(host logind.Host) *logind.Source {
 	return logind.New(logind.Options{
 		Host: host, BootID: bootID, Margin: margin, Kinds: []event.Kind{event.Shutdown, event.Hibernation},
+		Now:     func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 		Holding: func(d time.Duration) { r.holding <- d },
 		Off:     func(err error) { r.off <- err },
 		Key: logind.KeyOptions{

@@ -48,6 +48,15 @@ type Options struct {
 	Off     func(error)
 	// Key says who answers the power key, and what becomes of a press.
 	Key KeyOptions
+	// Now reads the wall clock, by which logind is told when to power off; nil is the system's.
+	Now func() time.Time
+}
+
+func (o Options) now() time.Time {
+	if o.Now == nil {
+		return time.Now()
+	}
+	return o.Now()
 }
 
 // Source watches for shutdowns and sleeps. Make one with New.

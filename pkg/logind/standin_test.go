@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -114,6 +115,8 @@ type standIn struct {
 	scheduled scheduled // what was asked of it
 	powerOffs int       // how often it was asked for
 	refuses   bool      // to power off
+	blocked   bool      // somebody else has a block lock on shutdown, which since systemd 257 is heeded for root, too
+	timers    []string  // of systemd
 	started   []string  // units, of systemd
 	pipes     []pipe    // one for each lock that was taken
 }
@@ -156,7 +159,7 @@ func (l *standIn) join(t *testing.T) {
 	properties := map[string]any{"Get": l.get}
 	if err := errors.Join(
 		l.conn.ExportMethodTable(manager, loginPath, managerName),
-		l.conn.ExportMethodTable(map[string]any{"StartUnit": l.startUnit}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"),
+		l.conn.ExportMethodTable(map[string]any{"StartUnit": l.startUnit, "StartTransientUnit": l.startTransientUnit}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"),
 		l.conn.ExportMethodTable(properties, loginPath, "org.freedesktop.DBus.Properties"),
 	); err != nil {
 		t.Fatal(err)
@@ -177,6 +180,54 @@ func (l *standIn) servesAsSystemd(t *testing.T) {
 func (l *standIn) startUnit(unit, _ string) (dbus.ObjectPath, *dbus.Error) {
 	l.set(func(l *standIn) { l.started = append(l.started, unit) })
 	return "/org/freedesktop/systemd1/job/1", nil
+}
+
+// setting is a property of a unit that is made by asking for it.
+type setting struct {
+	Name  string
+	Value dbus.Variant
+}
+
+// auxiliary is another unit that comes with it.
+type auxiliary struct {
+	Name     string
+	Settings []setting
+}
+
+// startTransientUnit takes the one timer that it is asked for, once.
+func (l *standIn) startTransientUnit(name, mode string, settings []setting, others []auxiliary) (dbus.ObjectPath, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.Contains(l.timers, name) {
+		return "", dbus.NewError("org.freedesktop.systemd1.UnitExists", []any{"Unit " + name + " was already loaded or has a fragment file."})
+	}
+	var spans []struct {
+		Base string
+		Time uint64
+	}
+	ends := map[string]string{}
+	for _, s := range settings {
+		if s.Name == "TimersMonotonic" {
+			_ = s.Value.Store(&spans) // what it is not, is missed below
+		}
+	}
+	for _, other := range others {
+		for _, s := range other.Settings {
+			if action, is := s.Value.Value().(string); is {
+				ends[s.Name] = action
+			}
+		}
+	}
+	left := time.Duration(0)
+	if len(spans) == 1 && spans[0].Base == "OnActiveSec" {
+		left = time.Duration(spans[0].Time) * time.Microsecond //nolint:gosec // it fits
+	}
+	if mode != "fail" || len(others) != 1 || others[0].Name != "nth-power-off.service" || name != "nth-power-off.timer" ||
+		ends["SuccessAction"] != "poweroff" || ends["FailureAction"] != "poweroff" || (left-150*time.Second).Abs() > patience {
+		return "", dbus.MakeFailedError(fmt.Errorf("refusing %s after %s, with %v, mode %q", name, left, others, mode))
+	}
+	l.timers = append(l.timers, name)
+	return "/org/freedesktop/systemd1/job/2", nil
 }
 
 func connect(t *testing.T, bus *systemBus) *dbus.Conn {
@@ -237,14 +288,24 @@ func (l *standIn) powerOff(bool) *dbus.Error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.powerOffs++
+	if l.blocked {
+		return errBlocked
+	}
 	if l.refuses {
 		return dbus.MakeFailedError(errors.New("not today"))
 	}
 	return nil
 }
 
+var errBlocked = dbus.NewError(loginName+".BlockedByInhibitorLock", []any{"Operation denied due to active block inhibitor"})
+
 func (l *standIn) schedule(what string, at uint64) *dbus.Error {
-	l.set(func(l *standIn) { l.scheduled = scheduled{what, at} })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.blocked {
+		return errBlocked
+	}
+	l.scheduled = scheduled{what, at}
 	return nil
 }
 

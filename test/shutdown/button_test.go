@@ -133,6 +133,32 @@ func TestAPressIsAnsweredByLogindIfNthIsStopped(t *testing.T) {
 	})
 }
 
+// From systemd 257 on, which trixie has, logind refuses root, too, what somebody blocks.
+func TestAMachineWhoseShutdownSomebodyBlocksGoesDownByItsButton(t *testing.T) {
+	for name, stopped := range map[string]bool{"after the drain": false, "by a timer, where nth is stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			withAButton(t, func(t *testing.T, h *host.Host) {
+				h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
+				h.Await(t, "the shutdown is blocked", func() bool { return locks(t, h, "somebody") })
+				if !stopped {
+					h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
+					h.PressPower(t)
+					h.WaitOff(t)
+					mustBeDrained(t, h)
+					return
+				}
+				h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
+				h.PressPower(t)
+				h.Await(t, "logind or systemd is to power off by itself", func() bool {
+					return strings.Contains(property(t, h, "ScheduledShutdown"), `"poweroff" 1`) ||
+						strings.Contains(h.Try(t, "systemctl", "list-timers", "--no-legend").Stdout, "nth-power-off.timer")
+				})
+				h.Run(t, "systemctl", "stop", "nth") // which would wait for more than two minutes: that is too long for a test
+			})
+		})
+	}
+}
+
 func TestTheKeyIsLogindsWhereTheSettingsSayIt(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		mustCheck(t, h, "ok    shutdown    the power button is nth's, process "+h.MainPID(t)+":")
