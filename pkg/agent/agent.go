@@ -362,8 +362,13 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 		past := sit.Past
 		sit.Past = a.cfg.Record.Entries()
 		for _, e := range changed {
-			if before, met := policy.Find(past, e.Event.ID); a.taken(sit.Past, e) {
-				a.changed(before, met, e)
+			before, met := policy.Find(past, e.Event.ID)
+			if !a.taken(sit.Past, e) {
+				continue
+			}
+			a.changed(before, met, e)
+			if met && before.Acted() && e.Phase == record.Seen {
+				a.happened(record.Happening{What: record.PutOff, Entry: e}) // Something else keeps the node as it is.
 			}
 		}
 	}

@@ -164,6 +164,34 @@ func TestListenersHearOfEachEventThatEndsWithAnother(t *testing.T) {
 	})
 }
 
+// Each of them is told on its own, to people who may be waiting for either.
+func TestListenersHearOfEachEventThatIsPutOff(t *testing.T) {
+	t.Parallel()
+	t.Run("with another", func(t *testing.T) {
+		t.Parallel()
+		listened(t, func(r *rig, heard *ear) {
+			r.run()
+			r.announce(r.rebooting("a", 5*time.Minute), r.rebooting("b", 6*time.Minute))
+			heard.take()
+			r.announce(r.rebooting("a", 5*time.Hour), r.rebooting("b", 6*time.Hour))
+			heard.want(t, "begun a uncordon after 0s", "done a uncordon after 0s", "changed b", "put-off b uncordon after 0s")
+		})
+	})
+	t.Run("while another keeps the node closed", func(t *testing.T) {
+		t.Parallel()
+		listened(t, func(r *rig, heard *ear) {
+			r.run()
+			notice := r.spot("b", time.Hour)
+			r.announce(r.rebooting("a", 5*time.Minute), notice)
+			heard.take()
+			r.announce(r.rebooting("a", 5*time.Hour), notice)
+			heard.want(t, "changed a", "put-off a")
+			r.announce(r.rebooting("a", 6*time.Hour), notice)
+			heard.want(t, "changed a")
+		})
+	})
+}
+
 func TestListenersHearOfAnEventThatIsBackWhileItIsUndone(t *testing.T) {
 	t.Parallel()
 	listened(t, func(r *rig, heard *ear) {

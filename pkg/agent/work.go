@@ -229,7 +229,17 @@ func (a *Agent) undone(w *work, l landed) {
 			a.endedUncordon(w, l, e)
 		} else { // Others held it, too, or it came back meanwhile.
 			a.changed(before, true, e)
+			a.putOff(w, before, e)
 		}
+	}
+}
+
+// putOff tells of an event that the node was opened for beside the one that came first, if it still stands.
+func (a *Agent) putOff(w *work, before, e record.Entry) {
+	if before.Phase == record.Undoing && e.Phase == record.Seen {
+		a.happened(record.Happening{
+			What: record.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
+		})
 	}
 }
 

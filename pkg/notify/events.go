@@ -98,7 +98,7 @@ func (t *teller) tell(h record.Happening, rules policy.Settings) []notice {
 		return append(t.rest(h), t.ended(h)...)
 	case record.SourceLost, record.SourceBack:
 		return t.monitored(h)
-	case record.Missed, record.PodHeld, record.PodGone:
+	case record.Missed, record.PutOff, record.PodHeld, record.PodGone: // Of the first two it is told that they have changed, or at the end.
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (g *gate) hear(h record.Happening) {
 	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut, record.LeftAlone,
 		record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone: // What becomes of the cordon is known then, too.
 		g.cordoning, g.until = false, time.Time{}
-	case record.Missed, record.ClosedWith, record.SourceLost, record.SourceBack:
+	case record.Missed, record.PutOff, record.ClosedWith, record.SourceLost, record.SourceBack:
 	}
 }
 

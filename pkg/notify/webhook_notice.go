@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -37,7 +38,7 @@ const (
 	Failed     = "failed"
 	// LeftAlone: people want the node left alone, so that it is not drained.
 	LeftAlone = string(event.LeftAlone)
-	// Moved: the event was put off, and the node was uncordoned until then.
+	// Moved: the event was put off, and nothing is done for it until then.
 	Moved = "moved"
 )
 
@@ -72,6 +73,8 @@ func outcomeOf(h record.Happening) string {
 		return Failed
 	case record.LeftAlone:
 		return LeftAlone
+	case record.PutOff:
+		return Moved
 	case record.Done:
 		return doneAs(h)
 	}
@@ -80,9 +83,9 @@ func outcomeOf(h record.Happening) string {
 
 func doneAs(h record.Happening) string {
 	switch {
-	case h.Action == "drain":
+	case h.Action == string(policy.Drain):
 		return Drained
-	case h.Action == "cordon":
+	case h.Action == string(policy.Cordon):
 		return Cordoned
 	case h.Entry.Phase == record.Closed:
 		return string(h.Entry.Ending)
@@ -141,7 +144,10 @@ func what(f Fields) string {
 	case Cordoned:
 		return "cordoned"
 	case Moved:
-		return "put off; the node takes pods again until then"
+		if f.Action == string(policy.Uncordon) {
+			return "put off; the node takes pods again until then"
+		}
+		return "put off; nothing is done for it until then, and the node stays as it is"
 	}
 	return f.Outcome + "; nothing of it is left on the node"
 }

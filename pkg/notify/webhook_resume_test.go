@@ -162,6 +162,24 @@ func TestAnEventThatIsMetAnewIsToldAnew(t *testing.T) {
 	})
 }
 
+func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.useTemplate(`{{ .EventID }} {{ .Outcome }} {{ .Action }}; {{ .Text }}`)
+		for _, id := range []string{"a", "b", "c"} {
+			r.hear(record.Done, id, drain(record.Drained))
+		}
+		r.posted()
+		uncordoned := func(h *record.Happening) { h.Action = "uncordon" }
+		r.hear(record.Done, "a", uncordoned)
+		r.hear(record.PutOff, "b", uncordoned)
+		r.hear(record.PutOff, "c")
+		const about = "nth: node ip-10-0-0-1: spot-interruption: put off; "
+		r.want("a moved uncordon; "+about+"the node takes pods again until then",
+			"b moved uncordon; "+about+"the node takes pods again until then",
+			"c moved ; "+about+"nothing is done for it until then, and the node stays as it is")
+	})
+}
+
 func TestWhatWasPutOffIsToldAgainWhenItsTimeComes(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.use(func(s *notify.WebhookSettings) { s.AtClose = false })

@@ -31,6 +31,10 @@ const (
 	LeftAlone  What = "left-alone"
 	RanOut     What = "ran-out"
 	CalledBack What = "called-back"
+	// PutOff: the node was acted upon for the event, which begins anew later: its time was moved, or the rules ask for less. The
+	// action is "uncordon" where the node takes pods again, and empty where it is left as it is. Of the one event whose taking
+	// back is Done it is told with that.
+	PutOff What = "put-off"
 	// ClosedWith: the event no longer stands and nothing is left to undo; the entry says how it ended.
 	ClosedWith What = "closed"
 	// SourceLost and SourceBack: a look for a kind of event failed, for the reason in Err (told for each), or looks are
