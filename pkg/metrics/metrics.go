@@ -89,7 +89,7 @@ func (m *Metrics) Run(ctx context.Context) {
 		running.Go(func() { m.listen(ctx) })
 	}
 	if m.opts.Textfile != "" {
-		running.Go(func() { m.keepFile(ctx) })
+		running.Go(func() { m.fileUntil(ctx) })
 	}
 }
 

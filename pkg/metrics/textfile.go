@@ -15,7 +15,23 @@ import (
 const (
 	pause   = time.Second
 	refresh = 15 * time.Second
+	// lastWrite is how long the file is waited for at the end.
+	lastWrite = 2 * time.Second
 )
+
+// fileUntil keeps the file until ctx ends. A disk that hangs keeps nobody from stopping.
+func (m *Metrics) fileUntil(ctx context.Context) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		m.keepFile(ctx)
+	}()
+	<-ctx.Done()
+	select {
+	case <-written:
+	case <-time.After(lastWrite): // What it would say is of no use to anybody who waits for it.
+	}
+}
 
 // keepFile writes the file until ctx ends, and once more then.
 func (m *Metrics) keepFile(ctx context.Context) {

@@ -74,6 +74,26 @@ func TestTheFileIsWrittenAtOnceAtAChangeAndAtTheEnd(t *testing.T) {
 	})
 }
 
+func TestADiskThatHangsKeepsNobodyFromStopping(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "nth.prom")
+	synctest.Test(t, func(t *testing.T) {
+		answers := make(chan struct{})
+		m := metrics.New(metrics.Options{Textfile: file, Waiting: func() int { // It is asked for each time that the file is written.
+			<-answers
+			return 0
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		m.Run(ctx)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it took %s to stop", took)
+		}
+		close(answers)
+	})
+}
+
 func TestTheFileIsWrittenEvenIfNothingHappens(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nth.prom")

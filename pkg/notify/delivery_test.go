@@ -21,7 +21,7 @@ func onNode(name string) func(*record.Happening) {
 
 // manyNodes is how nth-queue uses the webhook.
 func manyNodes(o *notify.WebhookOptions) {
-	o.Outbox.Allow(1024)
+	o.Outbox.(*record.Outbox).Allow(1024)
 	o.Backlog = 1024
 }
 

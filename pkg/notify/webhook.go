@@ -35,10 +35,21 @@ func (s *WebhookSettings) wants(phase Phase) bool {
 	return phase == Announced && s.AtDetection || phase == Ended && s.AtEnd || phase == Over && s.AtClose
 }
 
+// Outbox keeps notices until they are delivered, over restarts, as record.Outbox does, which says more. Only Sync waits for the
+// disk.
+type Outbox interface {
+	Waiting() []record.Notice
+	Told(event string) []string
+	Note(event, what string)
+	Add(record.Notice) (givenUp []record.Notice, err error)
+	Room() int
+	Remove(id string)
+	Sync() error
+}
+
 // WebhookOptions are what a Webhook is made of. All fields are needed.
 type WebhookOptions struct {
-	// Outbox keeps the notices.
-	Outbox *record.Outbox
+	Outbox Outbox
 	// Machine describes the machine, and Node its Node by name and labels, as far as they can be asked before the context
 	// ends.
 	// They are asked about the node that something happened to; "" is the one whose machine this is.
@@ -94,7 +105,8 @@ type Webhook struct {
 // A lane has what is to be told about one event, in order.
 type lane struct {
 	node    string
-	busy    bool // a worker is at it
+	busy    bool   // a worker is at it
+	posted  string // the ID of the notice that it posts; empty if it does not
 	heard   []heard
 	waiting []waiting
 }
@@ -109,10 +121,14 @@ type heard struct {
 // waiting is a notice that is to be posted.
 type waiting struct {
 	record.Notice
-	came  time.Time // to this process
-	tries int
-	last  bool // it was tried while stopping
+	came  time.Time     // to this process
+	old   time.Duration // as it came
+	tries int           // of this process
+	last  bool          // it was tried while stopping
 }
+
+// age is how old a notice is. To set the clock while it waits does not change that.
+func (n waiting) age() time.Duration { return n.old + time.Since(n.came) }
 
 // met are the pods that a drain for an event has met.
 type met struct {
@@ -135,7 +151,7 @@ func NewWebhook(opts WebhookOptions) *Webhook {
 	}
 	for _, n := range opts.Outbox.Waiting() {
 		l := w.lane(n.Event, n.Node)
-		l.waiting = append(l.waiting, waiting{Notice: n, came: time.Now()})
+		l.waiting = append(l.waiting, waiting{Notice: n, came: time.Now(), old: max(time.Since(n.Made), 0)})
 	}
 	return w
 }

@@ -30,15 +30,21 @@ const (
 	workers   = 8
 	crowded   = time.Second
 	mostPosts = 64
-	// syncPause is the shortest pause between two writes of the outbox.
+	// syncPause is the shortest pause between two writes of the outbox, and lastWrite how long the last one is waited for.
 	syncPause = 500 * time.Millisecond
+	lastWrite = 2 * time.Second
 )
+
+// errTooMany is why a notice was given up for newer ones.
+var errTooMany = errors.New("too many are waiting")
 
 // Run makes notices and posts them until ctx ends, and then tries once more, for a moment, what is left. Run it once.
 func (w *Webhook) Run(ctx context.Context) {
-	var saving sync.WaitGroup
-	changed, saved := make(chan struct{}, 1), make(chan struct{})
-	saving.Go(func() { w.save(changed, saved) })
+	changed, over, saved := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(saved)
+		w.save(changed, over)
+	}()
 	w.work(ctx, changed)
 
 	w.mu.Lock()
@@ -47,8 +53,12 @@ func (w *Webhook) Run(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 	defer cancel()
 	w.finish(last, changed)
-	close(saved)
-	saving.Wait()
+	close(over)
+	select {
+	case <-saved:
+	case <-time.After(lastWrite):
+		w.tell(Telling{Err: errors.New("writing the outbox: the disk does not answer")})
+	}
 }
 
 // work has workers do what there is to do until ctx ends, and waits for them.
@@ -155,6 +165,7 @@ func (w *Webhook) assign(ctx context.Context, busy *sync.WaitGroup) time.Duratio
 			continue
 		}
 		n := l.waiting[0] // as it was before this post
+		l.posted = n.ID
 		l.waiting[0].tries++
 		l.waiting[0].last = w.ending
 		w.posting++
@@ -266,7 +277,7 @@ func (w *Webhook) closed(node string, now time.Time) time.Duration {
 // make makes a notice and puts it into the outbox.
 func (w *Webhook) make(ctx context.Context, settings *WebhookSettings, l *lane, h heard) {
 	n, wanted, err := w.render(ctx, settings, h)
-	var givenUp []record.Notice
+	var lost []record.Notice
 	w.mu.Lock()
 	switch {
 	case n.ID == "":
@@ -274,12 +285,11 @@ func (w *Webhook) make(ctx context.Context, settings *WebhookSettings, l *lane, 
 	case !wanted:
 		w.opts.Outbox.Note(n.Event, n.What)
 	default:
+		var givenUp []record.Notice
 		if givenUp, err = w.opts.Outbox.Add(n); err == nil {
 			l.waiting = append(l.waiting, waiting{Notice: n, came: time.Now()})
 		}
-		for _, old := range givenUp {
-			w.drop(old)
-		}
+		lost = w.giveUp(givenUp)
 	}
 	l.busy = false
 	w.making--
@@ -287,10 +297,25 @@ func (w *Webhook) make(ctx context.Context, settings *WebhookSettings, l *lane, 
 	if err != nil {
 		w.tell(Telling{Notice: n, Err: err, GivenUp: true})
 	}
-	for _, old := range givenUp {
-		w.tell(Telling{Notice: old, Err: errors.New("too many are waiting"), GivenUp: true})
+	for _, old := range lost {
+		w.tell(Telling{Notice: old, Err: errTooMany, GivenUp: true})
 	}
 	w.nudge()
+}
+
+// giveUp takes notices out of their lanes, and returns those that are lost. One that is being posted is not yet: it is told of
+// when it is known what came of that.
+func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
+	for _, n := range notices {
+		l := w.lanes[n.Event]
+		if l == nil || l.posted != n.ID {
+			lost = append(lost, n)
+		}
+		if l != nil {
+			l.drop(n.ID)
+		}
+	}
+	return lost
 }
 
 // render makes the notice of what was heard; it has no ID if that has been told. It is wanted if there is somebody who wants it.
@@ -337,43 +362,44 @@ func (w *Webhook) ask(ctx context.Context, about string) known {
 	return k
 }
 
-// drop takes a notice that was given up out of its lane.
-func (w *Webhook) drop(n record.Notice) {
-	if l := w.lanes[n.Event]; l != nil {
-		l.waiting = slices.DeleteFunc(l.waiting, func(of waiting) bool { return of.ID == n.ID })
-	}
+// drop takes a notice out of its lane.
+func (l *lane) drop(id string) {
+	l.waiting = slices.DeleteFunc(l.waiting, func(n waiting) bool { return n.ID == id })
 }
 
-// post posts a notice, and takes in what became of it.
+// post posts a notice, unless it is too old, and takes in what became of it. One that nobody has tried to post is never too old:
+// the clock may have been set, or the machine away.
 func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, l *lane, n waiting, began time.Time, asks bool) {
-	age := time.Since(n.Made)
-	over, err := age > oldest, errors.New("it is older than a day")
-	if !over {
+	over, err := n.tries > 0 && n.age() > oldest, errors.New("it is older than a day")
+	asked := !over
+	if asked {
 		err = settings.Post(ctx, n.ID, n.Text)
 		_, over = errors.AsType[rejectedError](err)
 	}
-	canceled := err != nil && ctx.Err() != nil
+	canceled := err != nil && !over && ctx.Err() != nil
 
 	w.mu.Lock()
 	if asks {
 		w.endpoint.asking = false
 	}
-	if err == nil || over {
-		w.opts.Outbox.Remove(n.ID)
-		w.drop(n.Notice)
-	}
 	switch {
-	case canceled, age > oldest:
+	case canceled, !asked:
 	case err == nil, over:
 		w.endpoint = endpoint{}
 	default:
 		w.endpoint.failed(err, began, w.newest())
 	}
-	l.busy = false
+	if err == nil || over {
+		w.opts.Outbox.Remove(n.ID)
+		l.drop(n.ID)
+	} else if !slices.ContainsFunc(l.waiting, func(of waiting) bool { return of.ID == n.ID }) { // It was given up meanwhile.
+		over, canceled, err = true, false, errTooMany
+	}
+	l.busy, l.posted = false, ""
 	w.posting--
 	w.mu.Unlock()
 	if !canceled {
-		w.tell(Telling{Notice: n.Notice, Err: err, GivenUp: err != nil && over, Again: n.tries > 0})
+		w.tell(Telling{Notice: n.Notice, Err: err, GivenUp: over, Again: n.tries > 0})
 	}
 	w.nudge()
 }
@@ -383,7 +409,7 @@ func (w *Webhook) newest() time.Duration {
 	newest := oldest
 	for _, l := range w.lanes {
 		if len(l.waiting) > 0 {
-			newest = min(newest, time.Since(l.waiting[0].Made))
+			newest = min(newest, l.waiting[0].age())
 		}
 	}
 	return newest
