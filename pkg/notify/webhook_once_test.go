@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +87,45 @@ func TestOfANoticeThatIsGivenUpWhileItIsPostedOneEndIsTold(t *testing.T) {
 				}
 				if len(ends) != 1 || ends[0].GivenUp != test.lost || test.lost && ends[0].Err.Error() != "too many are waiting" {
 					t.Errorf("told was %+v", ends)
+				}
+			})
+		})
+	}
+}
+
+// A pause that somebody asks for is for all, also where other answers come after that.
+func TestAPauseThatIsAskedForHoldsWhateverWasUnderWayThen(t *testing.T) {
+	pause := func(seconds int) error {
+		busy := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", fmt.Sprint(seconds))
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		return to(busy.URL).Post(t.Context(), "1", "a")
+	}
+	long, short := pause(90), pause(5)
+	for name, later := range map[string]error{"it is taken": nil, "a shorter pause is asked for": short} {
+		t.Run(name, func(t *testing.T) {
+			hooked(t, func(r *hookRig) {
+				r.answers(func(_ context.Context, text string) error {
+					if text == "a announced" {
+						time.Sleep(time.Second)
+						return long
+					}
+					time.Sleep(2 * time.Second)
+					return later
+				})
+				r.hear(record.Announced, "a")
+				r.hear(record.Announced, "b")
+				r.pass(1500 * time.Millisecond)
+				r.posted()
+				r.up() // for all that is not under way
+				r.pass(1500 * time.Millisecond)
+				r.hear(record.Announced, "c")
+				r.pass(80 * time.Second)
+				r.want()
+				r.pass(20 * time.Second)
+				if n := len(r.posted()); n < 2 {
+					t.Errorf("%d are posted after the pause", n)
 				}
 			})
 		})

@@ -385,7 +385,7 @@ func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, l *lane, 
 	switch {
 	case canceled, !asked:
 	case err == nil, over:
-		w.endpoint = endpoint{}
+		w.endpoint.answered()
 	default:
 		w.endpoint.failed(err, began, w.newest())
 	}
@@ -465,12 +465,18 @@ func (e *endpoint) asks(n waiting) bool {
 	return asks
 }
 
+// answered takes in that the endpoint is there. A pause that it has asked for holds all the same: what it has taken since then was
+// on its way.
+func (e *endpoint) answered() { *e = endpoint{obeyed: e.obeyed} }
+
 // failed takes in that a post which began then failed. The pause doubles with each failure in a row; it is spread, so that the
 // nodes of a fleet do not come all at once when their endpoint is back.
 func (e *endpoint) failed(err error, began time.Time, newest time.Duration) {
 	now := time.Now()
 	if later, ok := errors.AsType[laterError](err); ok {
-		e.obeyed = now.Add(min(later.after, longestObeyed))
+		if until := now.Add(min(later.after, longestObeyed)); until.After(e.obeyed) {
+			e.obeyed = until
+		}
 	}
 	if e.failing() && began.Before(e.since) {
 		return // It says nothing new: it was on its way when another one failed.
