@@ -6,6 +6,7 @@ package apiserver
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/transport"
-	"k8s.io/client-go/util/connrotation"
 )
 
 // dialPatience is how long one address of the API server may take to answer before the next one is tried; client-go
@@ -70,11 +70,8 @@ func (c Client) Proof() string {
 // Doubt says that the API server knows the credential, and by another name than it should. It tells whether it is worth asking
 // again now, as there is another way to have one, which is tried next.
 func (c Client) Doubt() bool {
-	return c.HasOther() && c.keeper.doubt()
+	return c.keeper != nil && c.keeper.other && c.keeper.doubt()
 }
-
-// HasOther tells whether there is another way to have a credential, which is tried after one that was refused.
-func (c Client) HasOther() bool { return c.keeper != nil && c.keeper.other }
 
 // Connect makes a client from a kubeconfig's file or, if that is "", from the service account of the pod that this process
 // runs in. It sends no request.
@@ -116,13 +113,14 @@ func New(config *rest.Config, opts Options) (Client, error) {
 		return Client{}, err
 	}
 	config.ExecProvider = nil // client-go is not to run it, too
-	httpClient, err := connected(config, keeper)
+	road, err := connected(config, keeper)
 	if err != nil {
 		return Client{}, OneLine(err)
 	}
 	if opts.Requested != nil {
-		httpClient.Transport = counted{next: httpClient.Transport, tell: opts.Requested}
+		road = counted{next: road, tell: opts.Requested}
 	}
+	httpClient := &http.Client{Transport: road, Timeout: config.Timeout}
 	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return Client{}, OneLine(err)
@@ -130,25 +128,28 @@ func New(config *rest.Config, opts Options) (Client, error) {
 	return Client{Interface: client, Server: config.Host, Credential: proof, keeper: keeper}, nil
 }
 
-// connected makes the connections that a configuration asks for, with the credential of the keeper if there is one.
-func connected(config *rest.Config, keeper *keeper) (*http.Client, error) {
+// connected returns the road that a configuration asks for, with the credential of the keeper if there is one.
+func connected(config *rest.Config, keeper *keeper) (http.RoundTripper, error) {
+	bare, err := roadWith(config, nil)
+	if err != nil || keeper == nil {
+		return bare, err
+	}
+	keeper.bare = bare
+	keeper.build = func(certificate *tls.Certificate) (http.RoundTripper, error) { return roadWith(config, certificate) }
+	return authenticated{keeper}, nil
+}
+
+// roadWith returns a road, which is connections that are made as they are needed. A certificate, if it is not nil, is shown on
+// each of them.
+func roadWith(config *rest.Config, certificate *tls.Certificate) (http.RoundTripper, error) {
 	settings, err := config.TransportConfig()
 	if err != nil {
 		return nil, err
 	}
-	if keeper != nil {
-		connections := connrotation.NewConnectionTracker()
-		dialer := connrotation.NewDialerWithTracker(settings.DialHolder.Dial, connections)
-		settings.DialHolder = &transport.DialHolder{Dial: dialer.DialContext}
-		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: keeper.certificate}
-		settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return authenticated{next, keeper} })
-		keeper.rotated = connections.CloseAll
+	if certificate != nil {
+		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return certificate, nil }}
 	}
-	roads, err := transport.New(settings)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Client{Transport: roads, Timeout: config.Timeout}, nil
+	return transport.New(settings)
 }
 
 // inKubeconfig says what there is in the kubeconfig that proves the identity, "" if there is nothing.

@@ -1,11 +1,13 @@
 package apiserver
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -40,7 +42,8 @@ var errRefused = errors.New("the API server has refused the last ones")
 type credential struct {
 	plugin.Credential
 	made time.Time
-	by   string // what has made it, in a few words
+	by   string            // what has made it, in a few words
+	road http.RoundTripper // to the API server, with the certificate if there is one
 	// refused is that the API server did not believe it when it was last shown, and doubted that it believes it, and takes it
 	// for somebody else's than it should.
 	refused, doubted bool
@@ -53,8 +56,10 @@ type keeper struct {
 	fetch func(ctx context.Context, refused bool) (credential, error)
 	// other tells that a credential which was refused is followed by one that is had in another way.
 	other bool
-	// rotated is called when the certificate is another one.
-	rotated func()
+	// bare is the road without a certificate, and build makes one with a certificate. Each has connections of its own: what is
+	// under way with another credential ends as it would have.
+	bare  http.RoundTripper
+	build func(*tls.Certificate) (http.RoundTripper, error)
 
 	mu       sync.Mutex
 	kept     *credential
@@ -134,9 +139,26 @@ func (k *keeper) begin(ctx context.Context) *fetching {
 	refused := k.kept != nil && (k.kept.refused || k.kept.doubted)
 	go func() {
 		c, err := k.fetch(ctx, refused)
+		if err == nil {
+			c.road, err = k.road(c.Certificate)
+		}
 		k.end(ctx, f, c, err)
 	}()
 	return f
+}
+
+// road returns the one for a certificate: that of the credential before, if it had the same.
+func (k *keeper) road(certificate *tls.Certificate) (http.RoundTripper, error) {
+	if certificate == nil {
+		return k.bare, nil
+	}
+	k.mu.Lock()
+	before := k.kept
+	k.mu.Unlock()
+	if before != nil && sameCertificate(before.Certificate, certificate) {
+		return before.road, nil
+	}
+	return k.build(certificate)
 }
 
 // end takes over what was fetched, and sees to it that it is replaced in time.
@@ -154,13 +176,12 @@ func (k *keeper) end(ctx context.Context, f *fetching, c credential, err error) 
 	}
 	c.made = time.Now()
 	f.credential = &c
-	before := k.kept
+	if k.kept != nil && !sameCertificate(k.kept.Certificate, c.Certificate) {
+		go utilnet.CloseIdleConnectionsFor(k.kept.road)
+	}
 	k.kept, k.failures, k.again = &c, 0, time.Time{}
 	if in := max(k.refusals, k.doubts); in > 0 {
 		k.again = time.Now().Add(pauseAfter(in))
-	}
-	if before != nil && !sameCertificate(before.Certificate, c.Certificate) {
-		k.rotated()
 	}
 	if !c.Expires.IsZero() && c.Expires.Sub(c.made) >= shortLived {
 		time.AfterFunc(time.Until(c.renewal()), func() { k.ahead(ctx) })
@@ -214,16 +235,6 @@ func (k *keeper) proof() string {
 	return k.kept.by
 }
 
-// certificate returns that of the credential, for a handshake. Whoever makes one has called get before.
-func (k *keeper) certificate() (*tls.Certificate, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.kept == nil {
-		return nil, nil //nolint:nilnil // for client-go, that is no certificate
-	}
-	return k.kept.Certificate, nil
-}
-
 // ended tells whether the credential is good no more.
 func (c *credential) ended() bool { return !c.Expires.IsZero() && !time.Now().Before(c.Expires) }
 
@@ -249,18 +260,19 @@ func pauseAfter(failures int) time.Duration {
 	return pause - pause/4 + rand.N(pause/2)
 }
 
+// refusalSize is the most that is kept of what the API server says when it refuses a credential.
+const refusalSize = 64 << 10
+
 // authenticated shows the API server the credential with each request.
-type authenticated struct {
-	next   http.RoundTripper
-	keeper *keeper
-}
+type authenticated struct{ keeper *keeper }
 
 var _ utilnet.RoundTripperWrapper = authenticated{}
 
-// WrappedRoundTripper lets client-go find the connections behind.
-func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
+// WrappedRoundTripper lets client-go find the connections behind, those without a certificate.
+func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.keeper.bare }
 
-// RoundTrip is next's. Where a token is refused, it is made once more with another.
+// RoundTrip is the road's. Where a credential is refused, the request is made once more with another, unless its body can be
+// read but once.
 func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
 	c, err := a.keeper.get(request.Context(), nil)
 	if err != nil {
@@ -280,15 +292,14 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 	if err != nil || request.Body != nil && request.GetBody == nil {
 		return response, nil //nolint:nilerr // the answer stands
 	}
+	end(response)
 	other, err := a.keeper.get(request.Context(), c)
 	if err != nil && request.Context().Err() != nil {
-		_ = response.Body.Close() // nobody waits for it
 		return nil, err
 	}
-	if err != nil || other == c || other.Certificate != nil { // The connections with the old certificate are just being closed.
+	if err != nil || other == c {
 		return response, nil //nolint:nilerr // the answer stands
 	}
-	_ = response.Body.Close() // another one follows
 	return a.send(repeated, other)
 }
 
@@ -298,9 +309,17 @@ func (a authenticated) send(request *http.Request, c *credential) (*http.Respons
 		request = utilnet.CloneRequest(request)
 		request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
-	response, err := a.next.RoundTrip(request)
+	response, err := c.road.RoundTrip(request)
 	if err == nil {
 		a.keeper.answered(c, response.StatusCode != http.StatusUnauthorized)
 	}
 	return response, err
+}
+
+// end reads what is left of an answer and lets its connection go: another credential may take a while to come. The answer can
+// still be read, as far as there was one.
+func end(response *http.Response) {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, refusalSize)) // What is missing is words for people.
+	_ = response.Body.Close()                                         // It was read.
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
 }

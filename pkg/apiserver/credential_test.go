@@ -29,7 +29,23 @@ type desk struct {
 	refused int // how often it was said that the last one was refused
 	shown   []string
 	bodies  []string
+	open    int // refusals that nobody has closed
+	early   int // credentials that were asked for meanwhile
 	road    http.RoundTripper
+}
+
+// refusal is how the server says that it does not believe a token.
+const refusal = "who are you?"
+
+// An answer is what it says, until it is closed.
+type answer struct {
+	io.Reader
+	closed func()
+}
+
+func (a answer) Close() error {
+	a.closed()
+	return nil
 }
 
 func newDesk(d *desk) *desk {
@@ -42,6 +58,9 @@ func (d *desk) fetch(_ context.Context, refused bool) (string, time.Time, error)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.made = append(d.made, time.Now())
+	if d.open > 0 {
+		d.early++
+	}
 	if refused {
 		d.refused++
 	}
@@ -75,11 +94,16 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		d.bodies = append(d.bodies, string(body))
 	}
-	status := http.StatusOK
-	if slices.Contains(d.refuses, token) || slices.Contains(d.refuses, "all") {
-		status = http.StatusUnauthorized
+	if !slices.Contains(d.refuses, token) && !slices.Contains(d.refuses, "all") {
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 	}
-	return &http.Response{StatusCode: status, Body: http.NoBody}, nil
+	d.open++
+	said := answer{strings.NewReader(refusal + strings.Repeat(".", 100<<10)), sync.OnceFunc(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.open--
+	})}
+	return &http.Response{StatusCode: http.StatusUnauthorized, Body: said}, nil
 }
 
 // ask makes a request and tells which token it went with, and how long it took.
@@ -253,6 +277,29 @@ func TestACredentialThatIsRefusedIsAskedForAnew(t *testing.T) {
 		time.Sleep(time.Minute)
 		if _, _, err := d.ask(t); err != nil {
 			t.Errorf("with one that was refused and no other: %v", err)
+		}
+	})
+}
+
+func TestARefusalIsReadBeforeAnotherCredentialIsAskedForAndStandsIfThereIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(&desk{})
+		d.mustShow(t, "1")
+		d.refuses, d.err = []string{"1"}, errors.New("the plugin is gone")
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://apiserver.test/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := d.road.RoundTrip(request)
+		if err != nil || response.StatusCode != http.StatusUnauthorized {
+			t.Fatalf("%+v, %v", response, err)
+		}
+		said, err := io.ReadAll(response.Body)
+		if err != nil || !strings.HasPrefix(string(said), refusal) || int64(len(said)) != response.ContentLength || len(said) > 64<<10 {
+			t.Errorf("it is told with %d bytes of %d, %v: %.20s", len(said), response.ContentLength, err, said)
+		}
+		if d.early != 0 || d.open != 0 {
+			t.Errorf("%d were asked for while a refusal was unread, of which %d still are", d.early, d.open)
 		}
 	})
 }

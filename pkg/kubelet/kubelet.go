@@ -28,7 +28,6 @@ import (
 	"time"
 
 	authentication "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -207,8 +206,7 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 		return k.next.refusal
 	}
 	node, err := whose(ctx, k.next.Client)
-	// One that is refused for a token is asked again by a certificate: connections have to be made anew for that.
-	if errors.Is(err, errNoNode) && k.next.Doubt() || apierrors.IsUnauthorized(err) && k.next.HasOther() {
+	if errors.Is(err, errNoNode) && k.next.Doubt() {
 		node, err = whose(ctx, k.next.Client)
 	}
 	if err != nil {

@@ -40,12 +40,17 @@ type apiServer struct {
 	absent    map[string]bool // nodes that do not exist
 	denied    map[string]bool // rights, as in "delete pods"
 	reviews   map[string]string
-	date      string // of the answers, if it is not now
+	date      string        // of the answers, if it is not now
+	held      chan struct{} // is told of each request for /held, which is answered after release is closed
+	release   chan struct{}
 }
 
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{strangers: map[string]bool{}, absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{}}
+	s := &apiServer{
+		strangers: map[string]bool{}, absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{},
+		held: make(chan struct{}), release: make(chan struct{}),
+	}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
@@ -75,6 +80,16 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Date", s.date)
 	}
 	s.mu.Unlock()
+	if r.URL.Path == "/held" {
+		select {
+		case s.held <- struct{}{}:
+		case <-r.Context().Done():
+		}
+		select {
+		case <-s.release:
+		case <-r.Context().Done():
+		}
+	}
 	switch {
 	case refusal != 0:
 		answer(w, refusal, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refusal, "message": "not today"})

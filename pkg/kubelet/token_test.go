@@ -271,14 +271,50 @@ func TestThePluginIsRunWhereTheTokenIsRefused(t *testing.T) {
 	}
 }
 
+// certified is what a plugin says that has a certificate.
+func certified(t *testing.T) map[string]string {
+	t.Helper()
+	chain, key, _ := strings.Cut(string(certificate(t, "system:node:plugged")), "-----BEGIN PRIVATE")
+	return map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key}
+}
+
 func TestThePluginsCertificateIsUsedAtOnceWhereTheTokenIsRefused(t *testing.T) {
 	server := startAPIServer(t)
 	server.bar("system:node:made-1")
-	chain, key, _ := strings.Cut(string(certificate(t, "system:node:plugged")), "-----BEGIN PRIVATE")
-	held := map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key}
-	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, held, getToken)
+	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, certified(t), getToken)
 	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
 		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+func TestARequestWhoseTokenIsRefusedIsMadeAgainWithThePluginsCertificate(t *testing.T) {
+	server := startAPIServer(t)
+	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, certified(t), getToken)
+	id := identityOf(t, k)
+	if id.Node != "made-1" {
+		t.Errorf("identity %+v", id)
+	}
+	watching := make(chan error, 1)
+	go func() { watching <- id.Client.CoreV1().RESTClient().Get().AbsPath("/held").Do(t.Context()).Error() }()
+	<-server.held
+	server.bar("system:node:made-1")
+	for _, right := range id.Rights() { // which is asked for with a body
+		if allowed, err := id.May(t.Context(), right); !allowed || err != nil {
+			t.Errorf("the right to %s: %t, %v", right, allowed, err)
+		}
+	}
+	heard := server.heard()
+	if last := heard[len(heard)-1]; !strings.HasSuffix(last, "by system:node:plugged") || calls() != getToken+"\n" {
+		t.Errorf("the last request was %s, after the plugin was run with %q", last, calls())
+	}
+	close(server.release)
+	select {
+	case err := <-watching:
+		if err != nil {
+			t.Errorf("what was under way when the certificate came ended with: %v", err)
+		}
+	case <-server.held:
+		t.Error("what was under way when the certificate came had to be asked for again")
 	}
 }
 
