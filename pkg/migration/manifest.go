@@ -25,8 +25,9 @@ type variable struct {
 }
 
 type reference struct {
-	Name string `json:"name"`
-	Key  string `json:"key"`
+	Name     string `json:"name"`
+	Key      string `json:"key"`
+	Optional bool   `json:"optional"`
 }
 
 type field struct {
@@ -157,7 +158,7 @@ func (s *Settings) all(from source, held map[string]map[string]string) {
 		s.missing = append(s.missing, name)
 	}
 	for _, key := range sorted(values) {
-		s.set(from.Prefix+key, values[key])
+		s.define(from.Prefix+key, known{text: values[key]})
 	}
 }
 
@@ -165,27 +166,24 @@ func (s *Settings) variables(list []variable, held map[string]map[string]string)
 	for _, v := range list {
 		from := v.ValueFrom
 		if from == nil {
-			s.set(v.Name, v.Value)
+			s.define(v.Name, known{text: v.Value})
 			continue
 		}
-		name, key := "another object of the cluster", ""
+		name, key, optional := "another object of the cluster", "", false
 		switch {
 		case from.SecretKeyRef != nil:
-			name, key = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef.Key
+			name, key, optional = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef.Key, from.SecretKeyRef.Optional
 		case from.ConfigMapKeyRef != nil:
-			name, key = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
+			name, key, optional = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key, from.ConfigMapKeyRef.Optional
 		case from.FieldRef != nil:
-			s.set(v.Name, "$("+from.FieldRef.Path+")")
-			continue
+			name = "the pod's field " + from.FieldRef.Path
 		}
-		value, there := held[name][key]
+		value, set := held[name][key]
 		switch {
-		case there:
-			s.set(v.Name, value)
-		case ruleOf(v.Name) != nil:
-			s.elsewhere[v.Name] = name
-		default:
-			s.unknown = append(s.unknown, v.Name)
+		case set:
+			s.define(v.Name, known{text: value})
+		case held[name] == nil || !optional:
+			s.define(v.Name, known{from: name})
 		}
 	}
 }
@@ -224,22 +222,24 @@ func (s *Settings) arguments(args []string) error {
 			continue
 		case !assigned && r.isBool():
 			value = "true"
+		case value == "" && assigned && r.isBool():
+			return fmt.Errorf("reading settings: the flag --%s has an empty value", name)
 		case !assigned && i+1 == len(args):
 			return fmt.Errorf("reading settings: the flag --%s has no value", name)
 		case !assigned:
 			i++
 			value = args[i]
 		}
-		delete(s.elsewhere, r.env)
-		for _, name := range sorted(s.seen) {
-			value = strings.ReplaceAll(value, "$("+name+")", s.seen[name])
+		for _, name := range sorted(s.scope) {
+			if v := s.scope[name]; v.from == "" {
+				value = strings.ReplaceAll(value, "$("+name+")", v.text)
+			}
 		}
-		if r.to != nil && strings.Contains(value, "$(") {
-			delete(s.values, r.env)
-			s.elsewhere[r.env] = "the variable " + value
+		if strings.Contains(value, "$(") {
+			s.take(r.env, known{from: "the variable " + value})
 			continue
 		}
-		s.set(r.env, value)
+		s.take(r.env, known{text: value})
 	}
 	return nil
 }

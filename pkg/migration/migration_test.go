@@ -146,6 +146,7 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 		{"an address", "WEBHOOK_URL=hooks.example.com/hunter2", `WEBHOOK_URL=(not shown): must be a URL that begins with`},
 		{"a proxy", "WEBHOOK_PROXY=hunter2", `WEBHOOK_PROXY=(not shown): must be a URL such as`},
 		{"the queue mode", "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/1/a", `"nth-queue config import" takes them over`},
+		{"a flag whose value is empty", pod(`args: [--dry-run=]`), "the flag --dry-run has an empty value"},
 		{"a flag without its value", pod(`args: [--log-level]`), "the flag --log-level has no value"},
 		{"headers that are no strings", `WEBHOOK_HEADERS={"X-A":1}`, `must be a JSON object of strings`},
 		{"annotations", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS=a", `KUBERNETES_EVENTS_EXTRA_ANNOTATIONS="a": must be key=value pairs, with commas between them`},
@@ -232,6 +233,92 @@ func TestASettingCountsWhereverItStands(t *testing.T) {
 				t.Errorf("a spot interruption leads to %s, want a cordon", got)
 			}
 		})
+	}
+}
+
+// The pod has one value for each variable, and the handler takes an empty one for none.
+func TestTheLastWordOnASettingCounts(t *testing.T) {
+	t.Parallel()
+	const again = "it is set more than once"
+	level := func(values ...string) string {
+		var list []string
+		for _, v := range values {
+			list = append(list, "{name: LOG_LEVEL, value: '"+v+"'}")
+		}
+		return "env: [" + strings.Join(list, ", ") + "]"
+	}
+	const from = "env: [{name: LOG_LEVEL, value: debug}, {name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: b, key: c}}}]"
+	configMap := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {LOG_LEVEL: debug}\n"
+	tests := []struct{ name, content, level, told string }{
+		{"a variable twice", pod(level("debug", "error")), "error", again},
+		{"a variable twice, alike", pod(level("debug", "debug")), "debug", ""},
+		{"a variable that is empty then", pod(level("debug", "")), "info", again},
+		{"a variable that was empty", pod(level("", "debug")), "debug", ""},
+		{"a line twice", "LOG_LEVEL=debug\nLOG_LEVEL=error\n", "error", again},
+		{"a line that is empty then", "LOG_LEVEL=debug\nLOG_LEVEL=\n", "info", again},
+		{"a variable beside a ConfigMap", pod("envFrom: [{configMapRef: {name: a}}]\n    "+level("")) + configMap, "info", again},
+		{"a flag before a variable", pod("args: [--log-level=error]\n    " + level("debug")), "error", again},
+		{"an empty flag", pod("args: [--log-level=]\n    " + level("debug")), "info", again},
+		{"a flag twice", pod("args: [--log-level=debug, --log-level, error]"), "error", again},
+		{"a Secret behind a text", pod(from), "info", "LOG_LEVEL comes from the Secret b"},
+		{"a flag before a Secret", pod("args: [--log-level=error]\n    " + from), "error", again},
+		{"extraEnv behind a value", "logLevel: debug\nextraEnv: [{name: LOG_LEVEL, value: error}]", "error", again},
+		{"an empty extraEnv behind a value", "logLevel: debug\nextraEnv: [{name: LOG_LEVEL, value: ''}]", "info", again},
+		{"an optional key that is not there", pod("envFrom: [{configMapRef: {name: a}}]\n    env: [{name: LOG_LEVEL, valueFrom: "+
+			"{configMapKeyRef: {name: a, key: b, optional: true}}}]") + configMap, "debug", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for range 10 { // There are maps on the way.
+				text := imported(t, tt.content)
+				if got := settings(t, text).Log.Level; got != tt.level || !strings.Contains(text, tt.told) || tt.told == "" && strings.Contains(text, again) {
+					t.Fatalf("the level is %q, want %q and a word %q:\n%s", got, tt.level, tt.told, text)
+				}
+			}
+		})
+	}
+}
+
+func TestTheNewerOfTwoSettingsCounts(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]string{
+		"GRACE_PERIOD=30": "30s",
+		"GRACE_PERIOD=30\nPOD_TERMINATION_GRACE_PERIOD=60":                             "1m0s",
+		"GRACE_PERIOD=30\nPOD_TERMINATION_GRACE_PERIOD=-1":                             "",
+		"gracePeriod: 30\nextraEnv: [{name: POD_TERMINATION_GRACE_PERIOD, value: -1}]": "",
+	} {
+		got := ""
+		if grace := settings(t, imported(t, content)).Drain.PodGracePeriod; grace != nil {
+			got = grace.String()
+		}
+		if got != want {
+			t.Errorf("of %q, the grace period is %q, want %q", content, got, want)
+		}
+	}
+}
+
+// The chart asks for an object of the cluster before it looks at the value beside it, and the handler for a file before a text.
+func TestOfWhatSaysTheSameTheWebhookHasWhatTheHandlerHad(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]string{
+		"webhookURL: https://hooks.example.com/a\nwebhookURLSecretName: b":                       "WEBHOOK_URL comes from the Secret b",
+		"webhookTemplate: '{}'\nwebhookTemplateConfigMapName: a\nwebhookTemplateConfigMapKey: b": "WEBHOOK_TEMPLATE_FILE, from the ConfigMap a: copy the template",
+		"WEBHOOK_TEMPLATE={}\nWEBHOOK_TEMPLATE_FILE=/a":                                          "WEBHOOK_TEMPLATE: WEBHOOK_TEMPLATE_FILE goes before it",
+		"webhookTemplateConfigMapKey: b":                                                         "one does not count without the other",
+		"webhookTemplateConfigMapName: b":                                                        "one does not count without the other",
+	} {
+		result := into(t, migration.Target{Secrets: "/s"}, content)
+		if w := settings(t, result.Text).Webhook; w.Template+w.URLFile != "" || !strings.Contains(result.Text, want) {
+			t.Errorf("of\n%s\nbecomes, without %q,\n%s", content, want, result.Text)
+		}
+	}
+	for content, want := range map[string]string{
+		"webhookTemplate: a\nwebhookTemplateConfigMapName: b": "a", "webhookTemplate: a\nwebhookTemplateConfigMapKey: b": "a",
+	} {
+		if got := settings(t, imported(t, content)).Webhook.Template; got != want {
+			t.Errorf("of %q, the template is %q, want %q", content, got, want)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package migration
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +16,10 @@ import (
 
 // Settings are what was set there, and only that.
 type Settings struct {
-	// values holds the settings by the name of their environment variable. An empty value is the handler's default.
-	values map[string]string
-	// seen are all variables, also those that the handler does not know: its flags may name them.
-	seen map[string]string
-	// elsewhere tells which settings take their value from a Secret or another object of the cluster, and which one.
-	elsewhere map[string]string
+	// given is what is set, by the name of the environment variable: the last word on each.
+	given map[string]known
+	// scope are all variables of the container, also those that the handler does not know: its flags may name them.
+	scope map[string]known
 	// pod and unknown name values of the chart that concern the pod alone, and what else this package does not know.
 	pod, unknown []string
 	// missing names objects of the cluster that hold settings which nobody knows here.
@@ -33,6 +30,13 @@ type Settings struct {
 	// queue and secrets are those of the target, while it is written.
 	queue   bool
 	secrets string
+}
+
+// known is what a file tells of a value.
+type known struct {
+	text string
+	// from names what in the cluster holds the value, where the file does not; then there is no text.
+	from string
 }
 
 // longest bounds what is read, in bytes: a rendered chart with all that stands beside it is long, and a wrong file may be anything.
@@ -48,7 +52,7 @@ func Read(r io.Reader) (Settings, error) {
 	if len(content) > longest {
 		return Settings{}, fmt.Errorf("reading settings: more than %d MiB (%d bytes); these are not the handler's settings", longest>>20, longest)
 	}
-	s := Settings{values: map[string]string{}, seen: map[string]string{}, elsewhere: map[string]string{}}
+	s := Settings{given: map[string]known{}, scope: map[string]known{}}
 	if isEnvironment(content) {
 		s.environment(content)
 		return s, nil
@@ -104,7 +108,7 @@ func (s *Settings) environment(content []byte) {
 	lines.Buffer(nil, longest+1)
 	for lines.Scan() {
 		if m := assignment.FindStringSubmatch(strings.TrimSpace(lines.Text())); m != nil {
-			s.set(m[1], unquoted(m[2]))
+			s.define(m[1], known{text: unquoted(m[2])})
 		}
 	}
 }
@@ -117,68 +121,28 @@ func unquoted(text string) string {
 	return text
 }
 
-// set takes a variable in. One that the handler does not know is named in the end, without its value, which may be a secret.
-func (s *Settings) set(name, value string) {
-	s.seen[name] = value
-	switch {
-	case ruleOf(name) == nil:
+// define takes a variable of the container in. One that the handler does not know is named in the end, without its value, which may
+// be a secret.
+func (s *Settings) define(name string, v known) {
+	s.scope[name] = v
+	if ruleOf(name) == nil {
 		s.unknown = append(s.unknown, name)
-	case value != "":
-		s.values[name] = value
+		return
 	}
+	s.take(name, v)
 }
 
-// chart takes in the values of the Helm chart.
-func (s *Settings) chart(values map[string]any) {
-	for key, value := range values {
-		switch r := ruleOfChart(key); {
-		case key == "extraEnv":
-			s.extra(value)
-		case r != nil && value != nil:
-			s.set(r.env, text(value))
-		case r != nil:
-		case slices.Contains(aboutPod, key):
-			s.pod = append(s.pod, key)
-		case key == "webhookURLSecretName" && text(value) != "":
-			s.elsewhere["WEBHOOK_URL"] = "the Secret " + text(value)
-		case key == "webhookTemplateConfigMapName" && text(value) != "":
-			s.elsewhere["WEBHOOK_TEMPLATE_FILE"] = "the ConfigMap " + text(value)
-		case text(value) != "":
-			s.unknown = append(s.unknown, key)
-		}
+// take takes a setting in, in the place of what it was set to before: to the handler, an empty value is its default.
+func (s *Settings) take(env string, v known) {
+	told := env + ": it is set more than once; the last one counts, and a flag before any variable"
+	before := s.given[env]
+	if before.text != v.text && before != (known{}) && !slices.Contains(s.remarks, told) {
+		s.remarks = append(s.remarks, told)
 	}
-	slices.Sort(s.pod)
+	s.given[env] = v
 }
 
-// extra takes in the chart's extraEnv: a list of variables, as in a container.
-func (s *Settings) extra(value any) {
-	var list []variable
-	encoded, err := json.Marshal(value)
-	if err == nil {
-		err = json.Unmarshal(encoded, &list)
-	}
-	if err != nil {
-		s.unknown = append(s.unknown, "extraEnv, which is no list of variables")
-	}
-	s.variables(list, nil)
-}
+// value is what a setting is set to; empty where it is not set, or where the file does not tell to what.
+func (s Settings) value(env string) string { return s.given[env].text }
 
-func sorted(values map[string]string) []string { return slices.Sorted(maps.Keys(values)) }
-
-// text is a value of the chart as its template would print it.
-func text(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return ""
-	case string:
-		return v
-	case map[string]any, []any:
-		encoded, err := json.Marshal(v)
-		if err != nil || string(encoded) == "{}" || string(encoded) == "[]" {
-			return ""
-		}
-		return string(encoded)
-	default:
-		return fmt.Sprint(v)
-	}
-}
+func sorted[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }

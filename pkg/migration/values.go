@@ -87,7 +87,7 @@ func cordonsOnly(s Settings, value string) ([]line, error) {
 	for table, env := range map[string]string{
 		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING", shutdown: "",
 	} {
-		if s.values[env] == "" || s.is(env) {
+		if s.value(env) == "" || s.is(env) {
 			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
 		}
 	}
@@ -103,7 +103,7 @@ func (s Settings) strongest(action string) string {
 }
 
 func (s Settings) is(env string) bool {
-	on, err := truth(s.values[env])
+	on, err := truth(s.value(env))
 	return on && err == nil
 }
 
@@ -115,6 +115,14 @@ func endpoint(_ Settings, value string) ([]line, error) {
 		return nil, nil
 	}
 	return []line{{table: "imds", key: "endpoint", value: quote(value)}}, nil
+}
+
+// oldGrace is for the older of the two settings, which is not looked at where there is the newer one.
+func oldGrace(s Settings, value string) ([]line, error) {
+	if s.given["POD_TERMINATION_GRACE_PERIOD"] != (known{}) {
+		return nil, nil
+	}
+	return grace(s, value)
 }
 
 func grace(_ Settings, value string) ([]line, error) {
@@ -202,6 +210,14 @@ func webhookURL(s Settings, value string) ([]line, error) {
 	return append([]line{s.secretly("url_file", urlFile, value)}, once...), nil
 }
 
+// template is what is posted, unless a file says that.
+func template(s Settings, value string) ([]line, error) {
+	if s.given["WEBHOOK_TEMPLATE_FILE"] != (known{}) {
+		return nil, nil
+	}
+	return []line{{table: "webhook", key: "template", value: quote(value)}}, nil
+}
+
 // once has the webhook post as the handler does: once for each event, after the work.
 var once = []line{{table: "webhook", key: "at_detection", value: "false"}, {table: "webhook", key: "at_close", value: "false"}}
 
@@ -251,7 +267,7 @@ func counted(table, key string) func(Settings, string) ([]line, error) {
 // one of them says otherwise.
 func managedTag(s Settings, _ string) ([]line, error) {
 	for _, env := range []string{"CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING"} {
-		if value := s.values[env]; value != "" {
+		if value := s.value(env); value != "" {
 			check, err := truth(value)
 			if err != nil {
 				return nil, err
@@ -262,7 +278,7 @@ func managedTag(s Settings, _ string) ([]line, error) {
 			break
 		}
 	}
-	tag := cmp.Or(s.values["MANAGED_TAG"], s.values["MANAGED_ASG_TAG"], handlerTag)
+	tag := cmp.Or(s.value("MANAGED_TAG"), s.value("MANAGED_ASG_TAG"), handlerTag)
 	return []line{{table: "fleet", key: "managed_tag", value: quote(tag)}}, nil
 }
 
@@ -293,7 +309,7 @@ func listens(s Settings, value string) ([]line, error) {
 	if !on || err != nil {
 		return nil, err
 	}
-	port, err := number(s.values["PROMETHEUS_SERVER_PORT"])
+	port, err := number(s.value("PROMETHEUS_SERVER_PORT"))
 	if err != nil {
 		port = handlerPort // said at its own rule, if one is set
 	}

@@ -46,7 +46,7 @@ type written struct {
 func (s Settings) For(t Target) (Result, error) {
 	s.queue, s.secrets = t.Queue, t.Secrets
 	queued := s.is("ENABLE_SQS_TERMINATION_DRAINING")
-	if t.Queue && s.values["QUEUE_URL"] == "" {
+	if t.Queue && s.value("QUEUE_URL") == "" {
 		return Result{}, errors.New(`QUEUE_URL: is not set, so these are no settings of the queue mode; "nth config import" takes those of the other one`)
 	}
 	if !t.Queue && queued {
@@ -57,7 +57,7 @@ func (s Settings) For(t Target) (Result, error) {
 		return Result{}, err
 	}
 	result := Result{Secrets: map[string]string{}}
-	_ = json.Unmarshal([]byte(s.values["WEBHOOK_HEADERS"]), &result.Headers) // It has been, to come so far.
+	_ = json.Unmarshal([]byte(s.value("WEBHOOK_HEADERS")), &result.Headers) // It has been, to come so far.
 	for _, l := range lines {
 		if l.secret != "" {
 			result.Secrets[l.file] = l.secret
@@ -107,10 +107,6 @@ func writeTable(b *strings.Builder, table string, lines []written) {
 
 // writeRest says what has no counterpart, and why.
 func (s Settings) writeRest(b *strings.Builder, remarks []string) {
-	for _, env := range sorted(s.elsewhere) {
-		remarks = append(remarks, fmt.Sprintf("%s comes from %s, which is not in this file: put its content into a file on the node%s",
-			env, s.elsewhere[env], fileSetting[env]))
-	}
 	if len(s.pod) > 0 {
 		remarks = append(remarks, fmt.Sprintf("%s: about the pod, and there is none", strings.Join(s.pod, ", ")))
 	}
@@ -133,10 +129,9 @@ func (s Settings) writeRest(b *strings.Builder, remarks []string) {
 
 // fileSetting names the setting that takes a file, for settings that come from the cluster.
 var fileSetting = map[string]string{
-	"WEBHOOK_URL":           ", and name it as url_file in [webhook]",
-	"WEBHOOK_TEMPLATE":      ", and name it as template_file in [webhook]",
-	"WEBHOOK_TEMPLATE_FILE": ", and name it as template_file in [webhook]",
-	"WEBHOOK_HEADERS":       ", and name it as headers_file in [webhook]",
+	"WEBHOOK_URL":      ", put it into a file on the node, and name that as url_file in [webhook]",
+	"WEBHOOK_TEMPLATE": ", put it into a file on the node, and name that as template_file in [webhook]",
+	"WEBHOOK_HEADERS":  ", put it into a file on the node, and name that as headers_file in [webhook]",
 }
 
 // translate applies the rules: what becomes lines, and what is to be said about the rest.
@@ -144,18 +139,21 @@ func (s Settings) translate() ([]written, []string, error) {
 	var lines []written
 	var remarks []string
 	var faults []error
-	for _, known := range rules {
-		r := known.of(s)
-		value, set := s.values[r.env]
+	for _, rule := range rules {
+		r := rule.of(s)
+		given := s.given[r.env]
+		switch {
+		case given.from != "":
+			remarks = append(remarks, fromElsewhere(r, given.from))
+			continue
 		// That only tagged instances are drained for is so without a word.
-		if !set && !(s.queue && r.env == "MANAGED_TAG") {
+		case given.text == "" && !(s.queue && r.env == "MANAGED_TAG"):
+			continue
+		case r.to == nil:
+			remarks = append(remarks, fmt.Sprintf("%s=%s: %s", r.env, shortened(given.text), r.why))
 			continue
 		}
-		if r.to == nil {
-			remarks = append(remarks, fmt.Sprintf("%s=%s: %s", r.env, shortened(value), r.why))
-			continue
-		}
-		found, err := r.to(s, value)
+		found, err := r.to(s, given.text)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s=%w", r.env, err))
 			continue
@@ -163,17 +161,25 @@ func (s Settings) translate() ([]written, []string, error) {
 		open := slices.DeleteFunc(slices.Clone(found), func(l line) bool { return l.secret != "" && s.secrets == "" })
 		switch {
 		case len(open) < len(found):
-			remarks = append(remarks, fmt.Sprintf("%s: a secret, which is not shown; import with --secrets DIR, which puts it into a file there%s",
-				r.env, fileSetting[r.env]))
-		case len(found) == 0 && set:
-			remarks = append(remarks, fmt.Sprintf("%s: %s", shown(r.env, value), cmp.Or(r.idle, "as nth does by itself")))
+			remarks = append(remarks, fmt.Sprintf("%s: a secret, which is not shown; import with --secrets DIR, which puts it into a file there", r.env))
+		case len(found) == 0 && given.text != "":
+			remarks = append(remarks, fmt.Sprintf("%s: %s", shown(r.env, given.text), cmp.Or(r.idle, "as nth does by itself")))
 		}
 		lines = mergeAll(lines, open, r.env, r.why)
 	}
-	if _, posts := s.elsewhere["WEBHOOK_URL"]; posts {
+	if s.given["WEBHOOK_URL"].from != "" {
 		lines = mergeAll(lines, once, "WEBHOOK_URL", "the handler posts once for each event, after the work")
 	}
 	return lines, remarks, errors.Join(faults...)
+}
+
+// fromElsewhere says of a setting that its value is not in the file.
+func fromElsewhere(r rule, from string) string {
+	if r.to == nil {
+		return fmt.Sprintf("%s, from %s: %s", r.env, from, r.why)
+	}
+	by := cmp.Or(fileSetting[r.env], ", and set by hand what becomes of it")
+	return fmt.Sprintf("%s comes from %s, which is not in this file: look it up there%s", r.env, from, by)
 }
 
 // mergeAll adds the lines that a setting has become. Why is said once.
@@ -199,7 +205,7 @@ func merge(lines []written, l line, env, why string) []written {
 
 // shown is a setting as it was, but for what is a secret.
 func shown(env, value string) string {
-	if slices.Contains([]string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY"}, env) {
+	if slices.Contains([]string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "WEBHOOK_TEMPLATE"}, env) {
 		return env
 	}
 	return env + "=" + shortened(value)
