@@ -10,9 +10,12 @@ import (
 
 // chart takes in the values of the Helm chart, in the order in which they become variables of the container: extraEnv is the last.
 func (s *Settings) chart(values map[string]any) {
+	for _, name := range []string{"NODE_NAME", "POD_NAME", "NAMESPACE"} {
+		s.scope[name] = known{from: "the pod's own fields"} // The chart sets them before all others.
+	}
 	for _, r := range rules {
 		if value := values[r.chart]; r.chart != "" && value != nil {
-			s.define(r.env, known{text: text(value)})
+			s.define(r.env, s.expanded(text(value)))
 		}
 	}
 	s.chartWebhook(values)

@@ -166,7 +166,7 @@ func (s *Settings) variables(list []variable, held map[string]map[string]string)
 	for _, v := range list {
 		from := v.ValueFrom
 		if from == nil {
-			s.define(v.Name, known{text: v.Value})
+			s.define(v.Name, s.expanded(v.Value))
 			continue
 		}
 		name, key, optional := "another object of the cluster", "", false
@@ -207,39 +207,37 @@ func (s *Settings) flags(c container) []string {
 // rest may be a secret.
 func (s *Settings) arguments(args []string) error {
 	for i := 0; i < len(args); i++ {
-		name, value, assigned := flagOf(args[i])
-		if name == "" {
+		arg := s.expanded(args[i])
+		name, value, assigned := flagOf(arg.text)
+		switch {
+		case name == "" && arg.from != "":
+			s.remarks = append(s.remarks, fmt.Sprintf("an argument comes from %s, which is not in this file: look it up there", arg.from))
+			continue
+		case name == "":
 			s.remarks = append(s.remarks, fmt.Sprintf("arguments from the first on that is no flag (%d, which are not shown): the handler does not heed them", len(args)-i))
 			return nil
 		}
 		r := ruleOf(flagged(name))
 		switch {
 		case r == nil:
-			s.unknown = append(s.unknown, unknownFlag(args[i]))
+			s.unknown = append(s.unknown, unknownFlag(arg.text))
 			if !assigned && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
 				i++ // It may be the flag's value.
 			}
 			continue
 		case !assigned && r.isBool():
-			value = "true"
-		case value == "" && assigned && r.isBool():
+			arg = known{text: "true"}
+		case assigned && value == "" && r.isBool():
 			return fmt.Errorf("reading settings: the flag --%s has an empty value", name)
-		case !assigned && i+1 == len(args):
+		case assigned:
+			arg.text = value
+		case i+1 == len(args):
 			return fmt.Errorf("reading settings: the flag --%s has no value", name)
-		case !assigned:
+		default:
 			i++
-			value = args[i]
+			arg = s.expanded(args[i])
 		}
-		for _, name := range sorted(s.scope) {
-			if v := s.scope[name]; v.from == "" {
-				value = strings.ReplaceAll(value, "$("+name+")", v.text)
-			}
-		}
-		if strings.Contains(value, "$(") {
-			s.take(r.env, known{from: "the variable " + value})
-			continue
-		}
-		s.take(r.env, known{text: value})
+		s.take(r.env, arg)
 	}
 	return nil
 }

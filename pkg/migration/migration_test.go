@@ -280,6 +280,46 @@ func TestTheLastWordOnASettingCounts(t *testing.T) {
 	}
 }
 
+// As the kubelet does: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+func TestReferencesToVariablesAreWhatTheyAreInThePod(t *testing.T) {
+	t.Parallel()
+	env := func(list string) string { return pod("env: [" + list + "]") }
+	const one = "{name: ONE, value: eu}, "
+	for content, want := range map[string]string{
+		env(one + `{name: AWS_REGION, value: $(ONE)-west-1}`):                                                     "eu-west-1",
+		env(`{name: AWS_REGION, value: eu-west-1}, {name: AWS_REGION, value: $(AWS_REGION)}`):                     "eu-west-1",
+		env(one + `{name: TWO, value: $(ONE)-west}, {name: ONE, value: us}, {name: AWS_REGION, value: $(TWO)-1}`): "eu-west-1",
+		"extraEnv: [" + one + "{name: AWS_REGION, value: $(ONE)-west-1}]":                                         "eu-west-1",
+		"awsRegion: eu-west-1\nextraEnv: [{name: AWS_REGION, value: $(AWS_REGION)}]":                              "eu-west-1",
+		pod("args: [--aws-region=$(ONE)-west-1]\n    env: [{name: ONE, value: us}, {name: ONE, value: eu}]"):      "eu-west-1",
+		pod("args: [--aws-region, $(ONE)-west-1]\n    env: [{name: ONE, value: eu}]"):                             "eu-west-1",
+		pod("args: [$(FLAG)]\n    env: [{name: FLAG, value: --aws-region=eu-west-1}]"):                            "eu-west-1",
+		pod("env: [{name: AWS_REGION, value: $(key)-west-1}]\n    envFrom: [{configMapRef: {name: a}}]") +
+			"---\nkind: ConfigMap\nmetadata: {name: a}\ndata: {key: eu}\n": "eu-west-1",
+		"AWS_REGION=eu-west-1": "eu-west-1", // An environment is what came of it.
+	} {
+		text := imported(t, content)
+		if got := settings(t, text).AWS.Region; got != want {
+			t.Errorf("of\n%s\nthe region is %q, want %q:\n%s", content, got, want, text)
+		}
+	}
+	for content, want := range map[string]string{
+		env(one + `{name: WEBHOOK_TEMPLATE, value: "$(ONE) $$(ONE) $$$(ONE) $ONE $(ONE $$"}`): "eu $(ONE) $eu $ONE $(ONE $",
+		env(`{name: WEBHOOK_TEMPLATE, value: "$(ONE) $(curl -s a)"}, {name: ONE, value: eu}`): "$(ONE) $(curl -s a)",
+		"webhookTemplate: costs $$5 $(TEAM)":                                                  "costs $5 $(TEAM)",
+		"WEBHOOK_TEMPLATE=$$(ONE)":                                                            "$$(ONE)",
+	} {
+		text := imported(t, content)
+		if got := settings(t, text).Webhook.Template; got != want {
+			t.Errorf("of\n%s\nthe template is %q, want %q", content, got, want)
+		}
+		told := strings.Contains(text, "stands in it as it is")
+		if bare := strings.Contains(want, "$(ONE) $(c") || strings.Contains(want, "$(TEAM)"); told != bare || strings.Contains(text, "$(curl -s a) stands") {
+			t.Errorf("of\n%s\nit is said\n%s", content, text)
+		}
+	}
+}
+
 func TestTheNewerOfTwoSettingsCounts(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
@@ -338,7 +378,7 @@ func TestWhatIsNotInTheFileIsNamed(t *testing.T) {
 		pod("args: []") + "---\ncordonOnly: true": "a document without a kind: not a setting",
 	} {
 		text := imported(t, content)
-		if !strings.Contains(text, want) {
+		if !strings.Contains(text, want) || strings.Contains(text, "hunter2") {
 			t.Errorf("of\n%s\nit is said\n%s\nand not %q", content, text, want)
 		}
 		if strings.Contains(want, "WEBHOOK_URL") && settings(t, text).Webhook.AtDetection {
@@ -365,7 +405,7 @@ func TestACommentIsOneWhateverItRepeats(t *testing.T) {
 			"a field":                 pod("env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: " + quoted + "}}}]"),
 			"a flag":                  pod("args: [" + yamlQuote("--"+text) + "]"),
 			"a flag's value":          pod("args: [" + yamlQuote("--node-name="+text) + "]"),
-			"a variable in a flag":    pod("args: [" + yamlQuote("--dry-run=$("+text+")") + "]"),
+			"a variable in a flag":    pod("args: [" + yamlQuote("--taint-effect=$("+text+")") + "]"),
 			"a script":                pod(`command: [sh, -c, ` + quoted + `]`),
 			"what stands behind them": pod("args: [a, " + quoted + "]"),
 		} {

@@ -18,7 +18,8 @@ import (
 type Settings struct {
 	// given is what is set, by the name of the environment variable: the last word on each.
 	given map[string]known
-	// scope are all variables of the container, also those that the handler does not know: its flags may name them.
+	// scope are all variables of the container so far, also those that the handler does not know: later ones, and its flags, may
+	// refer to them.
 	scope map[string]known
 	// pod and unknown name values of the chart that concern the pod alone, and what else this package does not know.
 	pod, unknown []string
@@ -35,8 +36,10 @@ type Settings struct {
 // known is what a file tells of a value.
 type known struct {
 	text string
-	// from names what in the cluster holds the value, where the file does not; then there is no text.
+	// from names what in the cluster holds the value, or a part of it, where the file does not.
 	from string
+	// bare are references in the text to variables that there are not: they are a part of it, as they stand there.
+	bare string
 }
 
 // longest bounds what is read, in bytes: a rendered chart with all that stands beside it is long, and a wrong file may be anything.
@@ -134,6 +137,14 @@ func (s *Settings) define(name string, v known) {
 
 // take takes a setting in, in the place of what it was set to before: to the handler, an empty value is its default.
 func (s *Settings) take(env string, v known) {
+	switch {
+	case v.from != "":
+		v = known{from: v.from}
+	case v.bare != "" && slices.Contains(freeTexts, env):
+		s.remarks = append(s.remarks, fmt.Sprintf("%s: %s stands in it as it is, there as here: nothing in this file defines it", env, v.bare))
+	case v.bare != "":
+		v = known{from: "the variable " + v.bare}
+	}
 	told := env + ": it is set more than once; the last one counts, and a flag before any variable"
 	before := s.given[env]
 	if before.text != v.text && before != (known{}) && !slices.Contains(s.remarks, told) {
