@@ -58,7 +58,7 @@ func (s *Settings) extra(value any) {
 	if err != nil {
 		s.unknown = append(s.unknown, "extraEnv, which is no list of variables")
 	}
-	s.variables(list, nil)
+	s.variables(list, nil, "")
 }
 
 // text is a value of the chart as its template would print it.

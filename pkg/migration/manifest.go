@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -17,10 +18,9 @@ type variable struct {
 	Name      string `json:"name"`
 	Value     string `json:"value"`
 	ValueFrom *struct {
-		SecretKeyRef     *reference `json:"secretKeyRef"`
-		ConfigMapKeyRef  *reference `json:"configMapKeyRef"`
-		FieldRef         *field     `json:"fieldRef"`
-		ResourceFieldRef *struct{}  `json:"resourceFieldRef"`
+		SecretKeyRef    *reference `json:"secretKeyRef"`
+		ConfigMapKeyRef *reference `json:"configMapKeyRef"`
+		FieldRef        *field     `json:"fieldRef"`
 	} `json:"valueFrom"`
 }
 
@@ -47,6 +47,8 @@ type container struct {
 	Args    []string   `json:"args"`
 	Env     []variable `json:"env"`
 	EnvFrom []source   `json:"envFrom"`
+
+	namespace string // where its pod is; "" if the file does not tell
 }
 
 type podSpec struct {
@@ -57,7 +59,8 @@ type podSpec struct {
 type object struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
-		Name string `json:"name"`
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
 	} `json:"metadata"`
 	Spec struct {
 		podSpec
@@ -96,41 +99,23 @@ func (s *Settings) manifest(documents []string) error {
 		return errors.New("reading settings: more than one container, and none (or several) whose image is named *node-termination-handler*")
 	}
 	c := containers[0]
-	held := all.held(map[string]map[string]string{})
+	held := all.holders()
 	for _, from := range c.EnvFrom {
-		s.all(from, held)
+		s.all(from, held, c.namespace)
 	}
-	s.variables(c.Env, held)
+	s.variables(c.Env, held, c.namespace)
 	return s.arguments(s.flags(c))
 }
 
 func (o object) containers() []container {
-	all := append(o.Spec.Containers, o.Spec.Template.Spec.Containers...)
+	all := slices.Concat(o.Spec.Containers, o.Spec.Template.Spec.Containers)
+	for i := range all {
+		all[i].namespace = o.Metadata.Namespace
+	}
 	for _, item := range o.Items {
 		all = append(all, item.containers()...)
 	}
 	return all
-}
-
-// held are the contents of ConfigMaps and Secrets, by kind and name.
-func (o object) held(by map[string]map[string]string) map[string]map[string]string {
-	if o.Kind == "ConfigMap" || o.Kind == "Secret" {
-		name := "the " + o.Kind + " " + o.Metadata.Name
-		by[name] = map[string]string{}
-		for key, value := range o.Data {
-			if decoded, err := base64.StdEncoding.DecodeString(value); err == nil && o.Kind == "Secret" {
-				value = strings.TrimRight(string(decoded), "\n")
-			}
-			by[name][key] = value
-		}
-		for key, value := range o.StringData {
-			by[name][key] = value
-		}
-	}
-	for _, item := range o.Items {
-		item.held(by)
-	}
-	return by
 }
 
 // handlers picks the containers of the handler from among others, sidecars for example.
@@ -144,17 +129,63 @@ func handlers(all []container) []container {
 	return found
 }
 
+// holder is a ConfigMap or a Secret: what it is called, in which namespace it is, if the file tells, and what it holds.
+type holder struct {
+	name, namespace string
+	data            map[string]string
+}
+
+type holders []holder
+
+func (o object) holders() holders {
+	var all holders
+	if o.Kind == "ConfigMap" || o.Kind == "Secret" {
+		data := map[string]string{}
+		for key, value := range o.Data {
+			if decoded, err := base64.StdEncoding.DecodeString(value); err == nil && o.Kind == "Secret" {
+				value = strings.TrimRight(string(decoded), "\n")
+			}
+			data[key] = value
+		}
+		maps.Copy(data, o.StringData)
+		all = holders{{"the " + o.Kind + " " + o.Metadata.Name, o.Metadata.Namespace, data}}
+	}
+	for _, item := range o.Items {
+		all = append(all, item.holders()...)
+	}
+	return all
+}
+
+// of is what a pod of a namespace finds in an object of that name; nil if the file does not tell. An object, or a pod, whose
+// namespace is not written may be in any, if there is but one.
+func (h holders) of(name, namespace string) map[string]string {
+	var found []map[string]string
+	for _, o := range h {
+		switch {
+		case o.name != name:
+		case o.namespace == namespace:
+			return o.data
+		case o.namespace == "" || namespace == "":
+			found = append(found, o.data)
+		}
+	}
+	if len(found) != 1 {
+		return nil
+	}
+	return found[0]
+}
+
 // all takes in an object all of whose keys are variables. One that is not in the file is named: nobody knows what it sets.
-func (s *Settings) all(from source, held map[string]map[string]string) {
-	name := ""
+func (s *Settings) all(from source, held holders, namespace string) {
+	name := "another object of the cluster"
 	switch {
 	case from.ConfigMapRef != nil:
 		name = "the ConfigMap " + from.ConfigMapRef.Name
 	case from.SecretRef != nil:
 		name = "the Secret " + from.SecretRef.Name
 	}
-	values, there := held[name]
-	if !there {
+	values := held.of(name, namespace)
+	if values == nil {
 		s.missing = append(s.missing, name)
 	}
 	for _, key := range sorted(values) {
@@ -162,27 +193,28 @@ func (s *Settings) all(from source, held map[string]map[string]string) {
 	}
 }
 
-func (s *Settings) variables(list []variable, held map[string]map[string]string) {
+func (s *Settings) variables(list []variable, held holders, namespace string) {
 	for _, v := range list {
 		from := v.ValueFrom
 		if from == nil {
 			s.define(v.Name, s.expanded(v.Value))
 			continue
 		}
-		name, key, optional := "another object of the cluster", "", false
+		name, ref := "another object of the cluster", &reference{}
 		switch {
 		case from.SecretKeyRef != nil:
-			name, key, optional = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef.Key, from.SecretKeyRef.Optional
+			name, ref = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef
 		case from.ConfigMapKeyRef != nil:
-			name, key, optional = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key, from.ConfigMapKeyRef.Optional
+			name, ref = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef
 		case from.FieldRef != nil:
 			name = "the pod's field " + from.FieldRef.Path
 		}
-		value, set := held[name][key]
+		data := held.of(name, namespace)
+		value, set := data[ref.Key]
 		switch {
 		case set:
 			s.define(v.Name, known{text: value})
-		case held[name] == nil || !optional:
+		case data == nil || !ref.Optional:
 			s.define(v.Name, known{from: name})
 		}
 	}

@@ -280,6 +280,30 @@ func TestTheLastWordOnASettingCounts(t *testing.T) {
 	}
 }
 
+func TestAnObjectIsTheOneOfThePodsNamespace(t *testing.T) {
+	t.Parallel()
+	object := func(namespace, level string) string {
+		return "---\nkind: ConfigMap\nmetadata: {name: a, namespace: " + namespace + "}\ndata: {LOG_LEVEL: " + level + "}\n"
+	}
+	in := func(namespace string) string {
+		return "kind: Pod\nmetadata: {namespace: " + namespace + "}\nspec: {containers: [{envFrom: [{configMapRef: {name: a}}]}]}\n"
+	}
+	for content, want := range map[string]string{
+		in("here") + object("here", "debug") + object("there", "error"):        "debug",
+		in("here") + object("there", "error") + object("here", "debug"):        "debug",
+		object("''", "error") + "---\n" + in("here") + object("here", "debug"): "debug",
+		in("here") + object("''", "debug"):                                     "debug",
+		in("''") + object("here", "debug"):                                     "debug",
+		in("here") + object("there", "error"):                                  "info",
+		in("''") + object("here", "debug") + object("there", "error"):          "info",
+	} {
+		text := imported(t, content)
+		if got := settings(t, text).Log.Level; got != want || (got == "info") != strings.Contains(text, "the ConfigMap a: sets what stands in it") {
+			t.Errorf("of\n%s\nthe level is %q, want %q:\n%s", content, got, want, text)
+		}
+	}
+}
+
 // As the kubelet does: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
 func TestReferencesToVariablesAreWhatTheyAreInThePod(t *testing.T) {
 	t.Parallel()
