@@ -23,6 +23,7 @@ func (s *Settings) chart(values map[string]any) {
 	for _, key := range sorted(values) {
 		switch {
 		case ruleOfChart(key) != nil, slices.Contains(aboutWebhook, key), key == "extraEnv":
+		case slices.Contains(aboutNodes, key) && text(values[key]) == "":
 		case slices.Contains(aboutPod, key):
 			s.pod = append(s.pod, key)
 		case text(values[key]) != "":

@@ -48,11 +48,25 @@ type container struct {
 	Env     []variable `json:"env"`
 	EnvFrom []source   `json:"envFrom"`
 
-	namespace string // where its pod is; "" if the file does not tell
+	namespace string   // where its pod is; "" if the file does not tell
+	placed    []string // what says on which nodes its pod is
 }
 
 type podSpec struct {
-	Containers []container `json:"containers"`
+	Containers   []container       `json:"containers"`
+	NodeSelector map[string]string `json:"nodeSelector"`
+	Affinity     map[string]any    `json:"affinity"`
+}
+
+func (p podSpec) placed() []string {
+	var by []string
+	if len(p.NodeSelector) > 0 {
+		by = append(by, "nodeSelector")
+	}
+	if len(p.Affinity) > 0 {
+		by = append(by, "affinity")
+	}
+	return by
 }
 
 // object is a DaemonSet, a Deployment, a Pod, a list of objects, or what a container takes settings from.
@@ -99,6 +113,7 @@ func (s *Settings) manifest(documents []string) error {
 		return errors.New("reading settings: more than one container, and none (or several) whose image is named *node-termination-handler*")
 	}
 	c := containers[0]
+	s.pod = c.placed
 	held := all.holders()
 	for _, from := range c.EnvFrom {
 		s.all(from, held, c.namespace)
@@ -108,9 +123,12 @@ func (s *Settings) manifest(documents []string) error {
 }
 
 func (o object) containers() []container {
-	all := slices.Concat(o.Spec.Containers, o.Spec.Template.Spec.Containers)
-	for i := range all {
-		all[i].namespace = o.Metadata.Namespace
+	var all []container
+	for _, spec := range []podSpec{o.Spec.podSpec, o.Spec.Template.Spec} {
+		for _, c := range spec.Containers {
+			c.namespace, c.placed = o.Metadata.Namespace, spec.placed()
+			all = append(all, c)
+		}
 	}
 	for _, item := range o.Items {
 		all = append(all, item.containers()...)

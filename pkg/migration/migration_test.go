@@ -394,10 +394,12 @@ func TestWhatIsNotInTheFileIsNamed(t *testing.T) {
 		pod("args: [--cordon-only=$(ONLY)]"):     "CORDON_ONLY comes from the variable $(ONLY), which is not in this file",
 		pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, valueFrom: {secretKeyRef: {name: b, key: c}}}]"): "CORDON_ONLY comes from the variable $(ONLY)",
 		pod("env: [{name: WEBHOOK_URL, valueFrom: {secretKeyRef: {name: b, key: c}}}]"):                             "WEBHOOK_URL comes from the Secret b",
-		pod("args: [--nope=1]"):                   "the flag --nope: not a setting",
-		"webhookURLSecretName: b":                 "WEBHOOK_URL comes from the Secret b",
-		"extraEnv: {NAME: value}":                 "extraEnv, which is no list of variables",
-		"enableNothing: true":                     "enableNothing: not a setting",
+		pod("args: [--nope=1]"):                 "the flag --nope: not a setting",
+		"webhookURLSecretName: b":               "WEBHOOK_URL comes from the Secret b",
+		"extraEnv: {NAME: value}":               "extraEnv, which is no list of variables",
+		"enableNothing: true":                   "enableNothing: not a setting",
+		"nodeSelector: {a: b}\nimage: {tag: a}": "nodeSelector: there, the pod is on some nodes only",
+		"kind: Pod\nspec: {containers: [{}], nodeSelector: {a: b}, affinity: {nodeAffinity: {}}}": "nodeSelector, affinity: there, the pod is on some nodes only",
 		"kind: \"\"\napiVersion: v1":              "apiVersion: not a setting",
 		pod("args: []") + "---\ncordonOnly: true": "a document without a kind: not a setting",
 	} {
@@ -444,6 +446,13 @@ func TestACommentIsOneWhateverItRepeats(t *testing.T) {
 				t.Errorf("%s: of %q becomes\n%s", place, text, got)
 			}
 		}
+	}
+}
+
+func TestAnEmptySelectorIsNone(t *testing.T) {
+	t.Parallel()
+	if text := imported(t, "nodeSelector: {}\nlogLevel: debug\n"); strings.Contains(text, "nodeSelector") {
+		t.Errorf("of an empty selector it is said\n%s", text)
 	}
 }
 

@@ -147,3 +147,6 @@ var aboutPod = []string{
 	"tolerations", "topologySpreadConstraints", "updateStrategy", "useHostNetwork", "windowsAffinity", "windowsDnsPolicy",
 	"windowsNodeSelector", "windowsPodAnnotations", "windowsPodLabels", "windowsTolerations", "windowsUpdateStrategy",
 }
+
+// aboutNodes are those of them that say where the pod is.
+var aboutNodes = []string{"affinity", "daemonsetAffinity", "daemonsetNodeSelector", "linuxAffinity", "linuxNodeSelector", "nodeSelector"}

@@ -107,9 +107,7 @@ func writeTable(b *strings.Builder, table string, lines []written) {
 
 // writeRest says what has no counterpart, and why.
 func (s Settings) writeRest(b *strings.Builder, remarks []string) {
-	if len(s.pod) > 0 {
-		remarks = append(remarks, fmt.Sprintf("%s: about the pod, and there is none", strings.Join(s.pod, ", ")))
-	}
+	remarks = append(remarks, s.ofPod()...)
 	for _, name := range s.missing {
 		remarks = append(remarks, name+": sets what stands in it, and is not in this file; add it behind a line ---, and import that")
 	}
@@ -125,6 +123,26 @@ func (s Settings) writeRest(b *strings.Builder, remarks []string) {
 	for _, remark := range remarks {
 		fmt.Fprintf(b, "#   %s.\n", printable(remark))
 	}
+}
+
+// ofPod says what is to be said of the pod.
+func (s Settings) ofPod() []string {
+	var nodes, rest, remarks []string
+	for _, key := range s.pod {
+		if slices.Contains(aboutNodes, key) && !s.queue {
+			nodes = append(nodes, key)
+		} else {
+			rest = append(rest, key)
+		}
+	}
+	if len(nodes) > 0 {
+		remarks = append(remarks, strings.Join(nodes, ", ")+
+			": there, the pod is on some nodes only; nth is where its image is, and `life_cycles` in [imds] can leave instances out")
+	}
+	if len(rest) > 0 {
+		remarks = append(remarks, strings.Join(rest, ", ")+": about the pod, and there is none")
+	}
+	return remarks
 }
 
 // fileSetting names the setting that takes a file, for settings that come from the cluster.
