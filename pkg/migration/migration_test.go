@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -114,6 +115,26 @@ func TestWhatWasSetMeansTheSameHere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Also for what is new here, and for kinds of events that are yet to come.
+func TestNothingIsDrainedWhereNothingWas(t *testing.T) {
+	t.Parallel()
+	judge := func(events any) {
+		of := reflect.ValueOf(events)
+		for i := range of.NumField() {
+			if action := of.Field(i).FieldByName("Action").String(); action == "drain" {
+				t.Errorf("%s leads to a %s", of.Type().Field(i).Name, action)
+			}
+		}
+	}
+	judge(settings(t, imported(t, "CORDON_ONLY=true")).Events)
+	cfg := config.DefaultQueue()
+	text := into(t, migration.Target{Queue: true}, "CORDON_ONLY=true\nENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/1/a").Text
+	if err := config.DecodeQueue("a", []byte(text), &cfg); err != nil {
+		t.Fatal(err)
+	}
+	judge(cfg.Events)
 }
 
 func TestStringsComeThroughAsTheyWere(t *testing.T) {

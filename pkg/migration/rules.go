@@ -26,6 +26,7 @@ const (
 	maintenance = "events.scheduled-maintenance"
 	asg         = "events.asg-termination"
 	shutdown    = "events.shutdown"
+	hibernation = "events.hibernation"
 	reservation = "events.reservation-end"
 	stateChange = "events.state-change"
 )

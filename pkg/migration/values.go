@@ -77,7 +77,7 @@ func rebalances(action string) func(Settings, string) ([]line, error) {
 	}
 }
 
-// cordonsOnly keeps nth from draining for anything, of which a shutdown is new.
+// cordonsOnly keeps nth from draining for anything, also for what the handler knows nothing of.
 func cordonsOnly(s Settings, value string) ([]line, error) {
 	on, err := truth(value)
 	if !on || err != nil {
@@ -85,7 +85,8 @@ func cordonsOnly(s Settings, value string) ([]line, error) {
 	}
 	var lines []line
 	for table, env := range map[string]string{
-		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING", shutdown: "",
+		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
+		shutdown: "", hibernation: "", reservation: "",
 	} {
 		if s.value(env) == "" || s.is(env) {
 			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})

@@ -12,7 +12,7 @@ import (
 
 // order is that of the tables in the file.
 var order = []string{
-	"", "log", "imds", "queue", "kubernetes", "fleet", "drain", spot, rebalance, maintenance, asg, shutdown, reservation, stateChange,
+	"", "log", "imds", "queue", "kubernetes", "fleet", "drain", spot, rebalance, maintenance, asg, shutdown, hibernation, reservation, stateChange,
 	"aws", "webhook", "metrics",
 }
 
