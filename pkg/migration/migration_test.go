@@ -165,6 +165,7 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 		{"a header's name", `WEBHOOK_HEADERS={"X A":"hunter2"}`, `WEBHOOK_HEADERS=(not shown): "X A" must be a header's name`},
 		{"a header of two lines", `WEBHOOK_HEADERS={"X-A":"a\nhunter2"}`, `WEBHOOK_HEADERS=(not shown): "X-A" must be`},
 		{"an address", "WEBHOOK_URL=hooks.example.com/hunter2", `WEBHOOK_URL=(not shown): must be a URL that begins with`},
+		{"an address without a host", "WEBHOOK_URL=http://:80/", `WEBHOOK_URL=(not shown): must be a URL that begins with`},
 		{"a proxy", "WEBHOOK_PROXY=hunter2", `WEBHOOK_PROXY=(not shown): must be a URL such as`},
 		{"the queue mode", "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/1/a", `"nth-queue config import" takes them over`},
 		{"a flag whose value is empty", pod(`args: [--dry-run=]`), "the flag --dry-run has an empty value"},
@@ -549,12 +550,43 @@ func TestTheQueueModeDrainsTheInstancesThatItDid(t *testing.T) {
 			t.Errorf("with %q, the tag is %q (%v), want %q", more, cfg.Fleet.ManagedTag, err, want)
 		}
 	}
-	settings, err := migration.Read(strings.NewReader("DRY_RUN=true"))
-	if err == nil {
-		_, err = settings.For(migration.Target{Queue: true})
+}
+
+// There, a recommendation drains if it is in the queue, and whatever else is said.
+func TestTheQueueModeDrainsForRecommendationsAsItDid(t *testing.T) {
+	t.Parallel()
+	const mode = "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n"
+	for more, want := range map[string]string{
+		"": "drain", "ENABLE_REBALANCE_DRAINING=false\nENABLE_REBALANCE_MONITORING=false": "drain", "ENABLE_REBALANCE_MONITORING=true": "drain",
+		"CORDON_ONLY=true": "cordon",
+	} {
+		cfg := config.DefaultQueue()
+		text := into(t, migration.Target{Queue: true}, mode+more).Text
+		if err := config.DecodeQueue("a", []byte(text), &cfg); err != nil || cfg.Events.RebalanceRecommendation.Action != want {
+			t.Errorf("with %q, a recommendation leads to %q (%v), want %q", more, cfg.Events.RebalanceRecommendation.Action, err, want)
+		}
 	}
-	if err == nil || !strings.Contains(err.Error(), `"nth config import"`) {
-		t.Errorf("settings of the other mode: %v", err)
+}
+
+func TestWhatTheQueueModeCannotHaveIsNamed(t *testing.T) {
+	t.Parallel()
+	const mode = "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n"
+	for content, want := range map[string]string{
+		"DRY_RUN=true": `"nth config import"`,
+		"QUEUE_URL=https://sqs.eu-west-1.amazonaws.com/123456789012/nth": "ENABLE_SQS_TERMINATION_DRAINING: is not true",
+		"ENABLE_SQS_TERMINATION_DRAINING=true":                           "QUEUE_URL: is not set",
+		pod("args: [--enable-sqs-termination-draining]\n    env: [{name: QUEUE_URL, valueFrom: {secretKeyRef: {name: a, key: b}}}]"): "QUEUE_URL: it comes from the Secret a",
+		mode + "WORKERS=0":  `WORKERS="0": must be a whole number, and not zero`,
+		mode + "WORKERS=-1": `WORKERS="-1": must be`,
+		mode + "CHECK_TAG_BEFORE_DRAINING=maybe\nMANAGED_TAG=a": `CHECK_TAG_BEFORE_DRAINING="maybe": must be true or false`,
+	} {
+		settings, err := migration.Read(strings.NewReader(content))
+		if err == nil {
+			_, err = settings.For(migration.Target{Queue: true})
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("of\n%s\nit is said %v, want %q", content, err, want)
+		}
 	}
 }
 

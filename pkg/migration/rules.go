@@ -7,6 +7,8 @@ type rule struct {
 	to    func(s Settings, value string) ([]line, error)
 	// why says why there is no counterpart, or what else to know about the one there is.
 	why string
+	// always: it has something to say also where it is not set.
+	always bool
 	// idle says why nothing came of a value; "" is that nth does so by itself.
 	idle string
 	// queue is the rule of nth-queue, where it is another one.
@@ -32,13 +34,14 @@ const (
 )
 
 const (
-	queueOnly   = "of the queue mode, which nth-queue has: `nth-queue config import` takes it over"
-	noMetadata  = "nth-queue asks no metadata service"
-	everyKind   = "in the queue mode, the handler acts upon whatever is in the queue; `action` says more here"
-	everyNode   = "nth-queue acts for all nodes"
-	noTaints    = "a node's own credential may not set taints; the cordon keeps new pods away"
-	ownIdentity = "the kubelet's credential says which node this is"
-	noPod       = "there is no pod"
+	queueOnly           = "of the queue mode, which nth-queue has: `nth-queue config import` takes it over"
+	noMetadata          = "nth-queue asks no metadata service"
+	everyKind           = "in the queue mode, the handler acts upon whatever is in the queue; `action` says more here"
+	everyRecommendation = "in the queue mode, the handler drains for every recommendation that is in the queue, whatever this says"
+	everyNode           = "nth-queue acts for all nodes"
+	noTaints            = "a node's own credential may not set taints; the cordon keeps new pods away"
+	ownIdentity         = "the kubelet's credential says which node this is"
+	noPod               = "there is no pod"
 )
 
 // rules lists every setting that the handler has.
@@ -48,8 +51,8 @@ var rules = []rule{
 		why: "stops and retirements are drained a day before their date, reboots ten to thirty minutes before: `codes`, `window` and `lead` say more", queue: &rule{why: everyKind}},
 	{env: "ENABLE_ASG_LIFECYCLE_DRAINING", chart: "enableASGLifecycleDraining", to: acts(asg), queue: &rule{why: everyKind}},
 	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: rebalances("cordon"),
-		why: "the cordon ends after `cordon_for`", idle: "no more is done for a recommendation than ENABLE_REBALANCE_DRAINING says", queue: &rule{to: queuedRebalances, why: "in the queue mode, the handler drains for every recommendation"}},
-	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: rebalances("drain"), queue: &rule{to: queuedRebalances, why: "in the queue mode, the handler drains for every recommendation"}},
+		why: "the cordon ends after `cordon_for`", idle: "no more is done for a recommendation than ENABLE_REBALANCE_DRAINING says", queue: &rule{why: everyRecommendation}},
+	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: rebalances("drain"), queue: &rule{to: queuedRebalances, always: true, why: everyRecommendation}},
 	{env: "CORDON_ONLY", chart: "cordonOnly", to: cordonsOnly, queue: &rule{to: queuedCordonsOnly}},
 	{env: "DRY_RUN", chart: "dryRun", to: boolean("", "dry_run")},
 	{env: "INSTANCE_METADATA_URL", chart: "instanceMetadataURL", to: endpoint, queue: &rule{why: noMetadata}},
@@ -67,7 +70,7 @@ var rules = []rule{
 	{env: "KUBE_API_QPS", why: "one node's drain has no limit on the client's side"},
 	{env: "KUBE_API_BURST", why: "one node's drain has no limit on the client's side"},
 	{env: "USE_APISERVER_CACHE", chart: "useAPIServerCacheToListPods", why: "pods are followed by a watch"},
-	{env: "WORKERS", chart: "workers", why: "one node, one drain", queue: &rule{to: counted("fleet", "max_draining"), why: "a spot interruption does not wait"}},
+	{env: "WORKERS", chart: "workers", why: "one node, one drain", queue: &rule{to: workers, why: "a spot interruption does not wait"}},
 	{env: "NODE_NAME", why: ownIdentity, queue: &rule{why: everyNode}},
 	{env: "POD_NAME", why: noPod},
 	{env: "KUBERNETES_SERVICE_HOST", why: "the kubeconfig says where the API server is"},
@@ -102,12 +105,12 @@ var rules = []rule{
 
 	{env: "ENABLE_SQS_TERMINATION_DRAINING", chart: "enableSqsTerminationDraining", why: queueOnly, queue: &rule{why: "nth-queue is there for nothing else"}},
 	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: quoted("queue", "url")}},
-	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: managedTag, idle: "every node of the cluster is drained, as it was"}},
-	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, why: "there, only instances with this tag are drained for, unless CHECK_TAG_BEFORE_DRAINING=false", idle: "every node of the cluster is drained, as it was"}},
-	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: managedTag, idle: "every node of the cluster is drained, as it was"}},
+	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: checksTag, idle: "every node of the cluster is drained, as it was"}},
+	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "there, only instances with this tag are drained for, unless CHECK_TAG_BEFORE_DRAINING=false", idle: "every node of the cluster is drained, as it was"}},
+	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checksTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "MANAGED_ASG_TAG", chart: "managedAsgTag", why: queueOnly, queue: &rule{to: managedTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{to: unknownNode}},
-	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{to: visibility, why: "it is extended while a drain goes on"}},
+	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{to: visibility, why: "it is extended while a drain goes on, and here it is ten seconds or more"}},
 }
 
 // of is the rule of the program for which the settings are.

@@ -205,7 +205,7 @@ func (s Settings) secretly(key, file, content string) line {
 }
 
 func webhookURL(s Settings, value string) ([]line, error) {
-	if u, err := url.Parse(value); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if u, err := url.Parse(value); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("%s: must be a URL that begins with https:// or http://", notShown)
 	}
 	return append([]line{s.secretly("url_file", urlFile, value)}, once...), nil
@@ -224,7 +224,7 @@ var once = []line{{table: "webhook", key: "at_detection", value: "false"}, {tabl
 
 func webhookProxy(_ Settings, value string) ([]line, error) {
 	u, err := url.Parse(value)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Hostname() == "" {
 		return nil, fmt.Errorf("%s: must be a URL such as tcp://proxy:3128", notShown)
 	}
 	if u.User != nil {
@@ -233,11 +233,12 @@ func webhookProxy(_ Settings, value string) ([]line, error) {
 	return []line{{table: "webhook", key: "proxy", value: quote(value)}}, nil
 }
 
-// queuedRebalances is for the queue mode, where either setting means as much as the other.
+// queuedRebalances is for the queue mode, where no setting keeps the handler from a drain.
 func queuedRebalances(s Settings, value string) ([]line, error) {
-	on, err := truth(value)
-	if !on || err != nil {
-		return nil, err
+	if value != "" {
+		if _, err := truth(value); err != nil {
+			return nil, err
+		}
 	}
 	return []line{{table: rebalance, key: "action", value: quote(s.strongest("drain"))}}, nil
 }
@@ -254,30 +255,34 @@ func queuedCordonsOnly(_ Settings, value string) ([]line, error) {
 	return lines, nil
 }
 
-func counted(table, key string) func(Settings, string) ([]line, error) {
-	return func(_ Settings, value string) ([]line, error) {
-		n, err := number(value)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%q: must be a whole number", value)
-		}
-		return []line{{table: table, key: key, value: strconv.Itoa(n)}}, nil
+// workers is for how many nodes are drained at once. Without any, the handler drains none, and here that is no limit.
+func workers(_ Settings, value string) ([]line, error) {
+	n, err := number(value)
+	if err != nil || n < 1 {
+		return nil, fmt.Errorf("%q: must be a whole number, and not zero", value)
 	}
+	return []line{{table: "fleet", key: "max_draining", value: strconv.Itoa(n)}}, nil
+}
+
+// checksTag is for the two settings that say whether only instances with a tag are drained for.
+func checksTag(s Settings, value string) ([]line, error) {
+	if _, err := truth(value); err != nil {
+		return nil, err
+	}
+	return managedTag(s, value)
 }
 
 // managedTag is for the four settings that say together which instances are drained for. There, only those with a tag are, unless
-// one of them says otherwise.
+// one of them says otherwise: the newer of two goes before the older.
 func managedTag(s Settings, _ string) ([]line, error) {
 	for _, env := range []string{"CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING"} {
-		if value := s.value(env); value != "" {
-			check, err := truth(value)
-			if err != nil {
-				return nil, err
-			}
-			if !check {
-				return nil, nil
-			}
-			break
+		if s.given[env] == (known{}) {
+			continue
 		}
+		if check, err := truth(s.value(env)); err == nil && !check {
+			return nil, nil
+		}
+		break
 	}
 	tag := cmp.Or(s.value("MANAGED_TAG"), s.value("MANAGED_ASG_TAG"), handlerTag)
 	return []line{{table: "fleet", key: "managed_tag", value: quote(tag)}}, nil

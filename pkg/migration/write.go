@@ -45,12 +45,8 @@ type written struct {
 // what would be right; all of them are named at once.
 func (s Settings) For(t Target) (Result, error) {
 	s.queue, s.secrets = t.Queue, t.Secrets
-	queued := s.is("ENABLE_SQS_TERMINATION_DRAINING")
-	if t.Queue && s.value("QUEUE_URL") == "" {
-		return Result{}, errors.New(`QUEUE_URL: is not set, so these are no settings of the queue mode; "nth config import" takes those of the other one`)
-	}
-	if !t.Queue && queued {
-		return Result{}, errors.New(`ENABLE_SQS_TERMINATION_DRAINING=true: these are settings of the queue mode; "nth-queue config import" takes them over`)
+	if err := s.mode(); err != nil {
+		return Result{}, err
 	}
 	lines, remarks, err := s.translate()
 	if err != nil {
@@ -79,6 +75,23 @@ func (s Settings) For(t Target) (Result, error) {
 	s.writeRest(b, remarks)
 	result.Text = b.String()
 	return result, nil
+}
+
+// mode tells that settings are those of the handler's other mode, which is another program here.
+func (s Settings) mode() error {
+	const sqs, url = "ENABLE_SQS_TERMINATION_DRAINING", "QUEUE_URL"
+	queued, other := s.is(sqs), `; "nth config import" takes those of the other one`
+	switch {
+	case !s.queue && queued:
+		return errors.New(sqs + `=true: these are settings of the queue mode; "nth-queue config import" takes them over`)
+	case s.queue && !queued && s.given[sqs].from == "":
+		return errors.New(sqs + ": is not true, so these are no settings of the queue mode" + other)
+	case s.queue && s.given[url].from != "":
+		return fmt.Errorf("%s: it comes from %s, which is not in this file: add it behind a line ---, and import that", url, printable(s.given[url].from))
+	case s.queue && s.value(url) == "":
+		return errors.New(url + ": is not set, so these are no settings of the queue mode" + other)
+	}
+	return nil
 }
 
 func (t Target) name() string {
@@ -164,8 +177,7 @@ func (s Settings) translate() ([]written, []string, error) {
 		case given.from != "":
 			remarks = append(remarks, fromElsewhere(r, given.from))
 			continue
-		// That only tagged instances are drained for is so without a word.
-		case given.text == "" && !(s.queue && r.env == "MANAGED_TAG"):
+		case given.text == "" && !r.always:
 			continue
 		case r.to == nil:
 			remarks = append(remarks, fmt.Sprintf("%s=%s: %s", r.env, shortened(given.text), r.why))
