@@ -191,7 +191,8 @@ func (s *shutdown) sources() []agent.Source {
 	return []agent.Source{s.source}
 }
 
-// settled lets the shutdown or the sleep go on once nothing more is to be done for it; also on a node that people want left alone.
+// settled lets the shutdown or the sleep go on once nothing more is to be done for it; also on a node that people want left alone, and
+// where it is only told.
 func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	if !ev.Kind.Local() || outcome == "" {
 		return

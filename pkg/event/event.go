@@ -77,8 +77,10 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Drained: all that its rule asks for is done. The node is drained, or no more than a cordon, or nothing, was wanted.
+	// Drained: its rule asks for a drain, and all that it asks for is done.
 	Drained Outcome = "drained"
+	// NoDrain: its rule asks for no drain, but for a cordon at most, and that is done or out of time.
+	NoDrain Outcome = "no-drain"
 	// OutOfTime: its time is over, and not all is done.
 	OutOfTime Outcome = "out-of-time"
 	// LeftAlone: people limit, on the Node, what is done to it, so that it is not drained although the rule asks for it.

@@ -133,9 +133,10 @@ func (k *Keeper) Use(s Settings) {
 	before, t := k.settings, k.current
 	k.settings = s
 	switch {
-	case t == nil:
 	case !s.Complete:
 		k.leave()
+		k.former = nil // What has come of it is not what comes of it when hooks are looked after again.
+	case t == nil:
 	case !slices.Equal(s.Hooks, before.Hooks):
 		k.leave()
 		k.former = t
@@ -144,8 +145,9 @@ func (k *Keeper) Use(s Settings) {
 	}
 }
 
-// Settled says what has come of an event: its hooks are completed when it is drained or out of time, and held else. It may be called
-// often, and the last word counts until the completion has been sent.
+// Settled says what has come of an event: its hooks are completed when it is drained or out of time, and held else. In particular they
+// are held when the rules that are in force ask for no drain: settings and rules do not change in one moment. It may be called often,
+// and the last word counts until the completion has been sent.
 func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

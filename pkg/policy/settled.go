@@ -14,7 +14,7 @@ import (
 func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	e, met := Find(sit.Past, ev.ID)
 	if !met {
-		return event.Drained // Fold has not found it worth meeting.
+		e = record.Entry{Event: ev} // Fold has not found it worth meeting.
 	}
 	done := true
 	switch e.Phase {
@@ -28,15 +28,18 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		done = false
 	case record.Seen, record.Cordoned, record.Undoing, record.Closed: // Fold has begun what is wanted.
 	}
+	over := e.Phase == record.Incomplete || (e.Phase == record.Cordoning || e.Phase == record.Drained) && s.timeIsOver(sit, e)
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
-	case done, e.Phase == record.Drained && s.timeIsOver(sit, e):
+	case !done && !over:
+		return ""
+	case s.plan(e).action != Drain:
+		return event.NoDrain
+	case done, e.Phase == record.Drained:
 		return event.Drained
-	case e.Phase == record.Incomplete, e.Phase == record.Cordoning && s.timeIsOver(sit, e):
-		return event.OutOfTime
 	}
-	return ""
+	return event.OutOfTime
 }
 
 // Again returns when an announced event may call for something without further news: now if something is due and could
