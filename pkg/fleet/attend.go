@@ -25,7 +25,7 @@ const fieldNode = systemd.FieldNode
 func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	f := s.fleet
 	f.mu.Lock()
-	s.book = s.remembered(held)
+	s.book, s.rules = s.remembered(held), f.policy()
 	f.mu.Unlock()
 	var extras sync.WaitGroup
 	defer extras.Wait()
@@ -39,7 +39,7 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	mind := &mind{session: s, named: make(chan struct{})}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{mind}, Identity: mind,
-		Node: remembering{f.target(s.node)}, Record: s.book, Policy: f.policy(),
+		Node: remembering{f.target(s.node)}, Record: s.book, Policy: s.rules,
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.settled, Rested: s.rested, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.

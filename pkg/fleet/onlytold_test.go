@@ -43,6 +43,49 @@ func TestTheHookOfANodeThatWaitsInTheLineIsNotCompletedUndrainedAfterAReload(t *
 	}
 }
 
+// The node is being drained for another event, by rules that do no more for terminations than cordon. When one comes, it is to be drained
+// for.
+func TestATerminationThatJoinsADrainOfFormerRulesIsNotCompletedUndrained(t *testing.T) {
+	t.Parallel()
+	for _, action := range []policy.Action{policy.Ignore, policy.Notify, policy.Cordon} {
+		t.Run(string(action), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+				c.ending = 45 * time.Second
+				asg := &waiting{}
+				r := c.run(terminating(asg, 0))
+				rules := func(terminations policy.Action) {
+					r.Use(fleet.Rules{Policy: policy.Settings{
+						event.SpotInterruption: {Action: policy.Drain, Hard: true, Budget: 2 * time.Minute},
+						event.ASGTermination:   {Action: terminations, Hard: true, Budget: 10 * time.Minute},
+					}})
+				}
+				rules(action)
+				r.Take(interruption(instance, event.SpotInterruption), 1, newParcel())
+				time.Sleep(5 * time.Second)
+				rules(policy.Drain)
+				m := newParcel()
+				r.Take(timeless(instance), 1, m)
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				if got := asg.heard(); len(got) > 0 {
+					t.Errorf("completed, with the pod still there: %q", got)
+				}
+				became := m.want(t, "returned")
+				time.Sleep(became.after + time.Minute)
+				again := newParcel()
+				r.Take(timeless(instance), 2, again)
+				again.want(t, "done")
+				synctest.Wait()
+				if got := asg.heard(); len(got) != 1 {
+					t.Errorf("completed, when the node is drained: %q", got)
+				}
+			})
+		})
+	}
+}
+
 // Whoever has nth-queue only say what happens has somebody else drain, such as the nth on the machine. "Where nth does not drain, it is
 // not for nth to say when the machine may go" (cmd/nth/lifecycle.go).
 func TestWhereTerminationsAreOnlyToldNoHookIsCompleted(t *testing.T) {

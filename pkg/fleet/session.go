@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -35,6 +37,8 @@ type session struct {
 	over bool
 	stop context.CancelFunc
 	book *book
+	// rules are those by which it was begun, and goes on.
+	rules policy.Settings
 }
 
 // join gives a task to its node's session. A new one goes into the line.
@@ -278,6 +282,15 @@ func (s *session) settled(ev event.Event, outcome event.Outcome) {
 	s.left[ev.ID] = left
 }
 
+// fellShort tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
+// done.
+func (s *session) fellShort(kind event.Kind) bool {
+	much := func(rules policy.Settings) int {
+		return slices.Index([]policy.Action{policy.Ignore, policy.Notify, policy.Cordon, policy.Drain}, rules[kind].Action)
+	}
+	return much(s.rules) < much(s.fleet.policy())
+}
+
 // rested takes in that nothing is being done about an event now: for ever, or until a time.
 func (s *session) rested(ev event.Event, again time.Time) {
 	f := s.fleet
@@ -293,9 +306,12 @@ func (s *session) rested(ev event.Event, again time.Time) {
 		if f.lasting(entry) {
 			s.lasting = ev
 		}
-		if s.left[ev.ID] {
+		switch {
+		case s.left[ev.ID]:
 			f.leave(t)
-		} else {
+		case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
+			t.failed()
+		default:
 			f.finish(t)
 		}
 	case entry.Error != "" || entry.Phase == record.Incomplete:
