@@ -120,6 +120,36 @@ func (s *Source) Pressed(at time.Time, ours bool) {
 	}
 }
 
+// resume goes on with the press for which an earlier process has left a shutdown under way, although nobody has kept the
+// press: a service that was stopped, or has failed for good, keeps nothing. What that process has told logind is still to
+// come then, and the machine goes down by it, whatever is said here.
+func (s *Source) resume(ctx context.Context, b *bus, preparing bool) error {
+	s.mu.Lock()
+	asked := s.asked || s.opts.Underway.IsZero() || !s.press.at.IsZero()
+	s.mu.Unlock()
+	if asked || preparing {
+		return nil
+	}
+	known, err := b.scheduled(ctx)
+	if err != nil {
+		return err
+	}
+	at := time.UnixMicro(int64(known.At)) //nolint:gosec // a time of logind's
+	after := at.Sub(s.opts.Underway)
+	ours := known.What == "poweroff" && known.At > 0 && after >= 0 && after <= PowerOffGrant
+	s.mu.Lock()
+	s.asked = true
+	if ours {
+		s.press = press{at: time.Now().Add(at.Sub(s.opts.now()) - PowerOffGrant), ours: true, until: known.At}
+		poke(s.moved)
+	}
+	s.mu.Unlock()
+	if ours {
+		s.announcePress()
+	}
+	return nil
+}
+
 // answering tells whether a press is being answered here.
 func (s *Source) answering() bool {
 	s.mu.Lock()

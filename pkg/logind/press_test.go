@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/logind"
 )
 
 // nth is started again (a crash, an upgrade, the watchdog) 60 s after the press, in the midst of the drain: the record has the event
@@ -24,6 +27,54 @@ func TestARestartInTheMidstOfAPressDoesNotCallTheShutdownOff(t *testing.T) {
 		}
 	}
 }
+
+// "systemctl stop nth; systemctl start nth" 60 s after the press, or a unit that had failed for good: systemd has kept nothing, and logind is
+// to power off all the same.
+func TestAPressThatNobodyHasKeptIsGoneOnWithWhereLogindIsToPowerOffForIt(t *testing.T) {
+	pressed := time.Now().Add(-time.Minute)
+	deadline, end := pressed.Add(logind.PowerOffGrant-margin), pressed.Add(logind.PowerOffGrant)
+	for name, c := range map[string]struct {
+		underway  time.Time
+		scheduled scheduled
+		goesOn    bool
+	}{
+		"as both say":                            {deadline, scheduled{"poweroff", micros(end)}, true},
+		"as nothing is scheduled":                {underway: deadline},
+		"as something else is":                   {underway: deadline, scheduled: scheduled{"reboot", micros(end)}},
+		"as it is scheduled for another time":    {deadline, scheduled{"poweroff", micros(end.Add(time.Hour))}, false},
+		"as it was scheduled for a time before":  {deadline, scheduled{"poweroff", micros(deadline.Add(-time.Minute))}, false},
+		"as no shutdown was left under way":      {scheduled: scheduled{"poweroff", micros(end)}},
+		"as the margin was another at that time": {deadline.Add(-time.Minute), scheduled{"poweroff", micros(end)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.bus.start(t)
+			r.underway = c.underway
+			r.source = r.newSource(r.rooted(t))
+			r.logind.join(t)
+			r.logind.set(func(l *standIn) { l.scheduled = c.scheduled })
+			r.run(t)
+			if !c.goesOn {
+				r.nothing(t)
+				r.source.Release(event.Shutdown)
+				r.mustHaveLocks(t, 1, 1)
+				return
+			}
+			if got := r.announced(t).Deadline; got.Sub(deadline).Abs() > patience {
+				t.Errorf("it has until %s, want %s", got, deadline)
+			}
+			r.scheduledFor(t, pressed)
+			r.powersOffAfterTheDrain(t)
+			r.stop()
+			if len(r.snapshots) > 0 {
+				t.Errorf("then it was announced %v", <-r.snapshots)
+			}
+		})
+	}
+}
+
+// micros is a time as logind tells it.
+func micros(t time.Time) uint64 { return uint64(t.UnixMicro()) } //nolint:gosec // it is after 1970
 
 // docs/shutdown.md: "The button is logind's [...] where logind's HandlePowerKey= is not poweroff". A machine whose administrator has set
 // it to "ignore" is not to be powered off.

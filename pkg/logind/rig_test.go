@@ -37,6 +37,7 @@ type rig struct {
 	troubles  chan error
 	off       chan error
 	ahead     atomic.Int64 // by which the wall clock was set, as the source reads it
+	underway  time.Time    // the deadline of what an earlier process has left
 	stop      func()
 }
 
@@ -57,9 +58,10 @@ func newRig(t *testing.T) *rig {
 func (r *rig) newSource(host logind.Host) *logind.Source {
 	return logind.New(logind.Options{
 		Host: host, BootID: bootID, Margin: margin, Kinds: []event.Kind{event.Shutdown, event.Hibernation},
-		Now:     func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
-		Holding: func(d time.Duration) { r.holding <- d },
-		Off:     func(err error) { r.off <- err },
+		Underway: r.underway,
+		Now:      func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
+		Holding:  func(d time.Duration) { r.holding <- d },
+		Off:      func(err error) { r.off <- err },
 		Key: logind.KeyOptions{
 			Held:    func(held bool, _ string) { r.keyHeld <- held },
 			Trouble: func(err error) { r.troubles <- err },

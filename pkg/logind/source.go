@@ -48,6 +48,9 @@ type Options struct {
 	Off     func(error)
 	// Key says who answers the power key, and what becomes of a press.
 	Key KeyOptions
+	// Underway is the deadline of the shutdown that an earlier process of this boot was told of and has left under way; zero
+	// if there is none.
+	Underway time.Time
 	// Now reads the wall clock, by which logind is told when to power off; nil is the system's.
 	Now func() time.Time
 }
@@ -72,6 +75,7 @@ type Source struct {
 
 	key   key
 	press press
+	asked bool          // logind, whether an earlier process has left it a power-off
 	wake  chan struct{} // logind is to be asked
 	moved chan struct{} // there is something new about the press
 }
@@ -219,6 +223,9 @@ func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) er
 		return err
 	}
 	s.catchUp(ctx, b, hints)
+	if err := s.resume(ctx, b, m.preparing[shutdownLock]); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	s.delay = m.delay
 	s.mu.Unlock()
