@@ -128,6 +128,9 @@ func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
 		c.OK("shutdown", "the settings say that it is to be ignored: events.%s.action", event.Shutdown)
+		if holders, _, err := lookAround().system(cfg).host.KeyHolders(ctx); err == nil {
+			c.unread(cfg, holders)
+		}
 		return
 	}
 	where := lookAround().system(cfg)
@@ -158,6 +161,20 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		c.powerKey(ctx, cfg, where, kubelets.Period > 0)
 	}
+	if files, err := where.host.ServiceKeeps(ctx, "nth.service"); err == nil && files < keptFiles && wantsKey(cfg) {
+		c.Warn("shutdown", "the power button is logind's from nth's next start on: %s", keepsTooLittle(files))
+	}
+}
+
+// unread tells, and says, that nth answers the power button although the settings, as they are now, leave it to logind.
+func (c *check) unread(cfg config.Config, holders []logind.Inhibitor) bool {
+	ours := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
+	if ours < 0 || wantsKey(cfg) {
+		return false
+	}
+	c.Warn("shutdown", "the power button is nth's, process %d, which has not read the settings since they leave it to logind: "+
+		"systemctl reload nth", holders[ours].PID)
+	return true
 }
 
 // powerKey checks who answers the power button, by what logind knows of it: the settings may have changed since nth has
@@ -175,6 +192,7 @@ func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, b
 		say = c.Warn
 	}
 	switch {
+	case c.unread(cfg, holders):
 	case ours >= 0 && others >= 0:
 		c.Warn("shutdown", "the power button is answered by nth and by %s: each does so without the other", holders[others].Who)
 	case ours >= 0:

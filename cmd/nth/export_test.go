@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -24,7 +25,14 @@ var (
 	PolicyOf     = policyOf
 	TellHook     = tellHook
 	FirstSeen    = firstSeen
+
+	Underway = underway
 )
+
+// StopWithin is how long the stop job of a unit on a machine may drain for.
+func StopWithin(timeout time.Duration) time.Duration {
+	return surroundings{}.system(config.Config{}).stopWithin(timeout)
+}
 
 // NewLogger returns the logger that the settings ask for.
 func NewLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {

@@ -57,7 +57,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 		return err
 	}
 	around, service := lookAround(), &systemd.Notifier{}
-	shutdown := newShutdown(cfg, around.system(cfg), bootID, log, board.hearing, service)
+	shutdown := newShutdown(ctx, cfg, around.system(cfg).in(bootID, book.Entries()), log, board.hearing, service)
 	identity := around.identityOptions(cfg, metadata.Document)
 	identity.Requested = meter.requested()
 	borrowed := kubelet.New(identity)

@@ -17,11 +17,13 @@ import (
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/powerkey"
+	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// stopLimit is how long nth's own stop job may drain for, where logind did not announce the shutdown and the unit's
-// TimeoutStopSec= cannot be asked for. Where it can, stopReserve of it is left to stop everything else.
+// stopLimit is how long nth's own stop job may drain for at most, where logind did not announce the shutdown: it may be a
+// power-off of EC2's, however long the unit may take. Where the unit's TimeoutStopSec= is shorter, stopReserve of it is left
+// to stop everything else.
 const (
 	stopLimit   = 145 * time.Second
 	stopReserve = 35 * time.Second
@@ -32,6 +34,15 @@ const lastWords = 5 * time.Second
 
 // dropInDelay is what systemd/80-nth.conf asks of logind.
 const dropInDelay = 150 * time.Second
+
+// keptFiles is how many open files systemd has to keep for the next process: what is known of a press, and a device at least.
+const keptFiles = 2
+
+// keepsTooLittle says what to make of a systemd that keeps less.
+func keepsTooLittle(files uint32) string {
+	return fmt.Sprintf("systemd keeps %d open files for the process after this one, so that a press would be lost with it: another "+
+		"file than nth's own unit sets FileDescriptorStoreMax=", files)
+}
 
 // tooShort says what to make of a delay that is not what the drop-in asks for.
 func tooShort(delay time.Duration) string {
@@ -44,6 +55,15 @@ type system struct {
 	host  logind.Host
 	limit time.Duration // for nth's own stop job, unless its unit says otherwise
 	deaf  error         // why no shutdown can be heard of; nil if it can
+
+	bootID   string
+	underway time.Time // the deadline of the shutdown that an earlier process has left under way; zero if there is none
+}
+
+// in is the same in a boot, with what the record has of it.
+func (s system) in(bootID string, book []record.Entry) system {
+	s.bootID, s.underway = bootID, underway(book, bootID)
+	return s
 }
 
 // shutdown is the part of the daemon that lives with the end of the system, and with its sleep.
@@ -63,7 +83,7 @@ type shutdown struct {
 
 // newShutdown returns the part that treats shutdowns and sleeps as the settings say. heard is called when it is known
 // whether logind announces them: with nil, or with why it does not. store is the service manager.
-func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, heard func(error), store powerkey.Store) *shutdown {
+func newShutdown(ctx context.Context, cfg config.Config, where system, log *logrus.Entry, heard func(error), store powerkey.Store) *shutdown {
 	s := &shutdown{system: where, log: log}
 	kinds := slices.DeleteFunc(watched(policyOf(cfg.Events)), func(kind event.Kind) bool { return !kind.Local() })
 	if len(kinds) == 0 {
@@ -81,7 +101,7 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 	}
 	s.source = logind.New(logind.Options{
 		Host:   where.host,
-		BootID: bootID,
+		BootID: where.bootID,
 		Kinds:  kinds,
 		Margin: cfg.Events.Shutdown.Margin,
 		Holding: func(delay time.Duration) {
@@ -92,15 +112,15 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 			}
 			s.started().Infof("a shutdown can be held for up to %s", delay)
 		},
-		Off: off,
+		Off:      off,
+		Underway: where.underway,
 		Key: logind.KeyOptions{
-			Held: s.answersKey, Trouble: s.cannotPowerOff,
-			Claimed: func() { s.keys.Claim() }, Over: func() { s.keys.Over() },
+			Held: s.answersKey, Trouble: s.cannotPowerOff, Claimed: s.claimed, Over: s.over,
 		},
 	})
 	s.use(cfg)
 	if where.host == "" && slices.Contains(kinds, event.Shutdown) {
-		s.keys = s.newKeys(store)
+		s.keys = s.newKeys(ctx, store)
 	}
 	if s.keys == nil {
 		s.source.ListenToKey(false)
@@ -113,7 +133,11 @@ func (s *shutdown) started() *logrus.Entry {
 }
 
 // newKeys returns what hears the power key; nil where nobody would keep a press for the process after this one.
-func (s *shutdown) newKeys(store powerkey.Store) *powerkey.Keys {
+func (s *shutdown) newKeys(ctx context.Context, store powerkey.Store) *powerkey.Keys {
+	if files, err := s.system.host.Keeps(ctx); err == nil && files < keptFiles {
+		s.started().Warnf("the power button is logind's: %s", keepsTooLittle(files))
+		return nil
+	}
 	keys, err := powerkey.New(powerkey.Options{
 		Store: store, Kept: systemd.Kept(), Wanted: s.wanted.Load,
 		Listening: s.source.ListenToKey, Ours: s.source.HoldsKey, Pressed: s.pressed,
@@ -127,8 +151,13 @@ func (s *shutdown) newKeys(store powerkey.Store) *powerkey.Keys {
 
 // use puts settings into effect.
 func (s *shutdown) use(cfg config.Config) {
+	s.wanted.Store(wantsKey(cfg))
+}
+
+// wantsKey tells whether nth is to answer the power key by the settings.
+func wantsKey(cfg config.Config) bool {
 	c := cfg.Events.Shutdown
-	s.wanted.Store(policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun)
+	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
 // listen hears the power key until it is ended. What was pressed before is known when it returns.
@@ -141,6 +170,19 @@ func (s *shutdown) listen(ctx context.Context) (end func()) {
 	var ended sync.WaitGroup
 	ended.Go(func() { s.keys.Run(listening) })
 	return func() { stop(); ended.Wait() }
+}
+
+// claimed and over are told what becomes of a press, which may be one that nobody has kept.
+func (s *shutdown) claimed() {
+	if s.keys != nil {
+		s.keys.Claim()
+	}
+}
+
+func (s *shutdown) over() {
+	if s.keys != nil {
+		s.keys.Over()
+	}
 }
 
 // pressed is told of the power key.
@@ -224,11 +266,27 @@ func (s *shutdown) outlive(ctx context.Context) (context.Context, context.Cancel
 	return running, stop
 }
 
-// stopTime is how long nth's own stop job may drain for: what its unit allows less the reserve, but at least half of it.
+// stopTime is how long nth's own stop job may drain for.
 func (s system) stopTime(ctx context.Context) time.Duration {
 	timeout, err := s.host.StopTimeout(ctx)
 	if err != nil {
 		return s.limit
 	}
-	return max(timeout-stopReserve, timeout/2)
+	return s.stopWithin(timeout)
+}
+
+// stopWithin is what of the time that its unit allows a stop job may drain for: all but the reserve, but at least half of
+// it, and no more than the limit.
+func (s system) stopWithin(timeout time.Duration) time.Duration {
+	return min(max(timeout-stopReserve, timeout/2), s.limit)
+}
+
+// underway is the deadline of the shutdown that the record has of this boot, and that was not called off; zero if none.
+func underway(book []record.Entry, bootID string) time.Time {
+	for _, e := range book {
+		if e.Event.Kind == event.Shutdown && e.BootID == bootID && e.Phase != record.Undoing && e.Phase != record.Closed {
+			return e.Event.Deadline
+		}
+	}
+	return time.Time{}
 }

@@ -68,3 +68,27 @@ func TestSystemdTellsTheEnvironmentOfAService(t *testing.T) {
 		t.Errorf("without systemd: %v", err)
 	}
 }
+
+func TestSystemdTellsWhatAServiceKeepsForItsNextProcess(t *testing.T) {
+	bus := newBus(t)
+	bus.start(t)
+	service := func(state string, files uint32) manager {
+		return manager{map[string]dbus.Variant{"LoadState": dbus.MakeVariant(state), "FileDescriptorStoreMax": dbus.MakeVariant(files)}}
+	}
+	manage(t, bus, map[string]manager{
+		"nth_2eservice": service("loaded", 64), "dropped_2ein_2eservice": service("loaded", 0), "none_2eservice": service("not-found", 0),
+	})
+	host := logind.Host("")
+	for name, want := range map[string]uint32{"nth.service": 64, "dropped.in.service": 0} {
+		if got, err := host.ServiceKeeps(t.Context(), name); got != want || err != nil {
+			t.Errorf("%s keeps %d, %v, want %d", name, got, err, want)
+		}
+	}
+	if _, err := host.ServiceKeeps(t.Context(), "none.service"); err == nil {
+		t.Error("a service that is not there keeps something")
+	}
+	bus.stop()
+	if _, err := host.ServiceKeeps(t.Context(), "nth.service"); err == nil {
+		t.Error("without systemd something is kept")
+	}
+}

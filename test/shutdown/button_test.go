@@ -1,6 +1,7 @@
 package shutdown
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,8 +129,31 @@ func TestAPressIsAnsweredByLogindIfNthIsStopped(t *testing.T) {
 		h.Run(t, "systemctl", "stop", "nth")
 		waitKey(t, h, false)
 		waitScheduled(t, h)
-		h.Run(t, "systemctl", "start", "nth") // stopped for good is stopped: the press is not kept
-		h.WaitWatching(t)
+		// systemd keeps no press of a service that was stopped. The machine goes down by it all the same.
+		h.Run(t, "systemctl", "start", "nth")
+		h.WaitStatus(t, "draining node")
+		waitKey(t, h, true)
+		waitScheduled(t, h)
+		if !h.Node.Object(t).Spec.Unschedulable || len(h.Logged(t, systemd.Uncordoned)) > 0 {
+			t.Error("the machine goes down, and its node takes pods")
+		}
+	})
+}
+
+// A drop-in has systemd keep nothing for the process after this one: a press would be lost with the process that has read it.
+func TestTheKeyIsLogindsWhereSystemdKeepsNothing(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		h.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nFileDescriptorStoreMax=0\n")
+		h.Run(t, "systemctl", "daemon-reload")
+		mustCheck(t, h, "warn  shutdown    the power button is logind's from nth's next start on: systemd keeps 0 open files")
+		h.Run(t, "systemctl", "restart", "nth")
+		waitKey(t, h, false)
+		h.Await(t, "it is said", func() bool {
+			said := h.Logged(t, systemd.Started)
+			return slices.ContainsFunc(said, func(e machine.Entry) bool {
+				return strings.HasPrefix(e.Message(), "the power button is logind's: systemd keeps 0 open files")
+			})
+		})
 	})
 }
 
@@ -162,6 +186,10 @@ func TestAMachineWhoseShutdownSomebodyBlocksGoesDownByItsButton(t *testing.T) {
 func TestTheKeyIsLogindsWhereTheSettingsSayIt(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		mustCheck(t, h, "ok    shutdown    the power button is nth's, process "+h.MainPID(t)+":")
+		for _, action := range []string{"notify", "ignore"} {
+			h.Configure(t, "[events.shutdown]\naction = \""+action+"\"\n")
+			mustCheck(t, h, "warn  shutdown    the power button is nth's, process "+h.MainPID(t)+", which has not read the settings")
+		}
 		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
 		h.Run(t, "systemctl", "reload", "nth")
 		waitKey(t, h, false)
