@@ -19,6 +19,10 @@ LINT_MODULE := test/tools/lint
 LINT_KEY    := $(shell { cat $(LINT_MODULE)/go.mod $(LINT_MODULE)/go.sum; go env GOVERSION; } | sha256sum | cut -c1-12)
 LINT        := $(CURDIR)/.cache/bin/lint-$(LINT_KEY)/golangci-lint
 
+# What the tests of the lab, the linter and the programs are compiled from is compiled once, with the programs' own flags.
+lint lab e2e: export CGO_ENABLED := 0
+lint lab e2e: export GOFLAGS := -trimpath
+
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: help

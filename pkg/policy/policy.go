@@ -197,15 +197,23 @@ func (s Settings) plan(e record.Entry) plan {
 	if e.Event.Kind == event.ReservationEnd && rule.Lead > 0 && !p.deadline.IsZero() {
 		p.start = p.deadline.Add(-rule.Lead)
 	}
-	if rule.Budget > 0 && p.deadline.IsZero() && rule.SoftBudget {
-		p.hard = false
+	return rule.within(p, e)
+}
+
+// within is a plan that keeps to the rule's budget.
+func (r Rule) within(p plan, e record.Entry) plan {
+	if r.Budget <= 0 {
+		return p
 	}
-	switch limits := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption; {
-	case rule.Budget <= 0:
-	case limits:
-		p.deadline = soonest(p.deadline, e.FirstSeen.Add(rule.Budget))
-	case p.deadline.IsZero():
-		p.deadline = latest(e.FirstSeen, e.Timeless).Add(rule.Budget)
+	timeless := p.deadline.IsZero()
+	p.hard = p.hard && !(timeless && r.SoftBudget)
+	switch e.Event.Kind {
+	case event.ASGTermination, event.SpotInterruption:
+		p.deadline = soonest(p.deadline, e.FirstSeen.Add(r.Budget))
+	default:
+		if timeless {
+			p.deadline = latest(e.FirstSeen, e.Timeless).Add(r.Budget)
+		}
 	}
 	return p
 }

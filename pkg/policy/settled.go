@@ -16,18 +16,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	if !met {
 		e = record.Entry{Event: ev} // Fold has not found it worth meeting.
 	}
-	done := true
-	switch e.Phase {
-	case record.Cordoning:
-		done = s.want(sit, e) < cordoned
-	case record.Draining: // At the end of its time, Fold has called it incomplete.
-		done = s.want(sit, e) < drained
-	case record.Drained:
-		done = slices.Contains(sit.DrainedFor, e.Event.ID) || s.want(sit, e) < drained
-	case record.Incomplete:
-		done = false
-	case record.Seen, record.Cordoned, record.Undoing, record.Closed: // Fold has begun what is wanted.
-	}
+	done := s.done(sit, e)
 	over := e.Phase == record.Incomplete || (e.Phase == record.Cordoning || e.Phase == record.Drained) && s.timeIsOver(sit, e)
 	switch {
 	case e.LeftAlone:
@@ -40,6 +29,22 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return event.Drained
 	}
 	return event.OutOfTime
+}
+
+// done tells whether a node is as an event's rule wants it.
+func (s Settings) done(sit Situation, e record.Entry) bool {
+	switch e.Phase {
+	case record.Cordoning:
+		return s.want(sit, e) < cordoned
+	case record.Draining: // At the end of its time, Fold has called it incomplete.
+		return s.want(sit, e) < drained
+	case record.Drained:
+		return slices.Contains(sit.DrainedFor, e.Event.ID) || s.want(sit, e) < drained
+	case record.Incomplete:
+		return false
+	case record.Seen, record.Cordoned, record.Undoing, record.Closed: // Fold has begun what is wanted.
+	}
+	return true
 }
 
 // Again returns when an announced event may call for something without further news: now if something is due and could
