@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/metrics"
+	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -55,6 +57,50 @@ func TestThePageListsEverySeriesAndNoOther(t *testing.T) {
 	}
 }
 
+// code is what stands in a page as it is written.
+var code = regexp.MustCompile("`([^`]+)`")
+
+// By these people choose what they are told of: the page has all that can be, and nothing else.
+func TestThePageListsEveryOutcomeAndNoOther(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string]map[string]bool{}
+	for _, m := range []*metrics.Metrics{everything(), everythingOfQueue()} {
+		for name, family := range scrape(t, m) {
+			for _, metric := range family.GetMetric() {
+				for _, label := range metric.GetLabel() {
+					if slices.Contains([]string{"action", "outcome", "result", "state"}, label.GetName()) {
+						if made[name] == nil {
+							made[name] = map[string]bool{}
+						}
+						made[name][label.GetValue()] = true
+					}
+				}
+			}
+		}
+	}
+	for line := range strings.Lines(string(page)) {
+		row := documented.FindStringSubmatchIndex(line)
+		if row == nil || made[line[row[2]:row[3]]] == nil {
+			continue
+		}
+		name, told := line[row[2]:row[3]], map[string]bool{}
+		for _, word := range code.FindAllStringSubmatch(line[row[1]:], -1) {
+			told[word[1]] = true
+		}
+		if !maps.Equal(told, made[name]) {
+			t.Errorf("docs/metrics.md has %s with %q, there are %q", name, slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(made[name])))
+		}
+		delete(made, name)
+	}
+	if len(made) > 0 {
+		t.Errorf("not judged were %q", slices.Sorted(maps.Keys(made)))
+	}
+}
+
 // everything is a Metrics to which everything has happened.
 func everything() *metrics.Metrics {
 	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true, LinkLocalExceeded: func() map[string]uint64 { return map[string]uint64{"ens5": 7} }})
@@ -66,8 +112,11 @@ func everything() *metrics.Metrics {
 		Events:    []record.EventStatus{{Kind: event.SpotInterruption, Deadline: time.Unix(1, 0)}},
 		Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: time.Unix(1, 0)}},
 	})
-	m.Polled("spot/instance-action", "ok", 0)
+	for _, result := range []string{"ok", "absent", "error"} {
+		m.Polled("spot/instance-action", result, 0)
+	}
 	m.Renewed(nil)
+	m.Renewed(errors.New("no answer"))
 	m.Requested("GET", 200)
 	return m
 }
@@ -78,6 +127,8 @@ func everythingOfQueue() *metrics.Metrics {
 	m.Hear(spot(record.Done, 0, time.Minute))
 	m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
 	m.ShowQueue(metrics.QueueStanding{})
-	m.Message("received")
+	for _, what := range queue.Whats() {
+		m.Message(string(what))
+	}
 	return m
 }

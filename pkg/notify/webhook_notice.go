@@ -44,10 +44,11 @@ const (
 
 // Outcomes lists all outcomes, in the order of the phases.
 func Outcomes() []string {
-	return []string{
-		Announced.String(), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved, string(record.Withdrawn), string(record.Canceled),
-		string(record.Completed), string(record.Rebooted), string(record.Expired),
+	outcomes := []string{Announced.String(), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
+	for _, ending := range record.Endings() {
+		outcomes = append(outcomes, string(ending))
 	}
+	return outcomes
 }
 
 func phaseOf(outcome string) Phase {

@@ -121,6 +121,9 @@ const (
 	Ignored Ending = "ignored"
 )
 
+// Endings lists all endings.
+func Endings() []Ending { return []Ending{Withdrawn, Canceled, Completed, Rebooted, Expired, Ignored} }
+
 // Result counts what a drain did. Names are "namespace/name".
 type Result struct {
 	Evicted int      `json:"evicted"`
