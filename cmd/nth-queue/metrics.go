@@ -5,12 +5,11 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/counting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -20,6 +19,7 @@ import (
 // its sake.
 type meter struct {
 	*metrics.Metrics
+	counts  counting.Counts
 	queue   *queue.Queue
 	waiting func() int // notices
 }
@@ -39,6 +39,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue goes on without, and tries again", err)
 		},
 	})
+	m.counts = counting.In(m.Metrics)
 	for _, what := range queue.Whats() {
 		m.Messages(string(what))
 	}
@@ -52,26 +53,12 @@ func (m *meter) judges(messages *queue.Queue) {
 	}
 }
 
-// noticed counts what became of a notice.
-func (m *meter) noticed(t notify.Telling) {
-	if m != nil {
-		posting.Count(m, t)
-	}
-}
-
-// dropped counts Events that were not written.
-func (m *meter) dropped(events int) {
-	if m != nil {
-		m.EventsDropped(events)
-	}
-}
-
-// requested is told of each request to the API server; nil if nobody wants to know.
-func (m *meter) requested() func(method string, status int) {
+// counted is where is counted what both programs count.
+func (m *meter) counted() counting.Counts {
 	if m == nil {
-		return nil
+		return counting.Counts{}
 	}
-	return m.Requested
+	return m.counts
 }
 
 // telling counts what becomes of messages, and then lets it be told.

@@ -59,7 +59,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 		},
 		Told: func(t notify.Telling) {
 			posting.Tell(log, t)
-			meter.noticed(t)
+			meter.counted().Notice(t)
 		},
 	})
 	if meter != nil {
@@ -120,7 +120,7 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 		Condition: n.cfg.Condition, Events: n.cfg.Events,
 		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
-		Turn:     n.turns.take, Dropped: n.meter.dropped, Trouble: n.trouble,
+		Turn:     n.turns.take, Dropped: n.meter.counted().EventsDropped, Trouble: n.trouble,
 	})
 	n.work.Go(func() { k.Run(n.passing) })
 	return append(told, k), func() {

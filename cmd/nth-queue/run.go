@@ -61,7 +61,7 @@ func serve(
 ) error {
 	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
-	client, err := connect(ctx, cfg, meter.requested())
+	client, err := connect(ctx, cfg, meter.counted().Requested)
 	if err != nil {
 		return err
 	}

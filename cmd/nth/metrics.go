@@ -3,14 +3,13 @@ package main
 import (
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/counting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ena"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -19,6 +18,7 @@ import (
 // its sake.
 type meter struct {
 	*metrics.Metrics
+	counts  counting.Counts
 	source  agent.Pulse
 	waiting func() int // notices
 }
@@ -38,6 +38,7 @@ func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth goes on without, and tries again", err)
 		},
 	})
+	m.counts = counting.In(m.Metrics)
 	return m
 }
 
@@ -50,18 +51,12 @@ func (m *meter) join(n *notices, source agent.Pulse) {
 	n.add(m, m.Run)
 }
 
-// noticed counts what became of a notice.
-func (m *meter) noticed(t notify.Telling) {
-	if m != nil {
-		posting.Count(m, t)
+// counted is where is counted what both programs count.
+func (m *meter) counted() counting.Counts {
+	if m == nil {
+		return counting.Counts{}
 	}
-}
-
-// dropped counts Events that were not written.
-func (m *meter) dropped(events int) {
-	if m != nil {
-		m.EventsDropped(events)
-	}
+	return m.counts
 }
 
 // ask has the meter told of each request to the metadata service.
@@ -71,14 +66,6 @@ func (m *meter) ask(opts *imds.Options) {
 	}
 	opts.Observe = func(p imds.Poll) { m.Polled(p.Document, string(p.Result), p.Latency) }
 	opts.Renewed = m.Renewed
-}
-
-// requested is told of each request to the API server; nil if nobody wants to know.
-func (m *meter) requested() func(method string, status int) {
-	if m == nil {
-		return nil
-	}
-	return m.Requested
 }
 
 // shower is somebody who is shown how things stand.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/counting"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/imds"
@@ -34,7 +35,7 @@ type told struct {
 	identity *kubelet.Kubelet
 	record   *record.Store
 	machine  *machine
-	meter    *meter
+	counts   counting.Counts
 	log      *logrus.Entry
 }
 
@@ -90,7 +91,7 @@ func (n *notices) addKubernetes(cfg config.Config, from told) {
 		Source:      cfg.Kubernetes.EventSource,
 		Annotations: cfg.Kubernetes.EventAnnotations,
 		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
-		Dropped:     from.meter.dropped,
+		Dropped:     from.counts.EventsDropped,
 		Trouble:     from.trouble(),
 	})
 	n.add(k, k.Run)

@@ -59,11 +59,11 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	around, service := lookAround(), &systemd.Notifier{}
 	shutdown := newShutdown(ctx, cfg, around.system(cfg).in(bootID, book.Entries()), log, board.hearing, service)
 	identity := around.identityOptions(cfg, metadata.Document)
-	identity.Requested = meter.requested()
+	identity.Requested = meter.counted().Requested
 	borrowed := kubelet.New(identity)
 	node := newSelf(borrowed, cfg, balancers(cfg, metadata))
 	hooks := newHooks(metadata, cfg, book, board, log)
-	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, meter: meter, log: log})
+	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, counts: meter.counted(), log: log})
 	meter.join(notices, metadata)
 	daemon := agent.New(agent.Config{
 		Sources:   append(ends.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),

@@ -42,7 +42,7 @@ func (n *notices) addWebhook(cfg config.Config, from told) {
 		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
 		Told: func(t notify.Telling) {
 			posting.Tell(from.log, t)
-			from.meter.noticed(t)
+			from.counts.Notice(t)
 		},
 	})
 	n.waiting = webhook.Waiting

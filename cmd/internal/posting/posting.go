@@ -140,22 +140,6 @@ func Destination(c config.Webhook, name string) (*notify.Destination, error) {
 	}, nil
 }
 
-// Counter counts what becomes of notices.
-type Counter interface {
-	Noticed()
-	NoticesLost(n int)
-}
-
-// Count counts what became of a notice in the end.
-func Count(in Counter, t notify.Telling) {
-	switch {
-	case t.GivenUp:
-		in.NoticesLost(1 + t.Alike)
-	case t.Err == nil:
-		in.Noticed()
-	}
-}
-
 // Tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.
 func Tell(log *logrus.Entry, t notify.Telling) {
 	log = log.WithField(systemd.FieldEventID, t.Notice.Event)

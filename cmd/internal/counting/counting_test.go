@@ -1,0 +1,41 @@
+package counting_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/pkg/metrics"
+	"github.com/nth-project/nth/pkg/notify"
+)
+
+// happen has counted what there is to count.
+func happen(c counting.Counts) {
+	c.Notice(notify.Telling{})
+	c.Notice(notify.Telling{Err: errors.New("no answer")}) // It is tried again.
+	c.Notice(notify.Telling{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
+	c.EventsDropped(5)
+	c.Requested(http.MethodGet, http.StatusOK)
+}
+
+func TestWhatBothProgramsDoIsCounted(t *testing.T) {
+	m := metrics.New(metrics.Options{})
+	happen(counting.In(m))
+	answer := httptest.NewRecorder()
+	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, want := range []string{
+		`nth_notices_total{outcome="delivered"} 1`, `nth_notices_total{outcome="lost"} 3`, `nth_kubernetes_events_dropped_total 5`,
+		`nth_api_requests_total{code="200",method="GET"} 1`,
+	} {
+		if !strings.Contains(answer.Body.String(), want+"\n") {
+			t.Errorf("there is no %s", want)
+		}
+	}
+}
+
+func TestWhereNobodyAsksForMetricsNothingIsCounted(*testing.T) {
+	happen(counting.Counts{})
+}
