@@ -112,7 +112,7 @@ func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
 // hooks checks whether lifecycle hooks may be answered: those of a group that the cluster's nodes are in or, where none is
 // known, of one that is made up. What there is to answer is left alone.
 func (c *check) hooks(ctx context.Context, account aws.Config, group string) {
-	told := lifecycle.NewTold(account, func(lifecycle.Action, error) {})
+	told := lifecycle.NewTold(account, func(lifecycle.Action, error) {}, nil)
 	for _, p := range lifecycle.ToldPermissions() {
 		allowed, err := told.May(ctx, p, group)
 		switch {

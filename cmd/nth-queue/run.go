@@ -80,7 +80,7 @@ func serve(
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, clusterTag),
-		Hooks:  newHooks(asked, log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		Hooks:  newHooks(asked, meter.counted(), log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		Listeners: notices.of,
 	})
 	board := newBoard(cfg, version, client, manager, log)

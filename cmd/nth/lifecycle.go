@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/counting"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
@@ -17,9 +18,12 @@ import (
 )
 
 // newHooks returns the metadata source with one before it that keeps lifecycle hooks.
-func newHooks(metadata *imds.Source, cfg config.Config, book *record.Store, board *board, log *logrus.Entry) *lifecycle.Keeper {
+func newHooks(
+	metadata *imds.Source, cfg config.Config, book *record.Store, board *board, counts counting.Counts, log *logrus.Entry,
+) *lifecycle.Keeper {
 	options := hookOptions(cfg, metadata)
 	options.FirstSeen = func(id string) time.Time { return firstSeen(book, id) }
+	options.Requested = counts.HookRequested
 	options.Tell = func(n lifecycle.News) {
 		board.hooked(n.Text)
 		tellHook(log, n)

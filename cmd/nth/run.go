@@ -62,7 +62,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	identity.Requested = meter.counted().Requested
 	borrowed := kubelet.New(identity)
 	node := newSelf(borrowed, cfg, balancers(cfg, metadata))
-	hooks := newHooks(metadata, cfg, book, board, log)
+	hooks := newHooks(metadata, cfg, book, board, meter.counted(), log)
 	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, counts: meter.counted(), log: log})
 	meter.join(notices, metadata)
 	daemon := agent.New(agent.Config{

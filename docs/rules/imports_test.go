@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"pkg/role":                {},
 	"pkg/systemd":             {},
 	"pkg/targets":             {"pkg/role"},
-	"cmd/internal/counting":   {"pkg/metrics", "pkg/notify"},
+	"cmd/internal/counting":   {"pkg/lifecycle", "pkg/metrics", "pkg/notify"},
 	"cmd/internal/draining":   {"pkg/config", "pkg/drain", "pkg/policy"},
 	"cmd/internal/findings":   {"cmd/internal/logging", "cmd/internal/posting", "cmd/internal/program", "pkg/config", "pkg/notify"},
 	"cmd/internal/importing":  {"cmd/internal/program", "pkg/config", "pkg/migration", "pkg/notify"},

@@ -46,8 +46,9 @@ type refusedError = role.RefusedError
 
 // service is Auto Scaling, asked about one instance.
 type service struct {
-	sdk      *autoscaling.Client
-	instance string
+	sdk       *autoscaling.Client
+	instance  string
+	requested func(Request, Answer) // nil if nobody wants to know
 }
 
 // newService asks the metadata service who and where the instance is. It sends nothing to Auto Scaling.
@@ -60,7 +61,7 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 	if err != nil {
 		return nil, err
 	}
-	return &service{sdk: newClient(cfg), instance: instance}, nil
+	return &service{sdk: newClient(cfg), instance: instance, requested: opts.Requested}, nil
 }
 
 // newClient returns a client that repeats nothing: each request is repeated where it is made, where it is known what it is
@@ -124,12 +125,12 @@ func newHook(name, notifies string, timeout, global int32) hook {
 
 // heartbeat makes Auto Scaling wait for another timeout.
 func (s *service) heartbeat(ctx context.Context, group, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	asking, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	_, err := s.sdk.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
+	_, err := s.sdk.RecordLifecycleActionHeartbeat(asking, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance,
 	})
-	return explain(heartbeat, err)
+	return s.came(ctx, Heartbeat, heartbeat, err)
 }
 
 // The results of a lifecycle action. ABANDON ends the waiting for all other hooks as well; whether it takes the machine is the group's
@@ -141,12 +142,16 @@ const (
 
 // complete ends the waiting for a hook with a result.
 func (s *service) complete(ctx context.Context, group, name, result string) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	asking, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	_, err := s.sdk.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
+	_, err := s.sdk.CompleteLifecycleAction(asking, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance, LifecycleActionResult: &result,
 	})
-	return explain(complete, err)
+	what := Continue
+	if result == abandon {
+		what = Abandon
+	}
+	return s.came(ctx, what, complete, err)
 }
 
 // retains asks whether the group keeps an instance of which a hook for terminations is abandoned.

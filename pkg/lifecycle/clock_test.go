@@ -61,7 +61,7 @@ func TestAnActionThatAMessageToldOfIsHeldWhateverTheClockSays(t *testing.T) {
 					Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 						return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
 					}),
-				}, func(_ lifecycle.Action, err error) { r.t.Error(err) })
+				}, func(_ lifecycle.Action, err error) { r.t.Error(err) }, nil)
 				r.aws.Terminate(instance)
 				action := lifecycle.Action{Group: group, Hook: short.Name, Instance: instance, Since: time.Now().Add(began)}
 				holding, release := context.WithCancel(r.t.Context())

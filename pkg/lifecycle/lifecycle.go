@@ -57,6 +57,8 @@ type Options struct {
 	FirstSeen func(eventID string) time.Time
 	// Tell is called with what people should know, from one goroutine at a time. It must not block.
 	Tell func(News)
+	// Requested, if set, is told of each request about a hook that waits, once it has ended. It must not block.
+	Requested func(Request, Answer)
 	// DryRun asks, and changes nothing.
 	DryRun bool
 }

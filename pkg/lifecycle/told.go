@@ -23,8 +23,9 @@ type Action struct {
 // that but the hooks' timeouts. Its methods may be called from several goroutines.
 type Told struct {
 	sdk *autoscaling.Client
-	// trouble hears why a request failed, each time.
-	trouble func(Action, error)
+	// trouble hears why a request failed, each time, and requested what came of each about a hook that waits.
+	trouble   func(Action, error)
+	requested func(Request, Answer)
 
 	mu    sync.Mutex
 	known map[string]groupHooks
@@ -43,15 +44,20 @@ const (
 	shortTimeout = 3 * time.Minute
 )
 
-// NewTold returns a Told that asks Auto Scaling as the configuration says. trouble hears why a request failed.
-func NewTold(cfg aws.Config, trouble func(Action, error)) *Told {
-	return &Told{sdk: newClient(cfg), trouble: trouble, known: map[string]groupHooks{}}
+// NewTold returns a Told that asks Auto Scaling as the configuration says. trouble hears why a request failed, and requested, which
+// may be nil, what came of each about a hook that waits. Both are called from several goroutines, and must not block.
+func NewTold(cfg aws.Config, trouble func(Action, error), requested func(Request, Answer)) *Told {
+	return &Told{sdk: newClient(cfg), trouble: trouble, requested: requested, known: map[string]groupHooks{}}
+}
+
+func (t *Told) service(a Action) *service {
+	return &service{sdk: t.sdk, instance: a.Instance, requested: t.requested}
 }
 
 // Hold sends heartbeats for an action, from the time that its hook leaves to its global limit, until ctx ends or nothing
 // is left to be held.
 func (t *Told) Hold(ctx context.Context, a Action) {
-	s := &service{sdk: t.sdk, instance: a.Instance}
+	s := t.service(a)
 	now := time.Now()
 	held := &action{hook: t.hook(ctx, s, a), active: true}
 	held.begin(now.Add(min(a.Since.Sub(now.Round(0)), 0)), now) // It has begun, whatever the clock here says.
@@ -68,7 +74,7 @@ func (t *Told) Hold(ctx context.Context, a Action) {
 
 // Complete completes an action, and repeats that until it holds. The error is ctx's.
 func (t *Told) Complete(ctx context.Context, a Action) error {
-	s := &service{sdk: t.sdk, instance: a.Instance}
+	s := t.service(a)
 	held := &action{active: true}
 	held.release(time.Now())
 	for !held.over {

@@ -16,6 +16,12 @@ import (
 // toldOf returns an Auto Scaling where an instance waits at the hook "drain" of the group "workers", and who was told so.
 func toldOf(t *testing.T, timeout time.Duration) (*asgtest.Server, *lifecycle.Told, lifecycle.Action) {
 	t.Helper()
+	return countedOf(t, timeout, nil)
+}
+
+// countedOf does that, with somebody who is told of the requests.
+func countedOf(t *testing.T, timeout time.Duration, requested func(lifecycle.Request, lifecycle.Answer)) (*asgtest.Server, *lifecycle.Told, lifecycle.Action) {
+	t.Helper()
 	server := asgtest.NewServer()
 	t.Cleanup(server.Close)
 	server.AddGroup("workers", asgtest.Hook{Name: "drain", HeartbeatTimeout: timeout})
@@ -25,7 +31,7 @@ func toldOf(t *testing.T, timeout time.Duration) (*asgtest.Server, *lifecycle.To
 		return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
 	})
 	told := lifecycle.NewTold(aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials},
-		func(lifecycle.Action, error) {})
+		func(lifecycle.Action, error) {}, requested)
 	return server, told, lifecycle.Action{Group: "workers", Hook: "drain", Instance: "i-1", Since: time.Now()}
 }
 
@@ -51,7 +57,8 @@ func TestAnActionThatAMessageToldOfIsHeldByHeartbeatsUntilItIsCompleted(t *testi
 
 func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
 	t.Parallel()
-	server, told, action := toldOf(t, time.Minute)
+	var c count
+	server, told, action := countedOf(t, time.Minute, c.requested)
 	server.Fail(asgtest.Fault{Action: "CompleteLifecycleAction", Status: 503, Code: "ServiceUnavailable", Times: 2})
 	if err := told.Complete(t.Context(), action); err != nil {
 		t.Fatal(err)
@@ -59,6 +66,7 @@ func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
 	if a := server.Actions("i-1")[0]; a.Result != "CONTINUE" {
 		t.Errorf("the action came to %+v", a)
 	}
+	c.want(t, map[string]int{"continue failed": 2, "continue ok": 1})
 }
 
 func TestWhereNothingWaitsAnyMoreNothingIsHeldOrCompleted(t *testing.T) {

@@ -21,6 +21,21 @@ func (m *Metrics) Renewed(err error) {
 	m.series.imdsTokens.WithLabelValues(result).Inc()
 }
 
+// HookRequests counts nothing yet for these requests about lifecycle hooks, so that an increase is seen from the first one on.
+func (m *Metrics) HookRequests(actions, results []string) {
+	for _, action := range actions {
+		for _, result := range results {
+			m.series.hookRequests.WithLabelValues(action, result)
+		}
+	}
+}
+
+// HookRequested counts a request about a lifecycle hook that waits, by what it asked for and what came of it.
+func (m *Metrics) HookRequested(action, result string) {
+	m.series.hookRequests.WithLabelValues(action, result).Inc()
+	m.touch()
+}
+
 // Requested counts a request to the API server. code is the answer's status; 0 if there was none.
 func (m *Metrics) Requested(method string, code int) {
 	answer := "none"

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
@@ -118,6 +119,11 @@ func everything() *metrics.Metrics {
 	m.Renewed(nil)
 	m.Renewed(errors.New("no answer"))
 	m.Requested("GET", 200)
+	for _, request := range lifecycle.Requests() {
+		for _, answer := range lifecycle.Answers() {
+			m.HookRequested(string(request), string(answer))
+		}
+	}
 	return m
 }
 

@@ -30,7 +30,7 @@ type series struct {
 	sourceUp, sourceGood          *prometheus.GaugeVec
 	imdsRequests, imdsTokens      *prometheus.CounterVec
 	imdsTook                      prometheus.Histogram
-	apiRequests                   *prometheus.CounterVec
+	apiRequests, hookRequests     *prometheus.CounterVec
 	credential                    prometheus.Gauge
 	notices                       *prometheus.CounterVec
 	eventsDropped                 prometheus.Counter
@@ -91,6 +91,7 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}
 	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
+	s.hookRequests = m.counters("nth_hook_requests_total", "Requests about lifecycle hooks that wait, by what came of them.", "action", "result")
 	s.notices = m.counters("nth_notices_total", "Notices for the webhook, by what became of them: delivered, or lost.", "outcome")
 	s.eventsDropped = m.counter("nth_kubernetes_events_dropped_total", "Events for the cluster that could not be written in time and were dropped.")
 	s.degraded = m.gauge("nth_degraded", "1 while something is wrong with settings of what is only told; the rest works.")

@@ -86,14 +86,28 @@ func Explain(action string, limit time.Duration, err error) error {
 // Refused tells whether a service of AWS's has said that a request is not allowed, by whatever policy. Services have
 // several words for it, some with the service's name before or "Exception" behind.
 func Refused(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	if !ok {
-		return false
-	}
-	code := api.ErrorCode()
-	switch strings.TrimSuffix(code[strings.LastIndexByte(code, '.')+1:], "Exception") {
+	switch word(err) {
 	case "AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized":
 		return true
 	}
 	return false
+}
+
+// Throttled tells whether a service of AWS's has said that too much is asked.
+func Throttled(err error) bool {
+	switch word(err) {
+	case "Throttling", "Throttled", "ThrottledRequest", "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "SlowDown":
+		return true
+	}
+	return false
+}
+
+// word is a service's word for what is wrong, without its name and "Exception"; empty if it has said none.
+func word(err error) string {
+	api, ok := errors.AsType[smithy.APIError](err)
+	if !ok {
+		return ""
+	}
+	code := api.ErrorCode()
+	return strings.TrimSuffix(code[strings.LastIndexByte(code, '.')+1:], "Exception")
 }

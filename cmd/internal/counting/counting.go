@@ -2,6 +2,7 @@
 package counting
 
 import (
+	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -11,7 +12,18 @@ import (
 type Counts struct{ in *metrics.Metrics }
 
 // In returns Counts that count in m.
-func In(m *metrics.Metrics) Counts { return Counts{m} }
+func In(m *metrics.Metrics) Counts {
+	m.HookRequests(texts(lifecycle.Requests()), texts(lifecycle.Answers()))
+	return Counts{m}
+}
+
+func texts[T ~string](all []T) []string {
+	words := make([]string, len(all))
+	for i, of := range all {
+		words[i] = string(of)
+	}
+	return words
+}
 
 // Notice counts what became of a notice in the end.
 func (c Counts) Notice(t notify.Telling) {
@@ -35,5 +47,12 @@ func (c Counts) EventsDropped(events int) {
 func (c Counts) Requested(method string, status int) {
 	if c.in != nil {
 		c.in.Requested(method, status)
+	}
+}
+
+// HookRequested counts a request about a lifecycle hook.
+func (c Counts) HookRequested(what lifecycle.Request, answer lifecycle.Answer) {
+	if c.in != nil {
+		c.in.HookRequested(string(what), string(answer))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -19,6 +20,7 @@ func happen(c counting.Counts) {
 	c.Notice(notify.Telling{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
 	c.EventsDropped(5)
 	c.Requested(http.MethodGet, http.StatusOK)
+	c.HookRequested(lifecycle.Heartbeat, lifecycle.NotAllowed)
 }
 
 func TestWhatBothProgramsDoIsCounted(t *testing.T) {
@@ -28,7 +30,8 @@ func TestWhatBothProgramsDoIsCounted(t *testing.T) {
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
 		`nth_notices_total{outcome="delivered"} 1`, `nth_notices_total{outcome="lost"} 3`, `nth_kubernetes_events_dropped_total 5`,
-		`nth_api_requests_total{code="200",method="GET"} 1`,
+		`nth_api_requests_total{code="200",method="GET"} 1`, `nth_hook_requests_total{action="heartbeat",result="refused"} 1`,
+		`nth_hook_requests_total{action="abandon",result="ok"} 0`, // An increase is seen from there.
 	} {
 		if !strings.Contains(answer.Body.String(), want+"\n") {
 			t.Errorf("there is no %s", want)
