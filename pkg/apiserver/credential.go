@@ -25,6 +25,10 @@ const (
 	renewBefore = 6 * time.Minute
 	// shortLived is the life of a credential that is only replaced when it is used.
 	shortLived = 20 * time.Second
+	// leastLife is how long a credential is shown at least, whatever it says of its end: a plugin that says a moment that is past,
+	// or the next second, by mistake or by another clock, would be run for each request, and a drain makes hundreds. Whether it
+	// is good, the API server knows; it is replaced beside the requests after half of that.
+	leastLife = 10 * time.Second
 	// idle is how long after it was used last a credential is still replaced in time.
 	idle = 15 * time.Minute
 	// firstPause and longestPause are how long to wait after a failure before a credential is asked for again. They double
@@ -175,6 +179,9 @@ func (k *keeper) end(ctx context.Context, f *fetching, c credential, err error) 
 		return
 	}
 	c.made = time.Now()
+	if least := c.made.Add(leastLife); !c.Expires.IsZero() && c.Expires.Before(least) {
+		c.Expires = least
+	}
 	f.credential = &c
 	if k.kept != nil && !sameCertificate(k.kept.Certificate, c.Certificate) {
 		go utilnet.CloseIdleConnectionsFor(k.kept.road)

@@ -168,6 +168,31 @@ func TestACredentialThatLivesForAMomentIsReplacedWhenItIsUsed(t *testing.T) {
 	})
 }
 
+func TestACredentialThatLiesAboutItsEndIsShownForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, life := range []time.Duration{-time.Hour, -1, time.Second} {
+			d := newDesk(&desk{takes: time.Second, life: life})
+			if _, took, err := d.ask(t); took != time.Second || err != nil {
+				t.Errorf("of %s, the first request took %s, %v", life, took, err)
+			}
+			for range 600 {
+				if _, took, err := d.ask(t); took != 0 || err != nil {
+					t.Fatalf("of %s, a request took %s, %v", life, took, err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if n := len(d.times()); n > 12 {
+				t.Errorf("of %s, %d were made in a minute", life, n)
+			}
+			d.refuses = []string{"all"}
+			n := len(d.times())
+			if _, took, err := d.ask(t); took > 2*time.Second || err != nil || len(d.times()) == n {
+				t.Errorf("of %s, a request whose token is refused took %s, %v, and had no other made", life, took, err)
+			}
+		}
+	})
+}
+
 func TestACredentialThatNobodyUsesIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(&desk{life: 10 * time.Minute})

@@ -169,19 +169,18 @@ func use(t *testing.T, id kubelet.Identity) error {
 }
 
 func TestATokenThatDoesNotComeDoesNotOutlastTheContext(t *testing.T) {
-	server, m := startAPIServer(t), &mint{life: -time.Minute}
+	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
 	asked, come := make(chan struct{}, 2), make(chan struct{})
 	defer close(come)
-	slow := false
 	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(execUser(t, eksPlugin))))
 	id := identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, Token: func(ctx context.Context, cluster, region string) (string, time.Time, error) {
-		if slow {
+		if m.made > 0 {
 			asked <- struct{}{}
 			<-come
 		}
 		return m.token(ctx, cluster, region)
 	}}))
-	slow = true
+	server.bar("system:node:made-1")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	get := func() { ended <- id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/a").Do(ctx).Error() }
