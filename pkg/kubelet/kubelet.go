@@ -7,8 +7,8 @@
 //
 // The kubeconfig is the kubelet's, so nth follows it: one that is not there yet (the kubelet has not joined) is
 // ErrNotYet, a state to wait in; one that was replaced is loaded again and taken over once the API server has said who
-// it is; one that vanished or broke does not take away an identity that works. Below the kubeconfig, client-go follows
-// on its own: a rotated client certificate is read at the next connection, which is made within five minutes, a token
+// it is; one that vanished or broke does not take away an identity that works. The same holds for the certificate authority
+// that it names, and for the proxy. Below the kubeconfig, client-go follows on its own: a rotated client certificate is read at the next connection, which is made within five minutes, a token
 // file is read every minute, and an exec plugin runs when its token has expired. KeepWarm uses the identity now and
 // then, so that a drain does not begin with any of that.
 //
@@ -16,6 +16,7 @@
 package kubelet
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -122,6 +123,9 @@ type loaded struct {
 	apiserver.Client
 	proxy   Proxy // that the client goes through
 	content [sha256.Size]byte
+	// authority is the file of the cluster's certificate authority, "" if there is none, and trusted what was read from it.
+	authority string
+	trusted   []byte
 	// refusal is why it was not confirmed, and again when it is asked about once more.
 	refusal error
 	again   time.Time
@@ -129,7 +133,17 @@ type loaded struct {
 }
 
 func (l loaded) madeFrom(source string, content [sha256.Size]byte) bool {
-	return l.Interface != nil && l.Source == source && l.content == content
+	return l.Interface != nil && l.Source == source && l.content == content && l.trustsAsBefore()
+}
+
+// trustsAsBefore tells whether the file of the authority has the content that the client was made with. One that cannot be read
+// any more takes nothing away.
+func (l loaded) trustsAsBefore() bool {
+	if l.authority == "" {
+		return true
+	}
+	text, err := os.ReadFile(l.authority)
+	return err != nil || bytes.Equal(text, l.trusted)
 }
 
 // New returns a Kubelet that has not looked for anything yet.
@@ -188,7 +202,7 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 		return err
 	}
 	k.findProxy(ctx)
-	content := sha256.Sum256(append(fmt.Appendf(nil, "%q\n", k.proxy), text...))
+	content := sha256.Sum256(append(fmt.Appendf(nil, "%q %q %q\n", k.proxy.HTTPS, k.proxy.HTTP, k.proxy.None), text...))
 	if k.current.madeFrom(source, content) {
 		k.next = loaded{}
 		return nil

@@ -226,6 +226,77 @@ func TestAReplacedKubeconfigIsTakenOver(t *testing.T) {
 	}
 }
 
+// authorityIn makes a kubeconfig name a file for the certificate authority.
+func authorityIn(t *testing.T, server *apiServer, path string) []byte {
+	t.Helper()
+	inline := fmt.Sprintf(`"certificate-authority-data": %q`, base64.StdEncoding.EncodeToString(server.authority()))
+	text := strings.Replace(server.kubeconfig(tokenUser("system:node:a")), inline, fmt.Sprintf(`"certificate-authority": %q`, path), 1)
+	if !strings.Contains(text, path) {
+		t.Fatalf("the kubeconfig names no authority:\n%s", text)
+	}
+	return []byte(text)
+}
+
+func TestACertificateAuthorityThatIsWrittenAfterTheKubeconfigIsTakenOver(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	other, _, _ := strings.Cut(string(certificate(t, "another-cluster")), "-----BEGIN PRIVATE")
+	for name, test := range map[string]struct {
+		before string
+		notYet bool
+	}{
+		"it is not there":       {"", true},
+		"it is empty":           {"\n", true},
+		"it is another's":       {other, false},
+		"it is no certificate":  {"-----BEGIN", false},
+		"it is half of another": {other[:len(other)/2], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			authority := filepath.Join(dir, name, "ca.crt")
+			path := place(t, filepath.Join(dir, name, "kubeconfig"), authorityIn(t, server, authority))
+			if test.before != "" {
+				place(t, authority, []byte(test.before))
+			}
+			k := kubelet.New(kubelet.Options{Kubeconfig: path})
+			if id, err := k.Identity(t.Context()); err == nil || errors.Is(err, kubelet.ErrNotYet) != test.notYet {
+				t.Errorf("before that, the identity is %+v, %v", id, err)
+			}
+			place(t, authority, server.authority())
+			if id := identityOf(t, k); id.Node != "a" {
+				t.Errorf("the identity is %+v", id)
+			}
+		})
+	}
+}
+
+func TestACertificateAuthorityThatIsWrittenAnewIsTakenOverAndTakesNothingAway(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	authority := place(t, filepath.Join(dir, "ca.crt"), server.authority())
+	path := place(t, filepath.Join(dir, "kubeconfig"), authorityIn(t, server, authority))
+	k := kubelet.New(kubelet.Options{Kubeconfig: path})
+	until := keepWarm(t, k)
+	until("it is warm", warm)
+	another := certificate(t, "another-cluster")
+	for name, text := range map[string][]byte{"another": another, "no": []byte("-----BEGIN"), "an empty": nil} {
+		place(t, authority, text)
+		until("it has "+name+" authority", func(err error) bool { return err != nil })
+		readNode(t, identityOf(t, k))
+		place(t, authority, server.authority())
+		until("it has its own again, after "+name, warm)
+	}
+	first := identityOf(t, k)
+	place(t, authority, append(server.authority(), another...))
+	for limit := time.Now().Add(30 * time.Second); identityOf(t, k).Client == first.Client; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("with a second authority beside its own, the client is still the same")
+		}
+	}
+	if err := os.Remove(authority); err != nil {
+		t.Fatal(err)
+	}
+	until("it is gone", func(error) bool { return true })
+	readNode(t, identityOf(t, k))
+}
+
 // A step of a drain asks for the identity, and may not wait for a server that says nothing.
 func TestAReplacedKubeconfigWhoseServerIsSilentHoldsNobodyUp(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -25,6 +26,16 @@ func (k *Kubelet) load(path string, text []byte) (loaded, error) {
 	if err != nil {
 		return loaded{}, unlessMissing(fmt.Errorf("reading the kubeconfig %s: %w", path, apiserver.OneLine(err)))
 	}
+	authority := config.CAFile
+	if authority != "" {
+		if config.CAData, err = os.ReadFile(authority); err != nil {
+			return loaded{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, err))
+		}
+		if len(bytes.TrimSpace(config.CAData)) == 0 { // For client-go, that is no authority, or any.
+			return loaded{}, fmt.Errorf("%w: the certificate authority %s is empty", ErrNotYet, authority)
+		}
+		config.CAFile = ""
+	}
 	options := apiserver.Options{
 		UserAgent: cmp.Or(k.opts.UserAgent, "nth"), Requested: k.opts.Requested,
 		Token: k.opts.Token, Fallback: k.opts.Fallback, Launch: k.launch, Environment: k.proxy.environment(),
@@ -40,7 +51,7 @@ func (k *Kubelet) load(path string, text []byte) (loaded, error) {
 		return loaded{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, err))
 	}
 	client.Source = path
-	return loaded{Client: client, proxy: proxy}, nil
+	return loaded{Client: client, proxy: proxy, authority: authority, trusted: config.CAData}, nil
 }
 
 // launch lets an exec plugin be run by Options.Launcher, if there is one.

@@ -11,7 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nth-project/nth/pkg/kubelet"
 )
@@ -100,6 +102,43 @@ func TestTheAPIServerIsReachedThroughTheKubeletsProxy(t *testing.T) {
 	}
 	if heard := p.heard(); !strings.HasPrefix(heard, "CONNECT example.com:443 me:hunter2") {
 		t.Errorf("the proxy was asked for\n%s", heard)
+	}
+}
+
+// The proxy is asked for now and then, the first time at once.
+func TestAProxyThatChangesInAnyOfItsWordsLeadsToAnotherClient(t *testing.T) {
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	before := kubelet.Proxy{HTTPS: "http://me:hunter2@proxy.test:3128", HTTP: "http://proxy.test:3128", None: "a.test", From: "a"}
+	for name, change := range map[string]func(*kubelet.Proxy){
+		"the password":       func(p *kubelet.Proxy) { p.HTTPS = "http://me:hunter3@proxy.test:3128" },
+		"the one for http":   func(p *kubelet.Proxy) { p.HTTP = "http://proxy.test:3129" },
+		"what goes directly": func(p *kubelet.Proxy) { p.None = "b.test" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			after := before
+			change(&after)
+			var asked atomic.Int32
+			k := kubelet.New(kubelet.Options{Kubeconfig: path, Proxy: func(context.Context) (kubelet.Proxy, error) {
+				if asked.Add(1) == 1 {
+					return before, nil
+				}
+				return after, nil
+			}})
+			first := identityOf(t, k)
+			for limit := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				if id := identityOf(t, k); id.Client != first.Client {
+					if id.Proxy != after {
+						t.Errorf("the identity tells of %+v", id.Proxy)
+					}
+					return
+				}
+				if time.Now().After(limit) {
+					t.Fatalf("the client is still the same, after the proxy was asked for %d times", asked.Load())
+				}
+			}
+		})
 	}
 }
 
