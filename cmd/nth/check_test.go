@@ -169,18 +169,21 @@ func TestCheckTellsWhatTheKubeletMakesOfAShutdown(t *testing.T) {
 	}
 }
 
-func TestCheckNamesTheKubeletsProxyWithoutItsPassword(t *testing.T) {
+func TestCheckNamesTheKubeletsProxyWithoutItsUserAndPassword(t *testing.T) {
 	b := newBench(t)
 	mustSay(t, b.check(t, ""), `ok    proxy       neither nth's own environment nor the kubelet's names one`)
 	b.put(t, "etc/systemd/system/kubelet.service", "[Service]\nEnvironmentFile=/etc/eks/kubelet/environment\n")
 	b.put(t, "etc/eks/kubelet/environment", "NODEADM_KUBELET_ARGS=--node-ip=10.0.0.1 --v=2\n")
 	b.put(t, "etc/systemd/system/kubelet.service.d/environment.conf",
-		"[Service]\nEnvironment=\"HTTPS_PROXY=http://me:hunter2@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
+		"[Service]\nEnvironment=\"HTTPS_PROXY=http://robot:hunter2@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
 	said := b.check(t, "")
 	mustSay(t, said, `ok    proxy       the environment of kubelet\.service by its files, as systemd cannot be asked, names `+
-		`http://me:xxxxx@proxy\.test:3128 for https, and none for 10\.0\.0\.0/8`)
-	if strings.Contains(said, "hunter2") {
-		t.Errorf("it shows the password:\n%s", said)
+		`http://proxy\.test:3128 for https, and none for 10\.0\.0\.0/8`)
+	b.put(t, "etc/systemd/system/kubelet.service.d/environment.conf", "[Service]\nEnvironment=\"HTTPS_PROXY=http://robot:hunter2%%@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
+	wrong := b.check(t, "")
+	mustSay(t, wrong, `warn  proxy       what HTTPS_PROXY says in the environment of kubelet\.service .* is no address of a proxy, and is passed over .*`)
+	if regexp.MustCompile("hunter2|robot").MatchString(said + wrong) {
+		t.Errorf("it shows the user or the password:\n%s%s", said, wrong)
 	}
 	b.put(t, "etc/eks/kubelet/environment", "HTTPS_PROXY=http://file.test:3128\n")
 	mustSay(t, b.check(t, ""), `ok    proxy       .* names http://file\.test:3128 for https, .*`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/kubelet"
@@ -43,9 +44,13 @@ func (s surroundings) proxy(cfg config.Config) func(context.Context) (kubelet.Pr
 // proxy tells which proxy there is, if any.
 func (c *check) proxy(ctx context.Context, cfg config.Config) {
 	found, err := lookAround().proxy(cfg)(ctx)
+	wrong := found.PassedOver()
 	switch {
 	case err != nil:
 		c.Warn("proxy", "the kubelet's is not known: %s", err)
+	case len(wrong) > 0:
+		c.Warn("proxy", "what %s says in %s is no address of a proxy, and is passed over by the kubelet and by nth; a %% in a password is written as %%25",
+			strings.Join(wrong, " and "), found.From)
 	case found == kubelet.Proxy{From: found.From, None: found.None}:
 		c.OK("proxy", "neither nth's own environment nor the kubelet's names one")
 	default:
@@ -57,7 +62,7 @@ func (c *check) proxy(ctx context.Context, cfg config.Config) {
 func (c *check) way(id kubelet.Identity) {
 	if id.Proxy == kubelet.OfTheKubeconfig {
 		c.OK("proxy", "the API server is reached through the one that the kubeconfig names (proxy-url)")
-	} else if address, err := id.Proxy.For(id.Server); err == nil && address != "" { // With an error there is no identity.
+	} else if address := id.Proxy.For(id.Server); address != "" {
 		c.OK("proxy", "the API server is reached through %s", address)
 	}
 }

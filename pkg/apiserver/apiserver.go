@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func Connect(kubeconfig string, opts Options) (Client, error) {
 		client.Source = "the pod's files"
 		return client, err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := read(kubeconfig)
 	if err != nil {
 		return Client{}, fmt.Errorf("reading the kubeconfig %s: %w", kubeconfig, OneLine(err))
 	}
@@ -95,6 +96,33 @@ func Connect(kubeconfig string, opts Options) (Client, error) {
 	}
 	client.Source = kubeconfig
 	return client, nil
+}
+
+func read(kubeconfig string) (*rest.Config, error) {
+	said, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := CheckProxy(said); err != nil {
+		return nil, err
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// CheckProxy finds fault with the address of the proxy that a kubeconfig names. client-go would, too, and tell the address with
+// the password that there may be in it.
+func CheckProxy(kubeconfig *api.Config) error {
+	current, found := kubeconfig.Contexts[kubeconfig.CurrentContext]
+	if !found || kubeconfig.Clusters[current.Cluster] == nil {
+		return nil // It has other faults, which client-go tells.
+	}
+	address := kubeconfig.Clusters[current.Cluster].ProxyURL
+	proxy, err := url.Parse(address)
+	if address == "" || err == nil && slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme) {
+		return nil
+	}
+	return fmt.Errorf("the proxy-url of the cluster %q is no address of a proxy: it must begin with http://, https:// or socks5://, "+
+		"and have a %% in the password written as %%25", current.Cluster)
 }
 
 // New makes a client from a configuration, which it changes. It sends no request.

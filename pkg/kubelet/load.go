@@ -89,6 +89,9 @@ func (k *Kubelet) restConfig(path string, text []byte) (*rest.Config, error) {
 	if kubeconfig.CurrentContext == "" {
 		return nil, errors.New("it has no current-context")
 	}
+	if err := apiserver.CheckProxy(kubeconfig); err != nil {
+		return nil, err
+	}
 	if err := k.resolve(path, kubeconfig); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package kubelet
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,7 +18,7 @@ const proxyEvery = 10 * time.Second
 var metadataAddresses = []string{"169.254.169.254", "fd00:ec2::254"}
 
 // Proxy is the proxy that an environment names, in the variables that Go's programs heed, the kubelet among them. The zero
-// value is none. It may hold a password; what For returns does not.
+// value is none. It may hold a user and a password; what its methods tell does not.
 type Proxy struct {
 	// HTTPS is the address for https, HTTP for http, and None what is reached without: HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 	HTTPS, HTTP, None string
@@ -58,47 +57,52 @@ func (p Proxy) Or(other Proxy) Proxy {
 
 func (p Proxy) set() bool { return p.HTTPS != "" || p.HTTP != "" }
 
-// String tells of the proxy without its password.
+// PassedOver names the variables whose value is no address of a proxy. Go's programs go without then, and say nothing.
+func (p Proxy) PassedOver() []string {
+	var names []string
+	for _, variable := range []struct{ name, value, scheme string }{{"HTTPS_PROXY", p.HTTPS, "https"}, {"HTTP_PROXY", p.HTTP, "http"}} {
+		alone := Proxy{HTTPS: variable.value, HTTP: variable.value}
+		if found, err := alone.find(&url.URL{Scheme: variable.scheme, Host: anywhere}); variable.value != "" && (err != nil || found == nil) {
+			names = append(names, variable.name)
+		}
+	}
+	return names
+}
+
+// anywhere is a server that no rule is about.
+const anywhere = "apiserver.invalid"
+
+// String tells of the proxy without its user and password.
 func (p Proxy) String() string {
 	everywhere := p
 	everywhere.None = ""
-	https, err := everywhere.For("https://apiserver.invalid")
-	if err != nil {
-		return "what is no address of one"
-	}
-	text := cmp.Or(https, "none") + " for https"
+	text := cmp.Or(everywhere.For("https://"+anywhere), "none") + " for https"
 	if p.None != "" {
 		text += ", and none for " + p.None
 	}
 	return text
 }
 
-// For returns the proxy for a server, without its password; "" if there is none.
-func (p Proxy) For(server string) (string, error) {
+// For returns the proxy for a server, without its user and password; "" if there is none.
+func (p Proxy) For(server string) string {
 	address, err := url.Parse(server)
 	if err != nil {
-		return "", fmt.Errorf("the proxy for %s: %w", server, err)
+		return ""
 	}
 	found, err := p.find(address)
 	if err != nil || found == nil {
-		return "", err
+		return ""
 	}
-	return found.Redacted(), nil
+	if found.Host == "" { // Go goes on with it, and fails. Its scheme may be a user, of "user:password@host".
+		return "what is no address of one"
+	}
+	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
 }
 
-// find applies the rules of the variables. Its error has no address: there may be a password in it.
+// find applies the rules of the variables, as Go's programs do.
 func (p Proxy) find(server *url.URL) (*url.URL, error) {
-	for _, address := range []string{p.HTTPS, p.HTTP} {
-		if _, err := url.Parse(address); err != nil && strings.Contains(address, "://") {
-			return nil, fmt.Errorf("what %s has for a proxy is no address of one", p.From)
-		}
-	}
 	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
-	found, err := rules.ProxyFunc()(server)
-	if err != nil {
-		return nil, fmt.Errorf("what %s has for a proxy is no address of one", p.From)
-	}
-	return found, nil
+	return rules.ProxyFunc()(server)
 }
 
 // choose returns the function that client-go asks for each connection.

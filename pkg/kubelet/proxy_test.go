@@ -4,17 +4,21 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/kubelet"
 )
 
@@ -95,9 +99,8 @@ func TestTheAPIServerIsReachedThroughTheKubeletsProxy(t *testing.T) {
 		if id.Proxy != found {
 			t.Errorf("%s: the identity tells of %+v", name, id.Proxy)
 		}
-		shown, err := id.Proxy.For(id.Server)
-		if want := strings.Replace(address, "hunter2", "xxxxx", 1); err != nil || shown != want {
-			t.Errorf("%s: shown as %s, %v", name, shown, err)
+		if shown := id.Proxy.For(id.Server); shown != p.URL {
+			t.Errorf("%s: shown as %s", name, shown)
 		}
 	}
 	if heard := p.heard(); !strings.HasPrefix(heard, "CONNECT example.com:443 me:hunter2") {
@@ -153,9 +156,8 @@ func TestWhatNeedsNoProxyIsReachedWithoutOne(t *testing.T) {
 		"only http has":  {[]string{"HTTP_PROXY=http://proxy.test:3128"}, ""},
 		"nobody has":     {nil, ""},
 	} {
-		got, err := kubelet.ProxyOf(test.environment, "kubelet.service").For("https://abc.gr7.eu-central-1.eks.amazonaws.com")
-		if err != nil || got != test.want {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, test.want)
+		if got := kubelet.ProxyOf(test.environment, "kubelet.service").For("https://abc.gr7.eu-central-1.eks.amazonaws.com"); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
 }
@@ -172,20 +174,63 @@ func TestNthsOwnProxyGoesBeforeTheKubelets(t *testing.T) {
 		"it is to go directly": {[]string{"NO_PROXY=*"}, "", "kubelet.service", "a.test,*"},
 	} {
 		got := kubelet.ProxyOf(test.own, "nth").Or(kubelets)
-		address, err := got.For("https://c.test")
-		if err != nil || address != test.address || got.From != test.from || got.None != test.not {
-			t.Errorf("%s: %q by %+v, %v", name, address, got, err)
+		if address := got.For("https://c.test"); address != test.address || got.From != test.from || got.None != test.not {
+			t.Errorf("%s: %q by %+v", name, address, got)
 		}
 	}
 }
 
-// What stands in an environment may have a password, and an error is logged.
-func TestAProxyThatIsNoneIsToldWithoutItsPassword(t *testing.T) {
-	found := kubelet.ProxyOf([]string{"HTTPS_PROXY=http://me:hunter2@[proxy.test"}, "the environment of kubelet.service")
-	_, err := through(t, startAPIServer(t), tokenUser("system:node:a"), func(context.Context) (kubelet.Proxy, error) { return found, nil }).Identity(t.Context())
-	wantError(t, err, "what the environment of kubelet.service has for a proxy is no address of one")
-	if strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("the password is told: %v", err)
+// secret is what may not be told of a proxy's address.
+var secret = regexp.MustCompile("hunter2|robot")
+
+// The kubelet is written in Go: what Go makes of an address, it does.
+func TestAnAddressIsReadAsGoDoesAndToldWithoutUserAndPassword(t *testing.T) {
+	server := startAPIServer(t)
+	for address, test := range map[string]struct {
+		shown  string
+		passed bool
+	}{
+		"http://robot:hunter2%@proxy.test:3128":   {"", true}, // a percent sign that was not escaped
+		"http://robot:hunter2%zz@proxy.test:3128": {"", true},
+		"http://robot:hunter2@proxy .test:3128":   {"http://http:", false},
+		"robot:hunter2@proxy .test:3128":          {"what is no address of one", false},
+		"http://robot:hunter2%25@proxy.test:3128": {"http://proxy.test:3128", false},
+		"robot:hunter2@proxy.test:3128":           {"http://proxy.test:3128", false},
+		"proxy.test":                              {"http://proxy.test", false},
+		"socks5://robot:hunter2@proxy.test":       {"socks5://proxy.test", false},
+		"http://robot:hunter2@[proxy.test":        {"http://http:", false}, // which Go takes for a path on the host "http"
+		"http://robot:hunter2@proxy.test:31x8":    {"http://http:", false},
+	} {
+		proxy := kubelet.ProxyOf([]string{"HTTPS_PROXY=" + address, "HTTP_PROXY=http://proxy.test"}, "kubelet.service")
+		if got := proxy.For("https://apiserver.test"); got != test.shown {
+			t.Errorf("%s: it is %q", address, got)
+		}
+		if got := slices.Equal(proxy.PassedOver(), []string{"HTTPS_PROXY"}); got != test.passed {
+			t.Errorf("%s: %q are passed over", address, proxy.PassedOver())
+		}
+		if secret.MatchString(proxy.String()) {
+			t.Errorf("%s: it is told as %s", address, proxy)
+		}
+		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+		readNode(t, identityOf(t, kubelet.New(kubelet.Options{Kubeconfig: path, Proxy: func(context.Context) (kubelet.Proxy, error) { return proxy, nil }})))
+	}
+}
+
+// An error is logged.
+func TestAProxyOfTheKubeconfigThatIsNoneIsToldWithoutUserAndPassword(t *testing.T) {
+	server := startAPIServer(t)
+	for _, address := range []string{
+		"http://robot:hunter2%@proxy.test", "http://robot:hunter2@[proxy.test", "robot:hunter2@proxy.test", "ftp://robot:hunter2@proxy.test",
+	} {
+		text := strings.Replace(server.kubeconfig(tokenUser("system:node:a")), `"server":`, fmt.Sprintf(`"proxy-url": %q, "server":`, address), 1)
+		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+		_, err := kubelet.New(kubelet.Options{Kubeconfig: path}).Identity(t.Context())
+		wantError(t, err, path, `the proxy-url of the cluster "the-cluster" is no address of a proxy`)
+		_, otherErr := apiserver.Connect(path, apiserver.Options{})
+		wantError(t, otherErr, path, `the proxy-url of the cluster "the-cluster" is no address of a proxy`)
+		if told := fmt.Sprint(err, otherErr); secret.MatchString(told) {
+			t.Errorf("what may not be told is: %s", told)
+		}
 	}
 }
 
