@@ -226,6 +226,8 @@ func TestASettingCountsWhereverItStands(t *testing.T) {
 	configMap := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {CORDON_ONLY: \"true\", flag: \"true\"}\n"
 	for name, content := range map[string]string{
 		"an environment":                       "CORDON_ONLY=true",
+		"an environment with other names":      "_=/usr/bin/env\nhttp_proxy=\nCORDON_ONLY=true",
+		"what the kernel tells of a process":   "WEBHOOK_TEMPLATE={\n\"a\":1}\x00LOG_LEVEL=error\x00CORDON_ONLY=true\x00",
 		"a value of the chart":                 "cordonOnly: true",
 		"an extra one of the chart":            "extraEnv: [{name: CORDON_ONLY, value: \"true\"}]",
 		"a variable":                           pod(`env: [{name: CORDON_ONLY, value: "true"}]`),

@@ -1,8 +1,6 @@
 package migration
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +43,7 @@ type known struct {
 // longest bounds what is read, in bytes: a rendered chart with all that stands beside it is long, and a wrong file may be anything.
 const longest = 64 << 20
 
-// Read reads settings: "NAME=value" lines, values of the Helm chart, or a DaemonSet (or a Deployment, a Pod, a list of
+// Read reads settings: "NAME=value" lines (or with a NUL behind each), values of the Helm chart, or a DaemonSet (or a Deployment, a Pod, a list of
 // objects) with the ConfigMaps and Secrets that it takes settings from, whichever it is.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, longest+1))
@@ -56,8 +54,7 @@ func Read(r io.Reader) (Settings, error) {
 		return Settings{}, fmt.Errorf("reading settings: more than %d MiB (%d bytes); these are not the handler's settings", longest>>20, longest)
 	}
 	s := Settings{given: map[string]known{}, scope: map[string]known{}}
-	if isEnvironment(content) {
-		s.environment(content)
+	if s.environment(string(content)) {
 		return s, nil
 	}
 	values, objects := map[string]any{}, false
@@ -88,32 +85,37 @@ func Read(r io.Reader) (Settings, error) {
 // separator is what begins a document of YAML: the rest of its line is a comment, or belongs to the document.
 var separator = regexp.MustCompile(`(?m)^---(?:[ \t]|\r?$)`)
 
-var assignment = regexp.MustCompile(`^(?:export\s+)?([A-Z][A-Z0-9_]*)=(.*)$`)
+// assignment is a variable with its value. The names are those that a container may have, in small letters, too.
+var assignment = regexp.MustCompile(`(?s)^(?:export\s+)?([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
-// isEnvironment tells whether every line that says something is an assignment.
-func isEnvironment(content []byte) bool {
-	found := false
-	for line := range bytes.Lines(content) {
-		line = bytes.TrimSpace(line)
-		if len(line) == 0 || line[0] == '#' {
+// environment takes in "NAME=value" lines, or what the kernel tells of a process (/proc/PID/environ), where a NUL ends each. It
+// returns false if that is not all that is in there, or if there is nothing.
+func (s *Settings) environment(content string) bool {
+	end, raw := "\n", strings.Contains(content, "\x00")
+	if raw {
+		end = "\x00"
+	}
+	var found [][]string
+	for entry := range strings.SplitSeq(content, end) {
+		if !raw {
+			entry = strings.TrimSpace(entry)
+		}
+		if entry == "" || !raw && entry[0] == '#' {
 			continue
 		}
-		if !assignment.Match(line) {
+		m := assignment.FindStringSubmatch(entry)
+		if m == nil {
 			return false
 		}
-		found = true
+		found = append(found, m)
 	}
-	return found
-}
-
-func (s *Settings) environment(content []byte) {
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	lines.Buffer(nil, longest+1)
-	for lines.Scan() {
-		if m := assignment.FindStringSubmatch(strings.TrimSpace(lines.Text())); m != nil {
-			s.define(m[1], known{text: unquoted(m[2])})
+	for _, m := range found {
+		if !raw {
+			m[2] = unquoted(m[2])
 		}
+		s.define(m[1], known{text: m[2]})
 	}
+	return len(found) > 0
 }
 
 // unquoted takes one pair of quotes off, as a shell would.
