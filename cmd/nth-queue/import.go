@@ -7,9 +7,8 @@ import (
 
 // importer is "nth-queue config import".
 func importer() importing.Command {
-	return importing.Command{Program: "nth-queue", Usage: configUsage, Queue: true, Judge: func(name string, text []byte) (config.Webhook, error) {
+	return importing.Command{Program: "nth-queue", Usage: configUsage, Queue: true, Judge: func(name string, text []byte) error {
 		cfg := config.DefaultQueue()
-		err := config.DecodeQueue(name, text, &cfg)
-		return cfg.Webhook, err
+		return config.DecodeQueue(name, text, &cfg)
 	}}
 }

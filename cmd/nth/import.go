@@ -7,9 +7,8 @@ import (
 
 // importer is "nth config import".
 func importer() importing.Command {
-	return importing.Command{Program: "nth", Usage: configUsage, Judge: func(name string, text []byte) (config.Webhook, error) {
+	return importing.Command{Program: "nth", Usage: configUsage, Judge: func(name string, text []byte) error {
 		cfg := config.Default()
-		err := config.Decode(name, text, &cfg)
-		return cfg.Webhook, err
+		return config.Decode(name, text, &cfg)
 	}}
 }

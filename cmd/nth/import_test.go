@@ -51,7 +51,7 @@ func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
 		"AWS_REGION=Frankfurt":                                                     "nth.toml: aws.region",
 		"DRY_RUN=perhaps":                                                          `DRY_RUN="perhaps": must be true or false`,
 		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.a/1/b":        `"nth-queue config import" takes them over`,
-		"WEBHOOK_URL=https://a.example.com\nWEBHOOK_HEADERS={\"a b\":\"hunter2\"}": `"a b" must be a header's name`,
+		"WEBHOOK_URL=https://a.example.com\nWEBHOOK_HEADERS={\"a b\":\"hunter2\"}": "one of the names is none that a header may have",
 	} {
 		dir := filepath.Join(t.TempDir(), "secret")
 		status, stdout, stderr := importing(t, settings, "--secrets", dir)

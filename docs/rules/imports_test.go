@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"cmd/internal/counting":   {"pkg/lifecycle", "pkg/metrics", "pkg/notify"},
 	"cmd/internal/draining":   {"pkg/config", "pkg/drain", "pkg/policy"},
 	"cmd/internal/findings":   {"cmd/internal/logging", "cmd/internal/posting", "cmd/internal/program", "pkg/config", "pkg/notify"},
-	"cmd/internal/importing":  {"cmd/internal/program", "pkg/config", "pkg/migration", "pkg/notify"},
+	"cmd/internal/importing":  {"cmd/internal/program", "pkg/migration", "pkg/notify"},
 	"cmd/internal/logging":    {"cmd/internal/program", "pkg/config", "pkg/systemd"},
 	"cmd/internal/posting":    {"cmd/internal/program", "pkg/config", "pkg/notify", "pkg/systemd"},
 	"cmd/internal/program":    {},

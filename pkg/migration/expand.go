@@ -18,6 +18,7 @@ var freeTexts = []string{"WEBHOOK_TEMPLATE", "WEBHOOK_HEADERS", "KUBERNETES_EVEN
 // no variable stays, unless an object that is not in the file may define it.
 func (s *Settings) expanded(text string) known {
 	var from, bare []string
+	secret := false
 	text = mention.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {
 			return "$"
@@ -26,6 +27,7 @@ func (s *Settings) expanded(text string) known {
 		v, defined := s.scope[name]
 		switch {
 		case defined && v.from == "":
+			secret = secret || v.secret
 			return v.text
 		case !variableName.MatchString(name):
 		case defined || len(s.missing) > 0:
@@ -35,7 +37,7 @@ func (s *Settings) expanded(text string) known {
 		}
 		return found
 	})
-	v := known{text: text, bare: strings.Join(bare, ", ")}
+	v := known{text: text, bare: strings.Join(bare, ", "), secret: secret}
 	if len(from) > 0 {
 		v.from = "the variable " + strings.Join(from, ", ")
 	}

@@ -94,7 +94,7 @@ func (s *Settings) manifest(documents []string) error {
 	for _, document := range documents {
 		var o object
 		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
-			return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, err)
+			return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, yamlFault(err))
 		}
 		if o.Kind == "" {
 			s.unknown = append(s.unknown, "a document without a kind")
@@ -207,7 +207,7 @@ func (s *Settings) all(from source, held holders, namespace string) {
 		s.missing = append(s.missing, name)
 	}
 	for _, key := range sorted(values) {
-		s.define(from.Prefix+key, known{text: values[key]})
+		s.define(from.Prefix+key, known{text: values[key], secret: from.SecretRef != nil})
 	}
 }
 
@@ -231,7 +231,7 @@ func (s *Settings) variables(list []variable, held holders, namespace string) {
 		value, set := data[ref.Key]
 		switch {
 		case set:
-			s.define(v.Name, known{text: value})
+			s.define(v.Name, known{text: value, secret: from.SecretKeyRef != nil})
 		case data == nil || !ref.Optional:
 			s.define(v.Name, known{from: name})
 		}

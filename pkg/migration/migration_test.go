@@ -162,8 +162,18 @@ func TestWhatCannotBeUnderstoodIsNamed(t *testing.T) {
 		{"a number", "POD_TERMINATION_GRACE_PERIOD=1m", `POD_TERMINATION_GRACE_PERIOD="1m": must be a whole number`},
 		{"a port", "ENABLE_PROMETHEUS_SERVER=true\nPROMETHEUS_SERVER_PORT=http", `PROMETHEUS_SERVER_PORT="http": must be a whole number`},
 		{"headers", "WEBHOOK_HEADERS=X-A: b", `WEBHOOK_HEADERS=(not shown): must be a JSON object of strings`},
-		{"a header's name", `WEBHOOK_HEADERS={"X A":"hunter2"}`, `WEBHOOK_HEADERS=(not shown): "X A" must be a header's name`},
-		{"a header of two lines", `WEBHOOK_HEADERS={"X-A":"a\nhunter2"}`, `WEBHOOK_HEADERS=(not shown): "X-A" must be`},
+		{"a header's name", `WEBHOOK_HEADERS={"X A":"hunter2"}`, "WEBHOOK_HEADERS=(not shown): one of the names is none"},
+		{"a header as one text", `WEBHOOK_HEADERS={"Authorization: Bearer hunter2":""}`, "WEBHOOK_HEADERS=(not shown): one of the names is none"},
+		{"an address in the wrong place", "LOG_LEVEL=https://hooks.example.com/hunter2", "LOG_LEVEL=(not shown): must be debug"},
+		{"a flag as a flag's value", pod("args: [--dry-run, --log-level, --webhook-url=https://hooks.example.com/hunter2]"), "LOG_LEVEL=(not shown): must be debug"},
+		{"an address with a password", "INSTANCE_METADATA_URL=http://me:hunter2@a", "INSTANCE_METADATA_URL=(not shown): must be a URL without a password"},
+		{"one that cannot be read", "AWS_ENDPOINT=http://me:hunter2@[a", "AWS_ENDPOINT=(not shown): must be a URL without a password"},
+		{"a long value", "DRY_RUN=" + strings.Repeat("a", 70), `DRY_RUN="` + strings.Repeat("a", 60) + `…": must be`},
+		{"a password that YAML takes for an alias", "webhookProxy: *hunter2", "unknown anchor (not shown)"},
+		{"no key", "webhookURL:\n  ~: hunter2", "unsupported map key"},
+		{"a table as a key", "? {hunter2: hunter2}\n: hunter2", "map key"},
+		{"something else than a container", "kind: Pod\nspec: {containers: hunter2}", "this Pod cannot be understood"},
+		{"a header of two lines", `WEBHOOK_HEADERS={"X-A":"a\nhunter2"}`, `WEBHOOK_HEADERS=(not shown): the value of "X-A" must be`},
 		{"an address", "WEBHOOK_URL=hooks.example.com/hunter2", `WEBHOOK_URL=(not shown): must be a URL that begins with`},
 		{"an address without a host", "WEBHOOK_URL=http://:80/", `WEBHOOK_URL=(not shown): must be a URL that begins with`},
 		{"a proxy", "WEBHOOK_PROXY=hunter2", `WEBHOOK_PROXY=(not shown): must be a URL such as`},
@@ -515,6 +525,53 @@ func TestNoSecretIsShown(t *testing.T) {
 		if result.Secrets[webhook.URLFile] != "https://hooks.example.com/hunter2" || result.Secrets[webhook.HeadersFile] != `{"Authorization":"Bearer hunter2"}` {
 			t.Errorf("the settings name %s and %s, and the files are %q", webhook.URLFile, webhook.HeadersFile, result.Secrets)
 		}
+	}
+}
+
+// Whatever comes from a Secret is one, unless it becomes a setting itself.
+func TestWhatComesFromASecretIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	const queued = "\n    env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: 'true'}, {name: QUEUE_URL, value: 'https://sqs.eu-west-1.amazonaws.com/1/a'}]"
+	secret := func(key string) string {
+		return "---\nkind: Secret\nmetadata: {name: b}\nstringData: {" + key + ": hunter2}\n"
+	}
+	for _, name := range migration.Names() {
+		flag := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+		for place, content := range map[string]string{
+			"all of one":  pod("envFrom: [{secretRef: {name: b}}]") + secret(name),
+			"a key":       pod("env: [{name: "+name+", valueFrom: {secretKeyRef: {name: b, key: c}}}]") + secret("c"),
+			"a reference": pod("env: [{name: A, valueFrom: {secretKeyRef: {name: b, key: c}}}, {name: "+name+", value: x$(A)}]") + secret("c"),
+			"an argument": pod("args: [--"+flag+"=$(c)]\n    envFrom: [{secretRef: {name: b}}]") + secret("c"),
+			"the queue":   pod("envFrom: [{secretRef: {name: b}}]"+queued) + secret(name),
+		} {
+			settings, err := migration.Read(strings.NewReader(content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := settings.For(migration.Target{Queue: place == "the queue", Secrets: "/s"})
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s of a Secret: %s: %v", place, name, err)
+			}
+			for line := range strings.Lines(result.Text) {
+				if strings.HasPrefix(line, "#") && strings.Contains(line, "hunter2") {
+					t.Errorf("%s of a Secret: %s", place, line)
+				}
+			}
+		}
+	}
+}
+
+func TestATemplateFromASecretGoesIntoAFile(t *testing.T) {
+	t.Parallel()
+	const content = "---\nkind: Secret\nmetadata: {name: b}\nstringData: {c: '{\"routing_key\":\"hunter2\"}'}\n"
+	from := pod("env: [{name: WEBHOOK_TEMPLATE, valueFrom: {secretKeyRef: {name: b, key: c}}}]") + content
+	result := into(t, migration.Target{Secrets: "/s"}, from)
+	webhook := settings(t, result.Text).Webhook
+	if webhook.Template != "" || result.Secrets[webhook.TemplateFile] != `{"routing_key":"hunter2"}` || result.Template != `{"routing_key":"hunter2"}` {
+		t.Errorf("the template is in %q, and the files are %q:\n%s", webhook.TemplateFile, result.Secrets, result.Text)
+	}
+	if text := into(t, migration.Target{}, from).Text; strings.Contains(text, "hunter2") || !strings.Contains(text, "WEBHOOK_TEMPLATE: a secret, which is not shown") {
+		t.Errorf("without a place for it becomes\n%s", text)
 	}
 }
 

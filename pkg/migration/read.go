@@ -38,6 +38,8 @@ type known struct {
 	from string
 	// bare are references in the text to variables that there are not: they are a part of it, as they stand there.
 	bare string
+	// secret: the text, or a part of it, comes from a Secret. It is not repeated where it need not be.
+	secret bool
 }
 
 // longest bounds what is read, in bytes: a rendered chart with all that stands beside it is long, and a wrong file may be anything.
@@ -62,7 +64,7 @@ func Read(r io.Reader) (Settings, error) {
 	for _, part := range separator.Split(string(content), -1) {
 		var document map[string]any
 		if err := yaml.Unmarshal([]byte(part), &document); err != nil {
-			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", err)
+			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", yamlFault(err))
 		}
 		if document == nil {
 			continue // A comment, at most.
@@ -81,6 +83,12 @@ func Read(r io.Reader) (Settings, error) {
 	s.chart(values)
 	return s, nil
 }
+
+// repeated is what the errors of a reader of YAML repeat of a text, be it a password that begins with an asterisk.
+var repeated = regexp.MustCompile("'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|, value: .*")
+
+// yamlFault is what is wrong with YAML, without what stands there.
+func yamlFault(err error) error { return errors.New(repeated.ReplaceAllString(err.Error(), notShown)) }
 
 // separator is what begins a document of YAML: the rest of its line is a comment, or belongs to the document.
 var separator = regexp.MustCompile(`(?m)^---(?:[ \t]|\r?$)`)
@@ -146,6 +154,8 @@ func (s *Settings) take(env string, v known) {
 		s.remarks = append(s.remarks, fmt.Sprintf("%s: %s stands in it as it is, there as here: nothing in this file defines it", env, v.bare))
 	case v.bare != "":
 		v = known{from: "the variable " + v.bare}
+	case v.text == "":
+		v = known{}
 	}
 	told := env + ": it is set more than once; the last one counts, and a flag before any variable"
 	before := s.given[env]

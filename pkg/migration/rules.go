@@ -101,10 +101,10 @@ var rules = []rule{
 	{env: "HEARTBEAT_INTERVAL", chart: "heartbeatInterval", why: "the interval follows from the hook's own timeout"},
 	{env: "HEARTBEAT_UNTIL", chart: "heartbeatUntil", why: "heartbeats end with the drain, which `budget` in [events.asg-termination] bounds"},
 	{env: "AWS_REGION", chart: "awsRegion", to: quoted("aws", "region")},
-	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: quoted("aws", "endpoint")},
+	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: address("aws", "endpoint")},
 
 	{env: "ENABLE_SQS_TERMINATION_DRAINING", chart: "enableSqsTerminationDraining", why: queueOnly, queue: &rule{why: "nth-queue is there for nothing else"}},
-	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: quoted("queue", "url")}},
+	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: address("queue", "url")}},
 	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: checksTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "there, only instances with this tag are drained for, unless CHECK_TAG_BEFORE_DRAINING=false", idle: "every node of the cluster is drained, as it was"}},
 	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checksTag, idle: "every node of the cluster is drained, as it was"}},

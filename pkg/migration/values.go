@@ -3,6 +3,7 @@ package migration
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"path"
@@ -15,12 +16,12 @@ import (
 )
 
 // The ways in which a value becomes one of nth's. Each returns what is wrong with the value, in words that go behind
-// the setting's name.
+// the setting's name and, if that may be shown, its value.
 
 func truth(value string) (bool, error) {
 	b, err := strconv.ParseBool(value)
 	if err != nil {
-		return false, fmt.Errorf("%q: must be true or false", value)
+		return false, errors.New("must be true or false")
 	}
 	return b, nil
 }
@@ -29,7 +30,7 @@ func number(value string) (int, error) {
 	// The chart's numbers may have come through a float.
 	f, err := strconv.ParseFloat(value, 64)
 	if err != nil || f != float64(int(f)) {
-		return 0, fmt.Errorf("%q: must be a whole number", value)
+		return 0, errors.New("must be a whole number")
 	}
 	return int(f), nil
 }
@@ -111,11 +112,27 @@ func (s Settings) is(env string) bool {
 // awsEndpoint is the metadata service's own address, which nth knows.
 const awsEndpoint = "http://169.254.169.254"
 
-func endpoint(_ Settings, value string) ([]line, error) {
+func endpoint(s Settings, value string) ([]line, error) {
 	if strings.TrimRight(value, "/") == awsEndpoint {
 		return nil, nil
 	}
-	return []line{{table: "imds", key: "endpoint", value: quote(value)}}, nil
+	return address("imds", "endpoint")(s, value)
+}
+
+// address is for a URL, which stands in the settings as it is.
+func address(table, key string) func(Settings, string) ([]line, error) {
+	return func(s Settings, value string) ([]line, error) {
+		if holdsPassword(value) {
+			return nil, errors.New("must be a URL without a password")
+		}
+		return quoted(table, key)(s, value)
+	}
+}
+
+// holdsPassword tells whether a URL names somebody, or may do so.
+func holdsPassword(value string) bool {
+	u, err := url.Parse(value)
+	return err == nil && u.User != nil || err != nil && strings.Contains(value, "@")
 }
 
 // oldGrace is for the older of the two settings, which is not looked at where there is the newer one.
@@ -145,7 +162,7 @@ func jsonLog(_ Settings, value string) ([]line, error) {
 func logLevel(_ Settings, value string) ([]line, error) {
 	level := strings.ToLower(value)
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {
-		return nil, fmt.Errorf("%q: must be debug, info or error", value)
+		return nil, errors.New("must be debug, info or error")
 	}
 	return []line{{table: "log", key: "level", value: quote(level)}}, nil
 }
@@ -155,7 +172,7 @@ func annotations(_ Settings, value string) ([]line, error) {
 	for pair := range strings.SplitSeq(value, ",") {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || strings.Contains(value, "=") {
-			return nil, fmt.Errorf("%q: must be key=value pairs, with commas between them", pair)
+			return nil, errors.New("must be key=value pairs, with commas between them")
 		}
 		pairs[key] = value
 	}
@@ -166,12 +183,15 @@ func annotations(_ Settings, value string) ([]line, error) {
 func headers(s Settings, value string) ([]line, error) {
 	var pairs map[string]string
 	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
-		return nil, fmt.Errorf("%s: must be a JSON object of strings", notShown)
+		return nil, errors.New("must be a JSON object of strings")
 	}
 	open := true
 	for _, name := range sorted(pairs) {
-		if !headerName.MatchString(name) || strings.ContainsFunc(pairs[name], unicode.IsControl) {
-			return nil, fmt.Errorf("%s: %q must be a header's name, and its value a text on one line", notShown, name)
+		if !headerName.MatchString(name) {
+			return nil, errors.New("one of the names is none that a header may have")
+		}
+		if strings.ContainsFunc(pairs[name], unicode.IsControl) {
+			return nil, fmt.Errorf("the value of %q must be a text on one line", name)
 		}
 		if strings.EqualFold(name, "Content-Type") && pairs[name] == "application/json" {
 			delete(pairs, name)
@@ -192,11 +212,8 @@ func headers(s Settings, value string) ([]line, error) {
 // headerName is what HTTP calls a token.
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
-// notShown stands for a wrong value of a secret.
-const notShown = "(not shown)"
-
 // The files of secrets, below the directory for them.
-const urlFile, headersFile = "webhook-url", "webhook-headers"
+const urlFile, headersFile, templateFile = "webhook-url", "webhook-headers", "webhook-template"
 
 // secretly is a setting whose value stands in a file.
 func (s Settings) secretly(key, file, content string) line {
@@ -206,15 +223,18 @@ func (s Settings) secretly(key, file, content string) line {
 
 func webhookURL(s Settings, value string) ([]line, error) {
 	if u, err := url.Parse(value); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("%s: must be a URL that begins with https:// or http://", notShown)
+		return nil, errors.New("must be a URL that begins with https:// or http://")
 	}
 	return append([]line{s.secretly("url_file", urlFile, value)}, once...), nil
 }
 
-// template is what is posted, unless a file says that.
+// template is what is posted, unless a file says that. One from a Secret may hold a key.
 func template(s Settings, value string) ([]line, error) {
-	if s.given["WEBHOOK_TEMPLATE_FILE"] != (known{}) {
+	switch {
+	case s.given["WEBHOOK_TEMPLATE_FILE"] != (known{}):
 		return nil, nil
+	case s.given["WEBHOOK_TEMPLATE"].secret:
+		return []line{s.secretly("template_file", templateFile, value)}, nil
 	}
 	return []line{{table: "webhook", key: "template", value: quote(value)}}, nil
 }
@@ -225,7 +245,7 @@ var once = []line{{table: "webhook", key: "at_detection", value: "false"}, {tabl
 func webhookProxy(_ Settings, value string) ([]line, error) {
 	u, err := url.Parse(value)
 	if err != nil || u.Hostname() == "" {
-		return nil, fmt.Errorf("%s: must be a URL such as tcp://proxy:3128", notShown)
+		return nil, errors.New("must be a URL such as tcp://proxy:3128")
 	}
 	if u.User != nil {
 		return nil, nil
@@ -259,7 +279,7 @@ func queuedCordonsOnly(_ Settings, value string) ([]line, error) {
 func workers(_ Settings, value string) ([]line, error) {
 	n, err := number(value)
 	if err != nil || n < 1 {
-		return nil, fmt.Errorf("%q: must be a whole number, and not zero", value)
+		return nil, errors.New("must be a whole number, and not zero")
 	}
 	return []line{{table: "fleet", key: "max_draining", value: strconv.Itoa(n)}}, nil
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -30,8 +32,9 @@ type Result struct {
 	Text string
 	// Secrets are the contents of the files that it names, by their paths.
 	Secrets map[string]string
-	// Headers are those of the webhook, wherever they stand.
-	Headers map[string]string
+	// Headers are those of the webhook, and Template is what it posts, wherever they stand; "" is nth's own.
+	Headers  map[string]string
+	Template string
 }
 
 // written is a line with the settings that it comes from.
@@ -41,8 +44,8 @@ type written struct {
 	why  []string
 }
 
-// For makes a file of settings that explains itself. What cannot be understood is an error that names the setting, its value and
-// what would be right; all of them are named at once.
+// For makes a file of settings that explains itself. What cannot be understood is an error that names the setting, its value, unless
+// that may be a secret, and what would be right; all of them are named at once.
 func (s Settings) For(t Target) (Result, error) {
 	s.queue, s.secrets = t.Queue, t.Secrets
 	if err := s.mode(); err != nil {
@@ -53,6 +56,9 @@ func (s Settings) For(t Target) (Result, error) {
 		return Result{}, err
 	}
 	result := Result{Secrets: map[string]string{}}
+	if s.given["WEBHOOK_TEMPLATE_FILE"] == (known{}) {
+		result.Template = s.value("WEBHOOK_TEMPLATE")
+	}
 	_ = json.Unmarshal([]byte(s.value("WEBHOOK_HEADERS")), &result.Headers) // It has been, to come so far.
 	for _, l := range lines {
 		if l.secret != "" {
@@ -180,12 +186,12 @@ func (s Settings) translate() ([]written, []string, error) {
 		case given.text == "" && !r.always:
 			continue
 		case r.to == nil:
-			remarks = append(remarks, fmt.Sprintf("%s=%s: %s", r.env, shortened(given.text), r.why))
+			remarks = append(remarks, fmt.Sprintf("%s: %s", s.shown(r.env), r.why))
 			continue
 		}
 		found, err := r.to(s, given.text)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s=%w", r.env, err))
+			faults = append(faults, fmt.Errorf("%s=%s: %w", r.env, s.quoted(r.env), err))
 			continue
 		}
 		open := slices.DeleteFunc(slices.Clone(found), func(l line) bool { return l.secret != "" && s.secrets == "" })
@@ -193,7 +199,7 @@ func (s Settings) translate() ([]written, []string, error) {
 		case len(open) < len(found):
 			remarks = append(remarks, fmt.Sprintf("%s: a secret, which is not shown; import with --secrets DIR, which puts it into a file there", r.env))
 		case len(found) == 0 && given.text != "":
-			remarks = append(remarks, fmt.Sprintf("%s: %s", shown(r.env, given.text), cmp.Or(r.idle, "as nth does by itself")))
+			remarks = append(remarks, fmt.Sprintf("%s: %s", s.shown(r.env), cmp.Or(r.idle, "as nth does by itself")))
 		}
 		lines = mergeAll(lines, open, r.env, r.why)
 	}
@@ -233,12 +239,45 @@ func merge(lines []written, l line, env, why string) []written {
 	return lines
 }
 
-// shown is a setting as it was, but for what is a secret.
-func shown(env, value string) string {
-	if slices.Contains([]string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "WEBHOOK_TEMPLATE"}, env) {
+// shown is a setting as it was, but for what may be a secret.
+func (s Settings) shown(env string) string {
+	if s.hides(env) {
 		return env
 	}
-	return env + "=" + shortened(value)
+	return env + "=" + shortened(s.value(env))
+}
+
+// notShown stands for the value of a secret.
+const notShown = "(not shown)"
+
+// quoted is a value in quotes, but for what may be a secret.
+func (s Settings) quoted(env string) string {
+	if s.hides(env) {
+		return notShown
+	}
+	return strconv.Quote(shortened(s.value(env)))
+}
+
+// secrets are settings that are, and addresses those that are shown for what they are.
+var (
+	secrets   = []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "WEBHOOK_TEMPLATE"}
+	addresses = []string{"INSTANCE_METADATA_URL", "AWS_ENDPOINT", "QUEUE_URL"}
+)
+
+// flagLike is the beginning of a flag that became another one's value.
+var flagLike = regexp.MustCompile("^--?[a-zA-Z]")
+
+// hides tells whether the value of a setting may be a secret: by its kind, because it comes from a Secret, or because it is an
+// address, or a flag, that has got to the wrong place.
+func (s Settings) hides(env string) bool {
+	value := s.value(env)
+	switch {
+	case slices.Contains(secrets, env), s.given[env].secret, flagLike.MatchString(value):
+		return true
+	case slices.Contains(addresses, env):
+		return holdsPassword(value)
+	}
+	return strings.Contains(value, "://")
 }
 
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

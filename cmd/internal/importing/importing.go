@@ -13,7 +13,6 @@ import (
 	"slices"
 
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/migration"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -22,8 +21,8 @@ import (
 type Command struct {
 	Program, Usage string
 	Queue          bool
-	// Judge reads the text of a file of that name, as the program would, and returns what the webhook is to do.
-	Judge func(name string, text []byte) (config.Webhook, error)
+	// Judge reads the text of a file of that name, as the program would.
+	Judge func(name string, text []byte) error
 }
 
 // Run reads the file that args name, and prints what comes of it. Secrets go into files of their own.
@@ -72,12 +71,11 @@ func (c Command) result(name string, target migration.Target) (migration.Result,
 	if err == nil {
 		result, err = settings.For(target)
 	}
-	var webhook config.Webhook
 	if err == nil {
-		webhook, err = c.Judge(c.Program+".toml", []byte(result.Text))
+		err = c.Judge(c.Program+".toml", []byte(result.Text))
 	}
-	if err == nil && webhook.Template != "" {
-		_, err = notify.CompileTemplate("WEBHOOK_TEMPLATE", webhook.Template, notify.Destination{Headers: result.Headers}.ContentType())
+	if err == nil && result.Template != "" {
+		_, err = notify.CompileTemplate("WEBHOOK_TEMPLATE", result.Template, notify.Destination{Headers: result.Headers}.ContentType())
 	}
 	if err != nil {
 		return migration.Result{}, program.ConfigError{Fault: fmt.Errorf("importing %s: %w", name, err)}
