@@ -35,7 +35,16 @@ func TestImportedSecretsGoIntoFilesThatOnlyTheirOwnerReads(t *testing.T) {
 			t.Errorf("%s: %v (%v), want a mode of 0600", name, info.Mode(), err)
 		}
 	}
-	status, stdout, stderr := importing(t, "WEBHOOK_URL=https://hooks.example.com/other", "--secrets", dir)
+	if err := os.Remove(filepath.Join(dir, "webhook-headers")); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr := importing(t, "WEBHOOK_URL=https://hooks.example.com/other\nWEBHOOK_HEADERS={\"X-Token\":\"hunter3\"}\n", "--secrets", dir)
+	if !strings.Contains(stderr, dir+"/webhook-url is there, with something else in it") {
+		t.Errorf("a file that is there: %s", stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "webhook-headers")); !os.IsNotExist(err) {
+		t.Errorf("of two secrets, of which one could not be kept, the other was (%v)", err)
+	}
 	if content, err := os.ReadFile(filepath.Join(dir, "webhook-url")); status != 1 || stdout != "" || err != nil || !strings.Contains(string(content), "hunter2") {
 		t.Errorf("status %d: %s%s; the file of another address is %q (%v)", status, stdout, stderr, content, err)
 	}
@@ -61,6 +70,11 @@ func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
 			t.Errorf("%s: was refused, and has left secrets (%v)", settings, err)
 		}
+	}
+	const secret = "---\nkind: Secret\nmetadata: {name: b}\nstringData: {c: '{{ .Nope }}'}\n"
+	const from = "kind: Pod\nspec: {containers: [{env: [{name: WEBHOOK_TEMPLATE, valueFrom: {secretKeyRef: {name: b, key: c}}}]}]}\n"
+	if status, stdout, stderr := importing(t, from+secret, "--secrets", filepath.Join(t.TempDir(), "secret")); status != 78 || !strings.Contains(stderr, "WEBHOOK_TEMPLATE:1:3: ") {
+		t.Errorf("a template from a Secret: status %d: %s%s", status, stdout, stderr)
 	}
 	for _, fine := range []string{
 		`WEBHOOK_TEMPLATE={"text":"{{ .NodeLabels.Local }} {{ (.StartTime.Round 60000000000).Before .EndTime }}"}`,

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -83,33 +84,57 @@ func (c Command) result(name string, target migration.Target) (migration.Result,
 	return result, nil
 }
 
-// keep puts secrets into files that only their owner reads. One that is there is not written over: it may be another's.
+// keep puts secrets into files that only their owner reads: all of them, or none. One that is there with something else in it is
+// not written over: it may be another's.
 func keep(dir string, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
 	}
+	var missing []string
+	for _, path := range slices.Sorted(maps.Keys(secrets)) {
+		before, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, path)
+		case err != nil:
+			return err
+		case string(before) != content(secrets[path]):
+			return fmt.Errorf("%s is there, with something else in it: move it away, or name another directory", path)
+		default:
+			if err := os.Chmod(path, 0o600); err != nil {
+				return err
+			}
+		}
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for _, path := range slices.Sorted(maps.Keys(secrets)) {
-		if err := create(path, secrets[path]); err != nil {
+	for i, path := range missing {
+		if err := create(path, content(secrets[path])); err != nil {
+			for _, written := range missing[:i] {
+				err = errors.Join(err, os.Remove(written))
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-func create(path, content string) error {
-	if before, err := os.ReadFile(path); err == nil && string(before) == content+"\n" {
-		return os.Chmod(path, 0o600)
-	}
+// content is what the file of a secret holds.
+func content(secret string) string { return secret + "\n" }
+
+// create writes a file, or leaves none.
+func create(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(file, content+"\n")
+	_, err = io.WriteString(file, text)
 	if closing := file.Close(); err == nil {
 		err = closing
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(path))
 	}
 	return err
 }
