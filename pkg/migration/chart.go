@@ -8,8 +8,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// chart takes in the values of the Helm chart, in the order in which they become variables of the container: extraEnv is the last.
+// dependency is the name of the chart, under which another one that depends on it has its values.
+const dependency = "aws-node-termination-handler"
+
+// chart takes in the values of the Helm chart, or of one that depends on it.
 func (s *Settings) chart(values map[string]any) {
+	own, depends := values[dependency].(map[string]any)
+	if !depends {
+		s.ownChart(values)
+		return
+	}
+	if len(values) > 1 {
+		s.remarks = append(s.remarks, "values beside "+dependency+": they are another chart's, and not read")
+	}
+	s.ownChart(own)
+}
+
+// ownChart takes in the values of the Helm chart, in the order in which they become variables of the container: extraEnv is the last.
+func (s *Settings) ownChart(values map[string]any) {
 	for _, name := range []string{"NODE_NAME", "POD_NAME", "NAMESPACE"} {
 		s.scope[name] = known{from: "the pod's own fields"} // The chart sets them before all others.
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // order is that of the tables in the file.
@@ -190,6 +191,9 @@ func (s Settings) translate() ([]written, []string, error) {
 			continue
 		}
 		found, err := r.to(s, given.text)
+		if !utf8.ValidString(given.text) {
+			err = errors.New("must be UTF-8")
+		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s=%s: %w", r.env, s.quoted(r.env), err))
 			continue

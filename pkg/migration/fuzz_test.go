@@ -1,0 +1,53 @@
+package migration_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/migration"
+)
+
+// Whatever is read, what is written is TOML, and the same each time.
+func FuzzRead(f *testing.F) {
+	inputs, err := filepath.Glob("testdata/*.in")
+	if err != nil || len(inputs) == 0 {
+		f.Fatal("there is nothing in testdata", err)
+	}
+	for _, input := range inputs {
+		content, err := os.ReadFile(input)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(content)
+	}
+	f.Add([]byte("WEBHOOK_TEMPLATE=a\nb\x00LOG_LEVEL=\x80$(A)\x00"))
+	f.Add([]byte(pod(`args: ["--webhook-url=$(A)", -x, "$$", "--=", "--log-level="]`)))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		for _, target := range []migration.Target{{}, {Secrets: "/s"}, {Queue: true, Secrets: "/s"}} {
+			var before string
+			for range 3 {
+				settings, err := migration.Read(bytes.NewReader(content))
+				if err != nil {
+					return
+				}
+				result, err := settings.For(target)
+				said := result.Text
+				if err != nil {
+					said = err.Error()
+				}
+				if before != "" && said != before {
+					t.Fatalf("it is said\n%s\nand then\n%s", before, said)
+				}
+				before = said
+				cfg := config.DefaultQueue()
+				if err := config.DecodeQueue("a", []byte(result.Text), &cfg); err != nil && strings.HasPrefix(err.Error(), "a: line ") {
+					t.Fatalf("%v:\n%s", err, result.Text)
+				}
+			}
+		}
+	})
+}
