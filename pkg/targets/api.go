@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -27,8 +28,11 @@ const (
 	describeGroups = "elasticloadbalancing:DescribeTargetGroups"
 )
 
-// answerLimit is how long one look may take, with the look for credentials.
+// answerLimit is how long one answer may take, with the look for credentials.
 const answerLimit = 4 * time.Second
+
+// atOnce is how many groups are asked about at once.
+const atOnce = 8
 
 // mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
 const mostGroups = 100
@@ -37,6 +41,7 @@ var (
 	errNoRole    = errors.New("the instance has no IAM role")
 	errNoGroup   = errors.New("there is no such target group")
 	errThrottled = errors.New("too much is asked")
+	errSilent    = fmt.Errorf("no answer within %s", answerLimit)
 )
 
 // refusedError is a request that IAM does not allow.
@@ -133,7 +138,8 @@ func newHTTPClient(dial dialer) *http.Client {
 		DialContext:         dial,
 		TLSHandshakeTimeout: answerLimit / 2,
 		ForceAttemptHTTP2:   true,
-		MaxIdleConns:        1,
+		MaxIdleConns:        atOnce,
+		MaxIdleConnsPerHost: atOnce,
 		IdleConnTimeout:     slowest,
 	}}
 }
@@ -170,9 +176,50 @@ func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
 	return found, nil
 }
 
+// healths asks what groups have of the machine and the addresses that is not out, a few at once, and calls take for each, one at a
+// time. Where the service says that too much is asked, or nothing at all, or there is nobody to ask as, the others are not asked about:
+// that is so of them, too.
+func (s *service) healths(ctx context.Context, groups []group, addresses map[netip.Addr]bool, take func(i int, found []left, err error)) {
+	next := make(chan int, len(groups))
+	for i := range groups {
+		next <- i
+	}
+	close(next)
+	var mu sync.Mutex
+	var hopeless error
+	heard := false
+	ask := func(i int) {
+		mu.Lock()
+		err := hopeless
+		mu.Unlock()
+		var found []left
+		if err == nil {
+			found, err = s.health(ctx, groups[i], addresses)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		heard = heard || !errors.Is(err, errSilent)
+		if !heard || errors.Is(err, errThrottled) || errors.Is(err, errNoRole) {
+			hopeless = err
+		}
+		take(i, found, err)
+	}
+	var asking sync.WaitGroup
+	for range atOnce {
+		asking.Go(func() {
+			for i := range next {
+				ask(i)
+			}
+		})
+	}
+	asking.Wait()
+}
+
 // health asks what a group has of the machine and the addresses that is not out. All targets are asked for: one that is named
 // without its port is looked for at the group's own only.
 func (s *service) health(ctx context.Context, g group, addresses map[netip.Addr]bool) ([]left, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
 	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
 	if err != nil {
 		return nil, explain(describeHealth, err)
@@ -229,7 +276,7 @@ func explain(action string, err error) error {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("calling %s: no answer within %s", action, answerLimit)
+		return fmt.Errorf("calling %s: %w", action, errSilent)
 	}
 	if sending, ok := errors.AsType[*url.Error](err); ok {
 		err = sending.Err

@@ -57,7 +57,7 @@ const (
 	// interrupted at once share one limit of requests. Each answer that says so doubles it, up to slowest.
 	shortestPause, longestPause = 2 * time.Second, 5 * time.Second
 	slowest                     = 20 * time.Second
-	// silence is how long a service is waited for that has never answered, and lapse one that has.
+	// silence is how long an answer about a group is waited for where there has never been one, and lapse where there has.
 	silence, lapse = 5 * time.Second, 30 * time.Second
 	// patience is how long it is waited for that somebody begins to take targets out.
 	patience = time.Minute
@@ -78,11 +78,11 @@ type left struct {
 }
 
 // Out waits until the machine is in no target group any more, and no target is that has one of the addresses. It returns nil
-// then, and otherwise why it waits no longer: ctx has ended, it cannot be told, or nobody takes them out. labeled tells that
-// somebody is expected to take the machine out. tell is called with what is waited for, in words, whenever that changes.
+// then, and otherwise why it waits no longer: ctx has ended, it cannot be told of some group, or nobody takes them out. What cannot
+// be told of one group ends the wait for no other. labeled tells that somebody is expected to take the machine out. tell is called
+// with what is waited for, in words, whenever that changes.
 func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, tell func(left string)) error {
-	w := &wait{targets: t, labeled: labeled, addresses: parse(addresses), began: time.Now(), out: map[string]bool{}}
-	w.good = w.began
+	w := &wait{targets: t, labeled: labeled, addresses: parse(addresses), began: time.Now()}
 	for told := ""; ; {
 		waited, err := w.step(ctx)
 		if ctx.Err() != nil {
@@ -113,102 +113,167 @@ type wait struct {
 	addresses map[netip.Addr]bool
 	began     time.Time
 
-	groups []group // nil before they are known
-	// out are the groups that have nothing of ours any more, or cannot be asked about. refused is why not.
-	out     map[string]bool
-	refused error
-	// waited is what was waited for after the last good look; empty before there was one.
-	waited string
-	// good is when the last good look was, or the wait began, and throttled counts the answers since then, in a row, that too much is
-	// asked.
-	good      time.Time
+	service *service
+	groups  []*watched // nil before they are known, which they are since found
+	found   time.Time
+	// throttled counts the looks, in a row, in which too much was asked.
 	throttled int
+}
+
+// watched is what is known of a group.
+type watched struct {
+	group
+	// done tells that it has nothing of ours any more, or is not asked about any more for the reason failed.
+	done   bool
+	failed error
+	// left is what it had of us when it was seen last, which was at seen; zero if it never was.
+	left []left
+	seen time.Time
 }
 
 // step looks once, and returns what is waited for. If that is nothing, the error tells why.
 func (w *wait) step(ctx context.Context) (waited string, why error) {
-	found, err := w.look(ctx)
-	now := time.Now()
-	if err == nil {
-		w.good, w.throttled = now, 0
-		w.waited, why = w.judge(found, now)
-		return w.waited, why
-	}
-	if w.throttled++; !errors.Is(err, errThrottled) {
-		w.throttled = 0
-	}
-	switch {
-	case lasting(err), now.Sub(w.good) >= w.limit():
-		return "", err
-	case w.waited == "":
+	if err := w.find(ctx); err != nil {
+		w.slow(errors.Is(err, errThrottled))
+		if givenUp(err, time.Since(w.began), silence) {
+			return "", err
+		}
 		return unknown, nil
 	}
-	return w.waited, nil
+	w.look(ctx)
+	return w.judge(time.Now())
 }
 
-// limit is how long nothing need be learned.
-func (w *wait) limit() time.Duration {
-	switch {
-	case w.throttled > 0:
-		return patience
-	case w.waited != "":
-		return lapse
+// find finds the groups that may have something of ours, once.
+func (w *wait) find(ctx context.Context) error {
+	if w.groups != nil {
+		return nil
 	}
-	return silence
-}
-
-// look looks at what is left in the groups that are not known to be done with us.
-func (w *wait) look(ctx context.Context) ([]left, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	service, err := w.targets.begin(ctx)
+	var err error
+	if w.service, err = w.targets.begin(ctx); err != nil {
+		return err
+	}
+	found, err := w.service.groups(ctx, w.targets.opts.Groups)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if w.groups == nil {
-		if w.groups, err = service.groups(ctx, w.targets.opts.Groups); err != nil {
-			return nil, err
-		}
+	w.groups, w.found = make([]*watched, 0, len(found)), time.Now()
+	for _, g := range found {
+		w.groups = append(w.groups, &watched{group: g, done: g.pods && len(w.addresses) == 0})
 	}
-	var all []left
-	for _, g := range w.groups {
-		if w.out[g.arn] || g.pods && len(w.addresses) == 0 {
-			continue
-		}
-		found, err := service.health(ctx, g, w.addresses)
-		switch {
-		case errors.Is(err, errNoGroup):
-		case lasting(err):
-			w.refused = err
-		case err != nil:
-			return nil, err
-		}
-		w.out[g.arn] = len(found) == 0
-		all = append(all, found...)
+	return nil
+}
+
+// open are the groups that are not done, those first that have not been seen for longest.
+func (w *wait) open() []*watched {
+	open := slices.DeleteFunc(slices.Clone(w.groups), func(g *watched) bool { return g.done })
+	slices.SortStableFunc(open, func(a, b *watched) int { return a.seen.Compare(b.seen) })
+	return open
+}
+
+// look looks at what is left in the groups that are not done.
+func (w *wait) look(ctx context.Context) {
+	open, throttled := w.open(), false
+	groups := make([]group, len(open))
+	for i, g := range open {
+		groups[i] = g.group
 	}
-	return all, nil
+	w.service.healths(ctx, groups, w.addresses, func(i int, found []left, err error) {
+		throttled = throttled || errors.Is(err, errThrottled)
+		w.take(open[i], found, err)
+	})
+	w.slow(throttled)
+}
+
+// take takes in what was said of a group, or why nothing was. What was seen last stands for a while.
+func (w *wait) take(g *watched, found []left, err error) {
+	now, since, limit := time.Now(), w.found, silence
+	if !g.seen.IsZero() {
+		since, limit = g.seen, lapse
+	}
+	switch {
+	case errors.Is(err, errNoGroup):
+		g.left, g.done = nil, true
+	case err == nil:
+		g.left, g.seen, g.done = found, now, len(found) == 0
+	case givenUp(err, now.Sub(since), limit):
+		g.left, g.done, g.failed = nil, true, err
+	}
+}
+
+// givenUp tells whether nothing is to be learned any more where a request failed, so long after something was.
+func givenUp(err error, after, limit time.Duration) bool {
+	if errors.Is(err, errThrottled) {
+		limit = patience
+	}
+	return lasting(err) || after >= limit
+}
+
+// slow counts whether too much was asked in a look.
+func (w *wait) slow(throttled bool) {
+	if w.throttled++; !throttled {
+		w.throttled = 0
+	}
 }
 
 // judge says what is waited for of what is left, in words; nothing if all is out, or for the reason that it returns.
-func (w *wait) judge(found []left, now time.Time) (string, error) {
+func (w *wait) judge(now time.Time) (string, error) {
 	var waited, stuck []left
-	for _, l := range found {
-		late := now.Sub(w.began) >= patience
-		if l.state != draining && (late || l.machine && !w.labeled) {
-			stuck = append(stuck, l)
-		} else {
-			waited = append(waited, l)
+	for _, g := range w.groups {
+		for _, l := range g.left {
+			late := now.Sub(w.began) >= patience
+			if l.state != draining && (late || l.machine && !w.labeled) {
+				stuck = append(stuck, l)
+			} else {
+				waited = append(waited, l)
+			}
 		}
 	}
 	switch {
 	case len(waited) > 0:
 		return words(waited), nil
+	case w.unseen():
+		return unknown, nil
 	case len(stuck) > 0 && stuck[0].machine && !w.labeled:
 		return "", fmt.Errorf("%s, and the node is not labeled for anybody to take it out", words(stuck))
 	case len(stuck) > 0:
 		return "", fmt.Errorf("%s, and nobody has begun to take it out within %s", words(stuck), patience)
 	}
-	return "", w.refused
+	return "", w.failed()
+}
+
+// unseen tells whether there is a group of which nothing is known yet.
+func (w *wait) unseen() bool {
+	return slices.ContainsFunc(w.groups, func(g *watched) bool { return !g.done && g.seen.IsZero() })
+}
+
+// failed is why some groups are not asked about any more, with their names if it is not so of all; nil if there are none.
+func (w *wait) failed() error {
+	var reasons []error
+	names := map[string][]string{} // by the reason
+	for _, g := range w.groups {
+		if g.failed == nil {
+			continue
+		}
+		text := g.failed.Error()
+		if names[text] == nil {
+			reasons = append(reasons, g.failed)
+		}
+		names[text] = append(names[text], g.name)
+	}
+	switch {
+	case len(reasons) == 0:
+		return nil
+	case len(names[reasons[0].Error()]) == len(w.groups):
+		return reasons[0]
+	}
+	said := make([]string, len(reasons))
+	for i, reason := range reasons {
+		said[i] = strings.Join(names[reason.Error()], ", ") + ": " + reason.Error()
+	}
+	return errors.New(strings.Join(said, "; "))
 }
 
 // pause is how long to wait before the next look.
@@ -217,7 +282,7 @@ func (w *wait) pause() time.Duration {
 	if w.throttled > 0 {
 		pause = min(pause<<min(w.throttled, 4), slowest)
 	}
-	if w.waited == "" && w.throttled == 0 { // It is not waited for long.
+	if w.throttled == 0 && (w.groups == nil || w.unseen()) { // It is not waited for long.
 		pause = min(pause, time.Second)
 	}
 	return pause
@@ -279,23 +344,19 @@ func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Found, 0, len(groups))
-	for _, g := range groups {
-		if g.pods {
-			continue // Which pods there are is not asked here.
-		}
-		limited, cancel := context.WithTimeout(ctx, answerLimit)
-		found, err := service.health(limited, g, nil)
-		cancel()
-		text := "the machine is no target in " + g.name
+	groups = slices.DeleteFunc(groups, func(g group) bool { return g.pods }) // Which pods there are is not asked here.
+	all := make([]Found, len(groups))
+	service.healths(ctx, groups, nil, func(i int, found []left, err error) {
+		name := groups[i].name
+		text := "the machine is no target in " + name
 		if len(found) > 0 {
 			states := make([]string, len(found))
 			for i, l := range found {
 				states[i] = string(l.state)
 			}
-			text = fmt.Sprintf("the machine is %s in %s", strings.Join(slices.Compact(states), " and "), g.name)
+			text = fmt.Sprintf("the machine is %s in %s", strings.Join(slices.Compact(states), " and "), name)
 		}
-		all = append(all, Found{Group: g.name, Text: text, Err: err})
-	}
+		all[i] = Found{Group: name, Text: text, Err: err}
+	})
 	return all, nil
 }

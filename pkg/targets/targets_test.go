@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,23 @@ type rig struct {
 
 	mu   sync.Mutex
 	told []string
+	// takes is how long each answer takes. asking are the requests under way, and most how many there have been at once.
+	takes        time.Duration
+	asking, most int
+}
+
+// ServeHTTP lets Elastic Load Balancing take its time.
+func (r *rig) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	r.mu.Lock()
+	r.asking++
+	r.most = max(r.most, r.asking)
+	takes := r.takes
+	r.mu.Unlock()
+	time.Sleep(takes)
+	r.elb.ServeHTTP(w, q)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking--
 }
 
 // bubble runs f with a rig.
@@ -45,7 +63,7 @@ func bubble(t *testing.T, f func(r *rig)) {
 			"iam/security-credentials/nodes": `{"Code": "Success", "AccessKeyId": "ASIAREHEARSALONLY000", "SecretAccessKey": "secret", "Token": "token",
 				"Expiration": "2030-01-01T00:00:00Z"}`,
 		}}
-		r.server = pipetest.Serve(r.elb)
+		r.server = pipetest.Serve(r)
 		defer r.server.Close()
 		f(r)
 	})
@@ -81,6 +99,17 @@ func (r *rig) out(labeled bool, addresses ...string) (time.Duration, error) {
 		r.told = append(r.told, left)
 	})
 	return time.Since(began), err
+}
+
+// askedAbout is how often a group was asked about.
+func (r *rig) askedAbout(arn string) int {
+	asked := 0
+	for _, c := range r.elb.Calls("DescribeTargetHealth") {
+		if c.Values.Get("TargetGroupArn") == arn {
+			asked++
+		}
+	}
+	return asked
 }
 
 // after has something happen later.
@@ -253,10 +282,127 @@ func TestAGroupThatIsRefusedHidesNoOther(t *testing.T) {
 			t.Errorf("the reason is %v", err)
 		}
 		r.wantWithin(took, 20*time.Second)
-		if asked := r.elb.Calls("DescribeTargetHealth"); asked[0].Values.Get("TargetGroupArn") != secret ||
-			slices.ContainsFunc(asked[1:], func(c elbtest.Call) bool { return c.Values.Get("TargetGroupArn") == secret }) {
-			t.Errorf("the group that is refused was asked about again: %v", asked)
+		if asked := r.askedAbout(secret); asked != 1 {
+			t.Errorf("the group that is refused was asked about %d times", asked)
 		}
+	})
+}
+
+// One look at all of them takes longer than one answer may.
+func TestManyTargetGroupsAreLookedAtAFewAtOnce(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.takes = 150 * time.Millisecond
+		for n := range 30 {
+			r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{Delay: 20 * time.Second}), instance, 30080)
+		}
+		r.elb.Deregister(instance)
+		if took, err := r.out(true); err != nil || took < 20*time.Second || took > 26*time.Second { // one look takes 600 ms
+			t.Errorf("it took %s: %v", took, err)
+		}
+		if r.most < 2 || r.most > 8 {
+			t.Errorf("%d were asked about at once", r.most)
+		}
+		found, err := r.targets().Check(r.t.Context())
+		if err != nil || len(found) != 30 || slices.ContainsFunc(found, func(f targets.Found) bool { return f.Err != nil }) {
+			t.Errorf("a check finds %+v: %v", found, err)
+		}
+	})
+}
+
+func TestAGroupThatFailsHidesNoOther(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault  elbtest.Fault
+		why    string
+		limit  int // how often it is asked about at most
+		inTime bool
+	}{
+		"silent":     {elbtest.Silent(), "calling elasticloadbalancing:DescribeTargetHealth: no answer within 4s", 3, false},
+		"broken":     {elbtest.Fault{Status: 500, Code: "InternalFailure"}, "calling elasticloadbalancing:DescribeTargetHealth: InternalFailure: it is a fault", 8, false},
+		"for a time": {elbtest.Fault{Status: 500, Code: "InternalFailure", Times: 2}, "", 40, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				bad, web := r.group("bad", elbtest.Group{Delay: 60 * time.Second}), r.group("web", elbtest.Group{Delay: 60 * time.Second})
+				r.elb.Register(web, instance, 30080)
+				r.elb.Register(bad, instance, 30080)
+				r.elb.Deregister(instance)
+				test.fault.About = bad
+				r.elb.Fail(test.fault)
+				took, err := r.out(true)
+				switch {
+				case test.inTime && err != nil, !test.inTime && (err == nil || err.Error() != "tg/bad: "+test.why):
+					t.Errorf("the reason is %v", err)
+				}
+				r.wantWithin(took, 60*time.Second)
+				if asked := r.askedAbout(bad); asked > test.limit {
+					t.Errorf("it was asked about %d times", asked)
+				}
+				if found, err := r.targets().Check(r.t.Context()); err != nil || len(found) != 2 || found[1].Err != nil {
+					t.Errorf("a check finds %+v: %v", found, err)
+				}
+			})
+		})
+	}
+}
+
+// What was seen last of a group stands for a while, and then it holds nobody.
+func TestAGroupThatFailsLaterIsGivenUpAlone(t *testing.T) {
+	bubble(t, func(r *rig) {
+		bad, web := r.group("bad", elbtest.Group{Delay: time.Hour}), r.group("web", elbtest.Group{Delay: 2 * time.Minute})
+		r.elb.Register(web, instance, 30080)
+		r.elb.Register(bad, instance, 30080)
+		r.elb.Deregister(instance)
+		r.after(20*time.Second, func() { r.elb.Fail(elbtest.Fault{About: bad, Status: 500, Code: "InternalFailure"}) })
+		took, err := r.out(true)
+		if err == nil || !strings.HasPrefix(err.Error(), "tg/bad: ") {
+			t.Errorf("the reason is %v", err)
+		}
+		r.wantWithin(took, 2*time.Minute)
+		r.wantTold("1 target is still draining in tg/bad, 1 target is still draining in tg/web", "1 target is still draining in tg/web")
+	})
+}
+
+// Nobody waits for each of many groups in turn where none is answered, or asks about each where too much is asked.
+func TestManyTargetGroupsAreGivenUpAsOne(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault elbtest.Fault
+		want  time.Duration
+	}{
+		"silent":    {elbtest.Silent(), 5 * time.Second},
+		"throttled": {elbtest.Throttled(0), time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				for n := range 60 {
+					r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{}), instance, 30080)
+				}
+				r.elb.Fail(test.fault)
+				took, err := r.out(true)
+				if err == nil || !strings.HasPrefix(err.Error(), "calling elasticloadbalancing:DescribeTargetHealth: ") {
+					t.Errorf("the reason is %v", err)
+				}
+				if took < test.want || took > test.want+20*time.Second {
+					t.Errorf("it took %s, want about %s", took, test.want)
+				}
+				if asked := len(r.elb.Calls("")); asked > 70 {
+					t.Errorf("it was asked %d times", asked)
+				}
+			})
+		})
+	}
+	t.Run("throttled for a moment", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			for n := range 60 {
+				r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{}), another, 30080)
+			}
+			r.elb.Fail(elbtest.Throttled(3))
+			if _, err := r.out(true); err != nil {
+				t.Error(err)
+			}
+			if asked := len(r.elb.Calls("")); asked > 60+3 {
+				t.Errorf("it was asked %d times about 60 groups", asked)
+			}
+		})
 	})
 }
 

@@ -42,7 +42,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	call := Call{Action: r.PostForm.Get("Action"), At: time.Now(), Values: r.PostForm}
 	defer func() { s.keep(call) }()
 	var result any
-	fault, broken := s.fault(call.Action)
+	fault, broken := s.fault(call.Action, call.Values)
 	problem := s.admit(r, call)
 	switch {
 	case broken && fault.Status == 0:

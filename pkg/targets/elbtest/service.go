@@ -79,8 +79,9 @@ type Call struct {
 
 // Fault is how requests are broken.
 type Fault struct {
-	// Action is what must be asked for; empty is anything.
-	Action string
+	// Action is what must be asked for; empty is anything. About is a value that must be in the request, such as a group's ARN; empty
+	// is any.
+	Action, About string
 	// Times is how many requests are broken; 0 is all until Lift.
 	Times int
 	// Status and Code are what is answered; 0 hangs until the client gives up.
@@ -274,11 +275,19 @@ func (s *Service) keep(c Call) {
 }
 
 // fault returns the fault that a request for an action meets.
-func (s *Service) fault(action string) (Fault, bool) {
+func (s *Service) fault(action string, v url.Values) (Fault, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	has := func(value string) bool {
+		for _, values := range v {
+			if slices.Contains(values, value) {
+				return true
+			}
+		}
+		return false
+	}
 	for n, f := range s.faults {
-		if f.Action != "" && f.Action != action {
+		if f.Action != "" && f.Action != action || f.About != "" && !has(f.About) {
 			continue
 		}
 		if f.Times == 1 {
