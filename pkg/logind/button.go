@@ -245,28 +245,43 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 		m, err = b.manager(ctx)
 	}
 	preparing := err == nil && m.preparing[shutdownLock]
+	if !p.ours {
+		if ours, again := s.leave(p, preparing, err == nil && m.powerKey != "poweroff"); !ours {
+			return again
+		}
+	}
 	switch {
-	case preparing && !p.ours && !s.announced(event.Shutdown):
-		return true // the look that finds it is on its way
-	case preparing && !p.ours:
-		s.announcePress() // what logind goes down for may have more time than EC2
-		s.forgetPress()
-		return false
-	case time.Since(p.at) > giveUp, !p.ours && err == nil && m.powerKey != "poweroff":
-		s.forgetPress() // it is nobody's
+	case time.Since(p.at) > giveUp:
+		s.forgetPress() // it is nobody's any more
 		return false
 	case preparing:
 		s.releaseOverdue(p)
 		return true
-	case !p.ours && time.Since(p.at) < leftTo:
-		return true
-	case !p.ours:
-		s.claimPress()
 	}
 	if err := s.goDown(ctx, b, p, err); err != nil && s.opts.Key.Trouble != nil {
 		s.opts.Key.Trouble(err)
 	}
 	return true
+}
+
+// leave sees to a press that may be logind's, which may be preparing for a shutdown, or be told to do something else about
+// the key. It tells whether the press is to be answered here after all, or else looked at again.
+func (s *Source) leave(p press, preparing, elsewhere bool) (ours, again bool) {
+	switch {
+	case preparing && !s.announced(event.Shutdown):
+		return false, true // the look that finds it is on its way
+	case preparing:
+		s.announcePress() // what logind goes down for may have more time than EC2
+		s.forgetPress()
+		return false, false
+	case elsewhere:
+		s.forgetPress() // it is nobody's
+		return false, false
+	case time.Since(p.at) < leftTo:
+		return false, true
+	}
+	s.claimPress()
+	return true, true
 }
 
 // goDown sees to it that the machine is powered off when EC2's time is over, and before, when the drain is. unreachable is

@@ -75,21 +75,21 @@ func (h Host) startTimer(ctx context.Context, after time.Duration) error {
 		Base string
 		Time uint64
 	}
-	property := func(name string, value any) systemd.Property {
+	set := func(name string, value any) systemd.Property {
 		return systemd.Property{Name: name, Value: dbus.MakeVariant(value)}
 	}
-	why := property("Description", "Power off what EC2 is about to take the power from")
+	why := set("Description", "Power off what EC2 is about to take the power from")
 	spans := []span{{"OnActiveSec", uint64(max(after, time.Second).Microseconds())}} //nolint:gosec // it is more than nothing
 	// It need not run: its end is what counts, whatever that is.
 	end := systemd.PropertyCollection{Name: timer + ".service", Properties: []systemd.Property{
 		why, systemd.PropType("oneshot"), systemd.PropExecStart([]string{"/bin/true"}, false),
-		property("SuccessAction", "poweroff"), property("FailureAction", "poweroff"),
+		set("SuccessAction", "poweroff"), set("FailureAction", "poweroff"),
 	}}
 	conn, err := h.systemd(ctx)
 	if err == nil {
 		defer conn.Close()
 		_, err = conn.StartTransientUnitAux(ctx, timer+".timer", "fail",
-			[]systemd.Property{why, property("TimersMonotonic", spans), property("AccuracyUSec", uint64(100_000))},
+			[]systemd.Property{why, set("TimersMonotonic", spans), set("AccuracyUSec", uint64(100_000))},
 			[]systemd.PropertyCollection{end}, nil)
 	}
 	if refused, _ := errors.AsType[dbus.Error](err); err != nil && refused.Name != "org.freedesktop.systemd1.UnitExists" {
