@@ -12,7 +12,7 @@ func DiffQueue(a, b Queue) []string {
 
 // rewritten names the file of the template if it is the same and what is in it is not.
 func (c *Webhook) rewritten(now Webhook) []string {
-	if c.TemplateFile != now.TemplateFile || c.TemplateText == now.TemplateText {
+	if now.TemplateFile == "" || c.TemplateFile != now.TemplateFile || c.TemplateText == now.TemplateText {
 		return nil
 	}
 	return []string{"webhook.template_file"}

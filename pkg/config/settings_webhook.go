@@ -8,7 +8,7 @@ type Webhook struct {
 	Headers                map[string]string
 	HeadersFile            string
 	Template, TemplateFile string // both "" is nth's own
-	TemplateText           string // what TemplateFile held when the settings were read, by whoever has read it; no setting
+	TemplateText           string // what is of use of these two, noted by who has judged them; no setting
 	Proxy                  string
 	CAFile                 string
 	Timeout                time.Duration

@@ -12,9 +12,10 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -25,8 +26,6 @@ const (
 	noticeHeader = "X-Nth-Notice"
 	// defaultContentType is what a message is unless the headers say otherwise.
 	defaultContentType = "application/json"
-	// longestSecret bounds the files with the URL and the headers.
-	longestSecret = 64 << 10
 )
 
 // Destination is where a webhook posts to. The files are read for every post, so that what is in them may change. Neither
@@ -63,12 +62,20 @@ func (d Destination) ContentType() string {
 	return headers.Get("Content-Type")
 }
 
-// Judge tells what keeps messages from being posted, as far as that can be seen without posting one.
-func (d Destination) Judge() error {
-	_, urlErr := d.target()
-	_, headersErr := d.headers()
-	_, transportErr := d.transport()
-	return errors.Join(urlErr, headersErr, transportErr)
+// Judge tells what keeps messages from being posted, as far as that can be seen without posting one, each fault by itself. An address that
+// is not known is none. It takes no longer than readTime, whatever hangs.
+func (d Destination) Judge() []error {
+	var faults [3]error
+	var judging sync.WaitGroup
+	judging.Go(func() {
+		if d.URL != "" || d.URLFile != "" {
+			_, faults[0] = d.target()
+		}
+	})
+	judging.Go(func() { _, faults[1] = d.headers() })
+	judging.Go(func() { _, faults[2] = d.transport() })
+	judging.Wait()
+	return slices.DeleteFunc(faults[:], func(err error) bool { return err == nil })
 }
 
 // Post sends one message. The receiver has it if there is no error.
@@ -150,17 +157,17 @@ func judgeAnswer(answer *http.Response) error {
 
 // target is the address.
 func (d Destination) target() (*url.URL, error) {
-	text := d.URL
+	text, of := d.URL, "the URL"
 	if text == "" {
-		content, err := readSecret(d.URLFile)
+		content, err := readFile(d.URLFile, longestSecret)
 		if err != nil {
 			return nil, fmt.Errorf("reading the URL: %w", err)
 		}
-		text = strings.TrimSpace(content)
+		text, of = strings.TrimSpace(content), "the URL in "+d.URLFile
 	}
 	target, err := url.Parse(text) // Its error would repeat the text.
 	if err != nil || target.Hostname() == "" || target.Scheme != "http" && target.Scheme != "https" {
-		return nil, errors.New("the URL is none that begins with http:// or https://")
+		return nil, fmt.Errorf("%s is none that begins with http:// or https://", of)
 	}
 	return target, nil
 }
@@ -169,7 +176,7 @@ func (d Destination) target() (*url.URL, error) {
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {defaultContentType}, "User-Agent": {d.UserAgent}}
 	if d.HeadersFile != "" {
-		content, err := readSecret(d.HeadersFile)
+		content, err := readFile(d.HeadersFile, longestSecret)
 		if err != nil {
 			return nil, fmt.Errorf("reading the headers: %w", err)
 		}
@@ -226,7 +233,7 @@ func (d Destination) transport() (*http.Transport, error) {
 		transport.Proxy = http.ProxyURL(proxy)
 	}
 	if d.CAFile != "" {
-		pem, err := os.ReadFile(d.CAFile)
+		pem, err := readFile(d.CAFile, longestTrust)
 		if err != nil {
 			return nil, fmt.Errorf("reading the certificates to trust: %w", err)
 		}
@@ -234,7 +241,7 @@ func (d Destination) transport() (*http.Transport, error) {
 		if err != nil {
 			trusted = x509.NewCertPool()
 		}
-		if !trusted.AppendCertsFromPEM(pem) {
+		if !trusted.AppendCertsFromPEM([]byte(pem)) {
 			return nil, fmt.Errorf("reading the certificates to trust: there is none in %s", d.CAFile)
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
@@ -255,20 +262,6 @@ func parseProxy(text string) (*url.URL, error) {
 		return nil, fmt.Errorf("the proxy's URL begins with %q, which is none of http, https, socks5 and tcp", proxy.Scheme)
 	}
 	return proxy, nil
-}
-
-// readSecret reads a file that is not told about further.
-func readSecret(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }() // Nothing was written.
-	content, err := io.ReadAll(io.LimitReader(file, longestSecret+1))
-	if err == nil && len(content) > longestSecret {
-		err = fmt.Errorf("%s is longer than %d bytes", path, longestSecret)
-	}
-	return string(content), err
 }
 
 // discreet is what went wrong with a request, without where it was going and with what.

@@ -252,11 +252,11 @@ func TestADestinationIsJudgedWithoutAPost(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
 	d := to(e.URL)
-	if err := d.Judge(); err != nil {
-		t.Errorf("judged as %v", err)
+	if faults := d.Judge(); len(faults) > 0 {
+		t.Errorf("judged as %v", faults)
 	}
 	d.URL, d.URLFile, d.CAFile = "", "/nowhere/url", "/nowhere/ca"
-	err := d.Judge()
+	err := errors.Join(d.Judge()...)
 	if err == nil || !strings.Contains(err.Error(), "/nowhere/url") || !strings.Contains(err.Error(), "/nowhere/ca") {
 		t.Errorf("judged as %v", err)
 	}

@@ -14,7 +14,7 @@ import (
 // that node names. The settings have been judged.
 func (l *List) Webhook(ctx context.Context, cfg config.Webhook, post bool, node func(context.Context) string) {
 	to, _ := posting.Destination(cfg, l.program)
-	if _, wrong := posting.Settings(cfg, l.program); wrong != nil && !post {
+	if posting.Judge(nil, &cfg, l.program) != nil && !post {
 		return // It has been told.
 	}
 	switch {

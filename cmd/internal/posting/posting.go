@@ -6,8 +6,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 
@@ -23,39 +24,49 @@ const (
 	headersCredential = "webhook-headers"
 )
 
-// Settings is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the
-// program's. The error is about what is wrong, one line for each fault: the settings are of use all the same, with nth's own
-// template in place of one that cannot be used.
+// Settings is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the program's, and
+// the table one that Judge has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
 func Settings(c config.Webhook, name string) (*notify.WebhookSettings, error) {
-	to, toErr := Destination(c, name)
-	contentType := notify.Destination{Headers: c.Headers, HeadersFile: c.HeadersFile}.ContentType()
-	var judged error
-	if to != nil {
-		contentType, judged = to.ContentType(), to.Judge()
-	}
-	template, templateErr := templateOf(c, contentType)
-	faults := faultsOf(toErr, judged, templateErr)
+	to, err := Destination(c, name)
 	if to == nil {
-		return nil, faults
+		return nil, err
+	}
+	template, err := notify.CompileTemplate("the template", c.TemplateText, "")
+	if err != nil {
+		return nil, err
 	}
 	return &notify.WebhookSettings{
 		Post: to.Post, Template: template, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
-	}, faults
+	}, nil
 }
 
-// Judge adds what is wrong with the webhook, for the program of that name, to what reading the settings has told. It notes the
-// text of the template in them.
+// Judge adds what is wrong with the webhook, for the program of that name, to what reading the settings has told: one line for each
+// fault, whether or not the address is known. It reads all files that they name, which takes a moment at most, and notes in the settings
+// which template is of use.
 func Judge(reading error, c *config.Webhook, name string) error {
-	var faults []error
 	degraded, ok := errors.AsType[config.Degraded](reading)
 	if reading != nil && !ok {
 		return reading
 	}
-	faults = append(faults, degraded.Faults...)
-	if _, err := Settings(*c, name); err != nil {
-		faults = append(faults, err)
+	text, place, textErr := "", "", error(nil)
+	var read sync.WaitGroup
+	read.Go(func() { text, place, textErr = templateText(*c) })
+	named, toErr := destination(*c, name)
+	judged := named.Judge()
+	read.Wait()
+	if textErr == nil {
+		_, textErr = notify.CompileTemplate(place, text, named.ContentType())
 	}
-	c.TemplateText, _, _ = templateText(*c) // Its error is among the faults.
+	if textErr != nil {
+		text, textErr = "", fmt.Errorf("%w; nth's own template is used", textErr)
+	}
+	c.TemplateText = text
+	faults := slices.Clone(degraded.Faults)
+	for _, fault := range append([]error{toErr, textErr}, judged...) {
+		if fault != nil {
+			faults = append(faults, fmt.Errorf("webhook: %w", fault))
+		}
+	}
 	if len(faults) == 0 {
 		return nil
 	}
@@ -80,29 +91,6 @@ func SayDegraded(log *logrus.Entry, faults []string) {
 	}
 }
 
-// faultsOf joins faults, each with the table that they are in.
-func faultsOf(faults ...error) error {
-	for i, fault := range faults {
-		if fault != nil {
-			faults[i] = fmt.Errorf("webhook: %w", fault)
-		}
-	}
-	return errors.Join(faults...)
-}
-
-// templateOf is the template that is set. With an error it is nth's own.
-func templateOf(c config.Webhook, contentType string) (*notify.Template, error) {
-	text, place, err := templateText(c)
-	if err == nil {
-		var template *notify.Template
-		if template, err = notify.CompileTemplate(place, text, contentType); err == nil {
-			return template, nil
-		}
-	}
-	own, ownErr := notify.CompileTemplate("nth's own template", "", "")
-	return own, errors.Join(fmt.Errorf("%w; nth's own template is used", err), ownErr)
-}
-
 // templateText is the text of the template, and where it comes from. It is empty where nth's own is wanted.
 func templateText(c config.Webhook) (text, place string, err error) {
 	switch {
@@ -111,33 +99,36 @@ func templateText(c config.Webhook) (text, place string, err error) {
 	case c.TemplateFile == "":
 		return c.Template, "webhook.template", nil
 	}
-	content, err := os.ReadFile(c.TemplateFile)
+	text, err = notify.ReadTemplate(c.TemplateFile)
 	if err != nil {
 		return "", "", fmt.Errorf("webhook.template_file: %w", err)
 	}
-	if len(content) == 0 {
-		return "", "", fmt.Errorf("webhook.template_file: %s is empty", c.TemplateFile)
-	}
-	return string(content), c.TemplateFile, nil
+	return text, c.TemplateFile, nil
 }
 
 // Destination is where the webhook posts to; nil if there is none.
 func Destination(c config.Webhook, name string) (*notify.Destination, error) {
-	if c.URL != "" && c.URLFile != "" {
-		return nil, errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")
+	to, err := destination(c, name)
+	if err != nil || to.URL == "" && to.URLFile == "" {
+		return nil, err
 	}
-	if c.URL == "" {
-		c.URLFile = cmp.Or(c.URLFile, program.Credential(urlCredential))
-	}
-	c.HeadersFile = cmp.Or(c.HeadersFile, program.Credential(headersCredential))
-	if c.URL == "" && c.URLFile == "" {
-		return nil, nil
-	}
+	return &to, nil
+}
+
+// destination is where the webhook posts to, also where the address is not known.
+func destination(c config.Webhook, name string) (notify.Destination, error) {
 	version, _ := program.BuildVersion()
-	return &notify.Destination{
-		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
+	to := notify.Destination{
+		Headers: c.Headers, HeadersFile: cmp.Or(c.HeadersFile, program.Credential(headersCredential)), Proxy: c.Proxy,
 		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: name + "/" + version,
-	}, nil
+	}
+	if c.URL != "" && c.URLFile != "" {
+		return to, errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")
+	}
+	if to.URL, to.URLFile = c.URL, c.URLFile; to.URL == "" && to.URLFile == "" {
+		to.URLFile = program.Credential(urlCredential)
+	}
+	return to, nil
 }
 
 // Tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.
