@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
-	"github.com/Masterminds/sprig/v3"
 )
 
 // defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and whatever has learned from them.
@@ -26,6 +25,9 @@ type Template struct{ parsed *template.Template }
 func CompileTemplate(name, text, contentType string) (*Template, error) {
 	if text == "" {
 		text = defaultTemplate
+	}
+	if len(text) > longestTemplate {
+		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, longestTemplate)
 	}
 	parsed, err := template.New(name).Funcs(functions()).Parse(text)
 	if err != nil {
@@ -75,19 +77,6 @@ func (b *bounded) Write(p []byte) (int, error) {
 		return 0, errTooLong
 	}
 	return b.text.Write(p)
-}
-
-// functions are those of sprig that read neither the environment nor the network, and those about time, which sprig
-// counts among them for the clock that they read.
-func functions() map[string]any {
-	all, some := sprig.TxtFuncMap(), sprig.HermeticTxtFuncMap()
-	for _, name := range []string{
-		"now", "date", "dateInZone", "date_in_zone", "dateModify", "date_modify", "htmlDate", "htmlDateInZone",
-	} {
-		some[name] = all[name]
-	}
-	some[methodFunction] = callMethod
-	return some
 }
 
 // templateFault is what text/template says, which names the template, the line and the place, without the word that it

@@ -51,7 +51,21 @@ func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
 		"a method of a text":               {"{{ .Kind.Format \"a\" }}", "text/plain", "string has no Format"},
 		"too few for a method":             {"{{ .StartTime.Round }}", "text/plain", "Round takes 1 arguments, not 0"},
 		"something else for a method":      {"{{ .StartTime.Sub 1 }}", "text/plain", "Sub takes a time.Time, not a int"},
-		"without end":                      {"{{ range until 1000000 }}{{ $.Text }}{{ end }}", "text/plain", "it gives more than"},
+		"without end":                      {"{{ range until 10000 }}{{ $.Text }}{{ end }}", "text/plain", "it gives more than"},
+		"more than can be":                 {"{{ range until 2000000000 }}{{ end }}a", "text/plain", "until takes numbers up to 10000, not 2000000000"},
+		"more than can be, in steps":       {"{{ untilStep -2000000000 1 1 }}a", "text/plain", "untilStep takes numbers up to 10000"},
+		"more than can be, as a text":      {"{{ seq 9223372036854775807 }}a", "text/plain", "seq takes numbers up to 10000"},
+		"too much of a text":               {"{{ .Text | repeat 10000 | len }}", "text/plain", "it gives more than"},
+		"too much of a text, again":        {"{{ repeat 1000 (repeat 1000 \"a\") | len }}", "text/plain", "it gives more than"},
+		"too far in":                       {"{{ repeat 100 \"a\\n\" | nindent 10000 | len }}", "text/plain", "it gives more than"},
+		"less than none of a text":         {"{{ repeat -1 \"a\" }}", "text/plain", "negative"},
+		"a text for a number":              {"{{ range until .Outcome }}{{ end }}a", "text/plain", "until takes no string there"},
+		"a list for a number":              {"{{ range until .Pods }}{{ end }}a", "text/plain", "until takes no []string there"},
+		"nothing for a number":             {"{{ range until .NodeLabels.none }}{{ end }}a", "text/plain", "until takes no"},
+		"too few for a function":           {"{{ repeat 1 }}", "text/plain", "repeat takes 2 arguments, not 1"},
+		"makes a key":                      {"{{ genPrivateKey \"rsa\" }}", "text/plain", "function \"genPrivateKey\" not defined"},
+		"makes random values":              {"{{ randInt 1 2 }}", "text/plain", "function \"randInt\" not defined"},
+		"longer than any message":          {strings.Repeat("a", 128<<10+1), "text/plain", "it is longer than 131072 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := notify.CompileTemplate("test", test.text, test.kind)
@@ -59,6 +73,18 @@ func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+func TestFunctionsThatMakeMuchOfSomethingMakeALittle(t *testing.T) {
+	const text = `{{ until 3 }} {{ untilStep 0 -6 -2 }} {{ seq 1 2 5 }} {{ seq 2 }} {{ "a" | repeat 3 }} {{ .EventKind | repeat 1 }}{{ "b\nc" | nindent 2 }}`
+	template, err := notify.CompileTemplate("test", text, "text/plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := template.Render(sampleOf(t, event.SpotInterruption, "incomplete"))
+	if want := "[0 1 2] [0 -2 -4] 1 3 5 1 2 aaa spot-interruption\n  b\n  c"; err != nil || got != want {
+		t.Errorf("got %q (%v), want %q", got, err, want)
 	}
 }
 
