@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -90,7 +91,7 @@ func (n *notices) trouble(err error) {
 	n.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err)
 }
 
-// begin passes on from now on. The function that it returns ends that, when everything has been told.
+// begin passes on from now on. The function that it returns ends that, when everything has been told; what hangs is left behind.
 func (n *notices) begin() (end func()) {
 	n.work.Go(func() { n.webhook.Run(n.passing) })
 	if n.meter != nil {
@@ -98,7 +99,7 @@ func (n *notices) begin() (end func()) {
 	}
 	return func() {
 		n.stop()
-		n.work.Wait()
+		program.Within(program.LastWords, n.work.Wait)
 	}
 }
 

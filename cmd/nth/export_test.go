@@ -51,6 +51,11 @@ func RunSettings(args ...string) (config.Config, error) {
 // ColourfulLines returns the formatter of a terminal.
 var ColourfulLines = logging.Colourful
 
+// Around runs a daemon while others pass on what it tells.
+func Around(passing func(context.Context), run func(context.Context) error) func(context.Context) error {
+	return (&notices{work: []func(context.Context){passing}}).around(run)
+}
+
 // Service is what a reload tells the service manager.
 type Service interface {
 	Reloading()

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/imds"
@@ -55,7 +56,8 @@ func (n *notices) add(l agent.Listener, work func(context.Context)) {
 	n.work = append(n.work, work)
 }
 
-// around runs the daemon while what it tells is passed on. The listeners end after it, so that they hear its last word.
+// around runs the daemon while what it tells is passed on. The listeners end after it, so that they hear its last word; one that hangs is
+// left behind.
 func (n *notices) around(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		passing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -63,8 +65,10 @@ func (n *notices) around(run func(context.Context) error) func(context.Context) 
 		for _, work := range n.work {
 			passed.Go(func() { work(passing) })
 		}
-		defer passed.Wait()
-		defer stop()
+		defer func() {
+			stop()
+			program.Within(program.LastWords, passed.Wait)
+		}()
 		return run(ctx)
 	}
 }
