@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -19,23 +18,17 @@ func DecodeQueue(name string, text []byte, cfg *Queue) error { return decode(nam
 func decode(name string, text []byte, tables []table) error {
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
-	if err != nil {
-		return syntaxFault(name, err)
-	}
-	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}}
+	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, works: true}
 	for _, t := range tables {
 		d.know(t)
+	}
+	if err != nil {
+		return d.syntaxFault(string(text), err)
 	}
 	for _, key := range meta.Keys() {
 		d.place(key)
 	}
-	switch {
-	case len(d.faults) > 0:
-		return errors.Join(append(d.faults, d.telling...)...)
-	case len(d.telling) > 0:
-		return Degraded{d.telling}
-	}
-	return nil
+	return joined(d.faults, d.works)
 }
 
 // decoder takes the keys of one file to their places.
@@ -46,7 +39,7 @@ type decoder struct {
 	tables   map[string]bool  // by name, with the tables above them
 	done     map[string]bool  // keys already stored or found faulty, with all that is below them
 	faults   []error
-	telling  []error // those in what is only told
+	works    bool // none of them but in what is only told
 }
 
 func (d *decoder) know(t table) {
@@ -70,11 +63,11 @@ func (d *decoder) place(key toml.Key) {
 			return
 		case known:
 			d.done[name] = true
-			setting.set(lookUp(d.tree, at), func(sub string, got any, want string) { d.fault(join(name, sub), got, want) })
+			setting.set(lookUp(d.tree, at), func(sub string, got any, want string) { d.fault(join(name, shownBelow(name, sub)), got, want) })
 			return
 		case !d.tables[name]:
 			d.done[name] = true
-			d.note(name, d.unknown(name))
+			d.note(name, d.unknown(join(key[:i].String(), shownBelow(name, key[i]))))
 			return
 		}
 		if _, isTable := lookUp(d.tree, at).(map[string]any); !isTable {
@@ -92,18 +85,14 @@ func (d *decoder) fault(key string, got any, want string) {
 		return
 	}
 	shown := render(got)
-	if table, _, _ := strings.Cut(key, "."); table == "webhook" {
+	if secretive(key) {
 		shown = render(notShown) // A secret may have got to the wrong key.
 	}
 	d.note(key, fmt.Errorf("%s: %s = %s: must be %s", d.file, key, shown, want))
 }
 
 func (d *decoder) note(key string, fault error) {
-	if tellsOnly(key) {
-		d.telling = append(d.telling, fault)
-	} else {
-		d.faults = append(d.faults, fault)
-	}
+	d.faults, d.works = append(d.faults, fault), d.works && tellsOnly(key)
 }
 
 // lookUp finds the value of a key; nil if there is none.
@@ -125,8 +114,13 @@ func fullKey(t table, s setting) string {
 
 // join appends one part to a key, with quotes if it needs them.
 func join(key, sub string) string {
-	if sub == "" {
+	switch {
+	case sub == "":
 		return key
+	case key == "":
+		return toml.Key{sub}.String()
+	case sub == notShown:
+		return key + "." + sub
 	}
 	return key + "." + toml.Key{sub}.String()
 }

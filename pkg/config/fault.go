@@ -1,9 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,13 +17,50 @@ import (
 // longest is how many characters of a wrong value are repeated in its error.
 const longest = 60
 
-// syntaxFault tells where a file stops being TOML.
-func syntaxFault(file string, err error) error {
+// syntaxFault tells where a text stops being TOML. What stands there is repeated, unless it may be a secret.
+func (d *decoder) syntaxFault(text string, err error) error {
 	parse, ok := errors.AsType[toml.ParseError](err)
-	if !ok {
-		return fmt.Errorf("%s: %s", file, oneLine(err.Error()))
+	switch {
+	case !ok:
+		return fmt.Errorf("%s: %s", d.file, oneLine(err.Error()))
+	case secretive(d.tableAt(text, parse.Position.Line)):
+		return fmt.Errorf("%s: line %d: no TOML, and not shown as it is about the webhook: a text needs quotes, such as url = \"...\"", d.file, parse.Position.Line)
 	}
-	return fmt.Errorf("%s: line %d: %s", file, parse.Position.Line, oneLine(parse.Message))
+	return fmt.Errorf("%s: line %d: %s", d.file, parse.Position.Line, oneLine(parse.Message))
+}
+
+// header is a line of TOML that begins a table, and dotted the key of one within a table.
+var (
+	header = regexp.MustCompile(`^\s*\[\[?\s*["']?([A-Za-z0-9_-]+)["']?\s*[].]`)
+	dotted = regexp.MustCompile(`^\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]`)
+)
+
+// tableAt names the table at the top of the file that a line belongs to, in a text that is no TOML; empty if it is none of ours. What only
+// looks like another table, in a text of several lines, ends none.
+func (d *decoder) tableAt(text string, number int) string {
+	table, inline, within := "", "", ""
+	for line := range strings.Lines(text) {
+		begins := header.FindStringSubmatch(line)
+		sets := dotted.FindStringSubmatch(line)
+		switch {
+		case within != "":
+		case begins != nil && d.tables[begins[1]]:
+			table, inline = begins[1], ""
+		case sets != nil && table == "":
+			inline = sets[1]
+		}
+		for _, quotes := range []string{`"""`, "'''"} {
+			if odd := strings.Count(line, quotes)%2 == 1; odd && within == "" {
+				within = quotes
+			} else if odd && within == quotes {
+				within = ""
+			}
+		}
+		if number--; number == 0 {
+			break
+		}
+	}
+	return cmp.Or(table, inline)
 }
 
 // unknown tells that a key means nothing, and which one may have been meant.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -36,7 +37,7 @@ func (p Place) Load(path string) (Config, error) {
 	return cfg, err
 }
 
-// Degraded are faults in what is only told: in the tables [webhook] and [metrics]. A key with a fault keeps the value that it
+// Degraded are faults in what is only told: in the tables [log], [webhook] and [metrics]. A key with a fault keeps the value that it
 // had. It has one line for each.
 type Degraded struct{ Faults []error }
 
@@ -51,32 +52,35 @@ func usable(faults error) bool {
 // tellsOnly tells whether nothing but what is told follows from a key.
 func tellsOnly(key string) bool {
 	table, _, _ := strings.Cut(key, ".")
-	return table == "webhook" || table == "metrics"
+	return slices.Contains([]string{"log", "webhook", "metrics"}, table)
 }
 
 // read reads files, one after the other, into what the tables describe.
 func read(files []string, tables []table) error {
-	var faults, telling []error
+	var faults []error
+	works := true
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {
-			faults = append(faults, fileFault(file, err))
-			continue
+			err = fileFault(file, err)
+		} else {
+			err = decode(file, data, tables)
 		}
-		err = decode(file, data, tables)
 		if degraded, ok := errors.AsType[Degraded](err); ok {
-			telling = append(telling, degraded.Faults...)
+			faults = append(faults, degraded.Faults...)
 		} else if err != nil {
-			faults = append(faults, err)
+			faults, works = append(faults, err), false
 		}
 	}
-	switch {
-	case len(faults) > 0:
-		return errors.Join(append(faults, telling...)...)
-	case len(telling) > 0:
-		return Degraded{telling}
+	return joined(faults, works)
+}
+
+// joined makes one error of faults, a Degraded if the settings are of use all the same.
+func joined(faults []error, works bool) error {
+	if works && len(faults) > 0 {
+		return Degraded{faults}
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // Files lists the files that Load reads for path, in order.

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -143,6 +144,24 @@ func TestFaultsOfAllFilesAreToldAtOnce(t *testing.T) {
 	}, "\n")
 	if err.Error() != want {
 		t.Errorf("got\n%s\nwant\n%s", err, want)
+	}
+}
+
+// What is only told keeps nobody from working; all else is read.
+func TestWhatIsWrongWithWhatIsOnlyToldDegrades(t *testing.T) {
+	path := write(t, "nth.toml", "[log]\nlevel = 'loud'\n[webhook]\nurls = 'a'\n[metrics]\nlisten = 'here'\n[drain]\nmargin = '20s'")
+	cfg, err := config.Load(path)
+	degraded, ok := errors.AsType[config.Degraded](err)
+	if !ok || len(degraded.Faults) != 3 || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("it is told as %v", err)
+	}
+	if cfg.Drain.Margin != 20*time.Second || cfg.Log.Level != "info" || cfg.Metrics.Listen != "" {
+		t.Errorf("in effect is %+v", cfg)
+	}
+	if _, err := config.Load(write(t, "nth.toml", "[log]\nlevel = 'loud'\n[drain]\nmargin = '20'")); err == nil {
+		t.Error("it was loaded with a wrong margin")
+	} else if _, ok := errors.AsType[config.Degraded](err); ok || strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("a wrong margin is told as %v", err)
 	}
 }
 

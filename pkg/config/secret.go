@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +19,23 @@ type hidden interface {
 
 // notShown stands for a wrong value of a secret.
 const notShown = "(not shown)"
+
+// secretive tells whether a key, or what stands below it, may hold a secret, also where it should not.
+func secretive(key string) bool {
+	table, _, _ := strings.Cut(key, ".")
+	return table == "webhook"
+}
+
+// name is what a key looks like of which it is certain that it is no secret.
+var name = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
+
+// shownBelow is a part of a key as it can be told; key is all of it, or what stands before.
+func shownBelow(key, part string) string {
+	if part != "" && secretive(key) && !name.MatchString(part) {
+		return notShown
+	}
+	return part
+}
 
 // secret is a text that is never printed; empty is none.
 type secret struct {

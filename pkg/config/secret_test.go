@@ -72,3 +72,44 @@ func TestADropInTakesOneHeaderAway(t *testing.T) {
 		t.Errorf("the headers are %v", h)
 	}
 }
+
+// Whoever writes a secret down in the wrong way is told so, and nobody is told the secret.
+func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
+	texts := []string{
+		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
+		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1", "[webhook.'https://hooks.test/hunter']\na = true",
+	}
+	for _, line := range []string{
+		"url = hunter", "url = https://hooks.test/hunter", "url = 'https://hooks.test/hunter", "url = 'a' hunter", "url 'hunter'", "url: hunter",
+		"url = 'a'\nurl = 'hunter'", "url = 12345hunter", "url = ['hunter']", "url_file = 'https://hooks.test/hunter'", "timeout = 'hunter'",
+		"at_end = 'hunter'", "proxy = 'http://me:hunter@'", "https://hooks.test/hunter", "'https://hooks.test/hunter' = true", "hunter hunter",
+		"headers = { Authorization = Bearer hunter }", "headers = { Authorization = hunter }", "headers = { 'Bearer hunter' = 1 }",
+		"headers = { 'Authorization: Bearer hunter' = '' }", "headers = ['hunter']", "headers = 'hunter'", "headers.Authorization = ['hunter']",
+		"headers = { 'a.hunter' = 'b', 'a.hunter' = 'c' }", "headers = { X = \"hunter\\n\" }",
+		"template = \"\"\"\n[imds]\n[\"log\"]\n\"\"\"\nurl = hunter",
+	} {
+		texts = append(texts, "[webhook]\n"+line, "[imds]\n[ webhook ] # ours\n"+line, "[log]\nlevel = 'info'\n\n[\"webhook\"]\n"+line+"\n[metrics]\n")
+	}
+	for _, text := range texts {
+		cfg := config.Default()
+		err := config.Decode("nth.toml", []byte(text), &cfg)
+		if err == nil || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("of\n%s\nit is said: %v", text, err)
+		}
+	}
+}
+
+func TestWhatIsNoSecretIsShownWhereItIsNoTOML(t *testing.T) {
+	for text, want := range map[string]string{
+		"[webhook]\nurl = 'a'\n[imds]\nendpoint = certainly": `nth.toml: line 4: expected value but found "certainly" instead`,
+		"dry_run = certainly\n[webhook]":                     `nth.toml: line 1: expected value but found "certainly" instead`,
+		"[webhook]\nurls = 'a'":                              "nth.toml: webhook.urls: unknown key, did you mean webhook.url?",
+		"[webhook]\n'a b' = 'a'":                             "nth.toml: webhook.(not shown): unknown key, [webhook] has at_close,",
+		"[webhook.headers]\nX-Key = 1":                       `nth.toml: webhook.headers.X-Key = "(not shown)": must be a text on one line`,
+	} {
+		cfg := config.Default()
+		if err := config.Decode("nth.toml", []byte(text), &cfg); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
