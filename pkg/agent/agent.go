@@ -424,7 +424,7 @@ func (a *Agent) situation() policy.Situation {
 		unwatched[kind] = true
 	}
 	return policy.Situation{
-		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
+		Now: a.now(), BootID: a.cfg.BootID, Up: time.Since(a.began), Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
 		Before: a.inherited && !a.opened, Ready: a.ready,
 	}
 }

@@ -159,7 +159,7 @@ func (c *cluster) routes() http.Handler {
 		nodes := c.store.CoreV1().Nodes()
 		if r.URL.Query().Get("watch") != "" {
 			events, err := nodes.Watch(r.Context(), metav1.ListOptions{ResourceVersion: r.URL.Query().Get("resourceVersion")})
-			stream(w, r, events, err)
+			stream(w, r, events, err, func(runtime.Object) bool { return true })
 			return
 		}
 		list, err := nodes.List(r.Context(), metav1.ListOptions{})

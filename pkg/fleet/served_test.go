@@ -33,10 +33,7 @@ func (c *cluster) pods(w http.ResponseWriter, r *http.Request) {
 	pods := c.store.CoreV1().Pods("")
 	if query.Get("watch") != "" {
 		events, err := pods.Watch(r.Context(), metav1.ListOptions{ResourceVersion: query.Get("resourceVersion")})
-		if err == nil {
-			events = watch.Filter(events, func(e watch.Event) (watch.Event, bool) { return e, ours(e.Object) })
-		}
-		stream(w, r, events, err)
+		stream(w, r, events, err, ours)
 		return
 	}
 	list, err := pods.List(r.Context(), metav1.ListOptions{})
@@ -93,7 +90,7 @@ func encoded(o runtime.Object) []byte {
 }
 
 // stream writes events until nobody reads them any more.
-func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error) {
+func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error, of func(runtime.Object) bool) {
 	if err == nil {
 		defer events.Stop()
 	}
@@ -108,6 +105,9 @@ func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err 
 		}
 		select {
 		case e := <-events.ResultChan():
+			if !of(e.Object) {
+				continue
+			}
 			line, _ := json.Marshal(map[string]any{"type": e.Type, "object": json.RawMessage(encoded(e.Object))}) //nolint:errchkjson // text and JSON encode
 			if _, err := w.Write(append(line, '\n')); err != nil {
 				return

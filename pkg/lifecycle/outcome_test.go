@@ -195,6 +195,7 @@ func TestAMachineThatWouldBeKeptHasNoDeadlineAndAnyOtherHasTheBudgetsEnd(t *test
 				r.pass(time.Second)
 				waiting := row.waiting
 				if row.denied == "RecordLifecycleActionHeartbeat" { // It waits since the last look before.
+					r.pass(10 * time.Second)
 					waiting = r.deadline()
 				}
 				if r.pass(time.Minute); r.deadline() != waiting || (waiting-row.waiting).Abs() > time.Second {

@@ -84,6 +84,8 @@ type Settings map[event.Kind]Rule
 type Situation struct {
 	Now    time.Time
 	BootID string
+	// Up is how long this process has been at it.
+	Up time.Duration
 	// Known holds what each kind's source last said. A kind that has not been looked at since the start is not in it:
 	// unknown is different from none.
 	Known map[event.Kind][]event.Event

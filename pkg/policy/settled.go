@@ -10,14 +10,16 @@ import (
 
 // Settled tells what has come of an announced event: whether it has got all that it is due for now, whatever else is being done.
 // It expects a record that Fold has brought up to date. What an earlier process has drained need not be so any more: it counts when the
-// node is said to be drained again, or the event's time is over.
+// node is said to be drained again. If the event's time is over, that is waited for no longer than overtime; then it counts only if the
+// node cannot be looked at.
 func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	e, met := Find(sit.Past, ev.ID)
 	if !met {
 		e = record.Entry{Event: ev} // Fold has not found it worth meeting.
 	}
 	done := s.done(sit, e)
-	over := e.Phase == record.Incomplete || (e.Phase == record.Cordoning || e.Phase == record.Drained) && s.timeIsOver(sit, e)
+	over := e.Phase == record.Incomplete ||
+		e.Phase == record.Cordoning && s.timeIsOver(sit, e) || e.Phase == record.Drained && s.timeIsOver(sit, e) && sit.Up >= overtime
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
@@ -25,7 +27,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
-	case done, e.Phase == record.Drained:
+	case done, e.Phase == record.Drained && !sit.looked(e):
 		return event.Drained
 	}
 	return event.OutOfTime

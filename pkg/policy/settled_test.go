@@ -19,13 +19,18 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 		now   time.Duration
 		event event.Event // zero: the termination
 		past  []record.Entry
+		up    time.Duration
 		look  string // what a look at the Node has shown since the event came: "free", "empty", "limited", or "" for none
 		want  event.Outcome
 	}{
 		{name: "it was drained for", past: past(entry(ev, record.Drained)), look: "empty", want: event.Drained},
 		{name: "an earlier process has drained for it", past: past(entry(ev, record.Drained)), want: ""},
 		{name: "and nobody has said since that it is empty still", past: past(entry(ev, record.Drained)), look: "free", want: ""},
-		{name: "and its time is over", past: past(entry(ev, record.Drained)), now: 15 * time.Minute, want: event.Drained},
+		{name: "nobody has yet, and its time is over", past: past(entry(ev, record.Drained)), now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
+		{name: "nobody can", past: past(entry(ev, record.Drained)), now: 15 * time.Minute, up: 30 * time.Second, want: event.Drained},
+		{name: "pods have come since", past: past(entry(ev, record.Drained)), look: "free", now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
+		{name: "and do not end", past: past(entry(ev, record.Drained)), look: "free", now: 15 * time.Minute, up: 30 * time.Second, want: event.OutOfTime},
+		{name: "it is found empty again after its time", past: past(entry(ev, record.Drained)), look: "empty", now: 15 * time.Minute, want: event.Drained},
 		{name: "people limit it", past: past(entry(ev, record.Draining)), look: "limited", want: event.LeftAlone},
 		{name: "people limit it before anything is begun", past: past(entry(ev, record.Seen)), look: "limited", want: event.LeftAlone},
 		{name: "people limit it when it is drained", past: past(entry(ev, record.Drained)), look: "limited", want: event.LeftAlone},
@@ -81,7 +86,9 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 			if of.ID == "" {
 				of = ev
 			}
-			sit := policy.Situation{Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past, Limited: row.look == "limited"}
+			sit := policy.Situation{
+				Now: at(row.now), BootID: thisBoot, Up: row.up, Known: known(of), Past: row.past, Limited: row.look == "limited",
+			}
 			if row.look != "" {
 				sit.LookedFor = []string{of.ID}
 			}

@@ -20,6 +20,7 @@ type world struct {
 	rules  policy.Settings
 
 	now   time.Time
+	up    time.Time // when this nth was started
 	boot  int
 	count int
 	// truth is what is announced; what nth knows of it lies in known and failing. moving are the notices whose time and ID
@@ -175,6 +176,7 @@ func (w *world) restart() {
 	for kind, rule := range w.rules {
 		w.unwatched[kind] = rule.Action == policy.Ignore || kind == event.Shutdown && w.chance(20)
 	}
+	w.up = w.now
 	w.note("nth starts")
 	w.adopt()
 }
@@ -286,7 +288,7 @@ func (w *world) forget() {
 
 func (w *world) situation() policy.Situation {
 	return policy.Situation{
-		Now: w.now, BootID: w.bootID(), Known: w.known, Failing: w.failing, Unwatched: w.unwatched,
+		Now: w.now, BootID: w.bootID(), Up: w.now.Sub(w.up), Known: w.known, Failing: w.failing, Unwatched: w.unwatched,
 		Past: w.record.entries(), Node: w.node, LookedFor: w.looked, Limited: w.limited,
 	}
 }
