@@ -1,6 +1,6 @@
 // Package plugin runs the exec plugin that a kubeconfig names, as client-go would, but so that a daemon can rely on it.
 // client-go's own runner waits for a plugin without a limit, holds every request up meanwhile and remembers that in the
-// process; here a plugin that does not end in time is killed with all that it has started, and can be run again.
+// process; here a plugin that does not end in time is killed with its process group, and can be run again.
 //
 // What a plugin is told and what it says are Kubernetes' formats:
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins

@@ -2,10 +2,18 @@ package plugin_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -80,7 +88,7 @@ func TestWhatAPluginDoesWrongIsToldInOneLineWithoutWhatItSaid(t *testing.T) {
 		"an exit status":            {"echo " + secret + "; exit 3", "failed with exit code 3"},
 		"a complaint":               {"echo 'Unable to locate credentials.\n\nYou can configure' >&2; exit 255", "exit code 255: Unable to locate credentials. You can configure"},
 		"a long complaint":          {"yes 'no credentials' | head -c 100000 >&2; exit 1", "credentials no credentials"},
-		"a complaint with a secret": {"echo 'the token is " + long + " and no good' >&2; exit 1", "the token is c2VjcmV0c2VjcmV0… and no good"},
+		"a complaint with a secret": {"echo 'the token is " + long + " and no good' >&2; exit 1", "the token is c2Vj… and no good"},
 		"a complaint of a secret":   {"echo 'the token is " + longest + " and no good' >&2; exit 1", "failed with exit code 1: and no good"},
 		"a signal":                  {"kill -9 $$", "signal: killed"},
 		"too much":                  {"yes", "prints more than"},
@@ -97,6 +105,82 @@ func TestWhatAPluginDoesWrongIsToldInOneLineWithoutWhatItSaid(t *testing.T) {
 				t.Errorf("the error says too much: %q", line)
 			}
 		})
+	}
+}
+
+// What a plugin complains of gets into the journal, which many may read.
+func TestASecretInAComplaintIsNotTold(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	armoured := strings.TrimSpace(string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	lines := strings.Split(armoured, "\n")
+	noise := make([]byte, 300)
+	_, _ = mathrand.NewChaCha8([32]byte{}).Read(noise) // The same each time, as a secret may by chance look like none.
+	text := base64.StdEncoding.EncodeToString(noise)
+	var wrapped []string
+	for line := range slices.Chunk([]byte(text), 64) {
+		wrapped = append(wrapped, string(line))
+	}
+	token := base64.RawURLEncoding.EncodeToString(noise[:90])
+	for name, test := range map[string]struct {
+		complaint string
+		secrets   []string
+		says      string
+	}{
+		"a key":                  {"cannot read " + armoured + " for it is odd", lines[1 : len(lines)-1], "cannot read … for it is odd"},
+		"a key in one line":      {"cannot read " + strings.ReplaceAll(armoured, "\n", `\n`) + " for it is odd", lines[1 : len(lines)-1], "cannot read … for it is odd"},
+		"a key without its end":  {"cannot read " + strings.Join(lines[:len(lines)-1], "\n"), lines[1 : len(lines)-1], "cannot read …"},
+		"two keys":               {armoured + " and " + armoured + "!", lines[1 : len(lines)-1], "… and …!"},
+		"the end of a key":       {strings.Repeat("x", 5000) + armoured[40:] + " is odd", lines[1 : len(lines)-1], "is odd"},
+		"base64 in lines":        {"is " + strings.Join(wrapped, "\n") + " base64?", wrapped[:len(wrapped)-1], " base64?"},
+		"a token":                {"the token " + token + " is odd", []string{token[4:]}, "the token " + token[:4] + "… is odd"},
+		"a token that is signed": {"the token " + token + "." + text[:80] + " is odd", []string{token[4:], text[4:80]}, " is odd"},
+		"a key of AWS's":         {"AWS_SECRET_ACCESS_KEY=" + token[:40] + "; is odd", []string{token[4:40]}, "AWS_SECRET_ACCESS_KEY=" + token[:4] + "…; is odd"},
+		"in JSON":                {`{"Token": "` + token + `", "Code": "Success"}`, []string{token[4:]}, `…", "Code": "Success"}`},
+		"in an address":          {"?X-Amz-Security-Token=" + strings.ReplaceAll(text, "/", "%2F"), []string{text[4:16]}, "?X-Amz-Security-Token=" + text[:4] + "…"},
+		"the user of a proxy":    {"ProxyError: cannot connect to https://robot:hun/ter2@proxy.test:3128", []string{"robot", "ter2"}, "https://…@proxy.test:3128"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "complaint")
+			if err := os.WriteFile(file, []byte(test.complaint), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := run(t, t.Context(), configured(t, "cat "+file+" >&2; exit 1"))
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("the error %v does not say %q", err, test.says)
+			}
+			for _, secret := range test.secrets {
+				if strings.Contains(fmt.Sprint(err), secret) {
+					t.Errorf("the error tells the secret %s: %v", secret, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAComplaintWithoutASecretIsToldAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, complaint := range []string{
+		"An error occurred (AccessDenied) when calling the AssumeRole operation: User: arn:aws:sts::123456789012:assumed-role/eksNodeRole/i-0123456789abcdef0 is not authorized",
+		"An error occurred (InvalidClientTokenId) when calling the GetCallerIdentity operation: The security token included in the request is invalid.",
+		`Could not connect to the endpoint URL: "https://sts.eu-central-1.amazonaws.com/"`,
+		"ImportError: /usr/local/aws-cli/v2/current/dist/libpython3.12.so.1.0: cannot open shared object file",
+		`  File "/usr/lib/python3.11/site-packages/botocore/credentials.py", line 2023, in load_credentials_from_container`,
+		"level=fatal time=2026-01-31T12:00:00Z msg=could-not-get-token cluster=production-eu-central-1-cluster-2",
+		"dial tcp: lookup ip-10-0-12-34.eu-central-1.compute.internal on 10.0.0.2:53: no such host",
+	} {
+		_, err := run(t, t.Context(), configured(t, "echo '"+complaint+"' >&2; exit 1"))
+		if want := strings.TrimSpace(complaint); err == nil || !strings.HasSuffix(err.Error(), ": "+want) {
+			t.Errorf("it is told as\n%v, and is\n%s", err, want)
+		}
 	}
 }
 
@@ -144,6 +228,42 @@ func TestAChildThatAPluginLeavesBehindIsKilledAndTheCredentialUsed(t *testing.T)
 		t.Errorf("%+v, %v", got, err)
 	}
 	awaitGone(t, awaitNumber(t, child))
+}
+
+// A child with a session of its own is in no group of ours.
+func TestAChildThatLeavesThePluginsGroupHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	const leave = "setsid sleep 600 & echo $! >%[1]s.new; mv %[1]s.new %[1]s; "
+	for name, test := range map[string]struct {
+		script string
+		ends   bool
+	}{
+		"the plugin ends":  {leave + says(`{"token": "a"}`), true},
+		"the plugin hangs": {leave + "exec sleep 600", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started := filepath.Join(t.TempDir(), "started")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			child := make(chan int, 1)
+			go func() {
+				child <- awaitNumber(t, started)
+				if !test.ends {
+					cancel()
+				}
+			}()
+			got, err := run(t, ctx, configured(t, fmt.Sprintf(test.script, started)))
+			if test.ends != (err == nil) || test.ends != (got.Token == "a") || !test.ends && !errors.Is(err, context.Canceled) {
+				t.Errorf("%+v, %v", got, err)
+			}
+			pid := <-child
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Errorf("the child has not outlived it: %v", err)
+			}
+			awaitGone(t, pid)
+		})
+	}
 }
 
 func TestAPluginIsToldWhatClientGoTellsIt(t *testing.T) {
