@@ -55,6 +55,11 @@ var errNoNode = errors.New("which is not a node (" + nodeUser + "<name>)")
 // patience is how long the API server, and an exec plugin that has to run first, may take for one answer.
 const patience = 10 * time.Second
 
+// lookLimit is how long a look at the kubeconfig may take until who waits for it is told so: that of the API server, and some more
+// for the proxy. There is no way to end the read of a file on a server that is gone, so the look itself goes on, and there is no
+// other beside it.
+const lookLimit = 2 * patience
+
 // Options say where the identity is found.
 type Options struct {
 	// Kubeconfig is the file's path; "" is the first of SearchPaths that exists.
@@ -114,8 +119,9 @@ type Kubelet struct {
 
 // look is one look at the kubeconfig; err holds when done is closed, and is what kept known from being brought up to date.
 type look struct {
-	done chan struct{}
-	err  error
+	began time.Time
+	done  chan struct{}
+	err   error
 }
 
 // loaded is a client, made from a kubeconfig and a proxy with that content. The zero value is none.
@@ -173,7 +179,7 @@ func (k *Kubelet) begin(ctx context.Context) (Identity, *look) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.looking == nil {
-		l := &look{done: make(chan struct{})}
+		l := &look{began: time.Now(), done: make(chan struct{})}
 		k.looking = l
 		go func() {
 			l.err = k.refresh(context.WithoutCancel(ctx))
@@ -187,9 +193,13 @@ func (k *Kubelet) begin(ctx context.Context) (Identity, *look) {
 }
 
 func (l *look) wait(ctx context.Context) error {
+	late := time.NewTimer(time.Until(l.began.Add(lookLimit)))
+	defer late.Stop()
 	select {
 	case <-l.done:
 		return l.err
+	case <-late.C:
+		return fmt.Errorf("looking at the kubeconfig takes more than %s: it, or a file that it names, cannot be read to its end", lookLimit)
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
 	}
@@ -250,6 +260,9 @@ func (k *Kubelet) read(ctx context.Context) (string, []byte, error) {
 	}
 	for _, path := range paths {
 		path = k.onHost(path)
+		if err := notAFile(path); err != nil {
+			return "", nil, fmt.Errorf("reading the kubeconfig: %w", err)
+		}
 		text, err := os.ReadFile(path)
 		if err == nil {
 			return path, text, nil
@@ -259,6 +272,16 @@ func (k *Kubelet) read(ctx context.Context) (string, []byte, error) {
 		}
 	}
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
+}
+
+// notAFile finds fault with what can be read for ever without a word, such as a named pipe. What cannot be looked at is left to
+// those who read it.
+func notAFile(path string) error {
+	found, err := os.Stat(path)
+	if err == nil && found.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0 {
+		return fmt.Errorf("%s is no file", path)
+	}
+	return nil
 }
 
 // onHost turns an absolute path on the host into one that can be opened here.

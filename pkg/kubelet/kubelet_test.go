@@ -1,6 +1,7 @@
 package kubelet_test
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -295,6 +297,39 @@ func TestACertificateAuthorityThatIsWrittenAnewIsTakenOverAndTakesNothingAway(t 
 	}
 	until("it is gone", func(error) bool { return true })
 	readNode(t, identityOf(t, k))
+}
+
+// A named pipe is read for as long as nobody writes into it.
+func TestWhatIsNoFileIsNotRead(t *testing.T) {
+	server := startAPIServer(t)
+	for name, user := range map[string]string{
+		"the kubeconfig":            tokenUser("system:node:a"),
+		"the client certificate":    `{"client-certificate": "pipe", "client-key": "pair"}`,
+		"the client key":            `{"client-certificate": "pair", "client-key": "pipe"}`,
+		"the token":                 `{"tokenFile": "pipe"}`,
+		"the certificate authority": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			pipe := filepath.Join(dir, "pipe")
+			if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			place(t, filepath.Join(dir, "pair"), certificate(t, "system:node:a"))
+			text := []byte(server.kubeconfig(user))
+			if user == "" {
+				text = authorityIn(t, server, pipe)
+			}
+			path := place(t, filepath.Join(dir, "kubeconfig"), text)
+			if name == "the kubeconfig" {
+				path = pipe
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			_, err := kubelet.New(kubelet.Options{Kubeconfig: path}).Identity(ctx)
+			wantError(t, err, pipe+" is no file")
+		})
+	}
 }
 
 // A step of a drain asks for the identity, and may not wait for a server that says nothing.

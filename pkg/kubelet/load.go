@@ -101,15 +101,25 @@ func (k *Kubelet) restConfig(path string, text []byte) (*rest.Config, error) {
 // resolve makes the paths in a kubeconfig ones that can be opened here: relative ones begin at the kubeconfig, absolute
 // ones at the host's root.
 func (k *Kubelet) resolve(path string, kubeconfig *api.Config) error {
+	var named []*string
 	for _, cluster := range kubeconfig.Clusters {
 		cluster.LocationOfOrigin = path
-		cluster.CertificateAuthority = k.onHost(cluster.CertificateAuthority)
+		named = append(named, &cluster.CertificateAuthority)
 	}
 	for _, user := range kubeconfig.AuthInfos {
 		user.LocationOfOrigin = path
-		user.ClientCertificate = k.onHost(user.ClientCertificate)
-		user.ClientKey = k.onHost(user.ClientKey)
-		user.TokenFile = k.onHost(user.TokenFile)
+		named = append(named, &user.ClientCertificate, &user.ClientKey, &user.TokenFile)
 	}
-	return clientcmd.ResolveLocalPaths(kubeconfig)
+	for _, file := range named {
+		*file = k.onHost(*file)
+	}
+	if err := clientcmd.ResolveLocalPaths(kubeconfig); err != nil {
+		return err
+	}
+	for _, file := range named {
+		if err := notAFile(*file); err != nil {
+			return err
+		}
+	}
+	return nil
 }

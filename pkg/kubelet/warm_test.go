@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,6 +83,65 @@ func TestKeepWarmFollowsTheKubeletAndTellsEveryRound(t *testing.T) {
 		if !strings.Contains(asked, want) {
 			t.Errorf("the server has not heard %q, but\n%s", want, asked)
 		}
+	}
+}
+
+// A file on a server that is gone is read for ever.
+func TestAKubeconfigThatIsReadForEverIsToldOfAndWaitedForNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := make(chan struct{})
+		k := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) {
+			<-back
+			return "the settings", nil, nil
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began, told := time.Now(), make(chan error)
+		go k.KeepWarm(ctx, time.Minute, func(err error) {
+			select {
+			case told <- err:
+			case <-ctx.Done():
+			}
+		})
+		for range 3 {
+			if err := <-told; !says("looking at the kubeconfig takes more than 20s")(err) {
+				t.Errorf("the round ended with: %v", err)
+			}
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("three rounds took %s", took)
+		}
+		began = time.Now()
+		if _, err := k.Identity(t.Context()); !says("looking at the kubeconfig takes more than 20s")(err) || time.Since(began) != 0 {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		close(back)
+		for err := range told {
+			if errors.Is(err, kubelet.ErrNotYet) {
+				break
+			}
+		}
+	})
+}
+
+// It takes the twenty seconds that a look is given.
+func TestAnIdentityIsKeptWarmWhileItsKubeconfigIsReadForEver(t *testing.T) {
+	t.Parallel()
+	server := startAPIServer(t)
+	var gone atomic.Bool
+	text := []byte(server.kubeconfig(tokenUser("system:node:a")))
+	k := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) {
+		if gone.Load() {
+			<-t.Context().Done()
+		}
+		return "the settings", text, nil
+	}})
+	identityOf(t, k)
+	gone.Store(true)
+	before := len(server.heard())
+	keepWarm(t, k)("it is told of", says("looking at the kubeconfig takes more than"))
+	if heard := server.heard(); len(heard) == before || !strings.Contains(heard[before], "/nodes/a") {
+		t.Errorf("meanwhile the server has heard %q", heard[before:])
 	}
 }
 
