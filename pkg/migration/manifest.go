@@ -42,6 +42,7 @@ type source struct {
 }
 
 type container struct {
+	Name    string     `json:"name"`
 	Image   string     `json:"image"`
 	Command []string   `json:"command"`
 	Args    []string   `json:"args"`
@@ -110,7 +111,7 @@ func (s *Settings) manifest(documents []string) error {
 		containers = handlers(containers)
 	}
 	if len(containers) != 1 {
-		return errors.New("reading settings: more than one container, and none (or several) whose image is named *node-termination-handler*")
+		return errors.New("reading settings: more than one container, and none (or several) that is named *node-termination-handler*, or whose image is")
 	}
 	c := containers[0]
 	s.pod = c.placed
@@ -140,7 +141,7 @@ func (o object) containers() []container {
 func handlers(all []container) []container {
 	var found []container
 	for _, c := range all {
-		if strings.Contains(c.Image, "node-termination-handler") {
+		if strings.Contains(c.Image, "node-termination-handler") || strings.Contains(c.Name, "node-termination-handler") {
 			found = append(found, c)
 		}
 	}
@@ -241,15 +242,19 @@ func (s *Settings) variables(list []variable, held holders, namespace string) {
 // flags are the arguments that the handler is given: all that stands behind its name, or behind the one of another program.
 func (s *Settings) flags(c container) []string {
 	all := slices.Concat(c.Command, c.Args)
-	isHandler := func(arg string) bool { return path.Base(arg) == "node-termination-handler" }
-	switch i := slices.IndexFunc(all, isHandler); {
-	case i >= 0:
-		return all[i+1:]
-	case len(c.Command) > 0:
-		s.remarks = append(s.remarks, "the container's command: it is not the handler itself, and what it sets by its own is not known here; look it up, and set it by hand")
-		return all[1:]
+	for i, arg := range all {
+		if path.Base(arg) == "node-termination-handler" {
+			return all[i+1:]
+		}
+		if name, _, _ := flagOf(arg); name != "" && ruleOf(flagged(name)) != nil {
+			break // From here on, that name is a flag's value.
+		}
 	}
-	return all
+	if len(c.Command) == 0 {
+		return all
+	}
+	s.remarks = append(s.remarks, "the container's command: it is not the handler itself, and what it sets by its own is not known here; look it up, and set it by hand")
+	return all[1:]
 }
 
 // arguments takes in the flags of a command line, which go before the environment, as the handler would: it has Go's flags. What
@@ -270,10 +275,7 @@ func (s *Settings) arguments(args []string) error {
 		r := ruleOf(flagged(name))
 		switch {
 		case r == nil:
-			s.unknown = append(s.unknown, unknownFlag(arg.text))
-			if !assigned && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
-				i++ // It may be the flag's value.
-			}
+			i += s.unknownFlag(arg.text, args[i+1:])
 			continue
 		case !assigned && r.isBool():
 			arg = known{text: "true"}
@@ -303,13 +305,19 @@ func flagOf(arg string) (name, value string, assigned bool) {
 
 var flagName = regexp.MustCompile("^[a-z][a-z0-9-]*$")
 
-// unknownFlag names a flag. Behind a single dash, more than a letter may be anything: some programs take a password so.
-func unknownFlag(arg string) string {
+// unknownFlag names a flag, and returns how many of the arguments behind it may be its value. Behind a single dash, more than a
+// letter may be anything: some programs take a password so.
+func (s *Settings) unknownFlag(arg string, behind []string) int {
 	name, _, assigned := flagOf(arg)
+	named := "a flag, which is not shown"
 	if flagName.MatchString(name) && (assigned || len(name) == 1 || strings.HasPrefix(arg, "--")) {
-		return "the flag --" + name
+		named = "the flag --" + name
 	}
-	return "a flag, which is not shown"
+	s.unknown = append(s.unknown, named)
+	if assigned || len(behind) == 0 || strings.HasPrefix(behind[0], "-") {
+		return 0
+	}
+	return 1
 }
 
 // flagged is the variable of a flag.

@@ -248,6 +248,8 @@ func TestASettingCountsWhereverItStands(t *testing.T) {
 		"a flag of the command":                 pod(`command: [/node-termination-handler, --cordon-only]`),
 		"a flag behind one that takes a value":  pod(`args: [--nope, some, --cordon-only]`),
 		"a flag behind the handler's name":      pod(`command: [tini, --, /node-termination-handler]` + "\n    args: [--cordon-only]"),
+		"a flag before its name as a value":     pod(`args: [--cordon-only, --pod-name, node-termination-handler]`),
+		"a container of its name":               "kind: Pod\nspec: {containers: [{image: a}, {image: b, name: aws-node-termination-handler, args: [--cordon-only]}]}",
 		"a flag before a variable":              pod("args: [--cordon-only]\n    env: [{name: CORDON_ONLY, value: \"false\"}]"),
 		"a flag that names a variable":          pod("args: [--cordon-only=$(ONLY)]\n    env: [{name: ONLY, value: \"true\"}]"),
 		"a flag that names a ConfigMap's key":   pod("args: [--cordon-only=$(flag)]\n    envFrom: [{configMapRef: {name: a}}]") + configMap,

@@ -144,8 +144,8 @@ func ruleOfChart(key string) *rule {
 // aboutPod are the chart's values about the pod and what comes with it.
 var aboutPod = []string{
 	"affinity", "customLabels", "daemonsetAffinity", "daemonsetNodeSelector", "daemonsetPriorityClassName", "daemonsetTolerations",
-	"dnsPolicy", "fullnameOverride", "image", "imagePullSecrets", "labels", "linuxAffinity", "linuxDnsPolicy", "linuxNodeSelector",
-	"linuxPodAnnotations", "linuxPodLabels", "linuxTolerations", "linuxUpdateStrategy", "nameOverride", "nodeSelector", "podAnnotations",
+	"dnsConfig", "dnsPolicy", "fullnameOverride", "image", "imagePullSecrets", "labels", "linuxAffinity", "linuxDnsPolicy", "linuxNodeSelector",
+	"linuxPodAnnotations", "linuxPodLabels", "linuxTolerations", "linuxUpdateStrategy", "nameOverride", "nodeSelector", "nodeSelectorTermsArch", "nodeSelectorTermsOs", "podAnnotations",
 	"podDisruptionBudget", "podLabels", "podMonitor", "podSecurityContext", "priorityClassName", "probes", "rbac", "replicas",
 	"resources", "securityContext", "serviceAccount", "serviceMonitor", "strategy", "targetNodeOs", "terminationGracePeriodSeconds",
 	"tolerations", "topologySpreadConstraints", "updateStrategy", "useHostNetwork", "windowsAffinity", "windowsDnsPolicy",
