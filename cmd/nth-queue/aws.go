@@ -12,6 +12,7 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // awsConfig finds credentials wherever AWS's programs look for them: an instance's role, a service account's, a pod's,
@@ -29,6 +30,7 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("reading AWS's own settings: %w", err)
 	}
+	found.HTTPClient = role.Unhurried(found.HTTPClient)
 	if cfg.AWS.Endpoint != "" {
 		found.BaseEndpoint = aws.String(strings.TrimSuffix(cfg.AWS.Endpoint, "/"))
 	}

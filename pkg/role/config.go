@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -51,7 +52,7 @@ func Config(ctx context.Context, o Options) (aws.Config, error) {
 		o.Endpoint = env.BaseEndpoint
 	}
 	cfg := aws.Config{
-		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: newHTTPClient(o.Dial, roots),
+		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: Unhurried(newHTTPClient(o.Dial, roots)),
 		ConfigSources: []any{env}, // The clients ask it for what concerns their service alone.
 	}
 	if o.Endpoint != "" {
@@ -90,4 +91,19 @@ func authorities(bundle string) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: there is no certificate in %s", bundle)
 	}
 	return roots, nil
+}
+
+// Unhurried returns a client for the SDK that sends requests by another one. The SDK closes a request when the answer begins, though it
+// may still be being written, and what it has closed says io.EOF where net/http has it write the rest, which is nothing. That is taken
+// for a failure to send, and the connection is cut in the midst of the answer. So net/http is given what can only be read.
+func Unhurried(client aws.HTTPClient) aws.HTTPClient { return unhurried{client} }
+
+type unhurried struct{ aws.HTTPClient }
+
+// Do implements aws.HTTPClient.
+func (c unhurried) Do(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = struct{ io.ReadCloser }{r.Body}
+	}
+	return c.HTTPClient.Do(r)
 }

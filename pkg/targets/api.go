@@ -109,7 +109,7 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 	options := elasticloadbalancingv2.Options{
 		Region:      region,
 		Credentials: role.Credentials(opts.Metadata),
-		HTTPClient:  newHTTPClient(dial),
+		HTTPClient:  role.Unhurried(newHTTPClient(dial)),
 		// Each request is repeated where it is made, where it is known what it is worth.
 		Retryer: aws.NopRetryer{},
 	}
