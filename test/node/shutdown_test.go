@@ -134,7 +134,9 @@ func goDown(t *testing.T, n *node.Node, down func()) (ends []end, kept budget) {
 	return ends, kept
 }
 
-// A budget is what the API server has said of the guarded pods' disruption budget while the machine went down.
+// A budget is what the API server has said of the guarded pods' disruption budget while the machine went down. Where nobody
+// asks it, whether it is violated is a matter of chance: the pods that take the others' place, on a simulated node, are
+// ready a moment later.
 type budget struct {
 	wanted, least int32         // healthy pods: how many there have to be, and how many there were at worst
 	short         time.Duration // for how long there were fewer than that
@@ -147,7 +149,7 @@ func (b budget) String() string {
 // watchBudget watches the budget from when all of its pods are healthy, until it is called what came of it.
 func watchBudget(t *testing.T, n *node.Node) (end func() budget) {
 	t.Helper()
-	budgets := n.Node.Client.PolicyV1().PodDisruptionBudgets(n.Node.Namespace)
+	budgets := lab.Shared(t).Admin.PolicyV1().PodDisruptionBudgets(n.Node.Namespace)
 	n.Await(t, "the guarded pods are healthy", func() bool {
 		found, err := budgets.Get(t.Context(), guarded.name, metav1.GetOptions{})
 		return err == nil && found.Status.CurrentHealthy == 2
@@ -286,10 +288,7 @@ func find(ends []end, k kind) (found []end) {
 
 func TestAShutdownWithTheKubeletAloneEndsPodsByPriorityAndCutsTheirGrace(t *testing.T) {
 	t.Parallel()
-	ends, kept := powerOff(t, start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace}))
-	if kept.least >= kept.wanted {
-		t.Errorf("%s: the kubelet has asked it", kept)
-	}
+	ends, _ := powerOff(t, start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace}))
 	for _, e := range ends {
 		most := ordinaryGrace
 		if e.kind == critical {
