@@ -106,27 +106,32 @@ func (k *keeper) get(ctx context.Context, shown *credential) (*credential, error
 	case begun == nil:
 		return nil, fmt.Errorf("getting credentials: %w", cmp.Or(failure, errRefused))
 	}
-	waiting := ctx
-	if !patient && kept != nil {
-		var stop context.CancelFunc
-		waiting, stop = context.WithDeadline(ctx, begun.began.Add(patience))
-		defer stop()
+	if patient || kept == nil {
+		return begun.wait(ctx, kept, shown)
 	}
+	waiting, stop := context.WithDeadline(ctx, begun.began.Add(patience))
+	defer stop()
+	return begun.wait(waiting, kept, shown)
+}
+
+// wait returns what the fetch brings. The credential that is kept will do if it brings none, or nothing before ctx ends, unless it has
+// just been shown.
+func (f *fetching) wait(ctx context.Context, kept, shown *credential) (*credential, error) {
 	select {
-	case <-begun.done:
-	case <-waiting.Done():
+	case <-f.done:
+	case <-ctx.Done():
 		if kept != nil && kept != shown {
 			return kept, nil
 		}
 		return nil, fmt.Errorf("getting credentials: nothing has come yet: %w", ctx.Err())
 	}
 	switch {
-	case begun.err == nil:
-		return begun.credential, nil
+	case f.err == nil:
+		return f.credential, nil
 	case kept != nil:
 		return kept, nil
 	}
-	return nil, fmt.Errorf("getting credentials: %w", begun.err)
+	return nil, fmt.Errorf("getting credentials: %w", f.err)
 }
 
 // begin fetches a credential, unless that is being done, and returns the fetch; nil while a pause lasts. It is called with

@@ -89,7 +89,7 @@ func encoded(o runtime.Object) []byte {
 	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), o))
 }
 
-// stream writes events until nobody reads them any more.
+// stream writes the events of objects that are wanted until nobody reads them any more.
 func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error, of func(runtime.Object) bool) {
 	if err == nil {
 		defer events.Stop()

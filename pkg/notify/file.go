@@ -45,7 +45,7 @@ func readFile(path string, longest int64) (string, error) {
 		err  error
 	}
 	this := &reading{time.Now()}
-	if other, there := underWay.LoadOrStore(path, this); there && time.Since(other.(*reading).since) >= readTime { //nolint:errcheck // it has no others
+	if other, there := underWay.LoadOrStore(path, this); there && time.Since(other.(*reading).since) >= readTime {
 		return "", fmt.Errorf("%s: an earlier attempt to read it hangs", path)
 	}
 	done := make(chan result, 1)

@@ -90,7 +90,7 @@ func (t *tail) String() string {
 func withoutSecret(word string) string {
 	letters, turns, digits, before := 0, 0, 0, rune(0)
 	for _, r := range word {
-		sort := rune(0)
+		var sort rune
 		switch {
 		case r >= '0' && r <= '9':
 			sort, digits = '0', digits+1

@@ -335,7 +335,7 @@ func TestWhenAKeyWasPressedIsNotToldByTheWallClock(t *testing.T) {
 	press(t, device, at)
 	got := next(t, r.pressed)
 	mustBe(t, got, at)
-	if got == got.Round(0) { //nolint:revive // of times that are the same, one may have a reading of the monotonic clock
+	if got == got.Round(0) { // They are the same time, and one of them may have a reading of the monotonic clock.
 		t.Errorf("%s has no reading of the monotonic clock", got)
 	}
 	r.stop()
