@@ -44,7 +44,7 @@ func (s *Source) Check(ctx context.Context) Checkup {
 	heard := &heard{}
 	ctx = context.WithValue(ctx, heardKey{}, heard)
 	asked := s.client(false)
-	asked.limit = checkLimit
+	asked.turn, asked.limit = once, checkLimit
 	lifeCycle, err := read(ctx, asked, lifeCyclePath, parseLifeCycle)
 	c.Endpoint, c.Ahead, c.Dated = heard.endpoint, heard.ahead, heard.dated
 	if err != nil && (errors.Is(err, errToken) || !heard.dated) {

@@ -18,9 +18,10 @@ import (
 //
 // One that has not answered by the first two limits is trouble, and that is said. It is waited for all the same: a
 // service that answers in a few seconds tells of a notice in time, where requests that are given up after one never
-// hear of it. Beside an urgent request that waits others are made, each of which is given up after urgentLimit, so that
-// the end of an outage is seen at once; whoever is answered first counts. None are made while the service is known to be slow:
-// they would not be answered either, and one that answers one request after the other would fall behind.
+// hear of it. Beside an urgent request that waits others are made, one after the other, so that the end of an outage is seen
+// at once; whoever is answered first counts. Each is waited for urgentLimit, or as long as nothing has been answered of any
+// document. None are made while the service is slow or answers nothing: they would not be answered either, and one that answers
+// one request after the other would fall behind (see service).
 const (
 	urgentLimit  = time.Second
 	patientLimit = 2 * time.Second
@@ -52,7 +53,8 @@ type client struct {
 	// second makes the requests beside one that waits; nil if the documents are not urgent. It has a session token of its
 	// own: an SDK client lets one request ask for a token, and the others wait for that.
 	second *imds.Client
-	// patience is after how long a request that waits is trouble, and limit when it is given up.
+	// turn is how its requests wait for theirs, patience after how long one that waits is trouble, and limit when it is given up.
+	turn            turn
 	patience, limit time.Duration
 	service         *service
 	observe         func(Poll)
@@ -60,12 +62,14 @@ type client struct {
 
 // newClient returns a client that has no token yet, for documents that are urgent or not.
 func newClient(opts Options, urgent bool, dial dialer, svc *service) *client {
-	c := &client{sdk: newSDK(opts, dial, svc), patience: patientLimit, limit: answerLimit, service: svc, observe: opts.Observe}
+	c := &client{
+		sdk: newSDK(opts, dial, svc), turn: regularly, patience: patientLimit, limit: answerLimit, service: svc, observe: opts.Observe,
+	}
 	if c.observe == nil {
 		c.observe = func(Poll) {}
 	}
 	if urgent {
-		c.second, c.patience = newSDK(opts, dial, svc), urgentLimit
+		c.second, c.turn, c.patience = newSDK(opts, dial, svc), urgently, urgentLimit
 	}
 	return c
 }
@@ -123,18 +127,11 @@ func read[T any](ctx context.Context, c *client, path string, parse func([]byte)
 // get returns the body of a document, or found = false if EC2 has none. The path is one below /latest/meta-data/, or
 // below /latest/ if it begins with "dynamic/". Trouble that is known before it returns is told by the context's lateness.
 func (c *client) get(ctx context.Context, path string) (body []byte, found bool, err error) {
-	if c.second == nil {
-		over, err := c.service.await(ctx)
-		if err != nil {
-			return nil, false, err
-		}
-		defer over()
-	}
-	waiting, giveUp := context.WithTimeout(ctx, c.limit)
+	waiting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	w := &wait{client: c, path: path, limit: c.limit, giveUp: giveUp, over: make(chan struct{})}
 	late := time.AfterFunc(c.patience, func() { w.late(waiting) })
-	first := c.ask(waiting, c.sdk, path, &w.first)
+	first := c.inTurn(waiting, path, &w.first)
 	giveUp()
 	if !late.Stop() {
 		<-w.over
@@ -149,6 +146,23 @@ func (c *client) get(ctx context.Context, path string) (body []byte, found bool,
 		first.err = w.first.during(noAnswer(w.limit))
 	}
 	return first.body, first.found, first.err
+}
+
+// inTurn makes a request for a document when its turn has come.
+func (c *client) inTurn(ctx context.Context, path string, last *exchange) answer {
+	over, err := c.service.await(ctx, c.turn)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer over()
+	asked := time.Now()
+	limited, cancel := context.WithTimeout(ctx, c.limit)
+	defer cancel()
+	got := c.ask(limited, c.sdk, path, last)
+	if got.timedOut && c.limit == answerLimit {
+		c.service.givenUp(asked)
+	}
+	return got
 }
 
 // answer is how a request for a document ended.
@@ -195,8 +209,9 @@ type wait struct {
 	over   chan struct{}
 }
 
-// late says that the request waits, and makes others beside it until one is answered or ctx, which is the request's, ends.
-// As long as the service is known to be slow, it does neither.
+// late says that the request waits, unless the service is known to be slow, and makes others beside it until one is answered or ctx,
+// which is the request's, ends. What another request fails with is no answer to the first, for which that may be good still: it is only
+// noted.
 func (w *wait) late(ctx context.Context) {
 	defer close(w.over)
 	patience := w.client.patience
@@ -213,33 +228,36 @@ func (w *wait) late(ctx context.Context) {
 		tell(about(w.path, w.first.during(noAnswer(patience))))
 	}
 	for w.client.second != nil && ctx.Err() == nil {
-		if w.client.service.mayBeSlow() {
-			_ = sleep(ctx, patience)
-			continue
+		next := time.Now().Add(patience)
+		if !w.client.service.mayBeStrained() {
+			long := min(max(w.client.service.silence(), patience), answerLimit)
+			if w.second = w.client.hurry(ctx, w.path, long); w.second != nil {
+				w.giveUp()
+				return
+			}
+			next = next.Add(long - patience)
 		}
-		if got := w.client.hurry(ctx, w.path); got != nil {
-			w.second = got
-			w.giveUp()
-			return
-		}
+		_ = sleep(ctx, time.Until(next))
 	}
 }
 
-// hurry makes another request for a document, for no longer than the patience, and returns the answer; nil if there is none.
-func (c *client) hurry(ctx context.Context, path string) *answer {
+// hurry makes another request for a document, for so long, and returns what it has found, or not found; nil if it was not answered so.
+func (c *client) hurry(ctx context.Context, path string, long time.Duration) *answer {
 	asked := time.Now()
-	hasty, cancel := context.WithTimeout(ctx, c.patience)
+	hasty, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	var last exchange
-	switch got := c.ask(hasty, c.second, path, &last); {
+	got := c.ask(hasty, c.second, path, &last)
+	switch {
 	case got.timedOut:
-		c.observe(Poll{Document: path, Result: Failed, Err: about(path, last.during(noAnswer(c.patience))), Latency: time.Since(asked)})
-		return nil
+		got.err = last.during(noAnswer(long))
 	case ctx.Err() != nil: // the one that waited was answered
 		return nil
-	default:
+	case got.err == nil:
 		return &got
 	}
+	c.observe(Poll{Document: path, Result: Failed, Err: about(path, got.err), Latency: time.Since(asked)})
+	return nil
 }
 
 // about says what err is about.

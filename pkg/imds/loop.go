@@ -15,7 +15,7 @@ import (
 //
 // An urgent poll that fails costs next to nothing and the notice it looks for is short, so the urgent loops slow down to
 // no more than twice their interval: once the service is back, a waiting notice is seen within a second. (One that
-// is not answered at all is asked for again beside it each second, see wait.late.) The others double their interval up to a minute, which is little of the minutes and days that they announce.
+// is not answered at all is asked for again beside it, see wait.late.) The others double their interval up to a minute, which is little of the minutes and days that they announce.
 const (
 	// patience is how many failures in a row leave the cadence as it is: a lost packet is no outage.
 	patience = 3

@@ -17,49 +17,57 @@ const (
 	// slowMemory is for how long a service counts as slow after an answer that was not brisk. It is longer than anybody
 	// waits for an answer, so that a service that answers at all is not taken for well in between.
 	slowMemory = 2 * answerLimit
+	// turnLimit is how long the turn of a request is waited for. It is short enough that no loop is taken for stuck.
+	turnLimit = time.Minute
+	// glance is how often it is looked, while a turn is waited for, whether turns are needed still.
+	glance = 100 * time.Millisecond
 )
 
 // service is what all clients of a source know of the service: how fast it answers, and where.
+//
+// A service that is slow may be one that answers one request after the other, also those that nobody waits for any more. Each that
+// waits there makes the others wait longer, until none is answered before it is given up. So of a service that is slow, or answers
+// nothing, two documents are asked for at once: one of those that are urgent and one of the others.
 type service struct {
 	addresses *addresses // nil if there is only one
 
-	mu    sync.Mutex
-	slow  time.Time // when an answer that was not brisk has last come
-	asked time.Time // for the first time
-	heard bool      // it has answered
+	mu     sync.Mutex
+	heard  bool      // it has answered
+	answer time.Time // when it has last
+	slow   time.Time // when an answer that was not brisk has last come
+	silent bool      // a request was given up, and none has been answered since it was made
+	rested time.Time // when the next document may be asked for that is not urgent
 
-	// turn has room for one request of a document that is not urgent, while the service is slow. A slow service may be one
-	// that answers one request after the other: each that waits there makes the urgent ones wait longer.
-	turn chan struct{}
+	// urgent and others have room for one request each.
+	urgent, others chan struct{}
 }
 
-func newService(a *addresses) *service { return &service{addresses: a, turn: make(chan struct{}, 1)} }
-
-// asking notes that it is asked.
-func (s *service) asking() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.asked.IsZero() {
-		s.asked = time.Now()
-	}
+func newService(a *addresses) *service {
+	return &service{addresses: a, urgent: make(chan struct{}, 1), others: make(chan struct{}, 1)}
 }
 
 // answered notes how long an answer has taken.
 func (s *service) answered(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard = true
+	s.heard, s.silent, s.answer = true, false, time.Now()
 	if took > brisk {
 		s.slow = time.Now()
 	}
 }
 
-// mayBeSlow tells whether the service has been slow of late, or nobody knows yet as it has not answered.
-func (s *service) mayBeSlow() bool {
+// givenUp notes that a request has not been answered for as long as any is waited for. If others were, it is the document that hangs.
+func (s *service) givenUp(asked time.Time) {
 	s.mu.Lock()
-	heard := s.heard || time.Since(s.asked) > answerLimit
-	s.mu.Unlock()
-	return !heard || s.isSlow()
+	defer s.mu.Unlock()
+	s.silent = s.answer.Before(asked)
+}
+
+// silence is how long ago it has answered.
+func (s *service) silence() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.answer)
 }
 
 // isSlow tells whether the service has been slow of late. An answer is waited for then, and not asked for again.
@@ -69,18 +77,89 @@ func (s *service) isSlow() bool {
 	return !s.slow.IsZero() && time.Since(s.slow) < slowMemory
 }
 
-// await waits for the turn of a request that is not urgent, and returns what ends it.
-func (s *service) await(ctx context.Context) (over func(), err error) {
-	if !s.isSlow() {
-		return func() {}, nil
-	}
-	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+// isStrained tells whether the service is slow, or answers nothing.
+func (s *service) isStrained() bool {
+	s.mu.Lock()
+	silent := s.silent
+	s.mu.Unlock()
+	return silent || s.isSlow()
 }
+
+// mayBeStrained tells whether it is, or nobody knows yet as it has not answered.
+func (s *service) mayBeStrained() bool {
+	s.mu.Lock()
+	heard := s.heard
+	s.mu.Unlock()
+	return !heard || s.isStrained()
+}
+
+// await waits for the turn of a request, if turns are needed, and returns what ends it.
+func (s *service) await(ctx context.Context, who turn) (over func(), err error) {
+	line, needed := s.others, s.mayBeStrained
+	if who == urgently {
+		line, needed = s.urgent, s.isStrained // At the start, each of those is asked for at once.
+	}
+	limited, cancel := context.WithTimeout(ctx, turnLimit)
+	defer cancel()
+	for needed() {
+		select {
+		case line <- struct{}{}:
+			return s.hold(limited, line, who)
+		case <-limited.Done():
+			return nil, noTurn(ctx)
+		case <-time.After(glance):
+		}
+	}
+	return func() {}, nil
+}
+
+// hold begins a turn, and returns what ends it. After one of those that are not urgent as much time is left to those that are: they wait
+// behind it, if the service answers one after the other.
+func (s *service) hold(ctx context.Context, line chan struct{}, who turn) (over func(), err error) {
+	for who == regularly && s.mayBeStrained() && time.Until(s.rests()) > 0 {
+		if !sleep(ctx, glance) {
+			<-line
+			return nil, noTurn(ctx)
+		}
+	}
+	began := time.Now()
+	return func() {
+		if who != urgently {
+			s.rest(time.Since(began))
+		}
+		<-line
+	}, nil
+}
+
+// rest lets the documents that are not urgent rest for so long.
+func (s *service) rest(long time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rested = time.Now().Add(long)
+}
+
+func (s *service) rests() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rested
+}
+
+// noTurn is why a request was not made.
+func noTurn(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return fmt.Errorf("the metadata service is too slow to be asked for all at once: not asked within %s", turnLimit)
+}
+
+// turn says how a request waits for its turn.
+type turn int
+
+const (
+	urgently  turn = iota // for a document that is urgent
+	regularly             // for one that is not, again and again
+	once                  // for somebody who waits for it
+)
 
 // The service's own addresses. The second is there on instances of the Nitro system where HttpProtocolIpv6 is enabled, and
 // is the only one that an instance in a subnet without IPv4 can reach.
@@ -166,7 +245,6 @@ type timed struct {
 // RoundTrip implements http.RoundTripper.
 func (t timed) RoundTrip(r *http.Request) (*http.Response, error) {
 	asked := time.Now()
-	t.service.asking()
 	resp, err := t.next.RoundTrip(r)
 	if err == nil {
 		t.service.answered(time.Since(asked))

@@ -1,7 +1,10 @@
 package imds_test
 
 import (
+	"maps"
 	"net/http"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,7 +101,7 @@ func (q *queueing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestAServiceThatAnswersOneAfterTheOtherIsNotOverrun(t *testing.T) {
-	for _, lag := range []time.Duration{time.Second, 2 * time.Second, 3 * time.Second} {
+	for _, lag := range append(overrun, time.Second, 2*time.Second, 3*time.Second) {
 		t.Run(lag.String(), func(t *testing.T) {
 			ec2 := serve(map[string]string{lifeCyclePath: "spot", targetStatePath: "InService"})
 			queue := &queueing{next: ec2}
@@ -108,7 +111,7 @@ func TestAServiceThatAnswersOneAfterTheOtherIsNotOverrun(t *testing.T) {
 				queue.turn = make(chan struct{}, 1) // of the bubble, whose clock goes on while somebody waits for it
 				defer queue.lag.Store(0)
 				run(t, source, func(t *testing.T, sink *sink) {
-					time.Sleep(time.Minute)
+					time.Sleep(2 * time.Minute)
 					queue.most.Store(0)
 					settled := time.Now()
 					for path, body := range announced {
@@ -188,30 +191,211 @@ func TestOnceAServiceIsFastAgainAnOutageIsSeenAndSeenToEndAtOnce(t *testing.T) {
 	})
 }
 
-// Where a service was slow before it hung, nobody knows at first that it hangs.
-func TestTheEndOfAnOutageOfASlowServiceIsSeen(t *testing.T) {
-	for _, outage := range []time.Duration{10 * time.Second, 2 * time.Minute} {
-		ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-		var lag atomic.Int64
-		lag.Store(int64(2 * time.Second))
-		bubble(t, imds.Options{}, lagging(ec2, &lag), func(t *testing.T, sink *sink) {
-			time.Sleep(time.Minute)
-			everywhere(ec2, answer{hang: true})
-			ec2.say("token", answer{hang: true})
-			time.Sleep(outage)
-			lag.Store(0)
-			ec2.say("token", answer{})
-			everywhere(ec2, answer{})
-			ec2.say(spotPath, answer{body: announced[spotPath]})
-			within := 16 * time.Second // what one answer may take
-			if outage > time.Minute {
-				within = time.Second + 10*time.Millisecond // it is known to hang by now
+// Where nothing is answered, nobody knows whether the service hangs or falls behind.
+func TestTheEndOfAnOutageInWhichNothingIsAnsweredIsSeen(t *testing.T) {
+	for _, before := range []time.Duration{0, 2 * time.Second} {
+		for _, outage := range []time.Duration{10 * time.Second, 100 * time.Second, 2*time.Minute + 7*time.Second} {
+			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			var lag atomic.Int64
+			lag.Store(int64(before))
+			bubble(t, imds.Options{}, lagging(ec2, &lag), func(t *testing.T, sink *sink) {
+				time.Sleep(time.Minute)
+				everywhere(ec2, answer{hang: true})
+				ec2.say("token", answer{hang: true})
+				time.Sleep(outage)
+				lag.Store(0)
+				ec2.say("token", answer{})
+				everywhere(ec2, answer{})
+				for _, urgent := range []string{spotPath, targetStatePath} {
+					ec2.say(urgent, answer{body: announced[urgent]})
+				}
+				const within = 16 * time.Second // what one answer may take
+				time.Sleep(within)
+				for _, kind := range []event.Kind{event.SpotInterruption, event.ASGTermination} {
+					if events, _ := sink.last(kind); len(events) != 1 {
+						t.Errorf("%s: after an outage of %s the notice was not seen within %s", kind, outage, within)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A service that falls behind must not be made to fall behind further, and one that hangs is not worth it.
+func TestWhereNothingIsAnsweredRequestsBecomeFew(t *testing.T) {
+	ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(time.Minute)
+		everywhere(ec2, answer{hang: true})
+		ec2.say("token", answer{hang: true})
+		broken := time.Now()
+		time.Sleep(10 * time.Minute)
+		var asked []time.Duration
+		for _, path := range append(slices.Collect(maps.Values(paths)), "token") {
+			for _, at := range ec2.times(path) {
+				if at.After(broken) {
+					asked = append(asked, at.Sub(broken))
+				}
 			}
-			time.Sleep(within)
-			if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
-				t.Errorf("after an outage of %s the notice was not seen within %s", outage, within)
+		}
+		slices.Sort(asked)
+		within := func(limit time.Duration) (n int) {
+			for n < len(asked) && asked[n] < limit {
+				n++
 			}
+			return n
+		}
+		// Four documents, and beside each of the two urgent ones others after one, two, four and eight seconds. Then one of the urgent ones
+		// at a time, and one of the others as often again as it takes.
+		if n := within(15 * time.Second); n < 8 || n > 16 {
+			t.Errorf("%d requests in fifteen seconds: %v", n, asked[:n])
+		}
+		if n := within(10 * time.Minute); n > 16+40+20+4 {
+			t.Errorf("%d requests in ten minutes", n)
+		}
+		for path, most := range ec2.atOnce() {
+			if path != "token" && most > 2 {
+				t.Errorf("%s: %d requests at once", path, most)
+			}
+		}
+		if len(sink.troublesSince(event.SpotInterruption, broken.Add(9*time.Minute))) == 0 {
+			t.Error("the trouble is told no more")
+		}
+	})
+}
+
+// The request beside one that waits is refused, as by a service that answers one at a time. That is not the answer.
+func TestARefusalOfTheSecondRequestIsNoAnswerToTheFirst(t *testing.T) {
+	for name, refusal := range map[string]answer{
+		"busy": {status: 503}, "forbidden": {status: 403}, "too much": {status: 429},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			var first atomic.Bool
+			slowly := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if first.CompareAndSwap(true, false) {
+					time.Sleep(4 * time.Second)
+					serve(announced).ServeHTTP(w, r)
+					return
+				}
+				ec2.ServeHTTP(w, r)
+			})
+			var polls []imds.Poll
+			var mu sync.Mutex
+			observe := func(p imds.Poll) {
+				mu.Lock()
+				defer mu.Unlock()
+				polls = append(polls, p)
+			}
+			opts := imds.Options{Observe: observe, Kinds: []event.Kind{event.SpotInterruption}}
+			bubble(t, opts, slowly, func(t *testing.T, sink *sink) {
+				time.Sleep(time.Minute + 100*time.Millisecond)
+				ec2.say(spotPath, refusal)
+				first.Store(true)
+				time.Sleep(5 * time.Second)
+				if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
+					t.Error("the answer to the first request was not waited for")
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if !slices.ContainsFunc(polls, func(p imds.Poll) bool { return p.Result == imds.Failed && p.Latency < time.Second }) {
+					t.Error("nobody was told of the refusal")
+				}
+			})
 		})
+	}
+}
+
+// overrun are lags of a service that answers one request after the other at which it cannot answer all that are asked for at the start
+// before they are given up.
+var overrun = []time.Duration{3500 * time.Millisecond, 4 * time.Second, 5 * time.Second}
+
+func TestANoticeIsSeenInTimeThoughTheServiceAnswersOneAfterTheOtherAndSlowly(t *testing.T) {
+	for _, lag := range overrun {
+		for _, from := range []string{"from the start", "later"} {
+			t.Run(lag.String()+" "+from, func(t *testing.T) {
+				ec2 := serve(map[string]string{lifeCyclePath: "spot", targetStatePath: "InService"})
+				queue := &queueing{next: ec2}
+				lazily := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { queue.ServeHTTP(w, r) })
+				inBubble(t, imds.Options{}, lazily, func(t *testing.T, source *imds.Source) {
+					queue.turn = make(chan struct{}, 1)
+					defer queue.lag.Store(0)
+					if from != "later" {
+						queue.lag.Store(int64(lag))
+					}
+					run(t, source, func(t *testing.T, sink *sink) {
+						if from == "later" {
+							time.Sleep(time.Minute)
+							queue.lag.Store(int64(lag))
+						}
+						for path, body := range announced {
+							ec2.say(path, answer{body: body})
+						}
+						time.Sleep(time.Minute)
+						for _, kind := range []event.Kind{event.SpotInterruption, event.ASGTermination} {
+							if events, _ := sink.last(kind); len(events) != 1 {
+								t.Errorf("%s: not seen within a minute", kind)
+							}
+						}
+						time.Sleep(10 * time.Minute)
+						if most := queue.most.Load(); most > 10 {
+							t.Errorf("%d requests wait at once", most)
+						}
+						for _, kind := range imdsKinds {
+							if events, _ := sink.last(kind); len(events) != 1 {
+								t.Errorf("%s: not seen after ten minutes", kind)
+							}
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
+// refusing is a service that answers one request at a time, after so long, and refuses the others meanwhile.
+type refusing struct {
+	next http.Handler
+	lag  atomic.Int64
+	busy atomic.Bool
+}
+
+func (f *refusing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !f.busy.CompareAndSwap(false, true) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer f.busy.Store(false)
+	time.Sleep(time.Duration(f.lag.Load()))
+	f.next.ServeHTTP(w, r)
+}
+
+func TestANoticeIsSeenInTimeThoughTheServiceRefusesWhoeverAsksMeanwhile(t *testing.T) {
+	for _, lag := range append(overrun, time.Second, 2*time.Second) {
+		for _, from := range []string{"from the start", "later"} {
+			t.Run(lag.String()+" "+from, func(t *testing.T) {
+				ec2 := serve(map[string]string{lifeCyclePath: "spot", targetStatePath: "InService"})
+				one := &refusing{next: ec2}
+				if from != "later" {
+					one.lag.Store(int64(lag))
+				}
+				bubble(t, imds.Options{}, one, func(t *testing.T, sink *sink) {
+					if from == "later" {
+						time.Sleep(time.Minute)
+						one.lag.Store(int64(lag))
+					}
+					for path, body := range announced {
+						ec2.say(path, answer{body: body})
+					}
+					time.Sleep(time.Minute)
+					for _, kind := range []event.Kind{event.SpotInterruption, event.ASGTermination} {
+						if events, _ := sink.last(kind); len(events) != 1 {
+							t.Errorf("%s: not seen within a minute", kind)
+						}
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -238,6 +238,7 @@ func (s *Source) client(urgent bool) *client {
 // next item or the next attempt has its time, unless the service is known to be slow.
 func (s *Source) once() *client {
 	c := s.client(false)
+	c.turn = once
 	if !s.service.isSlow() {
 		c.limit = c.patience
 	}

@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -30,8 +31,9 @@ const refused = "connection refused"
 
 const (
 	// manyTimes is how many requests a fault has to break before it has been held for long enough. The two urgent
-	// documents are polled about five times a second together while they fail.
-	manyTimes = 12
+	// documents are polled about five times a second together while they fail. A service that answers nothing is asked
+	// less, the longer that lasts: fewTimes are enough.
+	manyTimes, fewTimes = 12, 4
 	// memoryLimit is far above what nth needs, and far below an answer of a gibibyte.
 	memoryLimit = 100 << 20
 )
@@ -85,6 +87,14 @@ func TestAFaultOfTheMetadataServiceIsNoAllClear(t *testing.T) {
 	})
 }
 
+// timesOf is how many requests a fault has to break.
+func timesOf(fault string) int {
+	if strings.Contains(fault, "hang") {
+		return fewTimes
+	}
+	return manyTimes
+}
+
 func (s *scene) breakMetadata(fault string) {
 	for _, f := range metadataFaults[fault] {
 		s.imds.Fault(f)
@@ -97,7 +107,7 @@ func (s *scene) survive(t *testing.T, fault string) {
 	s.hold(t, fault)
 	s.imds.SetSpot("terminate", twoMinutes())
 	if fault != refused {
-		s.met.await(t, manyTimes/2)
+		s.met.await(t, timesOf(fault)/2)
 	}
 	s.mustBeUntouched(t)
 	s.nth.MustRun(t)
@@ -123,7 +133,7 @@ var urgent = []event.Kind{event.SpotInterruption, event.ASGTermination}
 func (s *scene) hold(t *testing.T, fault string) {
 	t.Helper()
 	if fault != refused {
-		s.met.await(t, manyTimes)
+		s.met.await(t, timesOf(fault))
 	}
 	for _, kind := range urgent {
 		s.nth.WaitSays(t, "cannot tell about "+string(kind))
