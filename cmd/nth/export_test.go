@@ -34,6 +34,12 @@ func StopWithin(timeout time.Duration) time.Duration {
 	return surroundings{}.system(config.Config{}).stopWithin(timeout)
 }
 
+// Token makes a token for an EKS cluster, by the settings.
+func Token(ctx context.Context, cfg config.Config, metadata func(context.Context, string) ([]byte, error), cluster, region string) (string, error) {
+	token, _, err := surroundings{}.identityOptions(cfg, metadata).Token(ctx, cluster, region)
+	return token, err
+}
+
 // NewLogger returns the logger that the settings ask for.
 func NewLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
 	return logging.New("nth", cfg, stderr)

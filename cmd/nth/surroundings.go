@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"os"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
@@ -75,10 +77,16 @@ func (s surroundings) identityOptions(cfg config.Config, metadata func(context.C
 		options.Read = s.API.Kubeconfig
 	}
 	if bottlerockets || cfg.Kubernetes.Token != pluginToken {
-		options.Token = ekstoken.New(metadata).Token
+		options.Token = ekstoken.New(metadata, ownRegion(cfg)).Token
 		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == autoToken // a plugin of Bottlerocket's settings is not here
 	}
 	return options
+}
+
+// ownRegion is where tokens for EKS are made unless the plugin is told another: by the settings, or by the environment, which the
+// plugin would have, too. "" is where the instance is.
+func ownRegion(cfg config.Config) string {
+	return cmp.Or(cfg.AWS.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 }
 
 // deaf is why shutdowns cannot be heard of, nil if they can.

@@ -96,16 +96,20 @@ var errMore = errors.New("and has to be run")
 // which cluster it makes tokens for. A plugin that is told anything else, another identity for one, is an error.
 func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
 	name := filepath.Base(exec.Command)
+	var fallback string
 	words := map[string]string{"aws": "eks get-token", "aws-iam-authenticator": "token"}[name]
 	for _, variable := range exec.Env {
 		switch variable.Name {
-		case "AWS_REGION", "AWS_DEFAULT_REGION":
+		case "AWS_REGION":
 			region = variable.Value
+		case "AWS_DEFAULT_REGION": // counts where the other is not there
+			fallback = variable.Value
 		case "AWS_STS_REGIONAL_ENDPOINTS": // regional ones are asked in any case
 		default:
 			return "", "", fmt.Errorf("the exec plugin %s is given the variable %s, %w", name, variable.Name, errMore)
 		}
 	}
+	region = cmp.Or(region, fallback)
 	var said []string
 	for i := 0; i < len(exec.Args); i++ {
 		flag, value, whole := strings.Cut(exec.Args[i], "=")

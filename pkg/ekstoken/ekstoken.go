@@ -6,6 +6,7 @@
 package ekstoken
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -41,11 +43,18 @@ type Source struct {
 	signer  *v4.Signer
 }
 
-// New returns a Source for the role of the instance with this metadata service.
-func New(metadata role.Metadata) *Source {
+// New returns a Source for the role of the instance with this metadata service. region is its own; if that is "", the metadata
+// service is asked for it, until it has told it once: like the credentials, it is not to be missed when the service is away.
+func New(metadata role.Metadata, region string) *Source {
 	credentials := role.Credentials(metadata) // which are kept
+	var own atomic.Pointer[string]
+	own.Store(&region)
 	return &Source{signer: v4.NewSigner(), account: func(ctx context.Context, region string) (aws.Config, error) {
-		account, err := role.Config(ctx, role.Options{Metadata: metadata, Region: region})
+		known := cmp.Or(region, *own.Load())
+		account, err := role.Config(ctx, role.Options{Metadata: metadata, Region: known})
+		if err == nil && known == "" {
+			own.Store(&account.Region)
+		}
 		account.Credentials = credentials
 		return account, err
 	}}

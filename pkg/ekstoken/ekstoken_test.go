@@ -63,7 +63,7 @@ func TestAClusterBelievesTheToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := newInstance()
 			i.documents["services/domain"] = test.domain
-			token, expires, err := ekstoken.New(i.read).Token(t.Context(), "production", test.region)
+			token, expires, err := ekstoken.New(i.read, "").Token(t.Context(), "production", test.region)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestAClusterBelievesTheTokenOfWhoeverHasCredentials(t *testing.T) {
 }
 
 func TestATokenIsForOneClusterAndForItsTime(t *testing.T) {
-	token, expires, err := ekstoken.New(newInstance().read).Token(t.Context(), "production", "")
+	token, expires, err := ekstoken.New(newInstance().read, "").Token(t.Context(), "production", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestATokenDoesNotOutliveTheCredentialsThatItWasMadeFrom(t *testing.T) {
 			`{"Code": "Success", "AccessKeyId": %q, "SecretAccessKey": %q, "Token": %q, "Expiration": %q}`,
 			accessKey, secretKey, session, time.Now().Add(left).UTC().Format(time.RFC3339Nano))
 		began := time.Now()
-		_, expires, err := ekstoken.New(i.read).Token(t.Context(), "production", "")
+		_, expires, err := ekstoken.New(i.read, "").Token(t.Context(), "production", "")
 		if got := expires.Sub(began); err != nil || got.Round(time.Minute) != want || left == want && expires.After(began.Add(left)) {
 			t.Errorf("of credentials with %s left, the token is good for %s, %v", left, got, err)
 		}
@@ -138,7 +138,7 @@ func TestATokenDoesNotOutliveTheCredentialsThatItWasMadeFrom(t *testing.T) {
 
 func TestTheCredentialsAreReadOnce(t *testing.T) {
 	i := newInstance()
-	source := ekstoken.New(i.read)
+	source := ekstoken.New(i.read, "")
 	if len(i.reads) > 0 {
 		t.Errorf("before the first token, this was read: %v", i.reads)
 	}
@@ -152,10 +152,36 @@ func TestTheCredentialsAreReadOnce(t *testing.T) {
 	}
 }
 
+func TestAMetadataServiceThatIsAwayIsNotMissedOnceItHasTold(t *testing.T) {
+	for name, test := range map[string]struct{ own, asked, want string }{
+		"it has told the region":      {"", "", "eu-central-1"},
+		"the region was known before": {"eu-west-1", "", "eu-west-1"},
+		"the cluster's is known":      {"eu-west-1", "us-east-1", "us-east-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newInstance()
+			source := ekstoken.New(i.read, test.own)
+			for _, down := range []error{nil, errors.New("connection refused")} {
+				i.down = down
+				token, _, err := source.Token(t.Context(), "production", test.asked)
+				if err != nil {
+					t.Fatalf("while the metadata service says %v: %v", down, err)
+				}
+				if caller, err := ekstokentest.Verify(token, "production", time.Now(), secret); err != nil || caller.Region != test.want {
+					t.Errorf("the caller is %+v, %v", caller, err)
+				}
+			}
+			if asked := i.reads["placement/region"] > 0; asked != (test.own+test.asked == "") {
+				t.Errorf("the metadata service was asked for the region: %t", asked)
+			}
+		})
+	}
+}
+
 func TestWithoutARoleThereIsNoToken(t *testing.T) {
 	i := newInstance()
 	delete(i.documents, "iam/security-credentials/")
-	_, _, err := ekstoken.New(i.read).Token(t.Context(), "production", "")
+	_, _, err := ekstoken.New(i.read, "").Token(t.Context(), "production", "")
 	if err == nil || !strings.Contains(err.Error(), "the instance has no IAM role") {
 		t.Errorf("error: %v", err)
 	}
@@ -164,7 +190,7 @@ func TestWithoutARoleThereIsNoToken(t *testing.T) {
 func TestAMetadataServiceThatIsDownIsAnErrorAndNoEnd(t *testing.T) {
 	i := newInstance()
 	i.down = errors.New("connection refused")
-	source := ekstoken.New(i.read)
+	source := ekstoken.New(i.read, "")
 	if _, _, err := source.Token(t.Context(), "production", ""); !errors.Is(err, i.down) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error: %v", err)
 	}

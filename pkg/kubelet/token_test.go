@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,9 +22,11 @@ func execUser(t *testing.T, line string, env ...string) string {
 	t.Helper()
 	words := strings.Fields(line)
 	exec := map[string]any{"apiVersion": "client.authentication.k8s.io/v1beta1", "command": words[0], "args": words[1:]}
-	if len(env) > 0 {
-		exec["env"] = []map[string]string{{"name": env[0], "value": env[1]}}
+	var variables []map[string]string
+	for pair := range slices.Chunk(env, 2) {
+		variables = append(variables, map[string]string{"name": pair[0], "value": pair[1]})
 	}
+	exec["env"] = variables
 	text, err := json.Marshal(map[string]any{"exec": exec})
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +72,8 @@ func TestATokenIsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
 		"/usr/bin/aws-iam-authenticator token -i production --region us-east-1":                       {nil, "us-east-1"},
 		"aws-iam-authenticator token --cluster-id production":                                         {nil, ""},
 		"aws eks get-token --cluster-name production":                                                 {[]string{"AWS_REGION", "ap-south-1"}, "ap-south-1"},
+		"aws eks get-token --cluster-name=production":                                                 {[]string{"AWS_REGION", "ap-south-1", "AWS_DEFAULT_REGION", "ap-east-1"}, "ap-south-1"},
+		"aws  eks  get-token --cluster-name=production":                                               {[]string{"AWS_DEFAULT_REGION", "ap-east-1"}, "ap-east-1"},
 	} {
 		t.Run(line, func(t *testing.T) {
 			m := &mint{life: 14 * time.Minute}
