@@ -398,8 +398,9 @@ func (a *Agent) nodeProgressed(p drain.Progress) {
 	case drain.NodeCordonFound:
 		say(systemd.CordonForeign).Info("the node was cordoned already by somebody else; that cordon stays theirs")
 	case drain.NodeReopened:
-		a.reopened(p)
-		say(systemd.CordonForeign).Info("somebody has lifted the cordon for this event; pods that came since are left alone")
+		if a.reopened(p) {
+			say(systemd.CordonForeign).Info("somebody has lifted the cordon for this event; pods that came since are left alone")
+		}
 	case drain.NodeLeft:
 		say(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
 	case drain.NodeMissing:

@@ -298,14 +298,15 @@ func (a *Agent) closable() {
 }
 
 // reopened notes, for all events for which the node was closed, that somebody has opened it. For those that have joined since, it
-// is closed again.
-func (a *Agent) reopened(p drain.Progress) {
+// is closed again. It returns whether that was not known of all.
+func (a *Agent) reopened(p drain.Progress) (news bool) {
 	for _, e := range a.wanting() {
 		if e.Phase != record.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
-			e.Reopened = true
+			e.Reopened, news = true, true
 			a.put(e)
 		}
 	}
+	return news
 }
 
 // adoptPause is how long to wait before the Node is asked again whose cordon it bears.

@@ -372,7 +372,7 @@ func (g *guard) count(v view, number int, events []string) {
 
 // seeEvents tells for which events somebody has lifted the cordon.
 func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
-	if v.reopened != nil {
+	if len(v.reopened) > 0 {
 		g.say(Progress{What: NodeReopened, Events: v.reopened})
 	}
 	switch joined := Joined(events, g.goal.Events); {

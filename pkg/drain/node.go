@@ -22,7 +22,10 @@ type Claim struct {
 	// the first only.
 	Event  string    `json:"event"`
 	Kind   string    `json:"kind"`
-	Events []string  `json:"events,omitempty"`
+	Events []string `json:"events,omitempty"`
+	// Lifted are those of them for which people had lifted the cordon when it was set anew for others: a process that ends right then
+	// may not have come to note it.
+	Lifted []string  `json:"lifted,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
 }
@@ -78,8 +81,8 @@ type view struct {
 	// ours tells that something on it is ours, and others that its cordon is another program's, who may lift it, also where people
 	// want it left alone.
 	ours, others bool
-	// reopened are the events for which the node was closed, if somebody has lifted that, and others have joined them for which that
-	// is no order.
+	// reopened are the events for which the node was closed, if somebody has lifted that, and it is closed for others that have joined
+	// them, for which that is no order.
 	reopened []string
 	// limited tells that people want its pods left alone, and ready that the kubelet of the claim's boot has reported it Ready.
 	limited, ready bool
@@ -114,7 +117,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	ordered := n.ordered(node, goal, before)
 	found := n.cordonOf(node, goal, before, ordered)
 	if found == CordonNone {
-		goal.Claim.Writer = n.opts.Writer
+		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, ordered
 		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim))
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // It says that a UID does not change; the next look sees which it is.
@@ -132,6 +135,9 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
 	v.hear(ordered, goal, told)
+	if claim, _ := readClaim(node); found == CordonOurs && before.view.uid == "" {
+		v.reopened = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(goal.Anew, id) })
+	}
 	v.known = before.lifted || goal.Open
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v

@@ -184,3 +184,38 @@ func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForSomeOfItsEvents(t *t
 		}
 	})
 }
+
+// The process that has closed the node again for another event may have ended before it noted for which that was no word.
+func TestAnOrderIsHeardThoughTheProcessThatSawItHasEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		anew []string
+		want []string
+	}{
+		"by the next one": {nil, []string{claim.Event}},
+		"but not for an event that has come back since": {[]string{claim.Event}, nil},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			goal := goalWithin(false, plenty)
+			s.ChangeNode(func(n *corev1.Node) {
+				n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+			})
+			joining(&goal)
+			first := start(t, s, drain.Options{}, goal)
+			time.Sleep(10 * time.Second)
+			first.cancel()
+			<-first.done
+			goal.Unclosed, goal.Anew = nil, c.anew
+			r := start(t, s, drain.Options{}, goal)
+			time.Sleep(10 * time.Second)
+			var got []string
+			for _, told := range r.of(drain.NodeReopened) {
+				got = append(got, told.Events...)
+			}
+			if !slices.Equal(got, c.want) || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("told of %q, want %q; the node takes pods: %t", got, c.want, !s.CurrentNode().Spec.Unschedulable)
+			}
+		})
+	}
+}
