@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/coreos/go-systemd/v22/unit"
 )
 
 // unitDirectories are where units lie, the one that wins first.
@@ -60,29 +58,41 @@ func unitFiles(root, service string) []string {
 
 // readUnit takes over what one file says. An empty value takes back what came before it.
 func readUnit(path string, variables, files *[]string) error {
-	file, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }()
-	options, err := unit.DeserializeOptions(file)
-	if err != nil {
-		return err
-	}
-	for _, o := range options {
+	for name, value := range assignments(string(text), "Service") {
 		switch {
-		case o.Section != "Service":
-		case o.Name == "Environment" && o.Value == "":
+		case name == "Environment" && value == "":
 			*variables = nil
-		case o.Name == "Environment":
-			*variables = append(*variables, words(strings.ReplaceAll(o.Value, "\\\n", " "))...)
-		case o.Name == "EnvironmentFile" && o.Value == "":
+		case name == "Environment":
+			for _, word := range words(value) {
+				if variable, ok := unspecified(word); ok {
+					*variables = append(*variables, variable)
+				}
+			}
+		case name == "EnvironmentFile" && value == "":
 			*files = nil
-		case o.Name == "EnvironmentFile":
-			*files = append(*files, strings.TrimPrefix(o.Value, "-"))
+		case name == "EnvironmentFile":
+			if file, ok := unspecified(value); ok {
+				*files = append(*files, strings.TrimPrefix(file, "-"))
+			}
 		}
 	}
 	return nil
+}
+
+// unspecified takes the percent signs from a text that are doubled to be no specifiers. What specifiers stand for, only systemd
+// knows; there is none that is a digit, such as in an address that was escaped for nobody but URLs, and systemd ignores the text.
+func unspecified(text string) (string, bool) {
+	single := strings.ReplaceAll(text, "%%", "\x00")
+	for i := range len(single) - 1 {
+		if next := single[i+1]; single[i] == '%' && next >= '0' && next <= '9' {
+			return "", false
+		}
+	}
+	return strings.ReplaceAll(single, "\x00", "%"), true
 }
 
 // ReadEnvironmentFiles reads files as EnvironmentFile= does, below root: "NAME=value" in each line, perhaps in quotes. Paths may
@@ -91,6 +101,10 @@ func ReadEnvironmentFiles(root string, paths []string) (variables []string, err 
 	for _, path := range paths {
 		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A pattern that is wrong finds nothing.
 		for _, file := range found {
+			info, err := os.Stat(file)
+			if err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 { // It would be read for ever.
+				return nil, fmt.Errorf("reading the environment in %s: it is no file", file)
+			}
 			text, err := os.ReadFile(file)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
@@ -98,46 +112,8 @@ func ReadEnvironmentFiles(root string, paths []string) (variables []string, err 
 			if err != nil {
 				return nil, fmt.Errorf("reading the environment in %s: %w", file, err)
 			}
-			for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", "")) {
-				name, value, found := strings.Cut(strings.TrimSpace(line), "=")
-				if found && name != "" && !strings.ContainsAny(name[:1], "#;") {
-					variables = append(variables, strings.TrimSpace(name)+"="+strings.Join(words(value), " "))
-				}
-			}
+			variables = append(variables, environmentIn(string(text))...)
 		}
 	}
 	return variables, nil
-}
-
-// words splits a line at its spaces, except within quotes, which are dropped.
-func words(line string) []string {
-	var found []string
-	var word strings.Builder
-	quote, begun, escaped := rune(0), false, false
-	for _, r := range line {
-		switch {
-		case escaped:
-			word.WriteRune(r)
-			escaped = false
-		case r == '\\':
-			escaped, begun = true, true
-		case r == quote:
-			quote = 0
-		case quote == 0 && (r == '"' || r == '\''):
-			quote, begun = r, true
-		case quote == 0 && (r == ' ' || r == '\t'):
-			if begun {
-				found = append(found, word.String())
-			}
-			word.Reset()
-			begun = false
-		default:
-			word.WriteRune(r)
-			begun = true
-		}
-	}
-	if begun {
-		found = append(found, word.String())
-	}
-	return found
 }
