@@ -4,83 +4,39 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
-
-// unitDirectories are where units lie, the one that wins first.
-var unitDirectories = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
 // ReadEnvironment reads from files, below root ("" for "/"), what systemd would tell of the environment of the first of these
 // services that there is: what Environment= sets in the unit and its drop-ins, "NAME=value" each, and the paths that
 // EnvironmentFile= names. It is for where systemd cannot be asked. If there is none of the services, all are empty.
 func ReadEnvironment(root string, services ...string) (service string, variables, files []string, err error) {
 	for _, service := range services {
-		paths := unitFiles(root, service)
-		for _, path := range paths {
-			if err := readUnit(path, &variables, &files); err != nil {
-				return "", nil, nil, fmt.Errorf("reading the unit %s: %w", path, err)
+		found, err := readUnit(root, service, func(name, value string) {
+			switch {
+			case name == "Environment" && value == "":
+				variables = nil
+			case name == "Environment":
+				for _, word := range words(value) {
+					if variable, ok := unspecified(word); ok {
+						variables = append(variables, variable)
+					}
+				}
+			case name == "EnvironmentFile" && value == "":
+				files = nil
+			case name == "EnvironmentFile":
+				if file, ok := unspecified(value); ok {
+					files = append(files, strings.TrimPrefix(file, "-"))
+				}
 			}
-		}
-		if len(paths) > 0 {
-			return service, variables, files, nil
+		})
+		if found || err != nil {
+			return service, variables, files, err
 		}
 	}
 	return "", nil, nil, nil
-}
-
-// unitFiles lists the unit of a service and its drop-ins, in the order in which they count; nothing if there is no unit.
-func unitFiles(root, service string) []string {
-	main := ""
-	dropIns := map[string]string{} // the paths, by their names
-	for _, directory := range slices.Backward(unitDirectories) {
-		path := filepath.Join("/", root, directory, service)
-		if _, err := os.Stat(path); err == nil {
-			main = path
-		}
-		found, _ := filepath.Glob(path + ".d/*.conf") // The pattern is right.
-		for _, path := range found {
-			dropIns[filepath.Base(path)] = path
-		}
-	}
-	if main == "" {
-		return nil
-	}
-	paths := []string{main}
-	for _, name := range slices.Sorted(maps.Keys(dropIns)) {
-		paths = append(paths, dropIns[name])
-	}
-	return paths
-}
-
-// readUnit takes over what one file says. An empty value takes back what came before it.
-func readUnit(path string, variables, files *[]string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	for name, value := range assignments(string(text), "Service") {
-		switch {
-		case name == "Environment" && value == "":
-			*variables = nil
-		case name == "Environment":
-			for _, word := range words(value) {
-				if variable, ok := unspecified(word); ok {
-					*variables = append(*variables, variable)
-				}
-			}
-		case name == "EnvironmentFile" && value == "":
-			*files = nil
-		case name == "EnvironmentFile":
-			if file, ok := unspecified(value); ok {
-				*files = append(*files, strings.TrimPrefix(file, "-"))
-			}
-		}
-	}
-	return nil
 }
 
 // unspecified takes the percent signs from a text that are doubled to be no specifiers. What specifiers stand for, only systemd

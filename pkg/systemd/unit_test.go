@@ -1,0 +1,38 @@
+package systemd_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+func TestTheCredentialsOfAServiceAreReadFromItsFiles(t *testing.T) {
+	root := host(t, map[string]string{
+		"usr/lib/systemd/system/nth-queue.service":           "[Unit]\nLoadCredential=no:/no\n[Service]\nLoadCredential=kubeconfig:/etc/nth/kubeconfig\nSetCredential=a:x:y 100%%\n",
+		"etc/systemd/system/service.d/10.conf":               "[Service]\nImportCredential=all\nLoadCredential=all:/all\n",
+		"etc/systemd/system/nth-.service.d/20.conf":          "[Service]\nLoadCredential=some:/some\n",
+		"usr/lib/systemd/system/nth-queue.service.d/20.conf": "[Service]\nLoadCredential=\nLoadCredentialEncrypted=kubeconfig:/etc/nth/kubeconfig.cred\n",
+		"etc/systemd/system/nth-queue.service.d/30.conf":     "[Service]\nSetCredential=\nSetCredentialEncrypted=a: \\\n  AAAA\n",
+		"etc/systemd/system/nth-queue.service.d/40.config":   "[Service]\nLoadCredential=no:/no\n",
+	})
+	lines, found, err := systemd.ReadCredentials(root, "nth-queue.service")
+	want := []string{"ImportCredential=all", "LoadCredentialEncrypted=kubeconfig:/etc/nth/kubeconfig.cred"}
+	if err != nil || !found || len(lines) != 3 || !slices.Equal(lines[:2], want) || lines[2][:len("SetCredentialEncrypted=a:")] != "SetCredentialEncrypted=a:" {
+		t.Errorf("it reads %q, found %t, %v; want %q and what is set", lines, found, err, want)
+	}
+	if lines, found, err := systemd.ReadCredentials(root, "nth.service"); len(lines) > 0 || found || err != nil {
+		t.Errorf("of a service that is not there it reads %q, found %t, %v", lines, found, err)
+	}
+}
+
+func TestOfTwoDropInsOfOneNameTheNearerOneCounts(t *testing.T) {
+	root := host(t, map[string]string{
+		"etc/systemd/system/nth-queue.service":               "[Service]\n",
+		"etc/systemd/system/nth-.service.d/20.conf":          "[Service]\nLoadCredential=far:/far\n",
+		"usr/lib/systemd/system/nth-queue.service.d/20.conf": "[Service]\nLoadCredential=near:/near\n",
+	})
+	if lines, _, err := systemd.ReadCredentials(root, "nth-queue.service"); err != nil || !slices.Equal(lines, []string{"LoadCredential=near:/near"}) {
+		t.Errorf("it reads %q, %v", lines, err)
+	}
+}
