@@ -23,7 +23,9 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 		return err
 	}
 	c := &check{findings.For("nth-queue", to.Out)}
-	cfg, err := effectiveConfig(path)
+	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
+	defer cancel()
+	cfg, looked, err := configBeside(ctx, path)
 	degraded, fatal := posting.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
@@ -31,10 +33,10 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	if err := findings.Hush(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
-	defer cancel()
 	c.settings(path, cfg)
 	c.Degraded(degraded)
+	c.Unit(looked.unit)
+	c.Sources("identity", looked.kubeconfig)
 	account, known := c.credentials(ctx, cfg)
 	if known {
 		c.queue(ctx, cfg, account)
@@ -43,7 +45,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	if known {
 		c.services(ctx, cfg, account, nodes)
 	}
-	c.Webhook(ctx, cfg.Webhook, post, func(context.Context) string { return "unknown" })
+	c.Webhook(ctx, cfg.Webhook, looked.unit.Find, looked.webhook, post, func(context.Context) string { return "unknown" })
 	return c.End()
 }
 
@@ -51,8 +53,8 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 type check struct{ *findings.List }
 
 func (c *check) settings(path string, cfg config.Queue) {
-	files, _ := config.QueueFiles(path) // They have just been read.
-	c.Settings(files, config.QueueFile)
+	sources, _ := config.QueueSources(path) // They have just been read.
+	c.Settings(sources, config.QueueFile)
 	if cfg.Queue.URL == "" {
 		c.Fail("settings", "queue.url is not set")
 	}

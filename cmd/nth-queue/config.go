@@ -1,20 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"os"
-	"strings"
 
+	"github.com/nth-project/nth/cmd/internal/findings"
 	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 )
 
 // commandConfig is "nth-queue config".
-func commandConfig(_ context.Context, args []string, to program.Streams) error {
+func commandConfig(ctx context.Context, args []string, to program.Streams) error {
 	if len(args) > 0 && args[0] == "import" {
 		return importer().Run(args[1:], to)
 	}
@@ -27,55 +27,71 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 	if done || err != nil {
 		return err
 	}
+	if check {
+		return judgeConfig(ctx, path, to)
+	}
 	cfg, err := effectiveConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil || check && err != nil {
+	if _, fatal := posting.Degraded(err); fatal != nil {
 		return err
 	}
-	if !check {
-		return errors.Join(config.EncodeQueue(to.Out, cfg), err)
+	return errors.Join(config.EncodeQueue(to.Out, cfg), err)
+}
+
+// judgeConfig says what was read and what was passed over, and whether it is right.
+func judgeConfig(ctx context.Context, path string, to program.Streams) error {
+	_, looked, err := configBeside(ctx, path)
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return err
 	}
-	files, err := config.QueueFiles(path)
-	if err != nil {
-		return program.ConfigError{Fault: err}
+	sources, failed := config.QueueSources(path)
+	if failed != nil {
+		return program.ConfigError{Fault: failed}
 	}
-	if len(files) == 0 {
-		files = []string{config.QueueFile + " (absent)"}
-	}
-	_, err = fmt.Fprintf(to.Out, "%s: ok\n", strings.Join(files, ", "))
-	return err
+	return findings.Approve(to.Out, sources, config.QueueFile, looked.unit, append(looked.kubeconfig, looked.webhook...), err)
 }
 
 // effectiveConfig reads the files, lets systemd's directories go before theirs, and finds the kubeconfig that systemd has
 // given the service. With config.Degraded in the error, the settings are of use.
 func effectiveConfig(path string) (config.Queue, error) {
-	cfg, err := config.LoadQueue(path)
-	if err = posting.Judge(err, &cfg.Webhook, "nth-queue"); err != nil {
-		err = program.ConfigError{Fault: err}
-	}
-	if _, fatal := posting.Degraded(err); fatal != nil {
-		return config.Queue{}, fatal
-	}
-	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
-	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
-	if cfg.Kubernetes.Kubeconfig == "" {
-		cfg.Kubernetes.Kubeconfig = givenKubeconfig()
-	}
+	cfg, _, err := configWith(path, secrets.Own)
 	return cfg, err
 }
 
-// runningsKubeconfig is where root finds the credential of the service while that runs.
-const runningsKubeconfig = "/run/credentials/nth-queue.service/kubeconfig"
+// looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
+type looked struct {
+	kubeconfig, webhook []posting.Finding
+	unit                secrets.Unit
+}
 
-// givenKubeconfig is the service's credential; for a command beside the service, that of the one which runs. "" if there
-// is none.
-func givenKubeconfig() string {
-	if given := program.Credential("kubeconfig"); given != "" {
-		return given
+// configBeside is effectiveConfig with the credentials that the service would get by its unit.
+func configBeside(ctx context.Context, path string) (config.Queue, looked, error) {
+	unit := secrets.Beside(ctx, "", "nth-queue.service", false)
+	cfg, found, err := configWith(path, unit.Find)
+	found.unit = unit
+	return cfg, found, err
+}
+
+func configWith(path string, given secrets.Given) (config.Queue, looked, error) {
+	var found looked
+	cfg, err := config.LoadQueue(path)
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return config.Queue{}, found, program.ConfigError{Fault: fatal}
 	}
-	if _, err := os.Stat(runningsKubeconfig); err != nil {
-		return ""
+	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
+	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
+	if kubeconfig := given("kubeconfig"); kubeconfig.Name != "" {
+		before := ""
+		if cfg.Kubernetes.Kubeconfig != "" {
+			before = "kubernetes.kubeconfig"
+		}
+		found.kubeconfig = []posting.Finding{posting.Of(kubeconfig, before)}
+		cfg.Kubernetes.Kubeconfig = cmp.Or(cfg.Kubernetes.Kubeconfig, kubeconfig.File)
 	}
-	return runningsKubeconfig
+	found.webhook = posting.Look(&cfg.Webhook, "nth-queue", given)
+	if err = posting.Add(err, append(found.kubeconfig, found.webhook...)); err != nil {
+		err = program.ConfigError{Fault: err}
+	}
+	return cfg, found, err
 }
 
 // runSettings returns what reads the settings that "nth-queue run" has with its flags; done tells that help was asked for

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -83,7 +84,10 @@ func outboxDirectory(cfg config.Queue) string {
 func (n *notices) use(cfg config.Queue) {
 	rules := policyOf(cfg.Events)
 	n.rules.Store(&rules)
-	settings, _ := posting.Settings(cfg.Webhook, "nth-queue") // What is wrong was told when the settings were judged.
+	settings, err := posting.Settings(cfg.Webhook, "nth-queue", secrets.Own)
+	if err != nil { // What is wrong with the settings was told when they were judged.
+		n.trouble(err)
+	}
 	n.webhook.Use(settings)
 }
 

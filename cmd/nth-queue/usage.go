@@ -38,7 +38,8 @@ with the ConfigMaps and Secrets that it takes settings from, behind lines "---";
 judged before it is printed: status 78 and one line for each fault if anything cannot be taken over as it is.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
-  --check        only judge them: one line, and status 78 if any is wrong
+  --check        only judge them, with the service's credentials: one line for each file that was read or passed over, and
+                 status 78 if anything is wrong
   --secrets DIR  put the webhook's address and headers into files of mode 0600 in DIR; without it, they are named only
 `
 

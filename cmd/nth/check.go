@@ -25,17 +25,17 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 		return err
 	}
 	c := &check{findings.For("nth", to.Out)}
-	cfg, err := soundConfig(path)
+	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
+	defer cancel()
+	cfg, looked, err := configBeside(ctx, path, offline)
 	degraded, fatal := posting.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
 	}
-	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
-	defer cancel()
 	c.settings(path, cfg)
 	c.Degraded(degraded)
 	c.machine(cfg, "/", offline)
-	c.webhook(ctx, cfg, post)
+	c.webhook(ctx, cfg, looked, post)
 	if !offline {
 		if err := c.surroundings(ctx, cfg); err != nil {
 			return err
@@ -53,8 +53,8 @@ type check struct{ *findings.List }
 // settings tells where the settings come from, and what in them keeps nth from acting.
 func (c *check) settings(path string, cfg config.Config) {
 	place := lookAround().place()
-	files, _ := place.Files(path) // They have just been read.
-	c.Settings(files, place.File)
+	sources, _ := place.Sources(path) // They have just been read.
+	c.Settings(sources, place.File)
 	if cfg.DryRun {
 		c.DryRun()
 	}

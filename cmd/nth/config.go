@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"strings"
 
+	"github.com/nth-project/nth/cmd/internal/findings"
 	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
 
 // commandConfig is "nth config".
-func commandConfig(_ context.Context, args []string, to program.Streams) error {
+func commandConfig(ctx context.Context, args []string, to program.Streams) error {
 	if len(args) > 0 && args[0] == "import" {
 		return importer().Run(args[1:], to)
 	}
@@ -26,28 +25,28 @@ func commandConfig(_ context.Context, args []string, to program.Streams) error {
 	if done || err != nil {
 		return err
 	}
+	if check {
+		return judgeConfig(ctx, path, to)
+	}
 	cfg, err := soundConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil || check && err != nil {
+	if _, fatal := posting.Degraded(err); fatal != nil {
 		return err
 	}
-	if !check {
-		return errors.Join(config.Encode(to.Out, cfg), err)
-	}
-	return approve(path, to)
+	return errors.Join(config.Encode(to.Out, cfg), err)
 }
 
-// approve says which files were judged and found right.
-func approve(path string, to program.Streams) error {
+// judgeConfig says what was read and what was passed over, and whether it is right.
+func judgeConfig(ctx context.Context, path string, to program.Streams) error {
+	_, looked, err := configBeside(ctx, path, false)
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return err
+	}
 	place := lookAround().place()
-	files, err := place.Files(path)
-	if err != nil {
-		return program.ConfigError{Fault: err}
+	sources, failed := place.Sources(path)
+	if failed != nil {
+		return program.ConfigError{Fault: failed}
 	}
-	if len(files) == 0 {
-		files = []string{place.File + " (absent)"}
-	}
-	_, err = fmt.Fprintf(to.Out, "%s: ok\n", strings.Join(files, ", "))
-	return err
+	return findings.Approve(to.Out, sources, place.File, looked.unit, looked.found, err)
 }
 
 // effectiveConfig reads the files and lets systemd's directories go before theirs. With config.Degraded, the settings are of use.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/notify"
@@ -21,6 +22,26 @@ func soundConfig(path string) (config.Config, error) {
 		err = program.ConfigError{Fault: err}
 	}
 	return cfg, err
+}
+
+// looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
+type looked struct {
+	found []posting.Finding
+	unit  secrets.Unit
+}
+
+// configBeside is soundConfig with the credentials that the service would get by its unit. Offline, systemd is not asked.
+func configBeside(ctx context.Context, path string, offline bool) (config.Config, looked, error) {
+	cfg, err := effectiveConfig(path)
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return config.Config{}, looked{}, err
+	}
+	l := looked{unit: secrets.Beside(ctx, cfg.HostRoot, "nth.service", offline)}
+	l.found = posting.Look(&cfg.Webhook, "nth", l.unit.Find)
+	if err = posting.Add(err, l.found); err != nil {
+		err = program.ConfigError{Fault: err}
+	}
+	return cfg, l, err
 }
 
 // addWebhook adds what tells people's own endpoints. It is there, and idle, also while there are none: a reload may bring
@@ -47,7 +68,10 @@ func (n *notices) addWebhook(cfg config.Config, from told) {
 	})
 	n.waiting = webhook.Waiting
 	n.reposted = func(cfg config.Config) {
-		settings, _ := posting.Settings(cfg.Webhook, "nth") // What is wrong was told when the settings were judged.
+		settings, err := posting.Settings(cfg.Webhook, "nth", secrets.Own)
+		if err != nil { // What is wrong with the settings was told when they were judged.
+			from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Error(err)
+		}
 		webhook.Use(settings)
 		webhook.Resume(from.record.Entries(), time.Now(), n.rules.Load().Describe)
 	}
@@ -69,8 +93,9 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 }
 
 // webhook checks the webhook, and posts a test if that is asked for.
-func (c *check) webhook(ctx context.Context, cfg config.Config, post bool) {
-	c.Webhook(ctx, cfg.Webhook, post, func(ctx context.Context) string {
+func (c *check) webhook(ctx context.Context, cfg config.Config, l looked, post bool) {
+	c.Unit(l.unit)
+	c.Webhook(ctx, cfg.Webhook, l.unit.Find, l.found, post, func(ctx context.Context) string {
 		id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx)
 		if err != nil {
 			return "unknown"

@@ -26,12 +26,12 @@ func Load(path string) (Config, error) { return Usual().Load(path) }
 // keys of an earlier one. The empty path is the place's File. The error has one line for each fault. With a Degraded, the
 // settings are of use: all else in them is as it should be.
 func (p Place) Load(path string) (Config, error) {
-	files, err := p.Files(path)
+	sources, err := p.Sources(path)
 	if err != nil {
 		return Config{}, err
 	}
 	cfg := p.Defaults
-	if err = read(files, cfg.tables()); !usable(err) {
+	if err = read(sources, cfg.tables()); !usable(err) {
 		return Config{}, err
 	}
 	return cfg, err
@@ -56,15 +56,18 @@ func tellsOnly(key string) bool {
 }
 
 // read reads files, one after the other, into what the tables describe.
-func read(files []string, tables []table) error {
+func read(sources []Source, tables []table) error {
 	var faults []error
 	works := true
-	for _, file := range files {
-		data, err := os.ReadFile(file)
+	for _, s := range sources {
+		if s.Passed != "" {
+			continue
+		}
+		data, err := os.ReadFile(s.File)
 		if err != nil {
-			err = fileFault(file, err)
+			err = fileFault(s.File, err)
 		} else {
-			err = decode(file, data, tables)
+			err = decode(s.File, data, tables)
 		}
 		if degraded, ok := errors.AsType[Degraded](err); ok {
 			faults = append(faults, degraded.Faults...)
@@ -83,18 +86,25 @@ func joined(faults []error, works bool) error {
 	return errors.Join(faults...)
 }
 
-// Files lists the files that Load reads for path, in order.
-func (p Place) Files(path string) ([]string, error) { return filesAt(path, p.File) }
+// Source is a file where settings may stand.
+type Source struct {
+	File string
+	// Passed is why it is passed over; empty for one that is read.
+	Passed string
+}
 
-// filesAt lists the files to read for path or, if that is empty, for usual, which may be absent.
-func filesAt(path, usual string) ([]string, error) {
-	var files []string
+// Sources lists the files that Load reads for path, in order, with those beside them that it does not.
+func (p Place) Sources(path string) ([]Source, error) { return sourcesAt(path, p.File) }
+
+// sourcesAt lists the files for path or, if that is empty, for usual, which may be absent.
+func sourcesAt(path, usual string) ([]Source, error) {
+	var sources []Source
 	if path != "" {
-		files = append(files, path)
+		sources = append(sources, Source{File: path})
 	} else {
 		path = usual
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			files = append(files, path)
+			sources = append(sources, Source{File: path})
 		}
 	}
 	dropins, err := os.ReadDir(path + ".d")
@@ -102,13 +112,16 @@ func filesAt(path, usual string) ([]string, error) {
 		return nil, fileFault(path+".d", err)
 	}
 	for _, entry := range dropins {
-		name := entry.Name()
-		// Hidden files are what editors leave beside the file they have open.
-		if filepath.Ext(name) == ".toml" && !strings.HasPrefix(name, ".") {
-			files = append(files, filepath.Join(path+".d", name))
+		s := Source{File: filepath.Join(path+".d", entry.Name())}
+		switch {
+		case strings.HasPrefix(entry.Name(), "."): // Hidden files are what editors leave beside the file they have open.
+			s.Passed = "its name begins with a dot"
+		case filepath.Ext(entry.Name()) != ".toml":
+			s.Passed = "its name does not end with .toml"
 		}
+		sources = append(sources, s)
 	}
-	return files, nil
+	return sources, nil
 }
 
 // fileFault tells why a file can't be read, naming it once.

@@ -123,19 +123,19 @@ func DefaultQueue() Queue {
 
 // LoadQueue reads nth-queue's settings as Load reads nth's. The empty path is QueueFile.
 func LoadQueue(path string) (Queue, error) {
-	files, err := QueueFiles(path)
+	sources, err := QueueSources(path)
 	if err != nil {
 		return Queue{}, err
 	}
 	cfg := DefaultQueue()
-	if err = read(files, cfg.tables()); !usable(err) {
+	if err = read(sources, cfg.tables()); !usable(err) {
 		return Queue{}, err
 	}
 	return cfg, err
 }
 
-// QueueFiles lists the files that LoadQueue reads for path, in order.
-func QueueFiles(path string) ([]string, error) { return filesAt(path, QueueFile) }
+// QueueSources lists the files that LoadQueue reads for path, in order, with those beside them that it does not.
+func QueueSources(path string) ([]Source, error) { return sourcesAt(path, QueueFile) }
 
 // EncodeQueue writes every setting of nth-queue, as Encode does for nth.
 func EncodeQueue(w io.Writer, cfg Queue) error { return encode(w, cfg.tables()) }

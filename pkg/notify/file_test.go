@@ -62,11 +62,11 @@ func TestWhatIsNoFileToReadIsAFaultAndNothingWaitsForIt(t *testing.T) {
 		} {
 			d := to("http://127.0.0.1:1")
 			change(&d)
-			mustSay(what, errors.Join(d.Judge()...))
+			mustSay(what, errors.Join(faults(d)...))
 			mustSay(what, d.Post(t.Context(), "1", "a"))
 			if d.URL != "" {
 				d.URL = "" // It may be known in the service only.
-				mustSay(what+" without an address", errors.Join(d.Judge()...))
+				mustSay(what+" without an address", errors.Join(faults(d)...))
 			}
 		}
 		_, err := notify.ReadTemplate(path)
@@ -96,14 +96,14 @@ func TestAFileThatHangsIsWaitedForForAMomentAndAskedForOnce(t *testing.T) {
 		})()
 		d := notify.Destination{URLFile: path, Timeout: time.Second}
 		began := time.Now()
-		if err := errors.Join(d.Judge()...); err == nil || !strings.Contains(err.Error(), path+": it could not be read within 2s") {
+		if err := errors.Join(faults(d)...); err == nil || !strings.Contains(err.Error(), path+": it could not be read within 2s") {
 			t.Errorf("judged as %v", err)
 		}
 		if took := time.Since(began); took != 2*time.Second {
 			t.Errorf("judging took %s", took)
 		}
 		for range 100 {
-			if err := errors.Join(d.Judge()...); err == nil || !strings.Contains(err.Error(), path+": an earlier attempt to read it hangs") {
+			if err := errors.Join(faults(d)...); err == nil || !strings.Contains(err.Error(), path+": an earlier attempt to read it hangs") {
 				t.Fatalf("judged as %v", err)
 			}
 		}
@@ -112,7 +112,7 @@ func TestAFileThatHangsIsWaitedForForAMomentAndAskedForOnce(t *testing.T) {
 		}
 		close(back)
 		synctest.Wait()
-		if err := d.Judge(); len(err) > 0 {
+		if err := faults(d); len(err) > 0 {
 			t.Errorf("once it is back: %v", err)
 		}
 	})
@@ -125,9 +125,9 @@ func TestADestinationIsJudgedWithinAMomentWhateverHangs(t *testing.T) {
 		back := make(chan struct{})
 		defer notify.OpenWith(func(path string) (*os.File, error) { <-back; return os.Open(path) })()
 		began := time.Now()
-		faults := notify.Destination{URLFile: url, HeadersFile: headers, CAFile: ca}.Judge()
-		if took := time.Since(began); len(faults) != 3 || took != 2*time.Second {
-			t.Errorf("after %s it is judged as %v", took, faults)
+		found := faults(notify.Destination{URLFile: url, HeadersFile: headers, CAFile: ca})
+		if took := time.Since(began); len(found) != 3 || took != 2*time.Second {
+			t.Errorf("after %s it is judged as %v", took, found)
 		}
 		close(back)
 		synctest.Wait()

@@ -33,9 +33,9 @@ const (
 type Destination struct {
 	// URL is the address, or URLFile a file that holds it.
 	URL, URLFile string
-	// Headers are added to those in HeadersFile, which has a line "Name: value" for each, or one object of JSON.
-	Headers     map[string]string
-	HeadersFile string
+	// Headers are added to those in HeadersFile, or in HeadersText, which has a line "Name: value" for each, or one object of JSON.
+	Headers                  map[string]string
+	HeadersFile, HeadersText string
 	// Proxy is http://, https://, socks5:// or, which is the first, tcp://. Without one there is none: the environment is
 	// not asked.
 	Proxy string
@@ -62,20 +62,28 @@ func (d Destination) ContentType() string {
 	return headers.Get("Content-Type")
 }
 
-// Judge tells what keeps messages from being posted, as far as that can be seen without posting one, each fault by itself. An address that
-// is not known is none. It takes no longer than readTime, whatever hangs.
-func (d Destination) Judge() []error {
-	var faults [3]error
+// Judged is what was found out about a part of a Destination.
+type Judged struct {
+	// File is the one that was read for it; empty for what stands in the Destination itself.
+	File  string
+	Fault error // nil if nothing is wrong
+}
+
+// Judge tells what keeps messages from being posted, as far as that can be seen without posting one, and which files were read for that. An
+// address that is not known is no fault. It takes no longer than readTime, whatever hangs.
+func (d Destination) Judge() []Judged {
+	found := []Judged{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
 	var judging sync.WaitGroup
 	judging.Go(func() {
 		if d.URL != "" || d.URLFile != "" {
-			_, faults[0] = d.target()
+			_, found[0].Fault = d.target()
 		}
 	})
-	judging.Go(func() { _, faults[1] = d.headers() })
-	judging.Go(func() { _, faults[2] = d.transport() })
+	judging.Go(func() { _, found[1].Fault = d.headers() })
+	judging.Go(func() { _, found[2].Fault = d.trusted() })
+	_, found[3].Fault = d.proxy()
 	judging.Wait()
-	return slices.DeleteFunc(faults[:], func(err error) bool { return err == nil })
+	return slices.DeleteFunc(found, func(j Judged) bool { return j == Judged{} })
 }
 
 // Post sends one message. The receiver has it if there is no error.
@@ -175,14 +183,15 @@ func (d Destination) target() (*url.URL, error) {
 // headers are those of a post.
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {defaultContentType}, "User-Agent": {d.UserAgent}}
+	content := d.HeadersText
 	if d.HeadersFile != "" {
-		content, err := readFile(d.HeadersFile, longestSecret)
-		if err != nil {
+		var err error
+		if content, err = readFile(d.HeadersFile, longestSecret); err != nil {
 			return nil, fmt.Errorf("reading the headers: %w", err)
 		}
-		if err := parseHeaders(content, headers); err != nil {
-			return nil, err
-		}
+	}
+	if err := parseHeaders(content, headers); err != nil {
+		return nil, err
 	}
 	for name, value := range d.Headers {
 		headers.Set(name, value)
@@ -225,32 +234,48 @@ func parseHeaders(content string, into http.Header) error {
 // transport makes connections for one post. None is kept: the next notice may be weeks away.
 func (d Destination) transport() (*http.Transport, error) {
 	transport := &http.Transport{DisableKeepAlives: true}
-	if d.Proxy != "" {
-		proxy, err := parseProxy(d.Proxy)
-		if err != nil {
-			return nil, err
-		}
+	proxy, err := d.proxy()
+	if err != nil {
+		return nil, err
+	}
+	if proxy != nil {
 		transport.Proxy = http.ProxyURL(proxy)
 	}
-	if d.CAFile != "" {
-		pem, err := readFile(d.CAFile, longestTrust)
-		if err != nil {
-			return nil, fmt.Errorf("reading the certificates to trust: %w", err)
-		}
-		trusted, err := x509.SystemCertPool()
-		if err != nil {
-			trusted = x509.NewCertPool()
-		}
-		if !trusted.AppendCertsFromPEM([]byte(pem)) {
-			return nil, fmt.Errorf("reading the certificates to trust: there is none in %s", d.CAFile)
-		}
+	trusted, err := d.trusted()
+	if err != nil {
+		return nil, err
+	}
+	if trusted != nil {
 		transport.TLSClientConfig = &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
 	}
 	return transport, nil
 }
 
-func parseProxy(text string) (*url.URL, error) {
-	proxy, err := url.Parse(text)
+// trusted are the certificates to trust; nil for the system's.
+func (d Destination) trusted() (*x509.CertPool, error) {
+	if d.CAFile == "" {
+		return nil, nil
+	}
+	pem, err := readFile(d.CAFile, longestTrust)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificates to trust: %w", err)
+	}
+	trusted, err := x509.SystemCertPool()
+	if err != nil {
+		trusted = x509.NewCertPool()
+	}
+	if !trusted.AppendCertsFromPEM([]byte(pem)) {
+		return nil, fmt.Errorf("reading the certificates to trust: there is none in %s", d.CAFile)
+	}
+	return trusted, nil
+}
+
+// proxy is the one to go through; nil if there is none.
+func (d Destination) proxy() (*url.URL, error) {
+	if d.Proxy == "" {
+		return nil, nil
+	}
+	proxy, err := url.Parse(d.Proxy)
 	if err != nil || proxy.Hostname() == "" {
 		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
 	}

@@ -248,19 +248,38 @@ func TestErrorsDoNotTellSecrets(t *testing.T) {
 	}
 }
 
+// faults are those that a destination is judged to have.
+func faults(d notify.Destination) []error {
+	var found []error
+	for _, j := range d.Judge() {
+		if j.Fault != nil {
+			found = append(found, j.Fault)
+		}
+	}
+	return found
+}
+
 func TestADestinationIsJudgedWithoutAPost(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
 	d := to(e.URL)
-	if faults := d.Judge(); len(faults) > 0 {
-		t.Errorf("judged as %v", faults)
+	if found := d.Judge(); len(found) > 0 {
+		t.Errorf("judged as %v", found)
 	}
 	d.URL, d.URLFile, d.CAFile = "", "/nowhere/url", "/nowhere/ca"
-	err := errors.Join(d.Judge()...)
+	err := errors.Join(faults(d)...)
 	if err == nil || !strings.Contains(err.Error(), "/nowhere/url") || !strings.Contains(err.Error(), "/nowhere/ca") {
 		t.Errorf("judged as %v", err)
 	}
 	if len(e.requests) > 0 {
 		t.Error("something was posted")
+	}
+	d = notify.Destination{HeadersFile: file(t, "A: b"), CAFile: "/nowhere/ca", Proxy: "ftp://a"}
+	if found := d.Judge(); len(found) != 3 || found[0] != (notify.Judged{File: d.HeadersFile}) || found[1].File != d.CAFile || found[2].File != "" {
+		t.Errorf("the parts of one without an address are judged as %+v", found)
+	}
+	d = notify.Destination{HeadersText: "A b"}
+	if found := d.Judge(); len(found) != 1 || found[0].Fault == nil || found[0].File != "" {
+		t.Errorf("headers that are no file are judged as %+v", found)
 	}
 }

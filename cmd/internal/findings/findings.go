@@ -44,14 +44,6 @@ func (l *List) line(verdict, subject, format string, args []any) {
 	fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", verdict, subject, text)
 }
 
-// Settings tells where the settings come from: the files, or file, which is not there.
-func (l *List) Settings(files []string, file string) {
-	if len(files) == 0 {
-		files = []string{"the defaults; there is no " + file}
-	}
-	l.OK("settings", "%s", strings.Join(files, ", "))
-}
-
 // Right tells whether a right is there, which is needed for something, or which the program can do without.
 func (l *List) Right(name, why string, optional, allowed bool) {
 	switch {

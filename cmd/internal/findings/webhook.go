@@ -3,35 +3,40 @@ package findings
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
 )
 
 // Webhook checks what can be checked of the webhook without posting, and posts a test if that is asked for: of the node
-// that node names. The settings have been judged.
-func (l *List) Webhook(ctx context.Context, cfg config.Webhook, post bool, node func(context.Context) string) {
-	to, _ := posting.Destination(cfg, l.program)
-	if posting.Judge(nil, &cfg, l.program) != nil && !post {
-		return // It has been told.
-	}
-	switch {
-	case to == nil && post:
-		l.Fail("webhook", "the settings name nobody to post a test to")
-	case to == nil:
+// that node names. The settings have been judged with the credentials that given finds, and this was found.
+func (l *List) Webhook(
+	ctx context.Context, cfg config.Webhook, given secrets.Given, found []posting.Finding, post bool, node func(context.Context) string,
+) {
+	l.Sources("webhook", found)
+	wrong := slices.ContainsFunc(found, func(f posting.Finding) bool { return f.Fault != nil })
+	switch known := posting.Destination(cfg, l.program, given) != nil; {
+	case !known && post:
+		l.Fail("webhook", "there is nobody to post a test to, as far as can be known here")
+	case post:
+		l.post(ctx, cfg, given, node(ctx))
+	case wrong: // It has been told.
+	case !known && slices.ContainsFunc(found, func(f posting.Finding) bool { return f.Passed != "" }):
+		l.OK("webhook", "the template gives a message for every kind of notice")
+	case !known:
 		l.OK("webhook", "the settings name none; nothing is posted")
-	case !post:
-		l.OK("webhook", "the template gives a message for every kind of notice; \"%s check --webhook\" posts a test", l.program)
 	default:
-		l.post(ctx, cfg, node(ctx))
+		l.OK("webhook", "the template gives a message for every kind of notice; \"%s check --webhook\" posts a test", l.program)
 	}
 }
 
 // post posts a test.
-func (l *List) post(ctx context.Context, cfg config.Webhook, node string) {
-	settings, err := posting.Settings(cfg, l.program)
+func (l *List) post(ctx context.Context, cfg config.Webhook, given secrets.Given, node string) {
+	settings, err := posting.Settings(cfg, l.program, given)
 	if err == nil {
 		err = postTest(ctx, settings, node)
 	}

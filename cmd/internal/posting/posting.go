@@ -3,33 +3,24 @@
 package posting
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Credentials that the unit may be given with LoadCredential=.
-const (
-	urlCredential     = "webhook-url"
-	headersCredential = "webhook-headers"
-)
-
 // Settings is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the program's, and
-// the table one that Judge has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
-func Settings(c config.Webhook, name string) (*notify.WebhookSettings, error) {
-	to, err := Destination(c, name)
+// the table one that Judge or Look has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
+func Settings(c config.Webhook, name string, given secrets.Given) (*notify.WebhookSettings, error) {
+	to := Destination(c, name, given)
 	if to == nil {
-		return nil, err
+		return nil, nil
 	}
 	template, err := notify.CompileTemplate("the template", c.TemplateText, "")
 	if err != nil {
@@ -40,31 +31,22 @@ func Settings(c config.Webhook, name string) (*notify.WebhookSettings, error) {
 	}, nil
 }
 
-// Judge adds what is wrong with the webhook, for the program of that name, to what reading the settings has told: one line for each
-// fault, whether or not the address is known. It reads all files that they name, which takes a moment at most, and notes in the settings
-// which template is of use.
+// Judge adds what is wrong with the webhook, for the program of that name with the credentials that it has been given, to what reading the
+// settings has told, and notes in them which template is of use.
 func Judge(reading error, c *config.Webhook, name string) error {
+	return Add(reading, Look(c, name, secrets.Own))
+}
+
+// Add adds what is wrong to what reading the settings has told.
+func Add(reading error, found []Finding) error {
 	degraded, ok := errors.AsType[config.Degraded](reading)
 	if reading != nil && !ok {
 		return reading
 	}
-	text, place, textErr := "", "", error(nil)
-	var read sync.WaitGroup
-	read.Go(func() { text, place, textErr = templateText(*c) })
-	named, toErr := destination(*c, name)
-	judged := named.Judge()
-	read.Wait()
-	if textErr == nil {
-		_, textErr = notify.CompileTemplate(place, text, named.ContentType())
-	}
-	if textErr != nil {
-		text, textErr = "", fmt.Errorf("%w; nth's own template is used", textErr)
-	}
-	c.TemplateText = text
 	faults := slices.Clone(degraded.Faults)
-	for _, fault := range append([]error{toErr, textErr}, judged...) {
-		if fault != nil {
-			faults = append(faults, fmt.Errorf("webhook: %w", fault))
+	for _, f := range found {
+		if f.Fault != nil {
+			faults = append(faults, f.Fault)
 		}
 	}
 	if len(faults) == 0 {
@@ -89,46 +71,6 @@ func SayDegraded(log *logrus.Entry, faults []string) {
 	for _, fault := range faults {
 		log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", fault)
 	}
-}
-
-// templateText is the text of the template, and where it comes from. It is empty where nth's own is wanted.
-func templateText(c config.Webhook) (text, place string, err error) {
-	switch {
-	case c.Template != "" && c.TemplateFile != "":
-		return "", "", errors.New("webhook.template and webhook.template_file are both set: keep one")
-	case c.TemplateFile == "":
-		return c.Template, "webhook.template", nil
-	}
-	text, err = notify.ReadTemplate(c.TemplateFile)
-	if err != nil {
-		return "", "", fmt.Errorf("webhook.template_file: %w", err)
-	}
-	return text, c.TemplateFile, nil
-}
-
-// Destination is where the webhook posts to; nil if there is none.
-func Destination(c config.Webhook, name string) (*notify.Destination, error) {
-	to, err := destination(c, name)
-	if err != nil || to.URL == "" && to.URLFile == "" {
-		return nil, err
-	}
-	return &to, nil
-}
-
-// destination is where the webhook posts to, also where the address is not known.
-func destination(c config.Webhook, name string) (notify.Destination, error) {
-	version, _ := program.BuildVersion()
-	to := notify.Destination{
-		Headers: c.Headers, HeadersFile: cmp.Or(c.HeadersFile, program.Credential(headersCredential)), Proxy: c.Proxy,
-		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: name + "/" + version,
-	}
-	if c.URL != "" && c.URLFile != "" {
-		return to, errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")
-	}
-	if to.URL, to.URLFile = c.URL, c.URLFile; to.URL == "" && to.URLFile == "" {
-		to.URLFile = program.Credential(urlCredential)
-	}
-	return to, nil
 }
 
 // Tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -82,7 +83,7 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 				if row.want == "" && len(faults) > 0 || row.want != "" && (len(faults) != 1 || !strings.Contains(faults[0], row.want)) {
 					t.Errorf("with the URL %q the faults are %q, want %q", url, faults, row.want)
 				}
-				settings, err := posting.Settings(c, "nth")
+				settings, err := posting.Settings(c, "nth", secrets.Own)
 				if err != nil || (settings == nil) != (url == "") {
 					t.Fatalf("with the URL %q there are settings %v, %v", url, settings, err)
 				}
@@ -124,7 +125,7 @@ func TestATemplatesFileIsReadOnce(t *testing.T) {
 	if err := os.WriteFile(c.TemplateFile, []byte("{{ .Nope }}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	settings, err := posting.Settings(c, "nth")
+	settings, err := posting.Settings(c, "nth", secrets.Own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,5 +161,77 @@ func TestAReloadNamesWhatHasChangedOfTheTemplate(t *testing.T) {
 	longer := config.Webhook{Template: sound + " "}
 	if got, want := config.Diff(judged(text), judged(longer)), []string{"webhook.template"}; !slices.Equal(got, want) {
 		t.Errorf("of one in the settings %q differ, want %q", got, want)
+	}
+}
+
+// given are credentials as they would be found.
+func given(all ...secrets.Credential) secrets.Given {
+	return func(name string) secrets.Credential {
+		for _, c := range all {
+			if c.Name == name {
+				return c
+			}
+		}
+		return secrets.Credential{}
+	}
+}
+
+func TestCredentialsAreJudgedLikeFilesOfTheSettings(t *testing.T) {
+	url := secrets.Credential{Name: "webhook-url", Source: "LoadCredential=", File: write(t, "https://hooks.test/hunter2")}
+	sealed := secrets.Credential{Name: "webhook-url", Source: "LoadCredentialEncrypted=", Sealed: "it is encrypted"}
+	missing := secrets.Credential{Name: "webhook-headers", Source: "LoadCredential=", Fault: errors.New("it is not there")}
+	const ofURL, ofHeaders = "the credential webhook-url (LoadCredential=)", "the credential webhook-headers (LoadCredential=)"
+	for name, row := range map[string]struct {
+		settings config.Webhook
+		given    secrets.Given
+		want     []posting.Finding // of a fault, that there is one
+		posts    bool
+	}{
+		"none":         {config.Webhook{}, given(), nil, false},
+		"an address":   {config.Webhook{}, given(url), []posting.Finding{{Source: ofURL}}, true},
+		"an encrypted": {config.Webhook{}, given(sealed), []posting.Finding{{Source: sealed.String(), Passed: "it is encrypted"}}, false},
+		"one that is passed over for a file": {
+			config.Webhook{URLFile: url.File}, given(sealed), []posting.Finding{{Source: sealed.String(), Passed: "webhook.url_file goes before it"}, {Source: url.File}}, true,
+		},
+		"one that is passed over for the settings": {
+			config.Webhook{URL: "https://a.test"}, given(url), []posting.Finding{{Source: ofURL, Passed: "webhook.url goes before it"}}, true,
+		},
+		"one that keeps the service from starting": {
+			config.Webhook{}, given(url, missing), []posting.Finding{{Source: ofHeaders, Fault: missing.Fault}, {Source: ofURL}}, true,
+		},
+		"so, also where a file goes before it": {
+			config.Webhook{HeadersFile: write(t, "A: b")}, given(missing), []posting.Finding{
+				{Source: ofHeaders, Fault: missing.Fault, Passed: "webhook.headers_file goes before it"}, {},
+			}, false,
+		},
+		"a text of the unit": {
+			config.Webhook{}, given(secrets.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "https://hooks.test/hunter2"}),
+			[]posting.Finding{{Source: "the credential webhook-url (SetCredential=)"}}, true,
+		},
+		"a text that takes the place of a file": {
+			config.Webhook{}, given(secrets.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "hunter2"}),
+			[]posting.Finding{{Source: "the credential webhook-url (SetCredential=)"}, {Fault: missing.Fault}}, true,
+		},
+		"headers in a text": {
+			config.Webhook{}, given(secrets.Credential{Name: "webhook-headers", Text: "hunter2"}),
+			[]posting.Finding{{Source: "the credential webhook-headers"}, {Fault: missing.Fault}}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := row.settings
+			found := posting.Look(&c, "nth", row.given)
+			same := slices.EqualFunc(found, row.want, func(got, want posting.Finding) bool {
+				return (got.Source == want.Source || want == posting.Finding{}) && got.Passed == want.Passed && (got.Fault == nil) == (want.Fault == nil)
+			})
+			if !same {
+				t.Errorf("found is %+v, want %+v", found, row.want)
+			}
+			if strings.Contains(fmt.Sprint(found), "hunter2") {
+				t.Errorf("a secret is told: %v", found)
+			}
+			if settings, err := posting.Settings(c, "nth", row.given); err != nil || (settings != nil) != row.posts {
+				t.Errorf("it posts by %+v, %v", settings, err)
+			}
+		})
 	}
 }

@@ -67,19 +67,6 @@ func ConfigFlag(flags *flag.FlagSet, path *string) {
 	})
 }
 
-// Credential returns the file of one of the credentials that systemd has given the service; "" if there is none.
-func Credential(name string) string {
-	dir := os.Getenv("CREDENTIALS_DIRECTORY")
-	if !filepath.IsAbs(dir) {
-		return ""
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
-}
-
 // DirectoryFrom returns the first of the directories that systemd lists in an environment variable.
 func DirectoryFrom(variable, otherwise string) string {
 	first, _, _ := strings.Cut(os.Getenv(variable), ":")

@@ -1,0 +1,13 @@
+package main
+
+import (
+	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/secrets"
+	"github.com/nth-project/nth/pkg/config"
+)
+
+// ConfigWith reads the settings with credentials, and returns what was found out about the kubeconfig's, too.
+func ConfigWith(path string, given secrets.Given) (config.Queue, []posting.Finding, error) {
+	cfg, looked, err := configWith(path, given)
+	return cfg, looked.kubeconfig, err
+}

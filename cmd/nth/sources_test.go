@@ -1,0 +1,114 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// serve puts a unit for nth into the bench, with more lines in a drop-in of it.
+func (b *bench) serve(t *testing.T, lines ...string) {
+	t.Helper()
+	t.Setenv("CREDENTIALS_DIRECTORY", "")
+	b.put(t, "usr/lib/systemd/system/nth.service", "[Service]\nExecStart=/usr/bin/nth run\n")
+	b.put(t, "etc/systemd/system/nth.service.d/50-webhook.conf", "[Service]\n"+strings.Join(lines, "\n")+"\n")
+}
+
+// judge runs "nth config --check" on the bench's settings.
+func (b *bench) judge(t *testing.T) (status int, stdout, stderr string) {
+	t.Helper()
+	return call(t, "config --check --config "+b.settings)
+}
+
+// What is missing on the node is found where the image is made, or by whoever is at the node, and not by the first notice.
+func TestTheCredentialsOfTheServiceAreJudgedBesideIt(t *testing.T) {
+	const url = "the credential webhook-url (LoadCredential= of nth.service, /etc/nth/url)"
+	const headers = "the credential webhook-headers (LoadCredentialEncrypted= of nth.service, /etc/nth/headers)"
+	b := newBench(t)
+	b.put(t, "etc/nth/url", "https://hooks.test/hunter2\n")
+	b.put(t, "etc/nth/headers", "sealed")
+	b.serve(t, "LoadCredential=webhook-url:/etc/nth/url", "LoadCredentialEncrypted=webhook-headers:/etc/nth/headers")
+	said := b.check(t, "--offline")
+	mustSay(t, said, `ok    webhook     read `+regexp.QuoteMeta(url),
+		`warn  webhook     passed over `+regexp.QuoteMeta(headers)+`: it is encrypted, and only the service gets it in the clear`,
+		`ok    webhook     the template gives a message for every kind of notice; "nth check --webhook" posts a test`)
+	status, stdout, stderr := b.judge(t)
+	mustSay(t, stdout, regexp.QuoteMeta(b.settings)+": read", regexp.QuoteMeta(url)+": read", regexp.QuoteMeta(headers)+": passed over: it is encrypted, .*", regexp.QuoteMeta(b.settings)+": ok")
+	if status != 0 || stderr != "" || strings.Contains(said+stdout, "hunter2") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+
+	for fault, change := range map[string]func(path string) error{
+		`/etc/nth/url is not there: systemd does not start nth\.service without it \(status 243\)`: os.Remove,
+		`.*/etc/nth/url is empty`: func(path string) error { return os.Truncate(path, 0) },
+		`the URL in .*/etc/nth/url is none that begins with http:// or https://`: func(path string) error { return os.WriteFile(path, []byte("hunter2"), 0o600) },
+		`/etc/nth/url is not a file.*`: func(path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return syscall.Mkfifo(path, 0o600)
+		},
+	} {
+		t.Run(fault, func(t *testing.T) {
+			path := filepath.Join(b.host, "etc/nth/url")
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+			b.put(t, "etc/nth/url", "https://hooks.test/hunter2\n")
+			if err := change(path); err != nil {
+				t.Fatal(err)
+			}
+			said := b.check(t, "--offline")
+			mustSay(t, said, `fail  degraded    webhook: .*`+fault)
+			status, stdout, stderr := b.judge(t)
+			mustSay(t, stderr, "webhook: .*"+fault)
+			if status != 78 || strings.Contains(stdout, ": ok") || strings.Contains(said+stdout+stderr, "hunter2") {
+				t.Errorf("status %d: %s%s", status, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestWhatWasReadAndWhatWasPassedOverIsSaid(t *testing.T) {
+	b := newBench(t)
+	b.serve(t, "SetCredential=webhook-url:https://hooks.test/hunter2")
+	for name, text := range map[string]string{
+		"50-webhook.toml": "[webhook]\nurl = \"https://a.test/hunter2\"\ntemplate_file = \"" + b.host + "/page.tmpl\"\n",
+		"60-old.toml.bak": "no TOML", ".70.toml": "no TOML",
+	} {
+		if err := os.MkdirAll(b.settings+".d", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(b.settings+".d", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.put(t, "page.tmpl", `{"text": {{ toJson .Text }}}`)
+	said := b.check(t, "--offline")
+	mustSay(t, said, `ok    settings    read .*/nth\.toml`, `ok    settings    read .*/nth\.toml\.d/50-webhook\.toml`,
+		`warn  settings    passed over .*/60-old\.toml\.bak: its name does not end with \.toml`, `warn  settings    passed over .*/\.70\.toml: its name begins with a dot`,
+		`ok    webhook     read .*/page\.tmpl`, `warn  webhook     passed over the credential webhook-url \(SetCredential= of nth\.service\): webhook\.url goes before it`)
+	status, stdout, stderr := b.judge(t)
+	mustSay(t, stdout, `.*/nth\.toml: read`, `.*/50-webhook\.toml: read`, `.*/60-old\.toml\.bak: passed over: its name does not end with \.toml`,
+		`.*/page\.tmpl: read`, `the credential webhook-url \(SetCredential= of nth\.service\): passed over: webhook\.url goes before it`, `.*/nth\.toml, .*/50-webhook\.toml: ok`)
+	if status != 0 || stderr != "" || strings.Contains(said+stdout, "hunter2") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+}
+
+// A template is judged whether or not anybody knows where its messages go.
+func TestATemplateThatIsWrongIsFoundWithoutAnAddress(t *testing.T) {
+	b := newBench(t)
+	b.set(t, "[webhook]\ntemplate_file = \""+b.host+"/page.tmpl\"")
+	for text, want := range map[string]string{"{{ .Nope }}": `webhook: .*/page\.tmpl:1:3: .*; nth's own template is used`, "": `webhook: webhook\.template_file: .*/page\.tmpl is empty; nth's own template is used`} {
+		b.put(t, "page.tmpl", text)
+		mustSay(t, b.check(t, "--offline"), "fail  degraded    "+want)
+		status, _, stderr := b.judge(t)
+		if mustSay(t, stderr, want); status != 78 {
+			t.Errorf("status %d: %s", status, stderr)
+		}
+	}
+}
