@@ -192,7 +192,7 @@ func TestAMachineThatWouldBeKeptHasNoDeadlineAndAnyOtherHasTheBudgetsEnd(t *test
 				if r.aws.Terminate(instance); row.state != "" {
 					r.aws.SetState(instance, row.state)
 				}
-				r.pass(time.Second)
+				r.pass(5 * time.Second) // The pauses between looks grow, and are no rhythm.
 				waiting := row.waiting
 				if row.denied == "RecordLifecycleActionHeartbeat" { // It waits since the last look before.
 					r.pass(10 * time.Second)
