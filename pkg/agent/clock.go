@@ -71,12 +71,16 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	}
 	for kind, known := range a.known {
 		for i := range known {
-			if kind.Local() {
+			if leaves(kind) {
 				shift(&known[i].Deadline, by)
 			}
 		}
 	}
 }
+
+// leaves tells whether the deadline of such an event is a span that is left, told as a time: what the machine itself announces, and how
+// long Auto Scaling waits, for which no time is announced.
+func leaves(kind event.Kind) bool { return kind.Local() || kind == event.ASGTermination }
 
 // moved is an entry with its spans moved. Only times that were read off the clock as it was set before are meant: those
 // of this boot, and among those of an earlier one what this process has added.
@@ -88,7 +92,7 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 			shift(t, by)
 		}
 	}
-	if here && e.Event.Kind.Local() {
+	if here && leaves(e.Event.Kind) {
 		shift(&e.Event.Deadline, by)
 	}
 	return e

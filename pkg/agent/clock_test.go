@@ -121,6 +121,18 @@ var steps = []stepped{
 		begun: always("put a incomplete"),
 	},
 	{
+		name: "draining until Auto Scaling takes the machine, which has a clock of its own",
+		until: func(r *rig) {
+			r.node.toGuard(stuck)
+			ends := terminated("a")
+			ends.Deadline = r.in(10 * time.Minute)
+			r.announce(ends)
+			r.pass(5 * time.Minute)
+		},
+		ahead: 5 * time.Minute, back: 5 * time.Minute,
+		begun: always("put a incomplete"),
+	},
+	{
 		name: "draining within a budget, since a deadline went away",
 		until: func(r *rig) {
 			r.node.toGuard(stuck)
