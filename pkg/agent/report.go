@@ -159,8 +159,8 @@ func (a *Agent) begin(goal policy.Goal) {
 		}
 		if e.Phase == record.Draining {
 			limit := "no deadline"
-			if deadline := goal.Deadline(); !deadline.IsZero() {
-				limit = fmt.Sprintf("%.0f s left", deadline.Sub(a.now()).Seconds())
+			if deadline := a.deadline(goal); !deadline.IsZero() {
+				limit = fmt.Sprintf("%.0f s left", max(deadline.Sub(a.now()), 0).Seconds())
 			}
 			a.sayIn(systemd.DrainStarted, e).Warnf("%s the node: %s (%s)", a.doing("draining"), a.cfg.Policy.Reason(e), limit)
 		}

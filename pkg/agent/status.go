@@ -67,7 +67,7 @@ func (a *Agent) doings() string {
 		node = "node " + a.node
 	}
 	left := ""
-	if deadline := goal.Deadline(); !deadline.IsZero() {
+	if deadline := a.deadline(goal); !deadline.IsZero() {
 		left = fmt.Sprintf(", %d s left", int(max(deadline.Sub(a.now()), 0).Seconds()))
 	}
 	text := fmt.Sprintf("draining %s for %s", node, goal.Event.Kind)
@@ -217,9 +217,10 @@ func (a *Agent) stepStatus() *record.StepStatus {
 		return nil
 	}
 	goal := a.work.goal
+	deadline := a.deadline(goal)
 	return &record.StepStatus{
 		Action: string(goal.Action), Event: goal.Event.ID, Kind: goal.Event.Kind, Reason: goal.Reason,
-		Began: a.work.began.Round(0), Deadline: goal.Deadline(), Hard: !goal.Hard.IsZero() && goal.Deadline().Equal(goal.Hard),
+		Began: a.work.began.Round(0), Deadline: deadline, Hard: !goal.Hard.IsZero() && deadline.Equal(goal.Hard),
 		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held), Targets: a.targets,
 	}
 }

@@ -156,6 +156,14 @@ func (a *Agent) upToDate(told, before, now time.Time) bool {
 	return off < tick/10 || off <= tolerance && before.Equal(now)
 }
 
+// deadline is the one that people are told of: the nearer, and one that is over only if no machine is lost at one that is to come.
+func (a *Agent) deadline(goal policy.Goal) time.Time {
+	if now := a.now(); goal.Hard.After(now) && !goal.Soft.After(now) {
+		return goal.Hard
+	}
+	return goal.Deadline()
+}
+
 // adjust tells the guard what has changed of the goal, be it only that a deadline has moved against the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work

@@ -130,7 +130,7 @@ func (g *guard) open(at time.Time) {
 // letGo ends the hold for load balancers by half of the time that there is: a target may drain for longer than that, and what disruption
 // budgets hold needs time as well. It returns when that is.
 func (g *guard) letGo(now time.Time) time.Time {
-	held, until := g.held, g.balancedBy()
+	held, until := g.held, g.balancedBy(now)
 	if held.IsZero() || until.IsZero() {
 		return time.Time{}
 	}
@@ -143,9 +143,12 @@ func (g *guard) letGo(now time.Time) time.Time {
 }
 
 // balancedBy is until when load balancers are waited for at most: in time for the node to be drained by the deadline; zero if there is
-// none.
-func (g *guard) balancedBy() time.Time {
+// none. A soft deadline that is over takes nothing from a hard one.
+func (g *guard) balancedBy(now time.Time) time.Time {
 	until := soonest(g.goal.Hard, g.goal.Soft)
+	if !g.goal.Hard.IsZero() && !g.goal.Soft.After(now) {
+		until = g.goal.Hard
+	}
 	if !until.IsZero() {
 		until = until.Add(-g.node.opts.Margin)
 	}
@@ -158,7 +161,7 @@ func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
 	if g.node.opts.LoadBalancers == nil || g.outFor == g.round || g.lifted {
 		return true, time.Time{}
 	}
-	until := g.balancedBy()
+	until := g.balancedBy(now)
 	if !until.IsZero() && !now.Before(until) {
 		g.endWait(context.DeadlineExceeded)
 		g.outFor = g.round

@@ -189,6 +189,24 @@ func TestTheHoldForLoadBalancersEndsByHalfOfTheTimeThereIs(t *testing.T) {
 	}
 }
 
+// The machine was to be taken long ago, by an event that it outlives, and will be by another one.
+func TestASoftDeadlineThatIsOverTakesNoTimeForLoadBalancersFromAHardOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", at("10.0.0.7")), 0)
+		goal := goalWithin(true, 10*time.Minute)
+		goal.Soft = goal.Hard.Add(-time.Hour)
+		r := start(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute, pods: 2 * time.Minute}, ExcludeFromLoadBalancers: true}, goal)
+		r.await(drain.Drained)
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute {
+			t.Errorf("evicted after %s", after)
+		}
+		if after := r.drainedAt().Sub(r.began); after < 3*time.Minute || after > 3*time.Minute+5*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+}
+
 // A pod that has gone may have been a target by its address, and its requests are under way. Those of pods that stay are there to stay,
 // and one that had finished had no address any more.
 func TestANodeIsDrainedWhenLoadBalancersAreDoneWithItsPods(t *testing.T) {
