@@ -383,3 +383,32 @@ func TestTheStatusOfANodeThatPeopleHaveOpenedDoesNotSayThatItIsCordoned(t *testi
 		}
 	})
 }
+
+// No more than a cordon was wanted, and people have lifted it. The settings ask for a drain since, of which there is none.
+func TestATerminationWhoseCordonPeopleHaveLiftedIsNotSaidToBeDrained(t *testing.T) {
+	t.Parallel()
+	noting(t, func(r *rig, o *outcomes) {
+		s := apitest.New(r.t)
+		s.AddPod(served(), 0)
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		drains := rules()
+		cordons := drains[terminated("a").Kind]
+		cordons.Action = policy.Cordon
+		r.cfg.Policy[terminated("a").Kind] = cordons
+		r.run()
+		r.announce(terminated("a"))
+		r.pass(10 * time.Second)
+		o.want(t, "a after 0s", "a no-drain after 0s")
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		if !r.entry("a").Reopened {
+			t.Fatalf("the entry is %+v", r.entry("a"))
+		}
+		r.agent.SetPolicy(drains)
+		r.pass(time.Minute)
+		o.want(t, "a left-alone after 20s")
+		if len(s.Requests("evict")) > 0 {
+			t.Error("a pod was evicted")
+		}
+	})
+}

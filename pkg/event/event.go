@@ -83,7 +83,8 @@ const (
 	NoDrain Outcome = "no-drain"
 	// OutOfTime: its time is over, and not all is done.
 	OutOfTime Outcome = "out-of-time"
-	// LeftAlone: people limit, on the Node, what is done to it, so that it is not drained although the rule asks for it.
+	// LeftAlone: people limit, on the Node, what is done to it, or have lifted the cordon when no drain was asked for, so that it is not
+	// drained although the rule asks for it.
 	LeftAlone Outcome = "left-alone"
 )
 

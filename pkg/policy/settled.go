@@ -27,6 +27,8 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
+	case e.Reopened && e.Phase == record.Cordoned: // People have lifted the cordon, and no drain had begun or was to go on then.
+		return event.LeftAlone
 	case done, e.Phase == record.Drained && !sit.looked(e):
 		return event.Drained
 	}

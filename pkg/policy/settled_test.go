@@ -73,7 +73,10 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, record.Cordoning)), want: ""},
 		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, record.Cordoning)), want: event.NoDrain},
 		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, record.Seen)), want: ""},
-		{name: "its cordon was lifted", past: past(entry(ev, record.Cordoned, reopened)), want: event.Drained},
+		{name: "its cordon was lifted", past: past(entry(ev, record.Cordoned, reopened)), want: event.LeftAlone},
+		{name: "its cordon was lifted, and no more than one is wanted", rules: cordons, past: past(entry(ev, record.Cordoned, reopened)), want: event.NoDrain},
+		{name: "its cordon was lifted when it was drained", past: past(entry(ev, record.Drained, reopened)), want: event.Drained},
+		{name: "its cordon was lifted, and its time was too short", past: past(entry(ev, record.Incomplete, reopened)), want: event.OutOfTime},
 		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, record.Draining, reopened)), want: ""},
 		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining)), want: event.NoDrain},
 	} {

@@ -153,10 +153,10 @@ func TestNobodyWaitsForAPipe(t *testing.T) {
 
 func TestAUnitThatCannotBeReadIsDoubtful(t *testing.T) {
 	root := machine(t, "LoadCredential=a:/etc/url", nil)
-	if err := os.WriteFile(filepath.Join(root, "etc/systemd/system/nth.service.d/60.conf"), []byte("[Service] hunter2\n"), 0o600); err != nil {
+	if err := os.Mkdir(filepath.Join(root, "etc/systemd/system/nth.service.d/60.conf"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if doubts := secrets.Beside(t.Context(), root, "nth.service", true).Doubts(); len(doubts) != 1 || !strings.Contains(doubts[0], "60.conf") || strings.Contains(doubts[0], "hunter2") {
+	if doubts := secrets.Beside(t.Context(), root, "nth.service", true).Doubts(); len(doubts) != 1 || !strings.Contains(doubts[0], "60.conf") {
 		t.Errorf("the doubts are %q", doubts)
 	}
 }

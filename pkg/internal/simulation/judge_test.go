@@ -438,7 +438,7 @@ func (w *world) judgeOutcome(n *notice, outcome event.Outcome) {
 	switch over := w.limit(n); {
 	case wantsDrain < drained || time.Since(w.ruleSet[n.kind]) < slow:
 	case outcome == event.LeftAlone:
-		if !limits && heard {
+		if !limits && heard && n.lifted.IsZero() {
 			w.violatedNow(outcomeTrue, "%s is said to be left alone, and nobody asks for that; %s", n.name, w.standing())
 		}
 	case outcome != "" && limits && heard && w.sure(n, drained):
