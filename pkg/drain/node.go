@@ -20,8 +20,8 @@ type Claim struct {
 	Writer string `json:"writer,omitempty"`
 	// Event is the one that comes first, and Kind its kind. Events are all that the node was closed for then; early versions named
 	// the first only.
-	Event  string    `json:"event"`
-	Kind   string    `json:"kind"`
+	Event  string   `json:"event"`
+	Kind   string   `json:"kind"`
 	Events []string `json:"events,omitempty"`
 	// Lifted are those of them for which people had lifted the cordon when it was set anew for others: a process that ends right then
 	// may not have come to note it.
