@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"strings"
@@ -10,20 +11,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// own keeps metadata.managedFields true to a write by a manager. What it adds or changes is its own from then on and nobody
-// else's; what it sets to the value that is there stays whose it was; what it removes is nobody's any more (Update in
-// structured-merge-diff's merge/update.go). Of a Node, that is told of its labels, annotations and spec; a list is one
-// field, and an object that holds others is none.
-func own(before, after *corev1.Node, manager string, at metav1.Time) {
-	changed, lost := difference(fieldsOf(before), fieldsOf(after))
+// own keeps metadata.managedFields true to a write by a manager, to the Node itself ("") or to a subresource. What it adds or
+// changes is its own from then on and nobody else's; what it sets to the value that is there stays whose it was; what it removes is
+// nobody's any more (Update in structured-merge-diff's merge/update.go). Of a Node, that is told of its labels, annotations and spec,
+// and of its status; a list is one field, but for that of conditions, and an object that holds others is none.
+func own(before, after *corev1.Node, manager, subresource string, at metav1.Time) {
+	changed, lost := difference(fieldsOf(before, subresource), fieldsOf(after, subresource))
 	if len(changed)+len(lost) == 0 {
 		return
 	}
 	var entries []metav1.ManagedFieldsEntry
-	mine := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1"}
+	mine := metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", Subresource: subresource,
+	}
 	owned := map[string]bool{}
 	for _, entry := range after.ManagedFields {
-		if entry.Manager == manager && entry.Operation == mine.Operation && entry.Subresource == "" {
+		if entry.Manager == manager && entry.Operation == mine.Operation && entry.Subresource == subresource {
 			mine, owned = entry, parse(entry)
 		} else if entry, left := disown(entry, changed, lost); left {
 			entries = append(entries, entry)
@@ -65,8 +68,8 @@ func disown(entry metav1.ManagedFieldsEntry, changed, lost map[string]bool) (met
 	return entry, len(fields) > 0 || count == 0
 }
 
-// fieldsOf are the fields of a Node that can be owned, by their paths.
-func fieldsOf(node *corev1.Node) map[string]any {
+// fieldsOf are the fields of a Node, or of a subresource, that can be owned, by their paths.
+func fieldsOf(node *corev1.Node, subresource string) map[string]any {
 	fields := map[string]any{}
 	put := func(path string, of any) {
 		text, err := json.Marshal(of)
@@ -74,6 +77,17 @@ func fieldsOf(node *corev1.Node) map[string]any {
 		if err == nil && json.Unmarshal(text, &tree) == nil {
 			collectFields(fields, path, tree)
 		}
+	}
+	if subresource == statusResource {
+		status := node.Status
+		status.Conditions = nil
+		put("f:status", status)
+		for _, c := range node.Status.Conditions {
+			item := fmt.Sprintf("f:status\x00f:conditions\x00k:{\"type\":%q}", c.Type)
+			put(item, c)
+			fields[item+"\x00."] = true // that it is there
+		}
+		return fields
 	}
 	put("f:metadata\x00f:labels", node.Labels)
 	put("f:metadata\x00f:annotations", node.Annotations)

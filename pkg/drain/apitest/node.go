@@ -42,7 +42,8 @@ func (s *Server) ChangeNode(change func(*corev1.Node), manager ...string) {
 	node := s.node.node.DeepCopy()
 	change(node)
 	if len(manager) > 0 {
-		own(s.node.node, node, manager[0], s.now())
+		own(s.node.node, node, manager[0], "", s.now())
+		own(s.node.node, node, manager[0], statusResource, s.now())
 	}
 	s.putNode(node)
 }
@@ -138,7 +139,7 @@ func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
 	}
 	if node.ManagedFields = before.DeepCopy().ManagedFields; !same(before, node) {
 		if r.URL.Query().Get("dryRun") == "" {
-			own(before, node, managerOf(r), s.now())
+			own(before, node, managerOf(r), "", s.now())
 			s.putNode(node)
 		}
 		text, _ := json.Marshal(node) //nolint:errchkjson // it has been read from JSON

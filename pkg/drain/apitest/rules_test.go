@@ -315,6 +315,71 @@ func TestWhoOwnsACordon(t *testing.T) {
 	})
 }
 
+// A strategic merge patch merges conditions by their type, and whose each is, is remembered apart from all else.
+func TestConditionsAreMergedByTypeAndRemembered(t *testing.T) {
+	type write struct{ manager, conditions string }
+	ready := `{"type":"Ready","status":"True"}`
+	each(t, map[string]struct {
+		writes []write
+		want   string // type, status, and by whom the status was set
+	}{
+		"one more":               {[]write{{"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready True "},
+		"another value":          {[]write{{"nth", `{"type":"A","status":"True"}`}, {"admin", `{"type":"A","status":"False"}`}}, "A False admin, Ready True "},
+		"the same value":         {[]write{{"nth", `{"type":"A","status":"True"}`}, {"admin", `{"type":"A","status":"True","reason":"B"}`}}, "A True nth, Ready True "},
+		"beside the kubelet's":   {[]write{{"kubelet", `{"type":"Ready","status":"False"}`}, {"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready False kubelet"},
+		"the kubelet, not aware": {[]write{{"nth", `{"type":"A","status":"True"}`}, {"kubelet", ready}}, "A True nth, Ready True "},
+	}, func(t *testing.T, c struct {
+		writes []write
+		want   string
+	}, s *apitest.Server, client kubernetes.Interface,
+	) {
+		for _, w := range c.writes {
+			patch := []byte(`{"spec":{"unschedulable":true},"status":{"conditions":[` + w.conditions + `]}}`)
+			_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: w.manager}, "status")
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		node := s.CurrentNode()
+		if node.Spec.Unschedulable {
+			t.Error("the node was cordoned by its status")
+		}
+		var got []string
+		for _, cond := range node.Status.Conditions {
+			by := ""
+			for _, m := range node.ManagedFields {
+				item := fmt.Sprintf(`"k:{\"type\":\"%s\"}":{`, cond.Type)
+				_, of, found := strings.Cut(string(m.FieldsV1.GetRawBytes()), item)
+				if of, _, _ = strings.Cut(of, "}}"); found && strings.Contains(of, `"f:status"`) && m.Subresource == "status" {
+					by += m.Manager
+				}
+			}
+			got = append(got, fmt.Sprintf("%s %s %s", cond.Type, cond.Status, by))
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("the conditions are %q, want %q", strings.Join(got, ", "), c.want)
+		}
+	})
+}
+
+func TestAStatusIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *apitest.Server, client kubernetes.Interface) {
+		write := func(version string) error {
+			patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[{"type":"A","status":"True"}]}}`, version)
+			_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			return err
+		}
+		seen := s.CurrentNode().ResourceVersion
+		s.CordonAs("kubectl")
+		if err := write(seen); code(err) != http.StatusConflict {
+			t.Errorf("for the Node as it was before: %v", err)
+		}
+		if err := write(s.CurrentNode().ResourceVersion); err != nil || len(s.CurrentNode().Status.Conditions) != 2 {
+			t.Errorf("for the Node as it is: %v, with %+v", err, s.CurrentNode().Status.Conditions)
+		}
+	})
+}
+
 func TestSomebodyElsesCordonIsRememberedAsTheirs(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *apitest.Server, _ kubernetes.Interface) {
 		s.CordonAs("kubectl-cordon")
