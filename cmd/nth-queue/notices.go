@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
@@ -114,7 +115,7 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 		told = append(told, n.meter)
 	}
 	forget := func() { n.webhook.Forget(node) }
-	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
+	if n.dryRun || !n.cfg.Condition && !n.cfg.LifecycleConditions && !n.cfg.Events {
 		return told, forget
 	}
 	identity := notify.Identity{Client: n.client.Client, Node: node}
@@ -122,7 +123,7 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
-		Condition: n.cfg.Condition, Events: n.cfg.Events,
+		Condition: n.cfg.Condition, Lifecycle: n.cfg.LifecycleConditions, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
 		Turn:     n.turns.take, Dropped: n.meter.counted().EventsDropped, Trouble: n.trouble,

@@ -12,6 +12,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/notify"
@@ -80,7 +81,8 @@ func (f told) trouble() func(error) {
 
 // addKubernetes adds what tells the cluster. A dry run writes nothing there.
 func (n *notices) addKubernetes(cfg config.Config, from told) {
-	if cfg.DryRun || !cfg.Kubernetes.Condition && !cfg.Kubernetes.Events {
+	cluster := cfg.Kubernetes.ToldCluster
+	if cfg.DryRun || !cluster.Condition && !cluster.LifecycleConditions && !cluster.Events {
 		return
 	}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -90,10 +92,12 @@ func (n *notices) addKubernetes(cfg config.Config, from told) {
 		},
 		Entries:     from.record.Entries,
 		Rules:       func() policy.Settings { return *n.rules.Load() },
-		Condition:   cfg.Kubernetes.Condition,
-		Events:      cfg.Kubernetes.Events,
-		Source:      cfg.Kubernetes.EventSource,
-		Annotations: cfg.Kubernetes.EventAnnotations,
+		Condition:   cluster.Condition,
+		Lifecycle:   cluster.LifecycleConditions,
+		Writer:      drain.Host,
+		Events:      cluster.Events,
+		Source:      cluster.EventSource,
+		Annotations: cluster.EventAnnotations,
 		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
 		Dropped:     from.counts.EventsDropped,
 		Trouble:     from.trouble(),

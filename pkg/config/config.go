@@ -62,8 +62,9 @@ type Kubernetes struct {
 
 // ToldCluster is the part of the table [kubernetes] that says what is told there.
 type ToldCluster struct {
-	Condition bool
-	Events    bool
+	Condition           bool
+	LifecycleConditions bool
+	Events              bool
 	// EventSource and EventAnnotations are what each Event bears.
 	EventSource      string
 	EventAnnotations map[string]string

@@ -66,7 +66,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 		},
 		Kubernetes: config.Kubernetes{
 			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, ToldCluster: config.ToldCluster{
-				Condition: false, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+				Condition: false, LifecycleConditions: true, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 			},
 		},
 		AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},

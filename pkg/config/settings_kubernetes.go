@@ -29,6 +29,8 @@ func (c *ToldCluster) settings() []setting {
 	return []setting{
 		{"condition", boolean{&c.Condition},
 			"Keep the Node's condition `InterruptionPending`."},
+		{"lifecycle_conditions", boolean{&c.LifecycleConditions},
+			"Keep the Node's conditions `DrainInProgress`, `Drained`, `MaintenancePlanned` and `MaintenanceInProgress`, as far as they are nobody else's. In Kubernetes they are alpha."},
 		{"events", boolean{&c.Events},
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
 		{"event_source", text{&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },

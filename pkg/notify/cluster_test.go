@@ -129,7 +129,11 @@ func (c *cluster) route(r *http.Request, body []byte) (string, func() any) {
 				ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{Conditions: c.conditions}}
 		}
 	case r.Method == http.MethodPatch && slices.Equal(path, []string{"nodes", nodeName, "status"}):
-		return "patch condition", func() any { return c.patchConditions(r, body) }
+		what := "patch condition"
+		if !bytes.Contains(body, []byte("InterruptionPending")) {
+			what = "patch lifecycle"
+		}
+		return what, func() any { return c.patchConditions(r, body) }
 	case r.Method == http.MethodPost && path[2] == "events":
 		var ev corev1.Event
 		c.decode(body, &ev)

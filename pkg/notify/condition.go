@@ -101,31 +101,10 @@ func sentence(e record.Entry, rules policy.Settings) string {
 	return text
 }
 
-// keepCondition makes the node's condition what it should be. It is read first, so that what stands there, by whomever,
-// is written only if it has to change.
-func (k *Kubernetes) keepCondition(ctx context.Context, id Identity) error {
-	k.mu.Lock()
-	k.dirty = false
-	k.mu.Unlock()
-	again, err := k.writeCondition(ctx, id)
-	if err != nil {
-		k.mu.Lock()
-		k.dirty = true
-		k.mu.Unlock()
-		return err
-	}
-	k.heartbeat = again
-	return nil
-}
-
-// writeCondition returns when the condition is to be looked at again; zero for never.
-func (k *Kubernetes) writeCondition(ctx context.Context, id Identity) (time.Time, error) {
+// keepCondition makes the node's condition what it should be, and returns when it is to be looked at again; zero for never. It is
+// read first, so that what stands there, by whomever, is written only if it has to change.
+func (k *Kubernetes) keepCondition(ctx context.Context, id Identity) (again time.Time, err error) {
 	condition, err := change(ctx, id, wantedCondition(k.opts.Entries(), k.opts.Rules()))
-	v, err := k.settle(ctx, conditionArea, err)
-	if v == forbidden || v == rejected {
-		k.refused = time.Now().Add(refusedFor)
-		return k.refused, nil
-	}
 	return nextBeat(condition), err
 }
 
@@ -141,7 +120,7 @@ func change(ctx context.Context, id Identity, wanted corev1.NodeCondition) (core
 	if !necessary {
 		return condition, nil
 	}
-	patch, err := conditionPatch(condition)
+	patch, err := conditionPatch("", condition)
 	if err == nil {
 		_, err = id.Client.CoreV1().Nodes().PatchStatus(ctx, id.Node, patch)
 	}
@@ -164,7 +143,7 @@ func renewed(there []corev1.NodeCondition, wanted corev1.NodeCondition, now time
 		wanted.LastTransitionTime = old.LastTransitionTime
 	}
 	age := now.Sub(old.LastHeartbeatTime.Time)
-	if old.Status == wanted.Status && old.Reason == wanted.Reason && old.Message == wanted.Message && age >= 0 && age < heartbeatInterval {
+	if sameWords(old, wanted) && age >= 0 && age < heartbeatInterval {
 		return old, false
 	}
 	return wanted, true
@@ -182,11 +161,15 @@ func nextBeat(c corev1.NodeCondition) time.Time {
 }
 
 // conditionPatch is a strategic merge patch: the API server merges conditions by their type, so it holds ours alone, and
-// what the kubelet writes at the same time stays.
-func conditionPatch(c corev1.NodeCondition) ([]byte, error) {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})
+// what the kubelet writes at the same time stays. With a resourceVersion it is for the Node as it was then, and else a conflict.
+func conditionPatch(resourceVersion string, conditions ...corev1.NodeCondition) ([]byte, error) {
+	content := map[string]any{"status": map[string]any{"conditions": conditions}}
+	if resourceVersion != "" {
+		content["metadata"] = map[string]any{"resourceVersion": resourceVersion}
+	}
+	patch, err := json.Marshal(content)
 	if err != nil {
-		return nil, fmt.Errorf("encoding the condition: %w", err)
+		return nil, fmt.Errorf("encoding conditions: %w", err)
 	}
 	return patch, nil
 }

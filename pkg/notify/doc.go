@@ -5,8 +5,9 @@
 // effort, bounded in time, with pauses where it is refused, and with a last short try when nth stops. Nothing here
 // can fail a drain, and nothing is said before the cordon that it is about.
 //
-//   - Kubernetes keeps the Node's condition InterruptionPending, and writes core/v1 Events about the Node and about the
-//     pods that were evicted. What it writes is listed in docs/node-contract.md.
+//   - Kubernetes keeps the Node's condition InterruptionPending and, where it is asked to, the lifecycle conditions that
+//     Kubernetes knows, and writes core/v1 Events about the Node and about the pods that were evicted. What it writes is
+//     listed in docs/node-contract.md.
 //   - Webhook posts a document that a template makes, and remembers on disk what could not be delivered yet.
 //
 // What goes wrong is told once, to the callback Trouble, and not again until it has been well in between.

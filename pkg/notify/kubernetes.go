@@ -50,8 +50,12 @@ type KubernetesOptions struct {
 	Entries func() []record.Entry
 	// Rules returns the rules in effect.
 	Rules func() policy.Settings
-	// Condition and Events switch the two things on that are written.
-	Condition, Events bool
+	// Condition, Lifecycle and Events switch on what is written: the condition of nth's own, those that Kubernetes knows, and
+	// Events.
+	Condition, Lifecycle, Events bool
+	// Writer is the name by which the API server remembers who has set a lifecycle condition: that in the user agent of the
+	// identity's client, before the slash. It is needed with Lifecycle.
+	Writer string
 	// Source is the component that Events name as their source.
 	Source string
 	// Describe returns annotations for Events about the Node, which tell about the machine. It may return fewer, or none,
@@ -78,19 +82,19 @@ type Kubernetes struct {
 	gate  gate
 	told  teller
 	queue []notice
-	dirty bool      // the condition may no longer be what it should be
-	muted time.Time // until when no Events are written
-	last  time.Time // when Run ends at the latest; zero until Finish
+	dirty map[area]bool // of the conditions, those that may no longer be what they should be
+	muted time.Time     // until when no Events are written
+	last  time.Time     // when Run ends at the latest; zero until Finish
 
 	// These belong to Run's goroutine.
 	correlator *clientrecord.EventCorrelator
 	sending    *correlated
 	rest       time.Time // nothing is written before
 	pause      time.Duration
-	refused    time.Time     // until when the condition is not written
-	heartbeat  time.Time     // when the condition has to be refreshed; zero if it is not True
-	named      int64         // numbers the Events, so that no two have one name
-	failing    map[area]bool // what Trouble has been told of
+	refused    map[area]time.Time // until when conditions are not written
+	again      map[area]time.Time // when they have to be looked at without news; zero if they need not
+	named      int64              // numbers the Events, so that no two have one name
+	failing    map[area]bool      // what Trouble has been told of
 }
 
 // area is one of the things that can be refused by themselves.
@@ -98,6 +102,7 @@ type area string
 
 const (
 	conditionArea area = "the node's condition " + ConditionType
+	lifecycleArea area = "the node's lifecycle conditions"
 	eventArea     area = "Events"
 	podEventArea  area = "Events about pods"
 )
@@ -105,8 +110,8 @@ const (
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
-		opts: opts, wake: make(chan struct{}, 1), dirty: true,
-		correlator: newCorrelator(), failing: map[area]bool{},
+		opts: opts, wake: make(chan struct{}, 1), dirty: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
+		correlator: newCorrelator(), refused: map[area]time.Time{}, again: map[area]time.Time{}, failing: map[area]bool{},
 	}
 }
 
@@ -119,7 +124,7 @@ func (k *Kubernetes) Hear(h record.Happening) {
 		k.enqueue(k.told.tell(h, k.opts.Rules()))
 	}
 	if h.Pod == "" && h.What != record.SourceLost && h.What != record.SourceBack {
-		k.dirty = true
+		k.dirty[conditionArea], k.dirty[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
 	}
 	select {
 	case k.wake <- struct{}{}:
@@ -206,9 +211,11 @@ func (k *Kubernetes) closed(now time.Time) time.Duration {
 // quiet is how long there will be nothing to write if nothing is heard.
 func (k *Kubernetes) quiet(now time.Time) time.Duration {
 	next := now.Add(idle)
-	for _, t := range []time.Time{k.heartbeat, k.refused} {
-		if t.After(now) && t.Before(next) {
-			next = t
+	for _, a := range []area{conditionArea, lifecycleArea} {
+		for _, t := range []time.Time{k.again[a], k.refused[a]} {
+			if t.After(now) && t.Before(next) {
+				next = t
+			}
 		}
 	}
 	return next.Sub(now)
@@ -224,14 +231,43 @@ type job struct {
 func (k *Kubernetes) next(now time.Time) *job {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	beat := !k.heartbeat.IsZero() && !now.Before(k.heartbeat)
-	switch {
-	case k.opts.Condition && (k.dirty || beat) && !now.Before(k.refused):
-		return &job{k.keepCondition, true}
-	case k.sending != nil || len(k.queue) > 0:
+	for _, a := range []area{conditionArea, lifecycleArea} {
+		again := k.again[a]
+		if (k.dirty[a] || !again.IsZero() && !now.Before(again)) && !now.Before(k.refused[a]) {
+			return &job{func(ctx context.Context, id Identity) error { return k.keep(ctx, id, a) }, true}
+		}
+	}
+	if k.sending != nil || len(k.queue) > 0 {
 		return &job{k.sendEvent, false}
 	}
 	return nil
+}
+
+// keep makes conditions what they should be.
+func (k *Kubernetes) keep(ctx context.Context, id Identity, a area) error {
+	k.mark(a, false)
+	write := k.keepCondition
+	if a == lifecycleArea {
+		write = k.keepLifecycle
+	}
+	again, err := write(ctx, id)
+	v, err := k.settle(ctx, a, err)
+	if v == forbidden || v == rejected {
+		again = time.Now().Add(refusedFor)
+		k.refused[a] = again
+	}
+	if err != nil {
+		k.mark(a, true)
+		return err
+	}
+	k.again[a] = again
+	return nil
+}
+
+func (k *Kubernetes) mark(a area, dirty bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dirty[a] = dirty
 }
 
 // write does the next job. Its error means that the API server could not be asked, and that the job is still to be

@@ -1,0 +1,456 @@
+package notify_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// A life is a stage that writes the lifecycle conditions, and nothing else, to an API server that remembers who writes what.
+type life struct {
+	*stage
+	api *apitest.Server
+}
+
+func live(t *testing.T, f func(l *life)) {
+	t.Helper()
+	play(t, bare, func(s *stage) {
+		l := &life{s, apitest.New(s.t)}
+		config := &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: l.api.RoundTripper(), UserAgent: "nth/v1.0.0"}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.opts.Condition, s.opts.Events, s.opts.Lifecycle, s.opts.Writer = false, false, true, "nth"
+		s.opts.Identity = func(context.Context) (notify.Identity, error) {
+			return notify.Identity{Client: client, Node: apitest.Node}, nil
+		}
+		f(l)
+	})
+}
+
+// lifecycleTypes are the conditions, as they are compared.
+var lifecycleTypes = []corev1.NodeConditionType{"DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress"}
+
+// is fails unless the Node has these lifecycle conditions, each as "Drained=True DrainCompleted", and no other.
+func (l *life) is(want ...string) {
+	l.t.Helper()
+	var got []string
+	for _, of := range lifecycleTypes {
+		for _, c := range l.api.CurrentNode().Status.Conditions {
+			if c.Type == of {
+				got = append(got, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		l.t.Errorf("the conditions are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func (l *life) condition(of corev1.NodeConditionType) corev1.NodeCondition {
+	l.t.Helper()
+	conditions := l.api.CurrentNode().Status.Conditions
+	i := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == of })
+	if i < 0 {
+		l.t.Fatalf("there is no condition %s", of)
+	}
+	return conditions[i]
+}
+
+// writes has a manager set conditions, each as "Drained=True Reason", as kubectl and the kubelet do: by a strategic merge patch.
+func (l *life) writes(manager string, conditions ...string) {
+	l.t.Helper()
+	var all []corev1.NodeCondition
+	for _, text := range conditions {
+		said, reason, _ := strings.Cut(text, " ")
+		of, status, _ := strings.Cut(said, "=")
+		all = append(all, corev1.NodeCondition{
+			Type: corev1.NodeConditionType(of), Status: corev1.ConditionStatus(status), Reason: reason, Message: "as " + manager + " has it",
+			LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+		})
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": all}})
+	if err == nil {
+		_, err = l.api.Client().CoreV1().Nodes().Patch(l.t.Context(), apitest.Node, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{FieldManager: manager}, "status")
+	}
+	if err != nil {
+		l.t.Errorf("%s cannot write %v: %v", manager, conditions, err)
+	}
+}
+
+// patches are those of the Node's status since it was called last.
+func (l *life) patches(before int) []apitest.Request { return l.api.Requests("patch status")[before:] }
+
+// maintenance is the entry of a maintenance an hour after the bubble's beginning.
+func maintenance(phase record.Phase) record.Entry {
+	e := entry("m", event.ScheduledMaintenance, phase)
+	e.Event.Code, e.Event.Deadline = "system-reboot", time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)
+	return e
+}
+
+// What is left of it when nothing is pending any more.
+var nothingLeft = []string{
+	"DrainInProgress=False NotDraining", "Drained=False NotDraining", "MaintenancePlanned=False NothingPlanned",
+	"MaintenanceInProgress=False NothingInProgress",
+}
+
+func TestTheLifecycleConditionsFollowAMaintenanceFromItsNoticeToItsEnd(t *testing.T) {
+	live(t, func(l *life) {
+		l.start()
+		l.is()
+		l.tell(announced(maintenance(record.Seen)))
+		l.pass(time.Second)
+		l.is("MaintenancePlanned=True ScheduledMaintenance")
+
+		before := len(l.patches(0))
+		l.tell(step(record.Begun, "drain", maintenance(record.Draining)))
+		l.tell(step(record.NodeCordoned, "drain", maintenance(record.Draining)))
+		l.pass(time.Second)
+		l.is("DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenancePlanned=False NothingPlanned",
+			"MaintenanceInProgress=True ScheduledMaintenance")
+		if sent := l.patches(before); len(sent) != 1 {
+			t.Errorf("the beginning of a drain is told by %d patches, want one", len(sent))
+		}
+		began := l.condition("DrainInProgress")
+
+		before = len(l.patches(0))
+		l.tell(step(record.RanOut, "drain", maintenance(record.Incomplete)))
+		l.pass(time.Second)
+		l.is("DrainInProgress=True DrainOutOfTime", "Drained=False DrainOutOfTime", "MaintenancePlanned=False NothingPlanned",
+			"MaintenanceInProgress=True ScheduledMaintenance")
+		if now := l.condition("DrainInProgress"); !now.LastTransitionTime.Equal(&began.LastTransitionTime) {
+			t.Errorf("it is in progress since %s, and was since %s", now.LastTransitionTime, began.LastTransitionTime)
+		}
+		l.tell(step(record.Done, "drain", maintenance(record.Drained)))
+		l.pass(time.Second)
+		l.is("DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted", "MaintenancePlanned=False NothingPlanned",
+			"MaintenanceInProgress=True ScheduledMaintenance")
+		if sent := l.patches(before); len(sent) != 2 {
+			t.Errorf("its end is told by %d patches, want one for each news", len(sent))
+		}
+
+		closed := maintenance(record.Closed)
+		closed.Ending = record.Canceled
+		l.tell(step(record.Done, "uncordon", closed))
+		l.pass(time.Second)
+		l.is(nothingLeft...)
+		asked := len(l.api.Requests())
+		l.pass(24 * time.Hour)
+		if more := len(l.api.Requests()) - asked; more > 1 { // when the date has come that was known last
+			t.Errorf("%d requests in a day in which nothing happens", more)
+		}
+		if ready := l.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+			t.Errorf("the kubelet's condition became %+v", ready)
+		}
+	})
+}
+
+func TestTheLifecycleConditionsAreWhatTheRecordSays(t *testing.T) {
+	drains := func(in ...string) []string {
+		return append([]string{"DrainInProgress=True DrainStarted", "Drained=False DrainStarted"}, in...)
+	}
+	isDrained := func(in ...string) []string {
+		return append([]string{"DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted"}, in...)
+	}
+	with := func(e record.Entry, change func(*record.Entry)) record.Entry {
+		change(&e)
+		return e
+	}
+	for name, test := range map[string]struct {
+		entries func() []record.Entry
+		want    []string
+	}{
+		"nothing is known": {func() []record.Entry { return nil }, nil},
+		"a recommendation has no date": {func() []record.Entry {
+			return []record.Entry{entry("r", event.RebalanceRecommendation, record.Seen)}
+		}, nil},
+		"what is ignored does not count": {func() []record.Entry {
+			return []record.Entry{with(maintenance(record.Seen), func(e *record.Entry) { e.Event.Code = "system-maintenance" })}
+		}, nil},
+		"a date ahead": {func() []record.Entry { return []record.Entry{maintenance(record.Seen)} }, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
+		"a date that is over": {func() []record.Entry {
+			return []record.Entry{with(maintenance(record.Seen), func(e *record.Entry) { e.Event.Deadline = time.Now().Add(-time.Minute) })}
+		}, []string{"MaintenanceInProgress=True ScheduledMaintenance"}},
+		"a spot instance is drained at once": {func() []record.Entry { return []record.Entry{spot(record.Draining)} },
+			drains("MaintenanceInProgress=True SpotInterruption")},
+		"a termination without a date": {func() []record.Entry {
+			return []record.Entry{entry("a", event.ASGTermination, record.Drained)}
+		}, isDrained("MaintenanceInProgress=True ASGTermination")},
+		"a system that goes to sleep": {func() []record.Entry { return []record.Entry{entry("h", event.Hibernation, record.Cordoned)} },
+			[]string{"MaintenanceInProgress=True Hibernation"}},
+		"drained for one, and a date ahead": {func() []record.Entry {
+			return []record.Entry{maintenance(record.Seen), entry("a", event.ASGTermination, record.Drained)}
+		}, isDrained("MaintenancePlanned=True ScheduledMaintenance", "MaintenanceInProgress=True ASGTermination")},
+		"drained for one, and not yet for another": {func() []record.Entry {
+			return []record.Entry{maintenance(record.Drained), spot(record.Draining)}
+		}, drains("MaintenanceInProgress=True SpotInterruption")},
+		"people want the node left alone": {func() []record.Entry {
+			return []record.Entry{with(maintenance(record.Draining), func(e *record.Entry) { e.LeftAlone = true })}
+		}, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
+		"people have opened it when it was drained": {func() []record.Entry {
+			return []record.Entry{with(maintenance(record.Drained), func(e *record.Entry) { e.Reopened = true })}
+		}, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
+		"it is put off": {func() []record.Entry { return []record.Entry{maintenance(record.Undoing)} },
+			[]string{"MaintenancePlanned=True ScheduledMaintenance"}},
+		"it is over, and being undone": {func() []record.Entry {
+			return []record.Entry{with(maintenance(record.Undoing), func(e *record.Entry) { e.Event.State = event.Canceled })}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func(l *life) {
+				l.entries = test.entries()
+				l.start()
+				l.is(test.want...)
+			})
+		})
+	}
+}
+
+func TestAMaintenanceBeginsAtItsDateWithoutFurtherNews(t *testing.T) {
+	live(t, func(l *life) {
+		l.entries = []record.Entry{maintenance(record.Seen)}
+		l.start()
+		l.pass(time.Hour - 20*time.Second)
+		l.is("MaintenancePlanned=True ScheduledMaintenance")
+		l.pass(20 * time.Second)
+		l.is("MaintenancePlanned=False NothingPlanned", "MaintenanceInProgress=True ScheduledMaintenance")
+	})
+}
+
+func TestLifecycleConditionsThatAnEarlierRunHasLeftAreCleared(t *testing.T) {
+	live(t, func(l *life) {
+		l.writes("nth", "DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenanceInProgress=True SpotInterruption")
+		l.start()
+		l.is("DrainInProgress=False NotDraining", "Drained=False NotDraining", "MaintenanceInProgress=False NothingInProgress")
+	})
+}
+
+func TestLifecycleConditionsAreWrittenOnlyWhereTheyAreWanted(t *testing.T) {
+	live(t, func(l *life) {
+		l.opts.Lifecycle = false
+		l.entries = []record.Entry{spot(record.Draining)}
+		l.start()
+		l.pass(time.Hour)
+		if asked := l.api.Requests(); len(asked) > 0 {
+			t.Errorf("%d requests, want none", len(asked))
+		}
+	})
+}
+
+// Kubernetes knows no owner of these conditions, so that each writer has to mind the others.
+func TestALifecycleConditionOfSomebodyElseIsNeitherChangedNorCleared(t *testing.T) {
+	const inProgress = "MaintenanceInProgress=True SpotInterruption"
+	for name, test := range map[string]struct {
+		before, during func(l *life)
+		drains, after  []string
+	}{
+		"kubectl drains the node": {
+			before: func(l *life) {
+				l.writes("kubectl", "DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted")
+			},
+			drains: []string{"DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted", inProgress},
+			after:  []string{"DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted", "MaintenanceInProgress=False NothingInProgress"},
+		},
+		"kubectl has drained it": {
+			before: func(l *life) {
+				l.writes("kubectl", "DrainInProgress=False KubectlDrainCompleted", "Drained=True KubectlDrainCompleted")
+			},
+			drains: []string{"DrainInProgress=False KubectlDrainCompleted", "Drained=True KubectlDrainCompleted", inProgress},
+			after:  []string{"DrainInProgress=False KubectlDrainCompleted", "Drained=True KubectlDrainCompleted", "MaintenanceInProgress=False NothingInProgress"},
+		},
+		"kubectl is done with it": {
+			before: func(l *life) {
+				l.writes("kubectl", "DrainInProgress=False KubectlUncordoned", "Drained=False KubectlUncordoned")
+			},
+			drains: []string{"DrainInProgress=True DrainStarted", "Drained=False KubectlUncordoned", inProgress},
+			after:  []string{"DrainInProgress=False NotDraining", "Drained=False KubectlUncordoned", "MaintenanceInProgress=False NothingInProgress"},
+		},
+		"somebody cannot tell": {
+			before: func(l *life) { l.writes("agent", "Drained=Unknown Lost", "MaintenanceInProgress=Unknown Lost") },
+			drains: []string{"Drained=Unknown Lost", "MaintenanceInProgress=Unknown Lost"},
+			after:  []string{"Drained=Unknown Lost", "MaintenanceInProgress=Unknown Lost"},
+		},
+		"whose it is has been forgotten": {
+			before: func(l *life) {
+				l.writes("nth", "MaintenanceInProgress=True SpotInterruption")
+				l.api.ChangeNode(func(n *corev1.Node) { n.ManagedFields = nil })
+			},
+			drains: []string{"DrainInProgress=True DrainStarted", "Drained=False DrainStarted", inProgress},
+			after:  []string{"DrainInProgress=False NotDraining", "Drained=False NotDraining", inProgress},
+		},
+		"nth-queue drains it": {
+			before: func(l *life) {
+				l.writes("nth-queue", "DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenanceInProgress=True SpotInterruption")
+			},
+			drains: []string{"DrainInProgress=True DrainStarted", "Drained=False DrainStarted", inProgress},
+			after:  []string{"DrainInProgress=True DrainStarted", "Drained=False DrainStarted", inProgress},
+		},
+		"kubectl begins while nth drains, and says the same": {
+			during: func(l *life) {
+				l.writes("kubectl", "DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted")
+			},
+			drains: []string{"DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted", inProgress},
+			after:  []string{"DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted", "MaintenanceInProgress=False NothingInProgress"},
+		},
+		"people say meanwhile that it is not so": {
+			during: func(l *life) { l.writes("kubectl-edit", "MaintenanceInProgress=False AdminRequested") },
+			drains: []string{"DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenanceInProgress=False AdminRequested"},
+			after:  []string{"DrainInProgress=False NotDraining", "Drained=False NotDraining", "MaintenanceInProgress=False AdminRequested"},
+		},
+		"an administrator has plans": {
+			before: func(l *life) { l.writes("admin", "MaintenancePlanned=True MaintenanceWindow") },
+			drains: []string{"DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenancePlanned=True MaintenanceWindow", inProgress},
+			after: []string{"DrainInProgress=False NotDraining", "Drained=False NotDraining", "MaintenancePlanned=True MaintenanceWindow",
+				"MaintenanceInProgress=False NothingInProgress"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func(l *life) {
+				if test.before != nil {
+					test.before(l)
+				}
+				l.start()
+				l.tell(announced(spot(record.Draining)))
+				l.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+				l.pass(5 * time.Second)
+				if test.during != nil {
+					test.during(l)
+				}
+				for range 3 { // Whatever happens meanwhile.
+					changed := spot(record.Draining)
+					changed.Changed = l.entries[0].Changed
+					l.tell(record.Happening{What: record.Changed, Entry: changed})
+					l.pass(time.Minute)
+				}
+				l.is(test.drains...)
+				closed := spot(record.Closed)
+				closed.Ending = record.Withdrawn
+				l.tell(step(record.Done, "uncordon", closed))
+				l.pass(time.Minute)
+				l.is(test.after...)
+			})
+		})
+	}
+}
+
+// kubectl sets them to False when it is done, and they stay.
+func TestLifecycleConditionsThatSomebodyIsDoneWithAreTakenOver(t *testing.T) {
+	live(t, func(l *life) {
+		l.writes("kubectl", "DrainInProgress=False KubectlUncordoned", "Drained=False KubectlUncordoned")
+		l.start()
+		l.tell(announced(spot(record.Draining)))
+		l.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+		l.pass(5 * time.Second)
+		l.is("DrainInProgress=True DrainStarted", "Drained=False KubectlUncordoned", "MaintenanceInProgress=True SpotInterruption")
+		l.tell(step(record.Done, "drain", spot(record.Drained)))
+		l.pass(5 * time.Second)
+		l.is("DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted", "MaintenanceInProgress=True SpotInterruption")
+		closed := spot(record.Closed)
+		closed.Ending = record.Withdrawn
+		l.tell(step(record.Done, "uncordon", closed))
+		l.pass(5 * time.Second)
+		l.is("DrainInProgress=False NotDraining", "Drained=False NotDraining", "MaintenanceInProgress=False NothingInProgress")
+	})
+}
+
+// Between the look at the Node and the write others write, too, as the kubelet does every few seconds.
+func TestALifecycleConditionIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
+	comesBetween := func(l *life, write func()) {
+		l.api.Answer("patch status", func(http.ResponseWriter, *http.Request) bool {
+			write()
+			return false
+		})
+	}
+	t.Run("the kubelet's conditions stay", func(t *testing.T) {
+		live(t, func(l *life) {
+			l.entries = []record.Entry{spot(record.Draining)}
+			comesBetween(l, func() { l.writes("kubelet", "Ready=True KubeletReady", "DiskPressure=True KubeletHasDiskPressure") })
+			l.start()
+			l.is("DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenanceInProgress=True SpotInterruption")
+			if c := l.condition("DiskPressure"); c.Status != corev1.ConditionTrue || len(l.trouble) > 0 {
+				t.Errorf("the kubelet's condition became %+v; told was %q", c, l.trouble)
+			}
+		})
+	})
+	t.Run("what somebody else begins at that moment stays theirs", func(t *testing.T) {
+		live(t, func(l *life) {
+			l.entries = []record.Entry{spot(record.Draining)}
+			comesBetween(l, func() {
+				l.writes("kubectl", "DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted")
+			})
+			l.start()
+			l.is("DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted", "MaintenanceInProgress=True SpotInterruption")
+		})
+	})
+	t.Run("what is cleared was not taken over at that moment", func(t *testing.T) {
+		live(t, func(l *life) {
+			l.entries = []record.Entry{spot(record.Drained)}
+			l.start()
+			comesBetween(l, func() { l.writes("admin", "Drained=True AdminRequested") })
+			closed := spot(record.Closed)
+			closed.Ending = record.Withdrawn
+			l.tell(step(record.Done, "uncordon", closed))
+			l.pass(time.Minute)
+			l.is("DrainInProgress=False NotDraining", "Drained=True AdminRequested", "MaintenanceInProgress=False NothingInProgress")
+		})
+	})
+}
+
+func TestAKubeletThatWritesAllTheTimeAndNthLoseNothingOfEachOther(t *testing.T) {
+	live(t, func(l *life) {
+		ctx, stop := context.WithCancel(l.t.Context())
+		wrote := make(chan int)
+		go func() {
+			round := 0
+			for ; ctx.Err() == nil; round++ {
+				l.writes("kubelet", fmt.Sprintf("Ready=True Round%d", round))
+				time.Sleep(50 * time.Millisecond)
+			}
+			wrote <- round - 1
+		}()
+		l.start()
+		for _, phase := range []record.Phase{record.Draining, record.Drained, record.Draining, record.Drained} {
+			l.tell(step(record.Done, "drain", spot(phase)))
+			l.pass(5 * time.Second)
+		}
+		l.is("DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted", "MaintenanceInProgress=True SpotInterruption")
+		stop()
+		if last := <-wrote; l.condition(corev1.NodeReady).Reason != fmt.Sprintf("Round%d", last) || last < 100 {
+			t.Errorf("the kubelet wrote %d times, and its condition is %+v", last, l.condition(corev1.NodeReady))
+		}
+	})
+}
+
+func TestWhereLifecycleConditionsAreRefusedTheOwnConditionIsKept(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Events, s.opts.Lifecycle, s.opts.Writer = false, true, "nth"
+		s.start()
+		s.cluster.answers("patch lifecycle", http.StatusForbidden)
+		for range 3 {
+			s.tell(announced(spot(record.Seen)))
+			s.pass(time.Minute)
+		}
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		if len(s.trouble) != 1 || !strings.Contains(s.trouble[0], "lifecycle conditions") {
+			t.Errorf("said %q, want a sentence about the lifecycle conditions", s.trouble)
+		}
+	})
+}
