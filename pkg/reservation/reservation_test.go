@@ -165,7 +165,7 @@ func TestAnEndThatIsMovedIsTheSameEventAtAnotherTime(t *testing.T) {
 		r.ec2.Reserve(inABlock(26 * time.Hour))
 		r.pass(6 * time.Minute)
 		r.wantAnnounced(reserved + " capacity-block in 25h30m0s")
-		if calls := r.ec2.Calls("DescribeInstances"); calls != 1 {
+		if calls := len(r.ec2.Calls("DescribeInstances")); calls != 1 {
 			t.Errorf("EC2 was asked %d times for what does not change", calls)
 		}
 	})
@@ -177,7 +177,7 @@ func TestNobodyIsAskedWhereNoReservationTakesTheInstance(t *testing.T) {
 		bubble(t, lifeCycle, inABlock(time.Hour), func(r *rig) {
 			r.pass(time.Hour)
 			r.wantAnnounced("")
-			if calls := r.ec2.Calls("DescribeInstances"); calls > 0 || len(r.looks) != 1 {
+			if calls := len(r.ec2.Calls("DescribeInstances")); calls > 0 || len(r.looks) != 1 {
 				t.Errorf("on a %q instance EC2 was asked %d times, and %d snapshots were delivered", lifeCycle, calls, len(r.looks))
 			}
 			if !strings.Contains(r.off, lifeCycle) || r.off == "" {

@@ -1,5 +1,5 @@
 // Package ec2test is an EC2 for tests: it describes instances, by the one filter or the IDs that it is asked with, and capacity
-// reservations, in EC2's query protocol, and can be throttled.
+// reservations, in EC2's query protocol. Calls are kept, and requests can be made to fail or refused (pkg/internal/querytest).
 package ec2test
 
 import (
@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 // Instance is one instance.
@@ -35,13 +37,11 @@ type Reservation struct {
 
 // Service is EC2 in one region. The zero value knows no instances.
 type Service struct {
+	querytest.Front
+
 	mu        sync.Mutex
 	instances []Instance
 	reserved  []Reservation
-	asked     [][]string
-	calls     map[string]int
-	refuse    int
-	denied    []string // the actions; "" is all
 	page      int
 }
 
@@ -50,13 +50,6 @@ func (s *Service) Reserve(r Reservation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reserved = append(slices.DeleteFunc(s.reserved, func(known Reservation) bool { return known.ID == r.ID }), r)
-}
-
-// Calls is how often an action was asked for.
-func (s *Service) Calls(action string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calls[action]
 }
 
 // Add adds instances.
@@ -79,25 +72,10 @@ func (s *Service) Enter(id, state string) {
 
 // Throttle refuses the next requests.
 func (s *Service) Throttle(requests int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refuse = requests
-}
-
-// Deny refuses requests for these actions from now on, as EC2 does to whoever has no policy for them; without any, all.
-func (s *Service) Deny(actions ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.denied = actions; len(actions) == 0 {
-		s.denied = []string{""}
+	s.Lift()
+	if requests > 0 {
+		s.Fail(querytest.Fault{Times: requests, Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded"})
 	}
-}
-
-// Allow ends that.
-func (s *Service) Allow() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.denied = nil
 }
 
 // Page makes an answer hold so many instances at most.
@@ -107,11 +85,24 @@ func (s *Service) Page(instances int) {
 	s.page = instances
 }
 
-// Asked are the values of the filters of all requests so far.
+// Asked are the values by which instances were asked for so far, by whoever may.
 func (s *Service) Asked() [][]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.asked)
+	var asked [][]string
+	for _, c := range s.Calls("DescribeInstances") {
+		if c.Code != unauthorized && c.Code != dryRun {
+			_, values := filter(c.Values)
+			asked = append(asked, values)
+		}
+	}
+	return asked
+}
+
+// filter is what instances are asked for by, and its values.
+func filter(form url.Values) (by string, values []string) {
+	if by = form.Get("Filter.1.Name"); by == "" {
+		return "instance-id", listed(form, "InstanceId")
+	}
+	return by, listed(form, "Filter.1.Value")
 }
 
 type tag struct {
@@ -161,49 +152,41 @@ func listed(form url.Values, name string) []string {
 	return values
 }
 
+// unauthorized is how EC2 refuses, and dryRun says that it would not.
+const unauthorized, dryRun = "UnauthorizedOperation", "DryRunOperation"
+
 // ServeHTTP answers a request.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := r.ParseForm()
-	action := r.PostForm.Get("Action")
-	known := action == "DescribeInstances" || action == "DescribeCapacityReservations"
-	if err != nil || !known || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
-		refuse(w, http.StatusBadRequest, "InvalidAction")
-		return
-	}
-	if s.calls == nil {
-		s.calls = map[string]int{}
-	}
-	s.calls[action]++
-	switch {
-	case slices.Contains(s.denied, "") || slices.Contains(s.denied, action):
-		refuse(w, http.StatusForbidden, "UnauthorizedOperation")
-		return
-	case r.PostForm.Get("DryRun") == "true":
-		refuse(w, http.StatusPreconditionFailed, "DryRunOperation")
-		return
-	}
-	by, values := r.PostForm.Get("Filter.1.Name"), listed(r.PostForm, "Filter.1.Value")
-	if by == "" {
-		by, values = "instance-id", listed(r.PostForm, "InstanceId")
-	}
-	if action == "DescribeInstances" {
-		s.asked = append(s.asked, values)
-	}
-	if s.refuse > 0 {
-		s.refuse--
-		refuse(w, http.StatusServiceUnavailable, "RequestLimitExceeded")
-		return
-	}
-	if action == "DescribeInstances" {
-		s.describe(w, by, values, r.PostForm.Get("NextToken"))
-		return
-	}
-	s.describeReservations(w, listed(r.PostForm, "CapacityReservationId"))
+	querytest.Serve(w, r, &s.Front, querytest.Behind{Admit: admit, Refusal: refusal, Perform: s.perform, Answer: send})
 }
 
-func (s *Service) describeReservations(w http.ResponseWriter, ids []string) {
+func admit(r *http.Request, call *querytest.Call) *querytest.Failure {
+	known := call.Action == "DescribeInstances" || call.Action == "DescribeCapacityReservations"
+	if !known || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
+		return querytest.Unknown(call.Action)
+	}
+	return nil
+}
+
+func refusal(string) *querytest.Failure {
+	return &querytest.Failure{Status: http.StatusForbidden, Code: unauthorized}
+}
+
+// perform does what is asked for.
+func (s *Service) perform(action string, form url.Values) (any, *querytest.Failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case form.Get("DryRun") == "true":
+		return nil, &querytest.Failure{Status: http.StatusPreconditionFailed, Code: dryRun}
+	case action == "DescribeInstances":
+		by, values := filter(form)
+		return s.describe(by, values, form.Get("NextToken")), nil
+	}
+	return s.describeReservations(listed(form, "CapacityReservationId"))
+}
+
+func (s *Service) describeReservations(ids []string) (any, *querytest.Failure) {
 	var found reservations
 	for _, r := range s.reserved {
 		if !slices.Contains(ids, r.ID) {
@@ -221,10 +204,9 @@ func (s *Service) describeReservations(w http.ResponseWriter, ids []string) {
 		found.All = append(found.All, one)
 	}
 	if len(found.All) < len(ids) {
-		refuse(w, http.StatusBadRequest, "InvalidCapacityReservationId.NotFound")
-		return
+		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: "InvalidCapacityReservationId.NotFound"}
 	}
-	send(w, found)
+	return found, nil
 }
 
 // filtered is what a filter looks at.
@@ -238,12 +220,12 @@ func (i Instance) filtered(by string) string {
 	return i.ID
 }
 
-func (s *Service) describe(w http.ResponseWriter, filter string, values []string, token string) {
+func (s *Service) describe(by string, values []string, token string) any {
 	from, _ := strconv.Atoi(token) // No token is the first page.
 	var found answer
 	met := 0
 	for _, i := range s.instances {
-		if !slices.Contains(values, i.filtered(filter)) {
+		if !slices.Contains(values, i.filtered(by)) {
 			continue
 		}
 		if met++; met <= from {
@@ -259,18 +241,19 @@ func (s *Service) describe(w http.ResponseWriter, filter string, values []string
 		}
 		found.Reservations = append(found.Reservations, reservation{[]item{one}})
 	}
-	send(w, found)
+	return found
 }
 
-func send(w http.ResponseWriter, found any) {
+// send writes an answer in EC2's form of the protocol.
+func send(w http.ResponseWriter, _ string, found any, problem *querytest.Failure) {
+	if problem != nil {
+		w.WriteHeader(problem.Status)
+		fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>no</Message></Error></Errors><RequestID>1</RequestID></Response>", problem.Code)
+		return
+	}
 	text, err := xml.Marshal(found)
 	if err != nil {
 		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in this package
 	}
 	_, _ = w.Write(text) // a client that has left needs no answer
-}
-
-func refuse(w http.ResponseWriter, status int, code string) {
-	w.WriteHeader(status)
-	fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>no</Message></Error></Errors><RequestID>1</RequestID></Response>", code)
 }

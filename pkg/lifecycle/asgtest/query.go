@@ -1,91 +1,28 @@
 package asgtest
 
 import (
-	"encoding/xml"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
-const (
-	namespace = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
-	version   = "2011-01-01"
-	requestID = "7c6e177f-f082-11e1-ac58-3714bEXAMPLE"
-)
+var protocol = querytest.Protocol{Service: "autoscaling", Version: "2011-01-01", Namespace: "http://autoscaling.amazonaws.com/doc/2011-01-01/"}
 
-// failure is an answer that says what is wrong.
-type failure struct {
-	status        int
-	code, message string
-}
-
-func invalid(format string, args ...any) *failure {
-	return &failure{http.StatusBadRequest, "ValidationError", fmt.Sprintf(format, args...)}
+func invalid(format string, args ...any) *querytest.Failure {
+	return &querytest.Failure{Status: http.StatusBadRequest, Code: "ValidationError", Message: fmt.Sprintf(format, args...)}
 }
 
 // ServeHTTP answers a request of the query protocol.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := r.ParseForm(); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	call := Call{Action: r.PostForm.Get("Action"), At: time.Now(), Values: r.PostForm}
-	defer func() { s.keep(call) }()
-	result, problem := s.admit(r, &call)
-	fault, broken := s.fault(call.Action)
-	late := broken && fault.Status == http.StatusOK
-	if problem == nil && (!broken || fault.After || late) {
-		result, problem = s.perform(call.Action, r.PostForm)
-	}
-	if broken {
-		if !sleep(r, fault) {
-			return
-		}
-		if !late {
-			problem = &failure{fault.Status, fault.Code, "it is a fault"}
-		}
-	}
-	call.Status = http.StatusOK
-	if problem != nil {
-		call.Status, call.Code = problem.status, problem.code
-	}
-	answer(w, call.Action, result, problem)
-}
-
-// sleep plays the time that a fault takes. It returns false if there is no answer.
-func sleep(r *http.Request, f Fault) bool {
-	if f.Status == 0 {
-		<-r.Context().Done()
-		return false
-	}
-	time.Sleep(f.Delay)
-	return true
-}
-
-// admit checks what comes before the action itself.
-func (s *Service) admit(r *http.Request, call *Call) (any, *failure) {
-	credential, problem := checkSignature(r, time.Now())
-	call.Credential = credential
-	if problem != nil {
-		return nil, problem
-	}
-	if got := call.Values.Get("Version"); got != version {
-		return nil, &failure{http.StatusBadRequest, "NoSuchVersion", "the version is " + got}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.denied[call.Action] {
-		return nil, &failure{http.StatusForbidden, "AccessDenied", fmt.Sprintf("User: arn:aws:sts::123456789012:assumed-role/nodes/i-0123 is not "+
-			"authorized to perform: autoscaling:%s because no identity-based policy allows the autoscaling:%s action", call.Action, call.Action)}
-	}
-	return nil, nil
+	querytest.Serve(w, r, &s.Front, querytest.Behind{Admit: protocol.Admit, Refusal: protocol.Refusal, Perform: s.perform, Answer: protocol.Answer})
 }
 
 // perform does what is asked for.
-func (s *Service) perform(action string, v url.Values) (any, *failure) {
+func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
@@ -101,7 +38,7 @@ func (s *Service) perform(action string, v url.Values) (any, *failure) {
 	case "CompleteLifecycleAction":
 		return s.complete(v)
 	}
-	return nil, &failure{http.StatusBadRequest, "InvalidAction", "there is no action " + action}
+	return nil, querytest.Unknown(action)
 }
 
 // members returns a list of the query protocol: Name.member.1, Name.member.2, ...
@@ -122,7 +59,7 @@ type instanceXML struct {
 	ProtectedFromScaleIn bool
 }
 
-func (s *Service) describeInstances(ids []string) (any, *failure) {
+func (s *Service) describeInstances(ids []string) (any, *querytest.Failure) {
 	var found struct {
 		Members []instanceXML `xml:"AutoScalingInstances>member"`
 	}
@@ -150,7 +87,7 @@ type hookXML struct {
 	NotificationTargetARN string `xml:",omitempty"`
 }
 
-func (s *Service) describeHooks(group string, names []string) (any, *failure) {
+func (s *Service) describeHooks(group string, names []string) (any, *querytest.Failure) {
 	hooks, known := s.groups[group]
 	if !known {
 		return nil, invalid("AutoScalingGroup name not found - AutoScalingGroup %s not found", group)
@@ -177,7 +114,7 @@ type policyXML struct {
 	TerminateHookAbandon string `xml:"RetentionTriggers>TerminateHookAbandon"`
 }
 
-func (s *Service) describeGroups(names []string) (any, *failure) {
+func (s *Service) describeGroups(names []string) (any, *querytest.Failure) {
 	var found struct {
 		Members []groupXML `xml:"AutoScalingGroups>member"`
 	}
@@ -195,7 +132,7 @@ func (s *Service) describeGroups(names []string) (any, *failure) {
 }
 
 // action finds the lifecycle action that a request is about.
-func (s *Service) action(v url.Values) (*instance, *Action, *failure) {
+func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) {
 	group, hook, id := v.Get("AutoScalingGroupName"), v.Get("LifecycleHookName"), v.Get("InstanceId")
 	if !slices.ContainsFunc(s.groups[group], func(h Hook) bool { return h.Name == hook }) {
 		return nil, nil, invalid("No Lifecycle Hook found with name: %s in group %s", hook, group)
@@ -208,7 +145,7 @@ func (s *Service) action(v url.Values) (*instance, *Action, *failure) {
 	return nil, nil, invalid("No active Lifecycle Action found with instance ID %s", id)
 }
 
-func (s *Service) heartbeat(v url.Values) (any, *failure) {
+func (s *Service) heartbeat(v url.Values) (any, *querytest.Failure) {
 	i, a, problem := s.action(v)
 	if problem != nil {
 		return nil, problem
@@ -222,7 +159,7 @@ func (s *Service) heartbeat(v url.Values) (any, *failure) {
 	return struct{}{}, nil
 }
 
-func (s *Service) complete(v url.Values) (any, *failure) {
+func (s *Service) complete(v url.Values) (any, *querytest.Failure) {
 	result := v.Get("LifecycleActionResult")
 	if result != "CONTINUE" && result != "ABANDON" {
 		return nil, invalid("LifecycleActionResult must be CONTINUE or ABANDON, not %q", result)
@@ -234,36 +171,4 @@ func (s *Service) complete(v url.Values) (any, *failure) {
 	i.end(a, result, time.Now())
 	i.proceed(s.retaining[i.group])
 	return struct{}{}, nil
-}
-
-// answer writes the result or the failure as the query protocol has it.
-func answer(w http.ResponseWriter, action string, result any, problem *failure) {
-	w.Header().Set("Content-Type", "text/xml")
-	w.Header().Set("X-Amzn-Requestid", requestID)
-	if problem != nil {
-		w.WriteHeader(problem.status)
-		_, _ = fmt.Fprintf(w, `<ErrorResponse xmlns=%q><Error><Type>%s</Type><Code>%s</Code><Message>%s</Message></Error><RequestId>%s</RequestId></ErrorResponse>`,
-			namespace, whose(problem.status), problem.code, escape(problem.message), requestID)
-		return
-	}
-	var body strings.Builder
-	if err := xml.NewEncoder(&body).EncodeElement(result, xml.StartElement{Name: xml.Name{Local: action + "Result"}}); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	_, _ = fmt.Fprintf(w, `<%[1]sResponse xmlns=%[2]q>%[3]s<ResponseMetadata><RequestId>%[4]s</RequestId></ResponseMetadata></%[1]sResponse>`,
-		action, namespace, body.String(), requestID)
-}
-
-func whose(status int) string {
-	if status < http.StatusInternalServerError {
-		return "Sender"
-	}
-	return "Receiver"
-}
-
-func escape(text string) string {
-	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a Builder takes everything
-	return b.String()
 }

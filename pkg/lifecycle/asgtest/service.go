@@ -3,10 +3,13 @@ package asgtest
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 // The transitions of a hook.
@@ -70,24 +73,42 @@ type instance struct {
 	actions []*Action
 }
 
+// Server is a Service on a port of its own.
+type Server struct {
+	*Service
+	*querytest.Server
+}
+
+// NewServer starts a Server on a free port of 127.0.0.1.
+func NewServer() *Server {
+	s := New()
+	return &Server{s, querytest.Listen(s)}
+}
+
+// Call is one request and what it was answered.
+type Call = querytest.Call
+
+// Fault is how requests are broken.
+type Fault = querytest.Fault
+
+// Throttled is the answer to one who asks too much.
+func Throttled(action string, times int) Fault {
+	return Fault{Action: action, Times: times, Status: http.StatusBadRequest, Code: "Throttling"}
+}
+
 // Service is Auto Scaling in one region. Make one with New.
 type Service struct {
+	querytest.Front
+
 	mu        sync.Mutex
 	groups    map[string][]Hook
 	instances map[string]*instance
-	calls     []Call
-	changed   chan struct{} // closed with the next call
-	faults    []Fault
-	denied    map[string]bool
 	retaining map[string]bool // groups that keep an instance whose hook for terminations is abandoned
 }
 
 // New returns a service with no groups.
 func New() *Service {
-	return &Service{
-		groups: map[string][]Hook{}, instances: map[string]*instance{}, denied: map[string]bool{}, retaining: map[string]bool{},
-		changed: make(chan struct{}),
-	}
+	return &Service{groups: map[string][]Hook{}, instances: map[string]*instance{}, retaining: map[string]bool{}}
 }
 
 // AddGroup adds a group with its hooks, or replaces the hooks of one that is there.

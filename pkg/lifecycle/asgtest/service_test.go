@@ -166,10 +166,16 @@ func TestRequestsCanBeBrokenAndAreKept(t *testing.T) {
 	wantAnswer(t, ask(s, request(nil, done...)), "500 ", "Receiver")
 	s.Lift()
 	wantAnswer(t, ask(s, request(nil, done...)), "400 ", "No active Lifecycle Action")
-	want := "[CompleteLifecycleAction drain CONTINUE: Throttling CompleteLifecycleAction drain CONTINUE: AccessDenied " +
-		"CompleteLifecycleAction drain CONTINUE: InternalFailure CompleteLifecycleAction drain CONTINUE: ValidationError]"
-	if got := fmt.Sprint(s.Calls("CompleteLifecycleAction")); got != want || len(s.Calls("DescribeLifecycleHooks")) != 0 {
-		t.Errorf("the calls were %s", got)
+	var codes []string
+	for _, c := range s.Calls("CompleteLifecycleAction") {
+		codes = append(codes, c.Code)
+	}
+	if want := "[Throttling AccessDenied InternalFailure ValidationError]"; fmt.Sprint(codes) != want || len(s.Calls("DescribeLifecycleHooks")) != 0 {
+		t.Errorf("the calls were %v", s.Calls(""))
+	}
+	const last = " InstanceId=" + id + " LifecycleActionResult=CONTINUE LifecycleHookName=drain: ValidationError"
+	if said := s.Calls("")[3].String(); !strings.HasSuffix(said, last) {
+		t.Errorf("the last call was %s", said)
 	}
 }
 

@@ -1,85 +1,27 @@
 package elbtest
 
 import (
-	"encoding/xml"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
+
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
-const (
-	namespace = "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/"
-	version   = "2015-12-01"
-	requestID = "7c6e177f-f082-11e1-ac58-3714bEXAMPLE"
-)
-
-// failure is an answer that says what is wrong.
-type failure struct {
-	status        int
-	code, message string
+var protocol = querytest.Protocol{
+	Service: "elasticloadbalancing", Version: "2015-12-01", Namespace: "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/",
 }
-
-func invalid(code, format string, args ...any) *failure {
-	return &failure{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
-}
-
-// authorization is the header of a request to this service that is signed with version 4.
-var authorization = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=[A-Z0-9]{16,}/\d{8}/[a-z0-9-]+/elasticloadbalancing/aws4_request, ` +
-	`SignedHeaders=[a-z0-9;-]*x-amz-security-token[a-z0-9;-]*, Signature=[0-9a-f]{64}$`)
 
 // ServeHTTP answers a request of the query protocol.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := r.ParseForm(); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	call := Call{Action: r.PostForm.Get("Action"), At: time.Now(), Values: r.PostForm}
-	defer func() { s.keep(call) }()
-	var result any
-	fault, broken := s.fault(call.Action, call.Values)
-	problem := s.admit(r, call)
-	switch {
-	case broken && fault.Status == 0:
-		<-r.Context().Done()
-		return
-	case broken:
-		problem = &failure{fault.Status, fault.Code, "it is a fault"}
-	case problem == nil:
-		result, problem = s.perform(call.Action, r.PostForm)
-	}
-	call.Status = http.StatusOK
-	if problem != nil {
-		call.Status, call.Code = problem.status, problem.code
-	}
-	answer(w, call.Action, result, problem)
-}
-
-// admit checks what comes before the action itself.
-func (s *Service) admit(r *http.Request, call Call) *failure {
-	if !authorization.MatchString(r.Header.Get("Authorization")) || r.Header.Get("X-Amz-Security-Token") == "" {
-		return &failure{http.StatusForbidden, "IncompleteSignature", "the request has no well-formed signature of a role: " + r.Header.Get("Authorization")}
-	}
-	if got := call.Values.Get("Version"); got != version {
-		return invalid("NoSuchVersion", "the version is %s", got)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.denied[call.Action] || s.denied[call.Action+" "+call.Values.Get("TargetGroupArn")] {
-		return &failure{http.StatusForbidden, "AccessDenied", fmt.Sprintf("User: arn:aws:sts::123456789012:assumed-role/nodes/i-0123 is not "+
-			"authorized to perform: elasticloadbalancing:%s because no identity-based policy allows the elasticloadbalancing:%s action",
-			call.Action, call.Action)}
-	}
-	return nil
+	querytest.Serve(w, r, &s.Front, querytest.Behind{Admit: protocol.Admit, Refusal: protocol.Refusal, Perform: s.perform, Answer: protocol.Answer})
 }
 
 // perform does what is asked for.
-func (s *Service) perform(action string, v url.Values) (any, *failure) {
+func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if action == "DescribeTargetGroups" {
@@ -87,7 +29,7 @@ func (s *Service) perform(action string, v url.Values) (any, *failure) {
 	}
 	e, found := s.groups[v.Get("TargetGroupArn")]
 	if !found {
-		return nil, invalid("TargetGroupNotFound", "One or more target groups not found")
+		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: "TargetGroupNotFound", Message: "One or more target groups not found"}
 	}
 	e.expire()
 	switch action {
@@ -104,7 +46,7 @@ func (s *Service) perform(action string, v url.Values) (any, *failure) {
 		}
 		return struct{}{}, nil
 	}
-	return nil, invalid("InvalidAction", "there is no action %s", action)
+	return nil, querytest.Unknown(action)
 }
 
 // asked are the targets that a request names: Targets.member.1.Id, Targets.member.1.Port, ...
@@ -177,26 +119,4 @@ func (s *Service) describeGroups(marker string) any {
 		found.Next = strconv.Itoa(next)
 	}
 	return found
-}
-
-// answer writes the result or the failure as the query protocol has it.
-func answer(w http.ResponseWriter, action string, result any, problem *failure) {
-	w.Header().Set("Content-Type", "text/xml")
-	w.Header().Set("X-Amzn-Requestid", requestID)
-	var body strings.Builder
-	if problem != nil {
-		w.WriteHeader(problem.status)
-		_ = xml.EscapeText(&body, []byte(problem.message)) // a Builder takes everything
-		_, _ = fmt.Fprintf(w, `<ErrorResponse xmlns=%q><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error><RequestId>%s</RequestId></ErrorResponse>`,
-			namespace, problem.code, body.String(), requestID)
-		return
-	}
-	if err := xml.NewEncoder(&body).EncodeElement(result, xml.StartElement{Name: xml.Name{Local: action + "Result"}}); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	whole := fmt.Sprintf(`<%[1]sResponse xmlns=%[2]q>%[3]s<ResponseMetadata><RequestId>%[4]s</RequestId></ResponseMetadata></%[1]sResponse>`,
-		action, namespace, body.String(), requestID)
-	w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
-	_, _ = w.Write([]byte(whole))
 }

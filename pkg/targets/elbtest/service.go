@@ -1,37 +1,26 @@
 package elbtest
 
 import (
-	"context"
 	"fmt"
 	"maps"
-	"net/http/httptest"
-	"net/url"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 // Server is a Service on a port of its own.
 type Server struct {
 	*Service
-	// URL is "http://127.0.0.1:PORT".
-	URL string
-
-	http *httptest.Server
+	*querytest.Server
 }
 
 // NewServer starts a Server on a free port of 127.0.0.1.
 func NewServer() *Server {
-	s := &Server{Service: New()}
-	s.http = httptest.NewServer(s.Service)
-	s.URL = s.http.URL
-	return s
-}
-
-// Close ends the service: connections are cut, requests that hang as well.
-func (s *Server) Close() {
-	s.http.CloseClientConnections()
-	s.http.Close()
+	s := New()
+	return &Server{s, querytest.Listen(s)}
 }
 
 // VPC is the one that groups are in unless they say otherwise. imdstest's instance is in it.
@@ -67,48 +56,31 @@ type entry struct {
 }
 
 // Call is one request and what it was answered.
-type Call struct {
-	// Action is what was asked for, such as "DescribeTargetHealth".
-	Action string
-	At     time.Time
-	Values url.Values
-	// Status is the HTTP status of the answer, 0 if there was none, and Code the error's; empty if there was none.
-	Status int
-	Code   string
-}
+type Call = querytest.Call
 
 // Fault is how requests are broken.
-type Fault struct {
-	// Action is what must be asked for; empty is anything. About is a value that must be in the request, such as a group's ARN; empty
-	// is any.
-	Action, About string
-	// Times is how many requests are broken; 0 is all until Lift.
-	Times int
-	// Status and Code are what is answered; 0 hangs until the client gives up.
-	Status int
-	Code   string
-}
+type Fault = querytest.Fault
 
 // Throttled is the answer to one who asks too much.
-func Throttled(times int) Fault { return Fault{Times: times, Status: 400, Code: "Throttling"} }
+func Throttled(times int) Fault {
+	return Fault{Times: times, Status: http.StatusBadRequest, Code: "Throttling"}
+}
 
 // Silent is no answer at all.
 func Silent() Fault { return Fault{} }
 
 // Service is Elastic Load Balancing in one region. Make one with New.
 type Service struct {
-	mu      sync.Mutex
-	groups  map[string]*entry // by ARN
-	calls   []Call
-	changed chan struct{} // closed with the next call
-	faults  []Fault
-	denied  map[string]bool // actions, or "action ARN"
-	page    int
+	querytest.Front
+
+	mu     sync.Mutex
+	groups map[string]*entry // by ARN
+	page   int
 }
 
 // New returns a service with no groups.
 func New() *Service {
-	return &Service{groups: map[string]*entry{}, denied: map[string]bool{}, changed: make(chan struct{}), page: 400}
+	return &Service{groups: map[string]*entry{}, page: 400}
 }
 
 // AddGroup adds a group, and returns its ARN.
@@ -210,92 +182,9 @@ func (e *entry) expire() {
 	e.targets = slices.DeleteFunc(e.targets, func(t *Target) bool { return !t.gone.IsZero() && !now.Before(t.gone) })
 }
 
-// Fail breaks requests from now on. Of several faults that meet a request, the one set first breaks it.
-func (s *Service) Fail(f Fault) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.faults = append(s.faults, f)
-}
-
-// Lift ends all faults.
-func (s *Service) Lift() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.faults = nil
-}
-
-// Deny refuses actions to everybody, as IAM does without a policy. One that is followed by a space and an ARN is refused for that
-// group alone.
-func (s *Service) Deny(actions ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, a := range actions {
-		s.denied[a] = true
-	}
-}
-
 // Page makes an answer hold so many groups at most.
 func (s *Service) Page(groups int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.page = groups
-}
-
-// Calls returns all calls so far for an action; with "" those of all.
-func (s *Service) Calls(action string) []Call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(s.calls), func(c Call) bool { return action != "" && c.Action != action })
-}
-
-// Await waits until a condition of the service holds that only calls can bring about, or until ctx ends.
-func (s *Service) Await(ctx context.Context, what string, holds func() bool) error {
-	for {
-		s.mu.Lock()
-		changed := s.changed
-		s.mu.Unlock()
-		if holds() {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w; the calls were %v", what, ctx.Err(), s.Calls(""))
-		}
-	}
-}
-
-// keep keeps a call, and wakes those who wait for one.
-func (s *Service) keep(c Call) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls = append(s.calls, c)
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// fault returns the fault that a request for an action meets.
-func (s *Service) fault(action string, v url.Values) (Fault, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	has := func(value string) bool {
-		for _, values := range v {
-			if slices.Contains(values, value) {
-				return true
-			}
-		}
-		return false
-	}
-	for n, f := range s.faults {
-		if f.Action != "" && f.Action != action || f.About != "" && !has(f.About) {
-			continue
-		}
-		if f.Times == 1 {
-			s.faults = append(s.faults[:n:n], s.faults[n+1:]...)
-		} else if f.Times > 1 {
-			s.faults[n].Times--
-		}
-		return f, true
-	}
-	return Fault{}, false
 }

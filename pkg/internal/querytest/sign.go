@@ -1,4 +1,4 @@
-package asgtest
+package querytest
 
 import (
 	"fmt"
@@ -19,15 +19,15 @@ const (
 	tolerance = 5 * time.Minute
 )
 
-// checkSignature tells what keeps a request from being well signed, and whose it is. The credentials of a role bring a
-// session token, so there must be one.
-func checkSignature(r *http.Request, now time.Time) (credential string, problem *failure) {
-	incomplete := func(format string, args ...any) (string, *failure) {
-		return credential, &failure{http.StatusForbidden, "IncompleteSignature", fmt.Sprintf(format, args...)}
+// checkSignature tells what keeps a request from being well signed for a service, and whose it is. The credentials of a role bring a
+// session token, so there must be one. The signature itself is not checked.
+func checkSignature(r *http.Request, of string, now time.Time) (credential string, problem *Failure) {
+	incomplete := func(format string, args ...any) (string, *Failure) {
+		return credential, &Failure{http.StatusForbidden, "IncompleteSignature", fmt.Sprintf(format, args...)}
 	}
 	fields := authorization.FindStringSubmatch(r.Header.Get("Authorization"))
 	if fields == nil {
-		return "", &failure{http.StatusForbidden, "MissingAuthenticationToken", "the request has no well-formed signature"}
+		return "", &Failure{http.StatusForbidden, "MissingAuthenticationToken", "the request has no well-formed signature"}
 	}
 	credential = fields[1]
 	day, service, signed := fields[2], fields[4], strings.Split(fields[5], ";")
@@ -37,12 +37,12 @@ func checkSignature(r *http.Request, now time.Time) (credential string, problem 
 		return incomplete("X-Amz-Date is %q", r.Header.Get("X-Amz-Date"))
 	case !strings.HasPrefix(r.Header.Get("X-Amz-Date"), day):
 		return incomplete("the scope is of %s, the request of %s", day, r.Header.Get("X-Amz-Date"))
-	case service != "autoscaling":
+	case service != of:
 		return incomplete("the scope is the service %s", service)
 	case now.Sub(at).Abs() > tolerance:
-		return credential, &failure{http.StatusBadRequest, "RequestExpired", "the request is of " + at.String()}
+		return credential, &Failure{http.StatusBadRequest, "RequestExpired", "the request is of " + at.String()}
 	case r.Header.Get("X-Amz-Security-Token") == "":
-		return credential, &failure{http.StatusForbidden, "InvalidClientTokenId", "the security token is missing"}
+		return credential, &Failure{http.StatusForbidden, "InvalidClientTokenId", "the security token is missing"}
 	}
 	for _, header := range []string{"host", "x-amz-date", "x-amz-security-token"} {
 		if !slices.Contains(signed, header) {
