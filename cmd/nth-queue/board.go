@@ -110,8 +110,8 @@ func (b *board) status() record.Status {
 	switch {
 	case !b.ready:
 		s.Sentence = "waiting for the API server to tell of the nodes"
-	case stand.Draining+stand.Waiting > 0:
-		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %d messages are being worked on", stand.Draining, stand.Waiting, held)
+	case stand.Draining+stand.Waiting+stand.LeftAlone > 0:
+		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %s%d messages are being worked on", stand.Draining, stand.Waiting, leftAlone(stand), held)
 	default:
 		s.Sentence = fmt.Sprintf("reading the queue for %d nodes; nothing is announced", stand.Nodes)
 	}
@@ -124,6 +124,14 @@ func (b *board) status() record.Status {
 		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
 	}
 	return s
+}
+
+// leftAlone tells of the nodes that people want left alone, if there are any.
+func leftAlone(stand fleet.Standing) string {
+	if stand.LeftAlone == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d nodes are left alone; ", stand.LeftAlone)
 }
 
 // degrade notes what is wrong with settings of what is only told.

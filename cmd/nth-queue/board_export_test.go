@@ -17,13 +17,19 @@ type Manager interface {
 	Beat()
 }
 
-// emptyFleet has no nodes.
-type emptyFleet struct{}
+// fleetAs stands as it is said to.
+type fleetAs fleet.Standing
 
-func (emptyFleet) Standing() fleet.Standing { return fleet.Standing{} }
+func (f fleetAs) Standing() fleet.Standing { return fleet.Standing(f) }
+
+// Sentence is how an nth-queue that knows the nodes says how it stands.
+func Sentence(stand fleet.Standing) string {
+	b := &board{queue: queue.New(queue.Options{}), fleet: fleetAs(stand), ready: true}
+	return b.status().Sentence
+}
 
 // ShowAndBeat keeps the board of an nth-queue that reads these messages, until ctx ends.
 func ShowAndBeat(ctx context.Context, messages *queue.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
-	b := &board{file: record.NewBoard(dir, nil), log: log, queue: messages, fleet: emptyFleet{}, manager: manager, pace: pace}
+	b := &board{file: record.NewBoard(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}
 	b.begin(ctx)()
 }

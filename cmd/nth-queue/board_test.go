@@ -15,6 +15,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	nthqueue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -81,4 +82,17 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 		stop()
 		synctest.Wait()
 	})
+}
+
+func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
+	for want, stand := range map[string]fleet.Standing{
+		"reading the queue for 9 nodes; nothing is announced":                              {Nodes: 9},
+		"draining 1 nodes, 2 wait; 0 messages are being worked on":                         {Nodes: 9, Draining: 1, Waiting: 2},
+		"draining 1 nodes, 2 wait; 3 nodes are left alone; 0 messages are being worked on": {Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
+		"draining 0 nodes, 0 wait; 1 nodes are left alone; 0 messages are being worked on": {Nodes: 9, LeftAlone: 1},
+	} {
+		if got := nthqueue.Sentence(stand); got != want {
+			t.Errorf("%+v is told as %q, want %q", stand, got, want)
+		}
+	}
 }

@@ -200,14 +200,9 @@ func (a *Agent) standing(sentence string) record.Status {
 		status.Identity.Trouble = a.waiting.Error()
 	}
 	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase == record.Closed {
-			continue
+		if e.Phase != record.Closed {
+			status.Events = append(status.Events, e.Status(a.cfg.Policy.Describe(e)))
 		}
-		status.Events = append(status.Events, record.EventStatus{
-			ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen,
-			Deadline: e.Event.Deadline, Missing: e.Missing, Plan: a.cfg.Policy.Describe(e), LeftAlone: e.LeftAlone,
-			Error: e.Error, Failures: e.Failures,
-		})
 	}
 	return status
 }

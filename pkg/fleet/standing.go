@@ -3,14 +3,17 @@ package fleet
 import (
 	"cmp"
 	"slices"
+	"time"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 )
 
 // Standing is how the fleet stands.
 type Standing struct {
-	// Nodes is how many the cluster has; Draining are being drained by this process, and Waiting wait in its line.
-	Nodes, Draining, Waiting int
+	// Nodes is how many the cluster has; Draining are being drained by this process, and Waiting wait in its line. LeftAlone are those
+	// that would be drained, if people did not want them left alone.
+	Nodes, Draining, Waiting, LeftAlone int
 	// Events are those that something is still to be done for.
 	Events []record.EventStatus
 }
@@ -22,20 +25,18 @@ func (f *Fleet) Standing() Standing {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.sessions {
-		if s.begun {
-			now.Draining++
-		} else {
+		switch {
+		case !s.begun:
 			now.Waiting++
+		case s.leftAlone():
+			now.LeftAlone++
+		default:
+			now.Draining++
 		}
 		for _, t := range s.tasks {
-			ev := t.notice.Event
-			status := record.EventStatus{ID: ev.ID, Node: s.node, Kind: ev.Kind, Code: ev.Code, Phase: record.Seen, Deadline: ev.Deadline}
-			if s.book != nil {
-				entry := s.book.entry(ev.ID)
-				status.Phase, status.FirstSeen = cmp.Or(entry.Phase, record.Seen), entry.FirstSeen
-				status.Error, status.Failures = entry.Error, entry.Failures
-			}
-			status.Plan = f.policy().Describe(record.Entry{Event: ev, Phase: status.Phase, FirstSeen: status.FirstSeen})
+			entry := s.entry(t.notice.Event)
+			status := entry.Status(f.policy().Describe(entry))
+			status.Node = s.node
 			now.Events = append(now.Events, status)
 		}
 	}
@@ -43,4 +44,14 @@ func (f *Fleet) Standing() Standing {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
 	})
 	return now
+}
+
+// entry is how far the session has come with an event. s.fleet.mu is held.
+func (s *session) entry(ev event.Event) record.Entry {
+	if s.book != nil {
+		if e := s.book.entry(ev.ID); e.Phase != "" {
+			return e
+		}
+	}
+	return record.Entry{Event: ev, Phase: record.Seen, Changed: time.Now()}
 }

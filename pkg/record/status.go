@@ -97,6 +97,14 @@ type EventStatus struct {
 	Failures int    `json:"failures,omitempty"`
 }
 
+// Status is how an entry is shown, with what will be done about its event in words.
+func (e Entry) Status(plan string) EventStatus {
+	return EventStatus{
+		ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen, Deadline: e.Event.Deadline,
+		Missing: e.Missing, LeftAlone: e.LeftAlone, Plan: plan, Error: e.Error, Failures: e.Failures,
+	}
+}
+
 // DocumentStatus is how well one kind of event can be told of.
 type DocumentStatus struct {
 	Kind event.Kind `json:"kind"`

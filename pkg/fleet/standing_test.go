@@ -1,0 +1,87 @@
+package fleet_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
+	t.Parallel()
+	const leadTime = 10 * time.Minute
+	maintained := func(o *fleet.Options) {
+		o.Policy = policy.Settings{event.ScheduledMaintenance: {
+			Action: policy.Drain, Codes: map[string]policy.When{policy.OtherCodes: policy.Lead}, Lead: leadTime,
+		}}
+		o.Limits.Draining = 1
+	}
+	for name, row := range map[string]struct {
+		change  func(*fleet.Options)
+		prepare func(c *cluster)
+		notice  func() []queue.Notice
+		want    fleet.Standing
+		phase   record.Phase
+		left    bool
+		plan    string
+	}{
+		"that people want left alone": {
+			change: terminating(&waiting{}, 0), prepare: func(c *cluster) { c.change("a", asking(drain.LeaveNode)) },
+			notice: func() []queue.Notice { return timeless(instance) },
+			want:   fleet.Standing{Nodes: 1, LeftAlone: 1}, phase: record.Draining, left: true,
+			plan: "; the node is left alone, as its annotation asks",
+		},
+		"that is being drained near its date": {
+			change: maintained, prepare: func(c *cluster) {
+				c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
+			},
+			notice: func() []queue.Notice { return planned(leadTime / 2) },
+			want:   fleet.Standing{Nodes: 1, Draining: 1}, phase: record.Draining, plan: "; drain now",
+		},
+		"that is due, and waits for another's drain": {
+			change: maintained, prepare: func(c *cluster) {
+				c.add(nodeOf("b", other, claimed("other/space/2", time.Now().Add(time.Hour))))
+			},
+			notice: func() []queue.Notice { return planned(leadTime / 2) },
+			want:   fleet.Standing{Nodes: 2, Waiting: 1}, phase: record.Seen, plan: "; drain now",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+				row.prepare(c)
+				r := c.run(row.change)
+				r.Take(row.notice(), 1, newParcel())
+				time.Sleep(20 * time.Second)
+				synctest.Wait()
+				got := r.Standing()
+				if len(got.Events) != 1 {
+					t.Fatalf("it stands as %+v", got)
+				}
+				if e := got.Events[0]; e.Phase != row.phase || e.LeftAlone != row.left || !strings.HasSuffix(e.Plan, row.plan) {
+					t.Errorf("the event is %+v", e)
+				}
+				if got.Nodes != row.want.Nodes || got.Draining != row.want.Draining || got.Waiting != row.want.Waiting || got.LeftAlone != row.want.LeftAlone {
+					t.Errorf("it stands as %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// planned is a stop that is due in some time.
+func planned(in time.Duration) []queue.Notice {
+	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending, Deadline: time.Now().Add(in).Round(0),
+	}}}
+}
