@@ -115,13 +115,17 @@ type Event struct {
 // The years of times that are believed. Within them a time can be written as JSON in any zone, and so can what is counted from it.
 const firstYear, lastYear = 1, 9998
 
-// CredibleTime returns a time in UTC, or none where its year is one that nobody announces anything for.
+// CredibleTime returns a time in UTC, or none where its year is one that nobody announces anything for. One with a reading of the
+// monotonic clock keeps that, and its zone.
 func CredibleTime(t time.Time) time.Time {
-	t = t.UTC()
-	if y := t.Year(); y < firstYear || y > lastYear {
+	utc := t.UTC()
+	switch y := utc.Year(); {
+	case y < firstYear || y > lastYear:
 		return time.Time{}
+	case t != t.Round(0): // UTC has taken the reading away.
+		return t
 	}
-	return t
+	return utc
 }
 
 // Credible returns the event with those of its times that can be believed.
