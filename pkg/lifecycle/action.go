@@ -36,6 +36,15 @@ func (a *action) begin(since, now time.Time) {
 	a.until, a.end, a.next = since.Add(a.timeout), since.Add(a.global), now
 }
 
+// learn takes in the hook of an action that began then, of which only the name was known. What was heard of it last still counts.
+func (a *action) learn(h hook, began, now time.Time) {
+	last := a.until.Add(-a.timeout)
+	a.hook, a.until, a.end = h, last.Add(h.timeout), began.Add(h.global)
+	if !a.refused {
+		a.next = latest(last.Add(a.interval()), now)
+	}
+}
+
 // beaten takes in what became of a heartbeat.
 func (a *action) beaten(now time.Time, err error) {
 	var refused refusedError

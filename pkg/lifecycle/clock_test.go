@@ -2,12 +2,9 @@ package lifecycle_test
 
 import (
 	"context"
-	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/lifecycle"
@@ -56,12 +53,7 @@ func TestAnActionThatAMessageToldOfIsHeldWhateverTheClockSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(short), func(r *rig) {
-				told := lifecycle.NewTold(aws.Config{
-					Region: "eu-central-1", BaseEndpoint: &r.opts.Endpoint, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: r.dial}},
-					Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-						return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
-					}),
-				}, func(_ lifecycle.Action, err error) { r.t.Error(err) }, nil)
+				told := r.told(func(_ lifecycle.Action, err error) { r.t.Error(err) })
 				r.aws.Terminate(instance)
 				action := lifecycle.Action{Group: group, Hook: short.Name, Instance: instance, Since: time.Now().Add(began)}
 				holding, release := context.WithCancel(r.t.Context())
