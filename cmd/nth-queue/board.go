@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -105,7 +106,7 @@ func (b *board) status() record.Status {
 	s := record.Status{
 		Version: record.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
 		DryRun: b.dryRun, Identity: b.identity,
-		Degraded: b.degraded, Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
+		Degraded: slices.Concat(b.degraded, b.meter.troubles()), Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
 	}
 	switch {
 	case !b.ready:

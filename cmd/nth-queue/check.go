@@ -46,6 +46,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 		c.services(ctx, cfg, account, nodes)
 	}
 	c.Webhook(ctx, cfg.Webhook, looked.unit.Find, looked.webhook, post, func(context.Context) string { return "unknown" })
+	c.Metrics(ctx, cfg.Metrics, false)
 	return c.End()
 }
 

@@ -53,6 +53,14 @@ func (m *meter) judges(messages *queue.Queue) {
 	}
 }
 
+// troubles are why metrics cannot be had at present.
+func (m *meter) troubles() []string {
+	if m == nil {
+		return nil
+	}
+	return m.Troubles()
+}
+
 // counted is where is counted what both programs count.
 func (m *meter) counted() counting.Counts {
 	if m == nil {

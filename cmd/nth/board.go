@@ -20,6 +20,7 @@ type board struct {
 	next    interface{ Show(record.Status) }
 	program string
 	dryRun  bool
+	failing func() []string // what does not work at present of what is only told
 
 	mu       sync.Mutex
 	identity record.IdentityStatus
@@ -31,8 +32,8 @@ type board struct {
 	target, hook string
 }
 
-func newBoard(next interface{ Show(record.Status) }, program string, cfg config.Config) *board {
-	b := &board{next: next, program: program, dryRun: cfg.DryRun}
+func newBoard(next interface{ Show(record.Status) }, failing func() []string, program string, cfg config.Config) *board {
+	b := &board{next: next, failing: failing, program: program, dryRun: cfg.DryRun}
 	b.configured(policyOf(cfg.Events))
 	return b
 }
@@ -41,7 +42,7 @@ func newBoard(next interface{ Show(record.Status) }, program string, cfg config.
 func (b *board) Show(s record.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Program, s.PID, s.Degraded = b.program, os.Getpid(), b.degraded
+	s.Program, s.PID, s.Degraded = b.program, os.Getpid(), slices.Concat(b.degraded, b.failing())
 	trouble := s.Identity.Trouble
 	s.Identity = b.identity
 	s.Identity.Trouble = trouble

@@ -36,6 +36,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	c.Degraded(degraded)
 	c.machine(cfg, "/", offline)
 	c.webhook(ctx, cfg, looked, post)
+	c.Metrics(ctx, cfg.Metrics, offline)
 	if !offline {
 		if err := c.surroundings(ctx, cfg); err != nil {
 			return err

@@ -59,6 +59,14 @@ func (m *meter) counted() counting.Counts {
 	return m.counts
 }
 
+// troubles are why metrics cannot be had at present.
+func (m *meter) troubles() []string {
+	if m == nil {
+		return nil
+	}
+	return m.Troubles()
+}
+
 // ask has the meter told of each request to the metadata service.
 func (m *meter) ask(opts *imds.Options) {
 	if m == nil {

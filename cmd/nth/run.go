@@ -47,7 +47,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	version, _ := program.BuildVersion()
 	file := record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	meter := newMeter(cfg, log)
-	board := newBoard(meter.both(file), version, cfg)
+	board := newBoard(meter.both(file), meter.troubles, version, cfg)
 	board.degrade(degraded)
 	rules := policyOf(cfg.Events)
 	ends := &ending{board: board}

@@ -1,6 +1,11 @@
 package main_test
 
 import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -111,4 +116,28 @@ func TestATemplateThatIsWrongIsFoundWithoutAnAddress(t *testing.T) {
 			t.Errorf("status %d: %s", status, stderr)
 		}
 	}
+}
+
+func TestMetricsThatNobodyCouldHaveFailTheCheck(t *testing.T) {
+	b := newBench(t)
+	metrics := func(text string, flags string) string {
+		b.set(t, "[metrics]\n"+text)
+		return b.check(t, flags)
+	}
+	b.put(t, "textfiles/README", "")
+	mustSay(t, metrics("textfile = '"+b.host+"/textfiles/nth.prom'\nlisten = '127.0.0.1:1'", "--offline"), `ok    metrics     the directory .*/textfiles is there`)
+	mustSay(t, metrics("textfile = '"+b.host+"/none/nth.prom'", "--offline"), `warn  metrics     metrics\.textfile: stat .*/none: no such file or directory; .*`)
+	mustSay(t, metrics("textfile = '"+b.host+"/none/nth.prom'", ""), `fail  metrics     metrics\.textfile: stat .*/none: no such file or directory; .*`)
+	mustSay(t, metrics("textfile = '"+b.host+"/textfiles/README/nth.prom'", ""), `fail  metrics     metrics\.textfile: stat .*/README: not a directory; .*`)
+	mustSay(t, metrics("listen = 'nobody.invalid:9092'", ""), `fail  metrics     metrics\.listen: .*nobody\.invalid.*`)
+	for text, want := range map[string]string{
+		"nth_build_info 1\n": `ok    metrics     nth serves them at 127\.0\.0\.1:\d+`,
+		"other_info 1\n":     `fail  metrics     metrics\.listen: .*address already in use; nobody can scrape them, and nth works without`,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+		mustSay(t, metrics("listen = '"+server.Listener.Addr().String()+"'", ""), want)
+		server.Close()
+	}
+	free := fmt.Sprintf("127.%d.%d.%d:9092", 1+rand.N(254), rand.N(256), 1+rand.N(254)) // which nobody else has
+	mustSay(t, metrics("listen = '"+free+"'", ""), "ok    metrics     "+regexp.QuoteMeta(free)+" can be listened at")
 }

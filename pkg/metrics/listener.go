@@ -28,13 +28,12 @@ const retry = 5 * time.Second
 
 // listen serves until ctx ends. An address that is taken, or not there yet, is tried again: a drain does not die of it.
 func (m *Metrics) listen(ctx context.Context) {
-	told := trouble{tell: m.opts.Trouble}
 	for ctx.Err() == nil {
 		err := m.serve(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		told.of(fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
+		m.serving.of(fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(retry):
@@ -49,6 +48,7 @@ func (m *Metrics) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.serving.of(nil)
 	server := &http.Server{
 		Handler:           m.Handler(),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,

@@ -73,6 +73,10 @@ func TestAnAddressThatIsInUseIsToldOnceAndTriedAgain(t *testing.T) {
 			t.Errorf("told %q, want once %q", told, want)
 		}
 
+		if now := m.Troubles(); !slices.Equal(now, []string{want}) {
+			t.Errorf("the troubles are %q, want %q", now, want)
+		}
+
 		if err := occupant.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -81,6 +85,9 @@ func TestAnAddressThatIsInUseIsToldOnceAndTriedAgain(t *testing.T) {
 		status, text, err := fetch(t, "http://"+address+"/metrics")
 		if err != nil || status != http.StatusOK || !strings.Contains(text, "nth_build_info") {
 			t.Errorf("got %d %q (%v), want the metrics", status, text, err)
+		}
+		if now := m.Troubles(); len(now) > 0 {
+			t.Errorf("once it is free the troubles are %q", now)
 		}
 	})
 }

@@ -63,6 +63,8 @@ type Metrics struct {
 	own, process *prometheus.Registry
 	// changed has an element if something has happened since the file was written.
 	changed chan struct{}
+	// serving and writing are what is wrong with the listener and the file.
+	serving, writing trouble
 }
 
 // New returns a Metrics that has counted nothing yet.
@@ -71,6 +73,7 @@ func New(opts Options) *Metrics {
 		opts: opts, began: time.Now(), changed: make(chan struct{}, 1),
 		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(),
 	}
+	m.serving.tell, m.writing.tell = opts.Trouble, opts.Trouble
 	m.pulse.beat()
 	m.series = newSeries(m.own, opts, m.healthy)
 	m.process.MustRegister(
@@ -91,21 +94,4 @@ func (m *Metrics) Run(ctx context.Context) {
 	if m.opts.Textfile != "" {
 		running.Go(func() { m.fileUntil(ctx) })
 	}
-}
-
-// trouble tells of errors, each once for as long as it is followed by no other.
-type trouble struct {
-	tell func(error)
-	last string
-}
-
-func (t *trouble) of(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if err != nil && text != t.last && t.tell != nil {
-		t.tell(err)
-	}
-	t.last = text
 }

@@ -35,8 +35,7 @@ func (m *Metrics) fileUntil(ctx context.Context) {
 
 // keepFile writes the file until ctx ends, and once more then.
 func (m *Metrics) keepFile(ctx context.Context) {
-	told := trouble{tell: m.opts.Trouble}
-	write := func() { told.of(m.writeFile()) }
+	write := func() { m.writing.of(m.writeFile()) }
 	defer write()
 	ticks := time.NewTicker(refresh)
 	defer ticks.Stop()
