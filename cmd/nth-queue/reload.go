@@ -20,12 +20,12 @@ type adjustable struct {
 	gate    *drain.Gate
 }
 
-// use puts settings into effect for what begins from now on.
-func (a adjustable) use(cfg config.Queue) {
+// use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
+func (a adjustable) use(cfg config.Queue, degraded []string) {
 	logging.SetLevel(a.logger, cfg.Log)
 	a.fleet.Use(rulesOf(cfg, a.gate))
 	a.notices.use(cfg)
-	a.board.degrade(nil)
+	a.board.degrade(degraded)
 }
 
 // rulesOf are those of the fleet's settings that may change while it works.

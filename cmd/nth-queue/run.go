@@ -43,7 +43,7 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	posting.SayDegraded(log, degraded)
 	manager := &systemd.Notifier{}
 	again := &reload.Reloader[config.Queue]{
-		Program: "nth-queue", Read: read, Service: manager, Log: log, Started: cfg, Current: cfg,
+		Program: "nth-queue", Read: read, Judge: posting.Degraded, Keep: config.Queue.Telling, Service: manager, Log: log, Started: cfg, Current: cfg,
 		Diff: config.DiffQueue, Late: late,
 	}
 	gate := drain.NewGate(evictionsAtOnce)

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/config"
@@ -69,11 +70,12 @@ type Service interface {
 }
 
 // Reloads plays a daemon that began with some settings and gets one SIGHUP for each reading.
-func Reloads(log *logrus.Entry, service Service, started config.Config, apply func(config.Config), readings ...func() (config.Config, error)) {
+func Reloads(log *logrus.Entry, service Service, started config.Config, apply func(config.Config, []string), readings ...func() (config.Config, error)) {
 	ctx, stop := context.WithCancel(context.Background())
 	hangups := make(chan os.Signal)
 	r := &reload.Reloader[config.Config]{
 		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Diff: config.Diff, Late: late,
+		Judge: posting.Degraded, Keep: config.Config.Telling,
 	}
 	r.Read = func() (config.Config, error) {
 		reading := readings[0]

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	nth "github.com/nth-project/nth/cmd/nth"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -28,7 +29,7 @@ func reloads(t *testing.T, started config.Config, readings ...func() (config.Con
 	logger, hook := logtest.NewNullLogger()
 	logger.SetOutput(io.Discard)
 	m := &manager{}
-	nth.Reloads(logrus.NewEntry(logger), m, started, func(cfg config.Config) { applied = append(applied, cfg) }, readings...)
+	nth.Reloads(logrus.NewEntry(logger), m, started, func(cfg config.Config, _ []string) { applied = append(applied, cfg) }, readings...)
 	var want []string
 	for range readings {
 		want = append(want, "RELOADING=1", "READY=1")
@@ -116,5 +117,29 @@ func TestWrongSettingsChangeNothingAndAreToldFaultByFault(t *testing.T) {
 	}
 	if len(applied) != 2 {
 		t.Errorf("%d settings were put into effect, want 2", len(applied))
+	}
+}
+
+// A template that is wrong keeps nobody from other rules for a drain, and the one that was right stays.
+func TestWhatIsWrongWithWhatIsOnlyToldHoldsNothingElseUp(t *testing.T) {
+	started := config.Default()
+	started.Webhook.Template, started.Webhook.TemplateText = "right", "right"
+	read := started
+	read.Drain.Margin, read.Webhook.Template, read.Webhook.TemplateText, read.Log.Level = time.Second, "wrong", "", "debug"
+	wrong := func() (config.Config, error) {
+		return read, program.ConfigError{Fault: config.Degraded{Faults: []error{errors.New("webhook: a"), errors.New("webhook: b")}}}
+	}
+	right := read
+	right.Webhook.Template, right.Webhook.TemplateText = "better", "better"
+	applied, said := reloads(t, started, wrong, func() (config.Config, error) { return right, nil })
+	if want := []string{
+		"error: degraded: webhook: a", "error: degraded: webhook: b", "warning: the settings of what is only told are wrong; they stay as they were",
+		"info: read the settings again; in effect from now on: drain.margin",
+		"info: read the settings again; in effect from now on: log.level, webhook.template",
+	}; !slices.Equal(said, want) {
+		t.Errorf("said\n%s", strings.Join(said, "\n"))
+	}
+	if len(applied) != 2 || applied[0].Webhook.Template != "right" || applied[0].Log.Level != "info" || applied[0].Drain.Margin != time.Second {
+		t.Errorf("put into effect is %+v", applied)
 	}
 }

@@ -85,7 +85,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	defer stop()
 	defer shutdown.listen(running)()
 	again := &reload.Reloader[config.Config]{
-		Program: "nth", Read: read, Service: service, Log: log, Started: cfg, Current: cfg, Diff: config.Diff, Late: late,
+		Program: "nth", Read: read, Judge: posting.Degraded, Keep: config.Config.Telling, Service: service, Log: log, Started: cfg, Current: cfg, Diff: config.Diff, Late: late,
 		Apply: adjustable{logger, node, board, shutdown, hooks, notices, daemon}.use,
 	}
 	go again.Run(running, hangups)
@@ -103,13 +103,13 @@ type adjustable struct {
 	daemon  *agent.Agent
 }
 
-// use puts settings into effect for what begins from now on.
-func (a adjustable) use(cfg config.Config) {
+// use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
+func (a adjustable) use(cfg config.Config, degraded []string) {
 	rules := policyOf(cfg.Events)
 	logging.SetLevel(a.logger, cfg.Log)
 	a.node.use(draining.Options(cfg.Drain))
 	a.board.configured(rules)
-	a.board.degrade(nil)
+	a.board.degrade(degraded)
 	a.down.use(cfg)
 	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))
 	a.notices.use(rules)

@@ -43,6 +43,18 @@ type Degraded struct{ Faults []error }
 
 func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
 
+// Telling returns c with what is only told as it is in other.
+func (c Config) Telling(other Config) Config {
+	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
+	return c
+}
+
+// Telling returns c with what is only told as it is in other.
+func (c Queue) Telling(other Queue) Queue {
+	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
+	return c
+}
+
 // usable tells whether settings with such faults, or none, are of use.
 func usable(faults error) bool {
 	_, degraded := errors.AsType[Degraded](faults)

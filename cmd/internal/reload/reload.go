@@ -1,5 +1,5 @@
-// Package reload lets a program read its settings anew when it gets a SIGHUP. Settings that are wrong change nothing; what
-// needs another start is said.
+// Package reload lets a program read its settings anew when it gets a SIGHUP. Settings that are wrong change nothing, and where only what is
+// told is wrong, it stays as it was and all else is in effect; what needs another start is said.
 package reload
 
 import (
@@ -19,16 +19,20 @@ import (
 type Reloader[C any] struct {
 	// Program is the program's name.
 	Program string
-	// Read reads the settings.
-	Read func() (C, error)
+	// Read reads the settings, and Judge lists what is wrong with them where they are of use all the same; else it returns why they
+	// are not.
+	Read  func() (C, error)
+	Judge func(error) (degraded []string, fatal error)
+	// Keep returns settings with what is only told as it is in others.
+	Keep func(read, current C) C
 	// Service is the service manager.
 	Service interface {
 		Reloading()
 		Ready()
 	}
 	Log *logrus.Entry
-	// Apply puts settings into effect for what begins from now on.
-	Apply func(C)
+	// Apply puts settings into effect for what begins from now on; degraded is what is wrong with those that were read.
+	Apply func(cfg C, degraded []string)
 	// Diff names the settings in which two differ.
 	Diff func(a, b C) []string
 	// Late tells whether a setting, as now has it, takes effect only when the program is started again.
@@ -61,18 +65,26 @@ func (r *Reloader[C]) Run(ctx context.Context, hangups <-chan os.Signal) {
 
 func (r *Reloader[C]) reload() {
 	cfg, err := r.Read()
-	if err != nil {
-		invalid := r.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
-		for line := range strings.SplitSeq(err.Error(), "\n") {
+	degraded, fatal := r.Judge(err)
+	invalid := r.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
+	if fatal != nil {
+		for line := range strings.SplitSeq(fatal.Error(), "\n") {
 			invalid.Error(line)
 		}
 		invalid.Warn("the settings are wrong; those in effect stay so")
 		return
 	}
+	if len(degraded) > 0 {
+		for _, fault := range degraded {
+			invalid.Errorf("degraded: %s", fault)
+		}
+		invalid.Warn("the settings of what is only told are wrong; they stay as they were")
+		cfg = r.Keep(cfg, r.Current)
+	}
 	late := func(name string) bool { return r.Late(name, r.Started, cfg) }
 	changed := slices.DeleteFunc(r.Diff(r.Current, cfg), late)
 	waiting := slices.DeleteFunc(r.Diff(r.Started, cfg), func(name string) bool { return !late(name) })
-	r.Apply(cfg)
+	r.Apply(cfg, degraded)
 	r.Current = cfg
 	reloaded := r.Log.WithField(systemd.FieldMessageID, systemd.Reloaded)
 	if len(changed) > 0 {

@@ -62,7 +62,8 @@ func Beside(ctx context.Context, root, service string, offline bool) Unit {
 	if directory() != "" {
 		return u
 	}
-	lines, err := []string(nil), error(nil)
+	var lines []string
+	var err error
 	if !offline {
 		lines, _, u.stale, err = logind.Host(root).Credentials(ctx, service)
 	}
