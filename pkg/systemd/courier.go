@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// courierPatience is how long the one who writes an entry waits for the journal to take it. That takes microseconds.
+	// courierPatience is how long the one who writes an entry waits until it is taken. That takes microseconds.
 	courierPatience = 100 * time.Millisecond
 	// courierLoad is how many entries wait for a journal that takes none: more than a drain of a full node writes.
 	courierLoad = 1024
 )
 
-// A letter is one entry for the journal.
+// A letter is one entry for the journal, or one word to the service manager.
 type letter struct {
 	message  string
 	priority int

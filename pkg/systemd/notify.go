@@ -17,12 +17,16 @@ import (
 // Notifier tells the service manager how the service is doing, over the socket in $NOTIFY_SOCKET. Without one it does
 // nothing. The zero value is ready for use, from several goroutines.
 //
-// Telling is best effort and returns nothing: a service works on when nobody listens. Err has the first failure, for a
-// log line that explains why systemd lost patience.
+// Telling is best effort and returns nothing: a service works on when nobody listens, nor does it wait for long for a
+// manager that is too busy to listen, whose socket is full of what others say. It hears of everything later, in its order. Err
+// has the first failure, for a log line that explains why systemd lost patience.
 type Notifier struct {
 	mu     sync.Mutex
-	status string
+	status string // that was told last; empty if it is to be told again
 	err    error
+
+	begin   sync.Once
+	courier courier
 }
 
 // Ready says that the service has started, or has finished reloading.
@@ -42,12 +46,14 @@ func (n *Notifier) Reloading() {
 
 // Status sets the one line that "systemctl status" shows. Saying the same again sends nothing.
 func (n *Notifier) Status(format string, args ...any) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	// A line break would begin another assignment.
 	status := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
-	if status != n.status && n.sendLocked("STATUS="+status) {
-		n.status = status
+	n.mu.Lock()
+	news := status != n.status
+	n.status = status
+	n.mu.Unlock()
+	if news {
+		n.send("STATUS=" + status)
 	}
 }
 
@@ -70,17 +76,26 @@ func (n *Notifier) WatchdogInterval() time.Duration {
 }
 
 func (n *Notifier) send(state string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.sendLocked(state)
+	n.begin.Do(func() { n.courier.deliver = n.deliver })
+	n.courier.take(state, 0, nil)
 }
 
-func (n *Notifier) sendLocked(state string) bool {
-	_, err := daemon.SdNotify(false, state)
-	if err != nil {
-		n.keep(fmt.Errorf("telling systemd %q: %w", state, err))
+// deliver is called for one state at a time, and for what stands for those that were lost, which has fields and is no state.
+func (n *Notifier) deliver(l letter) {
+	lost := l.fields != nil
+	var err error
+	if !lost {
+		_, err = daemon.SdNotify(false, l.message)
 	}
-	return err == nil
+	if !lost && err == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.status = ""
+	if err != nil {
+		n.keep(fmt.Errorf("telling systemd %q: %w", l.message, err))
+	}
 }
 
 func (n *Notifier) keep(err error) {

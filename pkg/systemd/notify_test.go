@@ -112,6 +112,44 @@ func TestAStatusThatWasNotHeardIsSaidAgain(t *testing.T) {
 	m.expect("STATUS=watching")
 }
 
+// While the service manager reloads its units, or waits for a disk, it reads nothing, and its socket has room for some hundred
+// words of all services.
+func TestAServiceManagerThatIsBusyHoldsNobodyUp(t *testing.T) {
+	m := listen(t)
+	var n systemd.Notifier
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		for left := range 3000 {
+			n.Status("draining, %d s left", left)
+			n.Beat()
+		}
+	}()
+	select {
+	case <-said:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits until the service manager listens")
+	}
+	if got := m.next(); got != "STATUS=draining, 0 s left" {
+		t.Errorf("the first word is %q", got)
+	}
+	heard := make(chan struct{})
+	defer close(heard)
+	go func() {
+		for again := time.NewTicker(time.Millisecond); ; <-again.C {
+			select {
+			case <-heard:
+				return
+			default:
+				n.Status("drained")
+			}
+		}
+	}()
+	for m.next() != "STATUS=drained" {
+		continue // The test fails if it does not come.
+	}
+}
+
 func TestWithoutAServiceManagerNothingHappens(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "")
