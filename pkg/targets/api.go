@@ -154,9 +154,9 @@ func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
 		return found, nil
 	}
 	for in := (&elasticloadbalancingv2.DescribeTargetGroupsInput{}); ; {
-		out, err := s.sdk.DescribeTargetGroups(ctx, in)
+		out, err := s.page(ctx, in)
 		if err != nil {
-			return nil, explain(describeGroups, err)
+			return nil, err
 		}
 		for _, g := range out.TargetGroups {
 			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
@@ -174,6 +174,19 @@ func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
 		return nil, manyError{len(found)}
 	}
 	return found, nil
+}
+
+// page asks for one page of the groups that there are.
+func (s *service) page(
+	ctx context.Context, in *elasticloadbalancingv2.DescribeTargetGroupsInput,
+) (*elasticloadbalancingv2.DescribeTargetGroupsOutput, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	out, err := s.sdk.DescribeTargetGroups(ctx, in)
+	if err != nil {
+		return nil, explain(describeGroups, err)
+	}
+	return out, nil
 }
 
 // healths asks what groups have of the machine and the addresses that is not out, a few at once, and calls take for each, one at a

@@ -149,10 +149,10 @@ func (w *wait) find(ctx context.Context) error {
 	if w.groups != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	beginning, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	var err error
-	if w.service, err = w.targets.begin(ctx); err != nil {
+	if w.service, err = w.targets.begin(beginning); err != nil {
 		return err
 	}
 	found, err := w.service.groups(ctx, w.targets.opts.Groups)

@@ -526,6 +526,24 @@ func TestTheTargetGroupsOfTheVPCAreFound(t *testing.T) {
 	})
 }
 
+// An account may have thousands, of which a page has a part. Each page is an answer, and has the time of one.
+func TestTargetGroupsOnManyPagesAreFound(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.elb.Page(1)
+		r.takes = time.Second
+		for n := range 8 {
+			r.elb.AddGroup(fmt.Sprintf("elsewhere-%d", n), elbtest.Group{VPC: "vpc-1"})
+		}
+		r.elb.Register(r.elb.AddGroup("web", elbtest.Group{Delay: time.Minute}), instance, 30080)
+		r.elb.Deregister(instance)
+		r.groups = []string{targets.All}
+		took, err := r.out(true)
+		if err != nil || took < time.Minute {
+			t.Errorf("it waits for %s, and ends with %v", took, err)
+		}
+	})
+}
+
 func TestTooManyTargetGroupsAreNotLookedAt(t *testing.T) {
 	bubble(t, func(r *rig) {
 		for n := range 101 {
