@@ -13,7 +13,7 @@ func (c *LoadBalancers) table() table {
 		{"target_groups", targetGroups{names{&c.TargetGroups, targetGroup, `a list of ARNs of target groups, or ["all"]`}},
 			"The target groups of Elastic Load Balancing that this node or its pods are in, by their ARNs. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. `[\"all\"]` stands for those of the instance's VPC. Empty asks nothing. It needs a policy on the instance's role, see docs/load-balancers.md."},
 		{"endpoint", optionalEndpoint(&c.Endpoint),
-			"Another address to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own."},
+			"Another address to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say."},
 	}}
 }
 

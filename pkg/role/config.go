@@ -25,6 +25,8 @@ type Options struct {
 	Region, Endpoint string
 	// Dial makes a connection; nil means the network's own.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// AtOnce is how many requests there may be at once; what is less than one is one.
+	AtOnce int
 }
 
 // connectLimit is how long a connection to AWS may take to be made, and as long again to be encrypted.
@@ -52,7 +54,7 @@ func Config(ctx context.Context, o Options) (aws.Config, error) {
 		o.Endpoint = env.BaseEndpoint
 	}
 	cfg := aws.Config{
-		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: Unhurried(newHTTPClient(o.Dial, roots)),
+		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: Unhurried(newHTTPClient(o.Dial, roots, max(o.AtOnce, 1))),
 		ConfigSources: []any{env}, // The clients ask it for what concerns their service alone.
 	}
 	if o.Endpoint != "" {
@@ -61,8 +63,8 @@ func Config(ctx context.Context, o Options) (aws.Config, error) {
 	return cfg, nil
 }
 
-// newHTTPClient returns a client for requests that are minutes apart: no connection is kept for long.
-func newHTTPClient(dial func(context.Context, string, string) (net.Conn, error), roots *x509.CertPool) *http.Client {
+// newHTTPClient returns a client for requests that are seconds or minutes apart: no connection is kept for long.
+func newHTTPClient(dial func(context.Context, string, string) (net.Conn, error), roots *x509.CertPool, atOnce int) *http.Client {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: connectLimit}).DialContext
 	}
@@ -72,7 +74,8 @@ func newHTTPClient(dial func(context.Context, string, string) (net.Conn, error),
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: connectLimit,
 		ForceAttemptHTTP2:   true,
-		MaxIdleConns:        1,
+		MaxIdleConns:        atOnce,
+		MaxIdleConnsPerHost: atOnce,
 		IdleConnTimeout:     2 * connectLimit,
 	}}
 }

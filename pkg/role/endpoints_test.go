@@ -28,13 +28,15 @@ import (
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/reservation"
 	"github.com/nth-project/nth/pkg/role"
+	"github.com/nth-project/nth/pkg/targets"
+	"github.com/nth-project/nth/pkg/targets/elbtest"
 )
 
 // metadata is a metadata service in a region.
 func metadata(region string) role.Metadata {
 	documents := map[string]string{
 		"instance-id": "i-1", "placement/region": region, "iam/security-credentials/": "nodes",
-		"iam/security-credentials/nodes": `{"Code": "Success", "AccessKeyId": "ASIA", "SecretAccessKey": "secret", "Token": "token", "Expiration": "2099-01-01T00:00:00Z"}`,
+		"iam/security-credentials/nodes": `{"Code": "Success", "AccessKeyId": "ASIAREHEARSALONLY000", "SecretAccessKey": "secret", "Token": "token", "Expiration": "2099-01-01T00:00:00Z"}`,
 	}
 	return func(_ context.Context, path string) ([]byte, error) {
 		body, found := documents[path]
@@ -172,18 +174,41 @@ func TestAWordInTheEnvironmentThatIsNoneIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhoIsTrustedIsInTheBundle(t *testing.T) {
-	ec2 := &ec2test.Service{}
-	ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
-	server := httptest.NewUnstartedServer(ec2)
+// encrypted serves with a certificate that is trusted by whoever has the bundle.
+func encrypted(t *testing.T, service http.Handler) (server *httptest.Server, bundle string) {
+	t.Helper()
+	server = httptest.NewUnstartedServer(service)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // which would tell of whoever does not trust it
 	server.StartTLS()
-	defer server.Close()
-	bundle := filepath.Join(t.TempDir(), "ca.pem")
+	t.Cleanup(server.Close)
+	bundle = filepath.Join(t.TempDir(), "ca.pem")
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	if err := os.WriteFile(bundle, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return server, bundle
+}
+
+func TestLoadBalancersAreAskedForWhereAndAsTheEnvironmentSays(t *testing.T) {
+	elb := elbtest.New()
+	group := elb.AddGroup("web", elbtest.Group{})
+	server, bundle := encrypted(t, elb)
+	t.Setenv("AWS_CA_BUNDLE", bundle)
+	for _, variable := range []string{"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2"} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv(variable, server.URL)
+			found, err := targets.New(targets.Options{Groups: []string{group}, Metadata: metadata("eu-central-1")}).Check(t.Context())
+			if err != nil || len(found) != 1 || found[0].Err != nil {
+				t.Errorf("found is %v, %v", found, err)
+			}
+		})
+	}
+}
+
+func TestWhoIsTrustedIsInTheBundle(t *testing.T) {
+	ec2 := &ec2test.Service{}
+	ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
+	server, bundle := encrypted(t, ec2)
 	check := func() (event.Event, error) {
 		return reservation.Check(t.Context(), reservation.Options{Endpoint: server.URL, Metadata: metadata("us-east-1")})
 	}

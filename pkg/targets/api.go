@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -90,11 +88,11 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 	if err != nil {
 		return nil, err
 	}
-	region := opts.Region
-	if region == "" {
-		if region, err = line(ctx, opts, "placement/region"); err != nil {
-			return nil, err
-		}
+	cfg, err := role.Config(ctx, role.Options{
+		Metadata: opts.Metadata, Region: opts.Region, Endpoint: opts.Endpoint, Dial: dial, AtOnce: atOnce,
+	})
+	if err != nil {
+		return nil, err
 	}
 	vpc := ""
 	if slices.Contains(opts.Groups, All) {
@@ -106,17 +104,9 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 			return nil, err
 		}
 	}
-	options := elasticloadbalancingv2.Options{
-		Region:      region,
-		Credentials: role.Credentials(opts.Metadata),
-		HTTPClient:  role.Unhurried(newHTTPClient(dial)),
-		// Each request is repeated where it is made, where it is known what it is worth.
-		Retryer: aws.NopRetryer{},
-	}
-	if opts.Endpoint != "" {
-		options.BaseEndpoint = aws.String(strings.TrimSuffix(opts.Endpoint, "/"))
-	}
-	return &service{sdk: elasticloadbalancingv2.New(options), instance: instance, vpc: vpc}, nil
+	// Each request is repeated where it is made, where it is known what it is worth.
+	once := func(o *elasticloadbalancingv2.Options) { o.Retryer = aws.NopRetryer{} }
+	return &service{sdk: elasticloadbalancingv2.NewFromConfig(cfg, once), instance: instance, vpc: vpc}, nil
 }
 
 // line reads a document of one line.
@@ -126,22 +116,6 @@ func line(ctx context.Context, opts Options, path string) (string, error) {
 		return "", fmt.Errorf("asking the metadata service who this is: %w", err)
 	}
 	return strings.TrimSpace(string(body)), nil
-}
-
-// newHTTPClient returns a client for requests that are seconds apart.
-func newHTTPClient(dial dialer) *http.Client {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: answerLimit / 2}).DialContext
-	}
-	return &http.Client{Transport: &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dial,
-		TLSHandshakeTimeout: answerLimit / 2,
-		ForceAttemptHTTP2:   true,
-		MaxIdleConns:        atOnce,
-		MaxIdleConnsPerHost: atOnce,
-		IdleConnTimeout:     slowest,
-	}}
 }
 
 // groups returns the groups that are named, or finds those of the VPC.

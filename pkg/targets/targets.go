@@ -29,8 +29,7 @@ const All = "all"
 type Options struct {
 	// Groups are the ARNs of target groups, or All alone.
 	Groups []string
-	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is where the instance is, and
-	// the region's own.
+	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is as in role.Options.
 	Region, Endpoint string
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
