@@ -129,7 +129,10 @@ var happenings = map[string]func(*world, happening){
 		})
 	},
 	"mock": func(w *world, h happening) {
-		w.edit(h.name, func(n *notice) { n.moving = n.kind == event.SpotInterruption && !n.seen.IsZero() })
+		w.edit(h.name, func(n *notice) {
+			n.moving = n.kind == event.SpotInterruption && !n.seen.IsZero()
+			n.unsure = n.unsure || n.moving && !n.rebooted.IsZero() // With another time, it is another one than before the reboot.
+		})
 	},
 	"deaf": (*world).deaf,
 
