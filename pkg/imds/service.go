@@ -38,12 +38,12 @@ type service struct {
 	silent bool      // a request was given up, and none has been answered since it was made
 	rested time.Time // when the next document may be asked for that is not urgent
 
-	// urgent and others have room for one request each.
-	urgent, others chan struct{}
+	// urgent and others have room for one request each, and resting for the one that is the next of the others, if it rests.
+	urgent, others, resting chan struct{}
 }
 
 func newService(a *addresses) *service {
-	return &service{addresses: a, urgent: make(chan struct{}, 1), others: make(chan struct{}, 1)}
+	return &service{addresses: a, urgent: make(chan struct{}, 1), others: make(chan struct{}, 1), resting: make(chan struct{}, 1)}
 }
 
 // answered notes how long an answer has taken.
@@ -95,40 +95,61 @@ func (s *service) mayBeStrained() bool {
 
 // await waits for the turn of a request, if turns are needed, and returns what ends it.
 func (s *service) await(ctx context.Context, who turn) (over func(), err error) {
-	line, needed := s.others, s.mayBeStrained
-	if who == urgently {
-		line, needed = s.urgent, s.isStrained // At the start, each of those is asked for at once.
-	}
 	limited, cancel := context.WithTimeout(ctx, turnLimit)
 	defer cancel()
+	ours := false
+	if who == urgently {
+		over, ours = s.join(limited, s.urgent, s.isStrained) // At the start, each of those is asked for at once.
+	} else {
+		over, ours = s.joinOthers(limited, who)
+	}
+	if !ours {
+		return nil, noTurn(ctx)
+	}
+	return over, nil
+}
+
+// join waits for the one place in a line, as long as turns are needed, and returns what gives it back.
+func (s *service) join(ctx context.Context, line chan struct{}, needed func() bool) (leave func(), ours bool) {
 	for needed() {
 		select {
 		case line <- struct{}{}:
-			return s.hold(limited, line, who)
-		case <-limited.Done():
-			return nil, noTurn(ctx)
+			return func() { <-line }, true
+		case <-ctx.Done():
+			return nil, false
 		case <-time.After(glance):
 		}
 	}
-	return func() {}, nil
+	return func() {}, true
 }
 
-// hold begins a turn, and returns what ends it. After one of those that are not urgent as much time is left to those that are: they wait
-// behind it, if the service answers one after the other.
-func (s *service) hold(ctx context.Context, line chan struct{}, who turn) (over func(), err error) {
-	for who == regularly && s.mayBeStrained() && time.Until(s.rests()) > 0 {
-		if !sleep(ctx, glance) {
-			<-line
-			return nil, noTurn(ctx)
+// joinOthers waits for the turn of a document that is not urgent. After one of those as much time is left to those that are: they wait
+// behind it, if the service answers one after the other. Those that rest do so in a line of their own, so that whoever is waited for
+// goes before them.
+func (s *service) joinOthers(ctx context.Context, who turn) (over func(), ours bool) {
+	rested := func() {}
+	if who == regularly {
+		if rested, ours = s.join(ctx, s.resting, s.mayBeStrained); !ours {
+			return nil, false
 		}
+		for s.mayBeStrained() && time.Until(s.rests()) > 0 {
+			if !sleep(ctx, glance) {
+				rested()
+				return nil, false
+			}
+		}
+	}
+	leave, ours := s.join(ctx, s.others, s.mayBeStrained)
+	if !ours {
+		rested()
+		return nil, false
 	}
 	began := time.Now()
 	return func() {
-		if who != urgently {
-			s.rest(time.Since(began))
-		}
-		<-line
-	}, nil
+		s.rest(time.Since(began))
+		leave()
+		rested()
+	}, true
 }
 
 // rest lets the documents that are not urgent rest for so long.

@@ -420,3 +420,26 @@ func TestADocumentThatHangsIsGivenUpSoonUnlessTheServiceIsSlow(t *testing.T) {
 		})
 	})
 }
+
+// Of a slow service, those that are not urgent are asked about in turn, and rest. Whoever asks once, such as for credentials in the
+// midst of a drain, waits for one of those at most.
+func TestWhoAsksASlowServiceOnceDoesNotWaitForThoseThatRest(t *testing.T) {
+	ec2 := serve(map[string]string{lifeCyclePath: "spot", "instance-id": "i-1"})
+	var lag atomic.Int64
+	lag.Store(int64(600 * time.Millisecond))
+	inBubble(t, imds.Options{}, lagging(ec2, &lag), func(t *testing.T, source *imds.Source) {
+		run(t, source, func(t *testing.T, _ *sink) {
+			time.Sleep(time.Minute)
+			ec2.say(scheduledPath, answer{hang: true})
+			time.Sleep(time.Minute)
+			for range 50 {
+				began := time.Now()
+				_, err := source.Document(t.Context(), "instance-id")
+				if took := time.Since(began); err != nil || took > 15*time.Second+5*time.Second {
+					t.Fatalf("the answer takes %s, %v", took, err)
+				}
+				time.Sleep(7 * time.Second)
+			}
+		})
+	})
+}
