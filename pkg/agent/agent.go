@@ -151,10 +151,15 @@ type Agent struct {
 	shown shown
 }
 
+// reasonsSaid is how many reasons of an outage are remembered to have been said, as some have no end of forms.
+const reasonsSaid = 16
+
 // trouble is an outage of a source.
 type trouble struct {
 	since time.Time
 	err   string
+	// said are the reasons that were said last: they may take turns.
+	said []string
 	// over is since when looks are good again; zero while the last one failed.
 	over time.Time
 }

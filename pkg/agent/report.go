@@ -488,8 +488,12 @@ func (a *Agent) troubled(n lookFailed) {
 		known.since = time.Now()
 	}
 	known.over = time.Time{}
-	if text := n.err.Error(); !drain.Alike(text, known.err) {
+	text := n.err.Error()
+	if !drain.Alike(text, known.err) {
 		known.err = text
+	}
+	if !slices.ContainsFunc(known.said, func(said string) bool { return drain.Alike(text, said) }) {
+		known.said = append(known.said[max(0, len(known.said)+1-reasonsSaid):], text)
 		a.say(systemd.SourceTrouble).WithField(systemd.FieldEventKind, string(n.kind)).
 			Warnf("cannot tell about %s: %s; what was last known stands", n.kind, text)
 	}

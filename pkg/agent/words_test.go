@@ -277,6 +277,20 @@ func TestTroubleThatDiffersInItsNumbersOnlyIsTheSame(t *testing.T) {
 	})
 }
 
+func TestReasonsThatTakeTurnsAreSaidOnceEach(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		for range 3 {
+			r.trouble(event.SpotInterruption, "no token")
+			r.trouble(event.SpotInterruption, "no answer")
+		}
+		r.wantSaid(systemd.SourceTrouble,
+			"warning: cannot tell about spot-interruption: no token; what was last known stands",
+			"warning: cannot tell about spot-interruption: no answer; what was last known stands")
+	})
+}
+
 func TestTroubleIsOverAfterASecondWithout(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -88,35 +88,33 @@ type fetching struct {
 func (k *keeper) get(ctx context.Context, shown *credential) (*credential, error) {
 	k.mu.Lock()
 	k.used = time.Now()
-	kept := k.kept
-	wanted := kept != nil && !kept.refused && !kept.doubted
+	kept, wanted := k.kept, k.kept.wanted()
 	if wanted && time.Now().Before(kept.renewal()) {
 		k.mu.Unlock()
 		return kept, nil
 	}
 	begun, failure := k.begin(context.WithoutCancel(ctx)), k.failure
-	patient := kept == nil || kept == shown || kept.doubted
-	k.mu.Unlock()
 	if kept != nil && kept.ended() {
 		kept = nil
 	}
+	patient := kept == nil || kept == shown || kept.doubted
+	k.mu.Unlock()
 	switch {
 	case kept != nil && (wanted || begun == nil):
 		return kept, nil
 	case begun == nil:
 		return nil, fmt.Errorf("getting credentials: %w", cmp.Or(failure, errRefused))
 	}
-	if patient || kept == nil {
-		return begun.wait(ctx, kept, shown)
+	if patient {
+		return begun.await(ctx, kept, shown)
 	}
 	waiting, stop := context.WithDeadline(ctx, begun.began.Add(patience))
 	defer stop()
-	return begun.wait(waiting, kept, shown)
+	return begun.await(waiting, kept, shown)
 }
 
-// wait returns what the fetch brings. The credential that is kept will do if it brings none, or nothing before ctx ends, unless it has
-// just been shown.
-func (f *fetching) wait(ctx context.Context, kept, shown *credential) (*credential, error) {
+// await returns what is fetched or, when ctx ends or the fetch fails, what is kept, if that was not shown in vain.
+func (f *fetching) await(ctx context.Context, kept, shown *credential) (*credential, error) {
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -145,7 +143,7 @@ func (k *keeper) begin(ctx context.Context) *fetching {
 	}
 	f := &fetching{began: time.Now(), done: make(chan struct{})}
 	k.fetching = f
-	refused := k.kept != nil && (k.kept.refused || k.kept.doubted)
+	refused := k.kept != nil && !k.kept.wanted()
 	go func() {
 		c, err := k.fetch(ctx, refused)
 		if err == nil {
@@ -229,7 +227,7 @@ func (k *keeper) answered(c *credential, believed bool) {
 func (k *keeper) doubt() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.kept == nil || k.kept.refused || k.kept.doubted {
+	if !k.kept.wanted() {
 		return false
 	}
 	k.kept.doubted = true
@@ -246,6 +244,9 @@ func (k *keeper) proof() string {
 	}
 	return k.kept.by
 }
+
+// wanted tells whether the credential is one to go with. It is called with the lock held.
+func (c *credential) wanted() bool { return c != nil && !c.refused && !c.doubted }
 
 // ended tells whether the credential is good no more.
 func (c *credential) ended() bool { return !c.Expires.IsZero() && !time.Now().Before(c.Expires) }

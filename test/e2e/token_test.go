@@ -17,8 +17,9 @@ import (
 const (
 	// pluginStart is about what the AWS CLI takes to start.
 	pluginStart = time.Second
-	// pluginTokens is how long the tokens of the plugin are good for: not so long that a notice finds one.
-	pluginTokens = 2 * time.Second
+	// pluginTokens is how long the tokens of the plugin are good for: not so long that a notice finds one, and as long as nth
+	// shows any.
+	pluginTokens = 10 * time.Second
 )
 
 // slowPlugin makes a stand-in for the AWS CLI, and the kubeconfig of an EKS node that names it. The file that is
