@@ -17,6 +17,9 @@ const (
 	// slowMemory is for how long a service counts as slow after an answer that was not brisk. It is longer than anybody
 	// waits for an answer, so that a service that answers at all is not taken for well in between.
 	slowMemory = 2 * answerLimit
+	// muchLonger is how many times as long as the last answer that was not brisk a document must take to be one that hangs: it may need
+	// a token, too, and wait behind another request.
+	muchLonger = 4
 	// turnLimit is how long the turn of a request is waited for. It is short enough that no loop is taken for stuck.
 	turnLimit = time.Minute
 	// glance is how often it is looked, while a turn is waited for, whether turns are needed still.
@@ -32,11 +35,12 @@ type service struct {
 	addresses *addresses // nil if there is only one
 
 	mu     sync.Mutex
-	heard  bool      // it has answered
-	answer time.Time // when it has last
-	slow   time.Time // when an answer that was not brisk has last come
-	silent bool      // a request was given up, and none has been answered since it was made
-	rested time.Time // when the next document may be asked for that is not urgent
+	heard  bool          // it has answered
+	answer time.Time     // when it has last
+	slow   time.Time     // when an answer that was not brisk has last come
+	took   time.Duration // how long that took
+	silent bool          // a request was given up, and none has been answered since it was made
+	rested time.Time     // when the next document may be asked for that is not urgent
 
 	// urgent and others have room for one request each, and resting for the one that is the next of the others, if it rests.
 	urgent, others, resting chan struct{}
@@ -52,7 +56,7 @@ func (s *service) answered(took time.Duration) {
 	defer s.mu.Unlock()
 	s.heard, s.silent, s.answer = true, false, time.Now()
 	if took > brisk {
-		s.slow = time.Now()
+		s.slow, s.took = time.Now(), took
 	}
 }
 
@@ -99,7 +103,7 @@ func (s *service) await(ctx context.Context, who turn) (over func(), err error) 
 	defer cancel()
 	ours := false
 	if who == urgently {
-		over, ours = s.join(limited, s.urgent, s.isStrained) // At the start, each of those is asked for at once.
+		over, ours = s.joinUrgent(limited)
 	} else {
 		over, ours = s.joinOthers(limited, who)
 	}
@@ -121,6 +125,26 @@ func (s *service) join(ctx context.Context, line chan struct{}, needed func() bo
 		}
 	}
 	return func() {}, true
+}
+
+// joinUrgent waits for the turn of a document that is urgent. At the start, each of those is asked for at once. A turn ends before its
+// request does where that takes much longer than others: it is the document that hangs, and the other may be a notice.
+func (s *service) joinUrgent(ctx context.Context) (over func(), ours bool) {
+	leave, ours := s.join(ctx, s.urgent, s.isStrained)
+	if !ours {
+		return nil, false
+	}
+	once := sync.OnceFunc(leave)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.silent { // It may be that it hangs, or that it falls behind.
+		return once, true
+	}
+	late := time.AfterFunc(max(muchLonger*s.took, brisk), once)
+	return func() {
+		late.Stop()
+		once()
+	}, true
 }
 
 // joinOthers waits for the turn of a document that is not urgent. After one of those as much time is left to those that are: they wait

@@ -443,3 +443,37 @@ func TestWhoAsksASlowServiceOnceDoesNotWaitForThoseThatRest(t *testing.T) {
 		})
 	})
 }
+
+// It is slow, and says nothing at all of one of the two urgent documents: what it says of the other is heard of in time.
+func TestADocumentOfASlowServiceThatHangsHoldsNoNoticeUp(t *testing.T) {
+	for _, lag := range []time.Duration{600 * time.Millisecond, 2 * time.Second} {
+		for path, c := range map[string]struct {
+			kind    event.Kind
+			hanging string
+			before  answer
+		}{
+			spotPath:        {event.SpotInterruption, targetStatePath, answer{}},
+			targetStatePath: {event.ASGTermination, spotPath, answer{body: "InService"}},
+		} {
+			t.Run(path+" "+lag.String(), func(t *testing.T) {
+				ec2 := serve(map[string]string{lifeCyclePath: "spot", targetStatePath: "InService"})
+				var lagged atomic.Int64
+				lagged.Store(int64(lag))
+				bubble(t, imds.Options{}, lagging(ec2, &lagged), func(t *testing.T, sink *sink) {
+					time.Sleep(time.Minute)
+					ec2.say(c.hanging, answer{hang: true})
+					time.Sleep(time.Minute)
+					for range 20 { // at any moment
+						ec2.say(path, c.before)
+						time.Sleep(17 * time.Second)
+						ec2.say(path, answer{body: announced[path]})
+						time.Sleep(6 * lag)
+						if events, _ := sink.last(c.kind); len(events) != 1 {
+							t.Fatalf("it is not seen within %s", 6*lag)
+						}
+					}
+				})
+			})
+		}
+	}
+}
