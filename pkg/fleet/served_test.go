@@ -92,7 +92,11 @@ func encoded(o runtime.Object) []byte {
 // stream writes the events of objects that are wanted until nobody reads them any more.
 func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error, of func(runtime.Object) bool) {
 	if err == nil {
-		defer events.Stop()
+		defer func() {
+			events.Stop()
+			for range events.ResultChan() { // A filter ends only when what it is about to tell has been taken.
+			}
+		}()
 	}
 	if err != nil || r.URL.Query().Get("sendInitialEvents") != "" {
 		answer(w, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", nil))
