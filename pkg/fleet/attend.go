@@ -27,6 +27,7 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	f.mu.Lock()
 	s.book, s.rules = s.remembered(held), f.policy()
 	f.mu.Unlock()
+	s.spend()
 	var extras sync.WaitGroup
 	defer extras.Wait()
 	extras.Go(func() { s.mark(context.WithoutCancel(ctx)) })

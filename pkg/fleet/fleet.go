@@ -80,6 +80,8 @@ type Fleet struct {
 	ctx      context.Context //nolint:containedctx // Run's: what is taken ends with it
 	sessions map[string]*session
 	line     line
+	// spending is since when the budget counts of events for which Auto Scaling waits, by their IDs.
+	spending map[string]time.Time
 }
 
 // New returns a fleet that is not looked at yet.
@@ -87,7 +89,7 @@ func New(opts Options) *Fleet {
 	f := &Fleet{
 		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), roll: &roll{client: opts.Client},
 		claims:  claims{client: opts.Client, holder: opts.Holder, dead: opts.Dead},
-		changed: make(chan struct{}, 1), sessions: map[string]*session{},
+		changed: make(chan struct{}, 1), sessions: map[string]*session{}, spending: map[string]time.Time{},
 	}
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group})
 	return f

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,9 +27,10 @@ func (f *Fleet) hooked(t *task) bool {
 	return t.notice.Hook != nil && f.opts.Hooks != nil && !f.opts.DryRun
 }
 
-// hold makes Auto Scaling wait for a task until it ends.
+// hold makes Auto Scaling wait for a task until it ends, or its event's budget does: that is people's word for how long a termination may
+// take, however often its message comes again.
 func (f *Fleet) hold(t *task) {
-	if !f.hooked(t) || f.onlyTells(t) {
+	if !f.hooked(t) || f.onlyTells(t) || !f.lasts(t) {
 		return
 	}
 	f.background(func(ctx context.Context) {
@@ -38,6 +40,38 @@ func (f *Fleet) hold(t *task) {
 			f.opts.Hooks.Hold(held, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed)
 		}
 	})
+}
+
+// longestBudget is the longest that the settings allow.
+const longestBudget = 48 * time.Hour
+
+// spend takes in that the budget of a task's event counts from then, if that is not known to be longer ago. What waits in the line spends
+// nothing. f.mu is held.
+func (f *Fleet) spend(t *task, since time.Time) {
+	if !f.awaited(t) {
+		return
+	}
+	if before, known := f.spending[t.notice.Event.ID]; !known || since.Before(before) {
+		maps.DeleteFunc(f.spending, func(_ string, since time.Time) bool { return time.Since(since) > longestBudget })
+		f.spending[t.notice.Event.ID] = since
+	}
+	f.limit(t)
+}
+
+// limit ends what is held for a task with its event's budget, if that counts. f.mu is held.
+func (f *Fleet) limit(t *task) {
+	since, counts := f.spending[t.notice.Event.ID]
+	if budget := f.policy()[t.notice.Event.Kind].Budget; counts && budget > 0 {
+		t.releaseAfter(time.Until(since.Add(budget)))
+	}
+}
+
+// lasts tells whether a task's event has any budget left, and sees to it that what is held ends with it.
+func (f *Fleet) lasts(t *task) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limit(t)
+	return !t.isReleased()
 }
 
 // onlyTells tells whether the rules want nothing done about a task: its lifecycle action is that of whoever does.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -35,6 +36,9 @@ func asking(action string) func(*corev1.Node) {
 	}
 }
 
+// cordon is somebody else's.
+func cordon(n *corev1.Node) { n.Spec.Unschedulable = true }
+
 func TestTheHookOfANodeThatIsLeftAloneIsHeldForItsBudgetAndNotCompleted(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
@@ -58,6 +62,80 @@ func TestTheHookOfANodeThatIsLeftAloneIsHeldForItsBudgetAndNotCompleted(t *testi
 		told := r.ear.whats("a")
 		if slices.Contains(told, record.Done) || slices.Contains(told, record.RanOut) || !slices.Contains(told, record.LeftAlone) {
 			t.Errorf("what was told is %v", told)
+		}
+	})
+}
+
+// A pod is held by its disruption budget, so that the message comes again and again. The group is not kept waiting for that.
+func TestTheHookOfADrainThatDoesNotEndIsHeldForItsBudgetHoweverOftenItsMessageComes(t *testing.T) {
+	t.Parallel()
+	held := func(int) error {
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	}
+	for name, prepare := range map[string]func(c *cluster){
+		"a pod does not go": func(c *cluster) { c.before("evict", held) },
+		"the node was cordoned by somebody else": func(c *cluster) {
+			c.before("evict", held)
+			c.change("a", cordon)
+		},
+		"the node cannot be cordoned": func(c *cluster) { c.before("change", forbidden) },
+		"the node cannot be claimed":  func(c *cluster) { c.before("claim", forbidden) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+				prepare(c)
+				asg := &waiting{}
+				r := c.run(func(o *fleet.Options) {
+					terminating(asg, 0)(o)
+					o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Budget: 3 * time.Minute}
+				})
+				began := time.Now()
+				m, receives := newParcel(), 1
+				r.Take(timeless(instance), receives, m)
+				for time.Since(began) < 15*time.Minute {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					if len(m.became) > 0 {
+						time.Sleep(m.want(t, "returned").after)
+						m, receives = newParcel(), receives+1
+						r.Take(timeless(instance), receives, m)
+						synctest.Wait()
+					}
+					passed, holding := time.Since(began), asg.holding()
+					if passed < 150*time.Second && len(m.became) == 0 && holding != 1 || passed > 4*time.Minute && holding > 0 {
+						t.Fatalf("after %s, %d hooks are held", passed, holding)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Who waits in the line has not begun to spend its time.
+func TestTheHookOfANodeThatWaitsInTheLineIsHeldForAsLongAsThatTakes(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"), nodeOf("b", other, nil))
+		c.ending = time.Hour
+		asg := &waiting{}
+		r := c.run(func(o *fleet.Options) {
+			terminating(asg, 1)(o)
+			o.Policy = policy.Settings{
+				event.ASGTermination: {Action: policy.Drain, Budget: 2 * time.Minute}, event.SpotInterruption: {Action: policy.Drain},
+			}
+		})
+		endless := interruption(instance, event.SpotInterruption)
+		endless[0].Event.Deadline = time.Time{}
+		r.Take(endless, 1, newParcel())
+		time.Sleep(time.Second)
+		second := newParcel()
+		r.Take(timeless(other), 1, second)
+		time.Sleep(5 * time.Minute)
+		second.wantOpen(t)
+		if asg.holding() != 1 {
+			t.Errorf("%d hooks are held", asg.holding())
 		}
 	})
 }

@@ -55,6 +55,9 @@ func (f *Fleet) join(n node, t *task) {
 		f.sessions[n.name] = s
 	}
 	ev := t.notice.Event
+	if s.book != nil {
+		f.spend(t, time.Now())
+	}
 	if other, there := s.tasks[ev.ID]; there && other != t {
 		other.others = append(other.others, t)
 		return
@@ -181,10 +184,30 @@ func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 			wait = other.left
 		} else {
 			news = nil
+			s.spend()
 			f.opts.Log.WithField(fieldNode, s.node).Warn(err)
 		}
 		if !drain.Await(ctx, news, wait) {
 			return nil, "", ctx.Err()
+		}
+	}
+}
+
+// spend takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the
+// book says.
+func (s *session) spend() {
+	f := s.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, t := range s.tasks {
+		since := time.Now()
+		if s.book != nil {
+			if e := s.book.entry(id); !e.FirstSeen.IsZero() {
+				since = since.Add(min(e.FirstSeen.Sub(since.Round(0)), 0))
+			}
+		}
+		for _, same := range append([]*task{t}, t.others...) {
+			f.spend(same, since)
 		}
 	}
 }

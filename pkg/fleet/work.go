@@ -32,6 +32,7 @@ type task struct {
 	mu       sync.Mutex
 	released bool
 	letGo    context.CancelFunc // ends what is held for it; nil if nothing is
+	limit    *time.Timer        // releases it; nil if nothing does
 }
 
 // releasedBy says how to end what is held for the task, unless nothing needs to be held any more.
@@ -50,6 +51,32 @@ func (t *task) release() {
 	if t.letGo != nil {
 		t.letGo()
 	}
+	if t.limit != nil {
+		t.limit.Stop()
+	}
+}
+
+// releaseAfter ends what is held for the task after that time, unless that has ended before.
+func (t *task) releaseAfter(left time.Duration) {
+	if left <= 0 {
+		t.release()
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.limit != nil {
+		t.limit.Stop()
+	}
+	if !t.released {
+		t.limit = time.AfterFunc(left, t.release)
+	}
+}
+
+// isReleased tells whether nothing needs to be held for the task any more.
+func (t *task) isReleased() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.released
 }
 
 // done says that nothing is left to be done for it.
