@@ -69,3 +69,14 @@ func (m *Machine) Property(t lab.TB, unit, property string) string {
 	t.Helper()
 	return m.Run(t, "systemctl", "show", "--value", "--property="+property, unit)
 }
+
+// Hang stops the main process of a unit, once there is one, and returns its ID.
+func (m *Machine) Hang(t lab.TB, unit string) (pid string) {
+	t.Helper()
+	m.Await(t, unit+" runs", func() bool {
+		pid = m.Property(t, unit, "MainPID")
+		return pid != "0" // That would be whoever runs the tests.
+	})
+	m.Run(t, "kill", "-STOP", pid)
+	return pid
+}

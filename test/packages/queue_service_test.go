@@ -41,8 +41,7 @@ func TestNTHQueueWritesItsFileOfMetricsAndIsStartedAgainWhenItHangs(t *testing.T
 		if mode := m.Run(t, "stat", "--format=%a", "/var/lib/node_exporter/nth-queue.prom"); mode != "644" {
 			t.Errorf("the file has the mode %s, want 644", mode)
 		}
-		before := m.Property(t, "nth-queue", "MainPID")
-		m.Run(t, "kill", "-STOP", before)
+		before := m.Hang(t, "nth-queue")
 		m.Await(t, "systemd has started nth-queue again", func() bool { return m.Property(t, "nth-queue", "NRestarts") == "1" })
 		m.Await(t, "it reads the queue", func() bool {
 			return strings.HasPrefix(m.Property(t, "nth-queue", "StatusText"), "reading the queue")

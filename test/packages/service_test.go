@@ -140,9 +140,7 @@ func TestAServiceThatHangsIsKilledAndStartedAgain(t *testing.T) {
 		h.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nWatchdogSec=3s\nTimeoutAbortSec=1s\n")
 		h.Run(t, "systemctl", "daemon-reload")
 		h.Run(t, "systemctl", "restart", "nth")
-		before := h.MainPID(t)
-
-		h.Run(t, "kill", "-STOP", before)
+		before := h.Hang(t, "nth")
 		h.Await(t, "systemd has started nth again", func() bool { return h.Property(t, "nth", "NRestarts") == "1" })
 		h.WaitWatching(t)
 

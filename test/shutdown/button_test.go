@@ -93,8 +93,7 @@ func TestThePowerButtonIsAnsweredByADrainAndNobodyElseHearsOfItBefore(t *testing
 func TestAPressWhileNthHangsIsAnsweredByTheProcessThatFollows(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		h.Node.AddPods(t, "web", pods)
-		hung := h.MainPID(t)
-		h.Run(t, "kill", "-STOP", hung)
+		hung := h.Hang(t, "nth")
 		h.PressPower(t)
 		h.WaitOff(t) // the watchdog ends nth before
 		mustBeDrained(t, h)

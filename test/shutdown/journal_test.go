@@ -28,8 +28,7 @@ while True:
 func TestAJournalThatHangsDoesNotHoldADrain(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, h *host.Host) {
 		h.Node.AddPods(t, "web", pods)
-		journald := h.Property(t, "systemd-journald", "MainPID")
-		h.Run(t, "kill", "-STOP", journald)
+		journald := h.Hang(t, "systemd-journald")
 		h.Run(t, "python3", "-c", fill)
 		h.IMDS.SetSpot("terminate", time.Now().Add(2*time.Minute))
 		h.Node.WaitEmpty(t)
