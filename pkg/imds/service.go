@@ -101,7 +101,7 @@ func (s *service) mayBeStrained() bool {
 func (s *service) await(ctx context.Context, who turn) (over func(), err error) {
 	limited, cancel := context.WithTimeout(ctx, turnLimit)
 	defer cancel()
-	ours := false
+	var ours bool
 	if who == urgently {
 		over, ours = s.joinUrgent(limited)
 	} else {

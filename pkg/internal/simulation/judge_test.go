@@ -602,7 +602,7 @@ func (w *world) judgeEnd1(q request) {
 	if owner != nil && owner.Kind == "DaemonSet" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "" {
 		w.violatedNow(nodesOwnStays, "%s %s", q.verb, q.pod)
 	}
-	annotated := time.Since(w.cluster.annotated[q.pod]) > slow
+	annotated := time.Since(w.cluster.annotated[q.pod]) > slow && time.Since(w.muted) > slow // No watch told of it before.
 	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(arrived(pod)) > 2*time.Second {
 		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
