@@ -125,7 +125,8 @@ func (w *world) possible(n *notice, level want) bool {
 	if action < level && !recent(w.ruleSet[n.kind]) {
 		return false
 	}
-	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || recent(w.ruleSet[n.kind]) || w.stepped
+	former := !n.listed && n.said.Before(n.deadlined) // nth has never heard of the present time.
+	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || former || recent(w.ruleSet[n.kind]) || w.stepped
 }
 
 // trouble is how long the document of a kind could not be read lately.

@@ -235,6 +235,7 @@ type notice struct {
 	changed   time.Time // anything about it, last
 	announced time.Time // last
 	seen      time.Time // when nth was told first, since it was announced
+	said      time.Time // when nth was told last
 	deadlined time.Time // when its deadline was moved last
 
 	rebooted   time.Time     // the machine has been through a reboot since it was seen
@@ -279,7 +280,7 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 			}
 			continue
 		}
-		n.missed = time.Time{}
+		n.missed, n.said = time.Time{}, time.Now()
 		if n.moving {
 			n.looks++
 		}
