@@ -1,4 +1,7 @@
 package main
 
-// RegionOf is regionOf.
-var RegionOf = regionOf
+// RegionOf is regionOf, and AWSConfig is awsConfig.
+var (
+	RegionOf  = regionOf
+	AWSConfig = awsConfig
+)

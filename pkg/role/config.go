@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 )
 
@@ -98,8 +99,14 @@ func authorities(bundle string) (*x509.CertPool, error) {
 
 // Unhurried returns a client for the SDK that sends requests by another one. The SDK closes a request when the answer begins, though it
 // may still be being written, and what it has closed says io.EOF where net/http has it write the rest, which is nothing. That is taken
-// for a failure to send, and the connection is cut in the midst of the answer. So net/http is given what can only be read.
-func Unhurried(client aws.HTTPClient) aws.HTTPClient { return unhurried{client} }
+// for a failure to send, and the connection is cut in the midst of the answer. So net/http is given what can only be read. nil is the
+// SDK's own client.
+func Unhurried(client aws.HTTPClient) aws.HTTPClient {
+	if client == nil {
+		client = awshttp.NewBuildableClient()
+	}
+	return unhurried{client}
+}
 
 type unhurried struct{ aws.HTTPClient }
 

@@ -152,7 +152,10 @@ func pressTheButton(t *testing.T, n *node) {
 func (n *node) mustHaveHeard(t *testing.T) {
 	t.Helper()
 	if said := n.Journal(t, "_SYSTEMD_UNIT=nth.service", "MESSAGE_ID="+systemd.PowerButton); len(said) != 1 {
-		t.Errorf("nth says %d times that the button was pressed, want once", len(said))
+		t.Errorf("nth says %d times that the button was pressed, want once:", len(said))
+		for _, e := range said {
+			t.Log(e.Message())
+		}
 	}
 	var story []string
 	for _, e := range n.Journal(t, "_SYSTEMD_UNIT=nth.service",
