@@ -74,11 +74,11 @@ func (l lifecycle) take(e record.Entry, rules policy.Settings, now time.Time) {
 	kind, why := cmp.Or(conditionReasons[e.Event.Kind], "Other"), rules.Reason(e)
 	switch {
 	case isDraining(e):
-		reason, words := drainStarted, ""
-		if e.Phase == record.Incomplete {
-			reason, words = drainOutOfTime, "the drain ran out of time, and goes on; "
+		reason, words, since := drainStarted, "", e.Changed
+		if e.Phase == record.Incomplete { // It began before that.
+			reason, words, since = drainOutOfTime, "the drain ran out of time, and goes on; ", begun(e)
 		}
-		l.note(drainInProgress, observed{reason, words + why, e.Changed})
+		l.note(drainInProgress, observed{reason, words + why, since})
 		l.note(maintenanceInProgress, observed{kind, why, begun(e)})
 	case e.Phase == record.Drained && !e.LeftAlone && !e.Reopened:
 		l.note(nodeDrained, observed{drainCompleted, "no pod is left that a drain evicts; " + why, e.Changed})
@@ -114,10 +114,15 @@ func begun(e record.Entry) time.Time {
 	return e.Changed
 }
 
-// note notes a state that holds, unless that is known already.
+// note notes a state that holds. Of what is in progress for several events the first one's words are kept, and the time since when it is.
 func (l lifecycle) note(of corev1.NodeConditionType, o observed) {
-	if _, known := l[of]; !known {
+	known, there := l[of]
+	switch {
+	case !there:
 		l[of] = o
+	case (of == drainInProgress || of == maintenanceInProgress) && o.since.Before(known.since):
+		known.since = o.since
+		l[of] = known
 	}
 }
 

@@ -371,6 +371,37 @@ func TestLifecycleConditionsThatSomebodyIsDoneWithAreTakenOver(t *testing.T) {
 	})
 }
 
+// An order holds for as long as the drain that it was given in, whatever becomes of that.
+func TestAnOrderInTheMidstOfADrainStandsUntilThatIsOver(t *testing.T) {
+	ordered := []string{"DrainInProgress=False AdminRequested", "Drained=False DrainStarted", "MaintenanceInProgress=False AdminRequested"}
+	for name, next := range map[string]func() record.Happening{
+		"it runs out of time": func() record.Happening { return step(record.RanOut, "drain", spot(record.Incomplete)) },
+		"another event comes whose deadline is nearer": func() record.Happening {
+			e := entry("spot-2", event.SpotInterruption, record.Draining)
+			e.Event.Deadline = time.Now().Add(time.Second)
+			return announced(e)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live(t, func(l *life) {
+				l.start()
+				draining := spot(record.Draining)
+				draining.CordonedAt = time.Now()
+				l.tell(announced(draining))
+				l.tell(step(record.NodeCordoned, "drain", draining))
+				l.pass(5 * time.Second)
+				l.writes("kubectl-edit", "DrainInProgress=False AdminRequested", "MaintenanceInProgress=False AdminRequested")
+				l.pass(5 * time.Second)
+				h := next()
+				h.Entry.CordonedAt = draining.CordonedAt
+				l.tell(h)
+				l.pass(time.Minute)
+				l.is(ordered...)
+			})
+		})
+	}
+}
+
 // Between the look at the Node and the write others write, too, as the kubelet does every few seconds.
 func TestALifecycleConditionIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
 	comesBetween := func(l *life, write func()) {
