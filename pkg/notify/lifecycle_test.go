@@ -402,6 +402,24 @@ func TestAnOrderInTheMidstOfADrainStandsUntilThatIsOver(t *testing.T) {
 	}
 }
 
+// Nobody is to see a drain that goes on and is done, even if it is somebody else who says that it is done.
+func TestADrainThatIsOverIsNotInProgressWhateverSomebodyElseSaysOfTheNode(t *testing.T) {
+	for _, theirs := range []string{"Drained=True AdminRequested", "Drained=Unknown Lost"} {
+		t.Run(theirs, func(t *testing.T) {
+			live(t, func(l *life) {
+				l.start()
+				l.tell(announced(spot(record.Draining)))
+				l.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+				l.pass(5 * time.Second)
+				l.writes("agent", theirs)
+				l.tell(step(record.Done, "drain", spot(record.Drained)))
+				l.pass(time.Minute)
+				l.is("DrainInProgress=False DrainCompleted", theirs, "MaintenanceInProgress=True SpotInterruption")
+			})
+		})
+	}
+}
+
 // Between the look at the Node and the write others write, too, as the kubelet does every few seconds.
 func TestALifecycleConditionIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
 	comesBetween := func(l *life, write func()) {

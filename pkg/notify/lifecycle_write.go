@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,14 +57,14 @@ func (k *Kubernetes) writeLifecycle(ctx context.Context, id Identity, holds life
 }
 
 // changesOf returns the conditions of a group that have to be written. Where nothing of it holds, what is ours is made False, and
-// nothing else is touched. Where something does, all of the group are written, but for what somebody else says is False already; and
-// none if one is somebody else's that says otherwise.
+// nothing else is touched. Where something does, all of the group are written, but for what somebody else says is False already. If one is
+// somebody else's that says otherwise, what is ours and True no longer is made False, and nothing else.
 func changesOf(
 	group lifecycleGroup, node *corev1.Node, mine map[corev1.NodeConditionType]bool, holds lifecycle, now time.Time,
 ) []corev1.NodeCondition {
 	state, active := holds.state(group)
 	var changes []corev1.NodeCondition
-	necessary := false
+	necessary, theirs := false, false
 	for _, of := range group.types {
 		there, ours := conditionIn(node, of), mine[of]
 		_, holding := holds[of]
@@ -72,7 +73,8 @@ func changesOf(
 			case !active, !holding && there.Status == corev1.ConditionFalse:
 				continue // It is as it should be, or nobody asks.
 			case !holding, !free(*there, state.since):
-				return nil
+				theirs = true
+				continue
 			}
 		} else if there == nil && !active {
 			continue
@@ -84,8 +86,14 @@ func changesOf(
 		changes = append(changes, wanted)
 		necessary = necessary || there == nil || !sameWords(*there, wanted)
 	}
-	if !necessary {
+	switch {
+	case !necessary:
 		return nil
+	case theirs:
+		return slices.DeleteFunc(changes, func(c corev1.NodeCondition) bool {
+			there := conditionIn(node, c.Type)
+			return c.Status == corev1.ConditionTrue || there == nil || !mine[c.Type] || there.Status == c.Status
+		})
 	}
 	return changes
 }
