@@ -68,7 +68,7 @@ type KubernetesOptions struct {
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
 	// Dropped, if set, is told how many Events are not going to be written, as too many wait or they are refused. It must not block.
 	Dropped func(int)
-	// Trouble is told, once for each outage, what cannot be written.
+	// Trouble is told, once for each outage, what cannot be written: of the conditions and of Events each by itself.
 	Trouble func(error)
 }
 
@@ -90,11 +90,18 @@ type Kubernetes struct {
 	correlator *clientrecord.EventCorrelator
 	sending    *correlated
 	rest       time.Time // nothing is written before
-	pause      time.Duration
+	pauses     map[area]pause
 	refused    map[area]time.Time // until when conditions are not written
 	again      map[area]time.Time // when they have to be looked at without news; zero if they need not
 	named      int64              // numbers the Events, so that no two have one name
 	failing    map[area]bool      // what Trouble has been told of
+}
+
+// pause is the one before the next attempt at what could not be written. Each area has its own: an admission webhook that is down, or Events
+// in an etcd of their own, let one kind of request fail and not the others.
+type pause struct {
+	length time.Duration
+	until  time.Time
 }
 
 // area is one of the things that can be refused by themselves.
@@ -111,7 +118,7 @@ const (
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
 		opts: opts, wake: make(chan struct{}, 1), dirty: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
-		correlator: newCorrelator(), refused: map[area]time.Time{}, again: map[area]time.Time{}, failing: map[area]bool{},
+		correlator: newCorrelator(), pauses: map[area]pause{}, refused: map[area]time.Time{}, again: map[area]time.Time{}, failing: map[area]bool{},
 	}
 }
 
@@ -148,10 +155,13 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 	defer cancel()
-	for last.Err() == nil && k.next(time.Now()) != nil {
-		if err := k.write(last); err != nil {
+	clear(k.pauses)
+	for last.Err() == nil {
+		do, _ := k.next(time.Now())
+		if do == nil {
 			return
 		}
+		k.try(last, do)
 	}
 }
 
@@ -173,7 +183,7 @@ func (k *Kubernetes) finished() bool {
 	last := k.last
 	k.mu.Unlock()
 	now := time.Now()
-	return !last.IsZero() && (k.next(now) == nil || now.After(last))
+	return !last.IsZero() && (len(k.jobs(now)) == 0 || now.After(last))
 }
 
 // idle is how long to wait when there is nothing to wait for.
@@ -189,17 +199,26 @@ func (k *Kubernetes) turn(ctx context.Context) time.Duration {
 	if wait := k.rest.Sub(now); wait > 0 {
 		return wait
 	}
-	if k.next(now) == nil {
-		return k.quiet(now)
+	do, wait := k.next(now)
+	if do == nil {
+		return min(wait, k.quiet(now))
 	}
-	if err := k.write(ctx); err != nil {
-		k.pause = min(max(2*k.pause, firstPause), longestPause)
-		k.rest = time.Now().Add(k.pause)
-		return k.pause
+	if wait := k.try(ctx, do); wait > 0 {
+		return 0 // Something else may be written meanwhile.
 	}
-	k.pause = 0
 	k.rest = time.Now().Add(pace)
 	return pace
+}
+
+// try does a job, and returns how long it is not to be tried again as it could not be done.
+func (k *Kubernetes) try(ctx context.Context, do *job) time.Duration {
+	if err := k.write(ctx, do); err == nil {
+		delete(k.pauses, do.area)
+		return 0
+	}
+	length := min(max(2*k.pauses[do.area].length, firstPause), longestPause)
+	k.pauses[do.area] = pause{length, time.Now().Add(length)}
+	return length
 }
 
 func (k *Kubernetes) closed(now time.Time) time.Duration {
@@ -223,24 +242,39 @@ func (k *Kubernetes) quiet(now time.Time) time.Duration {
 
 // job writes one thing.
 type job struct {
+	area    area
 	write   func(context.Context, Identity) error
 	hurried bool // others act upon it
 }
 
-// next returns what is to be written next, or nil.
-func (k *Kubernetes) next(now time.Time) *job {
+// next returns what is to be written next, or nil and how long there is nothing that may be tried.
+func (k *Kubernetes) next(now time.Time) (*job, time.Duration) {
+	wait := idle
+	for _, do := range k.jobs(now) {
+		left := k.pauses[do.area].until.Sub(now)
+		if left <= 0 {
+			return &do, 0
+		}
+		wait = min(wait, left)
+	}
+	return nil, wait
+}
+
+// jobs are what is to be written, the most urgent first.
+func (k *Kubernetes) jobs(now time.Time) []job {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	var jobs []job
 	for _, a := range []area{conditionArea, lifecycleArea} {
 		again := k.again[a]
 		if (k.dirty[a] || !again.IsZero() && !now.Before(again)) && !now.Before(k.refused[a]) {
-			return &job{func(ctx context.Context, id Identity) error { return k.keep(ctx, id, a) }, true}
+			jobs = append(jobs, job{a, func(ctx context.Context, id Identity) error { return k.keep(ctx, id, a) }, true})
 		}
 	}
 	if k.sending != nil || len(k.queue) > 0 {
-		return &job{k.sendEvent, false}
+		jobs = append(jobs, job{eventArea, k.sendEvent, false})
 	}
-	return nil
+	return jobs
 }
 
 // keep makes conditions what they should be.
@@ -270,13 +304,8 @@ func (k *Kubernetes) mark(a area, dirty bool) {
 	k.dirty[a] = dirty
 }
 
-// write does the next job. Its error means that the API server could not be asked, and that the job is still to be
-// done.
-func (k *Kubernetes) write(ctx context.Context) error {
-	do := k.next(time.Now())
-	if do == nil {
-		return nil
-	}
+// write does a job. Its error means that the API server could not be asked, and that the job is still to be done.
+func (k *Kubernetes) write(ctx context.Context, do *job) error {
 	if k.opts.Turn != nil {
 		end, err := k.opts.Turn(ctx, do.hurried)
 		if err != nil {

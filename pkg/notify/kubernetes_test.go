@@ -28,11 +28,11 @@ func TestWhatCannotBeWrittenIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
 				s.cordoned()
 				s.tell(drained(0))
 				s.pass(10 * time.Minute)
-				if n := len(s.cluster.asked()); n < 8 || n > 25 {
-					t.Errorf("%d requests in ten minutes of outage, want about one a minute", n)
+				if n := len(s.cluster.asked()); n < 16 || n > 40 {
+					t.Errorf("%d requests in ten minutes of outage, want about one a minute for the condition, and one for Events", n)
 				}
-				if len(s.trouble) != 1 || !strings.Contains(s.trouble[0], "trying again") {
-					t.Errorf("said %q, want one sentence", s.trouble)
+				if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "trying again") {
+					t.Errorf("said %q, want one sentence about the condition and one about Events", s.trouble)
 				}
 				s.cluster.answers("", 0)
 				s.pass(2 * time.Minute)
@@ -43,6 +43,50 @@ func TestWhatCannotBeWrittenIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
+func TestWhatCannotBeWrittenKeepsNothingElseWaiting(t *testing.T) {
+	announce := func(s *stage) {
+		s.tell(announced(spot(record.Seen)))
+		s.cordoned()
+		s.tell(drained(0))
+	}
+	t.Run("the conditions", func(t *testing.T) {
+		play(t, bare, func(s *stage) {
+			s.opts.Lifecycle, s.opts.Writer = true, "nth"
+			s.start()
+			s.cluster.answers("patch", http.StatusInternalServerError)
+			announce(s)
+			s.pass(10 * time.Second)
+			if lines := s.lines(); len(lines) != 3 {
+				t.Errorf("the Events are %q, want 3", lines)
+			}
+		})
+	})
+	t.Run("the conditions, when nth stops", func(t *testing.T) {
+		play(t, bare, func(s *stage) {
+			s.start()
+			s.cluster.answers("patch", http.StatusInternalServerError)
+			announce(s)
+			s.end()
+			if lines := s.lines(); len(lines) != 3 {
+				t.Errorf("the Events are %q, want 3", lines)
+			}
+		})
+	})
+	t.Run("Events", func(t *testing.T) {
+		play(t, bare, func(s *stage) {
+			s.start()
+			s.cluster.answers("create", http.StatusInternalServerError)
+			s.tell(announced(entry("r", event.RebalanceRecommendation, record.Seen)))
+			s.pass(5 * time.Minute)
+			s.tell(announced(spot(record.Draining)))
+			s.cordoned()
+			s.pass(time.Second)
+			s.want(corev1.ConditionTrue, "SpotInterruption")
+		})
+	})
 }
 
 func TestWhatIsRefusedIsSaidOnceAndNotTriedForAnHour(t *testing.T) {
