@@ -679,3 +679,28 @@ func TestEverySettingIsOnThePageAboutMovingOver(t *testing.T) {
 		}
 	}
 }
+
+func TestATimeThatIsTooLongIsRefusedAndBecomesNoOther(t *testing.T) {
+	t.Parallel()
+	queued := "ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.us-east-1.amazonaws.com/1/q\n"
+	for name, test := range map[string]struct {
+		target  migration.Target
+		content string
+	}{
+		"POD_TERMINATION_GRACE_PERIOD":   {migration.Target{}, "POD_TERMINATION_GRACE_PERIOD=18446744104"},
+		"GRACE_PERIOD":                   {migration.Target{}, "GRACE_PERIOD=18446744104"},
+		"SQS_MSG_VISIBILITY_TIMEOUT_SEC": {migration.Target{Queue: true}, queued + "SQS_MSG_VISIBILITY_TIMEOUT_SEC=18446744104"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			read, err := migration.Read(strings.NewReader(test.content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := read.For(test.target)
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("the error is %v, and what comes of it\n%s", err, result.Text)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"path"
 	"regexp"
@@ -33,6 +34,15 @@ func number(value string) (int, error) {
 		return 0, errors.New("must be a whole number")
 	}
 	return int(f), nil
+}
+
+// seconds is a time, in whole seconds. One that a Duration cannot hold would come out as any other one.
+func seconds(value string) (time.Duration, error) {
+	n, err := number(value)
+	if longest := int(math.MaxInt64 / time.Second); err == nil && (n > longest || n < -longest) {
+		err = fmt.Errorf("must be no more than %d seconds", longest)
+	}
+	return time.Duration(n) * time.Second, err
 }
 
 func boolean(table, key string) func(Settings, string) ([]line, error) {
@@ -144,11 +154,11 @@ func oldGrace(s Settings, value string) ([]line, error) {
 }
 
 func grace(_ Settings, value string) ([]line, error) {
-	seconds, err := number(value)
-	if err != nil || seconds < 0 { // each pod's own
+	grace, err := seconds(value)
+	if err != nil || grace < 0 { // each pod's own
 		return nil, err
 	}
-	return []line{{table: "drain", key: "pod_grace_period", value: quote((time.Duration(seconds) * time.Second).String())}}, nil
+	return []line{{table: "drain", key: "pod_grace_period", value: quote(grace.String())}}, nil
 }
 
 func jsonLog(_ Settings, value string) ([]line, error) {
@@ -322,11 +332,11 @@ func unknownNode(_ Settings, value string) ([]line, error) {
 
 // visibility is no less than what nth-queue takes.
 func visibility(_ Settings, value string) ([]line, error) {
-	seconds, err := number(value)
+	visibility, err := seconds(value)
 	if err != nil {
 		return nil, err
 	}
-	return []line{{table: "queue", key: "visibility", value: quote((time.Duration(max(seconds, 10)) * time.Second).String())}}, nil
+	return []line{{table: "queue", key: "visibility", value: quote(max(visibility, 10*time.Second).String())}}, nil
 }
 
 // listens puts the handler's port on all addresses, where it was.
