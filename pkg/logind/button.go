@@ -258,10 +258,15 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 		s.releaseOverdue(p)
 		return true
 	}
-	if err := s.goDown(ctx, b, p, err); err != nil && s.opts.Key.Trouble != nil {
+	s.trouble(ctx, s.goDown(ctx, b, p, err))
+	return true
+}
+
+// trouble tells why the machine could not be powered off. What is asked as the process ends is cut off, and no news.
+func (s *Source) trouble(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
 		s.opts.Key.Trouble(err)
 	}
-	return true
 }
 
 // leave sees to a press that may be logind's, which may be preparing for a shutdown, or be told to do something else about
