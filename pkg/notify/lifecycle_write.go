@@ -68,15 +68,11 @@ func changesOf(
 	for _, of := range group.types {
 		there, ours := conditionIn(node, of), mine[of]
 		_, holding := holds[of]
-		if there != nil && !ours {
-			switch {
-			case !active, !holding && there.Status == corev1.ConditionFalse:
-				continue // It is as it should be, or nobody asks.
-			case !holding, !free(*there, state.since):
-				theirs = true
-				continue
-			}
-		} else if there == nil && !active {
+		if untouched(there, ours, holding, active) {
+			continue
+		}
+		if there != nil && !ours && (!holding || !free(*there, state.since)) {
+			theirs = true
 			continue
 		}
 		wanted := stated(of, holding, state, now)
@@ -90,12 +86,25 @@ func changesOf(
 	case !necessary:
 		return nil
 	case theirs:
-		return slices.DeleteFunc(changes, func(c corev1.NodeCondition) bool {
-			there := conditionIn(node, c.Type)
-			return c.Status == corev1.ConditionTrue || there == nil || !mine[c.Type] || there.Status == c.Status
-		})
+		return slices.DeleteFunc(changes, func(c corev1.NodeCondition) bool { return !ends(c, conditionIn(node, c.Type), mine[c.Type]) })
 	}
 	return changes
+}
+
+// untouched tells whether nothing is to be said of a condition: it is not there, or somebody else's, and as it should be.
+func untouched(there *corev1.NodeCondition, ours, holding, active bool) bool {
+	switch {
+	case there == nil:
+		return !active
+	case ours:
+		return false
+	}
+	return !active || !holding && there.Status == corev1.ConditionFalse
+}
+
+// ends tells whether a change makes a condition of ours False.
+func ends(change corev1.NodeCondition, there *corev1.NodeCondition, ours bool) bool {
+	return change.Status != corev1.ConditionTrue && there != nil && ours && there.Status != change.Status
 }
 
 // sameWords tells whether two conditions say the same, but for their times.
