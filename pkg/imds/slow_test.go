@@ -21,6 +21,31 @@ func lagging(ec2 http.Handler, lag *atomic.Int64) http.Handler {
 	})
 }
 
+// seenInTime has all documents announced by a service that is only slow, and fails the test unless the urgent ones are seen within so long,
+// the others within two minutes more, and nothing is trouble from then on.
+func seenInTime(t *testing.T, ec2 *service, sink *sink, within time.Duration) {
+	t.Helper()
+	settled := time.Now()
+	for path, body := range announced {
+		ec2.say(path, answer{body: body})
+	}
+	time.Sleep(within)
+	for _, kind := range []event.Kind{event.SpotInterruption, event.ASGTermination} {
+		if events, _ := sink.last(kind); len(events) != 1 {
+			t.Errorf("%s: not seen after %s", kind, time.Since(settled))
+		}
+	}
+	time.Sleep(2 * time.Minute)
+	for _, kind := range imdsKinds {
+		if events, _ := sink.last(kind); len(events) != 1 {
+			t.Errorf("%s: not seen after two minutes", kind)
+		}
+		if late := sink.troublesSince(kind, settled); len(late) > 0 {
+			t.Errorf("%s: trouble with a service that is only slow: %v", kind, late[0].err)
+		}
+	}
+}
+
 func TestASlowServiceStillTellsOfANoticeInTime(t *testing.T) {
 	for _, lag := range []time.Duration{600 * time.Millisecond, 1100 * time.Millisecond, 2 * time.Second, 4 * time.Second} {
 		t.Run(lag.String(), func(t *testing.T) {
@@ -33,25 +58,7 @@ func TestASlowServiceStillTellsOfANoticeInTime(t *testing.T) {
 				if len(troubles) > 4 {
 					t.Errorf("%d troubles while it is only slow, the last: %v", len(troubles), troubles[len(troubles)-1].err)
 				}
-				settled := time.Now()
-				for path, body := range announced {
-					ec2.say(path, answer{body: body})
-				}
-				time.Sleep(2*lag + time.Second)
-				for _, kind := range []event.Kind{event.SpotInterruption, event.ASGTermination} {
-					if events, _ := sink.last(kind); len(events) != 1 {
-						t.Errorf("%s: not seen after %s", kind, time.Since(settled))
-					}
-				}
-				time.Sleep(2 * time.Minute)
-				for _, kind := range imdsKinds {
-					if events, _ := sink.last(kind); len(events) != 1 {
-						t.Errorf("%s: not seen after two minutes", kind)
-					}
-					if late := sink.troublesSince(kind, settled); len(late) > 0 {
-						t.Errorf("%s: trouble with a service that is only slow: %v", kind, late[0].err)
-					}
-				}
+				seenInTime(t, ec2, sink, 2*lag+time.Second)
 				for path, most := range ec2.atOnce() {
 					if path != "token" && most > 1 {
 						t.Errorf("%s: %d requests at once, of a service that is known to be slow", path, most)
@@ -113,26 +120,8 @@ func TestAServiceThatAnswersOneAfterTheOtherIsNotOverrun(t *testing.T) {
 				run(t, source, func(t *testing.T, sink *sink) {
 					time.Sleep(2 * time.Minute)
 					queue.most.Store(0)
-					settled := time.Now()
-					for path, body := range announced {
-						ec2.say(path, answer{body: body})
-					}
 					// The two urgent ones and one of the others wait in the line at a time, and one may need a new token.
-					time.Sleep(7 * lag)
-					for _, kind := range []event.Kind{event.SpotInterruption, event.ASGTermination} {
-						if events, _ := sink.last(kind); len(events) != 1 {
-							t.Errorf("%s: not seen after %s", kind, time.Since(settled))
-						}
-					}
-					time.Sleep(2 * time.Minute)
-					for _, kind := range imdsKinds {
-						if events, _ := sink.last(kind); len(events) != 1 {
-							t.Errorf("%s: not seen after two minutes", kind)
-						}
-						if late := sink.troublesSince(kind, settled); len(late) > 0 {
-							t.Errorf("%s: trouble: %v", kind, late[0].err)
-						}
-					}
+					seenInTime(t, ec2, sink, 7*lag)
 					if most := queue.most.Load(); most > 3 {
 						t.Errorf("%d requests wait at once, want no more than 3", most)
 					}

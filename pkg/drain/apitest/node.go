@@ -109,8 +109,27 @@ func (s *Server) CurrentNode() *corev1.Node {
 
 // patchNode applies a JSON merge patch. A patch that changes nothing writes nothing.
 func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
-	if kind := r.Header.Get("Content-Type"); kind != "application/merge-patch+json" {
-		refuse(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, kind)
+	s.patch(w, r, "application/merge-patch+json", merged, func(before, node *corev1.Node) {
+		node.Status = before.Status // it is a subresource
+		if node.ManagedFields = before.DeepCopy().ManagedFields; !same(before, node) {
+			if r.URL.Query().Get("dryRun") == "" {
+				own(before, node, managerOf(r), "", s.now())
+				s.putNode(node)
+			}
+			text, _ := json.Marshal(node) //nolint:errchkjson // it has been read from JSON
+			writeText(w, http.StatusOK, text)
+			return
+		}
+		writeText(w, http.StatusOK, s.node.json())
+	})
+}
+
+// patch takes a patch of a kind, and has what it makes of the Node written and answered, unless the API server would refuse it.
+func (s *Server) patch(
+	w http.ResponseWriter, r *http.Request, kind string, apply func(node, patch []byte) (*corev1.Node, error), write func(before, node *corev1.Node),
+) {
+	if got := r.Header.Get("Content-Type"); got != kind {
+		refuse(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, got)
 		return
 	}
 	text, err := io.ReadAll(r.Body)
@@ -124,7 +143,7 @@ func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	before := s.node.node
-	node, err := merged(s.node.json(), text)
+	node, err := apply(s.node.json(), text)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
@@ -137,16 +156,7 @@ func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
 		invalid(w, r)
 		return
 	}
-	if node.ManagedFields = before.DeepCopy().ManagedFields; !same(before, node) {
-		if r.URL.Query().Get("dryRun") == "" {
-			own(before, node, managerOf(r), "", s.now())
-			s.putNode(node)
-		}
-		text, _ := json.Marshal(node) //nolint:errchkjson // it has been read from JSON
-		writeText(w, http.StatusOK, text)
-		return
-	}
-	writeText(w, http.StatusOK, s.node.json())
+	write(before, node)
 }
 
 // admitNode is admitNode in plugin/pkg/admission/noderestriction/admission.go of Kubernetes.
@@ -217,7 +227,6 @@ func checkUpdate(before, node *corev1.Node) Answer {
 	if before.DeletionTimestamp != nil {
 		node.DeletionTimestamp = before.DeletionTimestamp
 	}
-	node.Status = before.Status // it is a subresource
 	return nil
 }
 
