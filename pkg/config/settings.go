@@ -91,7 +91,7 @@ func (c *Drain) table() table {
 		{"load_balancer_wait", duration{&c.LoadBalancerWait, 0, time.Hour},
 			"A wait after that label, for load balancers to notice."},
 		{"volume_wait", duration{&c.VolumeWait, 0, time.Hour},
-			"The longest wait, once the pods are gone, for their volumes to be released."},
+			"The longest wait, once the pods are gone, for their volumes to be released. It ends `margin` before a deadline at the latest."},
 	}}
 }
 

@@ -546,11 +546,12 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		if settled := g.decided.Add(settle); now.Before(settled) {
 			return settled
 		}
-		if hard := g.goal.Hard; !g.volumesFree() {
-			if hard.IsZero() || now.Before(hard) {
-				return hard
+		if !g.volumesFree() {
+			until := g.volumesBy(now)
+			if until.IsZero() || now.Before(until) {
+				return until
 			}
-			g.freeing() // The machine is gone, which may have become known during the wait.
+			g.freeing() // That there is no time may have become known during the wait.
 			return time.Time{}
 		}
 		if out, until := g.targetsOut(now); !out {
@@ -640,6 +641,19 @@ func (g *guard) volumesFree() bool {
 		})
 	})
 	return false
+}
+
+// volumesBy is until when volumes are waited for at most: in time for the node to be drained by the deadline; zero if there is none. A
+// soft deadline takes nothing from a hard one, and one that is over has nothing to be in time for.
+func (g *guard) volumesBy(now time.Time) time.Time {
+	until := g.goal.Hard
+	if until.IsZero() && g.goal.Soft.After(now) {
+		until = g.goal.Soft
+	}
+	if !until.IsZero() {
+		until = until.Add(-g.node.opts.Margin)
+	}
+	return until
 }
 
 // soonest returns the earlier of two times, where zero means never.

@@ -40,8 +40,7 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 	run(t, "until the deadline", func(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1"))
-		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour}, true, 3*time.Second)
-		r.end = r.end.Add(time.Second)
+		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour, Margin: time.Second}, true, 3*time.Second)
 		if result := r.succeed(); result.VolumesInUse != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -56,6 +55,53 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 			t.Errorf("the result is %+v", result)
 		}
 	})
+}
+
+// Nothing is left on the node then that the event is about. Whoever heard that its time was over, and a moment later that the node is
+// drained, would have completed a hook, or told people, with the wrong one of the two.
+func TestTheWaitForVolumesIsOverInTimeForTheDeadline(t *testing.T) {
+	t.Parallel()
+	const margin = 2 * time.Second
+	for name, c := range map[string]struct {
+		hard, soft time.Duration // 0 is none
+		moved      time.Duration // what they move by during the wait
+		want       time.Duration
+	}{
+		"of a machine that is lost":                 {hard: time.Minute, want: time.Minute - margin},
+		"that has come nearer":                      {hard: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
+		"that has gone further away":                {hard: time.Minute, moved: 10 * time.Second, want: 70*time.Second - margin},
+		"of a machine that stays":                   {soft: time.Minute, want: time.Minute - margin},
+		"of one that stays, which comes nearer":     {soft: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
+		"that is hard, though a soft one is nearer": {hard: time.Minute, soft: 10 * time.Second, want: time.Minute - margin},
+		"which is over and soft, and is none":       {soft: -time.Minute, want: 5 * time.Minute},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(inUse("vol-1"))
+			goal := goalWithin(true, c.hard)
+			if c.soft != 0 {
+				goal.Soft = time.Now().Add(c.soft)
+			}
+			r := start(t, s, drain.Options{VolumeWait: 5 * time.Minute, Margin: margin}, goal)
+			r.await(drain.Volumes)
+			if c.moved != 0 {
+				r.adjust(func(g *drain.Goal) {
+					for _, deadline := range []*time.Time{&g.Hard, &g.Soft} {
+						if !deadline.IsZero() {
+							*deadline = deadline.Add(c.moved)
+						}
+					}
+				})
+			}
+			r.await(drain.Drained)
+			if after := r.drainedAt().Sub(r.began); after < c.want || after >= c.want+margin {
+				t.Errorf("drained after %s, want %s", after, c.want)
+			}
+			if n := r.guard.Result().VolumesInUse; n != 1 {
+				t.Errorf("%d volumes are in use", n)
+			}
+		})
+	}
 }
 
 // withClaim is a pod that uses the volume of a claim, and withScratch one that has a claim made for itself.

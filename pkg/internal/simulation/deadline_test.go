@@ -162,8 +162,9 @@ func (w *world) judgeVolumes(n *notice) {
 	w.judged(volumesAwaited)
 	over := w.any(func(n *notice) bool {
 		limit := w.limit(n)
-		unheard := time.Since(n.deadlined) < slow // nth may know it with the time that it had
-		return w.possible(n, drained) && (unheard || !limit.IsZero() && time.Until(limit) < time.Second)
+		// nth may know it with the time that it had, or count its time from when the claim says that the node was closed.
+		unheard := time.Since(n.deadlined) < slow || n.vague && w.counted(n)
+		return w.possible(n, drained) && (unheard || !limit.IsZero() && time.Until(limit) < w.options.Margin+time.Second)
 	})
 	if over || w.stepped {
 		return // then nothing is waited for
@@ -175,6 +176,20 @@ func (w *world) judgeVolumes(n *notice) {
 	}
 	if since := time.Since(w.server.LastRemoval()); w.cluster.volumes > 0 && since < wait-time.Second {
 		w.violatedNow(volumesAwaited, "%s: %d are in use, %s after the last pod has gone", n.name, w.cluster.volumes, since)
+	}
+}
+
+// judgeAlone judges that an event does not run out of time when nothing has to go any more: whatever else is waited for ends before.
+func (w *world) judgeAlone(n *notice) {
+	if time.Since(w.server.LastRemoval()) < slow || !w.calm(n, slow+w.options.Margin) {
+		return
+	}
+	if !w.rules[n.kind].Hard && w.any(func(other *notice) bool { return w.rules[other.kind].Hard && w.possible(other, drained) }) {
+		return // a soft deadline takes nothing from a machine that is lost
+	}
+	w.judged(notForVolumes)
+	if len(w.onNode()) == 0 {
+		w.violatedNow(notForVolumes, "%s, and nothing has to go; %d volumes are in use", n.name, w.cluster.volumes)
 	}
 }
 

@@ -35,6 +35,7 @@ const (
 	goneInTime        invariant = "nothing that has to go is there when the machine is lost"
 	emptyIfDrained    invariant = "without an error nothing evictable is left"
 	volumesAwaited    invariant = "a node is drained only when its volumes are free, or were waited for"
+	notForVolumes     invariant = "an event does not run out of time for volumes alone"
 	oneOutcome        invariant = "an event has one outcome"
 	settledIfDone     invariant = "an event is settled only when its outcome is there"
 	outcomeTrue       invariant = "what has come of an event is true when it is told"
@@ -54,7 +55,7 @@ const (
 var invariants = []invariant{
 	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, orderNotFought, peopleHeard, othersUnchanged, asksWhatItMay,
 	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
-	emptyIfDrained, volumesAwaited, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
+	emptyIfDrained, volumesAwaited, notForVolumes, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
 	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,
 }
 

@@ -382,14 +382,17 @@ func (w *world) judgeHooks() {
 // limit is when the time of a notice is over; zero if never.
 func (w *world) limit(n *notice) time.Time {
 	limit := n.deadline
-	rule := w.rules[n.kind]
-	limited := n.kind == event.SpotInterruption || n.kind == event.ASGTermination
-	if rule.Budget > 0 && limited && !n.seen.IsZero() {
-		if end := n.seen.Add(rule.Budget); limit.IsZero() || end.Before(limit) {
+	if w.counted(n) && !n.seen.IsZero() {
+		if end := n.seen.Add(w.rules[n.kind].Budget); limit.IsZero() || end.Before(limit) {
 			limit = end
 		}
 	}
 	return limit
+}
+
+// counted tells whether the time of a notice is counted from when it was seen first.
+func (w *world) counted(n *notice) bool {
+	return w.rules[n.kind].Budget > 0 && (n.kind == event.SpotInterruption || n.kind == event.ASGTermination)
 }
 
 // settled is called with what nth says that has come of an event, again and again.
@@ -436,6 +439,9 @@ func (w *world) judgeOutcome(n *notice, outcome event.Outcome) {
 	heard := time.Since(w.cluster.actionSet) > slow && w.steady(slow)
 	wantsDrain, _ := w.action(n)
 	w.judged(outcomeTrue)
+	if outcome == event.OutOfTime {
+		w.judgeAlone(n)
+	}
 	switch over := w.limit(n); {
 	case wantsDrain < drained || time.Since(w.ruleSet[n.kind]) < slow:
 	case outcome == event.LeftAlone:
