@@ -577,7 +577,10 @@ func (w *world) step(h happening) {
 func (w *world) recover() {
 	w.tell("-- all is well again")
 	w.mu.Lock()
-	w.faults, w.hung, w.muted = nil, time.Time{}, time.Time{}
+	w.faults, w.hung = nil, time.Time{}
+	if now := time.Now(); now.Before(w.muted) {
+		w.muted = now // A watch that has become mute stays so.
+	}
 	w.identity = time.Time{}
 	rest := min(max(time.Until(w.refused), 0), 65*time.Second) // the longest pause after a refusal
 	w.refused = time.Time{}
