@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -125,6 +126,29 @@ func (b *board) status() record.Status {
 		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
 	}
 	return s
+}
+
+// lately is how long ago SQS may have answered who counts as ready: three times what it waits for a message before it says that there
+// is none.
+const lately = time.Minute
+
+// unready says why nothing of what the queue tells can be done at present; nil if it can.
+func (b *board) unready() error {
+	b.mu.Lock()
+	known := b.ready
+	b.mu.Unlock()
+	away, answered := b.fleet.Standing().Away, b.queue.Standing().Answered
+	switch {
+	case !away.IsZero():
+		return fmt.Errorf("the API server has not told of the nodes for %s", time.Since(away).Round(time.Second))
+	case !known:
+		return errors.New("the API server has not told of the nodes yet")
+	case answered.IsZero():
+		return errors.New("the queue has not been received from yet")
+	case time.Since(answered) > lately:
+		return fmt.Errorf("the queue has not been received from for %s", time.Since(answered).Round(time.Second))
+	}
+	return nil
 }
 
 // leftAlone tells of the nodes that people want left alone, if there are any.

@@ -28,6 +28,15 @@ func Sentence(stand fleet.Standing) string {
 	return b.status().Sentence
 }
 
+// Unready is why an nth-queue that stands so and reads these messages is not ready; "" if it is.
+func Unready(stand fleet.Standing, knows bool, messages *queue.Queue) string {
+	b := &board{queue: messages, fleet: fleetAs(stand), ready: knows}
+	if err := b.unready(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // ShowAndBeat keeps the board of an nth-queue that reads these messages, until ctx ends.
 func ShowAndBeat(ctx context.Context, messages *queue.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
 	b := &board{file: record.NewBoard(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}

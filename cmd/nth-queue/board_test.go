@@ -84,6 +84,42 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 	})
 }
 
+func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sqs := &line{back: make(chan struct{})}
+		messages := queue.New(queue.Options{
+			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
+			AWS: aws.Config{Region: "eu-central-1", HTTPClient: sqs, Credentials: aws.AnonymousCredentials{}},
+		})
+		want := func(stand fleet.Standing, knows bool, why string) {
+			t.Helper()
+			synctest.Wait()
+			if got := nthqueue.Unready(stand, knows, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
+				t.Errorf("not ready because of %q, want %q", got, why)
+			}
+		}
+		want(fleet.Standing{}, false, "the API server has not told of the nodes yet")
+		want(fleet.Standing{Away: time.Now().Add(-3 * time.Second)}, false, "the API server has not told of the nodes for ")
+		want(fleet.Standing{}, true, "the queue has not been received from yet")
+
+		ctx, stop := context.WithCancel(t.Context())
+		go messages.Run(ctx, func(*queue.Lease) {})
+		time.Sleep(5 * time.Minute)
+		want(fleet.Standing{}, true, "")
+		want(fleet.Standing{Away: time.Now().Add(-time.Minute)}, true, "the API server has not told of the nodes for ")
+
+		sqs.dead.Store(true)
+		time.Sleep(90 * time.Second)
+		want(fleet.Standing{}, true, "the queue has not been received from for ")
+		sqs.dead.Store(false)
+		close(sqs.back)
+		time.Sleep(time.Minute)
+		want(fleet.Standing{}, true, "")
+		stop()
+		synctest.Wait()
+	})
+}
+
 func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
 	for want, stand := range map[string]fleet.Standing{
 		"reading the queue for 9 nodes; nothing is announced":                              {Nodes: 9},

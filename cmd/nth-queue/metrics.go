@@ -21,6 +21,7 @@ type meter struct {
 	*metrics.Metrics
 	counts  counting.Counts
 	queue   *queue.Queue
+	board   *board
 	waiting func() int // notices
 }
 
@@ -34,6 +35,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
 		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, Queue: true,
 		Stuck:   func() error { return m.queue.Stuck() },
+		Ready:   func() error { return m.board.unready() },
 		Waiting: func() int { return m.waiting() },
 		Trouble: func(err error) {
 			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue goes on without, and tries again", err)
@@ -46,10 +48,10 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	return m
 }
 
-// judges makes a queue what the meter's health is judged by.
-func (m *meter) judges(messages *queue.Queue) {
+// judges makes a queue what the meter's health is judged by, and a board what tells whether it is ready.
+func (m *meter) judges(messages *queue.Queue, board *board) {
 	if m != nil {
-		m.queue = messages
+		m.queue, m.board = messages, board
 	}
 }
 

@@ -91,7 +91,7 @@ func serve(
 	})
 	notices.nodes.ask = nodes.Describe
 	board.fleet, board.queue, board.meter = nodes, messages, meter
-	meter.judges(messages)
+	meter.judges(messages, board)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, client.Server, dryRun(cfg))
 	manager.Ready()

@@ -81,8 +81,8 @@ func (c *cluster) run(change func(*fleet.Options)) *rig {
 	return r
 }
 
-// before calls do before each request of a kind is answered: "get", "claim", "taint" or "change" a Node, "evict". What
-// it returns is answered instead, if it is not nil.
+// before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint" or "change"
+// one, "evict". What it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,6 +156,9 @@ func (c *cluster) remove(name string) {
 func (c *cluster) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		if c.begins(w, "list") {
+			return
+		}
 		nodes := c.store.CoreV1().Nodes()
 		if r.URL.Query().Get("watch") != "" {
 			events, err := nodes.Watch(r.Context(), metav1.ListOptions{ResourceVersion: r.URL.Query().Get("resourceVersion")})

@@ -48,6 +48,7 @@ type nodes struct {
 	byName     map[string]node
 	byInstance map[string]string // names
 	synced     bool
+	away       time.Time     // since when the API server has not answered who asks for the Nodes; zero while it does
 	changed    chan struct{} // closed and replaced at every change
 }
 
@@ -114,13 +115,37 @@ func (n *nodes) watch(ctx context.Context) {
 	ctx = klog.NewContext(ctx, silent)
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return n.client.CoreV1().Nodes().List(ctx, o)
+			list, err := n.client.CoreV1().Nodes().List(ctx, o)
+			n.answered(err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return n.client.CoreV1().Nodes().Watch(ctx, o)
+			events, err := n.client.CoreV1().Nodes().Watch(ctx, o)
+			n.answered(err)
+			return events, err
 		},
 	}
 	cache.NewReflectorWithOptions(source, &corev1.Node{}, n, cache.ReflectorOptions{Logger: &silent}).RunWithContext(ctx)
+}
+
+// answered notes whether the API server has answered. A connection that is dead ends its watch within a minute, so that it is
+// asked again then.
+func (n *nodes) answered(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case err == nil:
+		n.away = time.Time{}
+	case n.away.IsZero():
+		n.away = time.Now()
+	}
+}
+
+// awaySince is since when the API server has not answered; zero if it has.
+func (n *nodes) awaySince() time.Time {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.away
 }
 
 // slim drops what is not kept as soon as a Node comes in, so that not even a first list is in memory whole.

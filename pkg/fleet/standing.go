@@ -14,13 +14,15 @@ type Standing struct {
 	// Nodes is how many the cluster has; Draining are being drained by this process, and Waiting wait in its line. LeftAlone are those
 	// that would be drained, if people did not want them left alone.
 	Nodes, Draining, Waiting, LeftAlone int
+	// Away is since when the API server has not answered who watches the Nodes, or has refused to; zero if it has answered.
+	Away time.Time
 	// Events are those that something is still to be done for.
 	Events []record.EventStatus
 }
 
 // Standing tells how the fleet stands now.
 func (f *Fleet) Standing() Standing {
-	var now Standing
+	now := Standing{Away: f.nodes.awaySince()}
 	f.nodes.each(func(node) { now.Nodes++ })
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -85,3 +85,30 @@ func planned(in time.Duration) []queue.Notice {
 		ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending, Deadline: time.Now().Add(in).Round(0),
 	}}}
 }
+
+func TestTheStandingTellsSinceWhenTheAPIServerIsAway(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil))
+		r := c.run(nil)
+		if away := r.Standing().Away; !away.IsZero() {
+			t.Errorf("it is away since %s, and the nodes are known", away)
+		}
+		c.before("list", func(int) error { return apierrors.NewServiceUnavailable("a moment") })
+		c.server.Break()
+		time.Sleep(time.Minute)
+		away := r.Standing().Away
+		if away.IsZero() || time.Since(away) < 30*time.Second {
+			t.Errorf("after a minute without an answer it is away since %v", away)
+		}
+		time.Sleep(time.Minute)
+		if later := r.Standing().Away; !later.Equal(away) {
+			t.Errorf("it is away since %s, and a minute later since %s", away, later)
+		}
+		c.before("list", nil)
+		time.Sleep(2 * time.Minute)
+		if away := r.Standing().Away; !away.IsZero() {
+			t.Errorf("it answers, and is away since %s", away)
+		}
+	})
+}

@@ -29,3 +29,11 @@ func (m *Metrics) healthy() error {
 	}
 	return m.opts.Stuck()
 }
+
+// ready says why the work cannot be done now: something has come to a stop, or somebody it needs is away.
+func (m *Metrics) ready() error {
+	if err := m.healthy(); err != nil {
+		return err
+	}
+	return m.opts.Ready()
+}

@@ -56,7 +56,7 @@ func wantHealth(t *testing.T, m *metrics.Metrics, trouble string) {
 func TestNothingElseIsServed(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
-	for _, path := range []string{"/", "/debug/pprof/", "/metrics/x"} {
+	for _, path := range []string{"/", "/debug/pprof/", "/metrics/x", "/readyz"} {
 		if answer := ask(t, m, path); answer.Code != http.StatusNotFound {
 			t.Errorf("%s: got %d, want 404", path, answer.Code)
 		}

@@ -73,11 +73,14 @@ func (m *Metrics) serve(ctx context.Context) error {
 }
 
 // Handler answers for /metrics, in the formats that Prometheus asks for, and for /healthz: 200 if nth is alive, and 503
-// with a sentence if it is not.
+// with a sentence if it is not; with Options.Ready also for /readyz, which says likewise whether the work can be done.
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", m.answerMetrics)
-	mux.HandleFunc("GET /healthz", m.answerHealth)
+	mux.HandleFunc("GET /healthz", answering(m.healthy))
+	if m.opts.Ready != nil {
+		mux.HandleFunc("GET /readyz", answering(m.ready))
+	}
 	return mux
 }
 
@@ -100,12 +103,15 @@ func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (m *Metrics) answerHealth(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if err := m.healthy(); err != nil {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = fmt.Fprintln(w, err)
-		return
+// answering answers what is judged, with "ok" or the fault.
+func answering(judge func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := judge(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, err)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
 	}
-	_, _ = fmt.Fprintln(w, "ok")
 }

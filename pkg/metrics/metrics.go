@@ -4,7 +4,7 @@
 // It is told by Hear what happens (hear.go), by Show how things stand (show.go), and by Polled, Renewed and Requested
 // what the daemon asks of others (asked.go); nth-queue also tells of its messages and nodes (queue.go). All series are made in one place (series.go); docs/metrics.md lists them,
 // and a test compares. Run offers them in two ways, each of which can be had without the other: to whoever scrapes an
-// HTTP listener, which also tells whether nth is alive (listener.go, health.go), and in a file that node_exporter reads
+// HTTP listener, which also tells whether nth is alive, and nth-queue ready (listener.go, health.go), and in a file that node_exporter reads
 // (textfile.go). Neither can fail nth: what is wrong is told, and tried again.
 package metrics
 
@@ -34,6 +34,9 @@ type Options struct {
 	Textfile string
 	// Stuck says what has come to a stop that should go on; nil, also as a function, if nothing has.
 	Stuck func() error
+	// Ready says why the work cannot be done at present although nothing has come to a stop; nil if it can. Without the function nobody
+	// is told whether it can.
+	Ready func() error
 	// Waiting counts the notices that have not been delivered; nil if there are none.
 	Waiting func() int
 	// LinkLocalExceeded, if set, tells how many packets to the metadata service and its like EC2 has dropped, by interface. It

@@ -63,6 +63,29 @@ func TestTheQueueTellsHowItStands(t *testing.T) {
 	})
 }
 
+func TestWhoIsAliveNeedNotBeReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var away error
+		m := metrics.New(metrics.Options{Queue: true, Ready: func() error { return away }})
+		wantAnswer := func(path string, code int, text string) {
+			t.Helper()
+			if answer := ask(t, m, path); answer.Code != code || answer.Body.String() != text+"\n" {
+				t.Errorf("%s says %d %q, want %d %q", path, answer.Code, answer.Body, code, text)
+			}
+		}
+		wantAnswer("/readyz", http.StatusOK, "ok")
+
+		away = errors.New("the queue has not been received from yet")
+		wantAnswer("/readyz", http.StatusServiceUnavailable, "the queue has not been received from yet")
+		wantAnswer("/healthz", http.StatusOK, "ok")
+
+		away = nil
+		time.Sleep(31 * time.Second)
+		wantAnswer("/readyz", http.StatusServiceUnavailable, "the loop that decides has given no sign of life for 31s")
+	})
+}
+
 func TestAReceiverThatHasStoppedIsNoHealth(t *testing.T) {
 	t.Parallel()
 	var stuck error
