@@ -27,7 +27,7 @@ say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/nth, bin/nth-queue and bin/nth-imds, static and stripped
@@ -137,3 +137,13 @@ image-push: ## make it and push it: make image-push IMAGE=registry.example/nth:v
 	@: "$${IMAGE:?say where to, as in IMAGE=registry.example/nth:v1}"
 	@bottlerocket/build dist/image
 	@cd test/tools/image && CGO_ENABLED=0 go run . push $(CURDIR)/dist/image "$$IMAGE"
+
+.PHONY: queue-image
+queue-image: ## make the image of nth-queue for a pod, for each architecture, in dist/queue-image
+	@packaging/queue/image dist/queue-image
+
+.PHONY: queue-image-push
+queue-image-push: ## make it and push it: make queue-image-push IMAGE=registry.example/nth-queue:v1
+	@: "$${IMAGE:?say where to, as in IMAGE=registry.example/nth-queue:v1}"
+	@packaging/queue/image dist/queue-image
+	@cd test/tools/image && CGO_ENABLED=0 go run . push $(CURDIR)/dist/queue-image "$$IMAGE"

@@ -1,5 +1,5 @@
-# What packaging/build and bottlerocket/build have in common: which version this is, when it was made, and what it is
-# linked with. They run it at the project's top.
+# What packaging/build, bottlerocket/build and packaging/queue/image have in common: which version this is, when it was
+# made, what it is linked with, and what an image is made of. They run it at the project's top.
 
 # version_from_git prints the release that a tag names; what comes after it sorts after it, and what comes before the
 # first tag before that.
@@ -32,6 +32,34 @@ program() {
 	local shared=github.com/nth-project/nth/cmd/internal/program
 	GOOS=linux GOARCH=$2 CGO_ENABLED=0 go build -trimpath \
 		-ldflags "-s -w -X $shared.version=$VERSION -X $shared.commit=$commit" -o "$1" "./cmd/${3:-nth}"
+}
+
+# image PROGRAM DESCRIPTION FLAG... -- [ARCHITECTURE...] makes the image of nth, or another program, in $output.
+image() {
+	local name=$1 description=$2 flags=() programs=() arch
+	shift 2
+	while [ "$1" != -- ]; do
+		flags+=("$1")
+		shift
+	done
+	shift
+	[ $# -gt 0 ] || set -- amd64 arm64
+	linked_modules "$name" >"$stage/linked-modules.txt"
+	for arch; do
+		program "$stage/$name.$arch" "$arch" "$name"
+		programs+=("$arch=$stage/$name.$arch")
+	done
+	# A tag has no + and no ~.
+	CGO_ENABLED=0 go -C test/tools/image run . build --output "$output" --name "$name" "${flags[@]}" --tag "${VERSION//[+~]/-}" \
+		--label org.opencontainers.image.title="$name" \
+		--label org.opencontainers.image.description="$description" \
+		--label org.opencontainers.image.url=https://github.com/nth-project/nth \
+		--label org.opencontainers.image.licenses=Apache-2.0 \
+		--label org.opencontainers.image.version="$VERSION" \
+		--label org.opencontainers.image.revision="$commit" \
+		--file "/usr/share/doc/$name/LICENSE=$PWD/LICENSE" \
+		--file "/usr/share/doc/$name/linked-modules.txt=$stage/linked-modules.txt" \
+		"${programs[@]}"
 }
 
 VERSION=${version:-$(version_from_git)}

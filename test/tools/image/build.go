@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// programFile is where the program is in the image, and authoritiesFile where Go's TLS looks for authorities first.
-	programFile     = "usr/bin/nth"
+	// programs is where the program is in the image, and authoritiesFile where Go's TLS looks for authorities first.
+	programs        = "usr/bin/"
 	authoritiesFile = "etc/ssl/certs/ca-certificates.crt"
 	// host is where a superpowered host container sees the host's file system. hostAuthorities have what "settings.pki"
 	// adds.
@@ -34,6 +34,11 @@ const tagAnnotation = "org.opencontainers.image.ref.name"
 
 // description is what an image is made of.
 type description struct {
+	name string // the program's
+	// hostContainer tells that it is for a host container of Bottlerocket.
+	hostContainer bool
+	user          string // as "65532:65532"; "" is root
+
 	tag      string
 	labels   map[string]string
 	files    map[string]string // by their paths in the image
@@ -118,8 +123,10 @@ func tell(out io.Writer, arch string, image v1.Image) error {
 func (d description) common() (v1.Layer, error) {
 	files := map[string]entry{
 		authoritiesFile: {content: authorities(), mode: 0o644},
-		kubeletFiles:    {link: host + "/" + kubeletFiles, mode: 0o777},
 		"tmp":           {mode: 0o1777},
+	}
+	if d.hostContainer {
+		files[kubeletFiles] = entry{link: host + "/" + kubeletFiles, mode: 0o777}
 	}
 	for file, source := range d.files {
 		content, err := os.ReadFile(source)
@@ -137,21 +144,21 @@ func (d description) image(arch string, common v1.Layer) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	program, err := newLayer(map[string]entry{programFile: {content: text, mode: 0o755}}, d.made)
+	program, err := newLayer(map[string]entry{programs + d.name: {content: text, mode: 0o755}}, d.made)
 	if err != nil {
 		return nil, err
+	}
+	environment := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	if d.hostContainer {
+		environment = append(environment, "SSL_CERT_DIR="+hostAuthorities) // Beside the file, and it need not be there.
 	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	made := v1.Time{Time: d.made}
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
 		OS: "linux", Architecture: arch, Created: made, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			Entrypoint: []string{"/" + programFile}, Cmd: []string{"run"}, StopSignal: "SIGTERM", WorkingDir: "/",
-			Env: []string{
-				"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-				"SSL_CERT_DIR=" + hostAuthorities, // Beside the file, and it need not be there.
-			},
-			Labels: d.labels,
+			User: d.user, Entrypoint: []string{"/" + programs + d.name}, Cmd: []string{"run"}, StopSignal: "SIGTERM", WorkingDir: "/",
+			Env: environment, Labels: d.labels,
 		},
 	})
 	if err != nil {
@@ -159,5 +166,5 @@ func (d description) image(arch string, common v1.Layer) (v1.Image, error) {
 	}
 	return mutate.Append(image,
 		mutate.Addendum{Layer: common, History: v1.History{Created: made, CreatedBy: "certificate authorities and licenses"}},
-		mutate.Addendum{Layer: program, History: v1.History{Created: made, CreatedBy: "nth"}})
+		mutate.Addendum{Layer: program, History: v1.History{Created: made, CreatedBy: d.name}})
 }

@@ -1,4 +1,4 @@
-// The tool that makes and pushes the image of a Bottlerocket host container: see bottlerocket/build.
+// The tool that makes and pushes the images of nth and nth-queue: see bottlerocket/build and packaging/queue/image.
 module github.com/nth-project/nth/test/tools/image
 
 go 1.26.0

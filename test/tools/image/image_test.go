@@ -22,12 +22,32 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// build makes the image of two small programs, and returns the layout's directory and what was said.
-func build(t *testing.T) (dir, said string) {
+// The two sorts of images that there are.
+var (
+	hostContainer = sort{
+		flags: []string{"--name", "nth", "--host-container"}, runs: []string{"/usr/bin/nth", "run"},
+		environment: []string{"SSL_CERT_DIR=/.bottlerocket/rootfs/etc/pki/tls/certs"},
+		files:       map[string]string{"usr/bin/nth": "", "var/": "", "var/lib/": "", "var/lib/kubelet": "/.bottlerocket/rootfs/var/lib/kubelet"},
+	}
+	inPod = sort{
+		flags: []string{"--name", "nth-queue", "--user", "65532:65532"}, runs: []string{"/usr/bin/nth-queue", "run"}, user: "65532:65532",
+		files: map[string]string{"usr/bin/nth-queue": ""},
+	}
+)
+
+// sort is a sort of image: how it is asked for, and what it has beyond the others.
+type sort struct {
+	flags, runs, environment []string
+	user                     string
+	files                    map[string]string
+}
+
+// build makes an image of two small programs, and returns the layout's directory and what was said.
+func (s sort) build(t *testing.T) (dir, said string) {
 	t.Helper()
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	from, dir := t.TempDir(), filepath.Join(t.TempDir(), "image")
-	args := []string{"build", "--output", dir, "--tag", "v1", "--label", "org.opencontainers.image.version=1.0.0"}
+	args := append([]string{"build", "--output", dir, "--tag", "v1", "--label", "org.opencontainers.image.version=1.0.0"}, s.flags...)
 	for _, file := range []string{"LICENSE", "amd64", "arm64"} {
 		path := filepath.Join(from, file)
 		if err := os.WriteFile(path, []byte("this is "+file), 0o600); err != nil {
@@ -47,15 +67,20 @@ func build(t *testing.T) (dir, said string) {
 }
 
 func TestTheSameFilesGiveTheSameImage(t *testing.T) {
-	_, first := build(t)
-	_, second := build(t)
+	_, first := inPod.build(t)
+	_, second := inPod.build(t)
 	if first != second || !strings.Contains(first, "v1\tsha256:") {
 		t.Errorf("first\n%sthen\n%s", first, second)
 	}
 }
 
-func TestTheImageIsWhatAHostContainerIsMadeOf(t *testing.T) {
-	dir, _ := build(t)
+func TestTheImageIsWhatAHostContainerIsMadeOf(t *testing.T) { hostContainer.mustBeMade(t) }
+
+func TestTheImageIsWhatAPodIsMadeOf(t *testing.T) { inPod.mustBeMade(t) }
+
+func (s sort) mustBeMade(t *testing.T) {
+	t.Helper()
+	dir, _ := s.build(t)
 	index, err := onlyIndex(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +102,7 @@ func TestTheImageIsWhatAHostContainerIsMadeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inspect(t, image, descriptor.Platform.Architecture)
+		s.inspect(t, image, descriptor.Platform.Architecture)
 	}
 	if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm64"}) {
 		t.Errorf("platforms: %q", platforms)
@@ -85,35 +110,34 @@ func TestTheImageIsWhatAHostContainerIsMadeOf(t *testing.T) {
 }
 
 // inspect judges the image for one architecture.
-func inspect(t *testing.T, image v1.Image, arch string) {
+func (s sort) inspect(t *testing.T, image v1.Image, arch string) {
 	t.Helper()
 	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Concat(config.Config.Entrypoint, config.Config.Cmd); !slices.Equal(got, []string{"/usr/bin/nth", "run"}) || config.Config.User != "" {
+	if got := slices.Concat(config.Config.Entrypoint, config.Config.Cmd); !slices.Equal(got, s.runs) || config.Config.User != s.user {
 		t.Errorf("it runs %q as %q", got, config.Config.User)
+	}
+	if got := config.Config.Env[1:]; !slices.Equal(got, s.environment) {
+		t.Errorf("beside the path, its environment has %q", got)
 	}
 	if config.Architecture != arch || config.Config.Labels["org.opencontainers.image.version"] != "1.0.0" {
 		t.Errorf("for %s, labels %v", config.Architecture, config.Config.Labels)
 	}
-	files := content(t, image)
-	names := slices.Sorted(maps.Keys(files))
-	want := []string{
-		"etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt", "tmp/", "usr/", "usr/bin/", "usr/bin/nth",
-		"usr/share/", "usr/share/doc/", "usr/share/doc/nth/", "usr/share/doc/nth/LICENSE", "var/", "var/lib/", "var/lib/kubelet",
+	want := map[string]string{
+		"etc/": "", "etc/ssl/": "", "etc/ssl/certs/": "", "etc/ssl/certs/ca-certificates.crt": "", "tmp/": "", "usr/": "", "usr/bin/": "",
+		"usr/share/": "", "usr/share/doc/": "", "usr/share/doc/nth/": "", "usr/share/doc/nth/LICENSE": "this is LICENSE",
 	}
-	if !slices.Equal(names, want) {
-		t.Errorf("files:\n%q, want\n%q", names, want)
-	}
-	if link := files["var/lib/kubelet"]; link != "/.bottlerocket/rootfs/var/lib/kubelet" {
-		t.Errorf("the kubelet's files are at %s", link)
-	}
-	if files["usr/bin/nth"] != "this is "+arch || files["usr/share/doc/nth/LICENSE"] != "this is LICENSE" {
-		t.Errorf("files: %q, %q", files["usr/bin/nth"], files["usr/share/doc/nth/LICENSE"])
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM([]byte(files["etc/ssl/certs/ca-certificates.crt"])) {
+	maps.Copy(want, s.files)
+	want[s.runs[0][1:]] = "this is " + arch
+	got := content(t, image)
+	if !x509.NewCertPool().AppendCertsFromPEM([]byte(got["etc/ssl/certs/ca-certificates.crt"])) {
 		t.Error("there are no certificate authorities")
+	}
+	got["etc/ssl/certs/ca-certificates.crt"] = ""
+	if !maps.Equal(got, want) {
+		t.Errorf("files:\n%q, want\n%q", got, want)
 	}
 }
 
@@ -150,7 +174,7 @@ func content(t *testing.T, image v1.Image) map[string]string {
 }
 
 func TestTheImageIsPushedToARegistry(t *testing.T) {
-	dir, built := build(t)
+	dir, built := hostContainer.build(t)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	address := strings.TrimPrefix(server.URL, "http://") + "/infra/nth:v1"
@@ -168,7 +192,7 @@ func TestTheImageIsPushedToARegistry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inspect(t, image, arch)
+		hostContainer.inspect(t, image, arch)
 	}
 	if _, digest, _ := strings.Cut(pushed.String(), "@"); !strings.Contains(built, "v1\t"+digest) {
 		t.Errorf("pushed %s, built\n%s", digest, built)
@@ -181,10 +205,11 @@ func TestWhatMakesNoImageIsAnError(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no command":      nil,
 		"another command": {"pull"},
-		"no program":      {"build", "--output", none},
-		"no architecture": {"build", "--output", none, "nth"},
-		"no such program": {"build", "--output", none, "amd64=" + none},
-		"no such file":    {"build", "--output", none, "--file", "/LICENSE=" + none, "amd64=main.go"},
+		"no program":      {"build", "--name", "nth", "--output", none},
+		"no name for it":  {"build", "--output", none, "amd64=main.go"},
+		"no architecture": {"build", "--name", "nth", "--output", none, "nth"},
+		"no such program": {"build", "--name", "nth", "--output", none, "amd64=" + none},
+		"no such file":    {"build", "--name", "nth", "--output", none, "--file", "/LICENSE=" + none, "amd64=main.go"},
 		"no such layout":  {"push", none, "localhost:1/nth:v1"},
 		"no name":         {"push", none, "a name"},
 	} {

@@ -1,10 +1,12 @@
-// Command image makes the container image of nth without a container engine, and pushes it to a registry.
+// Command image makes the container images of nth and nth-queue without a container engine, and pushes them to a registry.
 //
-//	image build --output DIR [--tag TAG] [--label KEY=VALUE]... [--file PATH=FILE]... ARCHITECTURE=PROGRAM...
+//	image build --output DIR --name NAME [--host-container] [--user UID:GID] [--tag TAG] [--label KEY=VALUE]...
+//	    [--file PATH=FILE]... ARCHITECTURE=PROGRAM...
 //	image push DIR IMAGE
 //
-// The image is one of a Bottlerocket host container: the program, the certificate authorities that the web trusts, and
-// nothing else. It is written as an OCI image layout. The same files, labels and SOURCE_DATE_EPOCH give the same bytes.
+// An image has the program, as /usr/bin/NAME, the certificate authorities that the web trusts, and nothing else. One for
+// a host container of Bottlerocket also leads to files of the host. It is written as an OCI image layout. The same files,
+// flags and SOURCE_DATE_EPOCH give the same bytes.
 package main
 
 import (
@@ -49,6 +51,9 @@ func commandBuild(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("build", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&output, "output", "", "")
+	flags.StringVar(&d.name, "name", "", "")
+	flags.BoolVar(&d.hostContainer, "host-container", false, "")
+	flags.StringVar(&d.user, "user", "", "")
 	flags.StringVar(&d.tag, "tag", "latest", "")
 	flags.Func("label", "", into(d.labels))
 	flags.Func("file", "", into(d.files))
@@ -60,7 +65,7 @@ func commandBuild(args []string, out io.Writer) error {
 			return fmt.Errorf("%w: %w", errUsage, err)
 		}
 	}
-	if output == "" || len(d.programs) == 0 {
+	if output == "" || d.name == "" || len(d.programs) == 0 {
 		return errUsage
 	}
 	var err error
