@@ -50,3 +50,34 @@ func TestWhatWaitsForAClaimOfAnotherIsGivenBackAtTheEnd(t *testing.T) {
 		t.Errorf("under another's claim was told %v", told)
 	}
 }
+
+// Another process may have a better way to the API server.
+func TestANodeThatCannotBeClaimedIsLeftToOthers(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(c *cluster) error{
+		"the API server fails":   fail,
+		"the API server hangs":   hang,
+		"the API server refuses": func(*cluster) error { return forbidden(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance, nil))
+				c.before("claim", func(int) error { return answer(c) })
+				r := c.run(draining)
+				m := newParcel()
+				r.Take(reclaimed(instance, "terminate", 0), 1, m)
+				if became := m.want(t, "returned"); became.after != 2*time.Second {
+					t.Errorf("it was returned for %s, want 2s", became.after)
+				}
+				if s := r.Standing(); s.Draining+s.Waiting > 0 || c.times("claim") != 2 {
+					t.Errorf("after %d attempts to claim the fleet stands as %+v", c.times("claim"), s)
+				}
+				c.before("claim", nil)
+				again := newParcel()
+				r.Take(reclaimed(instance, "terminate", 0), 2, again)
+				again.want(t, "done")
+			})
+		})
+	}
+}

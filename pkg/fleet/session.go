@@ -156,11 +156,15 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
+// claimTries is how often in a row a claim may fail before its messages go back into the queue.
+const claimTries = 2
+
 // claim waits until the node is ours to drain, and returns the Node as it is then with the claim's text. It fails with
-// the context's error, or because there is no such Node.
+// the context's error, because there is no such Node, or because the API server does not take the claim: another process
+// may have a better way to it.
 func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 	f := s.fleet
-	for {
+	for failures := 0; ; {
 		news := f.nodes.news()
 		known, there := f.nodes.named(s.node)
 		if !there {
@@ -186,6 +190,9 @@ func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 			news = nil
 			s.spend()
 			f.opts.Log.WithField(fieldNode, s.node).Warn(err)
+			if failures++; failures == claimTries {
+				return nil, "", errUnclaimed
+			}
 		}
 		if !drain.Await(ctx, news, wait) {
 			return nil, "", ctx.Err()
@@ -211,6 +218,9 @@ func (s *session) spend() {
 		}
 	}
 }
+
+// errUnclaimed says that the API server does not take the claim.
+var errUnclaimed = errors.New("the node cannot be claimed")
 
 // errGone says that the Node is not there any more.
 var errGone = errors.New("there is no such Node any more")
@@ -259,7 +269,7 @@ func (s *session) end(cause error) {
 		switch {
 		case errors.Is(cause, errGone):
 			f.finish(t)
-		case errors.Is(cause, errLost):
+		case errors.Is(cause, errLost), errors.Is(cause, errUnclaimed):
 			t.failed()
 		default:
 			t.again(0) // We are to stop: others can go on at once.
