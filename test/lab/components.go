@@ -79,7 +79,8 @@ var apiserver = component{"kube-apiserver", func(cp *ControlPlane) []string {
 }}
 
 // controllers are those that a drain can meet: what makes pods and makes them
-// again, what counts disruptions, what watches nodes, and what cleans up.
+// again, what counts disruptions, what watches nodes, what attaches volumes to
+// them and detaches those, and what cleans up.
 var controllers = []string{
 	"daemonset-controller",
 	"deployment-controller",
@@ -89,6 +90,7 @@ var controllers = []string{
 	"job-controller",
 	"namespace-controller",
 	"node-lifecycle-controller",
+	"persistentvolume-attach-detach-controller",
 	"pod-garbage-collector-controller",
 	"replicaset-controller",
 	"serviceaccount-controller",
@@ -104,6 +106,7 @@ var controllerManager = component{"kube-controller-manager", func(cp *ControlPla
 		"--secure-port=0",
 		"--controllers=" + strings.Join(controllers, ","),
 		"--service-account-private-key-file=" + cp.path("service-account.pem"),
+		"--flex-volume-plugin-dir=" + cp.path("flexvolumes"), // which it makes, even though there are none
 		"--kube-api-qps=2000",
 		"--kube-api-burst=4000",
 		"--kube-api-content-type=application/vnd.kubernetes.protobuf",
