@@ -198,7 +198,11 @@ func (l *life) wrongPods(s sight) []string {
 		}
 	}
 	for _, n := range l.model.notices {
-		if e, _ := n.entry(s.record); n.obeys() && !done(e.Phase) && !held {
+		switch e, _ := n.entry(s.record); {
+		case !n.obeys() || done(e.Phase):
+		case e.LeftAlone && !l.model.limited:
+			wrong = append(wrong, fmt.Sprintf("%s is left alone, and nobody asks for it", n))
+		case !e.LeftAlone && !held:
 			wrong = append(wrong, fmt.Sprintf("%s is %s, and nothing holds a pod", n, e.Phase))
 		}
 	}
