@@ -29,13 +29,23 @@ const program = "container"
 
 type object = map[string]any
 
-// image is the archive with the images, which the first who asks makes. Main removes it.
-var image = sync.OnceValues(func() (string, error) {
+// scratch is where what the nodes of a test share is made. Main removes it.
+var scratch = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "nth-node-")
+	if err == nil {
+		remove = func() { _ = os.RemoveAll(dir) }
+	}
+	return dir, err
+})
+
+var remove = func() {}
+
+// image is the archive with the images, which the first who asks makes.
+var image = sync.OnceValues(func() (string, error) {
+	dir, err := scratch()
 	if err != nil {
 		return "", err
 	}
-	remove = func() { _ = os.RemoveAll(dir) }
 	path := filepath.Join(dir, "images.tar")
 	if err := makeImages(dir, path); err != nil {
 		return "", fmt.Errorf("making the images: %w", err)
@@ -43,20 +53,36 @@ var image = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-var remove = func() {}
+// volumeDriver is the program that is the driver for volumes, which the first who asks builds.
+var volumeDriver = sync.OnceValues(func() (string, error) {
+	dir, err := scratch()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "driver")
+	return path, build("driver", path)
+})
 
-// makeImages builds the program and writes an OCI image layout with it, under both names.
-func makeImages(scratch, path string) error {
+// build builds one of the programs beside this file.
+func build(program, path string) error {
 	top, err := cache.Top()
 	if err != nil {
 		return err
 	}
-	built := filepath.Join(scratch, program)
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", built, "./node/container")
-	build.Dir = filepath.Join(top, "test")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the program: %w\n%s", err, said)
+	command := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./node/"+program)
+	command.Dir = filepath.Join(top, "test")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the program %s: %w\n%s", program, err, said)
+	}
+	return nil
+}
+
+// makeImages builds the program and writes an OCI image layout with it, under both names.
+func makeImages(dir, path string) error {
+	built := filepath.Join(dir, program)
+	if err := build(program, built); err != nil {
+		return err
 	}
 	code, err := os.ReadFile(built)
 	if err != nil {

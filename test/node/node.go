@@ -10,7 +10,8 @@
 // container, when its process gets SIGTERM, and how long it is left alive after that.
 //
 // The containers run one program, in container/, from an image that is made here. They are in the network of the machine,
-// which is the host's; there is no network of pods. The machine is of bookworm, whose systemd boots with both versions of
+// which is the host's; there is no network of pods. Where a test wants volumes, a CSI driver of our own, in driver/, gives them
+// to the pods; it attaches nothing. The machine is of bookworm, whose systemd boots with both versions of
 // control groups. It was tried on a host whose controllers are in the first version, and not on one that has the second
 // alone.
 package node
@@ -43,6 +44,8 @@ type Options struct {
 	Beside *Node
 	// Button gives the machine a power button.
 	Button bool
+	// Volumes gives the machine the driver of the lab's volumes.
+	Volumes bool
 }
 
 // A Node is a machine, the node that it is in the cluster, and a metadata service. It has a kubelet; it has nth if that is
@@ -57,6 +60,7 @@ const suite = "bookworm"
 // Places in the machine.
 const (
 	binDir     = "/usr/local/bin/"
+	driverFile = "/usr/local/bin/driver"
 	imagesFile = "/usr/local/share/images.tar"
 	setupFile  = "/usr/local/sbin/setup"
 	configFile = "/var/lib/kubelet/config.yaml" // where nth looks for it, too
@@ -95,6 +99,11 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 			t.Fatalf("starting a node: %v", err)
 		}
 	}
+	if o.Volumes {
+		if files[driverFile], err = volumeDriver(); err != nil {
+			t.Fatalf("starting a node: %v", err)
+		}
+	}
 	m := machine.BootWith(t, suite, machine.Options{Packages: []string{"runc"}, Controllers: true, Files: files})
 	expect := cp.ExpectNode
 	if o.Beside != nil {
@@ -103,6 +112,9 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	n := &Node{Host: host.On(t, m, expect(t))}
 	n.Join(t)
 	n.setUp(t)
+	if o.Volumes {
+		n.startDriver(t)
+	}
 	if o.Button {
 		n.AddPowerButton(t)
 	}
@@ -138,6 +150,17 @@ ExecStart=`+binDir+`containerd
 ExecStartPost=`+binDir+`ctr --namespace k8s.io images import `+imagesFile+`
 Delegate=yes
 KillMode=process`)
+}
+
+// startDriver starts the driver for volumes. It ends after the kubelet, which needs it until then.
+func (n *Node) startDriver(t lab.TB) {
+	t.Helper()
+	n.unit(t, "driver", `[Unit]
+Before=kubelet.service
+[Service]
+ExecStart=`+driverFile+` -name `+lab.VolumeDriver+` -socket /var/lib/kubelet/plugins_registry/driver.sock -volumes /var/lib/volumes
+Restart=always
+RestartSec=1`)
 }
 
 // startKubelet starts the kubelet with the settings of the test.
