@@ -21,9 +21,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/test/host"
 	"github.com/nth-project/nth/test/lab"
@@ -124,6 +128,9 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	}
 	n.startKubelet(t, o)
 	n.Node.WaitReady(t)
+	if o.Volumes {
+		n.awaitDriver(t)
+	}
 	if o.Nth {
 		n.WaitWatching(t)
 	}
@@ -161,6 +168,15 @@ Before=kubelet.service
 ExecStart=`+driverFile+` -name `+lab.VolumeDriver+` -socket /var/lib/kubelet/plugins_registry/driver.sock -volumes /var/lib/volumes
 Restart=always
 RestartSec=1`)
+}
+
+// awaitDriver waits until the kubelet has told the cluster of the driver. A pod that wants it sooner is left to wait for minutes.
+func (n *Node) awaitDriver(t lab.TB) {
+	t.Helper()
+	n.Await(t, "the kubelet has the driver for volumes", func() bool {
+		found, err := n.Node.Client.StorageV1().CSINodes().Get(t.Context(), n.Node.Name, metav1.GetOptions{})
+		return err == nil && slices.ContainsFunc(found.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == lab.VolumeDriver })
+	})
 }
 
 // startKubelet starts the kubelet with the settings of the test.

@@ -26,7 +26,7 @@ import (
 )
 
 func main() {
-	d := &driver{}
+	d := &driver{refused: make(chan string, 1)}
 	flag.StringVar(&d.name, "name", "", "the name of the driver")
 	flag.StringVar(&d.socket, "socket", "", "where the kubelet looks for it")
 	flag.StringVar(&d.volumes, "volumes", "", "the directory that holds the volumes")
@@ -44,9 +44,10 @@ type driver struct {
 	csi.UnimplementedNodeServer
 
 	name, socket, volumes string
+	refused               chan string // what the kubelet has against it
 }
 
-// serve answers the kubelet until it is told to end.
+// serve answers the kubelet until it is told to end, or refused.
 func (d *driver) serve() error {
 	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -61,11 +62,20 @@ func (d *driver) serve() error {
 		return err
 	}
 	server := grpc.NewServer()
+	defer server.Stop()
 	registration.RegisterRegistrationServer(server, d)
 	csi.RegisterIdentityServer(server, d)
 	csi.RegisterNodeServer(server, d)
-	context.AfterFunc(told, server.GracefulStop)
-	return server.Serve(listener)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return err
+	case reason := <-d.refused:
+		return fmt.Errorf("the kubelet refuses it: %s", reason)
+	case <-told.Done():
+		return nil
+	}
 }
 
 // GetInfo tells the kubelet what has come into its directory.
@@ -75,10 +85,11 @@ func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registrat
 	}, nil
 }
 
-// NotifyRegistrationStatus hears what the kubelet thinks of that.
+// NotifyRegistrationStatus hears what the kubelet thinks of that. A kubelet that has refused a driver, as one does whose Node is
+// not there yet, heeds it only when it comes anew.
 func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if !s.GetPluginRegistered() {
-		fmt.Fprintln(os.Stderr, "driver: the kubelet refuses it:", s.GetError())
+		d.refused <- s.GetError()
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }
