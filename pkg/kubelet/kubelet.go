@@ -143,9 +143,9 @@ func (l loaded) madeFrom(source string, content [sha256.Size]byte) bool {
 }
 
 // trustsAsBefore tells whether the file of the authority has the content that the client was made with. One that cannot be read
-// any more takes nothing away.
+// any more, or is no file, takes nothing away.
 func (l loaded) trustsAsBefore() bool {
-	if l.authority == "" {
+	if l.authority == "" || notAFile(l.authority) != nil {
 		return true
 	}
 	text, err := os.ReadFile(l.authority)

@@ -297,6 +297,13 @@ func TestACertificateAuthorityThatIsWrittenAnewIsTakenOverAndTakesNothingAway(t 
 	}
 	until("it is gone", func(error) bool { return true })
 	readNode(t, identityOf(t, k))
+	if err := syscall.Mkfifo(authority, 0o600); err != nil { // Reading it would never end.
+		t.Fatal(err)
+	}
+	for _, when := range []string{"while it became a pipe", "since it is one"} {
+		until("there was a good round "+when, warm)
+	}
+	readNode(t, identityOf(t, k))
 }
 
 // A named pipe is read for as long as nobody writes into it.

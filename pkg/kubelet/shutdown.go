@@ -55,6 +55,9 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 
 // read takes over what one file says.
 func (g *GracefulShutdown) read(path string) error {
+	if err := notAFile(path); err != nil {
+		return err
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

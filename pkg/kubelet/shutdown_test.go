@@ -1,7 +1,9 @@
 package kubelet_test
 
 import (
+	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,4 +49,20 @@ func TestAConfigurationThatCannotBeReadIsNamed(t *testing.T) {
 	place(t, filepath.Join(root, "var/lib/kubelet/config.yaml"), []byte("shutdownGracePeriod: soon\n"))
 	_, err := kubelet.ReadGracefulShutdown(root)
 	wantError(t, err, "reading the kubelet's configuration", "/var/lib/kubelet/config.yaml", "soon")
+}
+
+// Whoever opens a pipe waits for one who writes into it.
+func TestAPipeIsNoConfiguration(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "var/lib/kubelet/config.yaml")
+	place(t, path, []byte("shutdownGracePeriod: 5s\n"))
+	pipe := path + ".d/10.conf"
+	if err := os.Mkdir(filepath.Dir(pipe), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := kubelet.ReadGracefulShutdown(root)
+	wantError(t, err, "reading the kubelet's configuration "+pipe, "is no file")
 }
