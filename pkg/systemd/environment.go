@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -57,11 +56,7 @@ func ReadEnvironmentFiles(root string, paths []string) (variables []string, err 
 	for _, path := range paths {
 		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A pattern that is wrong finds nothing.
 		for _, file := range found {
-			info, err := os.Stat(file)
-			if err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 { // It would be read for ever.
-				return nil, fmt.Errorf("reading the environment in %s: it is no file", file)
-			}
-			text, err := os.ReadFile(file)
+			text, err := readFile(file)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}

@@ -1,10 +1,12 @@
 package systemd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
@@ -23,7 +25,7 @@ func Kept() map[string]*os.File {
 var errAlone = errors.New("there is no service manager that keeps anything for the next process")
 
 // Keep asks the service manager to hold a copy of the file until the service is stopped, for the next process. Of a
-// character device that is what can be read next as well, from now on.
+// character device that is what can be read next as well, from now on. A manager that takes nothing for two seconds is an error.
 func (n *Notifier) Keep(name string, file *os.File) error {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -43,14 +45,30 @@ func (n *Notifier) Keep(name string, file *os.File) error {
 	return nil
 }
 
-// sendFile sends a datagram with a copy of a file.
+// keepPatience is how long a service manager may be too busy to take a file. Who asks for that has just begun, and has more to do.
+const keepPatience = 2 * time.Second
+
+// sendFile sends a datagram with a copy of a file. The socket is a connected one: of another, the kernel says that it may be
+// written to while it may not, and who waits for that waits with all its might.
 func sendFile(socket, state string, fd int) error {
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		return err
 	}
-	_, _, err = conn.WriteMsgUnix([]byte(state), unix.UnixRights(fd), &net.UnixAddr{Name: socket, Net: "unixgram"})
-	return errors.Join(err, conn.Close())
+	defer func() { _ = conn.Close() }() // what was sent is there
+	if err := conn.SetWriteDeadline(time.Now().Add(keepPatience)); err != nil {
+		return err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(to uintptr) bool {
+		sent = unix.Sendmsg(int(to), []byte(state), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL) //nolint:gosec // descriptors are small
+		return !errors.Is(sent, unix.EAGAIN)
+	})
+	return cmp.Or(err, sent)
 }
 
 // Forget asks the service manager to close the files that it holds under this name.

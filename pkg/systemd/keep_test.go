@@ -1,6 +1,8 @@
 package systemd_test
 
 import (
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,6 +53,67 @@ func TestTheServiceManagerIsGivenACopyOfAFileAndToldToForgetIt(t *testing.T) {
 	m.expect("FDSTOREREMOVE=1\nFDNAME=event0")
 	if err := n.Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// fill has others say so much to the manager that its socket takes nothing more, and returns how many have.
+func (m *manager) fill() (said int) {
+	m.t.Helper()
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: os.Getenv("NOTIFY_SOCKET"), Net: "unixgram"})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = conn.Close() })
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	err = raw.Write(func(fd uintptr) bool {
+		for ; unix.Send(int(fd), []byte("STATUS=another"), unix.MSG_DONTWAIT) == nil; said++ {
+		}
+		return true
+	})
+	if err != nil || said == 0 {
+		m.t.Fatalf("%d datagrams were said: %v", said, err)
+	}
+	return said
+}
+
+func TestAServiceManagerThatTakesNothingHoldsNobodyUp(t *testing.T) {
+	m := listen(t)
+	m.fill()
+	ended := make(chan error)
+	go func() { ended <- new(systemd.Notifier).Keep("event0", os.Stdin) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("it ends with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it is waited for")
+	}
+}
+
+func TestAServiceManagerThatIsBusyForAMomentIsGivenTheFileAllTheSame(t *testing.T) {
+	m := listen(t)
+	for began := time.Now(); ; {
+		others := m.fill()
+		ended := make(chan error)
+		go func() { ended <- new(systemd.Notifier).Keep("event0", os.Stdin) }()
+		time.Sleep(100 * time.Millisecond) // Mostly, it waits by then.
+		for range others {
+			m.next()
+		}
+		select {
+		case err := <-ended:
+			if err == nil {
+				return
+			}
+		case <-time.After(time.Minute):
+		}
+		if time.Since(began) > 30*time.Second { // A machine that is busy itself may have kept it from reading.
+			t.Fatal("it was not given the file")
+		}
 	}
 }
 

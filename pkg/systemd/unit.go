@@ -1,7 +1,9 @@
 package systemd
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -66,7 +68,7 @@ func dropInNames(service string) []string {
 
 // readUnitFile reads one file.
 func readUnitFile(path string, set func(name, value string)) error {
-	text, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return err
 	}
@@ -74,6 +76,14 @@ func readUnitFile(path string, set func(name, value string)) error {
 		set(name, value)
 	}
 	return nil
+}
+
+// readFile reads a file, or /dev/null in the place of one, but nothing that would be read for ever.
+func readFile(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
+		return nil, errors.New("it is no file")
+	}
+	return os.ReadFile(path)
 }
 
 // credentialLists are the settings of credentials, with the list that an empty value of each empties.

@@ -1,7 +1,11 @@
 package systemd_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
@@ -23,6 +27,27 @@ func TestTheCredentialsOfAServiceAreReadFromItsFiles(t *testing.T) {
 	}
 	if lines, found, err := systemd.ReadCredentials(root, "nth.service"); len(lines) > 0 || found || err != nil {
 		t.Errorf("of a service that is not there it reads %q, found %t, %v", lines, found, err)
+	}
+}
+
+// Whoever opens a pipe waits for one who writes into it. /dev/null is how a drop-in is masked.
+func TestAPipeIsNoUnit(t *testing.T) {
+	root := host(t, map[string]string{"etc/systemd/system/nth-queue.service": "[Service]\nLoadCredential=a:/a\n"})
+	dropIns := filepath.Join(root, "etc/systemd/system/nth-queue.service.d")
+	if err := os.Mkdir(dropIns, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/null", filepath.Join(dropIns, "10.conf")); err != nil {
+		t.Fatal(err)
+	}
+	if lines, _, err := systemd.ReadCredentials(root, "nth-queue.service"); err != nil || len(lines) != 1 {
+		t.Errorf("it reads %q, %v", lines, err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dropIns, "20.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if lines, _, err := systemd.ReadCredentials(root, "nth-queue.service"); err == nil || !strings.Contains(err.Error(), "20.conf: it is no file") {
+		t.Errorf("it reads %q, %v", lines, err)
 	}
 }
 
