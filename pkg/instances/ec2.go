@@ -37,12 +37,19 @@ func hurried(o *retry.StandardOptions) {
 // fails are the SDK's rules for what is worth repeating.
 var fails = retry.NewStandard()
 
-// page asks EC2 until there is an answer, no use in asking again, or no time. The SDK would not say, at the end of the
-// time, what EC2 has said last.
+// page asks EC2 for a part of a list.
 func (c *Catalog) page(ctx context.Context, in *ec2.DescribeInstancesInput) (*ec2.DescribeInstancesOutput, error) {
+	return persist(ctx, func(ctx context.Context) (*ec2.DescribeInstancesOutput, error) {
+		return c.ec2.DescribeInstances(ctx, in)
+	})
+}
+
+// persist asks EC2 until there is an answer, no use in asking again, or no time. The SDK would not say, at the end of the
+// time, what EC2 has said last.
+func persist[T any](ctx context.Context, ask func(context.Context) (*T, error)) (*T, error) {
 	for attempt := 1; ; attempt++ {
 		trying, cancel := context.WithTimeout(ctx, attemptPatience)
-		answer, err := c.ec2.DescribeInstances(trying, in)
+		answer, err := ask(trying)
 		silent := trying.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil {

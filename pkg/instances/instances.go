@@ -62,6 +62,8 @@ type Catalog struct {
 	// tagged tells which groups have the tag, and members the IDs of their instances.
 	tagged  *gatherer[bool]
 	members *gatherer[[]string]
+	// statuses are never remembered: who asks for one is about to act.
+	statuses *gatherer[Status]
 }
 
 // New returns a catalog that has asked nothing yet.
@@ -74,6 +76,7 @@ func New(opts Options) *Catalog {
 	c.instances = newGatherer(c.describe)
 	c.tagged = newGatherer(c.groupTags)
 	c.members = newGatherer(c.groupMembers)
+	c.statuses = newGatherer(c.describeStatus)
 	return c
 }
 

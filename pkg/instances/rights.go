@@ -18,21 +18,25 @@ type Right string
 
 // The rights of a Catalog. It asks for the tags of groups only where it looks for a tag.
 const (
-	DescribeInstances Right = "ec2:DescribeInstances"
-	DescribeTags      Right = "autoscaling:DescribeTags"
+	DescribeInstances      Right = "ec2:DescribeInstances"
+	DescribeInstanceStatus Right = "ec2:DescribeInstanceStatus"
+	DescribeTags           Right = "autoscaling:DescribeTags"
 )
 
 // trial bounds a request that somebody waits for.
 const trial = 10 * time.Second
 
-// May tries a right. Both only look.
+// May tries a right. All only look.
 func (c *Catalog) May(ctx context.Context, r Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, trial)
 	defer cancel()
 	var err error
-	if r == DescribeTags {
+	switch r {
+	case DescribeTags:
 		_, err = c.groups.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
-	} else {
+	case DescribeInstanceStatus:
+		_, err = c.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: new(true)})
+	case DescribeInstances:
 		_, err = c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{DryRun: new(true)})
 	}
 	if api, ok := errors.AsType[smithy.APIError](err); err == nil || ok && api.ErrorCode() == "DryRunOperation" {

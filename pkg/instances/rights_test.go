@@ -23,12 +23,14 @@ func TestRightsAreTriedWithoutAskingAboutAnyInstance(t *testing.T) {
 	t.Parallel()
 	catalog, r := ask(t, "managed")
 	mustBeAllowed(t, catalog, instances.DescribeInstances, true)
+	mustBeAllowed(t, catalog, instances.DescribeInstanceStatus, true)
 	mustBeAllowed(t, catalog, instances.DescribeTags, true)
 	if asked := r.ec2.Asked(); len(asked) > 0 {
 		t.Errorf("EC2 was asked about %v", asked)
 	}
 	r.ec2.Deny()
 	mustBeAllowed(t, catalog, instances.DescribeInstances, false)
+	mustBeAllowed(t, catalog, instances.DescribeInstanceStatus, false)
 	mustBeAllowed(t, catalog, instances.DescribeTags, true)
 	r.mu.Lock()
 	r.denied = true
@@ -46,7 +48,7 @@ func TestARightThatCannotBeTriedIsAnError(t *testing.T) {
 			return aws.Credentials{}, context.Canceled
 		}),
 	}
-	for _, right := range []instances.Right{instances.DescribeInstances, instances.DescribeTags} {
+	for _, right := range []instances.Right{instances.DescribeInstances, instances.DescribeInstanceStatus, instances.DescribeTags} {
 		if allowed, err := instances.New(instances.Options{AWS: cfg}).May(t.Context(), right); allowed || err == nil {
 			t.Errorf("%s is allowed: %t (%v), want an error", right, allowed, err)
 		}

@@ -1,5 +1,5 @@
-// Package ec2test is an EC2 for tests: it describes instances, by the one filter or the IDs that it is asked with, and capacity
-// reservations, in EC2's query protocol. Calls are kept, and requests can be made to fail or refused (pkg/internal/querytest).
+// Package ec2test is an EC2 for tests: it describes instances, by the one filter or the IDs that it is asked with, their status, and
+// capacity reservations, in EC2's query protocol. Calls are kept, and requests can be made to fail or refused (pkg/internal/querytest).
 package ec2test
 
 import (
@@ -42,6 +42,7 @@ type Service struct {
 	mu        sync.Mutex
 	instances []Instance
 	reserved  []Reservation
+	statuses  map[string]*status
 	page      int
 }
 
@@ -161,8 +162,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func admit(r *http.Request, call *querytest.Call) *querytest.Failure {
-	known := call.Action == "DescribeInstances" || call.Action == "DescribeCapacityReservations"
-	if !known || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
+	known := []string{"DescribeInstances", "DescribeInstanceStatus", "DescribeCapacityReservations"}
+	if !slices.Contains(known, call.Action) || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
 		return querytest.Unknown(call.Action)
 	}
 	return nil
@@ -182,6 +183,8 @@ func (s *Service) perform(action string, form url.Values) (any, *querytest.Failu
 	case action == "DescribeInstances":
 		by, values := filter(form)
 		return s.describe(by, values, form.Get("NextToken")), nil
+	case action == "DescribeInstanceStatus":
+		return s.describeStatus(form)
 	}
 	return s.describeReservations(listed(form, "CapacityReservationId"))
 }
