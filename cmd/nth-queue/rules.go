@@ -12,8 +12,8 @@ import (
 // kept is how long after it was announced a planned change may stay in the queue, which forgets it after fourteen days.
 const kept = longestRetention - day
 
-// policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline. A
-// message is never withdrawn: an event that is over is told as such.
+// policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline.
+// Nothing is withdrawn for being missing: an event that is over is told as such.
 func policyOf(c config.QueueEvents) policy.Settings {
 	return policy.Settings{
 		event.SpotInterruption: {
@@ -31,6 +31,7 @@ func policyOf(c config.QueueEvents) policy.Settings {
 		event.ASGTermination: budgeted(c.ASGTermination),
 		event.ReservationEnd: budgeted(c.ReservationEnd),
 		event.StateChange:    budgeted(c.StateChange),
+		event.StatusCheck:    {Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget},
 	}
 }
 

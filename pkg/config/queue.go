@@ -62,6 +62,7 @@ type QueueEvents struct {
 	ASGTermination          Budgeted
 	ReservationEnd          Budgeted
 	StateChange             Budgeted
+	StatusCheck             QueueStatusCheck
 }
 
 // QueueSpot is the table [events.spot-interruption].
@@ -92,6 +93,13 @@ type Budgeted struct {
 	Budget time.Duration
 }
 
+// QueueStatusCheck is the table [events.status-check].
+type QueueStatusCheck struct {
+	Action string
+	After  time.Duration
+	Budget time.Duration
+}
+
 // DefaultQueue returns the settings of an empty file.
 func DefaultQueue() Queue {
 	events := defaultEvents()
@@ -117,6 +125,7 @@ func DefaultQueue() Queue {
 			ASGTermination: Budgeted{Action: "drain", Budget: events.ASGTermination.Budget},
 			ReservationEnd: Budgeted{Action: "drain", Budget: 10 * time.Minute},
 			StateChange:    Budgeted{Action: "drain", Budget: 5 * time.Minute},
+			StatusCheck:    QueueStatusCheck{Action: "notify", After: 5 * time.Minute, Budget: 15 * time.Minute},
 		},
 	}
 }
@@ -161,5 +170,6 @@ func (c *QueueEvents) tables() []table {
 		c.ASGTermination.table(event.ASGTermination, "The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
 		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end."),
 		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it."),
+		c.StatusCheck.table(),
 	}
 }

@@ -100,9 +100,9 @@ func (c *QueueMaintenance) table() table {
 	return table{tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance, of which AWS Health writes.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"lead", duration{&c.Lead, 0, 30 * day},
-			"How long before the change begins the action does at the latest, for codes that say `lead` or `window`. Until then the message stays in the queue."},
+			"How long before the change begins the action does at the latest, for codes that say `lead` or `window`."},
 		{"window", duration{&c.Window, 0, 30 * day},
-			"How long before the change begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together. Thirteen days after it was announced, the action begins in any case: SQS forgets a message after fourteen."},
+			"How long before the change begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together. Where nth-queue may not ask EC2 for what it has scheduled, the action begins thirteen days after it was announced in any case: SQS forgets a message after fourteen."},
 		{"spread", duration{&c.Spread, 0, day}, spreadDoc},
 		{"hard_deadline", boolean{&c.HardDeadline},
 			"Delete pods that resist eviction in time for the change. Otherwise their disruption budgets are respected to the end."},
@@ -116,6 +116,16 @@ func (c *Budgeted) table(kind event.Kind, doc string) table {
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"budget", duration{&c.Budget, time.Second, 2 * day},
 			"How long the drain may take where the message names no time."},
+	}}
+}
+
+func (c *QueueStatusCheck) table() table {
+	return table{tableOf(event.StatusCheck), "A status check of EC2's fails, of the instance or of the system below it. EC2 is asked for those each minute.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"after", duration{&c.After, 0, day},
+			"How long the check must have failed. What has begun is taken back once it has passed for a quarter of an hour."},
+		{"budget", duration{&c.Budget, time.Second, 2 * day},
+			"How long a drain may take. Pods that resist eviction are not deleted then: the machine may yet recover."},
 	}}
 }
 

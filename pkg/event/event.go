@@ -29,6 +29,8 @@ const (
 	ReservationEnd Kind = "reservation-end"
 	// StateChange is the instance stopping or terminating, whoever asked for it, as EC2 sees it.
 	StateChange Kind = "state-change"
+	// StatusCheck is EC2's status check of the instance, or of the system below it, failing for some time.
+	StatusCheck Kind = "status-check"
 )
 
 // Kinds lists the kinds that a machine hears of by itself, in the order in which documentation and output name them.
@@ -41,16 +43,16 @@ func PolledKinds() []Kind {
 	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination}
 }
 
-// QueuedKinds lists the kinds that come through a queue, in the same order.
+// QueuedKinds lists the kinds that whoever reads a queue hears of, there or by asking EC2, in the same order.
 func QueuedKinds() []Kind {
-	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, ReservationEnd, StateChange}
+	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, ReservationEnd, StateChange, StatusCheck}
 }
 
 // AllKinds lists every kind there is, the one that goes before others first.
 func AllKinds() []Kind {
 	return []Kind{
 		SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown, Hibernation, ReservationEnd,
-		StateChange,
+		StateChange, StatusCheck,
 	}
 }
 
@@ -95,7 +97,8 @@ type Event struct {
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
 	// Code is the source's own word for what will happen: the spot action ("terminate", "stop", "hibernate"), the
-	// maintenance code ("system-reboot", ...; unknown ones are kept as they are) or the target lifecycle state.
+	// maintenance code ("system-reboot", ...; unknown ones are kept as they are), the target lifecycle state, or which
+	// status check fails ("instance" or "system").
 	Code  string `json:"code,omitempty"`
 	State State  `json:"state,omitempty"`
 	// Description is the source's free text, if it has any.

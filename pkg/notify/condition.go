@@ -36,6 +36,7 @@ var conditionReasons = map[event.Kind]string{
 	event.Hibernation:             "Hibernation",
 	event.ReservationEnd:          "ReservationEnd",
 	event.StateChange:             "StateChange",
+	event.StatusCheck:             "StatusCheckFailed",
 }
 
 // wantedCondition is what the record makes of the condition, without times: True while an event is open that is not

@@ -41,6 +41,7 @@ var eventReasons = map[event.Kind]string{
 	event.Hibernation:             "Hibernation",
 	event.ReservationEnd:          "ReservationEnd",
 	event.StateChange:             "StateChange",
+	event.StatusCheck:             "StatusCheckFailed",
 }
 
 // actionReasons are the reasons of Events about a step that has ended; with errorSuffix if it has not ended well.

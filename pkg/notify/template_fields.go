@@ -87,7 +87,8 @@ func (m Machine) into(f *Fields) {
 }
 
 // theirKinds are the words that aws-node-termination-handler has for kinds of events. What it does not
-// know has the word of what comes nearest: a shutdown and a hibernation that of the instance being stopped.
+// know has the word of what comes nearest: a shutdown and a hibernation that of the instance being stopped, and a status check that
+// fails that of what EC2 has scheduled, as it does in the end for such an instance.
 var theirKinds = map[event.Kind]string{
 	event.SpotInterruption:        "SPOT_ITN",
 	event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
@@ -97,6 +98,7 @@ var theirKinds = map[event.Kind]string{
 	event.Hibernation:             "STATE_CHANGE",
 	event.ReservationEnd:          "SCHEDULED_EVENT",
 	event.StateChange:             "STATE_CHANGE",
+	event.StatusCheck:             "SCHEDULED_EVENT",
 }
 
 // theirStates are its words, and EC2's, for how far an event has come.
@@ -114,6 +116,7 @@ var announcements = map[event.Kind]string{
 	event.Hibernation:             "the operating system is going to sleep",
 	event.ReservationEnd:          "the capacity reservation that the instance runs in ends",
 	event.StateChange:             "the instance is being stopped or terminated",
+	event.StatusCheck:             "a status check of EC2's fails for the instance",
 }
 
 // fieldsOf fills in all but the machine.

@@ -40,6 +40,8 @@ func reason(ev event.Event) string {
 		return fmt.Sprintf("the %s reservation of this instance ends%s", ev.Code, at)
 	case event.StateChange:
 		return "EC2 says that the instance is " + ev.Code
+	case event.StatusCheck:
+		return fmt.Sprintf("EC2's %s status check of this instance fails", ev.Code)
 	}
 	return string(ev.Kind)
 }
