@@ -75,7 +75,7 @@ func serve(
 	}
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Holder: self.String(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
+		Client: client.Interface, Holder: self.String(), Own: ownPod(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",

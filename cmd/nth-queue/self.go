@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/nth-project/nth/pkg/fleet"
 )
 
 // self names this process among all that read the queue: the host, the space that its process IDs are from, and its own.
@@ -39,4 +41,9 @@ func (s self) outlived(name string) bool {
 		return false
 	}
 	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+// ownPod is the pod that this process runs in, as the pod's manifest tells it in the environment; nothing elsewhere.
+func ownPod() fleet.Own {
+	return fleet.Own{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
 }

@@ -73,6 +73,20 @@ func critical(pod *corev1.Pod) bool {
 	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
 }
 
+// lastRank is that of the pod that goes when no other is left.
+const lastRank = 2
+
+// rank orders the pods that go: those of a higher one go when none of a lower one is left that can be waited for.
+func (o Options) rank(pod *corev1.Pod) int {
+	switch {
+	case o.Last != "" && podName(pod) == o.Last:
+		return lastRank
+	case critical(pod):
+		return 1
+	}
+	return 0
+}
+
 // grace is the pod's own, or the one that replaces it.
 func (o Options) grace(pod *corev1.Pod) time.Duration {
 	switch {

@@ -85,6 +85,9 @@ type Options struct {
 	LoadBalancers LoadBalancers
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
+	// Last, as "namespace/name", is a pod that goes when no other is left, whatever the deadline: the one that the drain itself runs in.
+	// "" is none.
+	Last string
 	// Gate, if set, is shared with the drains of other nodes.
 	Gate *Gate
 }

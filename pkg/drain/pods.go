@@ -369,6 +369,8 @@ func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
 		return "", time.Time{}
 	case t.pod.DeletionTimestamp != nil:
 		return g.planEnding(t, end, now)
+	case g.node.opts.rank(t.pod) == lastRank && g.isPreceded(t.pod):
+		return "", time.Time{} // Its end would be that of who asks for the others'.
 	}
 	return g.planRunning(t, hard, turned, wake, now)
 }
@@ -464,7 +466,7 @@ func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
 		t.budget = nil
 	}
 	switch b := t.budget; {
-	case g.opens.IsZero() || !turned && (waits(t.pod) || critical(t.pod) && g.othersAreLeft()):
+	case g.opens.IsZero() || !turned && (waits(t.pod) || g.isPreceded(t.pod)):
 		return true, time.Time{}
 	case !turned && now.Before(g.opens):
 		return true, g.opens
@@ -477,13 +479,14 @@ func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
 	}
 }
 
-// othersAreLeft tells whether a pod is left that may need the critical ones.
-func (g *guard) othersAreLeft() bool {
-	if !g.synced {
-		return true
+// isPreceded tells whether a pod is left that is to go before this one.
+func (g *guard) isPreceded(pod *corev1.Pod) bool {
+	rank := g.node.opts.rank(pod)
+	if rank == 0 || !g.synced {
+		return rank > 0
 	}
 	for _, t := range g.targets {
-		if !critical(t.pod) && !t.overdue {
+		if g.node.opts.rank(t.pod) < rank && !t.overdue {
 			return true
 		}
 	}

@@ -201,6 +201,35 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 	})
 }
 
+// Before a deadline, too, by which all others are deleted if need be.
+func TestThePodThatTheDrainRunsInGoesLast(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]time.Duration{"without a deadline": 0, "before a deadline": time.Minute} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("queue", critical, grace(40)), 0)
+			s.AddPod(pod("dns", critical, grace(5)), apitest.Ending(2*time.Second))
+			free := addHeld(s, pod("web", grace(1)))
+			r := start(t, s, drain.Options{Last: "default/queue", Margin: 2 * time.Second}, goalWithin(true, hard))
+			if hard == 0 {
+				r.await(drain.Held)
+				free()
+			}
+			r.succeed()
+			var order []string
+			for _, p := range r.of(drain.Gone) {
+				order = append(order, strings.TrimPrefix(p.Pod, "default/"))
+			}
+			if len(order) != 3 || order[2] != "queue" {
+				t.Errorf("gone in the order %v, want queue last", order)
+			}
+			if first := s.Requests("evict default/queue")[0].At; first.Before(s.Requests("evict default/dns")[0].At.Add(2 * time.Second)) {
+				t.Error("it was evicted before another critical pod had ended")
+			}
+		})
+	}
+}
+
 // No look at the Node comes in between.
 func TestCriticalPodsGoAsSoonAsNoneOfTheRestIsWaitedFor(t *testing.T) {
 	t.Parallel()

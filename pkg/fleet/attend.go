@@ -50,6 +50,9 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 func (f *Fleet) target(name string) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer = drain.Queue
+	if own := f.opts.Own; name == own.Node {
+		options.Last = own.Namespace + "/" + own.Pod
+	}
 	n := drain.New(f.opts.Client, name, options)
 	if f.opts.DryRun {
 		return drain.NewDryRun(n)

@@ -82,7 +82,7 @@ func (c *cluster) run(change func(*fleet.Options)) *rig {
 }
 
 // before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint" or "change"
-// one, "evict". What it returns is answered instead, if it is not nil.
+// one, "evict", list "peers". What it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,6 +176,12 @@ func (c *cluster) routes() http.Handler {
 	})
 	mux.HandleFunc("PATCH /api/v1/nodes/{name}", c.patch)
 	mux.HandleFunc("GET /api/v1/pods", c.pods)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", func(w http.ResponseWriter, r *http.Request) {
+		if !c.begins(w, "peers") {
+			list, err := c.store.CoreV1().Pods(r.PathValue("namespace")).List(r.Context(), metav1.ListOptions{LabelSelector: r.URL.Query().Get("labelSelector")})
+			answer(w, list, err)
+		}
+	})
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		c.t.Errorf("unexpected request %s %s", r.Method, r.URL)

@@ -39,6 +39,8 @@ type Options struct {
 	Client kubernetes.Interface
 	// Holder names this process in the claims that it makes; no other one has the same name.
 	Holder string
+	// Own is where this process itself runs, if that is in a pod.
+	Own Own
 	// Dead, if set, tells whether the holder of a claim is known not to exist any more.
 	Dead   func(holder string) bool
 	Policy policy.Settings
@@ -73,6 +75,7 @@ type Fleet struct {
 	nodes   *nodes
 	roll    *roll
 	claims  claims
+	chance  chance
 	changed chan struct{} // has an element when the line may move
 	work    sync.WaitGroup
 

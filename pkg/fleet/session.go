@@ -160,8 +160,8 @@ func (s *session) run(ctx context.Context) {
 const claimTries = 2
 
 // claim waits until the node is ours to drain, and returns the Node as it is then with the claim's text. It fails with
-// the context's error, because there is no such Node, or because the API server does not take the claim: another process
-// may have a better way to it.
+// the context's error, because there is no such Node, because another process is to drain it, or because the API server does not
+// take the claim: another process may have a better way to it.
 func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 	f := s.fleet
 	for failures := 0; ; {
@@ -172,6 +172,9 @@ func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
 		}
 		if f.opts.DryRun {
 			return &corev1.Node{}, "", nil
+		}
+		if err := f.leaveToOthers(ctx, known); err != nil {
+			return nil, "", err
 		}
 		held, err := f.claims.take(ctx, known)
 		switch {
@@ -265,10 +268,13 @@ func (s *session) end(cause error) {
 		delete(f.sessions, s.node)
 	}
 	f.mu.Unlock()
+	var others errOthers
 	for _, t := range tasks {
 		switch {
 		case errors.Is(cause, errGone):
 			f.finish(t)
+		case errors.As(cause, &others):
+			t.again(others.pause)
 		case errors.Is(cause, errLost), errors.Is(cause, errUnclaimed):
 			t.failed()
 		default:

@@ -1,0 +1,107 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Own is the pod that a process runs in. The process leaves the node below it to another one of its Deployment, if that is ready; else
+// it drains the node itself, and its own pod goes last.
+type Own struct {
+	// Node is the name of the node below the pod. Where it is empty, no node is treated in another way.
+	Node string
+	// Namespace and Pod are the pod's namespace and name.
+	Namespace, Pod string
+}
+
+// The labels by which the pods of one Deployment know each other: what they run, and as whose part.
+const (
+	nameLabel, instanceLabel = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+	nameValue                = "nth-queue"
+)
+
+const (
+	// givenBack is how long what others are to drain goes back into the queue for: the shortest time that SQS counts in, if it is not 0,
+	// with which it would come again at once, perhaps a hundred times in the time that others need.
+	givenBack = time.Second
+	// lookAgain is the same where another process drains the node already, and holds the same message or another one.
+	lookAgain = 5 * time.Second
+	// handover is for how long others are given the chance to drain the node below us: somebody who seems to be ready may not be.
+	handover = 15 * time.Second
+	// forgotten is how long after it was last given back a chance is not the same any more.
+	forgotten = time.Minute
+)
+
+// chance is what others had to drain the node below us: since when, and when for the last time.
+type chance struct {
+	mu          sync.Mutex
+	first, last time.Time
+}
+
+// left tells whether others are still to have it.
+func (c *chance) left() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if now.Sub(c.last) > forgotten {
+		c.first = now
+	}
+	c.last = now
+	return now.Sub(c.first) < handover
+}
+
+// errOthers says that a node is not for us to drain, but for another process that is there. What is asked for it goes back into the
+// queue for that long.
+type errOthers struct{ pause time.Duration }
+
+func (errOthers) Error() string { return "another process is to drain the node that this one runs on" }
+
+// leaveToOthers returns errOthers if a node is the one below us and another process can drain it.
+func (f *Fleet) leaveToOthers(ctx context.Context, n node) error {
+	own := f.opts.Own
+	if own.Node == "" || n.name != own.Node {
+		return nil
+	}
+	if f.claims.free(n) != nil {
+		return errOthers{lookAgain}
+	}
+	relieved, err := own.relieved(ctx, f.opts.Client)
+	if err != nil {
+		f.opts.Log.WithField(fieldNode, n.name).Warn(err) // Nobody may be there, so that we are.
+	}
+	if !relieved || !f.chance.left() {
+		return nil
+	}
+	return errOthers{givenBack}
+}
+
+// relieved tells whether another pod of our Deployment is ready on another node.
+func (o Own) relieved(ctx context.Context, client kubernetes.Interface) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	all, err := client.CoreV1().Pods(o.Namespace).List(ctx, metav1.ListOptions{LabelSelector: nameLabel + "=" + nameValue, ResourceVersion: "0"})
+	if err != nil {
+		return false, fmt.Errorf("looking for another nth-queue, as node %q is the one below this one: %w", o.Node, err)
+	}
+	ours := slices.IndexFunc(all.Items, func(pod corev1.Pod) bool { return pod.Name == o.Pod })
+	if ours < 0 {
+		return false, nil
+	}
+	part := all.Items[ours].Labels[instanceLabel]
+	return slices.ContainsFunc(all.Items, func(pod corev1.Pod) bool {
+		return pod.Spec.NodeName != o.Node && pod.Labels[instanceLabel] == part && pod.DeletionTimestamp == nil && isReady(&pod)
+	}), nil
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
