@@ -24,6 +24,8 @@ var mayImport = map[string][]string{
 	"pkg/event":               {},
 	"pkg/fleet":               {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/instances", "pkg/policy", "pkg/queue", "pkg/record", "pkg/systemd"},
 	"pkg/imds":                {"pkg/event"},
+	"pkg/imds/imdstest":       {"pkg/imds/standin"},
+	"pkg/imds/standin":        {},
 	"pkg/instances":           {"pkg/role"},
 	"pkg/instances/ec2test":   {"pkg/internal/querytest"},
 	"pkg/internal/simulation": {}, // it is made of tests

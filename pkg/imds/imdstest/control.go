@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"net/url"
 	"time"
+
+	"github.com/nth-project/nth/pkg/imds/standin"
 )
 
 // ControlPath is where a Server serves its control API.
@@ -86,7 +88,7 @@ func (s *Simulator) changing(parse func(*http.Request) (change, error)) http.Han
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		case after > 0:
-			s.delayed.add(after, fmt.Sprintf("%s, at %s", wanted.text, timestamp(time.Now().Add(after))), wanted.apply)
+			s.delayed.add(after, fmt.Sprintf("%s, at %s", wanted.text, standin.Timestamp(time.Now().Add(after))), wanted.apply)
 			_, _ = fmt.Fprintf(w, "%s, after %v\n", wanted.text, after)
 		default:
 			wanted.apply()
@@ -99,11 +101,11 @@ func (s *Simulator) serveState(w http.ResponseWriter, _ *http.Request) {
 	state := State{
 		Announced:   map[string]string{},
 		Waiting:     s.delayed.list(),
-		ValidTokens: s.tokens.count(),
+		ValidTokens: s.service.ValidTokens(),
 		Requests:    s.Requests(),
 	}
 	for _, path := range []string{spotPath, rebalancePath, scheduledPath, historyPath, lifecyclePath} {
-		if body, found := s.documents.get(path); found && body != "[]" {
+		if body, found := s.service.Get(path); found && body != "[]" {
 			state.Announced[path] = body
 		}
 	}
@@ -138,10 +140,10 @@ func (s *Simulator) parseUnsetDocument(r *http.Request) (change, error) {
 }
 
 func documentChange(path, done string, apply func()) (change, error) {
-	if documentPath(path) == "" {
+	if standin.DocumentPath(path) == "" {
 		return change{}, fmt.Errorf("no path: want one such as /latest/meta-data/instance-life-cycle")
 	}
-	return change{text: fmt.Sprintf("document %s %s", documentPath(path), done), apply: apply}, nil
+	return change{text: fmt.Sprintf("document %s %s", standin.DocumentPath(path), done), apply: apply}, nil
 }
 
 func fixed(text string, apply func()) func(*http.Request) (change, error) {

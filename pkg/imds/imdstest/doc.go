@@ -9,9 +9,9 @@
 //	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
 //	srv.Lift()
 //
-// What is served lies in a Simulator: documents (documents.go, machine.go), announcements (announce.go,
-// maintenance.go), tokens (tokens.go), the protocol's rules (answer.go), faults (fault.go, play.go) and counts of the
-// traffic (traffic.go). A Simulator is an http.Handler. A Server gives it a port, which it can also close and reopen,
+// What is served lies in a Simulator: the machine (machine.go), announcements (announce.go, maintenance.go), faults (fault.go,
+// play.go) and counts of the traffic (traffic.go); the documents, the tokens and the protocol's rules are those of
+// pkg/imds/standin. A Simulator is an http.Handler. A Server gives it a port, which it can also close and reopen,
 // and mounts the control API (control.go) below /nth-imds/, a path that EC2 does not have. The command nth-imds runs
 // a Server and speaks to it with a Client, and so can any test that drives a simulator in another process.
 //

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nth-project/nth/pkg/imds/standin"
 )
 
 // Kind is one way in which the metadata service can break.
@@ -96,12 +98,12 @@ func (f Fault) complete() Fault {
 }
 
 func (f Fault) meets(r *http.Request) bool {
-	_, path := splitVersion(r.URL.Path)
+	_, path := standin.SplitVersion(r.URL.Path)
 	token := path == "api/token"
 	if f.Kind == Unauthorized && token {
 		return false
 	}
-	prefix := documentPath(f.Path)
+	prefix := standin.DocumentPath(f.Path)
 	return prefix == "" || path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 

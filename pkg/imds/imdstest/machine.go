@@ -1,104 +1,42 @@
 package imdstest
 
-import (
-	"encoding/json"
-	"time"
-)
+import "github.com/nth-project/nth/pkg/imds/standin"
 
 // The machine that every Simulator starts as. Set changes any of it.
 const (
-	InstanceID       = "i-0a1b2c3d4e5f60718"
-	InstanceType     = "m7i.large"
-	AvailabilityZone = "eu-central-1a"
-	Region           = "eu-central-1"
-	LocalIPv4        = "10.0.12.34"
-	LocalHostname    = "ip-10-0-12-34.eu-central-1.compute.internal"
+	InstanceID       = standin.InstanceID
+	InstanceType     = standin.InstanceType
+	AvailabilityZone = standin.AvailabilityZone
+	Region           = standin.Region
+	LocalIPv4        = standin.LocalIPv4
+	LocalHostname    = standin.LocalHostname
 	// Role is the instance's IAM role. Its credentials are made up and open nothing.
-	Role = "nth-rehearsal"
+	Role = standin.Role
 )
-
-// credentialsLife is how long the role's credentials claim to be valid. They are made once, so it is longer than EC2's
-// six hours: longer than any rehearsal.
-const credentialsLife = 30 * 24 * time.Hour
-
-func (s *Simulator) setMachine() {
-	for path, body := range map[string]string{
-		"meta-data/instance-id":                      InstanceID,
-		"meta-data/instance-type":                    InstanceType,
-		"meta-data/instance-life-cycle":              "spot",
-		"meta-data/hostname":                         LocalHostname,
-		"meta-data/local-hostname":                   LocalHostname,
-		"meta-data/local-ipv4":                       LocalIPv4,
-		"meta-data/placement/availability-zone":      AvailabilityZone,
-		"meta-data/placement/region":                 Region,
-		"meta-data/services/domain":                  "amazonaws.com",
-		"dynamic/instance-identity/document":         identityDocument(time.Now()),
-		"meta-data/iam/security-credentials/" + Role: credentials(time.Now()),
-	} {
-		s.documents.set(path, body)
-	}
-}
 
 // SetLifeCycle says how the instance was bought: "spot", "on-demand", "scheduled" or "capacity-block". It starts as
 // "spot".
 func (s *Simulator) SetLifeCycle(lifeCycle string) {
-	s.documents.set("meta-data/instance-life-cycle", lifeCycle)
+	s.service.Set("meta-data/instance-life-cycle", lifeCycle)
 	s.tellChange("instance life cycle: %s", lifeCycle)
 }
 
-func identityDocument(launched time.Time) string {
-	return indented(struct {
-		AccountID        string `json:"accountId"`
-		Architecture     string `json:"architecture"`
-		AvailabilityZone string `json:"availabilityZone"`
-		ImageID          string `json:"imageId"`
-		InstanceID       string `json:"instanceId"`
-		InstanceType     string `json:"instanceType"`
-		PendingTime      string `json:"pendingTime"`
-		PrivateIP        string `json:"privateIp"`
-		Region           string `json:"region"`
-		Version          string `json:"version"`
-	}{
-		AccountID:        "123456789012",
-		Architecture:     "x86_64",
-		AvailabilityZone: AvailabilityZone,
-		ImageID:          "ami-0a1b2c3d4e5f60718",
-		InstanceID:       InstanceID,
-		InstanceType:     InstanceType,
-		PendingTime:      timestamp(launched),
-		PrivateIP:        LocalIPv4,
-		Region:           Region,
-		Version:          "2017-09-30",
-	})
+// Set serves body, as it is, at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces
+// whatever is served there, also an announcement, until the next change of that announcement.
+func (s *Simulator) Set(path, body string) {
+	s.service.Set(path, body)
+	s.tellChange("document %s set, %d bytes", standin.DocumentPath(path), len(body))
 }
 
-func credentials(now time.Time) string {
-	return indented(struct {
-		Code            string
-		LastUpdated     string
-		Type            string
-		AccessKeyID     string `json:"AccessKeyId"`
-		SecretAccessKey string
-		Token           string
-		Expiration      string
-	}{
-		Code:            "Success",
-		LastUpdated:     timestamp(now),
-		Type:            "AWS-HMAC",
-		AccessKeyID:     "ASIAREHEARSALONLY000",
-		SecretAccessKey: "not-a-secret-only-for-rehearsals",
-		Token:           "not-a-token-only-for-rehearsals",
-		Expiration:      timestamp(now.Add(credentialsLife)),
-	})
+// Unset removes the document at path: from now on it is answered with 404.
+func (s *Simulator) Unset(path string) {
+	if s.service.Unset(path) {
+		s.tellChange("document %s removed", standin.DocumentPath(path))
+	}
 }
 
-// indented renders a document as EC2 writes its longer ones.
-func indented(v any) string {
-	text, _ := json.MarshalIndent(v, "", "  ") // plain structs of strings: can't go wrong
-	return string(text)
-}
-
-// timestamp is a time as EC2 writes it in JSON: UTC, whole seconds.
-func timestamp(t time.Time) string {
-	return t.UTC().Format(time.RFC3339)
+// ExpireTokens makes every token that was handed out invalid: requests with it get 401 until they bring a new one.
+func (s *Simulator) ExpireTokens() {
+	s.service.ExpireTokens()
+	s.tellChange("all tokens expired")
 }

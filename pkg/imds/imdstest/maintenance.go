@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nth-project/nth/pkg/imds/standin"
 )
 
 const (
@@ -101,13 +103,13 @@ func (s *Simulator) WithdrawMaintenance(id string, noHistory bool) []string {
 
 func (s *Simulator) setScheduled(events []MaintenanceEvent) {
 	s.scheduled = events
-	s.documents.set(scheduledPath, list(events))
+	s.service.Set(scheduledPath, list(events))
 	s.tellChange("scheduled maintenance: %s", summary(events))
 }
 
 func (s *Simulator) setHistory(events []MaintenanceEvent) {
 	s.history = events
-	s.documents.set(historyPath, list(events))
+	s.service.Set(historyPath, list(events))
 	s.tellChange("maintenance history: %s", summary(events))
 }
 
@@ -196,7 +198,7 @@ func list(events []MaintenanceEvent) string {
 	if len(events) == 0 {
 		return "[]"
 	}
-	return indented(events)
+	return standin.Indented(events)
 }
 
 func summary(events []MaintenanceEvent) string {

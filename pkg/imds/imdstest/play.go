@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/nth-project/nth/pkg/imds/standin"
 )
 
 // play lets a request meet a fault. It returns the HTTP status that was sent, 0 if none was.
@@ -19,16 +21,16 @@ func (s *Simulator) play(f *setFault, w http.ResponseWriter, r *http.Request) in
 	case Slow:
 		return s.drip(f, w, r)
 	case Unauthorized:
-		return s.send(w, answer{status: http.StatusUnauthorized})
+		return s.send(w, standin.Answer{Status: http.StatusUnauthorized})
 	case Status, TokenDown:
-		return s.send(w, answer{status: f.Status})
+		return s.send(w, standin.Answer{Status: f.Status})
 	case Garbage:
-		return s.send(w, answer{status: http.StatusOK, body: garbage()})
+		return s.send(w, standin.Answer{Status: http.StatusOK, Body: garbage()})
 	case Oversized:
 		return s.flood(w, r)
 	default:
 		// A test that misspells a fault finds its name in the log of requests.
-		return s.send(w, answer{status: http.StatusNotImplemented})
+		return s.send(w, standin.Answer{Status: http.StatusNotImplemented})
 	}
 }
 
@@ -37,7 +39,7 @@ func (s *Simulator) reset(w http.ResponseWriter) int {
 	connection, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		// There is no connection to reset, as with httptest.ResponseRecorder.
-		return s.send(w, answer{status: http.StatusInternalServerError})
+		return s.send(w, standin.Answer{Status: http.StatusInternalServerError})
 	}
 	_, _ = io.WriteString(connection, "HTTP/1.1 200 OK\r\nServer: EC2ws\r\nConnection: close\r\nContent-Length: 64\r\n\r\n{")
 	if tcp, ok := connection.(*net.TCPConn); ok {
@@ -51,7 +53,7 @@ func (s *Simulator) reset(w http.ResponseWriter) int {
 func (s *Simulator) hang(f *setFault, w http.ResponseWriter, r *http.Request) int {
 	select {
 	case <-f.lifted:
-		return s.send(w, s.answer(r))
+		return s.send(w, s.service.Answer(r))
 	case <-r.Context().Done():
 		return 0
 	}
@@ -59,10 +61,10 @@ func (s *Simulator) hang(f *setFault, w http.ResponseWriter, r *http.Request) in
 
 // drip sends the right answer byte by byte. Lifting the fault sends the rest at once.
 func (s *Simulator) drip(f *setFault, w http.ResponseWriter, r *http.Request) int {
-	a := s.answer(r)
-	s.traffic.answered(a.status)
-	body := a.header(w)
-	w.WriteHeader(a.status)
+	a := s.service.Answer(r)
+	s.traffic.answered(a.Status)
+	body := a.Header(w)
+	w.WriteHeader(a.Status)
 	_ = http.NewResponseController(w).Flush()
 
 	tick := time.NewTicker(max(f.Over/time.Duration(len(body)+1), time.Millisecond))
@@ -72,14 +74,14 @@ func (s *Simulator) drip(f *setFault, w http.ResponseWriter, r *http.Request) in
 		case <-tick.C:
 		case <-f.lifted:
 			_, _ = w.Write(body)
-			return a.status
+			return a.Status
 		case <-r.Context().Done():
-			return a.status
+			return a.Status
 		}
 		_, _ = w.Write(body[:1])
 		_ = http.NewResponseController(w).Flush()
 	}
-	return a.status
+	return a.Status
 }
 
 // flood sends a JSON list of nothing but white space, so that neither a reader without a bound nor a decoder stops by
@@ -87,7 +89,7 @@ func (s *Simulator) drip(f *setFault, w http.ResponseWriter, r *http.Request) in
 func (s *Simulator) flood(w http.ResponseWriter, r *http.Request) int {
 	const size = 1 << 30
 	s.traffic.answered(http.StatusOK)
-	setServer(w.Header())
+	standin.SetServer(w.Header())
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.WriteString(w, "[")

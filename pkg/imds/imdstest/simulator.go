@@ -5,15 +5,16 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"github.com/nth-project/nth/pkg/imds/standin"
 )
 
 // Simulator is the metadata service of one instance. It is an http.Handler; Server puts it on a port.
 type Simulator struct {
-	documents documents
-	tokens    tokens
-	faults    faults
-	traffic   traffic
-	delayed   delayed
+	service *standin.Service
+	faults  faults
+	traffic traffic
+	delayed delayed
 
 	// announcing serializes the changes that touch more than one document.
 	announcing sync.Mutex
@@ -29,8 +30,7 @@ type Simulator struct {
 
 // New returns the metadata service of a healthy spot instance for which nothing is announced.
 func New() *Simulator {
-	s := &Simulator{}
-	s.setMachine()
+	s := &Simulator{service: standin.New()}
 	s.SetMaintenance()
 	s.SetHistory()
 	return s
@@ -40,7 +40,8 @@ func New() *Simulator {
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// net/http notices that a client has left only once the request's body is read. No request to EC2 has a long one.
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 64<<10))
-	s.traffic.begin(r.URL.Path, r.Method == http.MethodPut && isTokenPath(r.URL.Path))
+	_, document := standin.SplitVersion(r.URL.Path)
+	s.traffic.begin(r.URL.Path, r.Method == http.MethodPut && document == "api/token")
 	defer s.traffic.end()
 
 	exchange := Exchange{Method: r.Method, Path: r.URL.Path}
@@ -48,9 +49,19 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		exchange.Fault = fault.String()
 		exchange.Status = s.play(fault, w, r)
 	} else {
-		exchange.Status = s.send(w, s.answer(r))
+		exchange.Status = s.send(w, s.service.Answer(r))
 	}
 	s.tellRequest(exchange)
+}
+
+// send writes an answer and returns its status.
+func (s *Simulator) send(w http.ResponseWriter, a standin.Answer) int {
+	s.traffic.answered(a.Status)
+	body := a.Header(w)
+	w.WriteHeader(a.Status)
+	// The client may have left; nothing is to be done about that.
+	_, _ = w.Write(body)
+	return a.Status
 }
 
 // Exchange is one request and what became of it.

@@ -1,4 +1,4 @@
-package imdstest
+package standin
 
 import (
 	"maps"
@@ -63,22 +63,20 @@ func (d *documents) unset(path string) bool {
 	return found
 }
 
+// Get returns what is served at a path, as Set takes it: a document or, where the path is a folder, the list of what it holds.
+func (s *Service) Get(path string) (body string, found bool) {
+	return s.documents.get(DocumentPath(path))
+}
+
 // Set serves body, as it is, at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces
 // whatever is served there, also an announcement, until the next change of that announcement.
-func (s *Simulator) Set(path, body string) {
-	s.documents.set(documentPath(path), body)
-	s.tellChange("document %s set, %d bytes", documentPath(path), len(body))
-}
+func (s *Service) Set(path, body string) { s.documents.set(DocumentPath(path), body) }
 
-// Unset removes the document at path: from now on it is answered with 404.
-func (s *Simulator) Unset(path string) {
-	if s.documents.unset(documentPath(path)) {
-		s.tellChange("document %s removed", documentPath(path))
-	}
-}
+// Unset removes the document at path, and tells whether there was one: from now on it is answered with 404.
+func (s *Service) Unset(path string) bool { return s.documents.unset(DocumentPath(path)) }
 
-// documentPath is where a document lies: without slashes at its ends and without a version.
-func documentPath(path string) string {
-	_, document := splitVersion(path)
+// DocumentPath is where a document lies: without slashes at its ends and without a version.
+func DocumentPath(path string) string {
+	_, document := SplitVersion(path)
 	return document
 }

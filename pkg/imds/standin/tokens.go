@@ -1,4 +1,4 @@
-package imdstest
+package standin
 
 import (
 	"crypto/rand"
@@ -62,7 +62,7 @@ func (t *tokens) forgetExpired() {
 }
 
 // ExpireTokens makes every token that was handed out invalid: requests with it get 401 until they bring a new one.
-func (s *Simulator) ExpireTokens() {
-	s.tokens.expireAll()
-	s.tellChange("all tokens expired")
-}
+func (s *Service) ExpireTokens() { s.tokens.expireAll() }
+
+// ValidTokens counts the tokens that were handed out and are valid still.
+func (s *Service) ValidTokens() int { return s.tokens.count() }
