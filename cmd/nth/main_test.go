@@ -79,6 +79,7 @@ func TestOutputOfEveryCommand(t *testing.T) {
 		{"help config", "help-config"},
 		{"config --help", "help-config"},
 		{"version --help", "help-version"},
+		{"rehearse --help", "help-rehearse"},
 		{"status --help", "help-status"},
 		{"check --help", "help-check"},
 		{"config --config testdata/spot.toml", "config-spot"},
@@ -104,6 +105,8 @@ func TestAWrongCommandLineIsStatus64AndOneLine(t *testing.T) {
 		{"run --config", `nth run: flag needs an argument: -config, see "nth run --help"`},
 		{"run --config=", `nth run: invalid value "" for flag -config: must name a file, see "nth run --help"`},
 		{"run --dry-run=perhaps", `nth run: invalid boolean value "perhaps" for -dry-run: must be true or false, see "nth run --help"`},
+		{"rehearse --deadline 1h", `nth rehearse: invalid value "1h" for flag -deadline: must be from 5s to 2m0s, which is all that EC2 gives, see "nth rehearse --help"`},
+		{"rehearse --kubeconfig=", `nth rehearse: invalid value "" for flag -kubeconfig: must name a file, see "nth rehearse --help"`},
 		{"config --chekc", `nth config: flag provided but not defined: -chekc, see "nth config --help"`},
 		{"status now", `nth status: unexpected argument "now", see "nth status --help"`},
 		{"check --online", `nth check: flag provided but not defined: -online, see "nth check --help"`},
@@ -127,7 +130,7 @@ func TestWithoutACommandTheHelpIsAnError(t *testing.T) {
 }
 
 func TestWrongSettingsAreStatus78AndOneLineEach(t *testing.T) {
-	for _, args := range []string{"run", "config", "config --check"} {
+	for _, args := range []string{"run", "rehearse", "config", "config --check"} {
 		t.Run(args, func(t *testing.T) {
 			status, stdout, stderr := call(t, args+" --config testdata/wrong.toml")
 			want := `testdata/wrong.toml: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"

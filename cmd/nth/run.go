@@ -148,7 +148,20 @@ func recordDirectory(cfg config.Config) string {
 func imdsSource(
 	cfg config.Config, bootID string, rules policy.Settings, book *record.Store, log *logrus.Entry, board *board, meter *meter, told func(imds.Scope),
 ) (*imds.Source, error) {
-	opts := imds.Options{
+	opts := metadataOptions(cfg, bootID, rules)
+	opts.Told = func(scope imds.Scope) {
+		board.scoped(scope)
+		told(scope)
+		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
+	}
+	follow(&opts, book, board, log)
+	meter.ask(&opts)
+	return newSource(opts)
+}
+
+// metadataOptions say what the settings ask for of the metadata service.
+func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {
+	return imds.Options{
 		Endpoint:            cfg.IMDS.Endpoint,
 		UrgentInterval:      cfg.IMDS.UrgentInterval,
 		RebalanceInterval:   cfg.IMDS.RebalanceInterval,
@@ -156,15 +169,7 @@ func imdsSource(
 		LifeCycles:          cfg.IMDS.LifeCycles,
 		Kinds:               watched(rules),
 		BootID:              bootID,
-		Told: func(scope imds.Scope) {
-			board.scoped(scope)
-			told(scope)
-			log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
-		},
 	}
-	follow(&opts, book, board, log)
-	meter.ask(&opts)
-	return newSource(opts)
 }
 
 // newSource makes a metadata source that asks at the address which AWS's own programs are told to use.

@@ -9,6 +9,18 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.
   --dry-run      say what would be done, but write nothing to the cluster
 `
 
+const rehearseUsage = `Usage: nth rehearse [--config FILE] [--deadline DURATION] [--kubeconfig FILE]
+
+Shows what nth does when EC2 takes this machine back, with the settings in effect: a stand-in for the metadata service
+gives a spot notice, and nth acts upon it, with all that it says and when. It ends when the node is drained. It needs no
+rights, and changes nothing: on a node it looks at that node, as a dry run, and where there is none, the cluster is made
+up. The status is 0 if the node was drained in time, or need not be by the settings, and 1 if not.
+
+  --config FILE        read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
+  --deadline DURATION  how long the notice is, 5s to 2m; EC2 gives 2m
+  --kubeconfig FILE    look at the node whose kubelet has this kubeconfig
+`
+
 const statusUsage = `Usage: nth status [--config FILE] [--json]
 
 Tells how the running nth stands: what it is doing, what is announced, how the metadata service answers, with whose

@@ -69,6 +69,11 @@ func Open(dir, bootID string) (*Store, []error) {
 	return s, warnings
 }
 
+// InMemory returns an empty record that is written nowhere, for a rehearsal.
+func InMemory(bootID string) *Store {
+	return &Store{save: func(any) error { return nil }, bootID: bootID}
+}
+
 // WasInService tells whether the machine was in its Auto Scaling group's service in this boot, as far as is remembered.
 func (s *Store) WasInService() bool {
 	s.mu.Lock()

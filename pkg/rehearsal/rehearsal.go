@@ -1,0 +1,260 @@
+// Package rehearsal is a cluster that is made up: an API server with one Node and a few pods, for "nth rehearse" on a machine that
+// is no node.
+//
+// It answers what a drain asks with a kubelet's credential, and nothing else: whose credential it is, the Node and patches of it, the
+// pods and watches of them, evictions and deletions. Behind it are a kubelet, which ends pods within their grace, and one disruption
+// budget, which lets one pod go at a time. It is small on purpose, and faithful only so far that a guard can work: what a real API
+// server refuses, and how, is for pkg/drain/apitest and the lab. Everything lives in memory and ends with the process.
+package rehearsal
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Node is the name of the only node.
+const Node = "made-up-node"
+
+// Cluster is the API server. It is an http.Handler, and safe for concurrent use.
+type Cluster struct {
+	mux *http.ServeMux
+
+	mu      sync.Mutex
+	version int64
+	node    *corev1.Node
+	pods    map[string]*pod // by namespace and name
+	history []change
+	changed chan struct{} // closed and replaced at every change
+	budgets map[string]*budget
+}
+
+// pod is a pod with what its kubelet knows of it. The object is replaced at every change, and never changed.
+type pod struct {
+	object *corev1.Pod
+	ends   time.Duration // how long its processes go on after they were told to end; longer than its grace is as long as that
+	began  time.Time     // when they were told
+	end    *time.Timer
+}
+
+// change is what a watch tells.
+type change struct {
+	version int64
+	kind    string
+	object  *corev1.Pod
+}
+
+// budget lets so many pods go at present, and another one once what has gone is replaced elsewhere.
+type budget struct {
+	free     int
+	replaced time.Duration
+}
+
+// New returns a cluster whose node was booted as the boot ID says, with a few pods of the sorts that are met on most nodes.
+func New(bootID string) *Cluster {
+	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), budgets: map[string]*budget{}}
+	c.node = &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "made-up-node-uid", ResourceVersion: c.tick(), CreationTimestamp: metav1.Now()},
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			NodeInfo:   corev1.NodeSystemInfo{BootID: bootID},
+		},
+	}
+	c.mux = c.routes()
+	c.budgets["web"] = &budget{free: 1, replaced: 3 * time.Second}
+	for _, s := range sorts() {
+		c.add(s)
+	}
+	return c
+}
+
+// sort is one of the pods that are there.
+type sort struct {
+	namespace, name string
+	// controller is the kind of the pod's controller; "" is none.
+	controller    string
+	grace, ends   time.Duration
+	priorityClass string
+	// app is the label by which its disruption budget finds it, if it has one.
+	app      string
+	emptyDir bool
+	// why says in a few words what there is to see of it.
+	why string
+}
+
+func sorts() []sort {
+	const usual = 30 * time.Second
+	return []sort{
+		{namespace: "default", name: "web-1", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of a Deployment whose disruption budget lets one pod go at a time"},
+		{namespace: "default", name: "web-2", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of the same"},
+		{namespace: "default", name: "cache-0", controller: "StatefulSet", grace: usual, ends: 4 * time.Second, emptyDir: true, why: "of a StatefulSet, with an emptyDir"},
+		{namespace: "default", name: "deaf-1", controller: "ReplicaSet", grace: 8 * time.Second, ends: time.Hour, why: "does not heed SIGTERM, and has a grace of 8 s"},
+		{namespace: "default", name: "by-hand", grace: usual, ends: time.Second, why: "without a controller"},
+		{namespace: "kube-system", name: "coredns-1", controller: "ReplicaSet", priorityClass: "system-cluster-critical", grace: usual, ends: time.Second, why: "critical, so that it goes when the others are gone"},
+		{namespace: "kube-system", name: "kube-proxy-1", controller: "DaemonSet", grace: usual, ends: time.Second, why: "of a DaemonSet, so that it stays"},
+	}
+}
+
+// Describe says what pods there are, one line each.
+func Describe() []string {
+	var lines []string
+	for _, s := range sorts() {
+		lines = append(lines, fmt.Sprintf("%-26s%s", s.namespace+"/"+s.name, s.why))
+	}
+	return lines
+}
+
+// Kubeconfig is one for the kubelet of the node, where the cluster is served at that URL.
+func Kubeconfig(url string) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: made-up
+contexts: [{name: made-up, context: {cluster: made-up, user: made-up}}]
+clusters: [{name: made-up, cluster: {server: %q}}]
+users: [{name: made-up, user: {token: made-up}}]
+`, url)
+}
+
+func (c *Cluster) add(s sort) {
+	object := &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.namespace, Name: s.name, UID: types.UID(s.name + "-uid"), ResourceVersion: c.tick(),
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
+		},
+		Spec:   corev1.PodSpec{NodeName: Node, PriorityClassName: s.priorityClass, TerminationGracePeriodSeconds: new(int64(s.grace / time.Second))},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	if s.app != "" {
+		object.Labels = map[string]string{"app": s.app}
+	}
+	if s.controller != "" {
+		object.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: s.controller, Name: s.name, UID: types.UID(s.name + "-owner"), Controller: new(true),
+		}}
+	}
+	if s.emptyDir {
+		object.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	}
+	c.pods[s.namespace+"/"+s.name] = &pod{object: object, ends: s.ends}
+}
+
+func (c *Cluster) tick() string {
+	c.version++
+	return strconv.FormatInt(c.version, 10)
+}
+
+// tell notes a change for those who watch. c.mu is held.
+func (c *Cluster) tell(kind string, object *corev1.Pod) {
+	c.history = append(c.history, change{version: c.version, kind: kind, object: object})
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// list is what there is, in an order that does not jump. c.mu is held.
+func (c *Cluster) list() corev1.PodList {
+	list := corev1.PodList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+		ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(c.version, 10)},
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		list.Items = append(list.Items, *c.pods[name].object)
+	}
+	return list
+}
+
+// since are the changes after a version, and what is closed when there are more.
+func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(c.history, version+1, func(h change, v int64) int { return cmp.Compare(h.version, v) })
+	return slices.Clone(c.history[i:]), c.changed
+}
+
+// terminate has the kubelet end a pod within a grace, or end it sooner. c.mu is held.
+func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
+	now := time.Now()
+	if p.end == nil {
+		p.began = now
+	} else {
+		p.end.Stop()
+	}
+	object := p.object.DeepCopy()
+	object.ResourceVersion = c.tick()
+	object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
+	object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
+	p.object = object
+	c.tell("MODIFIED", object)
+	in := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
+	p.end = time.AfterFunc(in, func() { c.remove(name, p) })
+}
+
+func (c *Cluster) remove(name string, p *pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pods[name] != p {
+		return
+	}
+	delete(c.pods, name)
+	last := p.object.DeepCopy()
+	last.ResourceVersion = c.tick()
+	c.tell("DELETED", last)
+}
+
+// patch merges a patch into the Node, as RFC 7386 says. c.mu is held.
+func (c *Cluster) patch(body []byte) error {
+	before, err := json.Marshal(c.node)
+	if err != nil {
+		return fmt.Errorf("encoding the node: %w", err)
+	}
+	var tree, patch map[string]any
+	if err := json.Unmarshal(before, &tree); err != nil {
+		return fmt.Errorf("reading the node: %w", err)
+	}
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return fmt.Errorf("reading the patch: %w", err)
+	}
+	after, err := json.Marshal(merge(tree, patch))
+	if err != nil {
+		return fmt.Errorf("encoding the node: %w", err)
+	}
+	node := &corev1.Node{}
+	if err := json.Unmarshal(after, node); err != nil {
+		return fmt.Errorf("reading the patched node: %w", err)
+	}
+	if node.ResourceVersion != c.node.ResourceVersion || node.UID != c.node.UID {
+		return errConflict
+	}
+	node.ResourceVersion = c.tick()
+	c.node = node
+	return nil
+}
+
+func merge(into, patch map[string]any) map[string]any {
+	if into == nil {
+		into = map[string]any{}
+	}
+	for name, value := range patch {
+		switch value := value.(type) {
+		case nil:
+			delete(into, name)
+		case map[string]any:
+			below, _ := into[name].(map[string]any)
+			into[name] = merge(below, value)
+		default:
+			into[name] = value
+		}
+	}
+	return into
+}

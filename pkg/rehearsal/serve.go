@@ -1,0 +1,192 @@
+package rehearsal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	authentication "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+var errConflict = errors.New("the node has changed since it was read")
+
+// ServeHTTP answers as an API server does to this node's kubelet.
+func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }
+
+func (c *Cluster) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", whose)
+	mux.HandleFunc("GET /api/v1/nodes/{name}", c.getNode)
+	mux.HandleFunc("PATCH /api/v1/nodes/{name}", c.patchNode)
+	mux.HandleFunc("GET /api/v1/pods", c.getPods)
+	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.endPod)
+	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", c.endPod)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("the made-up cluster does not know %s %s", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+// write answers with an object.
+func write(w http.ResponseWriter, status int, object any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(object) // The client may have left; nothing is to be done about that.
+}
+
+func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
+	write(w, int(code), metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+		Code: code, Reason: reason, Message: message, Details: &metav1.StatusDetails{Causes: causes},
+	})
+}
+
+func whose(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusCreated, authentication.SelfSubjectReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
+		Status:   authentication.SelfSubjectReviewStatus{UserInfo: authentication.UserInfo{Username: "system:node:" + Node}},
+	})
+}
+
+func (c *Cluster) getNode(w http.ResponseWriter, _ *http.Request) {
+	c.mu.Lock()
+	node := c.node
+	c.mu.Unlock()
+	write(w, http.StatusOK, node)
+}
+
+func (c *Cluster) patchNode(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // The client has left.
+	}
+	c.mu.Lock()
+	err = c.patch(body)
+	node := c.node
+	c.mu.Unlock()
+	switch {
+	case errors.Is(err, errConflict):
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, err.Error())
+	case err != nil:
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+	default:
+		write(w, http.StatusOK, node)
+	}
+}
+
+func (c *Cluster) getPods(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("watch") != "" {
+		c.watchPods(w, r)
+		return
+	}
+	c.mu.Lock()
+	list := c.list()
+	c.mu.Unlock()
+	write(w, http.StatusOK, list)
+}
+
+// watchPods tells what changes from a version on, for as long as it was asked to.
+func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
+	version, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
+	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
+	if err != nil {
+		seconds = 60
+	}
+	over := time.NewTimer(time.Duration(seconds) * time.Second)
+	defer over.Stop()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	for {
+		news, more := c.since(version)
+		for _, n := range news {
+			version = n.version
+			_ = json.NewEncoder(w).Encode(struct {
+				Type   string      `json:"type"`
+				Object *corev1.Pod `json:"object"`
+			}{n.kind, n.object})
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-more:
+		case <-over.C:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// endPod evicts a pod, or deletes it, which asks no budget.
+func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
+	options, err := optionsOf(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	name := r.PathValue("namespace") + "/" + r.PathValue("name")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[name]
+	switch {
+	case p == nil:
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("pods %q not found", name))
+		return
+	case options.Preconditions != nil && options.Preconditions.UID != nil && *options.Preconditions.UID != p.object.UID:
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf("pod %q is another one now", name))
+		return
+	}
+	app := p.object.Labels["app"]
+	if b := c.budgets[app]; b != nil && r.Method == http.MethodPost && p.object.DeletionTimestamp == nil {
+		if b.free == 0 {
+			refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Cannot evict pod as it would violate the pod's disruption budget.",
+				metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s needs 1 healthy pods and has 1 currently", app)})
+			return
+		}
+		c.spend(b)
+	}
+	grace := time.Duration(*p.object.Spec.TerminationGracePeriodSeconds) * time.Second
+	if options.GracePeriodSeconds != nil {
+		grace = time.Duration(*options.GracePeriodSeconds) * time.Second
+	}
+	c.terminate(name, p, grace)
+	write(w, http.StatusCreated, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated})
+}
+
+// spend lets one pod of a budget go, and another one once that is replaced. c.mu is held.
+func (c *Cluster) spend(b *budget) {
+	b.free--
+	time.AfterFunc(b.replaced, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		b.free++
+	})
+}
+
+// optionsOf reads what an eviction or a deletion asks for, as JSON or as protobuf.
+func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || len(body) == 0 {
+		return metav1.DeleteOptions{}, err
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return metav1.DeleteOptions{}, fmt.Errorf("reading what is asked for: %w", err)
+	}
+	switch asked := object.(type) {
+	case *policyv1.Eviction:
+		if asked.DeleteOptions != nil {
+			return *asked.DeleteOptions, nil
+		}
+	case *metav1.DeleteOptions:
+		return *asked, nil
+	}
+	return metav1.DeleteOptions{}, nil
+}
