@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -249,4 +250,23 @@ func TestAStormIsTakenInAndDeletedInBatches(t *testing.T) {
 	if deletions := r.Requests("DeleteMessageBatch"); deletions > storm/2 {
 		t.Errorf("%d requests deleted %d messages", deletions, storm)
 	}
+}
+
+func TestNothingIsReceivedWhileTheQueueIsPaused(t *testing.T) {
+	t.Parallel()
+	var paused atomic.Bool
+	paused.Store(true)
+	var asked atomic.Int32
+	server := newServer(t)
+	server.Send(state("stopping"))
+	r := consume(t, server, func(o *queue.Options) {
+		o.Paused = func() bool { asked.Add(1); return paused.Load() }
+	})
+	eventually(t, "each receiver has seen the pause", func() bool { return asked.Load() > 2 })
+	if n := r.Requests("ReceiveMessage"); n > 0 {
+		t.Errorf("in the pause SQS was asked for messages %d times", n)
+	}
+	paused.Store(false)
+	r.lease(t).Done()
+	eventually(t, "the queue is empty", r.empty)
 }

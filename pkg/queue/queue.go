@@ -19,6 +19,9 @@ type Options struct {
 	Visibility time.Duration
 	// Receivers is how many requests wait for messages at the same time.
 	Receivers int
+	// Paused, if set, tells whether no messages are to be received now: whoever works on them cannot. What is held stays
+	// so until it is Done or Returned.
+	Paused func() bool
 	// DryRun leaves every message in the queue.
 	DryRun bool
 	// Tell, if set, hears what becomes of messages. It must not block.

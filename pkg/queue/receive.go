@@ -21,13 +21,13 @@ const (
 
 const firstPause, longestPause = 500 * time.Millisecond, 30 * time.Second
 
-// receive asks for messages, one request after the other, until ctx ends. While SQS cannot be asked it waits, longer
-// each time.
+// receive asks for messages, one request after the other, until ctx ends. It waits while it is paused, and while SQS cannot
+// be asked, for longer each time.
 func (q *Queue) receive(ctx context.Context, number int, take func(*Lease)) {
 	failures := 0
 	for ctx.Err() == nil {
 		q.beat(number)
-		if q.Held() >= mostHeld {
+		if q.Held() >= mostHeld || q.opts.Paused != nil && q.opts.Paused() {
 			sleep(ctx, firstPause)
 			continue
 		}
