@@ -44,7 +44,7 @@ test: unit e2e ## run all tests: the product's, then the lab's on a real control
 unit: ## run the product's own tests, with the race detector where there is a C compiler
 	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
 	@go test $(RACE) ./...
-	@cd test/tools/image && go test ./...
+	@for tool in image release; do (cd test/tools/$$tool && go test ./...); done
 
 .PHONY: e2e
 e2e: lab ## run the tests of the lab
@@ -62,7 +62,7 @@ lint: $(LINT) ## judge the source: golangci-lint, with the rules of .golangci.ym
 	$(call say,lint)
 	@$(LINT) run ./...
 	@cd test && $(LINT) run --config ../.golangci.yml ./...
-	@cd test/tools/image && $(LINT) run --config ../../../.golangci.yml ./...
+	@for tool in image release; do (cd test/tools/$$tool && $(LINT) run --config ../../../.golangci.yml ./...); done
 
 $(LINT):
 	$(call say,building golangci-lint into .cache (a few minutes when new))
@@ -147,3 +147,25 @@ queue-image-push: ## make it and push it: make queue-image-push IMAGE=registry.e
 	@: "$${IMAGE:?say where to, as in IMAGE=registry.example/nth-queue:v1}"
 	@packaging/queue/image dist/queue-image
 	@cd test/tools/image && CGO_ENABLED=0 go run . push $(CURDIR)/dist/queue-image "$$IMAGE"
+
+.PHONY: release
+release: ## make all files of a release in dist/release: packages, programs, images, bills of materials, checksums (SIGN='gpg --armor --detach-sign' signs)
+	@rm -rf dist/release
+	@SIGN='$(SIGN)' packaging/release dist/release
+
+.PHONY: release-check
+release-check: ## make a release twice, in two folders and from nothing, and compare the bytes (some minutes)
+	@cd test && NTH_RELEASE=all go test ./release -v -count=1 -timeout 60m
+
+.PHONY: fips
+fips: ## build bin/fips/nth and bin/fips/nth-queue with the Go cryptographic module that is validated for FIPS 140-3, which is on from the start
+	@mkdir -p bin/fips
+	@for program in nth nth-queue; do \
+		CGO_ENABLED=0 GOFIPS140=v1.0.0 go build -trimpath -ldflags '$(LDFLAGS)' -o "bin/fips/$$program" "./cmd/$$program"; \
+		printf '%s\t%s\n' "bin/fips/$$program" "$$(go version -m "bin/fips/$$program" | grep -o 'GOFIPS140=.*')"; \
+	done
+
+.PHONY: vulncheck
+vulncheck: ## ask Go's database for known faults in what is linked (needs vuln.go.dev)
+	@cd test/tools/vulncheck && go build -o $(CURDIR)/.cache/bin/govulncheck golang.org/x/vuln/cmd/govulncheck
+	@.cache/bin/govulncheck ./...

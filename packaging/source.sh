@@ -27,11 +27,16 @@ linked_modules() {
 	done
 }
 
-# program OUTPUT ARCHITECTURE [PROGRAM] builds nth, or another program, as it is released.
+# program OUTPUT ARCHITECTURE [PROGRAM] builds nth, or another program, as it is released. Where BUILT names a directory, each is
+# built once, and what needs it again gets it from there.
 program() {
-	local shared=github.com/nth-project/nth/cmd/internal/program
-	GOOS=linux GOARCH=$2 CGO_ENABLED=0 go build -trimpath \
-		-ldflags "-s -w -X $shared.version=$VERSION -X $shared.commit=$commit" -o "$1" "./cmd/${3:-nth}"
+	local shared=github.com/nth-project/nth/cmd/internal/program name=${3:-nth}
+	local built=${BUILT:+$BUILT/$2/$name}
+	if [ -z "$built" ] || [ ! -e "$built" ]; then
+		GOOS=linux GOARCH=$2 CGO_ENABLED=0 go build -trimpath \
+			-ldflags "-s -w -X $shared.version=$VERSION -X $shared.commit=$commit" -o "${built:-$1}" "./cmd/$name"
+	fi
+	[ -z "$built" ] || install -D -m 0755 "$built" "$1"
 }
 
 # image PROGRAM DESCRIPTION FLAG... -- [ARCHITECTURE...] makes the image of nth, or another program, in $output.
