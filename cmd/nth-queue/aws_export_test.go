@@ -1,7 +1,9 @@
 package main
 
-// RegionOf is regionOf, and AWSConfig is awsConfig.
+// RegionOf is regionOf, AWSConfig is awsConfig, ResourceOf is resourceOf, and HookSettings is hookSettings.
 var (
-	RegionOf  = regionOf
-	AWSConfig = awsConfig
+	RegionOf     = regionOf
+	AWSConfig    = awsConfig
+	ResourceOf   = resourceOf
+	HookSettings = hookSettings
 )

@@ -11,7 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/lifecycle"
-	"github.com/nth-project/nth/pkg/policy"
 )
 
 // credentialsLimit bounds the look for credentials.
@@ -70,7 +69,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	default:
 		c.mayDescribe(ctx, catalog)
 	}
-	if !acts(cfg.Events.ASGTermination) && !cfg.Fleet.CompleteLaunches {
+	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches {
 		c.OK("hook", "the settings leave lifecycle hooks alone: events.asg-termination, fleet.complete_launches")
 		return
 	}
@@ -78,11 +77,8 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	if len(nodes.Instances) > 0 {
 		group, _ = catalog.Group(ctx, nodes.Instances) // Without one, a group is made up.
 	}
-	c.hooks(ctx, account, group)
+	c.hooks(ctx, cfg, account, group)
 }
-
-// acts tells whether anything is done about a kind of event.
-func acts(c config.Budgeted) bool { return policy.Action(c.Action) != policy.Ignore }
 
 // mustDescribe checks a right that messages cannot be understood without.
 func (c *check) mustDescribe(ctx context.Context, catalog *instances.Catalog, right instances.Right, why string) {
@@ -111,9 +107,10 @@ func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
 
 // hooks checks whether lifecycle hooks may be answered: those of a group that the cluster's nodes are in or, where none is
 // known, of one that is made up. What there is to answer is left alone.
-func (c *check) hooks(ctx context.Context, account aws.Config, group string) {
-	told := lifecycle.NewTold(account, func(lifecycle.Action, error) {}, nil)
-	for _, p := range lifecycle.ToldPermissions() {
+func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
+	settings := hookSettings(cfg)
+	told := lifecycle.NewTold(lifecycle.ToldOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
+	for _, p := range lifecycle.ToldPermissions(settings) {
 		allowed, err := told.May(ctx, p, group)
 		switch {
 		case err != nil:
@@ -128,5 +125,26 @@ func (c *check) hooks(ctx context.Context, account aws.Config, group string) {
 		default:
 			c.Warn("right", "%s: refused for the Auto Scaling group %s; %s", p.Name, group, p.Without)
 		}
+	}
+	if group == "" {
+		return
+	}
+	if settings.Complete {
+		c.ours(ctx, told, group, false)
+	}
+	if cfg.Fleet.CompleteLaunches {
+		c.ours(ctx, told, group, true)
+	}
+}
+
+// ours says which of a group's hooks would be completed.
+func (c *check) ours(ctx context.Context, told *lifecycle.Told, group string, launch bool) {
+	switch found, ours, err := told.Explain(ctx, group, launch); {
+	case err != nil:
+		c.Warn("hook", "%s", err)
+	case ours:
+		c.OK("hook", "%s", found)
+	case found != "":
+		c.Warn("hook", "%s", found)
 	}
 }

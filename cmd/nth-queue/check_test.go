@@ -213,7 +213,7 @@ func TestCheckTriesHooksWhereTheyAreToBeAnswered(t *testing.T) {
 		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that there is not, `+
 			`as it is where only some groups are allowed; without it, a machine is held for one timeout of its hook only`,
 		`warn  right       autoscaling:CompleteLifecycleAction: refused .*, hooks are left to their timeouts`,
-		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s`)
+		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s, and only those are completed that the settings name`)
 	calls := len(b.groups.Calls(""))
 	b.set(t, "[fleet]\ncomplete_launches = false\n[events.asg-termination]\naction = \"ignore\"\n")
 	mustSay(t, b.check(t), `ok    hook        the settings leave lifecycle hooks alone: .*`)

@@ -15,6 +15,7 @@ import (
 type adjustable struct {
 	logger  *logrus.Logger
 	fleet   *fleet.Fleet
+	hooks   hooks
 	notices *notices
 	board   *board
 	gate    *drain.Gate
@@ -23,6 +24,7 @@ type adjustable struct {
 // use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
 func (a adjustable) use(cfg config.Queue, degraded []string) {
 	logging.SetLevel(a.logger, cfg.Log)
+	a.hooks.told.Use(hookSettings(cfg))
 	a.fleet.Use(rulesOf(cfg, a.gate))
 	a.notices.use(cfg)
 	a.board.degrade(degraded)
@@ -39,7 +41,7 @@ func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 // late tells whether a setting takes effect at the next start only.
 func late(name string, _, _ config.Queue) bool {
 	switch name {
-	case "log.level", "fleet.max_draining", "fleet.max_per_group":
+	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks":
 		return false
 	}
 	for _, table := range []string{"drain.", "webhook.", "events."} {

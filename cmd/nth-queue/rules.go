@@ -28,7 +28,7 @@ func policyOf(c config.QueueEvents) policy.Settings {
 			Lead: c.ScheduledMaintenance.Lead, Window: c.ScheduledMaintenance.Window, Spread: c.ScheduledMaintenance.Spread,
 			Hard: c.ScheduledMaintenance.HardDeadline, Kept: kept,
 		},
-		event.ASGTermination: budgeted(c.ASGTermination),
+		event.ASGTermination: draining.Termination(c.ASGTermination),
 		event.ReservationEnd: budgeted(c.ReservationEnd),
 		event.StateChange:    budgeted(c.StateChange),
 		event.StatusCheck:    {Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget},

@@ -47,8 +47,9 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 		Diff: config.DiffQueue, Late: late,
 	}
 	gate := drain.NewGate(evictionsAtOnce)
-	return serve(ctx, cfg, degraded, log, manager, gate, func(nodes *fleet.Fleet, notices *notices, board *board) {
-		again.Apply = adjustable{logger, nodes, notices, board, gate}.use
+	return serve(ctx, cfg, degraded, log, manager, gate, func(parts adjustable) {
+		parts.logger, parts.gate = logger, gate
+		again.Apply = parts.use
 		go again.Run(ctx, hangups)
 	})
 }
@@ -57,7 +58,7 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 // follow them when they are there.
 func serve(
 	ctx context.Context, cfg config.Queue, degraded []string, log *logrus.Entry, manager *systemd.Notifier, gate *drain.Gate,
-	adjust func(*fleet.Fleet, *notices, *board),
+	adjust func(adjustable),
 ) error {
 	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
@@ -74,13 +75,14 @@ func serve(
 		return err
 	}
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
+	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
 		Client: client.Interface, Holder: self.String(), Own: ownPod(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag}), ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, clusterTag),
-		Hooks:  newHooks(asked, meter.counted(), log), CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		Hooks:  hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		Listeners: notices.of,
 	})
 	board := newBoard(cfg, version, client, manager, log)
@@ -95,7 +97,7 @@ func serve(
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, client.Server, dryRun(cfg))
 	manager.Ready()
-	adjust(nodes, notices, board)
+	adjust(adjustable{fleet: nodes, hooks: hooks, notices: notices, board: board})
 	told := notices.begin()
 	shown := board.begin(ctx)
 	var reading sync.WaitGroup

@@ -22,10 +22,9 @@ var (
 	UntilSignal = program.UntilSignal
 	Complain    = logging.Complain("nth")
 
-	HookSettings = hookSettings
-	PolicyOf     = policyOf
-	TellHook     = tellHook
-	FirstSeen    = firstSeen
+	PolicyOf  = policyOf
+	TellHook  = tellHook
+	FirstSeen = firstSeen
 
 	Underway = underway
 )

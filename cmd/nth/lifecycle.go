@@ -8,11 +8,11 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/lifecycle"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -28,23 +28,12 @@ func newHooks(
 		board.hooked(n.Text)
 		tellHook(log, n)
 	}
-	return lifecycle.New(metadata, options, hookSettings(cfg.Events.ASGTermination))
+	return lifecycle.New(metadata, options, draining.Hooks(cfg.Events.ASGTermination.Termination))
 }
 
 func hookOptions(cfg config.Config, metadata *imds.Source) lifecycle.Options {
 	return lifecycle.Options{
 		Region: cfg.AWS.Region, Endpoint: cfg.AWS.Endpoint, Metadata: metadata.Document, DryRun: cfg.DryRun,
-	}
-}
-
-// hookSettings are the settings for lifecycle hooks. Where nth does not drain, it is not for nth to say when the machine
-// may go.
-func hookSettings(c config.ASGTermination) lifecycle.Settings {
-	return lifecycle.Settings{
-		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
-		Hooks:    c.Hooks,
-		Budget:   c.Budget,
-		Abandon:  c.OnIncomplete == "abandon",
 	}
 }
 
@@ -98,11 +87,11 @@ func tellHook(log *logrus.Entry, n lifecycle.News) {
 
 // hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
-	if !hookSettings(cfg.Events.ASGTermination).Complete {
+	if !draining.Hooks(cfg.Events.ASGTermination.Termination).Complete {
 		c.OK("hook", "the settings leave lifecycle hooks alone: events.%s", event.ASGTermination)
 		return
 	}
-	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), hookSettings(cfg.Events.ASGTermination))
+	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), draining.Hooks(cfg.Events.ASGTermination.Termination))
 	switch {
 	case found.Err != nil:
 		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)

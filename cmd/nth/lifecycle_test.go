@@ -14,23 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-func TestHooksAreLookedAfterOnlyWhereTerminationsAreDrainedFor(t *testing.T) {
-	for _, row := range []struct {
-		action   string
-		complete bool
-		want     bool
-	}{
-		{"drain", true, true}, {"drain", false, false}, {"cordon", true, false}, {"notify", true, false}, {"ignore", true, false},
-	} {
-		c := config.Default().Events.ASGTermination
-		c.Action, c.CompleteHook, c.Hooks = row.action, row.complete, []string{"a"}
-		got := nth.HookSettings(c)
-		if got.Complete != row.want || got.Budget != c.Budget || len(got.Hooks) != 1 {
-			t.Errorf("%s, %t: %+v", row.action, row.complete, got)
-		}
-	}
-}
-
 func TestTheBudgetOfATerminationIsSoftWhereMachinesMayBeKept(t *testing.T) {
 	for _, row := range []struct {
 		incomplete string

@@ -10,7 +10,8 @@ import (
 // policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
 // system take the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/lifecycle says.
 func policyOf(c config.Events) policy.Settings {
-	hooks := hookSettings(c.ASGTermination)
+	termination := draining.Termination(c.ASGTermination.Termination)
+	termination.WithdrawnAfter = c.ASGTermination.WithdrawnAfter
 	return policy.Settings{
 		event.SpotInterruption: {
 			Action:         policy.Action(c.SpotInterruption.Action),
@@ -33,13 +34,7 @@ func policyOf(c config.Events) policy.Settings {
 			Hard:           c.ScheduledMaintenance.HardDeadline,
 			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
 		},
-		event.ASGTermination: {
-			Action:         policy.Action(c.ASGTermination.Action),
-			Hard:           true,
-			Budget:         c.ASGTermination.Budget,
-			SoftBudget:     hooks.Complete && hooks.Abandon,
-			WithdrawnAfter: c.ASGTermination.WithdrawnAfter,
-		},
+		event.ASGTermination: termination,
 		event.Shutdown: {
 			Action: policy.Action(c.Shutdown.Action),
 			Hard:   true,

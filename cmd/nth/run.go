@@ -111,7 +111,7 @@ func (a adjustable) use(cfg config.Config, degraded []string) {
 	a.board.configured(rules)
 	a.board.degrade(degraded)
 	a.down.use(cfg)
-	a.hooks.Use(hookSettings(cfg.Events.ASGTermination))
+	a.hooks.Use(draining.Hooks(cfg.Events.ASGTermination.Termination))
 	a.notices.use(rules)
 	a.notices.reposted(cfg)
 	a.daemon.SetPolicy(rules)

@@ -48,7 +48,7 @@ var mayImport = map[string][]string{
 	"pkg/targets":             {"pkg/role"},
 	"pkg/targets/elbtest":     {"pkg/internal/querytest"},
 	"cmd/internal/counting":   {"pkg/lifecycle", "pkg/metrics", "pkg/notify"},
-	"cmd/internal/draining":   {"pkg/config", "pkg/drain", "pkg/policy"},
+	"cmd/internal/draining":   {"pkg/config", "pkg/drain", "pkg/lifecycle", "pkg/policy"},
 	"cmd/internal/findings":   {"cmd/internal/logging", "cmd/internal/posting", "cmd/internal/program", "cmd/internal/secrets", "pkg/config", "pkg/notify"},
 	"cmd/internal/importing":  {"cmd/internal/program", "pkg/migration", "pkg/notify"},
 	"cmd/internal/logging":    {"cmd/internal/program", "pkg/config", "pkg/systemd"},

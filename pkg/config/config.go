@@ -122,12 +122,17 @@ type ScheduledMaintenance struct {
 
 // ASGTermination is the table [events.asg-termination].
 type ASGTermination struct {
-	Action         string
-	Budget         time.Duration
-	CompleteHook   bool
-	Hooks          []string // nil is the only one
-	OnIncomplete   string   // "continue" or "abandon"
+	Termination
 	WithdrawnAfter time.Duration
+}
+
+// Termination is what the table [events.asg-termination] says of both programs.
+type Termination struct {
+	Action       string
+	Budget       time.Duration
+	CompleteHook bool
+	Hooks        []string // nil is the only one
+	OnIncomplete string   // "continue" or "abandon"
 }
 
 // Shutdown is the table [events.shutdown].
@@ -190,7 +195,8 @@ func defaultEvents() Events {
 			},
 		},
 		ASGTermination: ASGTermination{
-			Action: "drain", Budget: 15 * time.Minute, CompleteHook: true, OnIncomplete: "continue", WithdrawnAfter: 30 * time.Second,
+			Termination:    Termination{Action: "drain", Budget: 15 * time.Minute, CompleteHook: true, OnIncomplete: "continue"},
+			WithdrawnAfter: 30 * time.Second,
 		},
 		Shutdown:       Shutdown{Action: "drain", Margin: 5 * time.Second, PowerKey: "nth"},
 		Hibernation:    Hibernation{Action: "drain"},

@@ -92,7 +92,9 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 					"system-maintenance": "now", "other": "lead",
 				},
 			},
-			ASGTermination: config.ASGTermination{Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon", WithdrawnAfter: 1500 * time.Millisecond},
+			ASGTermination: config.ASGTermination{
+				Termination: config.Termination{Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon"}, WithdrawnAfter: 1500 * time.Millisecond,
+			},
 			Shutdown:       config.Shutdown{Action: "notify", Margin: 12 * time.Second, PowerKey: "logind"},
 			Hibernation:    config.Hibernation{Action: "ignore"},
 			ReservationEnd: config.ReservationEnd{Action: "cordon", Lead: 14 * time.Minute, WithdrawnAfter: 15 * time.Second},

@@ -52,6 +52,7 @@ type Fleet struct {
 	TaintEffect      string
 	OutOfService     bool
 	CompleteLaunches bool
+	LaunchHooks      []string // nil is the only one
 }
 
 // QueueEvents holds one table for each kind of event that comes through a queue.
@@ -59,7 +60,7 @@ type QueueEvents struct {
 	SpotInterruption        QueueSpot
 	RebalanceRecommendation QueueRebalance
 	ScheduledMaintenance    QueueMaintenance
-	ASGTermination          Budgeted
+	ASGTermination          Termination
 	ReservationEnd          Budgeted
 	StateChange             Budgeted
 	StatusCheck             QueueStatusCheck
@@ -122,7 +123,7 @@ func DefaultQueue() Queue {
 				Action: events.ScheduledMaintenance.Action, Lead: events.ScheduledMaintenance.Lead, Window: events.ScheduledMaintenance.Window,
 				Spread: events.ScheduledMaintenance.Spread, Codes: events.ScheduledMaintenance.Codes,
 			},
-			ASGTermination: Budgeted{Action: "drain", Budget: events.ASGTermination.Budget},
+			ASGTermination: events.ASGTermination.Termination,
 			ReservationEnd: Budgeted{Action: "drain", Budget: 10 * time.Minute},
 			StateChange:    Budgeted{Action: "drain", Budget: 5 * time.Minute},
 			StatusCheck:    QueueStatusCheck{Action: "notify", After: 5 * time.Minute, Budget: 15 * time.Minute},
@@ -167,7 +168,7 @@ func (c *Queue) tables() []table {
 func (c *QueueEvents) tables() []table {
 	return []table{
 		c.SpotInterruption.table(), c.RebalanceRecommendation.table(), c.ScheduledMaintenance.table(),
-		c.ASGTermination.table(event.ASGTermination, "The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
+		c.ASGTermination.queueTable(),
 		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end."),
 		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it."),
 		c.StatusCheck.table(),

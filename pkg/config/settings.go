@@ -154,12 +154,21 @@ func (c *ASGTermination) table() table {
 			"How long the drain may take: the announcement names no time. Heartbeats hold the machine that long, if nth may send them; otherwise keep this within the timeout of the group's lifecycle hook."},
 		{"complete_hook", boolean{&c.CompleteHook},
 			"If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended. It needs a policy on the instance's role, see docs/lifecycle.md."},
-		{"hooks", names{&c.Hooks, hookName, `a list of names of lifecycle hooks, such as ["drain"]`},
-			"The names of the lifecycle hooks to complete. Empty is the group's only one, unless it notifies somebody or is the one of an EKS managed node group."},
-		{"on_incomplete", choice{&c.OnIncomplete, []string{"continue", "abandon"}},
-			"How the hooks are completed when the time is over and pods are left: `abandon` keeps the machine, running, where the group's instance lifecycle policy says so (TerminateHookAbandon=retain), and is `continue` elsewhere. It needs one permission more, see docs/lifecycle.md."},
+		hooksSetting("hooks", &c.Hooks, "unless it notifies somebody or is the one of an EKS managed node group."),
+		c.onIncomplete(),
 		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day}, withdrawnDoc},
 	}}
+}
+
+// hooksSetting is a list of lifecycle hooks to complete, with which of the group's is completed unless otherwise.
+func hooksSetting(key string, at *[]string, unless string) setting {
+	return setting{key, names{at, hookName, `a list of names of lifecycle hooks, such as ["drain"]`},
+		"The names of the lifecycle hooks to complete. Empty is the group's only one, " + unless}
+}
+
+func (c *Termination) onIncomplete() setting {
+	return setting{"on_incomplete", choice{&c.OnIncomplete, []string{"continue", "abandon"}},
+		"How the hooks are completed when the time is over and pods are left: `abandon` keeps the machine, running, where the group's instance lifecycle policy says so (TerminateHookAbandon=retain), and is `continue` elsewhere. It needs one permission more, see docs/lifecycle.md."}
 }
 
 func (c *Shutdown) table() table {

@@ -77,6 +77,22 @@ func (c *Fleet) table() table {
 			"Taint a node `node.kubernetes.io/out-of-service` once EC2 says that its instance is stopped or terminated, so that its volumes can go elsewhere."},
 		{"complete_launches", boolean{&c.CompleteLaunches},
 			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
+		hooksSetting("launch_hooks", &c.LaunchHooks, "unless "+ofOthers),
+	}}
+}
+
+// ofOthers says which hook nobody guesses to be nth-queue's.
+const ofOthers = "it notifies somebody else or is one of an EKS managed node group; and those that notify the queue are completed, whatever else there is. See docs/lifecycle.md."
+
+func (c *Termination) queueTable() table {
+	return table{tableOf(event.ASGTermination), "The Auto Scaling group terminates the instance, and waits at a lifecycle hook.", []setting{
+		{"action", choice{&c.Action, actions}, actionDoc},
+		{"budget", duration{&c.Budget, time.Second, 2 * day},
+			"How long the drain may take, from when its turn has come. Heartbeats hold the machine that long."},
+		{"complete_hook", boolean{&c.CompleteHook},
+			"If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended or its time is over."},
+		hooksSetting("hooks", &c.Hooks, "unless "+ofOthers),
+		c.onIncomplete(),
 	}}
 }
 

@@ -70,9 +70,18 @@ func (remembering) Claim(context.Context) (drain.Claim, bool, error) {
 
 // remembered is the book that the node itself has kept: the cordon that it bears, if nth-queue has set it for one of these events.
 // Where the node takes pods all the same, people have lifted that cordon, which is an order: only those pods go for the event that
-// were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. f.mu is held.
+// were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. An event that has begun before
+// has no more time because it left no cordon. f.mu is held.
 func (s *session) remembered(held *corev1.Node) *book {
 	b := &book{}
+	for id, t := range s.tasks {
+		if since, known := s.fleet.spending[id]; known {
+			seen := time.Now().Round(0).Add(-time.Since(since))
+			b.entries = append(b.entries, record.Entry{
+				Event: t.notice.Event, Phase: record.Seen, BootID: held.Status.NodeInfo.BootID, FirstSeen: seen, Changed: seen,
+			})
+		}
+	}
 	var claim drain.Claim
 	if json.Unmarshal([]byte(held.Annotations[drain.CordonAnnotation]), &claim) != nil {
 		return b
@@ -87,7 +96,7 @@ func (s *session) remembered(held *corev1.Node) *book {
 			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.
 			e.Phase, e.Reopened = record.Draining, true
 		}
-		b.entries = append(b.entries, e)
+		b.Put(func(error) {}, e)
 	}
 	return b
 }

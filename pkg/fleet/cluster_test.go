@@ -82,7 +82,7 @@ func (c *cluster) run(change func(*fleet.Options)) *rig {
 }
 
 // before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint" or "change"
-// one, "evict", list "peers". What it returns is answered instead, if it is not nil.
+// one, "evict" or "delete" a pod, list "peers". What it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,6 +183,12 @@ func (c *cluster) routes() http.Handler {
 		}
 	})
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
+	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if !c.begins(w, "delete") {
+			err := c.store.CoreV1().Pods(r.PathValue("namespace")).Delete(r.Context(), r.PathValue("name"), metav1.DeleteOptions{})
+			answer(w, &metav1.Status{Status: metav1.StatusSuccess}, err)
+		}
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		c.t.Errorf("unexpected request %s %s", r.Method, r.URL)
 		w.WriteHeader(http.StatusForbidden)

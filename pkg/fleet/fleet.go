@@ -59,7 +59,8 @@ type Options struct {
 	OwnTag bool
 	// Instances, if set, is asked about instances that are not found by their Nodes, and about reservations.
 	Instances Instances
-	// Hooks, if set, is told to hold and to complete lifecycle actions; CompleteLaunches includes those of launches.
+	// Hooks, if set, is told to hold and to complete lifecycle actions; CompleteLaunches includes those of launches. Whose they are, it
+	// knows itself.
 	Hooks            Hooks
 	CompleteLaunches bool
 	Taints           Taints

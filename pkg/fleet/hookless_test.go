@@ -20,7 +20,11 @@ import (
 type waiting struct {
 	mu        sync.Mutex
 	completed []string
-	held      int
+	// outcomes are those that the completions were for.
+	outcomes []event.Outcome
+	held     int
+	// loses tells that no group keeps a machine whose time is over.
+	loses bool
 	// before is called at the beginning of a completion.
 	before func()
 }
@@ -46,15 +50,18 @@ func (w *waiting) holding() int {
 }
 
 // Complete implements fleet.Hooks.
-func (w *waiting) Complete(_ context.Context, instance string, hook queue.Hook) error {
+func (w *waiting) Complete(_ context.Context, instance string, hook queue.Hook, _ time.Time, outcome event.Outcome) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.before != nil {
 		w.before()
 	}
-	w.completed = append(w.completed, hook.Group+" "+instance)
+	w.completed, w.outcomes = append(w.completed, hook.Group+" "+instance), append(w.outcomes, outcome)
 	return nil
 }
+
+// Loses implements fleet.Hooks.
+func (w *waiting) Loses(context.Context, string, queue.Hook) (bool, error) { return w.loses, nil }
 
 func (w *waiting) heard() []string {
 	w.mu.Lock()
@@ -64,7 +71,7 @@ func (w *waiting) heard() []string {
 
 // atHook is the notice of a group that waits for an instance.
 func atHook(about queue.Subject, id string) []queue.Notice {
-	n := queue.Notice{About: about, Instance: id, Hook: &queue.Hook{Group: "workers", Name: "hook", Token: "token"}}
+	n := queue.Notice{About: about, Instance: id, Hook: &queue.Hook{Group: "workers", Name: "hook", Token: "token", Launch: about == queue.Launch}}
 	if about == queue.Interruption {
 		n.Event = interruption(id, event.ASGTermination)[0].Event
 	}

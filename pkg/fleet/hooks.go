@@ -7,16 +7,21 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/queue"
 )
 
-// Hooks speaks to Auto Scaling about the lifecycle actions that messages tell of.
+// Hooks speaks to Auto Scaling about the lifecycle actions that messages tell of, as far as their hooks are ours.
 type Hooks interface {
 	// Hold makes Auto Scaling wait, for what began at that time, until ctx ends or nothing waits any more.
 	Hold(ctx context.Context, instance string, hook queue.Hook, since time.Time)
-	// Complete lets Auto Scaling go on. It repeats that until it holds; the error is ctx's.
-	Complete(ctx context.Context, instance string, hook queue.Hook) error
+	// Complete ends the waiting with the result that the outcome calls for, if it calls for one; a launch has none. It repeats that until
+	// it holds, or nothing waits any more; the error is ctx's.
+	Complete(ctx context.Context, instance string, hook queue.Hook, since time.Time, outcome event.Outcome) error
+	// Loses tells whether the machine is gone when its time is over and pods are left, although people would have it kept. The error is
+	// ctx's.
+	Loses(ctx context.Context, instance string, hook queue.Hook) (bool, error)
 }
 
 // launchPatience is how long a new instance may take to become a Ready node.
@@ -30,16 +35,36 @@ func (f *Fleet) hooked(t *task) bool {
 // hold makes Auto Scaling wait for a task until it ends, or its event's budget does: that is people's word for how long a termination may
 // take, however often its message comes again.
 func (f *Fleet) hold(t *task) {
-	if !f.hooked(t) || f.onlyTells(t) || !f.lasts(t) {
+	if !f.hooked(t) || !f.drains(t) || !f.lasts(t) {
 		return
 	}
 	f.background(func(ctx context.Context) {
 		held, release := context.WithCancel(ctx)
 		defer release()
 		if t.releasedBy(release) {
+			f.work.Go(func() { f.foresee(held, t) })
 			f.opts.Hooks.Hold(held, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed)
 		}
 	})
+}
+
+// foresee finds out, where people would have a machine kept whose time is over with pods left, whether it is. Where it is not, the drain
+// has the end of its budget as its deadline.
+func (f *Fleet) foresee(ctx context.Context, t *task) {
+	if !f.policy()[t.notice.Event.Kind].SoftBudget {
+		return
+	}
+	if loses, err := f.opts.Hooks.Loses(ctx, t.notice.Instance, *t.notice.Hook); err != nil || !loses {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t.lost = true
+	for _, s := range f.sessions {
+		if s.tasks[t.notice.Event.ID] == t {
+			s.announce(t.notice.Event.Kind)
+		}
+	}
 }
 
 // longestBudget is the longest that the settings allow.
@@ -48,7 +73,7 @@ const longestBudget = 48 * time.Hour
 // spend takes in that the budget of a task's event counts from then, if that is not known to be longer ago. What waits in the line spends
 // nothing. f.mu is held.
 func (f *Fleet) spend(t *task, since time.Time) {
-	if !f.awaited(t) {
+	if f.policy()[t.notice.Event.Kind].Budget <= 0 {
 		return
 	}
 	if before, known := f.spending[t.notice.Event.ID]; !known || since.Before(before) {
@@ -60,10 +85,18 @@ func (f *Fleet) spend(t *task, since time.Time) {
 
 // limit ends what is held for a task with its event's budget, if that counts. f.mu is held.
 func (f *Fleet) limit(t *task) {
+	if end := f.ends(t); f.awaited(t) && !end.IsZero() {
+		t.releaseAfter(time.Until(end))
+	}
+}
+
+// ends is when the budget of a task's event does; zero if it does not count yet, or there is none. f.mu is held.
+func (f *Fleet) ends(t *task) time.Time {
 	since, counts := f.spending[t.notice.Event.ID]
 	if budget := f.policy()[t.notice.Event.Kind].Budget; counts && budget > 0 {
-		t.releaseAfter(time.Until(since.Add(budget)))
+		return since.Add(budget)
 	}
+	return time.Time{}
 }
 
 // lasts tells whether a task's event has any budget left, and sees to it that what is held ends with it.
@@ -74,21 +107,21 @@ func (f *Fleet) lasts(t *task) bool {
 	return !t.isReleased()
 }
 
-// onlyTells tells whether the rules want nothing done about a task: its lifecycle action is that of whoever does.
-func (f *Fleet) onlyTells(t *task) bool {
-	action := f.policy()[t.notice.Event.Kind].Action
-	return action == policy.Notify || action == policy.Ignore
+// drains tells whether the rules want the node drained for a task. Where they do not, it is not for us to say when the machine may go: its
+// lifecycle action is that of whoever does drain it.
+func (f *Fleet) drains(t *task) bool {
+	return f.policy()[t.notice.Event.Kind].Action == policy.Drain
 }
 
-// finish ends a task for which nothing more is to be done at the node: the lifecycle action is completed first.
-func (f *Fleet) finish(t *task) {
-	if !f.hooked(t) || t.notice.About == queue.Interruption && f.onlyTells(t) {
+// finish ends a task for which nothing more is to be done at the node: the lifecycle action is completed first, as its outcome calls for.
+func (f *Fleet) finish(t *task, outcome event.Outcome) {
+	if !f.hooked(t) || t.notice.About == queue.Interruption && !f.drains(t) {
 		t.done()
 		return
 	}
 	t.release()
 	f.work.Go(func() {
-		if err := f.opts.Hooks.Complete(f.ctx, t.notice.Instance, *t.notice.Hook); err != nil {
+		if err := f.opts.Hooks.Complete(f.ctx, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed, outcome); err != nil {
 			t.again(0)
 			return
 		}
@@ -99,7 +132,7 @@ func (f *Fleet) finish(t *task) {
 // leave ends a task for which the node was left alone, as people want it: its lifecycle action was held for the event's budget, and is left
 // to its own timeout.
 func (f *Fleet) leave(t *task) {
-	if f.hooked(t) {
+	if f.hooked(t) && f.drains(t) {
 		f.opts.Log.Infof("%s: people want the node left alone; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
 			about(t.notice), t.notice.Hook.Name, t.notice.Hook.Group)
 	}
@@ -135,7 +168,7 @@ func (f *Fleet) ours(ctx context.Context, t *task) (bool, error) {
 func (f *Fleet) letGo(t *task) {
 	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster, and the Auto Scaling group %s need not wait for it",
 		about(t.notice), t.notice.Instance, t.notice.Hook.Group)
-	f.finish(t)
+	f.finish(t, event.Drained)
 }
 
 // launched completes a launch hook once the instance's node is Ready.
@@ -145,12 +178,17 @@ func (f *Fleet) launched(t *task) {
 		return
 	}
 	f.background(func(ctx context.Context) {
+		if f.opts.ManagedOnly && !f.manages(ctx, t) {
+			return
+		}
 		limited, cancel := context.WithTimeout(ctx, launchPatience)
 		defer cancel()
 		for {
 			news := f.nodes.news()
 			if found, there := f.nodes.ofInstance(t.notice.Instance); there && found.ready {
-				f.finish(t)
+				if !f.opts.ManagedOnly || f.manages(ctx, t) { // EC2 knows of it by now, if it did not before.
+					f.finish(t, "")
+				}
 				return
 			}
 			if drain.Await(limited, news, launchPatience) {
@@ -164,4 +202,22 @@ func (f *Fleet) launched(t *task) {
 			return
 		}
 	})
+}
+
+// manages tells whether a task's instance has the tag of those that are managed. The task of one that has not is ended.
+func (f *Fleet) manages(ctx context.Context, t *task) bool {
+	if f.opts.Instances == nil {
+		return true
+	}
+	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
+	switch {
+	case err != nil:
+		f.failed(ctx, t, err)
+	case known && !instance.Managed:
+		f.opts.Log.Debugf("%s: the instance %s is not managed", about(t.notice), t.notice.Instance)
+		f.stranger(t)
+	default:
+		return true
+	}
+	return false
 }

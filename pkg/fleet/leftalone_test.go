@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -66,51 +65,34 @@ func TestTheHookOfANodeThatIsLeftAloneIsHeldForItsBudgetAndNotCompleted(t *testi
 	})
 }
 
-// A pod is held by its disruption budget, so that the message comes again and again. The group is not kept waiting for that.
-func TestTheHookOfADrainThatDoesNotEndIsHeldForItsBudgetHoweverOftenItsMessageComes(t *testing.T) {
+// A node that cannot be claimed is none that is known to be out of time. Its group is not kept waiting for it all the same.
+func TestTheHookOfANodeThatCannotBeClaimedIsHeldForItsBudgetAndNotCompleted(t *testing.T) {
 	t.Parallel()
-	held := func(int) error {
-		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
-	}
-	for name, prepare := range map[string]func(c *cluster){
-		"a pod does not go": func(c *cluster) { c.before("evict", held) },
-		"the node was cordoned by somebody else": func(c *cluster) {
-			c.before("evict", held)
-			c.change("a", cordon)
-		},
-		"the node cannot be cordoned": func(c *cluster) { c.before("change", forbidden) },
-		"the node cannot be claimed":  func(c *cluster) { c.before("claim", forbidden) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance, nil), podOn("a", "one"))
-				prepare(c)
-				asg := &waiting{}
-				r := c.run(func(o *fleet.Options) {
-					terminating(asg, 0)(o)
-					o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Budget: 3 * time.Minute}
-				})
-				began := time.Now()
-				m, receives := newParcel(), 1
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		c.before("claim", forbidden)
+		asg := &waiting{}
+		r := c.run(terminating(asg, 0))
+		began := time.Now()
+		m, receives := newParcel(), 1
+		r.Take(timeless(instance), receives, m)
+		for time.Since(began) < 30*time.Minute {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if len(m.became) > 0 {
+				time.Sleep(m.want(t, "returned").after)
+				m, receives = newParcel(), receives+1
 				r.Take(timeless(instance), receives, m)
-				for time.Since(began) < 15*time.Minute {
-					time.Sleep(time.Second)
-					synctest.Wait()
-					if len(m.became) > 0 {
-						time.Sleep(m.want(t, "returned").after)
-						m, receives = newParcel(), receives+1
-						r.Take(timeless(instance), receives, m)
-						synctest.Wait()
-					}
-					passed, holding := time.Since(began), asg.holding()
-					if passed < 150*time.Second && len(m.became) == 0 && holding != 1 || passed > 4*time.Minute && holding > 0 {
-						t.Fatalf("after %s, %d hooks are held", passed, holding)
-					}
-				}
-			})
-		})
-	}
+				synctest.Wait()
+			}
+			if passed, holding := time.Since(began), asg.holding(); passed > 11*time.Minute && holding > 0 {
+				t.Fatalf("after %s, %d hooks are held", passed, holding)
+			}
+		}
+		if got := asg.heard(); got != nil {
+			t.Errorf("completed: %q", got)
+		}
+	})
 }
 
 // Who waits in the line has not begun to spend its time.

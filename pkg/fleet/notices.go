@@ -90,7 +90,7 @@ func (f *Fleet) look(ctx context.Context, t *task) {
 	case there:
 		f.begin(found, t)
 	case known && instance.Gone() && f.opts.ManagedOnly:
-		f.finish(t)
+		f.finish(t, event.Drained)
 	default:
 		f.unknown(t)
 	}

@@ -62,12 +62,18 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventWasDrainedFor(t *testing.T) 
 	})
 }
 
-// A drain is incomplete, people uncordon the node, and the message is received again.
+// A drain has failed, as its claim could not be renewed, people uncordon the node, and the message is received again.
 func TestAnUncordonBetweenTwoReceivesIsAnOrder(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
-		c.before("evict", func(int) error { return apierrors.NewForbidden(corev1.Resource("pods"), "one", nil) })
+		c.before("evict", held)
+		c.before("claim", func(times int) error {
+			if times > 1 && times < 5 {
+				return fail(c)
+			}
+			return nil
+		})
 		r := c.run(draining)
 		notice := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
 			ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending,

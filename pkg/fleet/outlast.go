@@ -17,7 +17,7 @@ import (
 // lasting tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
 // otherwise, unlike a cordon with a time to live. f.mu is held.
 func (f *Fleet) lasting(e record.Entry) bool {
-	done := e.Phase == record.Drained || e.Phase == record.Cordoned || e.LeftAlone
+	done := e.Phase == record.Drained || e.Phase == record.Cordoned || e.Phase == record.Incomplete || e.LeftAlone
 	return done && e.OnNode && !e.Reopened && !f.passing(e.Event.Kind)
 }
 

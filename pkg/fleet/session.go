@@ -27,8 +27,8 @@ type session struct {
 	tasks map[string]*task
 	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
 	announced map[string]event.Event
-	// left are the events for which people want the node left alone.
-	left map[string]bool
+	// outcomes are what has come of its events so far.
+	outcomes map[string]event.Outcome
 	// lasting is an event that the node was drained or cordoned for and whose message has come to its end.
 	lasting event.Event
 	// sink gets the events while there is an agent; nil without one.
@@ -36,7 +36,9 @@ type session struct {
 	// over tells that it takes no more tasks.
 	over bool
 	stop context.CancelFunc
-	book *book
+	// ended is closed when nothing more is done for the node.
+	ended chan struct{}
+	book  *book
 	// rules are those by which it was begun, and goes on.
 	rules policy.Settings
 }
@@ -51,7 +53,10 @@ func (f *Fleet) join(n node, t *task) {
 	}
 	s := f.sessions[n.name]
 	if s == nil || s.over {
-		s = &session{fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}, announced: map[string]event.Event{}, left: map[string]bool{}}
+		s = &session{
+			fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}, announced: map[string]event.Event{},
+			outcomes: map[string]event.Outcome{}, ended: make(chan struct{}),
+		}
 		f.sessions[n.name] = s
 	}
 	ev := t.notice.Event
@@ -63,8 +68,7 @@ func (f *Fleet) join(n node, t *task) {
 		return
 	}
 	s.tasks[ev.ID], s.announced[ev.ID] = t, ev
-	if s.sink != nil {
-		s.sink.Snapshot(event.Snapshot{Kind: ev.Kind, Events: s.events(ev.Kind)})
+	if s.announce(ev.Kind); s.sink != nil {
 		f.work.Go(func() { s.mark(f.ctx) })
 	}
 	if !s.begun {
@@ -73,13 +77,25 @@ func (f *Fleet) join(n node, t *task) {
 	}
 }
 
-// events are those of a kind that the session is or was for. f.mu is held.
+// announce tells the agent, if there is one, of the events of a kind. f.mu is held.
+func (s *session) announce(kind event.Kind) {
+	if s.sink != nil {
+		s.sink.Snapshot(event.Snapshot{Kind: kind, Events: s.events(kind)})
+	}
+}
+
+// events are those of a kind that the session is or was for. One has the end of its budget as its deadline where the machine is lost then
+// although people would have it kept. f.mu is held.
 func (s *session) events(kind event.Kind) []event.Event {
 	var all []event.Event
-	for _, ev := range s.announced {
-		if ev.Kind == kind {
-			all = append(all, ev)
+	for id, ev := range s.announced {
+		if ev.Kind != kind {
+			continue
 		}
+		if t := s.tasks[id]; t != nil && t.lost {
+			ev.Deadline = s.fleet.ends(t).Round(0)
+		}
+		all = append(all, ev)
 	}
 	return all
 }
@@ -101,6 +117,7 @@ func (f *Fleet) dispatch() {
 		ctx, stop := context.WithCancel(f.ctx)
 		s.stop = stop
 		f.work.Go(func() {
+			defer close(s.ended)
 			defer stop()
 			s.run(ctx)
 		})
@@ -272,7 +289,7 @@ func (s *session) end(cause error) {
 	for _, t := range tasks {
 		switch {
 		case errors.Is(cause, errGone):
-			f.finish(t)
+			f.finish(t, event.Drained)
 		case errors.As(cause, &others):
 			t.again(others.pause)
 		case errors.Is(cause, errLost), errors.Is(cause, errUnclaimed):
@@ -302,7 +319,7 @@ func (f *Fleet) abandon() {
 // leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.
 func (s *session) leftAlone() bool {
 	for id := range s.tasks {
-		if !s.left[id] {
+		if s.outcomes[id] != event.LeftAlone {
 			return false
 		}
 	}
@@ -314,11 +331,10 @@ func (s *session) settled(ev event.Event, outcome event.Outcome) {
 	f := s.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	left := outcome == event.LeftAlone
-	if left && !s.left[ev.ID] {
+	if outcome == event.LeftAlone && s.outcomes[ev.ID] != outcome {
 		f.nudge()
 	}
-	s.left[ev.ID] = left
+	s.outcomes[ev.ID] = outcome
 }
 
 // fellShort tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
@@ -330,7 +346,8 @@ func (s *session) fellShort(kind event.Kind) bool {
 	return much(s.rules) < much(s.fleet.policy())
 }
 
-// rested takes in that nothing is being done about an event now: for ever, or until a time.
+// rested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a
+// message that came again would take a place in the line for it again, and tell of its end again.
 func (s *session) rested(ev event.Event, again time.Time) {
 	f := s.fleet
 	f.mu.Lock()
@@ -341,26 +358,40 @@ func (s *session) rested(ev event.Event, again time.Time) {
 	}
 	entry := s.book.entry(ev.ID)
 	switch {
-	case again.IsZero():
+	case again.IsZero(), s.outcomes[ev.ID] == event.OutOfTime:
 		if f.lasting(entry) {
 			s.lasting = ev
 		}
-		switch {
-		case s.left[ev.ID]:
-			f.leave(t)
-		case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
-			t.failed()
-		default:
-			f.finish(t)
-		}
-	case entry.Error != "" || entry.Phase == record.Incomplete:
-		t.failed()
-	default:
+		s.conclude(t)
+	case entry.Error == "":
 		t.again(time.Until(again))
+	case s.overdue(entry):
+		return // What is done now is the last effort, and comes to its end soon.
+	default:
+		t.failed()
 	}
 	delete(s.tasks, ev.ID)
 	if len(s.tasks) == 0 {
 		s.over = true
 		s.stop()
 	}
+}
+
+// conclude ends a task for whose event nothing more is going to be done. f.mu is held.
+func (s *session) conclude(t *task) {
+	f, outcome := s.fleet, s.outcomes[t.notice.Event.ID]
+	switch {
+	case outcome == event.LeftAlone:
+		f.leave(t)
+	case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
+		t.failed()
+	default:
+		f.finish(t, outcome)
+	}
+}
+
+// overdue tells whether the time of an event has come to its end.
+func (s *session) overdue(e record.Entry) bool {
+	deadline, _ := s.rules.Deadline(e)
+	return !deadline.IsZero() && !deadline.After(time.Now())
 }

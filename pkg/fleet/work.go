@@ -28,6 +28,8 @@ type task struct {
 	once   sync.Once
 	// others are of messages that say the same.
 	others []*task
+	// lost tells that the machine is gone at the end of its time, although people would have it kept. The fleet's mutex guards it.
+	lost bool
 
 	mu       sync.Mutex
 	released bool

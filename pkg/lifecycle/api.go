@@ -35,8 +35,11 @@ const RetainPermission = describeGroups
 // answerLimit is how long Auto Scaling may take to answer one request, with the look for credentials.
 const answerLimit = 10 * time.Second
 
-// terminating is the transition that nth is about, by its name in the API.
-const terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
+// The transitions that a hook can be for, by their names in the API.
+const (
+	terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
+	launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
+)
 
 // errNothingWaits: there is no lifecycle action to hold or complete.
 var errNothingWaits = errors.New("no lifecycle action waits")
@@ -46,8 +49,10 @@ type refusedError = role.RefusedError
 
 // service is Auto Scaling, asked about one instance.
 type service struct {
-	sdk       *autoscaling.Client
-	instance  string
+	sdk      *autoscaling.Client
+	instance string
+	// token names the one action of the instance at a hook that is meant, so that none which came after it is; nil if it is not known.
+	token     *string
 	requested func(Request, Answer) // nil if nobody wants to know
 }
 
@@ -86,7 +91,7 @@ func (s *service) place(ctx context.Context) (group, state string, err error) {
 	return "", "", nil
 }
 
-// hooks asks for the group's hooks for terminations.
+// hooks asks for the group's hooks.
 func (s *service) hooks(ctx context.Context, group string) ([]hook, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -96,24 +101,24 @@ func (s *service) hooks(ctx context.Context, group string) ([]hook, error) {
 	}
 	var hooks []hook
 	for _, h := range out.LifecycleHooks {
-		if aws.ToString(h.LifecycleTransition) != terminating {
-			continue
-		}
-		hooks = append(hooks, newHook(aws.ToString(h.LifecycleHookName), aws.ToString(h.NotificationTargetARN),
-			aws.ToInt32(h.HeartbeatTimeout), aws.ToInt32(h.GlobalTimeout)))
+		hooks = append(hooks, newHook(h))
 	}
 	return hooks, nil
 }
 
 // The limits of a hook where the API does not tell them: an hour without a heartbeat, and a hundred such times but no
-// more than two days in all.
+// more than two days in all. No hook waits for longer than longestTimeout without a heartbeat.
 const (
 	defaultTimeout = time.Hour
+	longestTimeout = 2 * time.Hour
 	longestGlobal  = 48 * time.Hour
 )
 
-func newHook(name, notifies string, timeout, global int32) hook {
-	h := hook{name: name, notifies: notifies, timeout: time.Duration(timeout) * time.Second, global: time.Duration(global) * time.Second}
+func newHook(of types.LifecycleHook) hook {
+	h := hook{
+		name: aws.ToString(of.LifecycleHookName), transition: aws.ToString(of.LifecycleTransition), notifies: aws.ToString(of.NotificationTargetARN),
+		timeout: time.Duration(aws.ToInt32(of.HeartbeatTimeout)) * time.Second, global: time.Duration(aws.ToInt32(of.GlobalTimeout)) * time.Second,
+	}
 	if h.timeout <= 0 {
 		h.timeout = defaultTimeout
 	}
@@ -128,7 +133,7 @@ func (s *service) heartbeat(ctx context.Context, group, name string) error {
 	asking, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	_, err := s.sdk.RecordLifecycleActionHeartbeat(asking, &autoscaling.RecordLifecycleActionHeartbeatInput{
-		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance,
+		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance, LifecycleActionToken: s.token,
 	})
 	return s.came(ctx, Heartbeat, heartbeat, err)
 }
@@ -145,7 +150,8 @@ func (s *service) complete(ctx context.Context, group, name, result string) erro
 	asking, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	_, err := s.sdk.CompleteLifecycleAction(asking, &autoscaling.CompleteLifecycleActionInput{
-		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance, LifecycleActionResult: &result,
+		AutoScalingGroupName: &group, LifecycleHookName: &name, InstanceId: &s.instance, LifecycleActionToken: s.token,
+		LifecycleActionResult: &result,
 	})
 	what := Continue
 	if result == abandon {

@@ -35,7 +35,7 @@ func Check(ctx context.Context, opts Options, s Settings) Checkup {
 	if err != nil {
 		return Checkup{Err: err}
 	}
-	ours, why := choose(group, hooks, s.Hooks)
+	ours, why := choose(group, hooks, rule{transition: terminating, named: s.Hooks})
 	found := Checkup{Found: why, Ours: len(ours) > 0}
 	if found.Ours {
 		found.Missing = errors.Join(service.try(ctx, heartbeat, group), service.try(ctx, complete, group))

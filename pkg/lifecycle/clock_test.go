@@ -53,7 +53,7 @@ func TestAnActionThatAMessageToldOfIsHeldWhateverTheClockSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(short), func(r *rig) {
-				told := r.told(func(_ lifecycle.Action, err error) { r.t.Error(err) })
+				told := r.told(r.settings)
 				r.aws.Terminate(instance)
 				action := lifecycle.Action{Group: group, Hook: short.Name, Instance: instance, Since: time.Now().Add(began)}
 				holding, release := context.WithCancel(r.t.Context())
@@ -61,7 +61,7 @@ func TestAnActionThatAMessageToldOfIsHeldWhateverTheClockSays(t *testing.T) {
 				time.Sleep(20 * time.Minute)
 				release()
 				synctest.Wait()
-				if err := told.Complete(r.t.Context(), action); err != nil {
+				if err := told.Complete(r.t.Context(), action, event.Drained); err != nil {
 					r.t.Error(err)
 				}
 				if a := r.aws.Actions(instance)[0]; a.Result != "CONTINUE" || a.TimedOut || len(a.Heartbeats) < 119 {

@@ -108,10 +108,8 @@ func (w *watch) advance(ctx context.Context) (time.Time, error) {
 		}
 	}
 	switch outcome, settings := w.now(); outcome {
-	case event.Drained:
-		return w.completeAll(ctx, outcome, proceed)
-	case event.OutOfTime:
-		result, err := w.result(ctx, settings)
+	case event.Drained, event.OutOfTime:
+		result, err := w.result(ctx, outcome, settings)
 		if result == "" {
 			next, _ := w.hold(ctx, time.Time{})
 			if again := time.Now().Add(pause(w.asked)); next.After(again) {
@@ -202,7 +200,7 @@ func (w *watch) find(ctx context.Context, group string) (none bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	ours, why := choose(group, hooks, w.named)
+	ours, why := choose(group, hooks, rule{transition: terminating, named: w.named})
 	w.once("%s", why)
 	for _, h := range ours {
 		w.actions = append(w.actions, &action{hook: h})

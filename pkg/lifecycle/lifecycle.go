@@ -2,6 +2,9 @@
 // the node is being drained, heartbeats hold the machine, and when that is done the hook is completed, so that the group
 // need not wait for the hook's timeout.
 //
+// Which of a group's hooks are ours, and what each is completed with, is the same for a Keeper, which speaks for its own machine, and for a
+// Told, which is told by messages of hooks that wait for any (told.go).
+//
 // A Keeper stands before the source of events (pkg/imds) and lets everything through. When a termination is announced,
 // it looks with the instance's own role for the group and its hooks (keep.go, api.go), settles which of them are nth's
 // to complete (choose.go), and holds and completes those (action.go). It gives an event a deadline where Auto Scaling
@@ -37,8 +40,9 @@ type Source interface {
 type Settings struct {
 	// Complete tells whether hooks are looked after at all. Without it Auto Scaling is never asked anything.
 	Complete bool
-	// Hooks names those to complete. If it is empty, that is the group's only one; see choose.
-	Hooks []string
+	// Hooks names those to complete. If it is empty, that is the group's only one; see choose. LaunchHooks is the same for those that
+	// wait until a new instance is in service, of which only messages tell.
+	Hooks, LaunchHooks []string
 	// Budget is how long the drain may take from when the event was first seen: a limit of Auto Scaling's that is farther
 	// than that is not worth telling. A machine whose node people want left alone is held for so long; 0 is for as long as hooks wait.
 	Budget time.Duration
@@ -78,7 +82,7 @@ const (
 	Completed What = "completed"
 )
 
-// News is one thing that people should know, in words.
+// News is one thing that people should know, in words. What a message told of has no Event.
 type News struct {
 	What  What
 	Event event.Event

@@ -5,36 +5,55 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/nth-project/nth/pkg/event"
 )
 
 // An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
 // its instance lifecycle policy says TerminateHookAbandon=retain is the instance kept, in the state Terminating:Retained, until people
 // end it. https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
 
-// result is that with which hooks of a termination are completed whose time is over with pods left. It is empty if that could not be
-// found out yet: what people want kept is not given away because Auto Scaling did not answer once.
-func (w *watch) result(ctx context.Context, settings Settings) (string, error) {
-	if !settings.Abandon || w.opts.DryRun {
-		return proceed, nil
+// result is that with which a hook is completed for what has come of a termination, and says why that is not what people ask for. It is
+// empty where the hook is not to be completed, and with an error if that could not be found out yet: what people want kept is not given
+// away because Auto Scaling did not answer once. An error with a result is a permission that is missing.
+func (s *service) result(ctx context.Context, group string, outcome event.Outcome, abandoning bool) (result, why string, err error) {
+	switch {
+	case outcome != event.Drained && outcome != event.OutOfTime: // It is not ours to say that the machine may go.
+		return "", "", nil
+	case outcome == event.Drained || !abandoning:
+		return proceed, "", nil
 	}
-	if !strings.HasSuffix(w.state, "Terminating:Wait") {
-		w.once("the instance is in state %s, in which no machine is kept whose hook is abandoned: the hook is completed with %s", w.state, proceed)
-		return proceed, nil
-	}
-	keeps, err := w.service.retains(ctx, w.group)
+	keeps, err := s.retains(ctx, group)
 	switch {
 	case unpermitted(err):
-		w.judge(err)
-		return proceed, nil
+		return proceed, "", err
 	case err != nil:
-		w.asked++
-		return "", fmt.Errorf("finding out whether the group keeps the machine: %w", err)
+		return "", "", fmt.Errorf("finding out whether the group keeps the machine: %w", err)
 	case !keeps:
-		w.once("%s", willNotKeep(w.group))
-		return proceed, nil
+		return proceed, willNotKeep(group), nil
+	}
+	return abandon, "", nil
+}
+
+// result is that with which the hooks of the termination are completed.
+func (w *watch) result(ctx context.Context, outcome event.Outcome, settings Settings) (string, error) {
+	abandoning := settings.Abandon && !w.opts.DryRun
+	if abandoning && outcome == event.OutOfTime && !strings.HasSuffix(w.state, "Terminating:Wait") {
+		w.once("the instance is in state %s, in which no machine is kept whose hook is abandoned: the hook is completed with %s", w.state, proceed)
+		abandoning = false
+	}
+	result, why, err := w.service.result(ctx, w.group, outcome, abandoning)
+	switch {
+	case result == "":
+		w.asked++
+		return "", err
+	case err != nil:
+		w.judge(err)
+	case why != "":
+		w.once("%s", why)
 	}
 	w.asked = 0
-	return abandon, nil
+	return result, nil
 }
 
 // foresee finds out, where people want the machine kept, whether it is there still when its time is over with pods left: then none has to

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
@@ -16,12 +17,30 @@ const nobodysHook, nobodysGroup, nobodysInstance = "nth-check-no-such-hook", "nt
 type Permission struct{ Name, Without string }
 
 // ToldPermissions lists what a Told needs.
-func ToldPermissions() []Permission {
-	return []Permission{
+func ToldPermissions(s Settings) []Permission {
+	permissions := []Permission{
 		{heartbeat, "a machine is held for one timeout of its hook only"},
 		{complete, "hooks are left to their timeouts"},
-		{describeHooks, "hooks are taken to have a timeout of " + shortTimeout.String()},
+		{describeHooks, "hooks are taken to have a timeout of " + shortTimeout.String() + ", and only those are completed that the settings name"},
 	}
+	if s.Complete && s.Abandon {
+		permissions = append(permissions, Permission{describeGroups, "no hook is abandoned"})
+	}
+	return permissions
+}
+
+// Explain says which of a group's hooks are ours, and whether any is; nothing of those for launches, where it has none.
+func (t *Told) Explain(ctx context.Context, group string, launch bool) (found string, ours bool, err error) {
+	hooks, err := (&service{sdk: t.sdk}).hooks(ctx, group)
+	if err != nil {
+		return "", false, err
+	}
+	r := t.rule(Action{Launch: launch})
+	if launch && !slices.ContainsFunc(hooks, func(h hook) bool { return h.transition == launching }) {
+		return "", false, nil
+	}
+	chosen, why := choose(group, hooks, r)
+	return why, len(chosen) > 0, nil
 }
 
 // May tries a permission without effect: for a group, but for no hook that it has. With "" the group is made up, and a
@@ -48,6 +67,8 @@ func may(ctx context.Context, sdk *autoscaling.Client, permission, group string)
 			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
 			LifecycleActionResult: aws.String(proceed),
 		})
+	case describeGroups:
+		_, err = sdk.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})
 	default:
 		_, err = sdk.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
 	}

@@ -14,20 +14,20 @@ import (
 	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 )
 
-// told is who is told of actions by messages, on the rig's network and clock.
-func (r *rig) told(trouble func(lifecycle.Action, error)) *lifecycle.Told {
-	return lifecycle.NewTold(aws.Config{
+// told is who is told of actions by messages of a queue, on the rig's network and clock.
+func (r *rig) told(settings lifecycle.Settings) *lifecycle.Told {
+	return lifecycle.NewTold(lifecycle.ToldOptions{AWS: aws.Config{
 		Region: "eu-central-1", BaseEndpoint: &r.opts.Endpoint, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: r.dial}},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
 		}),
-	}, trouble, nil)
+	}, Queue: ":sqs:eu-central-1:123456789012:interruptions", Tell: r.tell}, settings)
 }
 
 // holding runs f while a Told holds actions, which begin now.
 func (r *rig) holding(f func(), actions ...lifecycle.Action) {
 	ctx, release := context.WithCancel(r.t.Context())
-	told := r.told(func(lifecycle.Action, error) {})
+	told := r.told(r.settings)
 	for _, a := range actions {
 		a.Since = time.Now()
 		go told.Hold(ctx, a)
@@ -107,7 +107,7 @@ func TestAGroupThatDoesNotAnswerHoldsNoOtherUp(t *testing.T) {
 		r.aws.Terminate(lone)
 		r.aws.Fail(asgtest.Fault{Action: "DescribeLifecycleHooks", Times: 1}) // It is silent for ten seconds.
 		ctx, release := context.WithCancel(r.t.Context())
-		told := r.told(func(lifecycle.Action, error) {})
+		told := r.told(r.settings)
 		go told.Hold(ctx, lifecycle.Action{Group: group, Hook: short.Name, Instance: instance, Since: time.Now()})
 		time.Sleep(time.Second)
 		asked := time.Now()

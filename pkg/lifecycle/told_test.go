@@ -9,6 +9,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 )
@@ -30,8 +31,10 @@ func countedOf(t *testing.T, timeout time.Duration, requested func(lifecycle.Req
 	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
 	})
-	told := lifecycle.NewTold(aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials},
-		func(lifecycle.Action, error) {}, requested)
+	told := lifecycle.NewTold(lifecycle.ToldOptions{
+		AWS:  aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials},
+		Tell: func(lifecycle.News) {}, Requested: requested,
+	}, lifecycle.Settings{Complete: true})
 	return server, told, lifecycle.Action{Group: "workers", Hook: "drain", Instance: "i-1", Since: time.Now()}
 }
 
@@ -47,7 +50,7 @@ func TestAnActionThatAMessageToldOfIsHeldByHeartbeatsUntilItIsCompleted(t *testi
 	}
 	release()
 	held.Wait()
-	if err := told.Complete(t.Context(), action); err != nil {
+	if err := told.Complete(t.Context(), action, event.Drained); err != nil {
 		t.Fatal(err)
 	}
 	if a := server.Actions("i-1")[0]; a.Result != "CONTINUE" || a.TimedOut {
@@ -60,7 +63,7 @@ func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
 	var c count
 	server, told, action := countedOf(t, time.Minute, c.requested)
 	server.Fail(asgtest.Fault{Action: "CompleteLifecycleAction", Status: 503, Code: "ServiceUnavailable", Times: 2})
-	if err := told.Complete(t.Context(), action); err != nil {
+	if err := told.Complete(t.Context(), action, event.Drained); err != nil {
 		t.Fatal(err)
 	}
 	if a := server.Actions("i-1")[0]; a.Result != "CONTINUE" {
@@ -74,18 +77,19 @@ func TestWhereNothingWaitsAnyMoreNothingIsHeldOrCompleted(t *testing.T) {
 	server, told, action := toldOf(t, time.Second)
 	server.Forget("i-1")
 	told.Hold(t.Context(), action)
-	if err := told.Complete(t.Context(), action); err != nil {
+	if err := told.Complete(t.Context(), action, event.Drained); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestEachPermissionOfWhoIsToldIsTriedWithoutEffect(t *testing.T) {
 	t.Parallel()
-	for _, denied := range lifecycle.ToldPermissions() {
+	everything := lifecycle.ToldPermissions(lifecycle.Settings{Complete: true, Abandon: true})
+	for _, denied := range everything {
 		server, told, _ := toldOf(t, time.Minute)
 		server.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))
 		for _, group := range []string{"", "workers"} {
-			for _, permission := range lifecycle.ToldPermissions() {
+			for _, permission := range everything {
 				allowed, err := told.May(t.Context(), permission, group)
 				if want := permission != denied; allowed != want || err != nil {
 					t.Errorf("without %s, %s is allowed for %q: %t (%v), want %t", denied.Name, permission.Name, group, allowed, err, want)
@@ -102,7 +106,7 @@ func TestAPermissionThatCannotBeTriedIsAnError(t *testing.T) {
 	t.Parallel()
 	server, told, _ := toldOf(t, time.Minute)
 	server.Fail(asgtest.Fault{Status: 503, Code: "ServiceUnavailable"})
-	for _, permission := range lifecycle.ToldPermissions() {
+	for _, permission := range lifecycle.ToldPermissions(lifecycle.Settings{Complete: true, Abandon: true}) {
 		if allowed, err := told.May(t.Context(), permission, ""); allowed || err == nil {
 			t.Errorf("%s is allowed: %t (%v), want an error", permission.Name, allowed, err)
 		}

@@ -13,6 +13,8 @@ type lifecycleAction struct {
 	Hook       string `json:"LifecycleHookName"`
 	Instance   string `json:"EC2InstanceId"`
 	Transition string `json:"LifecycleTransition"`
+	// Destination is EC2 or WarmPool where the group has a warm pool.
+	Destination string `json:"Destination"`
 }
 
 // The transitions of an instance that a hook can be made for.
@@ -43,9 +45,9 @@ func (a lifecycleAction) notices(at time.Time) ([]Notice, error) {
 	n := Notice{Instance: a.Instance, Hook: &Hook{Group: a.Group, Name: a.Hook, Token: a.Token}}
 	switch a.Transition {
 	case launching:
-		n.About = Launch
+		n.About, n.Hook.Launch = Launch, true
 	case terminating:
-		n.About = Interruption
+		n.About, n.Hook.Back = Interruption, a.Destination == "WarmPool"
 		n.Event = event.Event{
 			ID:   nameOf(event.ASGTermination, a.Group, a.Hook, a.Token, a.Instance),
 			Kind: event.ASGTermination, Code: "Terminated", State: event.Pending, Noticed: at,

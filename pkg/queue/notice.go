@@ -38,6 +38,9 @@ const (
 // Hook names one action of a lifecycle hook.
 type Hook struct {
 	Group, Name, Token string
+	// Launch tells that it waits until the instance may go into service, and Back that the instance goes back to a warm pool, not to
+	// its end.
+	Launch, Back bool
 }
 
 // NotOursError says why nobody here needs a message: it may be deleted.

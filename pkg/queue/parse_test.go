@@ -67,6 +67,12 @@ func summary(n queue.Notice) string {
 	}
 	if n.Hook != nil {
 		text += fmt.Sprintf(" at %s/%s/%s", n.Hook.Group, n.Hook.Name, n.Hook.Token)
+		if n.Hook.Launch != (n.About == queue.Launch) {
+			text += ", where it does not wait"
+		}
+		if n.Hook.Back {
+			text += " back to the warm pool"
+		}
 	}
 	if n.Stopped {
 		text += " stopped"
@@ -121,6 +127,11 @@ var understood = map[string]struct{ body, want string }{
 	"a termination through EventBridge": {
 		bridged("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", lifecycleDetail("EC2_INSTANCE_TERMINATING")),
 		"interruption of " + instance + ": asg-termination Terminated pending at group/hook/87654321",
+	},
+	"a return to the warm pool": {
+		bridged("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action",
+			strings.Replace(lifecycleDetail("EC2_INSTANCE_TERMINATING"), "{", `{"Origin":"AutoScalingGroup","Destination":"WarmPool",`, 1)),
+		"interruption of " + instance + ": asg-termination Terminated pending at group/hook/87654321 back to the warm pool",
 	},
 	"a launch through EventBridge": {
 		bridged("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", lifecycleDetail("EC2_INSTANCE_LAUNCHING")),

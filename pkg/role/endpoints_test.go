@@ -75,7 +75,7 @@ func asked(t *testing.T, region string) []string {
 		t.Errorf("EC2 says %v", err)
 	}
 	// That is in the words of EC2; of the others, only the host is of interest.
-	_, _ = lifecycle.NewTold(account, nil, nil).May(t.Context(), lifecycle.ToldPermissions()[0], "workers")
+	_, _ = lifecycle.NewTold(lifecycle.ToldOptions{AWS: account}, lifecycle.Settings{}).May(t.Context(), lifecycle.ToldPermissions(lifecycle.Settings{})[0], "workers")
 	_, _, _ = queue.New(queue.Options{AWS: account, URL: "https://sqs.example/1/queue"}).Check(t.Context())
 	for _, source := range []*ekstoken.Source{ekstoken.Of(account), ekstoken.New(metadata(region), "")} {
 		token, _, err := source.Token(t.Context(), "production", "")

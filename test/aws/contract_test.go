@@ -19,7 +19,7 @@ import (
 var callers = []string{"queue", "instances", "lifecycle"}
 
 // elsewhere are calls that the same packages make for nth on a node, and that nth-queue does not make.
-var elsewhere = []string{"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeAutoScalingInstances"}
+var elsewhere = []string{"autoscaling:DescribeAutoScalingInstances"}
 
 // permissions are the actions of IAM that have another name than the call: whole batches go by that of one.
 var permissions = map[string]string{

@@ -177,7 +177,9 @@ func TestALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	_, instance := addInstance(t, lab.Shared(t))
-	q.groups.AddGroup("group") // Its hook has just been deleted: that, too, is an answer.
+	q.groups.AddGroup("group", asgtest.Hook{Name: "hook", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
+	q.groups.AddInstance("group", instance)
+	q.groups.SetState(instance, "Pending:Wait")
 	consumer := q.start(t, "")
 	q.Send(strings.Replace(terminating("group", instance), "TERMINATING", "LAUNCHING", 1))
 	q.waitEmpty(t)

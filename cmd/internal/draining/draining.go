@@ -6,6 +6,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -19,6 +20,25 @@ func Codes(settings map[string]string) map[string]policy.When {
 		codes[code] = policy.When(when)
 	}
 	return codes
+}
+
+// Hooks are the settings for the lifecycle hooks of terminations. Where nodes are not drained, it is not for us to say when the machine may
+// go.
+func Hooks(c config.Termination) lifecycle.Settings {
+	return lifecycle.Settings{
+		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
+		Hooks:    c.Hooks,
+		Budget:   c.Budget,
+		Abandon:  c.OnIncomplete == "abandon",
+	}
+}
+
+// Termination is the rule for terminations by an Auto Scaling group.
+func Termination(c config.Termination) policy.Rule {
+	hooks := Hooks(c)
+	return policy.Rule{
+		Action: policy.Action(c.Action), Hard: true, Budget: c.Budget, SoftBudget: hooks.Complete && hooks.Abandon,
+	}
 }
 
 // Options says how a node is drained.

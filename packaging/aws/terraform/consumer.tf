@@ -20,6 +20,7 @@ data "aws_iam_policy_document" "consumer" {
       "ec2:DescribeInstances",
       "autoscaling:DescribeTags",
       "autoscaling:DescribeLifecycleHooks",
+      "autoscaling:DescribeAutoScalingGroups",
     ]
     resources = ["*"]
   }

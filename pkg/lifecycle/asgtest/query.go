@@ -138,7 +138,7 @@ func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) 
 		return nil, nil, invalid("No Lifecycle Hook found with name: %s in group %s", hook, group)
 	}
 	if i, known := s.instances[id]; known && i.group == group {
-		if a := i.active(hook); a != nil {
+		if a := i.active(hook); a != nil && (!v.Has("LifecycleActionToken") || v.Get("LifecycleActionToken") == a.Token) {
 			return i, a, nil
 		}
 	}

@@ -54,6 +54,8 @@ func (h Hook) global() time.Duration {
 // Action is what became of one hook of one instance.
 type Action struct {
 	Hook string
+	// Token is what messages name it by: "token-" with the instance's ID, and "-2" after that if it is the hook's second, and so on.
+	Token string
 	// Began is when the waiting began, and Until when it times out.
 	Began, Until time.Time
 	// Heartbeats are the times of those that were accepted.
@@ -177,10 +179,24 @@ func (s *Service) SetState(id, state string) {
 	now := time.Now()
 	for _, h := range s.groups[i.group] {
 		if h.Transition == transition {
-			i.actions = append(i.actions, &Action{Hook: h.Name, Began: now, Until: now.Add(h.HeartbeatTimeout)})
+			i.actions = append(i.actions, &Action{Hook: h.Name, Token: i.token(id, h.Name), Began: now, Until: now.Add(h.HeartbeatTimeout)})
 		}
 	}
 	i.proceed(s.retaining[i.group])
+}
+
+// token names the next action of an instance at a hook.
+func (i *instance) token(id, hook string) string {
+	number := 1
+	for _, a := range i.actions {
+		if a.Hook == hook {
+			number++
+		}
+	}
+	if number == 1 {
+		return "token-" + id
+	}
+	return fmt.Sprintf("token-%s-%d", id, number)
 }
 
 // Show makes the service tell another state of an instance than the one it is in, as one that lags behind would. An
