@@ -3,7 +3,11 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -174,34 +178,62 @@ func (m taskMessage) Return(after time.Duration) { m.again(after) }
 // uncordonLimit is how long an instance that has been started may take to be Ready.
 const uncordonLimit = 15 * time.Minute
 
-// started takes in that an instance runs. A cordon of nth's from before was for what is over now.
+// started takes in that an instance runs. A drain for its stop is over, and a cordon of nth's from before was for what is over now.
 func (f *Fleet) started(t *task) {
 	found, there := f.nodes.ofInstance(t.notice.Instance)
-	var claim drain.Claim
-	ours := there && f.opts.UncordonStarted && json.Unmarshal([]byte(found.cordon), &claim) == nil && claim.OfWriter(drain.Queue)
-	if !ours || !claim.Since.Before(t.notice.Event.Noticed) {
+	if !there {
+		t.done()
+		return
+	}
+	halted, busy := f.overtake(found, t.notice.Event.Noticed)
+	if _, left := f.leftover(found.cordon, t); busy || halted == nil && !left {
 		t.done()
 		return
 	}
 	f.background(func(ctx context.Context) {
-		limited, cancel := context.WithTimeout(ctx, uncordonLimit)
-		defer cancel()
-		var err error
-		if !f.opts.DryRun {
-			err = f.untaint(limited, found.name) // First, as the cordon tells the next attempt that something is left.
+		if halted != nil {
+			<-halted.ended
 		}
-		if err == nil {
-			booted := func(id string) bool { return id != claim.BootID }
-			_, err = f.target(found.name).Uncordon(limited, booted)
-		}
-		if err != nil {
-			f.failed(ctx, t, err)
-			return
-		}
-		f.opts.Log.WithField(fieldNode, found.name).Info("the instance has been started: its node takes pods again")
-		f.over(found.name, claim)
-		t.done()
+		f.reopen(ctx, found.name, t)
 	})
+}
+
+// leftover reads a cordon, and tells whether it is one of nth-queue's from before the instance ran, which is to be lifted.
+func (f *Fleet) leftover(cordon string, t *task) (claim drain.Claim, left bool) {
+	if !f.opts.UncordonStarted || json.Unmarshal([]byte(cordon), &claim) != nil {
+		return drain.Claim{}, false
+	}
+	return claim, claim.OfWriter(drain.Queue) && claim.Since.Before(t.notice.Event.Noticed)
+}
+
+// reopen takes back what nth-queue has left on the node of an instance that runs again.
+func (f *Fleet) reopen(ctx context.Context, name string, t *task) {
+	limited, cancel := context.WithTimeout(ctx, uncordonLimit)
+	defer cancel()
+	node, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not have told of the cordon yet.
+	if err != nil && !apierrors.IsNotFound(err) {
+		f.failed(ctx, t, fmt.Errorf("reading node %q: %w", name, err))
+		return
+	}
+	claim, left := f.leftover(node.Annotations[drain.CordonAnnotation], t)
+	if err != nil || !left {
+		t.done()
+		return
+	}
+	if !f.opts.DryRun {
+		err = f.untaint(limited, name) // First, as the cordon tells the next attempt that something is left.
+	}
+	if err == nil {
+		booted := func(id string) bool { return id != claim.BootID }
+		_, err = f.target(name).Uncordon(limited, booted)
+	}
+	if err != nil {
+		f.failed(ctx, t, err)
+		return
+	}
+	f.opts.Log.WithField(fieldNode, name).Info("the instance has been started: its node takes pods again")
+	f.over(name, claim)
+	t.done()
 }
 
 // over tells that nothing is left of what a node was cordoned for.

@@ -17,14 +17,19 @@ const lag = 2 * time.Minute
 // was terminated has not, so a spot instance that still runs after its termination was due is about to go. A message
 // that does not tell when it is of is not stale.
 func stale(n queue.Notice) bool {
-	var happened time.Time
+	stops := stopped(n)
+	return !stops.IsZero() && time.Since(stops) > lag
+}
+
+// stopped is when a notice says that its instance stops; zero if it says something else.
+func stopped(n queue.Notice) time.Time {
 	switch ev := n.Event; {
 	case ev.Kind == event.StateChange:
-		happened = ev.Noticed
+		return ev.Noticed
 	case ev.Kind == event.SpotInterruption && (ev.Code == "stop" || ev.Code == "hibernate"):
-		happened = ev.Deadline
+		return ev.Deadline
 	}
-	return !happened.IsZero() && time.Since(happened) > lag
+	return time.Time{}
 }
 
 // overtaken tells whether a stale notice is over: its instance runs. It is EC2 who knows. Where EC2 cannot be asked at
@@ -43,6 +48,32 @@ func (f *Fleet) pass(t *task, at node) {
 	f.opts.Log.WithField(fieldNode, at.name).Infof("%s: the instance %s runs again: what was said of it (%s) is over",
 		about(t.notice), t.notice.Instance, t.notice.Event.Code)
 	t.done()
+}
+
+// overtake ends those of a node's tasks that are over as its instance ran then, whatever is being done for them. It returns the session if
+// that was for nothing else, and otherwise whether there is one that needs the node as it is.
+func (f *Fleet) overtake(at node, ran time.Time) (halted *session, busy bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sessions[at.name]
+	if s == nil || !s.begun || s.over {
+		return nil, false // What waits in the line is judged when its turn comes.
+	}
+	for id, t := range s.tasks {
+		if stops := stopped(t.notice); stops.IsZero() || stops.After(ran) {
+			continue
+		}
+		delete(s.tasks, id)
+		delete(s.announced, id)
+		f.pass(t, at)
+		s.announce(t.notice.Event.Kind)
+	}
+	if len(s.tasks) > 0 {
+		return nil, true
+	}
+	s.over = true
+	s.stop()
+	return s, false
 }
 
 // sift ends those of a session's tasks that have been overtaken while it waited for its turn, and gives back those of
