@@ -34,7 +34,7 @@ func (a adjustable) use(cfg config.Queue, degraded []string) {
 func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
-		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup,
+		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Impaired: cfg.Events.StatusCheck.After,
 	}
 }
 

@@ -86,6 +86,8 @@ type Config struct {
 	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
+	// NodeName is the node's name where it is known from the start; else the Identity tells it.
+	NodeName string
 	// NodeSeen tells that there has been a Node in this boot, so that one that is missing was deleted.
 	NodeSeen bool
 	Log      *logrus.Entry
@@ -167,7 +169,7 @@ type trouble struct {
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
 	return &Agent{
-		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), nodeSeen: cfg.NodeSeen, inherited: true,
+		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), node: cfg.NodeName, nodeSeen: cfg.NodeSeen, inherited: true,
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},

@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"slices"
 	"sync"
 	"time"
@@ -37,10 +36,10 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 		listeners, end = f.opts.Listeners(s.node, s.book.Entries)
 		defer end()
 	}
-	mind := &mind{session: s, named: make(chan struct{})}
+	mind := &mind{session: s}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{mind}, Identity: mind,
-		Node: remembering{f.target(s.node)}, Record: s.book, Policy: s.rules,
+		Node: remembering{f.target(s.node)}, NodeName: s.node, Record: s.book, Policy: s.rules,
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.settled, Rested: s.rested, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
@@ -74,6 +73,7 @@ func (remembering) Claim(context.Context) (drain.Claim, bool, error) {
 // has no more time because it left no cordon. f.mu is held.
 func (s *session) remembered(held *corev1.Node) *book {
 	b := &book{}
+	n := s.fleet.nodes.of(held)
 	for id, t := range s.tasks {
 		if since, known := s.fleet.spending[id]; known {
 			seen := time.Now().Round(0).Add(-time.Since(since))
@@ -82,11 +82,8 @@ func (s *session) remembered(held *corev1.Node) *book {
 			})
 		}
 	}
-	var claim drain.Claim
-	if json.Unmarshal([]byte(held.Annotations[drain.CordonAnnotation]), &claim) != nil {
-		return b
-	}
-	if t, ours := s.tasks[claim.Event]; ours && claim.OfWriter(drain.Queue) {
+	claim, set := n.closedBy()
+	if t, ours := s.tasks[claim.Event]; ours && set {
 		since := cmp.Or(event.CredibleTime(claim.Since), time.Now().UTC().Round(0))
 		e := record.Entry{
 			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, OnNode: true,
@@ -97,6 +94,19 @@ func (s *session) remembered(held *corev1.Node) *book {
 			e.Phase, e.Reopened = record.Draining, true
 		}
 		b.Put(func(error) {}, e)
+	}
+	return s.told(b, n)
+}
+
+// told adds to a book what was told before of events whose time had not come then. f.mu is held.
+func (s *session) told(b *book, n node) *book {
+	for id, t := range s.tasks {
+		ev, now := t.notice.Event, time.Now().UTC().Round(0)
+		if known, noted := noteOf(n, ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
+			b.entries = append(b.entries, record.Entry{
+				Event: ev, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: now, Changed: now,
+			})
+		}
 	}
 	return b
 }
@@ -144,19 +154,16 @@ func (b *book) entry(id string) record.Entry {
 // mind is what the agent is told by: which node it is, and what is announced for it.
 type mind struct {
 	session *session
-	named   chan struct{}
 }
 
 // KeepWarm implements agent.Identity. The credential is everybody's, and is kept warm elsewhere.
 func (m *mind) KeepWarm(ctx context.Context, tell func(node string, err error)) {
 	tell(m.session.node, nil)
-	close(m.named)
 	<-ctx.Done()
 }
 
-// Run implements agent.Source. It speaks when the node has a name, so that nothing is said without it.
+// Run implements agent.Source.
 func (m *mind) Run(ctx context.Context, sink event.Sink) error {
-	<-m.named
 	s := m.session
 	s.fleet.mu.Lock()
 	s.sink = sink
@@ -176,7 +183,7 @@ func (s *session) mark(ctx context.Context) {
 	var wanted []corev1.Taint
 	f.mu.Lock()
 	for _, t := range s.tasks {
-		if f.policy()[t.notice.Event.Kind].Action != policy.Notify {
+		if ev := t.notice.Event; f.policy()[ev.Kind].Action != policy.Notify && ev.State == event.Pending && !t.lifts {
 			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
 		}
 	}

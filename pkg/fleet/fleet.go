@@ -59,6 +59,9 @@ type Options struct {
 	OwnTag bool
 	// Instances, if set, is asked about instances that are not found by their Nodes, and about reservations.
 	Instances Instances
+	// Schedule, if set, is asked what EC2 has scheduled, and which status checks fail. Impaired is for how long they must.
+	Schedule Schedule
+	Impaired time.Duration
 	// Hooks, if set, is told to hold and to complete lifecycle actions; CompleteLaunches includes those of launches. Whose they are, it
 	// knows itself.
 	Hooks            Hooks
@@ -77,6 +80,7 @@ type Fleet struct {
 	roll    *roll
 	claims  claims
 	chance  chance
+	outlook *outlook
 	changed chan struct{} // has an element when the line may move
 	work    sync.WaitGroup
 
@@ -92,10 +96,11 @@ type Fleet struct {
 func New(opts Options) *Fleet {
 	f := &Fleet{
 		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), roll: &roll{client: opts.Client},
+		outlook: newOutlook(),
 		claims:  claims{client: opts.Client, holder: opts.Holder, dead: opts.Dead},
 		changed: make(chan struct{}, 1), sessions: map[string]*session{}, spending: map[string]time.Time{},
 	}
-	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group})
+	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f
 }
 
@@ -112,6 +117,7 @@ func (f *Fleet) Run(ctx context.Context, ready func()) {
 	select {
 	case <-f.nodes.known:
 		ready()
+		f.work.Go(func() { f.follow(ctx) })
 	case <-ctx.Done():
 	}
 	ticks := time.NewTicker(glance)

@@ -24,8 +24,10 @@ type node struct {
 	name, version, instance, dns string
 	// group is the value of the label that ceilings go by.
 	group, bootID string
-	// cordon and claim are the texts of the annotations.
-	cordon, claim string
+	// cordon, claim and notes are the texts of the annotations.
+	cordon, claim, notes string
+	// readySince is when its kubelet began to say that it is Ready; zero if it does not.
+	readySince time.Time
 	// claimSeen is when that claim was first seen, by a clock that nobody sets.
 	claimSeen            time.Time
 	ready, unschedulable bool
@@ -159,11 +161,11 @@ func (n *nodes) slim(object any) (any, error) {
 		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable},
 	}
 	lean.Labels = only(full.Labels, n.label)
-	lean.Annotations = only(full.Annotations, drain.CordonAnnotation, ClaimAnnotation)
+	lean.Annotations = only(full.Annotations, drain.CordonAnnotation, ClaimAnnotation, NotesAnnotation)
 	lean.Status.NodeInfo.BootID = full.Status.NodeInfo.BootID
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
 	for _, a := range full.Status.Addresses {
@@ -188,10 +190,12 @@ func (n *nodes) of(full *corev1.Node) node {
 	kept := node{
 		name: full.Name, version: full.ResourceVersion, instance: instanceOf(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
-		cordon: full.Annotations[drain.CordonAnnotation],
+		cordon: full.Annotations[drain.CordonAnnotation], notes: full.Annotations[NotesAnnotation],
 	}
 	for _, c := range full.Status.Conditions {
-		kept.ready = kept.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			kept.ready, kept.readySince = true, c.LastTransitionTime.Time
+		}
 	}
 	for _, a := range full.Status.Addresses {
 		if a.Type == corev1.NodeInternalDNS {

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -53,6 +52,10 @@ func (f *Fleet) interrupted(t *task) {
 
 // begin begins what an interruption asks for at its node, unless that is over.
 func (f *Fleet) begin(n node, t *task) {
+	if f.verified(t) {
+		f.background(func(ctx context.Context) { f.verify(ctx, n, t) })
+		return
+	}
 	if !stale(t.notice) {
 		f.hold(t)
 		f.join(n, t)
@@ -186,7 +189,7 @@ func (f *Fleet) started(t *task) {
 		return
 	}
 	halted, busy := f.overtake(found, t.notice.Event.Noticed)
-	if _, left := f.leftover(found.cordon, t); busy || halted == nil && !left {
+	if _, left := f.leftover(found, t); busy || halted == nil && !left {
 		t.done()
 		return
 	}
@@ -198,24 +201,22 @@ func (f *Fleet) started(t *task) {
 	})
 }
 
-// leftover reads a cordon, and tells whether it is one of nth-queue's from before the instance ran, which is to be lifted.
-func (f *Fleet) leftover(cordon string, t *task) (claim drain.Claim, left bool) {
-	if !f.opts.UncordonStarted || json.Unmarshal([]byte(cordon), &claim) != nil {
-		return drain.Claim{}, false
-	}
-	return claim, claim.OfWriter(drain.Queue) && claim.Since.Before(t.notice.Event.Noticed)
+// leftover is a cordon of nth-queue's from before the instance ran, which is to be lifted.
+func (f *Fleet) leftover(on node, t *task) (claim drain.Claim, left bool) {
+	claim, ours := on.closedBy()
+	return claim, f.opts.UncordonStarted && ours && claim.Since.Before(t.notice.Event.Noticed)
 }
 
 // reopen takes back what nth-queue has left on the node of an instance that runs again.
 func (f *Fleet) reopen(ctx context.Context, name string, t *task) {
 	limited, cancel := context.WithTimeout(ctx, uncordonLimit)
 	defer cancel()
-	node, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not have told of the cordon yet.
+	held, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not have told of the cordon yet.
 	if err != nil && !apierrors.IsNotFound(err) {
 		f.failed(ctx, t, fmt.Errorf("reading node %q: %w", name, err))
 		return
 	}
-	claim, left := f.leftover(node.Annotations[drain.CordonAnnotation], t)
+	claim, left := f.leftover(f.nodes.of(held), t)
 	if err != nil || !left {
 		t.done()
 		return
@@ -232,20 +233,19 @@ func (f *Fleet) reopen(ctx context.Context, name string, t *task) {
 		return
 	}
 	f.opts.Log.WithField(fieldNode, name).Info("the instance has been started: its node takes pods again")
-	f.over(name, claim)
+	f.over(name, record.Entry{
+		Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, Ending: record.Completed, FirstSeen: claim.Since,
+	})
 	t.done()
 }
 
-// over tells that nothing is left of what a node was cordoned for.
-func (f *Fleet) over(node string, claim drain.Claim) {
+// over tells that an event is over, and that nothing is left of it on the node.
+func (f *Fleet) over(node string, e record.Entry) {
 	if f.opts.Listeners == nil {
 		return
 	}
 	now := time.Now()
-	e := record.Entry{
-		Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, Phase: record.Closed, Ending: record.Completed,
-		FirstSeen: claim.Since, Changed: now.Round(0),
-	}
+	e.Phase, e.Changed = record.Closed, now.Round(0)
 	told, end := f.opts.Listeners(node, func() []record.Entry { return []record.Entry{e} })
 	defer end()
 	for _, l := range told {

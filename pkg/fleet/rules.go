@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"time"
+
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/policy"
 )
@@ -11,6 +13,8 @@ type Rules struct {
 	Drain  drain.Options
 	// Draining and Group are the ceilings of Limits.
 	Draining, Group int
+	// Impaired is for how long a status check must have failed.
+	Impaired time.Duration
 }
 
 // Use replaces the rules for all that begins from now on. What is being drained goes on as it was begun. It may be called

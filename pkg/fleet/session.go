@@ -29,6 +29,8 @@ type session struct {
 	announced map[string]event.Event
 	// outcomes are what has come of its events so far.
 	outcomes map[string]event.Outcome
+	// notes are what is to be noted on the Node of what has come of events; nil is for what needs no note any more.
+	notes map[string]*note
 	// lasting is an event that the node was drained or cordoned for and whose message has come to its end.
 	lasting event.Event
 	// sink gets the events while there is an agent; nil without one.
@@ -72,7 +74,7 @@ func (f *Fleet) join(n node, t *task) {
 		f.work.Go(func() { s.mark(f.ctx) })
 	}
 	if !s.begun {
-		f.line.join(place{node: n.name, group: n.group, spot: urgent(ev), deadline: ev.Deadline, since: time.Now()})
+		f.line.join(place{node: n.name, group: n.group, spot: urgent(ev) || t.lifts, deadline: ev.Deadline, since: time.Now()})
 		f.nudge()
 	}
 }
@@ -158,12 +160,13 @@ func (s *session) run(ctx context.Context) {
 	if !s.fleet.opts.DryRun {
 		renewing.Go(func() { text = s.renew(claimed, text, lost) })
 	}
-	if s.sift(claimed) {
+	if s.sift(claimed, held) {
 		s.attend(claimed, held)
 	}
 	cause := context.Cause(claimed)
 	if !errors.Is(cause, errLost) {
 		s.keepClosed(context.WithoutCancel(ctx)) // While the claim is renewed, so that no other works on the node.
+		s.keepNotes(context.WithoutCancel(ctx))
 	}
 	lost(nil)
 	renewing.Wait()
@@ -357,12 +360,15 @@ func (s *session) rested(ev event.Event, again time.Time) {
 		return
 	}
 	entry := s.book.entry(ev.ID)
+	s.noted(t.notice.Event, entry, again)
 	switch {
 	case again.IsZero(), s.outcomes[ev.ID] == event.OutOfTime:
 		if f.lasting(entry) {
 			s.lasting = ev
 		}
 		s.conclude(t)
+	case entry.Error == "" && t.listed:
+		t.done() // EC2 keeps it in mind.
 	case entry.Error == "":
 		t.again(time.Until(again))
 	case s.overdue(entry):

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/queue"
 )
@@ -76,10 +78,13 @@ func (f *Fleet) overtake(at node, ran time.Time) (halted *session, busy bool) {
 	return s, false
 }
 
-// sift ends those of a session's tasks that have been overtaken while it waited for its turn, and gives back those of
-// which nobody can say. It tells whether any are left.
-func (s *session) sift(ctx context.Context) bool {
+// sift ends those of a session's tasks that have been overtaken, or done by another process, while it waited for its turn, and gives
+// back those of which nobody can say. It tells whether any are left. held is the Node as it is now.
+func (s *session) sift(ctx context.Context, held *corev1.Node) bool {
 	f := s.fleet
+	for _, t := range s.superfluous(f.nodes.of(held)) {
+		t.done()
+	}
 	at, _ := f.nodes.named(s.node)
 	for _, t := range s.stale() {
 		over, err := f.overtaken(ctx, t.notice, at)
@@ -100,6 +105,28 @@ func (s *session) sift(ctx context.Context) bool {
 	defer f.mu.Unlock()
 	s.over = len(s.tasks) == 0
 	return !s.over
+}
+
+// superfluous takes out the tasks for which nothing is left to be done, as the Node says.
+func (s *session) superfluous(held node) []*task {
+	f := s.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var done []*task
+	for _, t := range s.tasks {
+		if t.lifts {
+			return nil // What goes on beside it is to be looked after again.
+		}
+		ev := t.notice.Event
+		if _, noted := noteOf(held, ev); noted && ev.State == event.Pending && !f.owed(held, ev) {
+			done = append(done, t)
+		}
+	}
+	for _, t := range done {
+		delete(s.tasks, t.notice.Event.ID)
+		delete(s.announced, t.notice.Event.ID)
+	}
+	return done
 }
 
 // stale are the tasks whose notices have grown old.

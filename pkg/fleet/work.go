@@ -30,6 +30,9 @@ type task struct {
 	others []*task
 	// lost tells that the machine is gone at the end of its time, although people would have it kept. The fleet's mutex guards it.
 	lost bool
+	// listed tells that EC2 lists what a message told of, so that the message need not wait for its time, and lifts that its event is over
+	// for which the node is closed.
+	listed, lifts bool
 
 	mu       sync.Mutex
 	released bool

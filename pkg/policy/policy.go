@@ -284,6 +284,9 @@ func pause(failures int) time.Duration {
 	return p
 }
 
+// Begins is when what an entry's rule asks for is begun; zero if at once.
+func (s Settings) Begins(e record.Entry) time.Time { return s.plan(e).start }
+
 // Ignores tells whether an entry's event is, by the rules, nobody's business.
 func (s Settings) Ignores(e record.Entry) bool { return s.plan(e).action == Ignore }
 

@@ -128,7 +128,7 @@ func (m *model) settled(found owner, entry func(*notice) record.Entry) {
 	for _, n := range m.notices {
 		e := entry(n)
 		n.over = n.over || (n.acts() || n.expired) && e.Phase == record.Closed
-		n.open = n.acts() && !done(e.Phase)
+		n.open = n.acts() && (!done(e.Phase) || e.LeftAlone) // It is drained again when people want the node left alone no more.
 		// While the node is open for one that wants it closed, nth has not looked at it yet.
 		if unheard := found == nobody && n.acts() && !e.Reopened; n.order == perhaps && !unheard {
 			n.order = map[bool]order{true: given, false: none}[e.Reopened]

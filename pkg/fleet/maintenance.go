@@ -1,0 +1,358 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// standing are the events that EC2 tells of for a node.
+func (f *Fleet) standing(n node, said instances.Status) []event.Event {
+	var all []event.Event
+	for _, p := range said.Planned {
+		ev := event.Event{
+			ID: p.ID, Kind: event.ScheduledMaintenance, Code: p.Code, State: event.Pending, Description: p.Description,
+			Deadline: p.NotBefore, Until: p.NotAfter, Instance: n.instance,
+		}
+		switch {
+		case p.ID == "":
+			continue
+		case p.Canceled:
+			ev.State = event.Canceled
+		case p.Completed:
+			ev.State = event.Completed
+		}
+		all = append(all, ev.Credible())
+	}
+	if ev, fails := f.failing(n, said); fails {
+		all = append(all, ev)
+	}
+	return all
+}
+
+// failing is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
+func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
+	what := n.name + " impaired"
+	lasting := f.outlook.lasting(what, said.Impaired != "")
+	if !said.Since.IsZero() {
+		lasting = time.Since(said.Since)
+	}
+	if said.Impaired == "" || lasting < f.rules.Load().Impaired {
+		return event.Event{}, false
+	}
+	sum := sha256.Sum256([]byte(n.instance + "\n" + strconv.FormatInt(said.Since.Unix(), 10)))
+	ev := event.Event{
+		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: said.Impaired,
+		State: event.Pending, Noticed: event.CredibleTime(said.Since), Instance: n.instance,
+	}
+	if claim, ours := n.closedBy(); ours && claim.Kind == string(event.StatusCheck) {
+		ev.ID = claim.Event
+	}
+	return ev, true
+}
+
+// tendAll does what is due for the nodes of which EC2 tells something, and for those that are closed or of which something is noted.
+func (f *Fleet) tendAll() {
+	var some []node
+	f.nodes.each(func(n node) {
+		said, _ := f.outlook.of(n.instance)
+		if n.instance != "" && (len(said.Planned) > 0 || said.Impaired != "" || n.cordon != "" || n.notes != "") {
+			some = append(some, n)
+		}
+	})
+	for _, n := range some {
+		said, _ := f.outlook.of(n.instance)
+		f.tend(n, f.standing(n, said))
+	}
+}
+
+// tend does what is due for a node for which those events stand.
+func (f *Fleet) tend(n node, events []event.Event) {
+	f.refresh(n, events)
+	if f.lift(n, events) {
+		return
+	}
+	for _, ev := range events {
+		if f.wanted(ev) && f.owed(n, ev) && !f.has(n, ev.ID) {
+			f.pursue(n, ev)
+		}
+	}
+	f.tidy(n)
+}
+
+// wanted tells whether anything may be done about an event.
+func (f *Fleet) wanted(ev event.Event) bool {
+	return ev.State == event.Pending && !f.policy().Ignores(record.Entry{Event: ev})
+}
+
+// has tells whether an event is being worked on at a node.
+func (f *Fleet) has(n node, id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sessions[n.name]
+	return s != nil && s.tasks[id] != nil
+}
+
+// pursue begins what is to be done about an event, as if a message had told of it.
+func (f *Fleet) pursue(n node, ev event.Event) {
+	p := f.outlook.plan(n.name, ev.ID)
+	if pause, begun := p.begin(ev.Deadline); begun {
+		f.take([]queue.Notice{{About: queue.Interruption, Instance: n.instance, Event: ev}}, pause, p)
+	}
+}
+
+// owed tells whether something is to be done now about an event that stands: it has not been told of yet, its time has come, or it was
+// moved to later and what was done is to be taken back.
+func (f *Fleet) owed(n node, ev event.Event) bool {
+	if happened(n, ev) {
+		return false
+	}
+	waits := f.waits(ev)
+	known, noted := noteOf(n, ev)
+	claim, ours := n.closedBy()
+	switch {
+	case waits && ours && claim.Event == ev.ID, !noted, !known.At.Equal(ev.Deadline):
+		return true
+	case waits:
+		return false
+	}
+	return !known.Done
+}
+
+// waits tells whether the time of an event has not come.
+func (f *Fleet) waits(ev event.Event) bool {
+	return f.policy().Begins(record.Entry{Event: ev}).After(time.Now())
+}
+
+// happened tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
+func happened(n node, ev event.Event) bool {
+	return reboots(ev.Code) && !ev.Deadline.IsZero() && n.readySince.After(ev.Deadline)
+}
+
+// reboots tells whether what is scheduled is over once the machine has been rebooted.
+func reboots(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
+
+// verified tells whether EC2 is to be asked about a task before it is begun.
+func (f *Fleet) verified(t *task) bool {
+	n := t.notice
+	return f.opts.Schedule != nil && n.Event.Kind == event.ScheduledMaintenance && n.Instance != "" && instances.Schedules(n.Event.Code)
+}
+
+// verify begins a task of maintenance as EC2 lists that now, and ends it if that is over, or done. Where EC2 cannot be asked, what the
+// message says counts, and while EC2's list may be behind it.
+func (f *Fleet) verify(ctx context.Context, n node, t *task) {
+	said, known, err := f.opts.Schedule.Status(ctx, t.notice.Instance)
+	switch {
+	case ctx.Err() != nil:
+		t.again(0)
+		return
+	case err != nil:
+		f.unasked(err)
+		f.join(n, t)
+		return
+	case known:
+		f.outlook.heed(t.notice.Instance, said)
+	}
+	ev, listed := listedAs(t.notice.Event, f.standing(n, said))
+	_, own := t.work.message.(*plan)
+	young := t.notice.Event.Noticed.IsZero() || time.Since(t.notice.Event.Noticed) < listing
+	switch {
+	case !listed && own:
+		t.again(lookPause) // It was listed a moment ago.
+	case !listed && young && t.notice.Event.State == event.Pending:
+		f.join(n, t)
+	case !listed || ev.State != event.Pending:
+		f.opts.Log.WithField(fieldNode, n.name).Infof("%s: EC2 has nothing more scheduled for the instance %s of what was announced (%s)",
+			about(t.notice), t.notice.Instance, t.notice.Event.Code)
+		t.done()
+	case !f.owed(n, ev):
+		t.done()
+	default:
+		t.notice.Event, t.listed = ev, !own
+		f.join(n, t)
+	}
+}
+
+// listedAs finds the event that a message tells of among those that stand for its instance: AWS Health has no name for it that EC2 has.
+// What was moved is found by its code, and what has another code by its time.
+func listedAs(told event.Event, events []event.Event) (event.Event, bool) {
+	var found event.Event
+	var best int
+	for _, ev := range events {
+		alike := 0
+		sameTime := ev.Deadline.Sub(told.Deadline).Abs() < time.Minute
+		switch {
+		case ev.Kind != told.Kind:
+		case ev.ID == told.ID:
+			alike = 5
+		case ev.Code == told.Code && sameTime:
+			alike = 4
+		case ev.State == event.Pending && ev.Code == told.Code:
+			alike = 3
+		case ev.State == event.Pending && sameTime:
+			alike = 2
+		}
+		if alike > best {
+			found, best = ev, alike
+		}
+	}
+	return found, best > 0
+}
+
+// refresh tells the session of a node what EC2 says now of the events that it is for.
+func (f *Fleet) refresh(n node, events []event.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sessions[n.name]
+	if s == nil || s.over {
+		return
+	}
+	for id, t := range s.tasks {
+		if ev := t.notice.Event; !slices.ContainsFunc(events, func(listed event.Event) bool { return listed.ID == id }) {
+			if ev.State = f.endedAs(n, id, ev.Kind, ""); ev.State != event.Pending {
+				events = append(events, ev)
+			}
+		}
+	}
+	news := map[event.Kind]bool{}
+	for _, ev := range events {
+		t := s.tasks[ev.ID]
+		if t == nil || t.lifts || sameWord(t.notice.Event, ev) {
+			continue
+		}
+		t.notice.Event, s.announced[ev.ID], news[ev.Kind] = ev, ev, true
+		if ev.State != event.Pending {
+			f.work.Go(func() { f.unmark(f.ctx, n.name) })
+		}
+	}
+	for kind := range news {
+		if s.sink != nil {
+			s.sink.Snapshot(event.Snapshot{Kind: kind, Events: s.events(kind)})
+		}
+	}
+}
+
+// sameWord tells whether EC2 says the same of an event as it did.
+func sameWord(a, b event.Event) bool {
+	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
+}
+
+// unmark takes our taints off a node.
+func (f *Fleet) unmark(ctx context.Context, name string) {
+	if f.opts.DryRun {
+		return
+	}
+	if err := f.untaint(ctx, name); err != nil && ctx.Err() == nil {
+		f.opts.Log.WithField(fieldNode, name).Warn(err)
+	}
+}
+
+// lift begins to take back what was done to a node, if that was for an event that is over, and tells whether it is. What else is due for
+// the node goes on in the same session, so that it is not opened in between.
+func (f *Fleet) lift(n node, events []event.Event) bool {
+	claim, ours := n.closedBy()
+	if !ours || f.opts.DryRun || f.has(n, claim.Event) {
+		return false
+	}
+	ev, over := f.ended(n, claim, events)
+	if !over {
+		return false
+	}
+	p := f.outlook.plan(n.name, "lift "+claim.Event)
+	pause, begun := p.begin(ev.Deadline)
+	if !begun {
+		return true
+	}
+	f.background(func(ctx context.Context) {
+		f.unmark(ctx, n.name) // First, as the cordon tells the next attempt that something is left.
+		for _, other := range events {
+			if other.ID != ev.ID && f.wanted(other) && !happened(n, other) && !f.waits(other) {
+				f.join(n, taskOf(n, other, lifting{&plan{}}, pause))
+			}
+		}
+		t := taskOf(n, ev, lifting{p}, pause)
+		t.lifts = true
+		f.join(n, t)
+	})
+	return true
+}
+
+// lifting is the message of what takes something back. That it is done is seen by the Node, and tried again if it is not.
+type lifting struct{ *plan }
+
+// Done implements Message.
+func (l lifting) Done() { l.end(false, lookPause) }
+
+// taskOf is a task of its own for one event of a node.
+func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
+	notice := queue.Notice{About: queue.Interruption, Instance: n.instance, Event: ev}
+	return &task{notice: notice, work: &work{message: message, open: 1, pause: pause}}
+}
+
+// ended tells whether the event that a node is closed for is over, and how it ended: the machine was rebooted as announced and its
+// kubelet says again that it is Ready, EC2 says so, or EC2 has not listed it for some time.
+func (f *Fleet) ended(n node, claim drain.Claim, events []event.Event) (event.Event, bool) {
+	kind := event.Kind(claim.Kind)
+	if kind != event.ScheduledMaintenance && kind != event.StatusCheck {
+		return event.Event{}, false
+	}
+	known := notesOf(n.notes).of(claim.Event)
+	said, listed := claimed(known, claim, events)
+	ev := event.Event{
+		ID: claim.Event, Kind: kind, Code: cmp.Or(said.Code, known.Code), State: event.Pending, Description: said.Description,
+		Deadline: known.At, Instance: n.instance,
+	}
+	rebooted := claim.BootID != "" && n.bootID != "" && claim.BootID != n.bootID
+	if kind == event.ScheduledMaintenance && reboots(ev.Code) && rebooted {
+		return ev, n.ready
+	}
+	state := f.endedAs(n, claim.Event, kind, said.State)
+	completed := f.outlook.lasting(n.name+" beyond "+claim.Event, listed && said.State == event.Completed)
+	switch {
+	case state == event.Pending:
+		return event.Event{}, false
+	case listed && state == event.Completed: // The machine may be about to go down.
+		ev.State = state
+		return ev, n.ready && (rebooted || !reboots(ev.Code) || completed >= listing)
+	}
+	ev.State = state
+	return ev, true
+}
+
+// endedAs is how an event of a node ended of which EC2 says that, or nothing; Pending if it did not, as far as EC2 knows it.
+func (f *Fleet) endedAs(n node, id string, kind event.Kind, said event.State) event.State {
+	if said != "" {
+		f.outlook.lasting(n.name+" without "+id, false)
+		return said
+	}
+	if kind != event.ScheduledMaintenance && kind != event.StatusCheck || fromMessage(id) {
+		return event.Pending
+	}
+	_, asked := f.outlook.of(n.instance)
+	switch missing := f.outlook.lasting(n.name+" without "+id, asked); {
+	case missing < listing:
+		return event.Pending
+	case kind == event.StatusCheck:
+		return event.Completed
+	}
+	return event.Canceled
+}
+
+// claimed finds the event that a node is closed for among those that stand.
+func claimed(known note, claim drain.Claim, events []event.Event) (event.Event, bool) {
+	i := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == claim.Event || known.means(ev) })
+	if i < 0 {
+		return event.Event{}, false
+	}
+	return events[i], true
+}

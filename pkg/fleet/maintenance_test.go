@@ -1,0 +1,523 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// schedule is what EC2 has scheduled.
+type schedule struct {
+	mu       sync.Mutex
+	statuses map[string]instances.Status
+	err      error
+}
+
+// say changes what EC2 tells of an instance.
+func (s *schedule) say(id string, planned ...instances.Planned) *schedule {
+	return s.tell(id, instances.Status{Planned: planned})
+}
+
+func (s *schedule) tell(id string, status instances.Status) *schedule {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.statuses == nil {
+		s.statuses = map[string]instances.Status{}
+	}
+	s.statuses[id] = status
+	return s
+}
+
+// fail makes EC2 answer with an error.
+func (s *schedule) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// Status implements fleet.Schedule.
+func (s *schedule) Status(_ context.Context, id string) (instances.Status, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.statuses[id], true, s.err
+}
+
+// Notable implements fleet.Schedule.
+func (s *schedule) Notable(_ context.Context, checks bool) (map[string]instances.Status, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	notable := maps.Clone(s.statuses)
+	maps.DeleteFunc(notable, func(_ string, is instances.Status) bool {
+		return len(is.Planned) == 0 && (is.Impaired == "" || !checks)
+	})
+	return notable, s.err
+}
+
+// within drains ten minutes before a reboot, and two hours before a stop or a retirement.
+func within(s *schedule) func(*fleet.Options) {
+	return func(o *fleet.Options) {
+		draining(o)
+		o.UncordonStarted = true
+		o.Policy[event.ScheduledMaintenance] = policy.Rule{
+			Action: policy.Drain, Lead: 10 * time.Minute, Window: 2 * time.Hour, Kept: 13 * 24 * time.Hour, Codes: map[string]policy.When{
+				"system-reboot": policy.Lead, "instance-stop": policy.Window, "instance-retirement": policy.Window, "other": policy.OnlyNotify,
+			},
+		}
+		if s != nil {
+			o.Schedule = s
+		}
+	}
+}
+
+const planID = "instance-event-0123456789abcdef0"
+
+// at is an event that is due in some time.
+func at(code string, in time.Duration) instances.Planned {
+	return instances.Planned{ID: planID, Code: code, Description: "scheduled " + code, NotBefore: time.Now().Add(in).UTC().Round(0)}
+}
+
+func canceled(p instances.Planned) instances.Planned {
+	p.Canceled = true
+	return p
+}
+
+// announced is the message about such an event, of some time ago.
+func announced(p instances.Planned, state event.State, ago time.Duration) []queue.Notice {
+	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		ID: "scheduled-maintenance-0123", Kind: event.ScheduledMaintenance, Code: p.Code, State: state, Deadline: p.NotBefore,
+		Noticed: time.Now().Add(-ago).Round(0),
+	}}}
+}
+
+// booted is a node with a pod, in its first boot.
+func (c *cluster) booted() {
+	n := nodeOf("a", instance, nil)
+	n.Status.NodeInfo.BootID = "boot-1"
+	c.add(n, podOn("a", "one"))
+}
+
+func (c *cluster) wantCordoned(want bool, evicted int, when string) {
+	c.t.Helper()
+	synctest.Wait()
+	if n := c.node("a"); n.Spec.Unschedulable != want || c.times("evict") != evicted {
+		c.t.Errorf("%s: cordoned: %t, %d pods were evicted, want %t and %d; the annotations are %v",
+			when, n.Spec.Unschedulable, c.times("evict"), want, evicted, n.Annotations)
+	}
+}
+
+// reboot takes the node down for a minute, and brings it back in another boot.
+func (c *cluster) reboot(boot string) {
+	c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+	time.Sleep(time.Minute)
+	c.change("a", func(n *corev1.Node) {
+		n.Status.NodeInfo.BootID = boot
+		n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime = corev1.ConditionTrue, metav1.Now()
+	})
+}
+
+func TestACanceledMaintenanceIsNotDrainedFor(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		cancel func(*schedule, instances.Planned)
+		told   int
+	}{
+		"EC2 says so":          {func(s *schedule, p instances.Planned) { s.say(instance, canceled(p)) }, 1},
+		"EC2 lists it no more": {func(s *schedule, _ instances.Planned) { s.say(instance) }, 1},
+		"it has happened":      {func(s *schedule, p instances.Planned) { p.Completed = true; s.say(instance, p) }, 1},
+		"it was moved to next month": {func(s *schedule, p instances.Planned) {
+			p.NotBefore = p.NotBefore.Add(30 * 24 * time.Hour)
+			s.say(instance, p)
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				reboot := at("system-reboot", 2*time.Hour)
+				s := (&schedule{}).say(instance, reboot)
+				r := c.run(within(s))
+				message, first := announced(reboot, event.Pending, 0), newParcel()
+				r.Take(message, 1, first)
+				first.want(t, "done") // EC2 keeps it in mind, and the fleet.
+				time.Sleep(time.Hour)
+				row.cancel(s, reboot)
+				again := newParcel()
+				r.Take(message, 2, again)
+				again.want(t, "done")
+				time.Sleep(3 * time.Hour)
+				c.wantCordoned(false, 0, "hours after it was due")
+				told := r.ear.whats("a")
+				if over := row.told == 1; count(told, record.Announced) != row.told || (count(told, record.ClosedWith) > 0) != over {
+					t.Errorf("what was told is %v", told)
+				}
+			})
+		})
+	}
+}
+
+func count(told []record.What, what record.What) int {
+	return len(slices.DeleteFunc(slices.Clone(told), func(w record.What) bool { return w != what }))
+}
+
+func TestWhatWasDoneForMaintenanceIsTakenBackIfItIsCanceled(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		cancel func(*schedule, instances.Planned)
+		within time.Duration
+	}{
+		"EC2 says so":          {func(s *schedule, p instances.Planned) { s.say(instance, canceled(p)) }, 2 * time.Minute},
+		"EC2 lists it no more": {func(s *schedule, _ instances.Planned) { s.say(instance) }, 20 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				stop := at("instance-stop", 100*time.Minute)
+				s := (&schedule{}).say(instance, stop)
+				r := c.run(within(s))
+				m := newParcel()
+				r.Take(announced(stop, event.Pending, 0), 1, m)
+				m.want(t, "done")
+				time.Sleep(time.Minute)
+				c.wantCordoned(true, 1, "in its window")
+				r.stop() // Another process knows it by the Node and by EC2 alone.
+				r = c.run(within(s))
+				time.Sleep(10 * time.Minute)
+				c.wantCordoned(true, 1, "after a restart")
+				row.cancel(s, stop)
+				time.Sleep(row.within)
+				c.wantCordoned(false, 1, "after it was called off")
+				if n := c.node("a"); n.Annotations[drain.CordonAnnotation] != "" || n.Annotations[fleet.NotesAnnotation] != "" || c.holder("a") != "" {
+					t.Errorf("what is left on the node is %v", n.Annotations)
+				}
+				if told := r.ear.whats("a"); !slices.Equal(told, []record.What{record.Begun, record.Done}) {
+					t.Errorf("what was told is %v", told)
+				}
+			})
+		})
+	}
+}
+
+func TestADrainUnderWayIsTakenBackWhenItsMaintenanceIsCanceled(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
+		stop := at("instance-stop", 100*time.Minute)
+		s := (&schedule{}).say(instance, stop)
+		m := newParcel()
+		c.run(within(s)).Take(announced(stop, event.Pending, 0), 1, m)
+		time.Sleep(10 * time.Minute)
+		if !c.node("a").Spec.Unschedulable {
+			t.Fatal("its drain has not begun")
+		}
+		s.say(instance, canceled(stop))
+		time.Sleep(2 * time.Minute)
+		m.want(t, "done")
+		c.wantCordoned(false, c.times("evict"), "after it was called off")
+		tried := c.times("evict")
+		time.Sleep(time.Hour)
+		c.wantCordoned(false, tried, "an hour later")
+	})
+}
+
+// The customer may move it, and AWS does.
+func TestMaintenanceThatIsMovedIsDrainedForWhenItIsDueThen(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		stop := at("instance-stop", 100*time.Minute)
+		s := (&schedule{}).say(instance, stop)
+		c.run(within(s))
+		time.Sleep(time.Minute)
+		c.wantCordoned(true, 1, "in its window")
+		stop.NotBefore = stop.NotBefore.Add(5 * time.Hour)
+		s.say(instance, stop)
+		time.Sleep(2 * time.Minute)
+		c.wantCordoned(false, 1, "after it was moved")
+		c.add(podOn("a", "two"))
+		time.Sleep(4 * time.Hour)
+		c.wantCordoned(false, 1, "before its window")
+		time.Sleep(time.Hour)
+		c.wantCordoned(true, 2, "in its window")
+	})
+}
+
+func TestWhatWasAnnouncedBeforeIsKnownFromEC2(t *testing.T) {
+	t.Parallel()
+	for name, old := range map[string]bool{"no message is left of it": false, "its message is thirteen days old": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				retirement := at("instance-retirement", 5*time.Hour)
+				s := (&schedule{}).say(instance, retirement).say(other, at("instance-retirement", time.Hour)) // The latter is no Node here.
+				r := c.run(within(s))
+				if old {
+					m := newParcel()
+					r.Take(announced(retirement, event.Pending, 13*24*time.Hour), 1, m)
+					m.want(t, "done")
+				}
+				time.Sleep(2 * time.Hour)
+				c.wantCordoned(false, 0, "before its window")
+				time.Sleep(2 * time.Hour)
+				c.wantCordoned(true, 1, "in its window")
+				if told := r.ear.whats("a"); count(told, record.Announced) != 1 || count(told, record.Done) != 1 {
+					t.Errorf("what was told is %v", told)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatEveryProcessSeesIsToldAndDoneOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		s := (&schedule{}).say(instance, at("instance-stop", 4*time.Hour))
+		as := func(holder string) func(*fleet.Options) {
+			return func(o *fleet.Options) { within(s)(o); o.Holder = holder }
+		}
+		rigs := []*rig{c.run(as("host/space/1")), c.run(as("other/space/2"))}
+		time.Sleep(time.Hour)
+		rigs[1].stop()
+		rigs = append(rigs, c.run(as("other/space/3")))
+		time.Sleep(90 * time.Minute)
+		c.wantCordoned(true, 1, "in its window")
+		rigs = append(rigs, c.run(as("other/space/4")))
+		time.Sleep(10 * time.Minute)
+		c.wantCordoned(true, 1, "a while later")
+		var told []record.What
+		for _, r := range rigs {
+			told = append(told, r.ear.whats("a")...)
+		}
+		if count(told, record.Announced) != 1 || count(told, record.Done) != 1 {
+			t.Errorf("what was told is %v", told)
+		}
+	})
+}
+
+func TestWithoutThePermissionAMessageCountsAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		err  error
+		want string
+	}{
+		"IAM refuses it":      {fmt.Errorf("asking EC2: %w", instances.ErrRefused), "maintenance is drained for as it was once announced"},
+		"EC2 does not answer": {errors.New("not now"), "what EC2 has scheduled stands as it was known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				var said bytes.Buffer
+				s := &schedule{}
+				s.fail(row.err)
+				r := c.run(func(o *fleet.Options) {
+					within(s)(o)
+					logger := logrus.New()
+					logger.SetOutput(&said)
+					o.Log = logrus.NewEntry(logger)
+				})
+				reboot := at("system-reboot", time.Hour)
+				first, second := newParcel(), newParcel()
+				r.Take(announced(reboot, event.Pending, 0), 1, first)
+				became := first.want(t, "returned")
+				time.Sleep(became.after)
+				r.Take(announced(reboot, event.Pending, 50*time.Minute), 2, second)
+				second.want(t, "done")
+				time.Sleep(time.Hour)
+				c.wantCordoned(true, 1, "when it is due")
+				r.stop()
+				if times := strings.Count(said.String(), row.want); times != 1 {
+					t.Errorf("it was said %d times: %s", times, &said)
+				}
+			})
+		})
+	}
+}
+
+func TestACordonForAScheduledRebootIsLiftedOnceTheMachineIsBack(t *testing.T) {
+	t.Parallel()
+	stopped := func(c *cluster, r *rig, s *schedule) *rig { r.stop(); return c.run(within(s)) }
+	for name, row := range map[string]struct {
+		code    string
+		asked   bool
+		between func(*cluster, *rig, *schedule) *rig
+		lifted  bool
+	}{
+		"EC2 is not asked":                     {code: "system-reboot", lifted: true},
+		"EC2 lists it still":                   {code: "system-reboot", asked: true, lifted: true},
+		"of the instance":                      {code: "instance-reboot", asked: true, lifted: true},
+		"the process was started again":        {code: "system-reboot", between: stopped, lifted: true},
+		"the same, and EC2 is asked":           {code: "system-reboot", asked: true, between: stopped, lifted: true},
+		"it was somebody's, and a stop is due": {code: "instance-stop", asked: true},
+		"people have cordoned it, too": {code: "system-reboot", between: func(c *cluster, r *rig, _ *schedule) *rig {
+			c.change("a", func(n *corev1.Node) { delete(n.Annotations, drain.CordonAnnotation) })
+			return r
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				planned := at(row.code, 5*time.Minute)
+				var s *schedule
+				if row.asked {
+					s = (&schedule{}).say(instance, planned)
+				}
+				change := within(s)
+				r := c.run(func(o *fleet.Options) {
+					change(o)
+					o.Policy[event.ScheduledMaintenance].Codes["instance-reboot"] = policy.Lead
+				})
+				m := newParcel()
+				r.Take(announced(planned, event.Pending, 0), 1, m)
+				m.want(t, "done")
+				time.Sleep(5 * time.Minute)
+				c.wantCordoned(true, 1, "before the reboot")
+				if row.between != nil {
+					r = row.between(c, r, s)
+				}
+				c.reboot("boot-2")
+				time.Sleep(time.Minute)
+				c.wantCordoned(!row.lifted, 1, "a minute after the reboot")
+				if told := r.ear.whats("a"); row.lifted && (len(told) == 0 || told[len(told)-1] != record.Done || count(told, record.Done) > 2) {
+					t.Errorf("what was told is %v", told)
+				}
+				c.add(podOn("a", "two"))
+				r.stop()
+				c.run(within(s))
+				time.Sleep(time.Hour)
+				c.wantCordoned(!row.lifted, 1, "an hour later, and after a restart")
+			})
+		})
+	}
+}
+
+func TestANodeIsOpenedAfterItsRebootOnlyWhenItsKubeletSaysThatItIsReady(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		m := newParcel()
+		c.run(within(nil)).Take(announced(at("system-reboot", 5*time.Minute), event.Pending, 0), 1, m)
+		m.want(t, "done")
+		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+		time.Sleep(time.Minute)
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		time.Sleep(time.Hour)
+		c.wantCordoned(true, 1, "while it is not Ready")
+		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		time.Sleep(time.Minute)
+		c.wantCordoned(false, 1, "when it is Ready")
+	})
+}
+
+// checking does something about failed status checks.
+func checking(s *schedule, action policy.Action) func(*fleet.Options) {
+	return func(o *fleet.Options) {
+		within(s)(o)
+		o.Impaired = 5 * time.Minute
+		o.Policy[event.StatusCheck] = policy.Rule{Action: action, Budget: 15 * time.Minute}
+	}
+}
+
+func TestAStatusCheckThatFailsForLongEnoughIsTold(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		action  policy.Action
+		timed   bool // EC2 tells since when
+		passing time.Duration
+		told    int
+		drained bool
+	}{
+		"it is only to be told":          {action: policy.Notify, timed: true, passing: 2 * time.Hour, told: 1},
+		"EC2 does not tell since when":   {action: policy.Notify, passing: 2 * time.Hour, told: 1},
+		"it passes again soon":           {action: policy.Notify, timed: true, passing: 4 * time.Minute},
+		"it is to be ignored":            {action: policy.Ignore, timed: true, passing: 2 * time.Hour},
+		"its node is to be drained":      {action: policy.Drain, timed: true, passing: 2 * time.Hour, told: 1, drained: true},
+		"its node is drained, since now": {action: policy.Drain, passing: 2 * time.Hour, told: 1, drained: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				s, is := &schedule{}, instances.Status{Impaired: "system"}
+				r := c.run(checking(s, row.action))
+				if row.timed {
+					is.Since = time.Now()
+				}
+				s.tell(instance, is)
+				time.Sleep(4 * time.Minute)
+				if told := r.ear.whats("a"); len(told) > 0 {
+					t.Errorf("after four minutes was told %v", told)
+				}
+				time.Sleep(row.passing - 4*time.Minute)
+				s.tell(instance, instances.Status{})
+				evicted := 0
+				if row.drained {
+					evicted = 1
+				}
+				time.Sleep(5 * time.Minute)
+				c.wantCordoned(row.drained, evicted, "as it passes")
+				if told := r.ear.whats("a"); count(told, record.Announced) != row.told {
+					t.Errorf("what was told is %v", told)
+				}
+				time.Sleep(20 * time.Minute)
+				c.wantCordoned(false, evicted, "long after it passes")
+				if note := c.node("a").Annotations[fleet.NotesAnnotation]; note != "" {
+					t.Errorf("what is noted is %s", note)
+				}
+				if told := r.ear.whats("a"); !row.drained && count(told, record.ClosedWith) != row.told {
+					t.Errorf("what was told is %v", told)
+				}
+			})
+		})
+	}
+}
+
+// The node is closed for both, and one ends.
+func TestANodeStaysClosedForWhatStillStands(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		stop, retirement := at("instance-stop", 90*time.Minute), at("instance-retirement", 100*time.Minute)
+		retirement.ID = "instance-event-2"
+		s := (&schedule{}).say(instance, stop, retirement)
+		c.run(within(s))
+		time.Sleep(time.Minute)
+		c.wantCordoned(true, 1, "in both windows")
+		for _, left := range [][]instances.Planned{{canceled(stop), retirement}, {canceled(stop), canceled(retirement)}} {
+			s.say(instance, left...)
+			open := left[1].Canceled
+			for range 60 {
+				time.Sleep(2 * time.Second)
+				if synctest.Wait(); !open && !c.node("a").Spec.Unschedulable {
+					t.Fatal("it takes pods in between")
+				}
+			}
+			c.wantCordoned(!open, 1, "after one was called off")
+		}
+	})
+}

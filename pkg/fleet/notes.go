@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// NotesAnnotation on a Node says what has come of events that stand until EC2 says otherwise, as the JSON of notes. Every process sees the
+// same ones at EC2, also after a restart: without a note each would tell of them again, and drain for what is done.
+const NotesAnnotation = "nth/queue-events"
+
+// note is what has come of one event.
+type note struct {
+	Event string `json:"event"`
+	Code  string `json:"code,omitempty"`
+	// At is when it was due then: what is moved begins anew.
+	At time.Time `json:"at,omitzero"`
+	// Done tells that nothing is left to be done for it. Without it, it was told of, and its time has not come. Over tells that its end was
+	// told, too.
+	Done bool `json:"done,omitempty"`
+	Over bool `json:"over,omitempty"`
+}
+
+func (n note) kind() event.Kind {
+	if strings.HasPrefix(n.Event, string(event.StatusCheck)+"-") {
+		return event.StatusCheck
+	}
+	return event.ScheduledMaintenance
+}
+
+type notes []note
+
+func notesOf(text string) notes {
+	var all notes
+	if text == "" || json.Unmarshal([]byte(text), &all) != nil {
+		return nil
+	}
+	return all
+}
+
+// of is the note of an event; an empty one if there is none.
+func (all notes) of(id string) note {
+	i := slices.IndexFunc(all, func(known note) bool { return known.Event == id })
+	if i < 0 {
+		return note{}
+	}
+	return all[i]
+}
+
+// fromMessage tells whether an event's ID is one that a message was given, and not EC2's.
+func fromMessage(id string) bool {
+	return strings.HasPrefix(id, string(event.ScheduledMaintenance)+"-")
+}
+
+// means tells whether a note is of that event, under EC2's name for it or, of one that EC2 did not list yet, under its message's.
+func (n note) means(ev event.Event) bool {
+	return n.Event == ev.ID || fromMessage(n.Event) && n.Code == ev.Code && n.At.Equal(ev.Deadline)
+}
+
+// noteOf is what a node's notes say of an event.
+func noteOf(n node, ev event.Event) (note, bool) {
+	all := notesOf(n.notes)
+	i := slices.IndexFunc(all, func(known note) bool { return known.means(ev) })
+	if i < 0 {
+		return note{}, false
+	}
+	return all[i], true
+}
+
+// noted takes in what is to be noted of an event about which nothing is being done now: until a time, or for ever. f.mu is held.
+func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
+	if ev.Kind != event.ScheduledMaintenance && ev.Kind != event.StatusCheck {
+		return
+	}
+	if s.notes == nil {
+		s.notes = map[string]*note{}
+	}
+	s.notes[ev.ID] = nil
+	if ev.State == event.Pending {
+		s.notes[ev.ID] = &note{Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed}
+	}
+}
+
+// keepNotes writes onto the Node what has come of events.
+func (s *session) keepNotes(ctx context.Context) {
+	f := s.fleet
+	f.mu.Lock()
+	fresh := s.notes
+	f.mu.Unlock()
+	if len(fresh) == 0 || f.opts.DryRun {
+		return
+	}
+	if err := f.changeNotes(ctx, s.node, fresh); err != nil {
+		f.opts.Log.WithField(fieldNode, s.node).Warnf("what is done for it may be done again: %s", err)
+	}
+}
+
+// changeNotes brings the notes on a Node up to date, and drops those of events that neither stand nor keep the node closed: that they are
+// over is told by the one process that drops them. It tries again if somebody else writes to the Node meanwhile.
+func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*note) error {
+	for tries := 0; ; tries++ {
+		dropped, err := f.tryNotes(ctx, name, fresh)
+		if err != nil && tries < 4 && drain.Await(ctx, nil, firstPause/4) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("noting what was done for node %q: %w", name, err)
+		}
+		for _, known := range dropped {
+			f.over(name, record.Entry{
+				Event: event.Event{ID: known.Event, Kind: known.kind(), Code: known.Code, Deadline: known.At}, Ending: record.Withdrawn,
+			})
+		}
+		return nil
+	}
+}
+
+// tryNotes changes the notes, and returns those that it has dropped of which nobody has told yet that their events are over.
+func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*note) (dropped notes, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := f.nodes.of(there)
+	before := notesOf(n.notes)
+	after := slices.DeleteFunc(slices.Clone(before), func(old note) bool {
+		_, renewed := fresh[old.Event]
+		gone := !renewed && !f.stands(n, old)
+		if gone && !old.Over {
+			dropped = append(dropped, old)
+		}
+		return renewed || gone
+	})
+	for _, id := range slices.Sorted(maps.Keys(fresh)) {
+		if one := fresh[id]; one != nil {
+			after = append(after, *one)
+		}
+	}
+	if slices.EqualFunc(before, after, same) {
+		return nil, nil
+	}
+	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{"metadata": map[string]any{
+		"resourceVersion": there.ResourceVersion, "annotations": map[string]any{NotesAnnotation: after.text()},
+	}})
+	return dropped, err
+}
+
+func same(a, b note) bool {
+	at := a.At.Equal(b.At)
+	a.At = b.At
+	return at && a == b
+}
+
+// text is the value of the annotation; nil, which takes it off, without notes.
+func (all notes) text() any {
+	if len(all) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(all) //nolint:errchkjson // texts and credible times always encode
+	return string(text)
+}
+
+// stands tells whether the event of a node's note stands, or the node is closed for it.
+func (f *Fleet) stands(n node, known note) bool {
+	said, asked := f.outlook.of(n.instance)
+	claim, _ := n.closedBy()
+	if !asked || claim.Event == known.Event {
+		return true
+	}
+	state := event.State("")
+	for _, ev := range f.standing(n, said) {
+		if known.means(ev) {
+			state = ev.State
+		}
+	}
+	if state == "" && fromMessage(known.Event) {
+		return time.Now().Before(known.At)
+	}
+	return f.endedAs(n, known.Event, known.kind(), state) == event.Pending
+}
+
+// tidy takes off the Node the notes of events that are over.
+func (f *Fleet) tidy(n node) {
+	old := func(known note) bool { return !f.stands(n, known) }
+	if f.opts.DryRun || !slices.ContainsFunc(notesOf(n.notes), old) {
+		return
+	}
+	p := f.outlook.plan(n.name, "notes")
+	if pause, begun := p.begin(time.Time{}); begun {
+		f.background(func(ctx context.Context) {
+			if err := f.changeNotes(ctx, n.name, nil); err != nil && ctx.Err() == nil {
+				f.opts.Log.WithField(fieldNode, n.name).Debug(err)
+			}
+			p.Return(max(pause, tendPause))
+		})
+	}
+}
