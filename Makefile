@@ -44,7 +44,7 @@ test: unit e2e ## run all tests: the product's, then the lab's on a real control
 unit: ## run the product's own tests, with the race detector where there is a C compiler
 	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
 	@go test $(RACE) ./...
-	@for tool in image release; do (cd test/tools/$$tool && go test ./...); done
+	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
 
 .PHONY: e2e
 e2e: lab ## run the tests of the lab
@@ -62,7 +62,7 @@ lint: $(LINT) ## judge the source: golangci-lint, with the rules of .golangci.ym
 	$(call say,lint)
 	@$(LINT) run ./...
 	@cd test && $(LINT) run --config ../.golangci.yml ./...
-	@for tool in image release; do (cd test/tools/$$tool && $(LINT) run --config ../../../.golangci.yml ./...); done
+	@for tool in image chart release; do (cd test/tools/$$tool && $(LINT) run --config ../../../.golangci.yml ./...); done
 
 $(LINT):
 	$(call say,building golangci-lint into .cache (a few minutes when new))
@@ -127,6 +127,10 @@ clean: ## remove what was built (what took minutes stays in .cache)
 .PHONY: package
 package: ## make the packages, a .deb and an .rpm for each architecture, in dist/
 	@packaging/build dist
+
+.PHONY: manifest
+manifest: ## make packaging/kubernetes/nth-queue.yaml of the Helm chart in packaging/helm
+	@cd test/tools/chart && CGO_ENABLED=0 go run . $(CURDIR)/packaging/kubernetes/nth-queue.yaml
 
 .PHONY: image
 image: ## make the image of a Bottlerocket host container, for each architecture, in dist/image
