@@ -96,7 +96,8 @@ func TestThePolicyAllowsWhatIsCalledAndNothingElse(t *testing.T) {
 	}
 	everyStack(t, func(t *testing.T, s *stack) {
 		var allowed []string
-		for _, statement := range statements(t, s.property("ConsumerPolicy", "PolicyDocument")) {
+		all := append(statements(t, s.property("ConsumerPolicy", "PolicyDocument")), statements(t, s.property("HooksPolicy", "PolicyDocument"))...)
+		for _, statement := range all {
 			if statement["Effect"] != "Allow" || statement["Resource"] == "*" && statement["Sid"] != "AskAboutInstances" {
 				t.Errorf("it has the statement %v", statement)
 			}
@@ -170,17 +171,24 @@ func TestBothTemplatesHaveTheSameRules(t *testing.T) {
 	t.Parallel()
 	blocks := readModule(t)
 	everyStack(t, func(t *testing.T, s *stack) {
-		made := map[string]string{}
+		made, delivery := map[string]string{}, map[string]string{}
 		for name, resource := range s.resources {
 			if resource.(map[string]any)["Type"] == "AWS::Events::Rule" {
 				text, err := json.Marshal(s.property(name, "EventPattern"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				made[strings.TrimPrefix(fmt.Sprint(s.property(name, "Name")), "nth-queue-")] = string(text)
+				short := strings.TrimPrefix(fmt.Sprint(s.property(name, "Name")), "nth-queue-")
+				made[short], delivery[short] = string(text), fmt.Sprint(s.property(name, "Targets"))
 			}
 		}
-		want := patterns(t, blocks, s.parameters["StateChanges"] == "true", s.parameters["LaunchHooks"] == "true")
+		want, tried := rules(t, blocks, s.parameters["StateChanges"] == "true", s.parameters["LaunchHooks"] == "true")
+		for name, seconds := range tried {
+			if target := fmt.Sprintf("[map[Arn:<Queue.Arn> DeadLetterConfig:map[Arn:<Undelivered.Arn>] Id:queue "+
+				"RetryPolicy:map[MaximumEventAgeInSeconds:%d MaximumRetryAttempts:185]]]", seconds); delivery[name] != target {
+				t.Errorf("%s goes to\n%s, want\n%s", name, delivery[name], target)
+			}
+		}
 		if !maps.Equal(made, want) {
 			t.Errorf("CloudFormation makes the rules\n%v, and Terraform\n%v", made, want)
 		}

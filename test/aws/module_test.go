@@ -138,7 +138,7 @@ var arguments = map[string][]string{
 	"aws_sqs_queue_policy":               {"queue_url", "policy"},
 	"aws_kms_key":                        {"description", "enable_key_rotation", "policy", "tags"},
 	"aws_cloudwatch_event_rule":          {"name", "description", "event_pattern", "tags"},
-	"aws_cloudwatch_event_target":        {"rule", "target_id", "arn"},
+	"aws_cloudwatch_event_target":        {"rule", "target_id", "arn", "retry_policy.", "dead_letter_config."},
 	"aws_iam_policy_document":            {"statement."},
 	"aws_iam_policy":                     {"name_prefix", "description", "policy", "tags"},
 	"aws_iam_role":                       {"name_prefix", "description", "assume_role_policy", "tags"},
@@ -197,6 +197,13 @@ func TestBothTemplatesHaveTheSameParameters(t *testing.T) {
 // patterns works out what the rules let through, by their names.
 func patterns(t *testing.T, blocks []*hclsyntax.Block, stateChanges, launchHooks bool) map[string]string {
 	t.Helper()
+	found, _ := rules(t, blocks, stateChanges, launchHooks)
+	return found
+}
+
+// rules works out what the rules let through, and for how many seconds each delivery is tried, by their names.
+func rules(t *testing.T, blocks []*hclsyntax.Block, stateChanges, launchHooks bool) (patterns map[string]string, tried map[string]int64) {
+	t.Helper()
 	context := &hcl.EvalContext{
 		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{
 			"state_changes": cty.BoolVal(stateChanges), "launch_hooks": cty.BoolVal(launchHooks),
@@ -217,14 +224,16 @@ func patterns(t *testing.T, blocks []*hclsyntax.Block, stateChanges, launchHooks
 		if faults.HasErrors() {
 			t.Fatal(faults)
 		}
-		found := map[string]string{}
+		all := context.Variables["local"].GetAttr("rules")
+		patterns, tried = map[string]string{}, map[string]int64{}
 		for name, pattern := range value.AsValueMap() {
-			found[name] = pattern.AsString()
+			patterns[name] = pattern.AsString()
+			tried[name], _ = all.GetAttr(name).GetAttr("seconds").AsBigFloat().Int64()
 		}
-		return found
+		return patterns, tried
 	}
 	t.Fatal("there are no rules")
-	return nil
+	return nil, nil
 }
 
 // actions are what a policy document of the module allows.

@@ -20,6 +20,8 @@ func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
 		switch name {
 		case "ClusterName":
 			choices = []any{"", "blue"}
+		case "ManagedTag":
+			choices = []any{"", "nth/managed"}
 		case "OIDCProvider":
 			choices = []any{"oidc.eks.eu-central-1.amazonaws.com/id/0123456789ABCDEF"}
 		}
@@ -39,8 +41,8 @@ func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
 	for _, parameters := range combinations {
 		t.Run(fmt.Sprint(parameters), func(t *testing.T) { judge(t, tpl.make(parameters)) })
 	}
-	if len(combinations) != 64 {
-		t.Errorf("there are %d combinations, want 64", len(combinations))
+	if len(combinations) != 128 {
+		t.Errorf("there are %d combinations, want 128", len(combinations))
 	}
 }
 
@@ -175,26 +177,42 @@ func TestOnlyTheRulesWriteIntoTheQueue(t *testing.T) {
 		for name, resource := range s.resources {
 			if resource.(map[string]any)["Type"] == "AWS::Events::Rule" {
 				rules = append(rules, "<"+name+".Arn>")
-				if targets := fmt.Sprint(s.property(name, "Targets")); targets != "[map[Arn:<Queue.Arn> Id:queue]]" {
-					t.Errorf("%s goes to %s", name, targets)
-				}
 			}
 		}
-		policy := statements(t, s.property("QueuePolicy", "PolicyDocument"))
-		if len(policy) != 2 {
-			t.Fatalf("the queue's policy has %d statements, want 2", len(policy))
+		for _, queue := range []string{"Queue", "Undelivered"} {
+			policy := statements(t, s.property(queue+"Policy", "PolicyDocument"))
+			if len(policy) != 2 {
+				t.Fatalf("the policy of %s has %d statements, want 2", queue, len(policy))
+			}
+			allow, deny := policy[0], policy[1]
+			sources := texts(allow["Condition"].(map[string]any)["ArnEquals"].(map[string]any)["aws:SourceArn"])
+			if !slices.Equal(sorted(sources), sorted(rules)) {
+				t.Errorf("the rules %v may write, and there are %v", sources, rules)
+			}
+			if allow["Effect"] != "Allow" || allow["Action"] != "sqs:SendMessage" || allow["Resource"] != "<"+queue+".Arn>" ||
+				fmt.Sprint(allow["Principal"]) != "map[Service:events.amazonaws.com]" {
+				t.Errorf("it allows %v", allow)
+			}
+			if deny["Effect"] != "Deny" || fmt.Sprint(deny["Condition"]) != "map[Bool:map[aws:SecureTransport:false]]" {
+				t.Errorf("it denies %v", deny)
+			}
 		}
-		allow, deny := policy[0], policy[1]
-		sources := texts(allow["Condition"].(map[string]any)["ArnEquals"].(map[string]any)["aws:SourceArn"])
-		if !slices.Equal(sorted(sources), sorted(rules)) {
-			t.Errorf("the rules %v may write, and there are %v", sources, rules)
+	})
+}
+
+func TestOnlyHooksOfTaggedGroupsAreAnsweredWhereATagIsNamed(t *testing.T) {
+	t.Parallel()
+	everyStack(t, func(t *testing.T, s *stack) {
+		want := "<nil>"
+		if tag := s.parameters["ManagedTag"]; tag != "" {
+			want = "map[Null:map[aws:ResourceTag/" + tag + ":false]]"
 		}
-		if allow["Effect"] != "Allow" || allow["Action"] != "sqs:SendMessage" || allow["Resource"] != "<Queue.Arn>" ||
-			fmt.Sprint(allow["Principal"]) != "map[Service:events.amazonaws.com]" {
-			t.Errorf("it allows %v", allow)
+		hooks := statements(t, s.property("HooksPolicy", "PolicyDocument"))
+		if got := fmt.Sprint(hooks[0]["Condition"]); len(hooks) != 1 || got != want {
+			t.Errorf("hooks are answered under the condition %s, want %s", got, want)
 		}
-		if deny["Effect"] != "Deny" || fmt.Sprint(deny["Condition"]) != "map[Bool:map[aws:SecureTransport:false]]" {
-			t.Errorf("it denies %v", deny)
+		if resource := fmt.Sprint(hooks[0]["Resource"]); !strings.HasSuffix(resource, ":autoScalingGroupName/*") || strings.HasPrefix(resource, "*") {
+			t.Errorf("hooks of %s are answered", resource)
 		}
 	})
 }
@@ -202,7 +220,7 @@ func TestOnlyTheRulesWriteIntoTheQueue(t *testing.T) {
 func TestTheQueuesAreEncryptedByOneOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	everyStack(t, func(t *testing.T, s *stack) {
-		for _, queue := range []string{"Queue", "DeadLetters"} {
+		for _, queue := range []string{"Queue", "DeadLetters", "Undelivered"} {
 			managed, key := s.property(queue, "SqsManagedSseEnabled"), s.property(queue, "KmsMasterKeyId")
 			if s.parameters["Encryption"] == "KMS" {
 				if managed != nil || key != "<Key.Arn>" {
@@ -243,7 +261,7 @@ func TestTheRoleTrustsWhoReadsTheQueueAndNobodyElse(t *testing.T) {
 					"EF:sub:system:serviceaccount:kube-system:nth-queue") {
 					t.Errorf("it trusts by %v", trust[0]["Condition"])
 				}
-				if policies := texts(s.property(name, "ManagedPolicyArns")); !slices.Equal(policies, []string{"<ConsumerPolicy>"}) {
+				if policies := texts(s.property(name, "ManagedPolicyArns")); !slices.Equal(policies, []string{"<ConsumerPolicy>", "<HooksPolicy>"}) {
 					t.Errorf("%s has the policies %q", name, policies)
 				}
 			}

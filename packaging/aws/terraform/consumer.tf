@@ -32,6 +32,15 @@ data "aws_iam_policy_document" "consumer" {
       "autoscaling:CompleteLifecycleAction",
     ]
     resources = ["arn:${data.aws_partition.this.partition}:autoscaling:${data.aws_region.this.name}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"]
+
+    dynamic "condition" {
+      for_each = var.managed_tag == "" ? [] : [var.managed_tag]
+      content {
+        test     = "Null"
+        variable = "aws:ResourceTag/${condition.value}"
+        values   = ["false"]
+      }
+    }
   }
 
   dynamic "statement" {

@@ -8,6 +8,11 @@ output "dead_letters_url" {
   value       = aws_sqs_queue.dead_letters.url
 }
 
+output "undelivered_url" {
+  description = "Where events end that EventBridge could not put into the queue."
+  value       = aws_sqs_queue.undelivered.url
+}
+
 output "policy_arn" {
   description = "What nth-queue may do in AWS."
   value       = aws_iam_policy.consumer.arn

@@ -1,4 +1,4 @@
-# The queue, its dead-letter queue, and the key if there is to be one.
+# The queue, its dead-letter queue, that of the rules, and the key if there is to be one.
 
 data "aws_partition" "this" {}
 data "aws_region" "this" {}
@@ -45,16 +45,32 @@ resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
   })
 }
 
+# What EventBridge could not deliver, with the reason in attributes.
+resource "aws_sqs_queue" "undelivered" {
+  name                      = "${var.name}-undelivered"
+  message_retention_seconds = 1209600
+  sqs_managed_sse_enabled   = local.with_key ? null : true
+  kms_master_key_id         = local.key
+  tags                      = var.tags
+}
+
 resource "aws_sqs_queue_policy" "interruptions" {
   queue_url = aws_sqs_queue.interruptions.id
-  policy    = data.aws_iam_policy_document.queue.json
+  policy    = data.aws_iam_policy_document.queue["interruptions"].json
+}
+
+resource "aws_sqs_queue_policy" "undelivered" {
+  queue_url = aws_sqs_queue.undelivered.id
+  policy    = data.aws_iam_policy_document.queue["undelivered"].json
 }
 
 data "aws_iam_policy_document" "queue" {
+  for_each = { interruptions = aws_sqs_queue.interruptions.arn, undelivered = aws_sqs_queue.undelivered.arn }
+
   statement {
     sid       = "OnlyTheRulesWrite"
     actions   = ["sqs:SendMessage"]
-    resources = [aws_sqs_queue.interruptions.arn]
+    resources = [each.value]
 
     principals {
       type        = "Service"
@@ -72,7 +88,7 @@ data "aws_iam_policy_document" "queue" {
     sid       = "NobodyComesInTheClear"
     effect    = "Deny"
     actions   = ["sqs:*"]
-    resources = [aws_sqs_queue.interruptions.arn]
+    resources = [each.value]
 
     principals {
       type        = "*"

@@ -1,10 +1,12 @@
 # What fills the queue.
 
+# Each is tried for as long as it may still be of use: what ends a machine in two minutes for five.
 locals {
   rules = {
     spot = {
       description = "EC2 takes a spot instance back in two minutes"
       wanted      = true
+      seconds     = 300
       pattern = {
         source        = ["aws.ec2"]
         "detail-type" = ["EC2 Spot Instance Interruption Warning"]
@@ -13,6 +15,7 @@ locals {
     rebalance = {
       description = "A spot instance runs an elevated risk of interruption"
       wanted      = true
+      seconds     = 3600
       pattern = {
         source        = ["aws.ec2"]
         "detail-type" = ["EC2 Instance Rebalance Recommendation"]
@@ -21,6 +24,7 @@ locals {
     state = {
       description = "An instance stops, terminates or runs again, whoever asked for it"
       wanted      = var.state_changes
+      seconds     = 3600
       pattern = {
         source        = ["aws.ec2"]
         "detail-type" = ["EC2 Instance State-change Notification"]
@@ -30,6 +34,7 @@ locals {
     health = {
       description = "AWS Health writes of a reboot, a stop, a retirement or maintenance to come"
       wanted      = true
+      seconds     = 86400
       pattern = {
         source        = ["aws.health"]
         "detail-type" = ["AWS Health Event"]
@@ -40,6 +45,7 @@ locals {
     reservation = {
       description = "A Capacity Block or an interruptible Capacity Reservation comes to its end"
       wanted      = true
+      seconds     = 3600
       pattern = {
         source = ["aws.ec2"]
         "detail-type" = [
@@ -53,6 +59,7 @@ locals {
     terminate = {
       description = "An Auto Scaling group waits at a hook before it terminates an instance"
       wanted      = true
+      seconds     = 3600
       pattern = {
         source        = ["aws.autoscaling"]
         "detail-type" = ["EC2 Instance-terminate Lifecycle Action"]
@@ -61,6 +68,7 @@ locals {
     launch = {
       description = "An Auto Scaling group waits at a hook before a new instance counts as in service"
       wanted      = var.launch_hooks
+      seconds     = 3600
       pattern = {
         source        = ["aws.autoscaling"]
         "detail-type" = ["EC2 Instance-launch Lifecycle Action"]
@@ -87,4 +95,13 @@ resource "aws_cloudwatch_event_target" "queue" {
   rule      = each.value.name
   target_id = "queue"
   arn       = aws_sqs_queue.interruptions.arn
+
+  retry_policy {
+    maximum_event_age_in_seconds = local.rules[each.key].seconds
+    maximum_retry_attempts       = 185
+  }
+
+  dead_letter_config {
+    arn = aws_sqs_queue.undelivered.arn
+  }
 }

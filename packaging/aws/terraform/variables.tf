@@ -78,6 +78,17 @@ variable "service_account" {
   default     = "nth-queue"
 }
 
+variable "managed_tag" {
+  description = "The key of a tag that a group must have for its hooks to be answered; empty is any group of the account and region. Take that of the setting fleet.managed_tag if all groups have it, and not only their instances."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9 _.:/=+@-]{0,128}$", var.managed_tag))
+    error_message = "The key must be one that a tag can have."
+  }
+}
+
 variable "tags" {
   description = "Tags for everything that can have them."
   type        = map(string)
