@@ -10,7 +10,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
@@ -65,7 +64,7 @@ func (c *check) lifeOf(cfg config.Queue, found queue.Attributes) {
 		c.Warn("queue", "it has no dead-letter queue (RedrivePolicy): a message that nobody understands comes again and again, until it is not kept any more")
 		return
 	}
-	least := fleet.UrgentReceives(draining.SpotNotice)
+	least := fleet.UrgentReceives(longestNotice)
 	if waiting > 0 {
 		least = max(least, queue.Receives(waiting))
 	}
@@ -81,6 +80,10 @@ func (c *check) lifeOf(cfg config.Queue, found queue.Attributes) {
 	c.Warn("queue", "a message is given up when it has been received %d times (maxReceiveCount), so after %s if its drain fails%s: make it %d or more",
 		found.MaxReceives, span(fleet.Endurance(found.MaxReceives)), waiters, least)
 }
+
+// longestNotice is what the end of a Capacity Block leaves, of which EC2 tells forty minutes before: its instances go ten minutes later.
+// No other interruption that is told with its time leaves as much, but for planned changes.
+const longestNotice = 10 * time.Minute
 
 // waits tells whether messages stay in the queue until what they announce is near.
 func waits(c config.QueueMaintenance) bool {

@@ -151,9 +151,9 @@ func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
 		"nothing takes dead letters": {"RedrivePolicy", "", `warn  queue       it has no dead-letter queue \(RedrivePolicy\): .*`},
 		"it gives up soon": {"RedrivePolicy", fmt.Sprintf(redrive, 5),
 			`warn  queue       a message is given up when it has been received 5 times \(maxReceiveCount\), so after 1m if its drain fails; ` +
-				`one that waits 14 days for a planned change is received 30 times: make it 30 or more`},
-		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 29), `warn  queue       a message is given up when it has been received 29 times .*`},
-		"it gives up when it may":           {"RedrivePolicy", fmt.Sprintf(redrive, 30), `ok    queue       a message whose drain fails is tried for .*`},
+				`one that waits 14 days for a planned change is received 30 times: make it 47 or more`},
+		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 46), `warn  queue       a message is given up when it has been received 46 times .*`},
+		"it gives up when it may":           {"RedrivePolicy", fmt.Sprintf(redrive, 47), `ok    queue       a message whose drain fails is tried for .*`},
 		"it forgets": {"MessageRetentionPeriod", "345600",
 			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): what is planned for later is forgotten; SQS can keep them for 14 days`},
 		"it waits":                     {"DelaySeconds", "90", `warn  queue       messages are kept back for 1m30s at first \(DelaySeconds\), .*`},
@@ -173,11 +173,11 @@ func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
 func TestCheckMindsWindowsOnlyWhereMessagesWaitForThem(t *testing.T) {
 	b := newBench(t)
 	b.Say("MessageRetentionPeriod", "86400")
-	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":25}`)
+	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":47}`)
 	b.set(t, "[events.scheduled-maintenance]\naction = \"notify\"\n")
-	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       a message whose drain fails is tried for 21m, .*`)
-	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":24}`) // Spot interruptions are tried each 5 s.
-	mustSay(t, b.check(t), `warn  queue       a message is given up when it has been received 24 times \(maxReceiveCount\), so after 20m if its drain fails: make it 25 or more`)
+	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       a message whose drain fails is tried for 43m, .*`)
+	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":46}`) // What is urgent is tried each 5 s.
+	mustSay(t, b.check(t), `warn  queue       a message is given up when it has been received 46 times \(maxReceiveCount\), so after 42m if its drain fails: make it 47 or more`)
 }
 
 func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {

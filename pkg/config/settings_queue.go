@@ -58,7 +58,7 @@ var (
 func (c *Fleet) table() table {
 	return table{"fleet", "Which nodes are drained, and how many at once.", []setting{
 		{"max_draining", number{&c.MaxDraining, 0, 100_000},
-			"How many nodes are drained at once, by all nth-queue processes together. A spot interruption does not wait, but counts. `0` is no limit."},
+			"How many nodes are drained at once, by all nth-queue processes together. What is gone in three minutes or less, such as a spot interruption, does not wait, but counts. `0` is no limit."},
 		{"max_per_group", number{&c.MaxPerGroup, 0, 100_000},
 			"The same for the nodes of one group, which have the same value of `group_label`. `0` is no limit."},
 		{"group_label", text{&c.GroupLabel, isKey, "a label's key"},

@@ -69,12 +69,11 @@ func Endurance(receives int) time.Duration {
 	return pauses
 }
 
-// UrgentReceives is how often a message is received in that time whose work fails each time, if it leaves no time to wait
-// in.
+// UrgentReceives is how often a message is received whose work fails each time, from so long before its deadline until then.
 func UrgentReceives(notice time.Duration) int {
 	receives := 0
-	for pauses := time.Duration(0); pauses < notice; receives++ {
-		pauses += min(retryPause(receives+1), urgentPause)
+	for left := notice; left > 0; receives++ {
+		left -= pauseBefore(left, retryPause(receives+1))
 	}
 	return receives
 }

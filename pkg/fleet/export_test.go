@@ -18,7 +18,7 @@ func NewLine(l Limits) *Line { return &Line{line{limits: l}} }
 
 // Join puts a node into the line.
 func (l *Line) Join(p Place) {
-	l.line.join(place{node: p.Node, group: p.Group, spot: p.Spot, deadline: p.Deadline, since: p.Since})
+	l.line.join(place{node: p.Node, group: p.Group, urgent: p.Spot, deadline: p.Deadline, since: p.Since})
 }
 
 // Next returns who may begin while so many are being drained in each group.

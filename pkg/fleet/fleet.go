@@ -3,7 +3,7 @@
 // It is told what a queue's messages say of instances, and finds their nodes through one watch of all Nodes. Each node
 // that is interrupted gets a session: the claim on the Node, which keeps other processes from it, and an agent of its
 // own, which decides and acts as it does on the machine itself. Sessions wait in a line while too many nodes are being
-// drained; a spot interruption does not wait.
+// drained; what leaves no time for that, such as a spot interruption, does not wait.
 //
 // A message is done when all that it says is done, or is none of ours. What must wait, and what failed, goes back into
 // the queue with the time after which it is worth another look: the queue and the Node's annotations are all the memory

@@ -176,10 +176,14 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// interruption is a notice that an instance is taken.
+// interruption is a notice that an instance is taken: in two minutes, unless people or Auto Scaling do, who leave more time.
 func interruption(id string, kind event.Kind) []queue.Notice {
+	left := 2 * time.Minute
+	if kind == event.StateChange || kind == event.ASGTermination {
+		left = 10 * time.Minute
+	}
 	return []queue.Notice{{About: queue.Interruption, Instance: id, Event: event.Event{
-		ID: string(kind) + "-" + id, Kind: kind, Code: "terminate", State: event.Pending, Deadline: time.Now().Add(2 * time.Minute).Round(0),
+		ID: string(kind) + "-" + id, Kind: kind, Code: "terminate", State: event.Pending, Deadline: time.Now().Add(left).Round(0),
 	}}}
 }
 

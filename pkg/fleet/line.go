@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"github.com/nth-project/nth/pkg/event"
 )
 
 // Limits bound how many nodes are drained at once, all processes on the queue counted. 0 is no limit.
@@ -19,8 +17,8 @@ type Limits struct {
 // place is one node's place in the line.
 type place struct {
 	node, group string
-	// spot tells that the node does not wait: its machine is gone in two minutes.
-	spot     bool
+	// urgent tells that the node does not wait: its machine is gone in a few minutes.
+	urgent   bool
 	deadline time.Time // the nearest; zero if there is none
 	since    time.Time // when it joined
 }
@@ -45,7 +43,7 @@ func (l *line) join(p place) {
 		return
 	}
 	there := &l.places[i]
-	there.spot = there.spot || p.spot
+	there.urgent = there.urgent || p.urgent
 	if byDeadline(p.deadline, there.deadline) < 0 {
 		there.deadline = p.deadline
 	}
@@ -58,7 +56,7 @@ func (l *line) next(busy counts) []place {
 	var begin []place
 	l.places = slices.DeleteFunc(l.places, func(p place) bool {
 		full := l.limits.Draining > 0 && busy.all >= l.limits.Draining || l.limits.Group > 0 && busy.group[p.group] >= l.limits.Group
-		if full && !p.spot {
+		if full && !p.urgent {
 			return false
 		}
 		busy.all++
@@ -69,10 +67,10 @@ func (l *line) next(busy counts) []place {
 	return begin
 }
 
-// urgency orders places: spot before all, then the nearer deadline, then who came first.
+// urgency orders places: what is urgent before all, then the nearer deadline, then who came first.
 func urgency(a, b place) int {
-	if a.spot != b.spot {
-		if a.spot {
+	if a.urgent != b.urgent {
+		if a.urgent {
 			return -1
 		}
 		return 1
@@ -90,6 +88,3 @@ func byDeadline(a, b time.Time) int {
 	}
 	return a.Compare(b)
 }
-
-// urgent tells whether an event leaves no time to wait in.
-func urgent(ev event.Event) bool { return ev.Kind == event.SpotInterruption }

@@ -74,7 +74,7 @@ func (f *Fleet) join(n node, t *task) {
 		f.work.Go(func() { s.mark(f.ctx) })
 	}
 	if !s.begun {
-		f.line.join(place{node: n.name, group: n.group, spot: urgent(ev) || t.lifts, deadline: ev.Deadline, since: time.Now()})
+		f.line.join(place{node: n.name, group: n.group, urgent: urgent(ev) || t.lifts, deadline: ev.Deadline, since: time.Now()})
 		f.nudge()
 	}
 }
@@ -110,6 +110,7 @@ func (f *Fleet) dispatch() {
 		return
 	}
 	f.line.limits = f.limits()
+	f.hurry()
 	for _, p := range f.line.next(f.busy()) {
 		s := f.sessions[p.node]
 		if s == nil || s.begun {

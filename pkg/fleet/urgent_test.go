@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -35,6 +36,8 @@ func TestWhatIsUrgentIsNotLeftAloneForLong(t *testing.T) {
 		"the first time it fails":                            {spot(time.Second), 1, false, 2 * time.Second},
 		"a spot interruption whose drain fails":              {spot(time.Second), often, true, 5 * time.Second},
 		"one whose two minutes are over":                     {spot(3 * time.Minute), often, false, time.Minute},
+		"a reservation that is wanted back in two minutes":   {lent(2 * time.Minute), often, false, 5 * time.Second},
+		"one that is wanted back in ten":                     {lent(10 * time.Minute), often, false, time.Minute},
 		"what is not urgent and has no answer":               {other, often, false, time.Minute},
 		"what is not urgent and whose drain fails like that": {other, often, true, time.Minute},
 	} {
@@ -55,6 +58,61 @@ func TestWhatIsUrgentIsNotLeftAloneForLong(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// lent is the notice that an interruptible reservation is wanted back in so much time.
+func lent(left time.Duration) func() []queue.Notice {
+	return func() []queue.Notice {
+		n := interruption(instance, event.ReservationEnd)
+		n[0].Event.Code, n[0].Event.Deadline = "interruptible", time.Now().Add(left).Round(0)
+		return n
+	}
+}
+
+func TestWhatLeavesNoTimeDoesNotWaitInTheLineWhateverItsKind(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		notices func() []queue.Notice
+		after   time.Duration
+		waits   bool
+	}{
+		"a reservation is wanted back in two minutes":               {notices: lent(2 * time.Minute)},
+		"a Capacity Block ends in ten":                              {notices: lent(10 * time.Minute), waits: true},
+		"a Capacity Block ends in ten, of which eight go by":        {notices: lent(10 * time.Minute), after: 8 * time.Minute},
+		"a spot interruption whose time nobody knows":               {notices: undated(event.SpotInterruption)},
+		"people terminate the instance":                             {notices: undated(event.StateChange), waits: true},
+		"what was planned for last week, and has not come about":    {notices: lent(-7 * 24 * time.Hour), waits: true},
+		"what was planned for a minute ago, and may yet come about": {notices: lent(-time.Minute)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.ending = time.Hour
+				c.add(nodeOf("a", other, nil), podOn("a", "one"), nodeOf("b", instance, nil), podOn("b", "two"))
+				r := c.run(func(o *fleet.Options) {
+					draining(o)
+					o.Limits.Draining = 1
+				})
+				r.Take(interruption(other, event.StateChange), 1, newParcel())
+				time.Sleep(5 * time.Second)
+				r.Take(row.notices(), 1, newParcel())
+				time.Sleep(row.after + 5*time.Second)
+				synctest.Wait()
+				if waits := !c.node("b").Spec.Unschedulable; waits != row.waits {
+					t.Errorf("with another node being drained, of one at a time, it waits: %t, want %t", waits, row.waits)
+				}
+			})
+		})
+	}
+}
+
+// undated is a notice of a kind that says not until when there is time.
+func undated(kind event.Kind) func() []queue.Notice {
+	return func() []queue.Notice {
+		n := interruption(instance, kind)
+		n[0].Event.Deadline = time.Time{}
+		return n
 	}
 }
 

@@ -95,10 +95,11 @@ func (t *task) failed() { t.end(true, t.pause()) }
 
 // pause is how long the task is left alone after a failure. What is urgent is not left alone for long, until it is too
 // late. It goes back into the queue all the same: another process may have a better way to EC2 and to the API server. A
-// message is received some 25 times at most in a spot interruption's two minutes, so that none is a dead letter for that.
+// message is received some 25 times in a spot interruption's two minutes, and fifty in the ten of a Capacity Block's end, so that
+// none is a dead letter for that.
 func (t *task) pause() time.Duration {
-	if ev := t.notice.Event; urgent(ev) && time.Now().Before(ev.Deadline) {
-		return min(t.work.pause, urgentPause)
+	if ev := t.notice.Event; urgent(ev) {
+		return pauseBefore(time.Until(ev.Deadline), t.work.pause)
 	}
 	return t.work.pause
 }
@@ -129,11 +130,7 @@ func (w *work) ended(later bool, after time.Duration) {
 	}
 }
 
-const (
-	firstPause, longestPause = 2 * time.Second, time.Minute
-	// urgentPause is the longest for what leaves no time to wait in.
-	urgentPause = 5 * time.Second
-)
+const firstPause, longestPause = 2 * time.Second, time.Minute
 
 // retryPause is how long a message is left alone that has failed so many times.
 func retryPause(receives int) time.Duration {
