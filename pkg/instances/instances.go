@@ -1,5 +1,5 @@
 // Package instances says what EC2 and Auto Scaling know of instances: their state, their names, whether they are
-// managed.
+// managed, and of which cluster they are.
 //
 // Many are asked about at once when a queue fills, and the APIs are throttled for the whole account. So questions that
 // come within moments of each other go in one request, answers are remembered for minutes, and what is throttled is
@@ -9,6 +9,7 @@ package instances
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -28,6 +29,9 @@ type Instance struct {
 	DNS string
 	// Managed tells whether the instance, or its Auto Scaling group, has the tag that is looked for.
 	Managed bool
+	// Clusters are the names of the Kubernetes clusters that it is tagged to be of (ClusterTag). AWS forgets the tags of an instance
+	// some time after it is terminated.
+	Clusters []string
 }
 
 // Gone tells whether the instance will not run any more.
@@ -35,6 +39,10 @@ func (i Instance) Gone() bool { return i.State == "terminated" || i.State == "sh
 
 // Runs tells whether the instance runs, or is being started.
 func (i Instance) Runs() bool { return i.State == "running" || i.State == "pending" }
+
+// ClusterTag begins the keys of the tags by which AWS, Kubernetes and their tools mark what belongs to a cluster. The cluster's name
+// follows; the value is "owned" or "shared".
+const ClusterTag = "kubernetes.io/cluster/"
 
 // groupTag is the tag by which Auto Scaling marks its instances.
 const groupTag = "aws:autoscaling:groupName"
@@ -161,6 +169,9 @@ func (c *Catalog) describedBy(i types.Instance) described {
 	}}
 	for _, tag := range i.Tags {
 		found.Managed = found.Managed || aws.ToString(tag.Key) == c.tag
+		if name, is := strings.CutPrefix(aws.ToString(tag.Key), ClusterTag); is && name != "" {
+			found.Clusters = append(found.Clusters, name)
+		}
 	}
 	if !found.Managed {
 		found.group = tagOf(i, groupTag)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -74,15 +75,31 @@ func TestAnInstanceIsManagedByItsTagOrByThatOfItsGroup(t *testing.T) {
 		ec2test.Instance{ID: "i-4", State: "terminated"},
 	)
 	for id, want := range map[string]string{
-		"i-1": "{i-1 running ip-10-0-0-1.internal true} true",
-		"i-2": "{i-2 running  true} true",
-		"i-3": "{i-3 stopping  false} true",
-		"i-4": "{i-4 terminated  false} true",
-		"i-5": "{   false} false",
+		"i-1": "{i-1 running ip-10-0-0-1.internal true []} true",
+		"i-2": "{i-2 running  true []} true",
+		"i-3": "{i-3 stopping  false []} true",
+		"i-4": "{i-4 terminated  false []} true",
+		"i-5": "{   false []} false",
 	} {
 		found, known, err := catalog.Look(t.Context(), id)
 		if got := fmt.Sprint(found, known); got != want || err != nil {
 			t.Errorf("%s is %s (%v), want %s", id, got, err, want)
+		}
+	}
+}
+
+func TestAnInstanceIsOfTheClustersThatItsTagsName(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "")
+	r.ec2.Add(
+		ec2test.Instance{ID: "i-1", State: "running", Tags: map[string]string{"kubernetes.io/cluster/shop": "owned", "Name": "kubernetes.io/cluster/no"}},
+		ec2test.Instance{ID: "i-2", State: "running", Tags: map[string]string{"kubernetes.io/cluster/shop": "shared", "kubernetes.io/cluster/till": ""}},
+		ec2test.Instance{ID: "i-3", State: "running", Tags: map[string]string{"kubernetes.io/cluster/": "owned", "kubernetes.io/clusters/no": ""}},
+	)
+	for id, want := range map[string][]string{"i-1": {"shop"}, "i-2": {"shop", "till"}, "i-3": nil, "i-4": nil} {
+		found, _, err := catalog.Look(t.Context(), id)
+		if slices.Sort(found.Clusters); !slices.Equal(found.Clusters, want) || err != nil {
+			t.Errorf("%s is of the clusters %q (%v), want %q", id, found.Clusters, err, want)
 		}
 	}
 }
