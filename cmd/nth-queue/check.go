@@ -92,6 +92,8 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.Census {
 		c.Fail("nodes", "%s", err)
 	case nodes.Anonymous > 0:
 		c.Warn("nodes", "%d of %d do not tell their instance (spec.providerID): EC2 is asked for its private DNS name", nodes.Anonymous, nodes.All)
+	case nodes.Elsewhere > 0:
+		c.OK("nodes", "all %d tell their instance, or that they are none of EC2's, as %d do", nodes.All, nodes.Elsewhere)
 	default:
 		c.OK("nodes", "all %d tell their instance", nodes.All)
 	}

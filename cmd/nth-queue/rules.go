@@ -1,11 +1,14 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -39,8 +42,13 @@ func budgeted(c config.Budgeted) policy.Rule {
 	return policy.Rule{Action: policy.Action(c.Action), Hard: true, Budget: c.Budget}
 }
 
-// clusterTag begins the keys of the tags by which AWS and its tools mark what belongs to a cluster. Its name follows.
-const clusterTag = "kubernetes.io/cluster/"
+// clusterOf is this cluster's name in the tags of its instances, as far as the settings say it.
+func clusterOf(c config.Fleet) string {
+	if name, is := strings.CutPrefix(c.ManagedTag, instances.ClusterTag); is && c.Cluster == "" {
+		return name
+	}
+	return c.Cluster
+}
 
 func taintsOf(c config.Fleet) fleet.Taints {
 	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}

@@ -82,8 +82,8 @@ func serve(
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
-		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, clusterTag),
-		Hooks:  hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, instances.ClusterTag), Cluster: clusterOf(cfg.Fleet),
+		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		Listeners: notices.of,
 	})
 	board := newBoard(cfg, version, client, manager, log)

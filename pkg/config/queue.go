@@ -46,6 +46,7 @@ type Fleet struct {
 	MaxPerGroup      int // 0 is no limit
 	GroupLabel       string
 	ManagedTag       string // "" is not looked for
+	Cluster          string // "" is what the tags of the Nodes' instances say
 	Unknown          string // delete or leave
 	UncordonStarted  bool
 	Taints           bool

@@ -132,15 +132,16 @@ func TestEverySettingOfTheQueueIsExplained(t *testing.T) {
 
 func TestWrongSettingsOfTheQueueAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"[queue]\nurl = \"interruptions\"":             "queue.url",
-		"[queue]\nreceivers = 0":                       "queue.receivers = 0: must be a whole number from 1 to 64",
-		"[queue]\nreceivers = \"3\"":                   "queue.receivers",
-		"[fleet]\nmax_drainign = 3":                    "did you mean fleet.max_draining?",
-		"[imds]\nendpoint = \"\"":                      "imds",
-		"[fleet]\nunknown = \"keep\"":                  `fleet.unknown = "keep": must be one of "delete", "leave"`,
-		"[events.shutdown]\naction = \"drain\"":        "events.shutdown",
-		"[events.state-change]\nbudget = \"soon\"":     "events.state-change.budget",
-		"[fleet]\ngroup_label = \"not a label's key\"": "fleet.group_label",
+		"[queue]\nurl = \"interruptions\"":               "queue.url",
+		"[queue]\nreceivers = 0":                         "queue.receivers = 0: must be a whole number from 1 to 64",
+		"[queue]\nreceivers = \"3\"":                     "queue.receivers",
+		"[fleet]\nmax_drainign = 3":                      "did you mean fleet.max_draining?",
+		"[imds]\nendpoint = \"\"":                        "imds",
+		"[fleet]\nunknown = \"keep\"":                    `fleet.unknown = "keep": must be one of "delete", "leave"`,
+		"[fleet]\ncluster = \"kubernetes.io/cluster/a\"": "fleet.cluster",
+		"[events.shutdown]\naction = \"drain\"":          "events.shutdown",
+		"[events.state-change]\nbudget = \"soon\"":       "events.state-change.budget",
+		"[fleet]\ngroup_label = \"not a label's key\"":   "fleet.group_label",
 	} {
 		if _, err := loadQueue(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: the error is %v, want %q in it", text, err, want)

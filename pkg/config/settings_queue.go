@@ -64,9 +64,11 @@ func (c *Fleet) table() table {
 		{"group_label", text{&c.GroupLabel, isKey, "a label's key"},
 			"The label that makes nodes a group: the zone, or a node pool's name."},
 		{"managed_tag", text{&c.ManagedTag, isTag, "a tag's key of up to 128 characters, or \"\""},
-			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked for tags then."},
+			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked for this tag then."},
+		{"cluster", text{&c.Cluster, isCluster, "a cluster's name of up to 106 characters, or \"\""},
+			"This cluster's name in the tags of its instances, whose key is `kubernetes.io/cluster/` and the name. An instance without a Node is this cluster's if it has that tag, and another's if it has only such tags with other names; docs/queue.md says what that leads to. Empty is the name in `managed_tag` if that is such a key, or else the one by which EC2 says that the instances of all Nodes are tagged, if that is one."},
 		{"unknown", choice{&c.Unknown, unknowns},
-			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag: it is deleted, or left for others who read the queue."},
+			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag in `managed_tag`: it is deleted, or left for others who read the queue, unless the instance is known to be this cluster's by `cluster`."},
 		{"uncordon_started", boolean{&c.UncordonStarted},
 			"Lift a cordon of nth's when EC2 says that the instance has been started since, and its Node is Ready."},
 		{"taints", boolean{&c.Taints},
@@ -155,6 +157,11 @@ func isQueueURL(s string) bool {
 
 func isTag(s string) bool {
 	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
+}
+
+// isCluster tells whether a tag's key can end with a text after "kubernetes.io/cluster/".
+func isCluster(s string) bool {
+	return len(s) <= 106 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' })
 }
 
 // number is a whole number within bounds.

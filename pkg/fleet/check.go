@@ -25,9 +25,9 @@ func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// Census is how many Nodes the cluster has, and how many of them do not tell which EC2 instance they are.
+// Census is how many Nodes the cluster has, how many of them may be of any EC2 instance for what they say, and how many are of none.
 type Census struct {
-	All, Anonymous int
+	All, Anonymous, Elsewhere int
 	// Instances are some of those that the others tell.
 	Instances []string
 }
@@ -47,8 +47,11 @@ func Count(ctx context.Context, client kubernetes.Interface) (Census, error) {
 		}
 		for i := range list.Items {
 			found.All++
-			if id := instanceOf(list.Items[i].Spec.ProviderID); id == "" {
+			provider := list.Items[i].Spec.ProviderID
+			if id := instanceOf(provider); silent(provider) {
 				found.Anonymous++
+			} else if id == "" {
+				found.Elsewhere++
 			} else if len(found.Instances) < someInstances {
 				found.Instances = append(found.Instances, id)
 			}

@@ -41,6 +41,13 @@ type cluster struct {
 	late time.Duration
 	// ending is how long a pod takes to end. A watch of the fake's does not tell what ended while it was being opened.
 	ending time.Duration
+	// lists and glances count the lists of all Nodes, and of one.
+	lists, glances int
+	// numbered gives lists of Nodes the cluster's version, and their watches a bookmark each minute; nameless gives those of one Node a
+	// version that says nothing.
+	numbered, nameless bool
+	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
+	stalled chan struct{}
 }
 
 // bubble runs f with a cluster.
@@ -155,19 +162,7 @@ func (c *cluster) remove(name string) {
 
 func (c *cluster) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
-		if c.begins(w, "list") {
-			return
-		}
-		nodes := c.store.CoreV1().Nodes()
-		if r.URL.Query().Get("watch") != "" {
-			events, err := nodes.Watch(r.Context(), metav1.ListOptions{ResourceVersion: r.URL.Query().Get("resourceVersion")})
-			stream(w, r, events, err, func(runtime.Object) bool { return true })
-			return
-		}
-		list, err := nodes.List(r.Context(), metav1.ListOptions{})
-		answer(w, list, err)
-	})
+	mux.HandleFunc("GET /api/v1/nodes", c.nodes)
 	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if !c.begins(w, "get") {
 			n, err := c.store.CoreV1().Nodes().Get(r.Context(), r.PathValue("name"), metav1.GetOptions{})

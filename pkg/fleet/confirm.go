@@ -9,54 +9,96 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/queue"
 )
 
+// confirm decides what becomes of a task whose instance has no Node, as far as the watch has told. What is another cluster's is left to it
+// as soon as a tag says so. All else is a stranger's only once the API server says that there is no such Node: the watch may be behind, and
+// a Node that has joined since it broke off is not in it. If it comes meanwhile, the task goes on with it.
+func (f *Fleet) confirm(ctx context.Context, t *task) {
+	asking, stop := f.untilThere(ctx, t.notice.Instance)
+	defer stop()
+	who, err := f.whose(asking, t)
+	if err != nil && !f.awaited(t) {
+		who, err = unclear, nil // The API server's word will do.
+	}
+	there := false
+	if err == nil && !f.leaves(who) {
+		there, err = f.roll.has(asking, t.notice.Instance)
+	}
+	found, known := f.at(ctx, t.notice.Instance)
+	switch {
+	case known && t.notice.About == queue.Interruption:
+		f.begin(found, t)
+	case err != nil && !known:
+		f.failed(ctx, t, err)
+	case known || there:
+		t.failed() // The watch knows it, or a launch has come to its end, when the message comes again.
+	case who == thisCluster:
+		f.bare(t)
+	default:
+		f.nowhere(t, who)
+	}
+}
+
+// untilThere returns a context that ends when the watch tells of an instance's Node.
+func (f *Fleet) untilThere(ctx context.Context, instance string) (context.Context, context.CancelFunc) {
+	waiting, stop := context.WithCancel(ctx)
+	f.work.Go(func() {
+		for {
+			news := f.nodes.news()
+			if _, there := f.nodes.ofInstance(instance); there {
+				stop()
+			}
+			select {
+			case <-news:
+			case <-waiting.Done():
+				return
+			}
+		}
+	})
+	return waiting, stop
+}
+
 const (
-	// gathering is how long a list of all Nodes waits for others who need one: there is at most one in that time.
-	gathering = time.Second
+	// gathering is how long those who must know which Nodes there are wait for others who do, and pace how long it is from one answer to the
+	// next question at least.
+	gathering, pace = time.Second, 10 * time.Second
+	// briefly is how long the watch may take to catch up before all Nodes are listed, for the first question in a long while. For others it
+	// is a minute and a half: where nothing happens to any Node, a bookmark comes about each minute.
+	briefly, lagging, while = 2 * time.Second, 90 * time.Second, 5 * time.Minute
 	// page is how many Nodes are in memory at once while they are listed.
 	page = 200
 )
 
-// confirm ends a task of an instance without a Node only once the API server says that there is none. The watch may be
-// behind: a Node that has joined since it broke off is not in it.
-func (f *Fleet) confirm(ctx context.Context, t *task) {
-	ours, err := f.ours(ctx, t)
-	if err == nil && !ours && f.opts.LeaveUnknown {
-		f.nowhere(t)
-		return
-	}
-	there := false
-	if err == nil {
-		there, err = f.roll.has(ctx, t.notice.Instance)
-	}
-	switch {
-	case err != nil:
-		f.failed(ctx, t, err)
-	case there:
-		t.failed() // The watch knows it when the message comes again.
-	case ours:
-		f.letGo(t)
-	default:
-		f.nowhere(t)
-	}
-}
-
-// roll lists all Nodes for those who must know which there are now. Everybody is answered by a list that began after they
-// asked, and those who ask at the same time by the same one.
+// roll tells those who must know it that the watch is not behind. Everybody is answered by what the API server has said after they asked,
+// and those who ask at the same time by the same. It asks for a list of one Node, which comes with the version of all: when the watch has
+// told of that version, or of a later one, it has told of every Node that was there. Where it does not get there, or versions are no
+// numbers, all Nodes are listed.
 type roll struct {
 	client kubernetes.Interface
-	calls  sync.Mutex // held by the list that is under way
+	nodes  *nodes
+	begin  func(func(ctx context.Context))
+	turn   chan struct{} // holds an element while a question is under way
 
 	mu   sync.Mutex
 	next *rollCall // the one that has not begun yet; nil without one
+
+	asked time.Time // when the last question was answered; who has the turn has it
 }
 
-// rollCall is one list.
+// rollCall is one question.
 type rollCall struct {
-	done      chan struct{}
+	done chan struct{}
+	// instances are those that have a Node, where all were listed; nil where the watch knows.
 	instances map[string]bool
 	err       error
+}
+
+func newRoll(client kubernetes.Interface, nodes *nodes, begin func(func(ctx context.Context))) *roll {
+	return &roll{client: client, nodes: nodes, begin: begin, turn: make(chan struct{}, 1)}
 }
 
 // has tells whether there is a Node of that EC2 instance now.
@@ -66,34 +108,58 @@ func (r *roll) has(ctx context.Context, instance string) (bool, error) {
 	if c == nil {
 		c = &rollCall{done: make(chan struct{})}
 		r.next = c
-		go r.call(context.WithoutCancel(ctx), c) // Others may wait for it when the one who began it does not any more.
+		r.begin(func(ctx context.Context) { // Others may wait for it when the one who began it does not any more.
+			defer close(c.done)
+			if c.err = r.call(ctx, c); c.err != nil {
+				c.err = fmt.Errorf("listing the nodes: %w", c.err)
+			}
+		})
 	}
 	r.mu.Unlock()
 	select {
 	case <-c.done:
-		return c.instances[instance], c.err
+		_, there := r.nodes.ofInstance(instance)
+		return there || c.instances[instance], c.err
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 }
 
-func (r *roll) call(ctx context.Context, c *rollCall) {
-	defer close(c.done)
-	time.Sleep(gathering)
-	r.calls.Lock()
-	defer r.calls.Unlock()
+// call waits for its turn, and asks.
+func (r *roll) call(ctx context.Context, c *rollCall) error {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !drain.Await(ctx, nil, max(gathering, time.Until(r.asked.Add(pace)))) {
+		return ctx.Err()
+	}
 	r.mu.Lock()
 	r.next = nil
 	r.mu.Unlock()
-	if c.instances, c.err = r.list(ctx); c.err != nil {
-		c.err = fmt.Errorf("listing the nodes: %w", c.err)
+	one, err := r.page(ctx, 1, "")
+	if err != nil {
+		return err
 	}
+	within := lagging
+	if time.Since(r.asked) > while {
+		within = briefly
+	}
+	shown := r.nodes.shown(ctx, one.ResourceVersion, within)
+	if r.asked = time.Now(); shown || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.instances, err = r.all(ctx)
+	return err
 }
 
-func (r *roll) list(ctx context.Context) (map[string]bool, error) {
+// all lists all Nodes for their instances.
+func (r *roll) all(ctx context.Context) (map[string]bool, error) {
 	instances := map[string]bool{}
 	for more := ""; ; {
-		some, err := r.page(ctx, more)
+		some, err := r.page(ctx, page, more)
 		if err != nil {
 			return nil, err
 		}
@@ -106,8 +172,8 @@ func (r *roll) list(ctx context.Context) (map[string]bool, error) {
 	}
 }
 
-func (r *roll) page(ctx context.Context, from string) (*corev1.NodeList, error) {
+func (r *roll) page(ctx context.Context, length int64, from string) (*corev1.NodeList, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	return r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: page, Continue: from})
+	return r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: length, Continue: from})
 }

@@ -12,11 +12,15 @@ type knowledge struct {
 	mu sync.Mutex
 	// states are those of the instances that are known.
 	states map[string]string
-	// managed have the tag, and groups are the instances of groups.
-	managed map[string]bool
-	groups  map[string][]string
-	// err is what EC2 answers instead.
-	err error
+	// managed have the tag, clusters are those that instances are tagged to be of, and groups are the instances of groups.
+	managed  map[string]bool
+	clusters map[string][]string
+	groups   map[string][]string
+	// dns are their private DNS names.
+	dns map[string]string
+	// err is what EC2 answers instead, and asked how often it was.
+	err   error
+	asked int
 }
 
 // say changes what is known.
@@ -37,8 +41,9 @@ func (k *knowledge) Look(ctx context.Context, id string) (instances.Instance, bo
 func (k *knowledge) LookAnew(_ context.Context, id string) (instances.Instance, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.asked++
 	state, known := k.states[id]
-	return instances.Instance{ID: id, State: state, Managed: k.managed[id]}, known, k.err
+	return instances.Instance{ID: id, State: state, Managed: k.managed[id], Clusters: k.clusters[id], DNS: k.dns[id]}, known, k.err
 }
 
 // InGroup implements fleet.Instances.

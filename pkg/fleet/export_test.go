@@ -35,8 +35,9 @@ func (l *Line) Next(busy map[string]int) []string {
 	return names
 }
 
-// InstanceOf and RetryPause are what they are called inside.
+// InstanceOf, Silent and RetryPause are what they are called inside.
 var (
 	InstanceOf = instanceOf
+	Silent     = silent
 	RetryPause = retryPause
 )

@@ -49,7 +49,10 @@ type Options struct {
 	Log    *logrus.Entry
 	// DryRun writes nothing: neither to the cluster nor to Auto Scaling.
 	DryRun bool
-	// LeaveUnknown gives back what is of an instance that has no Node here, for others to see.
+	// Cluster is the name of this cluster in the tags of its instances (instances.ClusterTag). With "" it is the one by which the instances
+	// of all its Nodes are tagged, if that is one.
+	Cluster string
+	// LeaveUnknown gives back what is of an instance that has no Node here and is not known to be this cluster's, for others to see.
 	LeaveUnknown bool
 	// UncordonStarted lifts a cordon of nth's when EC2 says that the instance has been started since.
 	UncordonStarted bool
@@ -78,6 +81,7 @@ type Fleet struct {
 	rules   atomic.Pointer[Rules]
 	nodes   *nodes
 	roll    *roll
+	kin     *kin
 	claims  claims
 	chance  chance
 	outlook *outlook
@@ -95,11 +99,11 @@ type Fleet struct {
 // New returns a fleet that is not looked at yet.
 func New(opts Options) *Fleet {
 	f := &Fleet{
-		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), roll: &roll{client: opts.Client},
-		outlook: newOutlook(),
+		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), outlook: newOutlook(),
 		claims:  claims{client: opts.Client, holder: opts.Holder, dead: opts.Dead},
 		changed: make(chan struct{}, 1), sessions: map[string]*session{}, spending: map[string]time.Time{},
 	}
+	f.roll, f.kin = newRoll(opts.Client, f.nodes, f.background), newKin(f.nodes, opts.Instances)
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f
 }

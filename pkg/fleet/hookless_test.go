@@ -103,7 +103,7 @@ func TestAGroupWaitsForNoNodeThatOurClusterDoesNotHave(t *testing.T) {
 		},
 		"none is a Node here, of a queue of several clusters": {
 			ec2:    &knowledge{groups: map[string][]string{"workers": {instance}}},
-			change: func(o *fleet.Options) { o.LeaveUnknown = true }, became: outcome{"returned", time.Minute},
+			change: func(o *fleet.Options) { o.LeaveUnknown = true }, became: outcome{"returned", 2 * time.Second},
 		},
 		"it has the tag of this cluster alone": {
 			ec2:    &knowledge{states: map[string]string{instance: "running"}, managed: map[string]bool{instance: true}},

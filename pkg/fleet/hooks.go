@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
@@ -142,27 +141,6 @@ func (f *Fleet) leave(t *task) {
 // awaited tells whether Auto Scaling waits for a task to terminate its instance.
 func (f *Fleet) awaited(t *task) bool { return t.notice.About == queue.Interruption && f.hooked(t) }
 
-// ours tells whether Auto Scaling waits for an instance without a Node that is known to be this cluster's. That the
-// message is in the queue says nothing, as the rules bring what happens to all groups of a region; nor does a tag whose
-// key may be the same in all clusters. But a tag that names the cluster does, if no Node hides its instance; and if the
-// group has another instance that is a Node here, all of them are ours.
-func (f *Fleet) ours(ctx context.Context, t *task) (bool, error) {
-	if !f.awaited(t) || f.opts.Instances == nil {
-		return false, nil
-	}
-	if f.opts.OwnTag && !f.nodes.anonymous() {
-		instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
-		if err != nil || known && instance.Managed {
-			return err == nil, err
-		}
-	}
-	members, err := f.opts.Instances.InGroup(ctx, t.notice.Hook.Group)
-	return slices.ContainsFunc(members, func(id string) bool {
-		_, there := f.nodes.ofInstance(id)
-		return there
-	}), err
-}
-
 // letGo ends a task of an instance of ours that has no Node: there is nothing to drain, and its group need not wait until
 // the hook times out.
 func (f *Fleet) letGo(t *task) {
@@ -171,35 +149,20 @@ func (f *Fleet) letGo(t *task) {
 	f.finish(t, event.Drained)
 }
 
-// launched completes a launch hook once the instance's node is Ready.
+// launched completes a launch hook once the instance's node is Ready. It waits for that only where the instance may be this cluster's.
 func (f *Fleet) launched(t *task) {
-	if !f.opts.CompleteLaunches || !f.hooked(t) {
+	completes := f.opts.CompleteLaunches && f.hooked(t)
+	if !completes && !f.opts.LeaveUnknown {
 		t.done()
 		return
 	}
 	f.background(func(ctx context.Context) {
-		if f.opts.ManagedOnly && !f.manages(ctx, t) {
-			return
-		}
-		limited, cancel := context.WithTimeout(ctx, launchPatience)
-		defer cancel()
-		for {
-			news := f.nodes.news()
-			if found, there := f.nodes.ofInstance(t.notice.Instance); there && found.ready {
-				if !f.opts.ManagedOnly || f.manages(ctx, t) { // EC2 knows of it by now, if it did not before.
-					f.finish(t, "")
-				}
-				return
-			}
-			if drain.Await(limited, news, launchPatience) {
-				continue
-			}
-			if ctx.Err() != nil {
-				t.again(0)
-				return
-			}
-			f.unknown(t)
-			return
+		switch {
+		case f.passedOn(ctx, t), f.opts.ManagedOnly && !f.manages(ctx, t):
+		case completes:
+			f.completeReady(ctx, t)
+		default:
+			t.done()
 		}
 	})
 }
@@ -220,4 +183,28 @@ func (f *Fleet) manages(ctx context.Context, t *task) bool {
 		return true
 	}
 	return false
+}
+
+// completeReady completes a launch hook once the instance's node is Ready, or gives it up.
+func (f *Fleet) completeReady(ctx context.Context, t *task) {
+	limited, cancel := context.WithTimeout(ctx, launchPatience)
+	defer cancel()
+	for {
+		news := f.nodes.news()
+		if found, there := f.at(ctx, t.notice.Instance); there && found.ready {
+			if !f.opts.ManagedOnly || f.manages(ctx, t) { // EC2 knows of it by now, if it did not before.
+				f.finish(t, "")
+			}
+			return
+		}
+		if drain.Await(limited, news, launchPatience) {
+			continue
+		}
+		if ctx.Err() != nil {
+			t.again(0)
+			return
+		}
+		f.confirm(ctx, t)
+		return
+	}
 }

@@ -109,6 +109,23 @@ func TestOnlyProviderIDsOfEC2NameAnInstance(t *testing.T) {
 	}
 }
 
+func TestANodeOfAnotherKindOfMachineHidesNoInstance(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]bool{
+		"aws:///eu-central-1a/i-0123456789abcdef0":                                                   false,
+		"aws:///eu-central-1a/4f1dcb3bd5-0a1b2c3d/fargate-ip-10-0-0-1.eu-central-1.compute.internal": false,
+		"eks-hybrid:///eu-central-1/cluster/mi-0123456789abcdef0":                                    false,
+		"gce://project/zone/name":                                                                    false,
+		"k3s://ip-10-0-0-1":                                                                          true,
+		"rke2://ip-10-0-0-1":                                                                         true,
+		"":                                                                                           true,
+	} {
+		if got := fleet.Silent(id); got != want {
+			t.Errorf("a node with the provider ID %q may be of any instance: %t, want %t", id, got, want)
+		}
+	}
+}
+
 func TestWhatFailsAgainAndAgainIsLeftAloneLonger(t *testing.T) {
 	t.Parallel()
 	for receives, want := range map[int]time.Duration{0: 2 * time.Second, 1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second, 6: time.Minute, 999: time.Minute} {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -22,6 +23,8 @@ import (
 // node is what is kept of a Node: some hundred bytes of the many thousand that one has.
 type node struct {
 	name, version, instance, dns string
+	// silent tells that it may be of any instance, for what it says.
+	silent bool
 	// group is the value of the label that ceilings go by.
 	group, bootID string
 	// cordon, claim and notes are the texts of the annotations.
@@ -49,15 +52,17 @@ type nodes struct {
 	mu         sync.RWMutex
 	byName     map[string]node
 	byInstance map[string]string // names
+	silent     map[string]bool   // the names of those that may be of any instance
 	synced     bool
 	away       time.Time     // since when the API server has not answered who asks for the Nodes; zero while it does
+	version    string        // up to which all is there
 	changed    chan struct{} // closed and replaced at every change
 }
 
 func newNodes(client kubernetes.Interface, label string) *nodes {
 	return &nodes{
 		client: client, label: label, known: make(chan struct{}),
-		byName: map[string]node{}, byInstance: map[string]string{}, changed: make(chan struct{}),
+		byName: map[string]node{}, byInstance: map[string]string{}, silent: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
 
@@ -80,19 +85,19 @@ func (n *nodes) named(name string) (node, bool) {
 func (n *nodes) withDNS(name string) (node, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	for _, found := range n.byName {
-		if found.instance == "" && name != "" && (found.dns == name || found.name == name) {
+	for silent := range n.silent {
+		if found := n.byName[silent]; name != "" && (found.dns == name || found.name == name) {
 			return found, true
 		}
 	}
 	return node{}, false
 }
 
-// anonymous tells whether there are nodes that do not tell their instance.
+// anonymous tells whether there are nodes that may be of any instance.
 func (n *nodes) anonymous() bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return len(n.byInstance) < len(n.byName)
+	return len(n.silent) > 0
 }
 
 // each calls do for every node.
@@ -109,6 +114,22 @@ func (n *nodes) news() <-chan struct{} {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.changed
+}
+
+// shown waits until the watch has told of everything up to a version, for so long at most, and tells whether it has. Where versions are no
+// numbers, it only waits.
+func (n *nodes) shown(ctx context.Context, version string, within time.Duration) bool {
+	for until := time.Now().Add(within); ; {
+		n.mu.RLock()
+		news, told := n.changed, n.version
+		n.mu.RUnlock()
+		if order, err := resourceversion.CompareResourceVersion(told, version); err == nil && order >= 0 {
+			return true
+		}
+		if left := time.Until(until); left <= 0 || !drain.Await(ctx, news, left) {
+			return false
+		}
+	}
 }
 
 // watch keeps the nodes until ctx ends. client-go's Reflector survives whatever happens to connections and API servers.
@@ -188,7 +209,7 @@ func only(all map[string]string, keys ...string) map[string]string {
 
 func (n *nodes) of(full *corev1.Node) node {
 	kept := node{
-		name: full.Name, version: full.ResourceVersion, instance: instanceOf(full.Spec.ProviderID),
+		name: full.Name, version: full.ResourceVersion, instance: instanceOf(full.Spec.ProviderID), silent: silent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
 		cordon: full.Annotations[drain.CordonAnnotation], notes: full.Annotations[NotesAnnotation],
 	}
@@ -218,6 +239,18 @@ func instanceOf(providerID string) string {
 	return id
 }
 
+// silent tells whether a node with that provider ID may be of any instance of EC2's. That it has an ID of another form says little, as
+// distributions such as K3s make up one of their own for any machine. But where a cloud says which machine of its own it is, or AWS
+// that it is one of Fargate or on premises, it is no instance.
+func silent(providerID string) bool {
+	provider, _, _ := strings.Cut(providerID, "://")
+	switch provider {
+	case "aws", "eks-hybrid", "gce", "azure":
+		return false
+	}
+	return true
+}
+
 var errNotANode = errors.New("not a Node")
 
 // put takes a node in, of which something was known before, or nothing. n.mu is held.
@@ -230,6 +263,9 @@ func (n *nodes) put(full *corev1.Node, before node) {
 	if kept.instance != "" {
 		n.byInstance[kept.instance] = kept.name
 	}
+	if kept.silent {
+		n.silent[kept.name] = true
+	}
 }
 
 // forget drops a node. n.mu is held.
@@ -238,6 +274,7 @@ func (n *nodes) forget(name string) {
 		delete(n.byInstance, old.instance)
 	}
 	delete(n.byName, name)
+	delete(n.silent, name)
 }
 
 // happened tells those who wait. n.mu is held.

@@ -26,12 +26,10 @@ type Instances interface {
 	InReservation(ctx context.Context, reservation string) ([]string, error)
 }
 
-// unknownPause is how long what nobody here knows is left to others.
-const unknownPause = time.Minute
-
-// interrupted finds the node that an interruption is for. EC2 is asked only where that makes a difference.
+// interrupted finds the node that an interruption is for. EC2 is asked only where that makes a difference. What is to be ignored here may be
+// wanted by others.
 func (f *Fleet) interrupted(t *task) {
-	if f.policy().Ignores(record.Entry{Event: t.notice.Event}) {
+	if f.ignored(t) && !f.opts.LeaveUnknown {
 		t.done()
 		return
 	}
@@ -50,9 +48,15 @@ func (f *Fleet) interrupted(t *task) {
 	}
 }
 
-// begin begins what an interruption asks for at its node, unless that is over.
+func (f *Fleet) ignored(t *task) bool { return f.policy().Ignores(record.Entry{Event: t.notice.Event}) }
+
+// begin begins what an interruption asks for at its node, unless that is over or nothing.
 func (f *Fleet) begin(n node, t *task) {
-	if f.verified(t) {
+	switch {
+	case f.ignored(t):
+		t.done()
+		return
+	case f.verified(t):
 		f.background(func(ctx context.Context) { f.verify(ctx, n, t) })
 		return
 	}
@@ -96,8 +100,6 @@ func (f *Fleet) look(ctx context.Context, t *task) {
 		f.stranger(t)
 	case there:
 		f.begin(found, t)
-	case known && instance.Gone() && f.opts.ManagedOnly:
-		f.finish(t, event.Drained)
 	default:
 		f.unknown(t)
 	}
@@ -115,17 +117,35 @@ func (f *Fleet) failed(ctx context.Context, t *task, err error) {
 
 // unknown decides what becomes of a notice of an instance that has no Node, as far as the watch has told.
 func (f *Fleet) unknown(t *task) {
-	if f.opts.LeaveUnknown && !f.awaited(t) {
-		f.nowhere(t)
-		return
-	}
 	f.background(func(ctx context.Context) { f.confirm(ctx, t) })
 }
 
-// nowhere says that an instance has no Node, and ends its task.
-func (f *Fleet) nowhere(t *task) {
-	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster", about(t.notice), t.notice.Instance)
+// nowhere says that an instance has no Node here, and ends its task.
+func (f *Fleet) nowhere(t *task, who owner) {
+	if who == otherCluster {
+		f.opts.Log.Infof("%s: the instance %s is another cluster's", about(t.notice), t.notice.Instance)
+	} else {
+		f.sayBare(t)
+	}
 	f.stranger(t)
+}
+
+// sayBare says that an instance has no Node here.
+func (f *Fleet) sayBare(t *task) {
+	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster", about(t.notice), t.notice.Instance)
+}
+
+// bare ends a task of an instance of ours that has no Node: nobody else wants its message. One that is about to be taken may yet join.
+func (f *Fleet) bare(t *task) {
+	switch ev := t.notice.Event; {
+	case f.awaited(t) && f.drains(t):
+		f.letGo(t)
+	case t.notice.About == queue.Interruption && urgent(ev) && time.Now().Before(ev.Deadline):
+		t.failed()
+	default:
+		f.sayBare(t)
+		t.done()
+	}
 }
 
 func about(n queue.Notice) string {
@@ -135,10 +155,11 @@ func about(n queue.Notice) string {
 	return string(n.About)
 }
 
-// stranger ends what is not ours: it is deleted, or left to others.
+// stranger ends what is not ours: it is deleted, or left to others. It is not kept from them for longer than what failed here, as it comes
+// back here as often as to them.
 func (f *Fleet) stranger(t *task) {
 	if f.opts.LeaveUnknown {
-		t.again(unknownPause)
+		t.failed()
 		return
 	}
 	t.done()
@@ -184,7 +205,21 @@ const uncordonLimit = 15 * time.Minute
 // started takes in that an instance runs. A drain for its stop is over, and a cordon of nth's from before was for what is over now.
 func (f *Fleet) started(t *task) {
 	found, there := f.nodes.ofInstance(t.notice.Instance)
-	if !there {
+	if there || !f.opts.LeaveUnknown && !f.nodes.anonymous() {
+		f.runs(found, t)
+		return
+	}
+	f.background(func(ctx context.Context) {
+		if !f.passedOn(ctx, t) {
+			found, _ := f.at(ctx, t.notice.Instance)
+			f.runs(found, t)
+		}
+	})
+}
+
+// runs ends what is over at the node of an instance that runs, and lifts the cordon that was for that.
+func (f *Fleet) runs(found node, t *task) {
+	if found.name == "" {
 		t.done()
 		return
 	}

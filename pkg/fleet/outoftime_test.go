@@ -249,7 +249,7 @@ func TestALaunchHookIsCompletedOnlyForAnInstanceThatIsManaged(t *testing.T) {
 	}{
 		"it is":                          {managed: true, became: outcome{what: "done"}},
 		"it is not":                      {became: outcome{what: "done"}},
-		"it is not, and others may read": {leave: true, became: outcome{"returned", time.Minute}},
+		"it is not, and others may read": {leave: true, became: outcome{"returned", 2 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,8 @@ import (
 var (
 	_ cache.ReflectorStore    = (*nodes)(nil)
 	_ cache.TransformingStore = (*nodes)(nil)
+
+	_ cache.ResourceVersionUpdater = (*nodes)(nil)
 )
 
 // Transformer is what the Reflector asks when it streams the first list.
@@ -44,12 +46,14 @@ func (n *nodes) Delete(object any) error {
 }
 
 // Replace takes in the complete list.
-func (n *nodes) Replace(objects []any, _ string) error {
+func (n *nodes) Replace(objects []any, version string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.version = version
 	before := n.byName
 	n.byName = make(map[string]node, len(objects))
 	clear(n.byInstance)
+	clear(n.silent)
 	for _, object := range objects {
 		if full, ok := object.(*corev1.Node); ok {
 			n.put(full, before[full.Name])
@@ -61,6 +65,14 @@ func (n *nodes) Replace(objects []any, _ string) error {
 		close(n.known)
 	}
 	return nil
+}
+
+// UpdateResourceVersion takes in up to which version everything has been told.
+func (n *nodes) UpdateResourceVersion(version string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.version = version
+	n.happened()
 }
 
 // Resync has nothing to do.
