@@ -90,7 +90,9 @@ type Config struct {
 	NodeName string
 	// NodeSeen tells that there has been a Node in this boot, so that one that is missing was deleted.
 	NodeSeen bool
-	Log      *logrus.Entry
+	// ClaimRead tells that the Record has what is ours on the Node already, so that the Node's claim is not asked for.
+	ClaimRead bool
+	Log       *logrus.Entry
 	// Now reads the wall clock; nil is the system's. It is called from one goroutine.
 	Now func() time.Time
 	// Beat is how often the service manager's watchdog is fed; 0 means that nobody watches.
@@ -169,7 +171,7 @@ type trouble struct {
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
 	return &Agent{
-		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), node: cfg.NodeName, nodeSeen: cfg.NodeSeen, inherited: true,
+		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), node: cfg.NodeName, nodeSeen: cfg.NodeSeen, inherited: !cfg.ClaimRead,
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
@@ -206,7 +208,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.say(systemd.Started).Infof("watching for interruptions%s", mode)
 		a.cfg.Service.Ready()
 	}
-	a.tasks.Go(func() { a.adopt(inner) })
+	if !a.cfg.ClaimRead {
+		a.tasks.Go(func() { a.adopt(inner) })
+	}
 
 	err := a.loop(inner)
 	if a.cfg.Service != nil {

@@ -39,8 +39,8 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	mind := &mind{session: s}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{mind}, Identity: mind,
-		Node: remembering{f.target(s.node)}, NodeName: s.node, Record: s.book, Policy: s.rules,
-		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
+		Node: f.target(s.node), NodeName: s.node, Record: s.book, Policy: s.rules,
+		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.settled, Rested: s.rested, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
 }
@@ -59,14 +59,6 @@ func (f *Fleet) target(name string) agent.Node {
 	return n
 }
 
-// remembering is a node whose claim has been read already: what is ours of it is in the book.
-type remembering struct{ agent.Node }
-
-// Claim implements agent.Node.
-func (remembering) Claim(context.Context) (drain.Claim, bool, error) {
-	return drain.Claim{}, false, nil
-}
-
 // remembered is the book that the node itself has kept: the cordon that it bears, if nth-queue has set it for one of these events.
 // Where the node takes pods all the same, people have lifted that cordon, which is an order: only those pods go for the event that
 // were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. An event that has begun before
@@ -78,7 +70,7 @@ func (s *session) remembered(held *corev1.Node) *book {
 		if since, known := s.fleet.spending[id]; known {
 			seen := time.Now().Round(0).Add(-time.Since(since))
 			b.entries = append(b.entries, record.Entry{
-				Event: t.notice.Event, Phase: record.Seen, BootID: held.Status.NodeInfo.BootID, FirstSeen: seen, Changed: seen,
+				Event: t.notice.Event, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: seen, Changed: seen,
 			})
 		}
 	}
@@ -86,7 +78,7 @@ func (s *session) remembered(held *corev1.Node) *book {
 	if t, ours := s.tasks[claim.Event]; ours && set {
 		since := cmp.Or(event.CredibleTime(claim.Since), time.Now().UTC().Round(0))
 		e := record.Entry{
-			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, OnNode: true,
+			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, ListedIn: n.bootID, OnNode: true,
 			FirstSeen: since, Changed: since, CordonedAt: since,
 		}
 		if !held.Spec.Unschedulable {
