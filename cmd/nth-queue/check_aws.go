@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,15 +71,39 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	default:
 		c.mayDescribe(ctx, catalog)
 	}
+	group := ""
+	if len(nodes.Instances) > 0 {
+		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // That EC2 may not be asked has been said.
+			c.owner(cfg.Fleet, clusters)
+			group = strings.Join(groups[:min(len(groups), 1)], "") // Without one, it is made up.
+		}
+	}
 	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches {
 		c.OK("hook", "the settings leave lifecycle hooks alone: events.asg-termination, fleet.complete_launches")
 		return
 	}
-	group := ""
-	if len(nodes.Instances) > 0 {
-		group, _ = catalog.Group(ctx, nodes.Instances) // Without one, a group is made up.
-	}
 	c.hooks(ctx, cfg, account, group)
+}
+
+// withoutOwner is what becomes of messages where EC2 does not say whose an instance is.
+const withoutOwner = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
+
+// owner checks whether it can be told whose an instance is that has no Node, by the names of clusters in the tags of those that have one.
+func (c *check) owner(settings config.Fleet, names []string) {
+	set, tagged := clusterOf(settings), strings.Join(names, ", ")
+	switch {
+	case set != "" && slices.Contains(names, set), set == "" && len(names) == 1:
+		c.OK("cluster", "its instances have the tag %s%s", instances.ClusterTag, cmp.Or(set, tagged))
+	case set != "" && len(names) == 0:
+		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes have no tag %s%s", set, instances.ClusterTag, set)
+	case set != "":
+		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", set, tagged, instances.ClusterTag)
+	case len(names) == 0:
+		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so that nobody can say whose an instance is that has no Node: %s", instances.ClusterTag, withoutOwner)
+	default:
+		c.Warn("cluster", "the instances of its Nodes are tagged as of %s (%sNAME): set fleet.cluster, or nobody can say whose an instance is that has no Node and another name; %s",
+			tagged, instances.ClusterTag, withoutOwner)
+	}
 }
 
 // mustDescribe checks a right that messages cannot be understood without.
@@ -98,8 +124,8 @@ func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
 	case err != nil:
 		c.Warn("right", "%s", err)
 	case !allowed:
-		c.Warn("right", "%s: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, and an instance without one would hold up its group",
-			instances.DescribeInstances)
+		c.Warn("right", "%s: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: %s",
+			instances.DescribeInstances, withoutOwner)
 	default:
 		c.OK("right", "%s", instances.DescribeInstances)
 	}

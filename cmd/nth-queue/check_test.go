@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/instances/ec2test"
 	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 	"github.com/nth-project/nth/pkg/queue/sqstest"
@@ -273,4 +274,28 @@ func TestCheckOfWrongSettingsIsStatus78(t *testing.T) {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, &stderr, &out)
 	}
 	mustSay(t, out.String(), `fail  settings    .*fleet\.max_draining = .*`)
+}
+
+func TestCheckTellsWhetherTheClustersNameIsKnown(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		settings config.Fleet
+		names    []string
+		want     string
+	}{
+		"by the tags":                   {config.Fleet{}, []string{"shop"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/shop`},
+		"by the settings":               {config.Fleet{Cluster: "till"}, []string{"shop", "till"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/till`},
+		"by the tag of what is managed": {config.Fleet{ManagedTag: "kubernetes.io/cluster/shop"}, []string{"shop"}, `ok    cluster .*/shop`},
+		"the settings say another":      {config.Fleet{Cluster: "slip"}, []string{"shop"}, `warn  cluster     it is "slip" by the settings, but .* are tagged as of shop \(.*\)`},
+		"there are no tags":             {config.Fleet{Cluster: "shop"}, nil, `warn  cluster     it is "shop" by the settings, but .* have no tag kubernetes\.io/cluster/shop`},
+		"nothing says it":               {config.Fleet{ManagedTag: "managed"}, nil, `warn  cluster     the instances of its Nodes have no tag .*: messages about .*`},
+		"the tags say two":              {config.Fleet{}, []string{"shop", "till"}, `warn  cluster     the instances of its Nodes are tagged as of shop, till .*: set fleet\.cluster, .*`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var said bytes.Buffer
+			queue.CheckOwner(&said, row.settings, row.names...)
+			mustSay(t, said.String(), row.want)
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
@@ -48,18 +49,22 @@ func (c *Catalog) May(ctx context.Context, r Right) (bool, error) {
 	return false, fmt.Errorf("trying %s: %w", r, err)
 }
 
-// Group names an Auto Scaling group that one of the instances is in; "" if none is in any.
-func (c *Catalog) Group(ctx context.Context, ids []string) (string, error) {
+// Marks names the Auto Scaling groups that instances are in, and the clusters that they are tagged to be of, each once and in order. Of
+// more instances than go in one request it asks about some.
+func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trial)
 	defer cancel()
 	found, err := c.list(ctx, "instance-id", ids[:min(len(ids), most)])
 	if err != nil {
-		return "", fmt.Errorf("asking EC2 for an Auto Scaling group: %w", err)
+		return nil, nil, fmt.Errorf("asking EC2 for the tags of instances: %w", err)
 	}
 	for _, i := range found {
 		if group := tagOf(i, groupTag); group != "" {
-			return group, nil
+			groups = append(groups, group)
 		}
+		clusters = append(clusters, c.describedBy(i).Clusters...)
 	}
-	return "", nil
+	slices.Sort(groups)
+	slices.Sort(clusters)
+	return slices.Compact(groups), slices.Compact(clusters), nil
 }

@@ -2,6 +2,7 @@ package instances_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -55,13 +56,25 @@ func TestARightThatCannotBeTriedIsAnError(t *testing.T) {
 	}
 }
 
-func TestAGroupIsFoundByTheInstancesInIt(t *testing.T) {
+func TestGroupsAndClustersAreFoundByTheInstancesInThem(t *testing.T) {
 	t.Parallel()
 	catalog, r := ask(t, "")
-	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")})
-	for want, ids := range map[string][]string{"": {"i-1"}, "workers": {"i-1", "i-2"}} {
-		if group, err := catalog.Group(t.Context(), ids); group != want || err != nil {
-			t.Errorf("the group of %v is %q (%v), want %q", ids, group, err, want)
+	both := inGroup("workers")
+	both["kubernetes.io/cluster/shop"] = "owned"
+	r.ec2.Add(
+		ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: both},
+		ec2test.Instance{ID: "i-3", State: "running", Tags: both}, ec2test.Instance{ID: "i-4", State: "running", Tags: inGroup("others")},
+	)
+	for want, ids := range map[string][]string{
+		"[] []": {"i-1"}, "[workers] [shop]": {"i-1", "i-2", "i-3"}, "[others workers] [shop]": {"i-2", "i-4"},
+	} {
+		groups, clusters, err := catalog.Marks(t.Context(), ids)
+		if got := fmt.Sprint(groups, clusters); got != want || err != nil {
+			t.Errorf("%v are in %s (%v), want %s", ids, got, err, want)
 		}
+	}
+	r.ec2.Deny()
+	if groups, clusters, err := catalog.Marks(t.Context(), []string{"i-2"}); err == nil {
+		t.Errorf("who may not ask is told %v, %v", groups, clusters)
 	}
 }
