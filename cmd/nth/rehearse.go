@@ -114,26 +114,7 @@ func (s *stage) perform(ctx context.Context, rules policy.Settings, notice time.
 		return "", err
 	}
 	settled, ended := make(chan event.Outcome, 1), make(chan struct{})
-	nth := agent.New(agent.Config{
-		Sources:   []agent.Source{source},
-		Node:      newSelf(s.borrowed, s.cfg, nil),
-		Identity:  warm{kubelet: s.borrowed, every: s.cfg.Kubernetes.KeepWarm, found: s.found},
-		Record:    record.InMemory(s.bootID),
-		Policy:    rules,
-		Unwatched: unwatched(rules, false),
-		BootID:    s.bootID,
-		Log:       told.log(),
-		DryRun:    s.cfg.DryRun,
-		Settled: func(ev event.Event, outcome event.Outcome) {
-			if ev.Kind == event.SpotInterruption && outcome != "" {
-				select {
-				case settled <- outcome:
-				default: // It has been told.
-				}
-			}
-		},
-		Listeners: []agent.Listener{told},
-	})
+	nth := s.agent(rules, source, told, settled)
 	ctx, stop := context.WithCancel(ctx)
 	var failed error
 	go func() {
@@ -160,6 +141,30 @@ func (s *stage) perform(ctx context.Context, rules policy.Settings, notice time.
 	case <-ended: // as it was asked to, or not
 		return "", failed
 	}
+}
+
+// agent is the daemon's, without what tells others or asks AWS. settled gets what comes of the notice.
+func (s *stage) agent(rules policy.Settings, source *imds.Source, told *timeline, settled chan<- event.Outcome) *agent.Agent {
+	return agent.New(agent.Config{
+		Sources:   []agent.Source{source},
+		Node:      newSelf(s.borrowed, s.cfg, nil),
+		Identity:  warm{kubelet: s.borrowed, every: s.cfg.Kubernetes.KeepWarm, found: s.found},
+		Record:    record.InMemory(s.bootID),
+		Policy:    rules,
+		Unwatched: unwatched(rules, false),
+		BootID:    s.bootID,
+		Log:       told.log(),
+		DryRun:    s.cfg.DryRun,
+		Settled: func(ev event.Event, outcome event.Outcome) {
+			if ev.Kind == event.SpotInterruption && outcome != "" {
+				select {
+				case settled <- outcome:
+				default: // It has been told.
+				}
+			}
+		},
+		Listeners: []agent.Listener{told},
+	})
 }
 
 // patience is how long after the deadline a rehearsal waits for nth to say what came of the notice.
