@@ -28,6 +28,7 @@ Exit statuses:  0 as asked, 64 wrong usage, 78 wrong settings, 1 anything else
 		Commands: []program.Command{
 			{Name: "run", Summary: "watch, and drain this node when it is doomed", Usage: runUsage, Run: commandRun},
 			{Name: "rehearse", Summary: "show what would happen, and change nothing", Usage: rehearseUsage, Run: commandRehearse},
+			{Name: "drain", Summary: "drain this node now, or take that back", Usage: drainUsage, Run: commandDrain},
 			{Name: "status", Summary: "tell how the running nth stands", Usage: statusUsage, Run: commandStatus},
 			{Name: "check", Summary: "tell whether nth can do its work here", Usage: checkUsage, Run: commandCheck},
 			{Name: "config", Summary: "print the settings in effect, or judge them", Usage: configUsage, Run: commandConfig},

@@ -80,6 +80,7 @@ func TestOutputOfEveryCommand(t *testing.T) {
 		{"config --help", "help-config"},
 		{"version --help", "help-version"},
 		{"rehearse --help", "help-rehearse"},
+		{"drain --help", "help-drain"},
 		{"status --help", "help-status"},
 		{"check --help", "help-check"},
 		{"config --config testdata/spot.toml", "config-spot"},
@@ -97,15 +98,17 @@ func TestOutputOfEveryCommand(t *testing.T) {
 
 func TestAWrongCommandLineIsStatus64AndOneLine(t *testing.T) {
 	for _, c := range []struct{ args, stderr string }{
-		{"drain", `nth: there is no command "drain", see "nth help"`},
+		{"evict", `nth: there is no command "evict", see "nth help"`},
 		{"--verbose", `nth: there is no command "--verbose", see "nth help"`},
-		{"help drain", `nth help: there is no command "drain", see "nth help"`},
+		{"help evict", `nth help: there is no command "evict", see "nth help"`},
 		{"run --verbose", `nth run: flag provided but not defined: -verbose, see "nth run --help"`},
 		{"run now", `nth run: unexpected argument "now", see "nth run --help"`},
 		{"run --config", `nth run: flag needs an argument: -config, see "nth run --help"`},
 		{"run --config=", `nth run: invalid value "" for flag -config: must name a file, see "nth run --help"`},
 		{"run --dry-run=perhaps", `nth run: invalid boolean value "perhaps" for -dry-run: must be true or false, see "nth run --help"`},
 		{"rehearse --deadline 1h", `nth rehearse: invalid value "1h" for flag -deadline: must be from 5s to 2m0s, which is all that EC2 gives, see "nth rehearse --help"`},
+		{"drain --deadline 0", `nth drain: invalid value "0" for flag -deadline: must be a duration such as 90s or 10m, see "nth drain --help"`},
+		{"drain web-1", `nth drain: unexpected argument "web-1", see "nth drain --help"`},
 		{"rehearse --kubeconfig=", `nth rehearse: invalid value "" for flag -kubeconfig: must name a file, see "nth rehearse --help"`},
 		{"config --chekc", `nth config: flag provided but not defined: -chekc, see "nth config --help"`},
 		{"status now", `nth status: unexpected argument "now", see "nth status --help"`},
@@ -130,7 +133,7 @@ func TestWithoutACommandTheHelpIsAnError(t *testing.T) {
 }
 
 func TestWrongSettingsAreStatus78AndOneLineEach(t *testing.T) {
-	for _, args := range []string{"run", "rehearse", "config", "config --check"} {
+	for _, args := range []string{"run", "rehearse", "drain", "config", "config --check"} {
 		t.Run(args, func(t *testing.T) {
 			status, stdout, stderr := call(t, args+" --config testdata/wrong.toml")
 			want := `testdata/wrong.toml: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"

@@ -21,6 +21,19 @@ up. The status is 0 if the node was drained in time, or need not be by the setti
   --kubeconfig FILE    look at the node whose kubelet has this kubeconfig
 `
 
+const drainUsage = `Usage: nth drain [--config FILE] [--deadline DURATION] [--undo]
+
+Cordons and drains this node, for people and for what patches machines: as nth does, with the kubelet's identity and the
+settings of [drain], and whether the service runs or not. It respects disruption budgets to the end, and deletes nothing.
+The node stays closed, also over reboots, until --undo takes that back; the service does not open it. The status is 0 if
+the node is drained, and 1 if not: its time was over, somebody has lifted the cordon or wants the pods left alone, or it
+was interrupted. What was done stands then. It needs root's rights, as nth does.
+
+  --config FILE        read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
+  --deadline DURATION  give up after so long; 10m if it is not given
+  --undo               take back what "nth drain" has set, and nothing else; 0 if nothing of it is there any more
+`
+
 const statusUsage = `Usage: nth status [--config FILE] [--json]
 
 Tells how the running nth stands: what it is doing, what is announced, how the metadata service answers, with whose

@@ -6,6 +6,7 @@ _nth() {
 	commands=(
 		'run:watch, and drain this node when it is doomed'
 		'rehearse:show what would happen, and change nothing'
+		'drain:drain this node now, or take that back'
 		'status:tell how the running nth stands'
 		'check:tell whether nth can do its work here'
 		'config:print the settings in effect, or judge them'
@@ -21,6 +22,7 @@ _nth() {
 	case $words[2] in
 	run) flags=("$config" '--dry-run[write nothing to the cluster]' "$help") ;;
 	rehearse) flags=("$config" '--deadline[how long the notice is]:duration:(2m 1m 20s)' '--kubeconfig[look at the node with this kubeconfig]:file:_files' "$help") ;;
+	drain) flags=("$config" '--deadline[give up after so long]:duration:(10m 30m 1h)' '--undo[take back what nth drain has set]' "$help") ;;
 	status) flags=("$config" '--json[print it for programs]' "$help") ;;
 	check) flags=("$config" '--offline[check what is there while an image is baked]' '--webhook[post a test to the webhook]' "$help") ;;
 	config) flags=("$config" '--check[only judge them]' '--secrets[where import puts secrets]:directory:_directories' "$help" '1::import:(import)' '2::file:_files') ;;

@@ -60,6 +60,9 @@ const (
 	Host = "nth"
 	// Queue is nth-queue.
 	Queue = "nth-queue"
+	// ByHand is "nth drain", by which people drain the machine's node. It takes over a cordon of Host's, which would be lifted with its
+	// event.
+	ByHand = "nth-drain"
 )
 
 // Options are the settings that hold for every drain of a node. The zero value drains at once, with each pod's own

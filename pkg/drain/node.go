@@ -179,14 +179,21 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, ordered []s
 		return CordonLeft
 	case node.Spec.Unschedulable && mine && !n.setByOther(node):
 		return CordonOurs
-	case node.Spec.Unschedulable:
+	case node.Spec.Unschedulable && !n.takesOver(node):
 		return CordonForeign
+	case node.Spec.Unschedulable: // It is to bear this writer's claim.
 	case before.lifted || goal.Open:
 		return CordonLifted
 	case !Joined(ordered, goal.Events):
 		return CordonLifted // For an event that has joined since, it is no order.
 	}
 	return CordonNone
+}
+
+// takesOver tells whether the Node's cordon is one that this writer makes its own.
+func (n *Node) takesOver(node *corev1.Node) bool {
+	claim, ok := readClaim(node)
+	return ok && n.opts.Writer == ByHand && claim.Writer == Host && !n.setByOther(node)
 }
 
 // ordered are the events for which people have lifted the cordon of a Node that is open: those for which it was closed when it was looked

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/findings"
+	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// byHandDeadline is how long "nth drain" tries unless told otherwise.
+const byHandDeadline = 10 * time.Minute
+
+// commandDrain is "nth drain".
+func commandDrain(ctx context.Context, args []string, to program.Streams) error {
+	var path string
+	var undo bool
+	limit := byHandDeadline
+	done, err := program.Parse("nth drain", drainUsage, args, to, func(flags *flag.FlagSet) {
+		program.ConfigFlag(flags, &path)
+		flags.BoolVar(&undo, "undo", false, "")
+		flags.Func("deadline", "", func(value string) (err error) {
+			if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
+				return errors.New("must be a duration such as 90s or 10m")
+			}
+			return nil
+		})
+	})
+	if done || err != nil {
+		return err
+	}
+	cfg, err := effectiveConfig(path)
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return err
+	}
+	if err := findings.Hush(); err != nil {
+		return err
+	}
+	ctx, stop := program.UntilSignal(ctx)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
+	defer cancel()
+	return handle(ctx, cfg, undo, to.Out)
+}
+
+// handle drains this node, or takes back what that has set.
+func handle(ctx context.Context, cfg config.Config, undo bool, out io.Writer) error {
+	bootID, err := record.BootID("/")
+	if err != nil {
+		return err
+	}
+	metadata, err := checkedSource(cfg)
+	if err != nil {
+		return err
+	}
+	id, err := kubelet.New(lookAround().identityOptions(cfg, metadata.Document)).Identity(ctx)
+	if err != nil {
+		return err
+	}
+	options := draining.Options(cfg.Drain)
+	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, drain.NewGate(evictionsAtOnce), balancers(cfg, metadata)
+	whole := drain.New(id.Client, id.Node, options)
+	h := &handwork{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}
+	switch {
+	case cfg.DryRun && undo:
+		return h.undo(ctx, drain.NewDryRun(whole), "would take")
+	case cfg.DryRun:
+		h.mark = "dry run: "
+		return h.drain(ctx, drain.NewDryRun(whole))
+	case undo:
+		return h.undo(ctx, whole, "takes")
+	}
+	return h.drain(ctx, whole)
+}
+
+// handwork is what "nth drain" does, and tells in lines with the time since it began.
+type handwork struct {
+	out          io.Writer
+	name, bootID string
+	mark         string // goes before each line
+	began        time.Time
+	over         chan struct{} // closed once there is nothing to wait for
+	ended        bool
+	why          error // why it is over without the node being drained
+}
+
+// undo takes back what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
+func (h *handwork) undo(ctx context.Context, node agent.Node, takes string) error {
+	result, err := node.Uncordon(ctx, func(id string) bool { return id == h.bootID })
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+	case err != nil:
+		return err
+	case result.LeftTo() != "":
+		fmt.Fprintf(h.out, "the cordon of node %s is left to %s, who still needs it\n", h.name, result.LeftTo())
+	case result == drain.UncordonLifted:
+		fmt.Fprintf(h.out, "node %s %s pods again\n", h.name, takes)
+	case result == drain.UncordonNodeGone:
+		fmt.Fprintf(h.out, "there is no Node %s any more; nothing to take back\n", h.name)
+	default:
+		fmt.Fprintf(h.out, "node %s has no cordon of nth drain's; nothing to take back\n", h.name)
+	}
+	return nil
+}
+
+// What ends "nth drain" before the node is drained.
+var (
+	errLifted = errors.New("somebody has lifted the cordon")
+	errLeft   = fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
+)
+
+// drain drains the node with a guard of its own.
+func (h *handwork) drain(ctx context.Context, node agent.Node) error {
+	id := []string{drain.ByHand} // Each call is a new order, whatever people have lifted before.
+	goal := drain.Goal{
+		Number: 1, Evict: true, Events: id, Kinds: id, Unclosed: id, Anew: id,
+		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, Events: id, BootID: h.bootID, Since: time.Now().UTC()},
+	}
+	goal.Soft, _ = ctx.Deadline()
+	guard := node.Guard(goal, h.tell)
+	running, stop := context.WithCancel(ctx)
+	var stood sync.WaitGroup
+	stood.Go(func() { guard.Run(running) })
+	select {
+	case <-h.over:
+	case <-ctx.Done():
+	}
+	stop()
+	stood.Wait()
+	if !h.ended {
+		h.why = context.Cause(ctx)
+	}
+	result := guard.Result()
+	if h.why != nil {
+		return fmt.Errorf("draining node %q: %w%s; what was done stands, and \"nth drain --undo\" takes it back", h.name, h.why, leftOf(result))
+	}
+	h.say("node %s is drained: %d pods evicted, %d left alone as they should be", h.name, result.Evicted, result.Skipped)
+	return nil
+}
+
+// leftOf names the pods that are left, and what holds them.
+func leftOf(result drain.Result) string {
+	var left []string
+	for _, pod := range result.Left {
+		if by := result.HeldBy[pod]; by != "" {
+			pod += " (held by " + by + ")"
+		}
+		left = append(left, pod)
+	}
+	if len(left) == 0 {
+		return ""
+	}
+	return "; left: " + strings.Join(left, ", ")
+}
+
+func (h *handwork) say(format string, args ...any) {
+	fmt.Fprintf(h.out, "%6.1f s  %s%s\n", time.Since(h.began).Seconds(), h.mark, fmt.Sprintf(format, args...))
+}
+
+// tell takes in what the guard tells, from one goroutine.
+func (h *handwork) tell(p drain.Progress) {
+	if h.ended {
+		return
+	}
+	if text := inHandWords(p); text != "" {
+		h.say("%s", text)
+	}
+	switch {
+	case p.What == drain.NodeReopened:
+		h.end(errLifted)
+	case p.State.Limited && p.State.Looked:
+		h.end(errLeft)
+	case p.What == drain.Drained:
+		h.end(nil)
+	}
+}
+
+func (h *handwork) end(why error) {
+	h.ended, h.why = true, why
+	close(h.over)
+}
+
+// handWords say what the guard tells, with what belongs to it in braces. What is not here is told with what ends the drain, or is no
+// news to who waits for the end.
+var handWords = map[drain.What]string{
+	drain.NodeCordoned:    "cordoned the node",
+	drain.NodeCordonFound: "the node is cordoned already by somebody else; that cordon stays theirs, and --undo leaves it",
+	drain.NodeMissing:     "there is no Node: {detail}; waiting",
+	drain.NodeExcluded:    "took the node out of external load balancers",
+	drain.Unclosable:      "{detail}; trying again",
+	drain.Holding:         "holding evictions back for {detail}",
+	drain.TargetsLeft:     "waiting for load balancers: {detail}",
+	drain.Found:           "{total} pods to evict",
+	drain.Arrived:         "{pod} has come to the cordoned node; evicting it, too",
+	drain.Evicted:         "evicted {pod}",
+	drain.Held:            "disruption budget {detail} holds {pod}; asking again",
+	drain.Refused:         "evicting {pod} was refused: {detail}; asking again",
+	drain.Overdue:         "{pod} has not ended within its grace period",
+	drain.Returning:       "{detail} keeps bringing pods back to the cordoned node; evicting them ever more slowly",
+	drain.LeftToReturn:    "{detail} keeps bringing pods back to the cordoned node; leaving them there",
+	drain.Gone:            "{pod} is gone, {left} of {total} left",
+	drain.Volumes:         "waiting for volumes: {detail} still in use",
+}
+
+// inHandWords says in words what the guard tells; "" for what is no news.
+func inHandWords(p drain.Progress) string {
+	text := handWords[p.What]
+	if p.What == drain.Refused && p.Pod == "" { // It concerns the node.
+		text = "{detail}; trying again"
+	}
+	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(text)
+}
