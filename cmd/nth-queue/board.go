@@ -121,6 +121,10 @@ func (b *board) status() record.Status {
 		s.Sentence += fmt.Sprintf("; the queue cannot be read since %s", b.since.Format("15:04:05"))
 		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
 	}
+	if why := stand.Leaseless; why != nil {
+		s.Sentence += fmt.Sprintf("; nothing is received or drained without a Lease since %s", stand.Since.Format("15:04:05"))
+		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
+	}
 	if b.dryRun {
 		s.Sentence += " (dry run)"
 		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -130,5 +131,13 @@ func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
 		if got := nthqueue.Sentence(stand); got != want {
 			t.Errorf("%+v is told as %q, want %q", stand, got, want)
 		}
+	}
+}
+
+func TestTheSentenceSaysThatThereIsNoLease(t *testing.T) {
+	stand := fleet.Standing{Nodes: 9, Leaseless: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	want := "reading the queue for 9 nodes; nothing is announced; nothing is received or drained without a Lease since 12:00:00"
+	if got := nthqueue.Sentence(stand); got != want {
+		t.Errorf("it is told as %q, want %q", got, want)
 	}
 }

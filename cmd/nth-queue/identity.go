@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"os"
 
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ekstoken"
+	"github.com/nth-project/nth/pkg/fleet"
 )
 
 // Values of kubernetes.token.
@@ -29,4 +31,9 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 		options.Fallback = cfg.Kubernetes.Token == autoToken
 	}
 	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
+}
+
+// ownPod is the pod that this process runs in, as the pod's manifest tells it in the environment; nothing elsewhere.
+func ownPod() fleet.Own {
+	return fleet.Own{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
 }

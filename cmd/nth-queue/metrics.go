@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,6 +23,7 @@ type meter struct {
 	counts  counting.Counts
 	queue   *queue.Queue
 	board   *board
+	fleet   *fleet.Fleet
 	waiting func() int // notices
 }
 
@@ -34,7 +36,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	m.Metrics = metrics.New(metrics.Options{
 		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
 		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, Queue: true,
-		Stuck:   func() error { return m.queue.Stuck() },
+		Stuck:   func() error { return cmp.Or(m.queue.Stuck(), m.fleet.Leaseless()) },
 		Ready:   func() error { return m.board.unready() },
 		Waiting: func() int { return m.waiting() },
 		Trouble: func(err error) {
@@ -48,10 +50,10 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	return m
 }
 
-// judges makes a queue what the meter's health is judged by, and a board what tells whether it is ready.
-func (m *meter) judges(messages *queue.Queue, board *board) {
+// judges makes a queue and a fleet what the meter's health is judged by, and a board what tells whether it is ready.
+func (m *meter) judges(messages *queue.Queue, nodes *fleet.Fleet, board *board) {
 	if m != nil {
-		m.queue, m.board = messages, board
+		m.queue, m.fleet, m.board = messages, nodes, board
 	}
 }
 
@@ -93,6 +95,6 @@ func (m *meter) show(status record.Status, nodes fleet.Standing, messages queue.
 	m.Show(status)
 	m.ShowQueue(metrics.QueueStanding{
 		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up, Heard: messages.Answered,
-		Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
+		Leased: nodes.Leaseless == nil, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
 	})
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -70,15 +72,15 @@ func serve(
 	if err != nil {
 		return err
 	}
-	self, err := whoAmI()
+	host, err := os.Hostname()
 	if err != nil {
-		return err
+		return fmt.Errorf("asking for the host's name: %w", err)
 	}
 	catalog := instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Holder: self.String(), Own: ownPod(), Dead: self.outlived, Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
+		Client: client.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
@@ -89,12 +91,12 @@ func serve(
 	board := newBoard(cfg, version, client, manager, log)
 	board.degrade(degraded)
 	messages := sqs.New(sqs.Options{
-		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, DryRun: cfg.DryRun,
+		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, Paused: nodes.Paused, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
 	})
 	notices.nodes.ask = nodes.Describe
 	board.fleet, board.queue, board.meter = nodes, messages, meter
-	meter.judges(messages, board)
+	meter.judges(messages, nodes, board)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, client.Server, dryRun(cfg))
 	manager.Ready()

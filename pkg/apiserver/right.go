@@ -29,6 +29,9 @@ func (r Right) String() string {
 	if a.Name != "" {
 		words = append(words, a.Name)
 	}
+	if a.Namespace != "" {
+		words = append(words, "-n", a.Namespace)
+	}
 	return strings.Join(words, " ")
 }
 

@@ -17,20 +17,20 @@ import (
 // ClaimAnnotation on a Node says which nth-queue is draining it, as the JSON of a claim.
 const ClaimAnnotation = "nth/queue"
 
-// claim is the value of ClaimAnnotation.
+// manager is the name under which nth-queue writes.
+const manager = "nth-queue"
+
+// claim is the value of ClaimAnnotation. It is written once, and stands as long as the Lease of its process does.
 type claim struct {
+	// Holder is the name of the process, and of its Lease.
 	Holder string `json:"holder"`
-	// Until is when the claim ends unless it is renewed, by the holder's clock. It tells one claim from the next, and
-	// people when to wonder; nobody counts on it, as clocks differ.
-	Until time.Time `json:"until"`
+	// Until is in claims of versions that had no Leases, and wrote them again and again.
+	Until time.Time `json:"until,omitzero"`
 }
 
 const (
-	// claimLife is how long a claim holds after it has been seen to change: as long as it takes at most until others go
-	// on where a process was killed.
-	claimLife = 30 * time.Second
-	// renewal is how often a claim is renewed: twice may fail.
-	renewal = 9 * time.Second
+	// unleasedLife is for how long a claim holds, after it has been seen to change, whose process has no Lease.
+	unleasedLife = 30 * time.Second
 	// attemptTimeout bounds one request.
 	attemptTimeout = 8 * time.Second
 )
@@ -48,45 +48,42 @@ func (c claim) text() string {
 	return string(text)
 }
 
-// claims makes and ends this process's claims.
+// claims makes and ends the claims of this process.
 type claims struct {
 	client kubernetes.Interface
-	holder string
-	dead   func(holder string) bool // may be nil
+	leases *leases
 }
 
-// errClaimed says that another process drains the node, and for how long it may unless it renews its claim.
+// errClaimed says that another process drains the node, and when that is worth another look.
 type errClaimed struct {
 	holder string
-	left   time.Duration
+	look   time.Duration
 }
 
-func (e errClaimed) Error() string {
-	return fmt.Sprintf("%s drains it already, for %s at least", e.holder, e.left.Round(time.Second))
-}
+func (e errClaimed) Error() string { return e.holder + " drains it already" }
 
 // errLost says that a claim is no longer ours.
 var errLost = errors.New("the claim on the node is no longer ours")
 
-// take claims a node, as it is known, for this process, and returns the Node as it is then. What is known may be behind;
+// take claims a node, as it is known, for a process, and returns the Node as it is then. What is known may be behind;
 // the API server then says so, and the Node is read anew.
-func (c claims) take(ctx context.Context, known node) (*corev1.Node, error) {
+func (c claims) take(ctx context.Context, process string, known node) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	if err := c.free(known); err != nil {
+	if err := c.free(process, known); err != nil {
 		return nil, err
 	}
-	claimed, err := c.write(ctx, known.name, known.version)
+	claimed, err := c.write(ctx, process, known.name, known.version)
 	for tries := 0; apierrors.IsConflict(err) && tries < 5; tries++ {
 		var fresh *corev1.Node
 		if fresh, err = c.client.CoreV1().Nodes().Get(ctx, known.name, metav1.GetOptions{}); err != nil {
 			break
 		}
 		known.seeClaim(fresh.Annotations[ClaimAnnotation])
-		if err := c.free(known); err != nil {
+		if err := c.free(process, known); err != nil {
 			return nil, err
 		}
-		claimed, err = c.write(ctx, known.name, fresh.ResourceVersion)
+		claimed, err = c.write(ctx, process, known.name, fresh.ResourceVersion)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claiming node %q: %w", known.name, err)
@@ -94,64 +91,47 @@ func (c claims) take(ctx context.Context, known node) (*corev1.Node, error) {
 	return claimed, nil
 }
 
-// free tells whether the claim on a node leaves it to us. How long another process's claim has stood is measured here,
-// from when it was first seen: its clock and ours may be an hour apart, and a node is neither drained twice for that nor
-// left alone.
-func (c claims) free(n node) error {
+// free tells whether the claim on a node leaves it to a process: the error is errClaimed if not. How long the claim of a
+// process without a Lease has stood is measured here, from when it was first seen: its clock and ours may be an hour apart,
+// and a node is neither drained twice for that nor left alone.
+func (c claims) free(process string, n node) error {
 	other, there := readClaim(n.claim)
-	if !there || other.Holder == c.holder || c.dead != nil && c.dead(other.Holder) {
+	switch {
+	case !there || other.Holder == process:
+		return nil
+	case !other.Until.IsZero():
+		if left := unleasedLife - time.Since(n.claimSeen); left > 0 {
+			return errClaimed{other.Holder, left}
+		}
+		return nil
+	case c.leases.over(other.Holder):
 		return nil
 	}
-	if left := claimLife - time.Since(n.claimSeen); left > 0 {
-		return errClaimed{other.Holder, left}
-	}
-	return nil
+	return errClaimed{other.Holder, glance}
 }
 
-func (c claims) next() claim {
-	return claim{Holder: c.holder, Until: time.Now().Add(claimLife).UTC()}
-}
-
-// write sets the claim if the Node still has that version.
-func (c claims) write(ctx context.Context, name, version string) (*corev1.Node, error) {
+// write sets the claim of a process if the Node still has that version.
+func (c claims) write(ctx context.Context, process, name, version string) (*corev1.Node, error) {
 	patch := map[string]any{"metadata": map[string]any{
-		"resourceVersion": version, "annotations": map[string]any{ClaimAnnotation: c.next().text()},
+		"resourceVersion": version, "annotations": map[string]any{ClaimAnnotation: claim{Holder: process}.text()},
 	}}
 	return c.patch(ctx, name, types.MergePatchType, patch)
-}
-
-// renew extends the claim that has that text, and returns the new text. The error is errLost if another claim, or none,
-// stands there.
-func (c claims) renew(ctx context.Context, name, text string) (string, error) {
-	next := c.next().text()
-	_, err := c.swap(ctx, name, text, map[string]any{"op": "replace", "path": claimPath, "value": next})
-	if err != nil {
-		return text, err
-	}
-	return next, nil
-}
-
-// release takes the claim off the node if it still has that text.
-func (c claims) release(ctx context.Context, name, text string) error {
-	_, err := c.swap(ctx, name, text, map[string]any{"op": "remove", "path": claimPath})
-	if errors.Is(err, errLost) {
-		return nil
-	}
-	return err
 }
 
 // claimPath is where the annotation is, for a JSON patch.
 const claimPath = "/metadata/annotations/nth~1queue"
 
-func (c claims) swap(ctx context.Context, name, text string, change map[string]any) (*corev1.Node, error) {
+// release takes the claim off the node if it still has that text.
+func (c claims) release(ctx context.Context, name, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	patch := []map[string]any{{"op": "test", "path": claimPath, "value": text}, change}
-	node, err := c.patch(ctx, name, types.JSONPatchType, patch)
+	_, err := c.patch(ctx, name, types.JSONPatchType, []map[string]any{
+		{"op": "test", "path": claimPath, "value": text}, {"op": "remove", "path": claimPath},
+	})
 	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		return nil, errLost
+		return nil // It is not there any more, or another's.
 	}
-	return node, err
+	return err
 }
 
 func (c claims) patch(ctx context.Context, name string, kind types.PatchType, patch any) (*corev1.Node, error) {
@@ -159,5 +139,5 @@ func (c claims) patch(ctx context.Context, name string, kind types.PatchType, pa
 	if err != nil {
 		return nil, err
 	}
-	return c.client.CoreV1().Nodes().Patch(ctx, name, kind, body, metav1.PatchOptions{FieldManager: "nth-queue"})
+	return c.client.CoreV1().Nodes().Patch(ctx, name, kind, body, metav1.PatchOptions{FieldManager: manager})
 }

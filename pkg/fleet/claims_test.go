@@ -2,36 +2,28 @@ package fleet_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/fleet"
 )
 
-func TestAClaimOfAnotherHoldsForThirtySecondsWhateverItsClockSays(t *testing.T) {
+// Versions before the Leases wrote their claims again and again.
+func TestAClaimWithoutALeaseHoldsForThirtySecondsWhateverItsClockSays(t *testing.T) {
 	t.Parallel()
-	for name, row := range map[string]struct {
-		ahead time.Duration
-		dead  bool
-		holds time.Duration
-	}{
-		"its clock is right":          {0, false, 30 * time.Second},
-		"its clock is an hour ahead":  {time.Hour, false, 30 * time.Second},
-		"its clock is an hour behind": {-time.Hour, false, 30 * time.Second},
-		"its holder is no more":       {time.Hour, true, 0},
+	for name, ahead := range map[string]time.Duration{
+		"its clock is right": 0, "its clock is an hour ahead": time.Hour, "its clock is an hour behind": -time.Hour,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
 				seen := time.Now()
-				r := newRig(t, func(o *fleet.Options) { o.Dead = func(string) bool { return row.dead } },
-					nodeOf("a", instance, claimed("other/space/2", seen.Add(30*time.Second+row.ahead))))
+				c.add(nodeOf("a", instance, claimed("other/space/2", seen.Add(30*time.Second+ahead))))
+				r := c.run(nil)
 				m := newParcel()
 				r.Take(interruption(instance, event.SpotInterruption), 1, m)
 				m.want(t, "done")
-				if held := time.Since(seen).Truncate(time.Second); held != row.holds {
-					t.Errorf("another's claim held for %s, want %s", held, row.holds)
+				if held := time.Since(seen).Truncate(time.Second); held != 30*time.Second {
+					t.Errorf("another's claim held for %s, want 30s", held)
 				}
 			})
 		})

@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +39,10 @@ type cluster struct {
 	version int
 	asked   map[string]int
 	first   map[string]func(times int) error
-	// late is how long the answer to a patch takes after it was applied.
-	late time.Duration
+	// lag is how long a watch of Nodes is behind.
+	lag time.Duration
+	// leases are those in fleet.LeaseNamespace, by name.
+	leases map[string]*coordination.Lease
 	// ending is how long a pod takes to end. A watch of the fake's does not tell what ended while it was being opened.
 	ending time.Duration
 	// lists and glances count the lists of all Nodes, and of one.
@@ -56,6 +60,7 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{
 			t: t, store: fake.NewClientset(), asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
+			leases: map[string]*coordination.Lease{},
 		}
 		c.server = pipetest.Serve(c.routes())
 		t.Cleanup(c.server.Close)
@@ -77,9 +82,15 @@ func (c *cluster) add(objects ...runtime.Object) {
 }
 
 // run begins a fleet in the cluster, and returns when it watches: the fake tells no watch what happened before it was opened.
-func (c *cluster) run(change func(*fleet.Options)) *rig {
+func (c *cluster) run(change func(*fleet.Options)) *rig { c.t.Helper(); return c.runBy(&way{}, change) }
+
+// runBy is run, by a way of its own to the cluster.
+func (c *cluster) runBy(by *way, change func(*fleet.Options)) *rig {
 	c.t.Helper()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://cluster.test", QPS: -1, Dial: c.server.Dial})
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: "http://cluster.test", QPS: -1, Dial: c.server.Dial, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { by.next = next; return by },
+	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -88,19 +99,27 @@ func (c *cluster) run(change func(*fleet.Options)) *rig {
 	return r
 }
 
+// way leads one process to the cluster, until it is broken.
+type way struct {
+	next   http.RoundTripper
+	broken atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.broken.Load() {
+		return nil, errors.New("no route to host")
+	}
+	return w.next.RoundTrip(r)
+}
+
 // before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint" or "change"
-// one, "evict" or "delete" a pod, list "peers". What it returns is answered instead, if it is not nil.
+// one, "evict" or "delete" a pod, list "peers"; "list leases", "make", "renew" or "end" Leases, and "place" in fleet.PlacesAnnotation. What
+// it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.first[what] = do
-}
-
-// answerLate makes the answers to patches take so long.
-func (c *cluster) answerLate(late time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.late = late
 }
 
 // times counts the requests of a kind.
@@ -177,6 +196,7 @@ func (c *cluster) routes() http.Handler {
 			answer(w, list, err)
 		}
 	})
+	c.serveLeases(mux)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if !c.begins(w, "delete") {
@@ -198,10 +218,6 @@ func (c *cluster) patch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, err := c.apply(r, r.PathValue("name"), body)
-	c.mu.Lock()
-	late := c.late
-	c.mu.Unlock()
-	time.Sleep(late)
 	answer(w, n, err)
 }
 

@@ -29,9 +29,11 @@ func (l *Line) Next(busy map[string]int) []string {
 		c.group[group] = n
 	}
 	var names []string
-	for _, p := range l.line.next(c) {
+	begin := l.line.next(c)
+	for _, p := range begin {
 		names = append(names, p.node)
 	}
+	l.line.leave(begin)
 	return names
 }
 

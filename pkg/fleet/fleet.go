@@ -5,6 +5,9 @@
 // own, which decides and acts as it does on the machine itself. Sessions wait in a line while too many nodes are being
 // drained; what leaves no time for that, such as a spot interruption, does not wait.
 //
+// A claim names a process and is written once. It stands as long as the process's Lease does, so that a thousand drains are
+// kept by one request every few seconds. Who cannot renew its Lease takes nothing, and gives back what it has.
+//
 // A message is done when all that it says is done, or is none of ours. What must wait, and what failed, goes back into
 // the queue with the time after which it is worth another look: the queue and the Node's annotations are all the memory
 // there is, so that any process can go on where another one was killed.
@@ -37,12 +40,10 @@ type Message interface {
 // Options are what a Fleet is made of. All are needed but for those that say otherwise.
 type Options struct {
 	Client kubernetes.Interface
-	// Holder names this process in the claims that it makes; no other one has the same name.
-	Holder string
+	// Host is the name of the host, for people who look at the Leases; several may have the same.
+	Host string
 	// Own is where this process itself runs, if that is in a pod.
-	Own Own
-	// Dead, if set, tells whether the holder of a claim is known not to exist any more.
-	Dead   func(holder string) bool
+	Own    Own
 	Policy policy.Settings
 	Drain  drain.Options
 	Limits Limits
@@ -82,16 +83,23 @@ type Fleet struct {
 	nodes   *nodes
 	roll    *roll
 	kin     *kin
+	leases  *leases
 	claims  claims
+	places  *places // of whoever sets placing
 	chance  chance
 	outlook *outlook
 	changed chan struct{} // has an element when the line may move
 	work    sync.WaitGroup
+	term    atomic.Pointer[term] // the latest; nil before the first
 
-	mu       sync.Mutex
-	ctx      context.Context //nolint:containedctx // Run's: what is taken ends with it
-	sessions map[string]*session
-	line     line
+	mu sync.Mutex
+	// leaseless is why there is no Lease, if one has been asked for, and leaselessSince since when.
+	leaseless      error
+	leaselessSince time.Time
+	// placing tells that places are being taken, and placed that this process may have some.
+	placing, placed bool
+	sessions        map[string]*session
+	line            line
 	// spending is since when the budget counts of events for which Auto Scaling waits, by their IDs.
 	spending map[string]time.Time
 }
@@ -100,10 +108,11 @@ type Fleet struct {
 func New(opts Options) *Fleet {
 	f := &Fleet{
 		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), outlook: newOutlook(),
-		claims:  claims{client: opts.Client, holder: opts.Holder, dead: opts.Dead},
 		changed: make(chan struct{}, 1), sessions: map[string]*session{}, spending: map[string]time.Time{},
 	}
 	f.roll, f.kin = newRoll(opts.Client, f.nodes, f.background), newKin(f.nodes, opts.Instances)
+	f.leases = newLeases(opts.Client, opts.DryRun, f.nudge)
+	f.claims, f.places = claims{client: opts.Client, leases: f.leases}, &places{leases: f.leases}
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f
 }
@@ -111,30 +120,17 @@ func New(opts Options) *Fleet {
 // glance is how often the line is looked at while nothing has happened here: other processes end their drains, too.
 const glance = time.Second
 
-// Run watches the Nodes until ctx ends. When they are known it calls ready, and from then on Take may be called. At the
-// end it stops all drains where they are, gives back what they are for, and waits until that is done.
+// Run watches the Nodes until ctx ends. When they are known, and this process has its Lease, it calls ready, and from then on
+// Take may be called. Whenever the Lease is lost, and at the end, it stops all drains where they are and gives back what they
+// are for. It returns when that is done.
 func (f *Fleet) Run(ctx context.Context, ready func()) {
-	f.mu.Lock()
-	f.ctx = ctx
-	f.mu.Unlock()
 	f.work.Go(func() { f.nodes.watch(ctx) })
+	f.work.Go(func() { f.leases.follow(ctx) })
 	select {
 	case <-f.nodes.known:
-		ready()
-		f.work.Go(func() { f.follow(ctx) })
+		f.terms(ctx, sync.OnceFunc(ready))
 	case <-ctx.Done():
 	}
-	ticks := time.NewTicker(glance)
-	defer ticks.Stop()
-	for ctx.Err() == nil {
-		f.dispatch()
-		select {
-		case <-ctx.Done():
-		case <-f.changed:
-		case <-ticks.C:
-		}
-	}
-	f.abandon()
 	f.work.Wait()
 }
 
@@ -169,10 +165,8 @@ func (f *Fleet) nudge() {
 	}
 }
 
-// background runs something that ends with Run, and that Run waits for.
+// background runs something that ends with the term, and that Run waits for.
 func (f *Fleet) background(do func(ctx context.Context)) {
-	f.mu.Lock()
-	ctx := f.ctx
-	f.mu.Unlock()
+	ctx := f.term.Load().ctx
 	f.work.Go(func() { do(ctx) })
 }

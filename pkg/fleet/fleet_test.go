@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"encoding/json"
+
 	"io"
 	"slices"
 	"sync"
@@ -129,7 +130,7 @@ func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options
 	logger := logrus.New()
 	logger.SetOutput(io.Discard)
 	opts := fleet.Options{
-		Client: client, Holder: "host/space/1", Log: logrus.NewEntry(logger),
+		Client: client, Host: "host", Log: logrus.NewEntry(logger),
 		Policy: policy.Settings{
 			event.SpotInterruption: {Action: policy.Notify}, event.StateChange: {Action: policy.Notify},
 		},

@@ -119,8 +119,8 @@ func (f *Fleet) finish(t *task, outcome event.Outcome) {
 		return
 	}
 	t.release()
-	f.work.Go(func() {
-		if err := f.opts.Hooks.Complete(f.ctx, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed, outcome); err != nil {
+	f.background(func(ctx context.Context) {
+		if err := f.opts.Hooks.Complete(ctx, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed, outcome); err != nil {
 			t.again(0)
 			return
 		}

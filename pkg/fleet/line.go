@@ -49,22 +49,35 @@ func (l *line) join(p place) {
 	}
 }
 
-// next takes those out of the line that may begin, the most urgent first. busy counts those that are being drained.
-// What waits for its own group holds nobody else up.
+// next are those in the line that may begin, the most urgent first. busy counts those that are being drained. What waits for
+// its own group holds nobody else up.
 func (l *line) next(busy counts) []place {
 	slices.SortFunc(l.places, urgency)
 	var begin []place
-	l.places = slices.DeleteFunc(l.places, func(p place) bool {
+	for _, p := range l.places {
 		full := l.limits.Draining > 0 && busy.all >= l.limits.Draining || l.limits.Group > 0 && busy.group[p.group] >= l.limits.Group
 		if full && !p.urgent {
-			return false
+			continue
 		}
 		busy.all++
 		busy.group[p.group]++
 		begin = append(begin, p)
-		return true
-	})
+	}
 	return begin
+}
+
+// hurried are those in the line that do not wait.
+func (l *line) hurried() []place {
+	waits := func(p place) bool { return !p.urgent && (l.limits.Draining > 0 || l.limits.Group > 0) }
+	slices.SortFunc(l.places, urgency)
+	return slices.DeleteFunc(slices.Clone(l.places), waits)
+}
+
+// leave takes those out of the line that begin.
+func (l *line) leave(begin []place) {
+	l.places = slices.DeleteFunc(l.places, func(p place) bool {
+		return slices.ContainsFunc(begin, func(gone place) bool { return gone.node == p.node })
+	})
 }
 
 // urgency orders places: what is urgent before all, then the nearer deadline, then who came first.

@@ -19,6 +19,9 @@ func (c *cluster) nodes(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("watch") != "" {
 		events, err := c.store.CoreV1().Nodes().Watch(r.Context(), metav1.ListOptions{ResourceVersion: query.Get("resourceVersion")})
+		if err == nil && c.lag > 0 {
+			events = delayed(events, c.lag)
+		}
 		c.mu.Lock()
 		if err == nil && c.numbered {
 			events = c.marked(events)

@@ -232,7 +232,7 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 		}
 		t.notice.Event, s.announced[ev.ID], news[ev.Kind] = ev, ev, true
 		if ev.State != event.Pending {
-			f.work.Go(func() { f.unmark(f.ctx, n.name) })
+			f.background(func(ctx context.Context) { f.unmark(ctx, n.name) })
 		}
 	}
 	for kind := range news {

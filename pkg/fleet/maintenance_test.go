@@ -296,16 +296,13 @@ func TestWhatEveryProcessSeesIsToldAndDoneOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.booted()
 		s := (&schedule{}).say(instance, at("instance-stop", 4*time.Hour))
-		as := func(holder string) func(*fleet.Options) {
-			return func(o *fleet.Options) { within(s)(o); o.Holder = holder }
-		}
-		rigs := []*rig{c.run(as("host/space/1")), c.run(as("other/space/2"))}
+		rigs := []*rig{c.run(within(s)), c.run(within(s))}
 		time.Sleep(time.Hour)
 		rigs[1].stop()
-		rigs = append(rigs, c.run(as("other/space/3")))
+		rigs = append(rigs, c.run(within(s)))
 		time.Sleep(90 * time.Minute)
 		c.wantCordoned(true, 1, "in its window")
-		rigs = append(rigs, c.run(as("other/space/4")))
+		rigs = append(rigs, c.run(within(s)))
 		time.Sleep(10 * time.Minute)
 		c.wantCordoned(true, 1, "a while later")
 		var told []record.What

@@ -62,19 +62,14 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventWasDrainedFor(t *testing.T) 
 	})
 }
 
-// A drain has failed, as its claim could not be renewed, people uncordon the node, and the message is received again.
+// A drain has been stopped, as the process's Lease could not be renewed, people uncordon the node, and the message is received again.
 func TestAnUncordonBetweenTwoReceivesIsAnOrder(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
 		c.before("evict", held)
-		c.before("claim", func(times int) error {
-			if times > 1 && times < 5 {
-				return fail(c)
-			}
-			return nil
-		})
 		r := c.run(draining)
+		c.before("renew", func(int) error { return fail(c) })
 		notice := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
 			ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending,
 			Deadline: time.Now().Add(2 * time.Minute).Round(0),
@@ -83,11 +78,11 @@ func TestAnUncordonBetweenTwoReceivesIsAnOrder(t *testing.T) {
 		if n := c.node("a"); back.what != "returned" || !n.Spec.Unschedulable || n.Annotations[drain.CordonAnnotation] == "" {
 			t.Fatalf("%+v, %+v", back, n)
 		}
-		time.Sleep(back.after / 2)
+		c.before("renew", nil)
 		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
-		time.Sleep(back.after / 2)
+		time.Sleep(10 * time.Second) // There is a Lease again.
 		again := r.takeOnce(t, notice, 2)
-		if n := c.node("a"); n.Spec.Unschedulable {
+		if n := c.node("a"); n.Spec.Unschedulable || again.what != "done" {
 			t.Errorf("people have uncordoned the node, and it was cordoned again for the same event (the message is %+v, claim %s)",
 				again, n.Annotations[drain.CordonAnnotation])
 		}

@@ -134,15 +134,9 @@ func TestTheTimeOfAnEventGoesOnOverRestartsAndOtherProcesses(t *testing.T) {
 		c.before("delete", forbidden)
 		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
 		asg := &waiting{}
-		process := func(holder string) *rig {
-			return c.run(func(o *fleet.Options) {
-				terminating(asg, 0)(o)
-				o.Holder = holder
-			})
-		}
 		began := time.Now()
-		for _, holder := range []string{"host/space/1", "host/space/2", "other/space/1"} {
-			r := process(holder)
+		for range 3 {
+			r := c.run(terminating(asg, 0))
 			m := newParcel()
 			r.Take(timeless(instance), 1, m)
 			time.Sleep(3 * time.Minute)
@@ -153,7 +147,7 @@ func TestTheTimeOfAnEventGoesOnOverRestartsAndOtherProcesses(t *testing.T) {
 		if asg.outcomes != nil {
 			t.Errorf("before its time is over, completed were %v", asg.outcomes)
 		}
-		process("other/space/2").toTheEnd(t, timeless(instance), 10)
+		c.run(terminating(asg, 0)).toTheEnd(t, timeless(instance), 10)
 		if took := time.Since(began); took > 12*time.Minute || len(asg.outcomes) != 1 || asg.outcomes[0] != event.OutOfTime {
 			t.Errorf("after %s, completed were %v", took, asg.outcomes)
 		}

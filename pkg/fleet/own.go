@@ -64,12 +64,12 @@ type errOthers struct{ pause time.Duration }
 func (errOthers) Error() string { return "another process is to drain the node that this one runs on" }
 
 // leaveToOthers returns errOthers if a node is the one below us and another process can drain it.
-func (f *Fleet) leaveToOthers(ctx context.Context, n node) error {
+func (f *Fleet) leaveToOthers(ctx context.Context, process string, n node) error {
 	own := f.opts.Own
 	if own.Node == "" || n.name != own.Node {
 		return nil
 	}
-	if f.claims.free(n) != nil {
+	if f.claims.free(process, n) != nil {
 		return errOthers{lookAgain}
 	}
 	relieved, err := own.relieved(ctx, f.opts.Client)

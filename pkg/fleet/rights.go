@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	authorization "k8s.io/api/authorization/v1"
+	coordination "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/apiserver"
@@ -17,11 +18,15 @@ type Extras struct {
 	Condition, Events, Volumes bool
 }
 
-// Rights lists what a drain of any node needs, for all nodes and in all namespaces, with its extras.
+// Rights lists what a drain of any node needs, for all nodes and in all namespaces, with its extras, and what a process needs in LeaseNamespace.
 func Rights(extras Extras) []apiserver.Right {
 	rights := on("nodes", "", "to know which node an instance is", "get", "list", "watch")
 	rights = append(rights, on("nodes", "", "to claim, cordon, taint and uncordon a node", "patch")...)
 	rights = append(rights, on("pods", "", "to know what is on a node", "list", "watch")...)
+	for _, right := range on("leases", "", "to have a Lease, which its claims and its places go by", "get", "list", "create", "update", "delete") {
+		right.Attributes.Group, right.Attributes.Namespace = coordination.GroupName, LeaseNamespace
+		rights = append(rights, right)
+	}
 	rights = append(rights, on("pods", "eviction", "to move pods away", "create")...)
 	rights = append(rights, on("pods", "", "to remove pods that resist until a hard deadline", "delete")...)
 	needed := len(rights)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,7 +87,7 @@ func answer(w http.ResponseWriter, o runtime.Object, err error) {
 
 func encoded(o runtime.Object) []byte {
 	o = o.DeepCopyObject() // To encode it is to write its kind into it, and the store and all watches share it.
-	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), o))
+	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, coordination.SchemeGroupVersion), o))
 }
 
 // stream writes the events of objects that are wanted until nobody reads them any more.

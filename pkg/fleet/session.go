@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -40,7 +40,11 @@ type session struct {
 	stop context.CancelFunc
 	// ended is closed when nothing more is done for the node.
 	ended chan struct{}
-	book  *book
+	// claimed is the text of its claim on the Node. lose, if not nil, ends it when something else stands there; looked is the version of
+	// the Node, as the watch has shown it, that was last looked at for that.
+	claimed, looked string
+	lose            context.CancelCauseFunc
+	book            *book
 	// rules are those by which it was begun, and goes on.
 	rules policy.Settings
 }
@@ -49,7 +53,7 @@ type session struct {
 func (f *Fleet) join(n node, t *task) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ctx.Err() != nil {
+	if f.Paused() {
 		t.again(0)
 		return
 	}
@@ -71,7 +75,7 @@ func (f *Fleet) join(n node, t *task) {
 	}
 	s.tasks[ev.ID], s.announced[ev.ID] = t, ev
 	if s.announce(ev.Kind); s.sink != nil {
-		f.work.Go(func() { s.mark(f.ctx) })
+		f.background(s.mark)
 	}
 	if !s.begun {
 		f.line.join(place{node: n.name, group: n.group, urgent: urgent(ev) || t.lifts, deadline: ev.Deadline, since: time.Now()})
@@ -103,123 +107,156 @@ func (s *session) events(kind event.Kind) []event.Event {
 }
 
 // dispatch lets those in the line begin for whom there is room.
-func (f *Fleet) dispatch() {
+func (f *Fleet) dispatch(t *term) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.line.places) == 0 {
-		return
-	}
 	f.line.limits = f.limits()
 	f.hurry()
-	for _, p := range f.line.next(f.busy()) {
+	f.start(t, f.line.hurried())
+	limited := f.line.limits.Draining > 0 || f.line.limits.Group > 0
+	switch {
+	case f.opts.DryRun:
+		f.start(t, f.line.next(f.busy(t, nil)))
+	case len(f.line.places) > 0:
+		f.leases.hurry()
+		f.settle(t)
+	case limited && len(f.draining()) > 0, f.placed:
+		f.settle(t)
+	}
+}
+
+// start begins the sessions of nodes that are in the line. f.mu is held.
+func (f *Fleet) start(t *term, begin []place) {
+	for _, p := range begin {
 		s := f.sessions[p.node]
-		if s == nil || s.begun {
+		if s == nil || s.begun || t.ctx.Err() != nil {
 			continue
 		}
 		s.begun = true
-		ctx, stop := context.WithCancel(f.ctx)
+		ctx, stop := context.WithCancel(t.ctx)
 		s.stop = stop
-		f.work.Go(func() {
+		f.work.Add(1)
+		t.sessions.Go(func() {
+			defer f.work.Done()
 			defer close(s.ended)
 			defer stop()
-			s.run(ctx)
+			s.run(ctx, t)
 		})
 	}
-}
-
-// busy counts the nodes that are being drained, by us and by others. f.mu is held.
-func (f *Fleet) busy() counts {
-	c := counts{group: map[string]int{}}
-	for _, s := range f.sessions {
-		if s.begun && !s.leftAlone() {
-			c.all++
-			c.group[s.group]++
-		}
-	}
-	if limits := f.limits(); limits.Draining == 0 && limits.Group == 0 {
-		return c
-	}
-	f.nodes.each(func(n node) {
-		ours := f.sessions[n.name]
-		if (ours == nil || !ours.begun) && f.claims.free(n) != nil {
-			c.all++
-			c.group[n.group]++
-		}
-	})
-	return c
+	f.line.leave(begin)
 }
 
 // run claims the node, lets an agent do what is to be done for it, and ends the claim.
-func (s *session) run(ctx context.Context) {
-	held, text, err := s.claim(ctx)
+func (s *session) run(ctx context.Context, t *term) {
+	held, err := s.claim(ctx, t)
 	if err != nil {
 		s.end(err)
 		return
 	}
 	claimed, lost := context.WithCancelCause(ctx)
-	var renewing sync.WaitGroup
+	defer lost(nil)
+	text := held.Annotations[ClaimAnnotation]
 	if !s.fleet.opts.DryRun {
-		renewing.Go(func() { text = s.renew(claimed, text, lost) })
+		s.bear(text, lost)
 	}
 	if s.sift(claimed, held) {
 		s.attend(claimed, held)
 	}
 	cause := context.Cause(claimed)
-	if !errors.Is(cause, errLost) {
-		s.keepClosed(context.WithoutCancel(ctx)) // While the claim is renewed, so that no other works on the node.
+	if !isLost(cause) {
+		s.keepClosed(context.WithoutCancel(ctx)) // While the claim stands, so that no other works on the node.
 		s.keepNotes(context.WithoutCancel(ctx))
 	}
-	lost(nil)
-	renewing.Wait()
 	s.end(cause)
-	if !s.fleet.opts.DryRun && !errors.Is(cause, errLost) {
+	if !s.fleet.opts.DryRun && !isLost(cause) {
 		s.release(context.WithoutCancel(ctx), text)
+	}
+}
+
+// bear takes in the claim that the Node bears from now on. What the watch shows of the Node may be from before.
+func (s *session) bear(text string, lost context.CancelCauseFunc) {
+	f := s.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known, _ := f.nodes.named(s.node)
+	s.claimed, s.looked, s.lose = text, known.version, lost
+}
+
+// mindClaims looks at the Nodes on which the watch shows something else than our claims.
+func (f *Fleet) mindClaims(t *term) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.sessions {
+		if s.lose == nil {
+			continue
+		}
+		if now, there := f.nodes.named(s.node); there && now.claim != s.claimed && now.version != s.looked {
+			s.looked = now.version
+			t.sessions.Go(func() { s.mindClaim(t.ctx) })
+		}
+	}
+}
+
+// mindClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
+func (s *session) mindClaim(ctx context.Context) {
+	f := s.fleet
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	now, err := f.opts.Client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		s.looked = "" // It is looked at again.
+	case now.Annotations[ClaimAnnotation] != s.claimed:
+		s.lose(errLost)
 	}
 }
 
 // claimTries is how often in a row a claim may fail before its messages go back into the queue.
 const claimTries = 2
 
-// claim waits until the node is ours to drain, and returns the Node as it is then with the claim's text. It fails with
+// claim waits until the node is ours to drain, and returns the Node as it is then, with the claim. It fails with
 // the context's error, because there is no such Node, because another process is to drain it, or because the API server does not
 // take the claim: another process may have a better way to it.
-func (s *session) claim(ctx context.Context) (*corev1.Node, string, error) {
+func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 	f := s.fleet
 	for failures := 0; ; {
 		news := f.nodes.news()
 		known, there := f.nodes.named(s.node)
 		if !there {
-			return nil, "", errGone
+			return nil, errGone
 		}
 		if f.opts.DryRun {
-			return &corev1.Node{}, "", nil
+			return &corev1.Node{}, nil
 		}
-		if err := f.leaveToOthers(ctx, known); err != nil {
-			return nil, "", err
+		if err := f.leaveToOthers(ctx, t.process, known); err != nil {
+			return nil, err
 		}
-		held, err := f.claims.take(ctx, known)
+		held, err := f.claims.take(ctx, t.process, known)
 		switch {
 		case err == nil:
-			return held, held.Annotations[ClaimAnnotation], nil
+			return held, nil
 		case apierrors.IsNotFound(err):
-			return nil, "", errGone
+			return nil, errGone
 		case ctx.Err() != nil:
-			return nil, "", ctx.Err()
+			return nil, ctx.Err()
 		}
 		var other errClaimed
 		wait := time.Second
 		if errors.As(err, &other) {
-			wait = other.left
+			wait = other.look
 		} else {
 			news = nil
 			s.spend()
 			f.opts.Log.WithField(fieldNode, s.node).Warn(err)
 			if failures++; failures == claimTries {
-				return nil, "", errUnclaimed
+				return nil, errUnclaimed
 			}
 		}
 		if !drain.Await(ctx, news, wait) {
-			return nil, "", ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -249,29 +286,6 @@ var errUnclaimed = errors.New("the node cannot be claimed")
 // errGone says that the Node is not there any more.
 var errGone = errors.New("there is no such Node any more")
 
-// renew extends the claim until ctx ends, and returns its last text. When it cannot be extended any more, lost is called.
-func (s *session) renew(ctx context.Context, text string, lost context.CancelCauseFunc) string {
-	held, _ := readClaim(text)
-	until := time.Now().Add(time.Until(held.Until))
-	for drain.Await(ctx, nil, renewal) {
-		asked := time.Now()
-		// It is not called back, as nobody knew then which text stands there. From until on the claim may be another's.
-		attempt, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
-		next, err := s.fleet.claims.renew(attempt, s.node, text)
-		cancel()
-		switch {
-		case err == nil:
-			text, until = next, asked.Add(claimLife)
-		case errors.Is(err, errLost) || time.Now().Add(renewal).After(until):
-			if ctx.Err() == nil {
-				lost(errLost)
-			}
-			return text
-		}
-	}
-	return text
-}
-
 // release ends the claim. If that does not work out, it ends by itself.
 func (s *session) release(ctx context.Context, text string) {
 	if err := s.fleet.claims.release(ctx, s.node, text); err != nil {
@@ -299,14 +313,14 @@ func (s *session) end(cause error) {
 		case errors.Is(cause, errLost), errors.Is(cause, errUnclaimed):
 			t.failed()
 		default:
-			t.again(0) // We are to stop: others can go on at once.
+			t.again(0) // We are to stop, or have no Lease: others can go on at once.
 		}
 	}
 	f.nudge()
 }
 
 // abandon gives back what has not begun.
-func (f *Fleet) abandon() {
+func (f *Fleet) abandon(back func(*task)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, s := range f.sessions {
@@ -315,9 +329,10 @@ func (f *Fleet) abandon() {
 		}
 		delete(f.sessions, name)
 		for _, t := range s.tasks {
-			t.again(0)
+			back(t)
 		}
 	}
+	f.line.places = nil
 }
 
 // leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.

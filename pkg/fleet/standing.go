@@ -16,6 +16,9 @@ type Standing struct {
 	Nodes, Draining, Waiting, LeftAlone int
 	// Away is since when the API server has not answered who watches the Nodes, or has refused to; zero if it has answered.
 	Away time.Time
+	// Leaseless is why this process has no Lease, so that it drains nothing, and Since since when; nil if it has one.
+	Leaseless error
+	Since     time.Time
 	// Events are those that something is still to be done for.
 	Events []record.EventStatus
 }
@@ -26,6 +29,7 @@ func (f *Fleet) Standing() Standing {
 	f.nodes.each(func(node) { now.Nodes++ })
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now.Leaseless, now.Since = f.leaseless, f.leaselessSince
 	for _, s := range f.sessions {
 		switch {
 		case !s.begun:

@@ -15,6 +15,7 @@ type queueSeries struct {
 	inFlight, oldest prometheus.Gauge
 	delay            prometheus.Histogram
 	up, heard        prometheus.Gauge
+	leased           prometheus.Gauge
 	nodes            *prometheus.GaugeVec
 }
 
@@ -26,6 +27,7 @@ func (m maker) queue() *queueSeries {
 		delay:    m.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets),
 		up:       m.gauge("nth_queue_up", "1 if the queue could be read when it was last tried."),
 		heard:    m.gauge("nth_queue_last_success_timestamp_seconds", "When SQS has last answered a request for messages."),
+		leased:   m.gauge("nth_queue_lease_held", "1 unless this process has no Lease, so that it drains nothing."),
 		nodes:    m.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state"),
 	}
 }
@@ -38,6 +40,8 @@ type QueueStanding struct {
 	// Up tells whether the queue could be read at the last try, and Heard when it last could; zero if never.
 	Up    bool
 	Heard time.Time
+	// Leased tells that the process is not without its Lease.
+	Leased bool
 	// Known are the nodes of the cluster; Draining and Waiting are those that this process drains, or is going to.
 	Known, Draining, Waiting int
 }
@@ -52,6 +56,7 @@ func (m *Metrics) ShowQueue(now QueueStanding) {
 	}
 	q.oldest.Set(age)
 	q.up.Set(oneIf(now.Up))
+	q.leased.Set(oneIf(now.Leased))
 	if !now.Heard.IsZero() {
 		q.heard.Set(seconds(now.Heard))
 	}

@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -140,7 +143,15 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		return err
 	}
 	cp.apiserver = p
-	return cp.awaitReady(ctx)
+	if err := cp.awaitReady(ctx); err != nil {
+		return err
+	}
+	// nth-queue has its Leases in a namespace of their own, which its manifest makes.
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nth-queue"}}
+	if _, err := cp.Admin.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("making the namespace of nth-queue: %w", err)
+	}
+	return nil
 }
 
 func (cp *ControlPlane) awaitReady(ctx context.Context) error {

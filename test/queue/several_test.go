@@ -48,7 +48,7 @@ func TestAnotherProcessGoesOnWhereOneWasKilled(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	node, instance := addInstance(t, lab.Shared(t))
-	node.AddPods(t, "pod", 2, lab.Grace(15*time.Second), lab.GoesAtGrace())
+	node.AddPods(t, "pod", 2, lab.Grace(40*time.Second), lab.GoesAtGrace())
 	consumers := []*daemon.Daemon{q.start(t, "[queue]\nvisibility = \"10s\"\n"), q.start(t, "[queue]\nvisibility = \"10s\"\n")}
 	q.Send(spot(instance))
 	holder, other := awaitHolder(t, consumers)

@@ -98,6 +98,9 @@ var attempts = map[string]func(ctx context.Context, client kubernetes.Interface,
 		_, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 		return err
 	},
+	"lead the control plane": func(ctx context.Context, client kubernetes.Interface, _ *lab.Node) error {
+		return client.CoordinationV1().Leases("kube-system").Delete(ctx, "kube-controller-manager", metav1.DeleteOptions{})
+	},
 	"take a lease": func(ctx context.Context, client kubernetes.Interface, _ *lab.Node) error {
 		return client.CoordinationV1().Leases("kube-node-lease").Delete(ctx, "any", metav1.DeleteOptions{})
 	},

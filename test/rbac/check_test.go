@@ -37,7 +37,7 @@ func newChecker(t *testing.T, user lab.Credential) (check func(settings string) 
 }
 
 // about are the lines about rights in the cluster, as "patch nodes/status" is.
-var about = regexp.MustCompile(`^(\S+) +right +((?:get|list|watch|create|patch|delete) [a-z/]+)`)
+var about = regexp.MustCompile(`^(\S+) +right +((?:get|list|watch|create|update|patch|delete) [a-z/]+)`)
 
 // rightsIn are the rights by their verdict.
 func rightsIn(lines []string) map[string][]right {
@@ -63,7 +63,7 @@ func TestCheckAsksForWhatTheManifestGivesAndNothingElse(t *testing.T) {
 	t.Parallel()
 	check := newChecker(t, newUser(t))
 	found := rightsIn(check(""))
-	mustBe(t, "ok", found["ok"], slices.Clone(needed))
+	mustBe(t, "ok", found["ok"], slices.Concat(needed, ofLeases))
 	mustBe(t, "fail", found["fail"], nil)
 	mustBe(t, "warn", found["warn"], nil)
 }
@@ -74,13 +74,15 @@ func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 	lines := check("")
 	found := rightsIn(lines)
 	mustBe(t, "ok", found["ok"], []right{"get nodes", "list nodes", "watch nodes", "list pods", "watch pods"})
-	mustBe(t, "fail", found["fail"], []right{"patch nodes", "create pods/eviction", "delete pods"})
+	mustBe(t, "fail", found["fail"], slices.Concat([]right{"patch nodes", "create pods/eviction", "delete pods"}, ofLeases))
 	mustBe(t, "warn", found["warn"], []right{
 		"patch nodes/status", "create events", "patch events", "get persistentvolumeclaims", "get persistentvolumes",
 	})
 	for _, want := range []string{
 		"ok    identity    reader, by ",
 		"fail  right       patch nodes: refused; it is needed to claim, cordon, taint and uncordon a node",
+		"fail  right       update leases -n nth-queue: refused; it is needed to have a Lease",
+		"fail  lease       making a Lease in the namespace nth-queue, as a dry run: ",
 		"warn  right       create events: refused; nth-queue asks for it to write Events, and can do without",
 	} {
 		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
@@ -89,9 +91,9 @@ func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 	}
 
 	found = rightsIn(check("[kubernetes]\ncondition = false\nevents = false\n[drain]\nvolume_wait = \"0s\"\n"))
-	mustBe(t, "what is asked for without extras", slices.Concat(found["ok"], found["fail"], found["warn"]), []right{
+	mustBe(t, "what is asked for without extras", slices.Concat(found["ok"], found["fail"], found["warn"]), slices.Concat(ofLeases, []right{
 		"get nodes", "list nodes", "watch nodes", "patch nodes", "list pods", "watch pods", "create pods/eviction", "delete pods",
-	})
+	}))
 }
 
 // newReader is somebody who may look at nodes and pods, and do nothing to them.

@@ -26,6 +26,9 @@ var needed = []right{
 	"create events", "patch events",
 }
 
+// ofLeases is what it does in a namespace of its own, and may do nowhere else.
+var ofLeases = []right{"get leases", "list leases", "create leases", "update leases", "delete leases"}
+
 // everybodys is what everyone may do who has a credential: ask about himself.
 var everybodys = []right{
 	"create selfsubjectreviews.authentication.k8s.io",
@@ -46,7 +49,7 @@ func TestTheRightsAreThoseThatAreNeededAndNoOthers(t *testing.T) {
 	resources := resourcesOf(t, user.Client)
 	for _, resource := range resources {
 		for _, verb := range verbs {
-			if may(t, user.Client, verb, resource) {
+			if may(t, user.Client, verb, resource, "") {
 				allowed = append(allowed, strings.TrimSuffix(verb+" "+resource.name+"."+resource.group, "."))
 			}
 		}
@@ -59,6 +62,30 @@ func TestTheRightsAreThoseThatAreNeededAndNoOthers(t *testing.T) {
 	}
 	if len(resources) < 80 {
 		t.Errorf("the API server tells of %d resources only", len(resources))
+	}
+}
+
+func TestTheRightsToLeasesAreForTheirNamespaceAlone(t *testing.T) {
+	t.Parallel()
+	user := newUser(t)
+	for namespace, want := range map[string][]right{"nth-queue": ofLeases, "kube-system": nil, "kube-node-lease": nil, "default": nil} {
+		var allowed []right
+		for _, resource := range resourcesOf(t, user.Client) {
+			for _, verb := range verbs {
+				if resource.group == "coordination.k8s.io" && may(t, user.Client, verb, resource, namespace) {
+					allowed = append(allowed, verb+" "+resource.name)
+				}
+			}
+		}
+		mustBe(t, "what is allowed in "+namespace, allowed, slices.Clone(want))
+	}
+	for _, resource := range resourcesOf(t, user.Client) {
+		for _, verb := range []string{"get", "create", "delete"} {
+			everywhere := slices.Contains(needed, strings.TrimSuffix(verb+" "+resource.name+"."+resource.group, "."))
+			if resource.group == "" && !everywhere && may(t, user.Client, verb, resource, "nth-queue") {
+				t.Errorf("in its namespace it may %s %s", verb, resource.name)
+			}
+		}
 	}
 }
 
@@ -93,13 +120,13 @@ func resourcesOf(t *testing.T, client kubernetes.Interface) []resource {
 	})
 }
 
-// may asks the API server, for any namespace and any name.
-func may(t *testing.T, client kubernetes.Interface, verb string, r resource) bool {
+// may asks the API server, for any name in a namespace, or in any if that is "".
+func may(t *testing.T, client kubernetes.Interface, verb string, r resource, namespace string) bool {
 	t.Helper()
 	name, subresource, _ := strings.Cut(r.name, "/")
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: verb, Group: r.group, Resource: name, Subresource: subresource,
+			Namespace: namespace, Verb: verb, Group: r.group, Resource: name, Subresource: subresource,
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -126,7 +153,7 @@ func TestTheManualListsTheRights(t *testing.T) {
 		}
 	}
 	slices.Sort(listed)
-	if want := slices.Sorted(slices.Values(needed)); !slices.Equal(listed, want) {
+	if want := slices.Sorted(slices.Values(slices.Concat(needed, ofLeases))); !slices.Equal(listed, want) {
 		t.Errorf("docs/queue.md lists\n%s\nwant:\n%s", strings.Join(listed, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -1,0 +1,325 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+)
+
+const (
+	// LeaseNamespace is where the Leases of all nth-queue processes are. There is nothing else in it, as RBAC cannot narrow the
+	// right to make Leases to some names: in kube-system it would be a right to those of the control plane, too.
+	LeaseNamespace = "nth-queue"
+	// leasePrefix is what the names of processes begin with.
+	leasePrefix = "nth-queue-"
+)
+
+const (
+	// leaseDuration is for how long others respect a Lease after they have last seen it change. It is as long as SQS hides a
+	// message by default: what a process that was killed has left behind can be seen again and begun again at the same time.
+	leaseDuration = 20 * time.Second
+	// renewDeadline is for how long a process goes on that does not get its Lease renewed. In the time that is left to
+	// leaseDuration its drains stop, before others may begin them.
+	renewDeadline = 14 * time.Second
+	// renewal is how often a Lease is renewed, and the others are looked at; renewalAgain the same after a failure, and while
+	// something waits for what they say.
+	renewal, renewalAgain = 4 * time.Second, time.Second
+	// renewalTimeout bounds one request about Leases.
+	renewalTimeout = 5 * time.Second
+	// cleanedAtOnce is how many Leases of processes that are no more are deleted at one look.
+	cleanedAtOnce = 10
+)
+
+// errLeaseLost says that this process does not hold its Lease any more: what it has claimed may be others'.
+var errLeaseLost = errors.New("the Lease of this process was not renewed in time")
+
+// leases are those of all nth-queue processes. A process lives as long as its Lease is there: it deletes it at its end, and
+// where it was killed others do. They go by their own clocks and by nobody else's: a Lease that they have not seen change
+// for its whole duration is deleted in the version that they have seen, and a process that has lost its Lease finds that
+// out before.
+type leases struct {
+	client kubernetes.Interface
+	// dryRun deletes nothing.
+	dryRun bool
+	// changed is called when others may have ended.
+	changed func()
+
+	mu   sync.Mutex
+	seen map[string]sighting // by process
+	// ended are processes that are known not to live any more. A name is never used twice.
+	ended map[string]bool
+	// asked are those that somebody has asked about since the last look, and that it has not shown.
+	asked map[string]bool
+	// hurried tells that something waits for the next look.
+	hurried bool
+	// places is the Lease placesLease as the last look has shown it; nil if there is none.
+	places *coordination.Lease
+}
+
+// hurry makes the next look come soon.
+func (l *leases) hurry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hurried = true
+}
+
+// sighting is one version of a Lease, and since when it has been known, by a clock that nobody sets.
+type sighting struct {
+	uid     types.UID
+	version string
+	lasts   time.Duration
+	since   time.Time
+}
+
+// mostEnded bounds how many processes that have ended are remembered. Who is forgotten is looked for again.
+const mostEnded = 1000
+
+func newLeases(client kubernetes.Interface, dryRun bool, changed func()) *leases {
+	return &leases{client: client, dryRun: dryRun, changed: changed, seen: map[string]sighting{}, ended: map[string]bool{}, asked: map[string]bool{}}
+}
+
+func (l *leases) api() coordinationclient.LeaseInterface {
+	return l.client.CoordinationV1().Leases(LeaseNamespace)
+}
+
+// over tells whether a process is known not to live any more. It asks nobody: what is not known is known after the next look.
+func (l *leases) over(process string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended[process] {
+		return true
+	}
+	if _, there := l.seen[process]; !there {
+		l.asked[process], l.hurried = true, true
+	}
+	return false
+}
+
+// follow looks at the Leases until ctx ends.
+func (l *leases) follow(ctx context.Context) {
+	for last := (time.Time{}); ; {
+		if l.due(last) {
+			last = time.Now()
+			l.look(ctx)
+		}
+		if !drain.Await(ctx, nil, renewalAgain) {
+			return
+		}
+	}
+}
+
+func (l *leases) due(last time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hurried || time.Since(last) >= renewal
+}
+
+// look lists the Leases once, and deletes those of processes that are no more. A look that fails changes nothing.
+func (l *leases) look(ctx context.Context) {
+	l.mu.Lock()
+	asked := l.asked
+	l.asked, l.hurried = map[string]bool{}, false
+	l.mu.Unlock()
+	attempt, cancel := context.WithTimeout(ctx, renewalTimeout)
+	list, err := l.api().List(attempt, metav1.ListOptions{})
+	cancel()
+	if err != nil {
+		l.mu.Lock()
+		maps.Copy(l.asked, asked)
+		l.mu.Unlock()
+		return
+	}
+	for process, old := range l.see(list.Items, asked) {
+		l.clean(ctx, process, old)
+	}
+}
+
+// see takes in which Leases there are, asked about before they were listed, and returns some that were not renewed in time.
+func (l *leases) see(there []coordination.Lease, asked map[string]bool) (old map[string]sighting) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.seen
+	l.seen, l.places, old = map[string]sighting{}, nil, map[string]sighting{}
+	for i := range there {
+		lease := &there[i]
+		if lease.Name == placesLease {
+			l.places = lease
+			l.changed()
+		}
+		if !strings.HasPrefix(lease.Name, leasePrefix) {
+			continue
+		}
+		now := sighting{uid: lease.UID, version: lease.ResourceVersion, lasts: lasting(lease), since: time.Now()}
+		if known, there := before[lease.Name]; there && known.uid == now.uid && known.version == now.version {
+			now.since = known.since
+		}
+		l.seen[lease.Name] = now
+		if time.Since(now.since) >= now.lasts && len(old) < cleanedAtOnce {
+			old[lease.Name] = now
+		}
+	}
+	for process := range maps.All(before) {
+		l.gone(process)
+	}
+	for process := range maps.All(asked) {
+		l.gone(process)
+	}
+	return old
+}
+
+// gone takes in that a process has ended if its Lease is not there. l.mu is held.
+func (l *leases) gone(process string) {
+	if _, there := l.seen[process]; there || l.ended[process] {
+		return
+	}
+	if len(l.ended) >= mostEnded {
+		clear(l.ended)
+	}
+	l.ended[process] = true
+	l.changed()
+}
+
+// lasting is for how long a Lease says that it holds.
+func lasting(lease *coordination.Lease) time.Duration {
+	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
+		return time.Duration(*s) * time.Second
+	}
+	return leaseDuration
+}
+
+// clean ends a process that has not renewed its Lease in time, unless it does so in this moment.
+func (l *leases) clean(ctx context.Context, process string, old sighting) {
+	var err error
+	if !l.dryRun {
+		err = l.delete(ctx, process, metav1.Preconditions{UID: &old.uid, ResourceVersion: &old.version})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return // It has been renewed, as the next look shows, or is looked at again.
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seen, process)
+	l.gone(process)
+}
+
+func (l *leases) delete(ctx context.Context, process string, as metav1.Preconditions) error {
+	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
+	defer cancel()
+	return l.api().Delete(ctx, process, metav1.DeleteOptions{Preconditions: &as})
+}
+
+// take makes the Lease of a new process on a host.
+func (l *leases) take(ctx context.Context, host string) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
+	defer cancel()
+	made, err := l.api().Create(ctx, newLease(host), metav1.CreateOptions{FieldManager: manager})
+	if err != nil {
+		return nil, fmt.Errorf("making the Lease of this process: %w", err)
+	}
+	return made, nil
+}
+
+// newLease is the Lease of a process with a name that no other one has. The host is there for people to read.
+func newLease(host string) *coordination.Lease {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	name := leasePrefix + hex.EncodeToString(id[:])
+	now := metav1.NowMicro()
+	lease := &coordination.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: LeaseNamespace, Labels: map[string]string{"app.kubernetes.io/name": manager}},
+		Spec: coordination.LeaseSpec{
+			HolderIdentity: &name, LeaseDurationSeconds: new(int32(leaseDuration / time.Second)), AcquireTime: &now, RenewTime: &now,
+		},
+	}
+	if len(validation.IsValidLabelValue(host)) == 0 {
+		lease.Labels["kubernetes.io/hostname"] = host
+	}
+	return lease
+}
+
+// TryLease tells why a process cannot make its Lease; nil if it can. Nothing is made. The error is client-go's.
+func TryLease(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	_, err := client.CoordinationV1().Leases(LeaseNamespace).Create(ctx, newLease(""),
+		metav1.CreateOptions{FieldManager: manager, DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// keep renews a Lease that was asked for at that time, until ctx ends, and returns why it is lost; nil if it is not.
+func (l *leases) keep(ctx context.Context, lease *coordination.Lease, asked time.Time) error {
+	var last error
+	pause := renewal
+	for deadline := asked.Add(renewDeadline); drain.Await(ctx, nil, min(pause, time.Until(deadline))); {
+		asked := time.Now()
+		if !asked.Before(deadline) {
+			return fmt.Errorf("%w: %w", errLeaseLost, cmp.Or(last, context.DeadlineExceeded))
+		}
+		attempt, cancel := context.WithDeadline(ctx, slices.MinFunc([]time.Time{asked.Add(renewalTimeout), deadline}, time.Time.Compare))
+		renewed, err := l.renew(attempt, lease)
+		cancel()
+		switch {
+		case err == nil:
+			lease, deadline, last, pause = renewed, asked.Add(renewDeadline), nil, renewal
+		case errors.Is(err, errLeaseLost):
+			return err
+		case ctx.Err() == nil:
+			last, pause = err, renewalAgain
+		}
+	}
+	return nil
+}
+
+// renew renews a Lease once, also where people have changed it. To update it counts among what leaders of controllers ask,
+// which API servers answer first, where the identity is a service account of kube-system. A Lease that is not there would be
+// made by that, but for the UID.
+func (l *leases) renew(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
+	for {
+		next := lease.DeepCopy()
+		now := metav1.NowMicro()
+		next.Spec.RenewTime = &now
+		renewed, err := l.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("%w, and has been deleted", errLeaseLost)
+		case !apierrors.IsConflict(err):
+			return renewed, err
+		}
+		fresh, err := l.api().Get(ctx, lease.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && fresh.UID != lease.UID:
+			return nil, fmt.Errorf("%w, and has been deleted", errLeaseLost)
+		case err != nil:
+			return nil, err
+		}
+		lease = fresh
+	}
+}
+
+// release ends a process: its claims are nobody's from then on. Where that does not work out, they are once the Lease has
+// not been renewed for its duration.
+func (l *leases) release(ctx context.Context, lease *coordination.Lease) error {
+	err := l.delete(ctx, lease.Name, metav1.Preconditions{UID: &lease.UID})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

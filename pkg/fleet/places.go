@@ -1,0 +1,212 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// placesLease is the Lease by which all processes agree on who drains what, where there are ceilings.
+	placesLease = "places"
+	// PlacesAnnotation on that Lease says which nodes each process drains, as the JSON of taken.
+	PlacesAnnotation = "nth/places"
+	// placeTries is how often one change of the places is tried while others change them, too.
+	placeTries = 5
+	// tidying is how often what nobody waits for is changed, at most.
+	tidying = time.Second
+)
+
+// taken are the groups of the nodes that are being drained, by process and node.
+type taken map[string]map[string]string
+
+// places is what makes ceilings exact, however many processes begin at the same moment, and however far their watches are
+// behind: who wants to begin what may have to wait puts its node into one object first, guarded by the resourceVersion of
+// the object that was counted. What does not wait is put there as soon as that can be done.
+type places struct {
+	leases *leases
+	// known is the object as it was last written or read; nil if it must be read.
+	known *coordination.Lease
+	// tidied is when it was last written.
+	tidied time.Time
+	// refused is how often in a row it could not be read or written.
+	refused int
+}
+
+func takenIn(lease *coordination.Lease) taken {
+	all := taken{}
+	if lease != nil && json.Unmarshal([]byte(lease.Annotations[PlacesAnnotation]), &all) != nil || all == nil {
+		return taken{} // Somebody has written into it. Each process puts its own there again.
+	}
+	return all
+}
+
+// read returns the object, which is made if it is not there. What a look has shown may be behind: whoever writes by it is
+// refused then, and comes again.
+func (p *places) read(ctx context.Context) (*coordination.Lease, error) {
+	if p.known != nil {
+		return p.known, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
+	defer cancel()
+	found, err := p.leases.api().Get(ctx, placesLease, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		made := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{
+			Name: placesLease, Namespace: LeaseNamespace, Labels: map[string]string{"app.kubernetes.io/name": manager},
+		}}
+		found, err = p.leases.api().Create(ctx, made, metav1.CreateOptions{FieldManager: manager})
+		if apierrors.IsAlreadyExists(err) {
+			found, err = p.leases.api().Get(ctx, placesLease, metav1.GetOptions{})
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading which nodes are being drained: %w", err)
+	}
+	p.known = found
+	return found, nil
+}
+
+// write replaces what is taken, unless that has changed since it was read.
+func (p *places) write(ctx context.Context, read *coordination.Lease, all taken) error {
+	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
+	defer cancel()
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	next := read.DeepCopy()
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	next.Annotations[PlacesAnnotation] = string(text)
+	p.known, p.tidied = nil, time.Now()
+	written, err := p.leases.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+	if err != nil {
+		return fmt.Errorf("writing which nodes are being drained: %w", err)
+	}
+	p.known = written
+	return nil
+}
+
+// catchUp takes in what the last look has shown, if it is not what is known.
+func (p *places) catchUp() {
+	p.leases.mu.Lock()
+	defer p.leases.mu.Unlock()
+	if seen := p.leases.places; seen != nil && (p.known == nil || p.known.ResourceVersion != seen.ResourceVersion) {
+		p.known = seen
+	}
+}
+
+// place lets those in the line begin for whom there is room once their places are taken, and gives back those of ours that
+// are no longer needed.
+func (f *Fleet) place(t *term) error {
+	p := f.places
+	p.catchUp()
+	for range placeTries {
+		read, err := p.read(t.ctx)
+		if err != nil {
+			return err
+		}
+		before := takenIn(read)
+		next, begin := f.propose(t, before)
+		idle := len(begin) == 0 && (maps.Equal(before[t.process], next[t.process]) || time.Since(p.tidied) < tidying)
+		if idle {
+			return nil
+		}
+		if err := p.write(t.ctx, read, next); apierrors.IsConflict(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.placed = len(next[t.process]) > 0
+		f.start(t, begin)
+		return nil
+	}
+	return nil // Others are quicker all the time. The line is looked at again.
+}
+
+// propose is what is to be taken, and who may begin then.
+func (f *Fleet) propose(t *term, before taken) (next taken, begin []place) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next = taken{}
+	for process, nodes := range before {
+		if process != t.process && !f.leases.over(process) {
+			next[process] = nodes
+		}
+	}
+	ours := f.draining()
+	begin = f.line.next(f.busy(t, next))
+	for _, p := range begin {
+		ours[p.node] = p.group
+	}
+	if len(ours) > 0 {
+		next[t.process], f.placed = ours, true // Also if the answer to what is written is lost.
+	}
+	return next, begin
+}
+
+// draining are the groups of the nodes that this process drains, by node. f.mu is held.
+func (f *Fleet) draining() map[string]string {
+	ours := map[string]string{}
+	for _, s := range f.sessions {
+		if s.begun && !s.leftAlone() {
+			ours[s.node] = s.group
+		}
+	}
+	return ours
+}
+
+// busy counts the nodes that are being drained: by us, by those who have taken places, and by those whose claims the watch
+// has shown. f.mu is held.
+func (f *Fleet) busy(t *term, others taken) counts {
+	all := f.draining()
+	for _, nodes := range others {
+		maps.Copy(all, nodes)
+	}
+	f.nodes.each(func(n node) {
+		if s := f.sessions[n.name]; s != nil && s.begun {
+			return
+		}
+		if f.claims.free(t.process, n) != nil {
+			all[n.name] = n.group
+		}
+	})
+	c := counts{all: len(all), group: map[string]int{}}
+	for _, group := range all {
+		c.group[group]++
+	}
+	return c
+}
+
+// settle takes the places in a goroutine of its own, one such at a time. What cannot be placed is not held for ever: its
+// messages go back into the queue. f.mu is held.
+func (f *Fleet) settle(t *term) {
+	if f.placing {
+		return
+	}
+	f.placing = true
+	t.sessions.Go(func() {
+		err := f.place(t)
+		f.mu.Lock()
+		f.placing = false
+		f.mu.Unlock()
+		if err == nil || t.ctx.Err() != nil {
+			f.places.refused = 0
+			return
+		}
+		if f.places.refused++; f.places.refused == 1 {
+			f.opts.Log.Warn(err)
+		} else {
+			f.abandon((*task).failed)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+)
+
+// term is a time in which this process holds a Lease, under a name that it has for that time alone. What is taken in it
+// ends with it. In a dry run there is one term without a Lease, and without a name.
+type term struct {
+	ctx     context.Context //nolint:containedctx // what is taken in the term ends with it
+	process string
+	// sessions are those that have begun, and whatever else writes for the process.
+	sessions sync.WaitGroup
+}
+
+// terms lead from one Lease to the next until ctx ends. begun is called in each.
+func (f *Fleet) terms(ctx context.Context, begun func()) {
+	if f.opts.DryRun {
+		f.serve(&term{ctx: ctx}, begun)
+		return
+	}
+	for ctx.Err() == nil {
+		asked := time.Now()
+		lease, err := f.leases.take(ctx, f.opts.Host)
+		f.leased(ctx, err)
+		if err != nil {
+			drain.Await(ctx, nil, renewalAgain)
+			continue
+		}
+		f.holds(ctx, lease, asked, begun)
+	}
+}
+
+// holds serves for as long as a Lease is held that was asked for at that time.
+func (f *Fleet) holds(ctx context.Context, lease *coordination.Lease, asked time.Time, begun func()) {
+	t := &term{process: lease.Name}
+	held, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	t.ctx = held
+	// The Lease is kept until the last drain has stopped, also after the end of ctx.
+	keeping, end := context.WithCancel(context.WithoutCancel(ctx))
+	var keeper sync.WaitGroup
+	keeper.Go(func() {
+		if err := f.leases.keep(keeping, lease, asked); err != nil {
+			f.leased(ctx, err)
+			lose(errLeaseLost)
+		}
+	})
+	f.serve(t, begun)
+	end()
+	keeper.Wait()
+	if err := f.leases.release(context.WithoutCancel(ctx), lease); err != nil {
+		f.opts.Log.Debugf("ending the Lease %s: %s", lease.Name, err)
+	}
+}
+
+// leased takes in whether this process has its Lease, and says so when that changes.
+func (f *Fleet) leased(ctx context.Context, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.leaseless
+	switch {
+	case ctx.Err() != nil:
+	case err != nil && before == nil:
+		f.leaseless, f.leaselessSince = err, time.Now()
+		f.opts.Log.Warnf("nothing is received or drained without a Lease: %s", err)
+	case err != nil:
+		f.leaseless = err
+	case before != nil:
+		f.leaseless = nil
+		f.opts.Log.Info("there is a Lease again: messages are received")
+	}
+}
+
+// Paused tells whether nothing is to be taken now: this process has no Lease. It implements queue.Options.Paused.
+func (f *Fleet) Paused() bool {
+	t := f.term.Load()
+	return t == nil || t.ctx.Err() != nil
+}
+
+// Leaseless tells why this process has no Lease, so that it drains nothing; nil if it has one, or has not asked yet.
+func (f *Fleet) Leaseless() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leaseless
+}
+
+// serve lets the line move until a term ends. Then it stops all drains where they are, and gives back what they are for.
+func (f *Fleet) serve(t *term, begun func()) {
+	f.term.Store(t)
+	begun()
+	t.sessions.Go(func() { f.follow(t.ctx) })
+	ticks := time.NewTicker(glance)
+	defer ticks.Stop()
+	for t.ctx.Err() == nil {
+		f.dispatch(t)
+		f.mindClaims(t)
+		select {
+		case <-t.ctx.Done():
+		case <-f.changed:
+		case <-ticks.C:
+		}
+	}
+	f.abandon(func(t *task) { t.again(0) }) // Others can go on at once.
+	t.sessions.Wait()
+}
+
+// isLost tells whether a session ended since what it has claimed may be another's.
+func isLost(cause error) bool { return errors.Is(cause, errLost) || errors.Is(cause, errLeaseLost) }
