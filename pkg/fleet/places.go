@@ -115,8 +115,11 @@ func (f *Fleet) place(t *term) error {
 		}
 		before := takenIn(read)
 		next, begin := f.propose(t, before)
-		idle := len(begin) == 0 && (maps.Equal(before[t.process], next[t.process]) || time.Since(p.tidied) < tidying)
-		if idle {
+		same := maps.Equal(before[t.process], next[t.process])
+		if len(begin) == 0 && (same || time.Since(p.tidied) < tidying) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.placed = f.placed && (!same || len(next[t.process]) > 0)
 			return nil
 		}
 		if err := p.write(t.ctx, read, next); apierrors.IsConflict(err) {
@@ -196,16 +199,19 @@ func (f *Fleet) settle(t *term) {
 	f.placing = true
 	t.sessions.Go(func() {
 		err := f.place(t)
+		if err == nil || t.ctx.Err() != nil {
+			f.places.refused = 0
+		} else {
+			f.places.refused++
+		}
+		refused := f.places.refused
 		f.mu.Lock()
 		f.placing = false
 		f.mu.Unlock()
-		if err == nil || t.ctx.Err() != nil {
-			f.places.refused = 0
-			return
-		}
-		if f.places.refused++; f.places.refused == 1 {
+		switch {
+		case refused == 1:
 			f.opts.Log.Warn(err)
-		} else {
+		case refused > 1:
 			f.abandon((*task).failed)
 		}
 	})
