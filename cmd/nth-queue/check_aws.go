@@ -13,6 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/policy"
 )
 
 // credentialsLimit bounds the look for credentials.
@@ -71,6 +72,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	default:
 		c.mayDescribe(ctx, catalog)
 	}
+	c.maySeeSchedule(ctx, cfg, catalog)
 	group := ""
 	if len(nodes.Instances) > 0 {
 		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // That EC2 may not be asked has been said.
@@ -128,6 +130,24 @@ func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
 			instances.DescribeInstances, withoutOwner)
 	default:
 		c.OK("right", "%s", instances.DescribeInstances)
+	}
+}
+
+// maySeeSchedule checks the right to know what EC2 has scheduled and which status checks fail, if the settings have anything done about
+// that. Without it, messages about maintenance count as they were written.
+func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *instances.Catalog) {
+	if policy.Action(cfg.Events.ScheduledMaintenance.Action) == policy.Ignore && policy.Action(cfg.Events.StatusCheck.Action) == policy.Ignore {
+		return
+	}
+	allowed, err := catalog.May(ctx, instances.DescribeInstanceStatus)
+	switch {
+	case err != nil:
+		c.Warn("right", "%s", err)
+	case !allowed:
+		c.Warn("right", "%s: refused; maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails",
+			instances.DescribeInstanceStatus)
+	default:
+		c.OK("right", "%s", instances.DescribeInstanceStatus)
 	}
 }
 

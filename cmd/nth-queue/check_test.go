@@ -35,7 +35,7 @@ func newBench(t *testing.T) *bench {
 	services := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Amz-Target") != "" {
 			b.ServeHTTP(w, r)
-		} else if err := r.ParseForm(); err == nil && r.PostForm.Get("Action") == "DescribeInstances" {
+		} else if err := r.ParseForm(); err == nil && strings.HasPrefix(r.PostForm.Get("Action"), "DescribeInstance") {
 			b.ec2.ServeHTTP(w, r)
 		} else {
 			b.groups.ServeHTTP(w, r)
@@ -106,6 +106,7 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 		`ok    right       sqs:DeleteMessage`,
 		`fail  identity    .*/absent.*`,
 		`ok    right       ec2:DescribeInstances`,
+		`ok    right       ec2:DescribeInstanceStatus`,
 		`ok    right       autoscaling:RecordLifecycleActionHeartbeat: not refused for an Auto Scaling group that there is not`,
 		`ok    right       autoscaling:CompleteLifecycleAction: not refused for .*`,
 		`ok    right       autoscaling:DescribeLifecycleHooks: not refused for .*`,
@@ -187,8 +188,15 @@ func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
 		settings string
 		want     []string
 	}{
-		"by default": {"", []string{`warn  right       ec2:DescribeInstances: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, .*`}},
+		"by default": {"", []string{
+			`warn  right       ec2:DescribeInstances: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, .*`,
+			`warn  right       ec2:DescribeInstanceStatus: refused; maintenance that is canceled or moved is drained for as it was announced, .*`,
+		}},
+		"for neither maintenance nor status checks": {"[events.scheduled-maintenance]\naction = \"ignore\"\n[events.status-check]\naction = \"ignore\"\n", []string{
+			`warn  right       ec2:DescribeInstances: refused; .*`,
+		}},
 		"for a tag": {tag, []string{
+			`warn  right       ec2:DescribeInstanceStatus: refused; .*`,
 			`fail  right       ec2:DescribeInstances: refused; it is needed to know which instances have the tag in fleet\.managed_tag`,
 			`fail  right       autoscaling:DescribeTags: refused; it is needed to know which of their groups have it`,
 		}},

@@ -15,6 +15,6 @@ func Health(messages *queue.Queue, nodes *fleet.Fleet, log *logrus.Entry) http.H
 	cfg := config.Queue{}
 	cfg.Metrics.Listen = "127.0.0.1:0"
 	m := newMeter(cfg, log)
-	m.judges(messages, nodes)
+	m.judges(messages, nodes, nil)
 	return m.Handler()
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/instances/ec2test"
@@ -28,7 +29,7 @@ func newQueue(t *testing.T) sqs {
 			q.ServeHTTP(w, r)
 			return
 		}
-		if err := r.ParseForm(); err == nil && r.PostForm.Get("Action") == "DescribeInstances" {
+		if err := r.ParseForm(); err == nil && strings.HasPrefix(r.PostForm.Get("Action"), "DescribeInstance") {
 			q.ec2.ServeHTTP(w, r)
 			return
 		}

@@ -33,6 +33,7 @@ func TestCheckTriesEveryRightAndLeavesTheMessagesAlone(t *testing.T) {
 		`ok    right       sqs:DeleteMessage`,
 		`ok    identity    nth-queue-on-a-host, by .*`,
 		`ok    right       ec2:DescribeInstances`,
+		`ok    right       ec2:DescribeInstanceStatus`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(said) {
 			t.Errorf("there is no line %q in\n%s", want, said)

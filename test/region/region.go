@@ -154,7 +154,7 @@ func (r *Region) services(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	switch request.PostForm.Get("Action") {
-	case "DescribeInstances":
+	case "DescribeInstances", "DescribeInstanceStatus":
 		r.EC2.ServeHTTP(w, request)
 	case "AssumeRoleWithWebIdentity":
 		r.STS.ServeHTTP(w, request)

@@ -18,6 +18,7 @@ data "aws_iam_policy_document" "consumer" {
     sid = "AskAboutInstances"
     actions = [
       "ec2:DescribeInstances",
+      "ec2:DescribeInstanceStatus",
       "autoscaling:DescribeTags",
       "autoscaling:DescribeLifecycleHooks",
       "autoscaling:DescribeAutoScalingGroups",
