@@ -103,6 +103,13 @@ func (f *Fleet) has(n node, id string) bool {
 	return s != nil && s.tasks[id] != nil
 }
 
+// attended tells whether there is a session for a node.
+func (f *Fleet) attended(n node) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sessions[n.name] != nil
+}
+
 // pursue begins what is to be done about an event, as if a message had told of it.
 func (f *Fleet) pursue(n node, ev event.Event) {
 	p := f.outlook.plan(n.name, ev.ID)
@@ -258,10 +265,11 @@ func (f *Fleet) unmark(ctx context.Context, name string) {
 }
 
 // lift begins to take back what was done to a node, if that was for an event that is over, and tells whether it is. What else is due for
-// the node goes on in the same session, so that it is not opened in between.
+// the node goes on in the same session, so that it is not opened in between. A session that is there ends first: what it knows of the
+// node's cordon, it has read at its beginning.
 func (f *Fleet) lift(n node, events []event.Event) bool {
 	claim, ours := n.closedBy()
-	if !ours || f.opts.DryRun || f.has(n, claim.Event) {
+	if !ours || f.opts.DryRun || f.attended(n) {
 		return false
 	}
 	ev, over := f.ended(n, claim, events)

@@ -518,3 +518,40 @@ func TestANodeStaysClosedForWhatStillStands(t *testing.T) {
 		}
 	})
 }
+
+// A termination is not taken back; its message is gone when the maintenance is called off.
+func TestANodeThatIsClosedForMoreThanMaintenanceStaysClosed(t *testing.T) {
+	t.Parallel()
+	for name, during := range map[string]bool{"it is called off during the other drain": true, "it is called off after it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				stop := at("instance-stop", 100*time.Minute)
+				s := (&schedule{}).say(instance, stop)
+				r := c.run(within(s))
+				time.Sleep(time.Minute)
+				c.wantCordoned(true, 1, "in its window")
+				began := time.Now()
+				c.before("evict", func(int) error {
+					if time.Since(began) < 10*time.Minute {
+						return apierrors.NewTooManyRequests("busy", 1)
+					}
+					return nil
+				})
+				c.add(podOn("a", "two"))
+				m := newParcel()
+				r.Take(timeless(instance), 1, m)
+				time.Sleep(time.Minute)
+				if during {
+					s.say(instance, canceled(stop))
+				}
+				time.Sleep(15 * time.Minute)
+				m.want(t, "done")
+				s.say(instance, canceled(stop))
+				time.Sleep(10 * time.Minute)
+				c.wantCordoned(true, c.times("evict"), "after the maintenance was called off")
+			})
+		})
+	}
+}

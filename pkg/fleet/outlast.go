@@ -27,8 +27,13 @@ func (f *Fleet) passing(kind event.Kind) bool {
 	return rule.Action == policy.Cordon && rule.CordonFor > 0
 }
 
-// handOver gives a cordon that has a time to live to the event that the node was drained or cordoned for meanwhile. Nobody else remembers that one
-// once its message is gone, and the node would be opened when the time to live is over.
+// revocable tells whether EC2 may yet say that a kind's event is over, so that its cordon is lifted.
+func revocable(kind event.Kind) bool {
+	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
+}
+
+// handOver gives a cordon that has a time to live, or that is lifted when EC2 says so, to the event that the node was drained or cordoned for
+// meanwhile. Nobody else remembers that one once its message is gone, and the node would be opened when the time to live is over.
 func (s *session) handOver(ctx context.Context) error {
 	f := s.fleet
 	f.mu.Lock()
@@ -48,8 +53,10 @@ func (s *session) handOver(ctx context.Context) error {
 	}
 	text := node.Annotations[drain.CordonAnnotation]
 	var claim drain.Claim
-	if !node.Spec.Unschedulable || json.Unmarshal([]byte(text), &claim) != nil || !claim.OfWriter(drain.Queue) ||
-		claim.Event == to.ID || !f.passing(event.Kind(claim.Kind)) {
+	if !node.Spec.Unschedulable || json.Unmarshal([]byte(text), &claim) != nil || !claim.OfWriter(drain.Queue) || claim.Event == to.ID {
+		return nil
+	}
+	if kind := event.Kind(claim.Kind); !f.passing(kind) && (!revocable(kind) || revocable(to.Kind)) {
 		return nil
 	}
 	claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), node.Status.NodeInfo.BootID

@@ -70,7 +70,7 @@ func (f *Fleet) join(n node, t *task) {
 		f.spend(t, time.Now())
 	}
 	if other, there := s.tasks[ev.ID]; there && other != t {
-		other.others = append(other.others, t)
+		t.follow(other)
 		return
 	}
 	s.tasks[ev.ID], s.announced[ev.ID] = t, ev
@@ -379,7 +379,7 @@ func (s *session) rested(ev event.Event, again time.Time) {
 	s.noted(t.notice.Event, entry, again)
 	switch {
 	case again.IsZero(), s.outcomes[ev.ID] == event.OutOfTime:
-		if f.lasting(entry) {
+		if f.lasting(entry) && (s.lasting.ID == "" || !revocable(ev.Kind)) {
 			s.lasting = ev
 		}
 		s.conclude(t)

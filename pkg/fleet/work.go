@@ -93,6 +93,19 @@ func (t *task) again(after time.Duration) { t.end(true, after) }
 // failed says that it did not work out this time.
 func (t *task) failed() { t.end(true, t.pause()) }
 
+// follow leaves to another task what both are for. What EC2 keeps in mind needs no message beside that, and its plan looks again later.
+func (t *task) follow(other *task) {
+	_, own := t.work.message.(*plan)
+	switch {
+	case own:
+		t.again(lookPause)
+	case t.listed:
+		t.done()
+	default:
+		other.others = append(other.others, t)
+	}
+}
+
 // pause is how long the task is left alone after a failure. What is urgent is not left alone for long, until it is too
 // late. It goes back into the queue all the same: another process may have a better way to EC2 and to the API server. A
 // message is received some 25 times in a spot interruption's two minutes, and fifty in the ten of a Capacity Block's end, so that
