@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -101,7 +102,9 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		}
 		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	c.rehearse(ctx, drain.New(id.Client, id.Node, draining.Options(cfg.Drain)))
+	node := drain.New(id.Client, id.Node, draining.Options(cfg.Drain))
+	c.rehearse(ctx, node)
+	c.forecast(ctx, node)
 	if ahead, err := id.Ahead(ctx); err != nil {
 		c.Warn("clock", "%s", err)
 	} else {
@@ -122,6 +125,32 @@ func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 	default:
 		c.OK("eviction", "rehearsed with %s", rehearsed.Pod)
 	}
+}
+
+// forecast tells how long a drain would take, and warns of pods that a spot notice leaves less than their own grace.
+func (c *check) forecast(ctx context.Context, node *drain.Node) {
+	f, err := node.Forecast(ctx, draining.SpotNotice)
+	if err != nil {
+		c.Warn("forecast", "%s", err)
+		return
+	}
+	needs, cut := forecastWords(f, draining.SpotNotice)
+	c.OK("forecast", "%s", needs)
+	for _, pod := range cut {
+		c.Warn("forecast", "%s", pod)
+	}
+}
+
+// forecastWords say how long a drain would take, and what pods would be cut short.
+func forecastWords(f drain.Forecast, notice time.Duration) (needs string, cut []string) {
+	if f.Pods == 0 {
+		return "there is no pod on the node that would have to go", nil
+	}
+	for _, c := range f.Cut {
+		cut = append(cut, fmt.Sprintf("%s has a grace period of %.0f s, and would get %.0f s of it", c.Pod, c.Grace.Seconds(), c.Gets.Seconds()))
+	}
+	return fmt.Sprintf("a drain needs about %.0f s of the %.0f s of a spot notice, if each of the %d pods takes all of its grace and no disruption budget holds one",
+		f.Needs.Seconds(), notice.Seconds(), f.Pods), cut
 }
 
 // shutdown checks how long a shutdown can be held, and what the kubelet makes of that.

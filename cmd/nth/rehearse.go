@@ -17,6 +17,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/imds/standin"
@@ -92,7 +93,28 @@ func rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, n
 	case err != nil:
 		return err
 	}
-	return told.conclude(outcome, rules)
+	if err := told.conclude(outcome, rules); err != nil || !set.cfg.DryRun || outcome != event.Drained {
+		return err
+	}
+	return set.forecast(ctx, notice, out)
+}
+
+// forecast says what a dry run cannot: how long the pods of a real node may take.
+func (s *stage) forecast(ctx context.Context, notice time.Duration, out io.Writer) error {
+	id, err := s.borrowed.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := drain.New(id.Client, id.Node, draining.Options(s.cfg.Drain)).Forecast(ctx, notice)
+	if err != nil {
+		return err
+	}
+	needs, cut := forecastWords(f, notice)
+	fmt.Fprintf(out, "By their grace periods, %s.\n", needs)
+	for _, pod := range cut {
+		fmt.Fprintln(out, "! "+pod)
+	}
+	return nil
 }
 
 // errUnsettled is why a rehearsal ends that comes to no end.

@@ -149,13 +149,15 @@ func realCluster(t *testing.T) (kubeconfig string, written func() []string) {
 
 func TestARealNodeIsOnlyLookedAtInARehearsal(t *testing.T) {
 	kubeconfig, written := realCluster(t)
-	status, said, stderr := call(t, "rehearse --kubeconfig "+kubeconfig)
+	status, said, stderr := call(t, "rehearse --deadline 20s --kubeconfig "+kubeconfig)
 	if status != 0 || stderr != "" {
 		t.Errorf("status %d, on standard error: %s", status, stderr)
 	}
 	for _, words := range []string{
 		fmt.Sprintf("The node %s is real", rehearsal.Node), "dry run: would have evicted default/web-1",
 		"dry run: the node would have been cordoned and drained of 6 pods, 1 left alone", "The node would be drained.",
+		"a drain needs about 18 s of the 20 s of a spot notice, if each of the 6 pods takes all of its grace",
+		"! default/cache-0 has a grace period of 30 s, and would get 18 s of it",
 	} {
 		if !strings.Contains(said, words) {
 			t.Errorf("%q is not said:\n%s", words, said)

@@ -133,7 +133,7 @@ func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error 
 	switch outcome {
 	case event.Drained:
 		if t.dry {
-			fmt.Fprintln(t.out, "The node would be drained. How long its pods take to end, a dry run cannot tell.")
+			fmt.Fprintln(t.out, "The node would be drained.")
 			return nil
 		}
 		fmt.Fprintf(t.out, "The node is drained after %.1f s, %.0f s before EC2 takes the machine.\n", t.took.Seconds(), max(time.Until(t.ends), 0).Seconds())
