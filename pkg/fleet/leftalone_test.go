@@ -76,7 +76,7 @@ func TestTheHookOfANodeThatCannotBeClaimedIsHeldForItsBudgetAndNotCompleted(t *t
 		began := time.Now()
 		m, receives := newParcel(), 1
 		r.Take(timeless(instance), receives, m)
-		for time.Since(began) < 30*time.Minute {
+		for time.Since(began) < 15*time.Minute {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if len(m.became) > 0 {

@@ -55,8 +55,8 @@ func (r *rig) ranOut(node string) (times int) {
 // The budget is people's word for how long a termination may take. When it is over, the group is told so, whatever is left.
 func TestTheHookOfADrainThatDoesNotEndIsHeldForItsBudgetAndCompletedThen(t *testing.T) {
 	t.Parallel()
-	soft := policy.Rule{Action: policy.Drain, Budget: 15 * time.Minute}
-	hard := policy.Rule{Action: policy.Drain, Budget: 15 * time.Minute, Hard: true}
+	soft := policy.Rule{Action: policy.Drain, Budget: 4 * time.Minute}
+	hard := policy.Rule{Action: policy.Drain, Budget: 4 * time.Minute, Hard: true}
 	for name, row := range map[string]struct {
 		prepare func(c *cluster)
 		rule    policy.Rule
@@ -79,7 +79,7 @@ func TestTheHookOfADrainThatDoesNotEndIsHeldForItsBudgetAndCompletedThen(t *test
 				})
 				began := time.Now()
 				r.toTheEnd(t, timeless(instance), 100)
-				if took := time.Since(began); took < 15*time.Minute || took > 17*time.Minute {
+				if took := time.Since(began); took < 4*time.Minute || took > 6*time.Minute {
 					t.Errorf("it took %s", took)
 				}
 				if asg.holding() > 0 || !slices.Equal(asg.outcomes, []event.Outcome{event.OutOfTime}) {
@@ -104,18 +104,18 @@ func TestAStoppedInstanceTakesAPlaceForItsBudgetAndNoLonger(t *testing.T) {
 			draining(o)
 			o.Limits.Draining = 1
 			o.Instances = &knowledge{states: map[string]string{instance: "stopped"}}
-			o.Policy[event.StateChange] = policy.Rule{Action: policy.Drain, Hard: true, Budget: 5 * time.Minute}
+			o.Policy[event.StateChange] = policy.Rule{Action: policy.Drain, Hard: true, Budget: 3 * time.Minute}
 		})
 		began := time.Now()
 		m, second := newParcel(), newParcel()
 		r.Take(entered(instance, "stopped", 0), 1, m)
 		time.Sleep(time.Second)
 		r.Take(timeless(other), 1, second)
-		time.Sleep(4 * time.Minute)
+		time.Sleep(150 * time.Second)
 		m.wantOpen(t)
 		second.wantOpen(t)
 		m.want(t, "done")
-		if took := time.Since(began); took > 6*time.Minute {
+		if took := time.Since(began); took > 4*time.Minute {
 			t.Errorf("it took %s", took)
 		}
 		second.want(t, "done")
@@ -134,12 +134,16 @@ func TestTheTimeOfAnEventGoesOnOverRestartsAndOtherProcesses(t *testing.T) {
 		c.before("delete", forbidden)
 		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
 		asg := &waiting{}
+		brief := func(o *fleet.Options) {
+			terminating(asg, 0)(o)
+			o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Hard: true, Budget: 4 * time.Minute}
+		}
 		began := time.Now()
 		for range 3 {
-			r := c.run(terminating(asg, 0))
+			r := c.run(brief)
 			m := newParcel()
 			r.Take(timeless(instance), 1, m)
-			time.Sleep(3 * time.Minute)
+			time.Sleep(time.Minute)
 			m.wantOpen(t)
 			r.stop()
 			m.want(t, "returned")
@@ -147,8 +151,8 @@ func TestTheTimeOfAnEventGoesOnOverRestartsAndOtherProcesses(t *testing.T) {
 		if asg.outcomes != nil {
 			t.Errorf("before its time is over, completed were %v", asg.outcomes)
 		}
-		c.run(terminating(asg, 0)).toTheEnd(t, timeless(instance), 10)
-		if took := time.Since(began); took > 12*time.Minute || len(asg.outcomes) != 1 || asg.outcomes[0] != event.OutOfTime {
+		c.run(brief).toTheEnd(t, timeless(instance), 10)
+		if took := time.Since(began); took > 6*time.Minute || len(asg.outcomes) != 1 || asg.outcomes[0] != event.OutOfTime {
 			t.Errorf("after %s, completed were %v", took, asg.outcomes)
 		}
 	})
@@ -162,10 +166,10 @@ func TestADrainThatFailsUntilItsDeadlineIsGivenUpThen(t *testing.T) {
 		c.before("change", forbidden)
 		r := c.run(draining)
 		notices := interruption(instance, event.ScheduledMaintenance)
-		notices[0].Event.Code, notices[0].Event.Deadline = "system-reboot", time.Now().Add(20*time.Minute).Round(0)
+		notices[0].Event.Code, notices[0].Event.Deadline = "system-reboot", time.Now().Add(5*time.Minute).Round(0)
 		began := time.Now()
 		r.toTheEnd(t, notices, 100)
-		if took := time.Since(began); took < 20*time.Minute || took > 22*time.Minute || r.ranOut("a") != 1 {
+		if took := time.Since(began); took < 5*time.Minute || took > 7*time.Minute || r.ranOut("a") != 1 {
 			t.Errorf("after %s, told was %v", took, r.ear.whats("a"))
 		}
 	})
@@ -206,7 +210,7 @@ func TestPodsAreDeletedForTheEndOfTheBudgetOnlyWhereTheMachineIsLostThen(t *test
 				asg := &waiting{loses: loses}
 				r := c.run(func(o *fleet.Options) {
 					terminating(asg, 0)(o)
-					o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Hard: true, SoftBudget: true, Budget: 10 * time.Minute}
+					o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Hard: true, SoftBudget: true, Budget: 3 * time.Minute}
 				})
 				r.toTheEnd(t, timeless(instance), 10)
 				want := map[bool]event.Outcome{false: event.OutOfTime, true: event.Drained}[loses]
