@@ -80,7 +80,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 			group = strings.Join(groups[:min(len(groups), 1)], "") // Without one, it is made up.
 		}
 	}
-	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches {
+	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches && cfg.Fleet.AfterDrain == string(lifecycle.Keep) {
 		c.OK("hook", "the settings leave lifecycle hooks alone: events.asg-termination, fleet.complete_launches")
 		return
 	}

@@ -31,7 +31,7 @@ func newHooks(cfg config.Queue, asked aws.Config, counts counting.Counts, log *l
 // hookSettings are the settings for the hooks of terminations and launches.
 func hookSettings(cfg config.Queue) lifecycle.Settings {
 	settings := draining.Hooks(cfg.Events.ASGTermination)
-	settings.LaunchHooks = cfg.Fleet.LaunchHooks
+	settings.LaunchHooks, settings.AfterDrain = cfg.Fleet.LaunchHooks, lifecycle.AfterDrain(cfg.Fleet.AfterDrain)
 	return settings
 }
 

@@ -41,7 +41,7 @@ func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 // late tells whether a setting takes effect at the next start only.
 func late(name string, _, _ config.Queue) bool {
 	switch name {
-	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks":
+	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain":
 		return false
 	}
 	for _, table := range []string{"drain.", "webhook.", "events."} {

@@ -54,6 +54,7 @@ type Fleet struct {
 	OutOfService     bool
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only one
+	AfterDrain       string   // keep, terminate or detach
 }
 
 // QueueEvents holds one table for each kind of event that comes through a queue.
@@ -113,7 +114,7 @@ func DefaultQueue() Queue {
 		Kubernetes:       QueueKubernetes{Token: "auto", ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth-queue"}},
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
-			TaintEffect: "NoSchedule", CompleteLaunches: true,
+			TaintEffect: "NoSchedule", CompleteLaunches: true, AfterDrain: "keep",
 		},
 		Drain:   Default().Drain,
 		Webhook: defaultWebhook(),

@@ -80,6 +80,8 @@ func (c *Fleet) table() table {
 		{"complete_launches", boolean{&c.CompleteLaunches},
 			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
 		hooksSetting("launch_hooks", &c.LaunchHooks, "unless "+ofOthers),
+		{"after_drain", choice{&c.AfterDrain, []string{"keep", "terminate", "detach"}},
+			"What becomes of an instance of an Auto Scaling group whose node was drained for a rebalance recommendation, or as it is to be stopped or retired: it stays (`keep`), or its group ends it (`terminate`) or lets go of it, running (`detach`), and has another in its place. It needs two permissions more, see docs/queue.md."},
 	}}
 }
 

@@ -208,3 +208,21 @@ func (f *Fleet) completeReady(ctx context.Context, t *task) {
 		return
 	}
 }
+
+// outlives tells whether an instance goes on for long after its node was drained for an event, and is of no use then: it runs, until it is
+// stopped or retired or its risk comes true. One that is to be rebooted is back soon.
+func outlives(ev event.Event) bool {
+	return ev.Kind == event.RebalanceRecommendation || ev.Kind == event.ScheduledMaintenance && (ev.Code == "instance-stop" || ev.Code == "instance-retirement")
+}
+
+// replace ends a task whose instance is drained and stays, once its group has been asked for another.
+func (f *Fleet) replace(ctx context.Context, t *task) {
+	if err := f.opts.Replace(ctx, t.notice.Instance); err != nil {
+		if ctx.Err() != nil {
+			t.again(0)
+			return
+		}
+		f.opts.Log.Warnf("%s: %s", about(t.notice), err)
+	}
+	t.done()
+}

@@ -407,6 +407,8 @@ func (s *session) conclude(t *task) {
 		f.leave(t)
 	case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
 		t.failed()
+	case outcome == event.Drained && f.opts.Replace != nil && !f.opts.DryRun && outlives(t.notice.Event):
+		f.background(func(ctx context.Context) { f.replace(ctx, t) })
 	default:
 		f.finish(t, outcome)
 	}

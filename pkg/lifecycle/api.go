@@ -22,6 +22,8 @@ const (
 	heartbeat         = "autoscaling:RecordLifecycleActionHeartbeat"
 	complete          = "autoscaling:CompleteLifecycleAction"
 	describeGroups    = "autoscaling:DescribeAutoScalingGroups"
+	terminateInstance = "autoscaling:TerminateInstanceInAutoScalingGroup"
+	detachInstances   = "autoscaling:DetachInstances"
 )
 
 // Permissions lists the IAM actions that a Keeper needs. To abandon hooks it needs RetainPermission, too.

@@ -48,6 +48,8 @@ type Settings struct {
 	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
 	Abandon bool
+	// AfterDrain is what Told.Replace does; empty is Keep.
+	AfterDrain AfterDrain
 }
 
 // Options say how Auto Scaling is spoken to.

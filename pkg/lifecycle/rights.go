@@ -26,6 +26,14 @@ func ToldPermissions(s Settings) []Permission {
 	if s.Complete && s.Abandon {
 		permissions = append(permissions, Permission{describeGroups, "no hook is abandoned"})
 	}
+	const stay = "instances stay that are drained for maintenance or a rebalance recommendation"
+	switch s.AfterDrain {
+	case Terminate:
+		permissions = append(permissions, Permission{describeInstances, stay}, Permission{terminateInstance, stay})
+	case Detach:
+		permissions = append(permissions, Permission{describeInstances, stay}, Permission{detachInstances, stay})
+	case Keep:
+	}
 	return permissions
 }
 
@@ -66,6 +74,16 @@ func may(ctx context.Context, sdk *autoscaling.Client, permission, group string)
 		_, err = sdk.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
 			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
 			LifecycleActionResult: aws.String(proceed),
+		})
+	case describeInstances:
+		_, err = sdk.DescribeAutoScalingInstances(ctx, &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{nobodysInstance}})
+	case terminateInstance:
+		_, err = sdk.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
+			InstanceId: aws.String(nobodysInstance), ShouldDecrementDesiredCapacity: aws.Bool(false),
+		})
+	case detachInstances:
+		_, err = sdk.DetachInstances(ctx, &autoscaling.DetachInstancesInput{
+			AutoScalingGroupName: &group, InstanceIds: []string{nobodysInstance}, ShouldDecrementDesiredCapacity: aws.Bool(false),
 		})
 	case describeGroups:
 		_, err = sdk.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})

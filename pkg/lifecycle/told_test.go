@@ -84,7 +84,8 @@ func TestWhereNothingWaitsAnyMoreNothingIsHeldOrCompleted(t *testing.T) {
 
 func TestEachPermissionOfWhoIsToldIsTriedWithoutEffect(t *testing.T) {
 	t.Parallel()
-	everything := lifecycle.ToldPermissions(lifecycle.Settings{Complete: true, Abandon: true})
+	everything := lifecycle.ToldPermissions(lifecycle.Settings{Complete: true, Abandon: true, AfterDrain: lifecycle.Terminate})
+	everything = append(everything, lifecycle.ToldPermissions(lifecycle.Settings{AfterDrain: lifecycle.Detach})[4:]...)
 	for _, denied := range everything {
 		server, told, _ := toldOf(t, time.Minute)
 		server.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))

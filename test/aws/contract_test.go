@@ -18,8 +18,11 @@ import (
 // callers are the packages of nth-queue that call AWS, with the SDK's package for each service.
 var callers = []string{"queue", "instances", "lifecycle"}
 
-// elsewhere are calls that the same packages make for nth on a node, and that nth-queue does not make.
-var elsewhere = []string{"autoscaling:DescribeAutoScalingInstances"}
+// elsewhere are calls that the same packages make for nth on a node, and those that nth-queue makes where people ask for it only: docs/queue.md
+// has a policy of their own for these.
+var elsewhere = []string{
+	"autoscaling:DescribeAutoScalingInstances", "autoscaling:DetachInstances", "autoscaling:TerminateInstanceInAutoScalingGroup",
+}
 
 // permissions are the actions of IAM that have another name than the call: whole batches go by that of one.
 var permissions = map[string]string{

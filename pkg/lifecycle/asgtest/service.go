@@ -166,6 +166,11 @@ func (i *instance) returns(state string) bool {
 func (s *Service) SetState(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.enter(id, state)
+}
+
+// enter puts an instance into a state. s.mu is held.
+func (s *Service) enter(id, state string) {
 	i := s.mustHave(id)
 	transition, waiting := waits[state]
 	if i.returns(state) {
