@@ -2,15 +2,26 @@ package logging
 
 import (
 	"os"
+	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/sirupsen/logrus"
 	"k8s.io/klog/v2"
 )
 
+// libraries is where client-go's own words go. klog's logger is set once, as a request that is still under way may be reading it.
+var (
+	libraries  atomic.Pointer[logrus.Entry]
+	setLibrary sync.Once
+)
+
 // QuietLibraries sends what client-go logs by itself to the debug level: nth tells its troubles in its own words.
 func QuietLibraries(log *logrus.Entry) {
-	klog.SetLogger(funcr.New(func(_, args string) { log.Debug(args) }, funcr.Options{}))
+	libraries.Store(log)
+	setLibrary.Do(func() {
+		klog.SetLogger(funcr.New(func(_, args string) { libraries.Load().Debug(args) }, funcr.Options{}))
+	})
 }
 
 // HurryLibraries makes client-go give a dead connection to the API server up within ten seconds: a ping after 5 s of
