@@ -137,7 +137,7 @@ func TestWrongSettingsAreRefusedInOneLine(t *testing.T) {
 
 func TestAWrongCommandLineIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"run", "--confg", "x"}, {"run", "now"}, {"drain"}, {"config", "--check=maybe"}, {}} {
+	for _, args := range [][]string{{"run", "--confg", "x"}, {"run", "now"}, {"drian"}, {"drain", "now"}, {"config", "--check=maybe"}, {}} {
 		got := daemon.Command(t, args...)
 		if got.Status != 64 {
 			t.Errorf("nth %s: exit status %d, want 64", strings.Join(args, " "), got.Status)

@@ -33,11 +33,11 @@ func TestTheShellsCompleteCommandsAndFlags(t *testing.T) {
 		}
 	}
 	for line, want := range map[string][]string{
-		"nth ":                              {"check", "config", "help", "run", "status", "version"},
+		"nth ":                              {"check", "config", "drain", "help", "rehearse", "run", "status", "version"},
 		"nth sta":                           {"status"},
 		"nth check --off":                   {"--offline"},
 		"nth status --":                     {"--config", "--help", "--json"},
-		"nth help ":                         {"check", "config", "run", "status", "version"},
+		"nth help ":                         {"check", "config", "drain", "rehearse", "run", "status", "version"},
 		"nth config --config /etc/nth/nth.": {"/etc/nth/nth.toml", "/etc/nth/nth.toml.d/"},
 		"nth-queue status --":               {"--config", "--help", "--json"},
 	} {

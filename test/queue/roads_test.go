@@ -70,8 +70,9 @@ func TestASpotInterruptionIsHeldWhileEC2Throttles(t *testing.T) {
 	node.WaitEmpty(t)
 	r.WaitEmpty(t)
 	consumer.Stop(t)
-	if asked, received := len(r.EC2.Asked()), len(r.Received()); asked != 10 || received != 1 {
-		t.Errorf("EC2 was asked %d times for a message that was received %d times, want 10 and 1", asked, received)
+	// What asks for scheduled events is throttled, too, so that it is not known how often.
+	if asked, received := len(r.EC2.Asked()), len(r.Received()); asked < 2 || received != 1 {
+		t.Errorf("EC2 was asked %d times for a message that was received %d times, want it to be asked again, and the message received once", asked, received)
 	}
 }
 
