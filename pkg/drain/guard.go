@@ -455,7 +455,7 @@ func (g *guard) seeNode(v view) {
 		// It was open until now, or is another: pods may have come since it was seen last. What is known from before the cordon proves
 		// nothing any more.
 		g.round++
-		g.drained, g.decided = false, time.Now()
+		g.drained, g.decided, g.freeSince = false, time.Now(), time.Time{}
 	}
 	g.view = v.after(before)
 	if opened && !g.lifted {
@@ -623,12 +623,21 @@ func (g *guard) confirmed() bool {
 }
 
 // volumesFree tells whether the wait for volumes has ended, and begins it if it has not begun. A volume that is still attached
-// keeps its pod from starting elsewhere for minutes.
+// keeps its pod from starting elsewhere for minutes. For an event that joins, they are looked at anew, and waited for in what is left of
+// the wait: it is counted from the last pod's end, and no event is to run out of time for those that it follows.
 func (g *guard) volumesFree() bool {
 	if g.node.opts.VolumeWait <= 0 || g.freedFor == g.round || g.freeing != nil {
 		return g.freeing == nil
 	}
-	ctx, stop := context.WithTimeout(g.ctx, g.node.opts.VolumeWait)
+	if g.freeSince.IsZero() {
+		g.freeSince = time.Now()
+	}
+	left := time.Until(g.freeSince.Add(g.node.opts.VolumeWait))
+	if left <= 0 {
+		g.freedFor = g.round
+		return true
+	}
+	ctx, stop := context.WithTimeout(g.ctx, left)
 	g.freeing = stop
 	round, staying := g.round, claimsOf(g.spared)
 	g.workers.Go(func() {

@@ -57,11 +57,13 @@ type pods struct {
 	drained bool
 	// round counts what makes a proof worthless that the node is drained: a pod more, and that it was open. confirmedFor and freedFor
 	// are the rounds for which a list has been seen, and volumes have been waited for; confirming tells that a list is under way, and
-	// freeing ends the wait that is. inUse are the volumes that it has left. joined is the round in which the last event has joined.
+	// freeing ends the wait that is. freeSince is when the first wait began since a pod was there or the node was open; zero before.
+	// inUse are the volumes that it has left. joined is the round in which the last event has joined.
 	round, confirmedFor, freedFor int
 	joined                        int
 	confirming                    bool
 	freeing                       context.CancelFunc
+	freeSince                     time.Time
 	inUse                         int
 
 	balanced
@@ -211,6 +213,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	g.total++
 	g.touched = append(g.touched, t)
 	g.round++
+	g.freeSince = time.Time{}
 	if round > 1 && !f.told {
 		f.told = true
 		g.say(Progress{What: Returning, Detail: f.name})

@@ -104,6 +104,80 @@ func TestTheWaitForVolumesIsOverInTimeForTheDeadline(t *testing.T) {
 	}
 }
 
+// It is counted from the last pod's end. If it began anew for each event that joins, those before would run out of time for volumes alone.
+func TestTheWaitForVolumesDoesNotBeginAnewForAnEventThatJoins(t *testing.T) {
+	t.Parallel()
+	const wait = 20 * time.Second
+	for name, c := range map[string]struct {
+		joins time.Duration
+		want  time.Duration // after which the node is drained for both
+	}{
+		"during it":              {joins: 10 * time.Second, want: wait},
+		"and again near its end": {joins: wait - time.Second, want: wait},
+		"after it":               {joins: time.Minute, want: time.Minute},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(inUse("vol-1"))
+			r := begin(t, s, drain.Options{VolumeWait: wait})
+			r.await(drain.Volumes)
+			time.Sleep(time.Until(r.began.Add(c.joins)))
+			r.adjust(joining)
+			await(t, "that the node is drained for both", func() bool {
+				told := r.of(drain.Drained)
+				return len(told) > 0 && told[len(told)-1].Goal == r.goal.Number
+			})
+			if after := time.Since(r.began); after < c.want || after > c.want+3*time.Second {
+				t.Errorf("drained for both after %s, want %s", after, c.want)
+			}
+			if n := r.guard.Result().VolumesInUse; n != 1 {
+				t.Errorf("%d volumes are in use", n)
+			}
+		})
+	}
+}
+
+// What is left of the wait was cut off by a deadline that has moved since, and is there for an event that joins.
+func TestWhatADeadlineHasLeftOfTheWaitForVolumesIsThereForAnEventThatJoins(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(inUse("vol-1"))
+		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour, Margin: time.Second}, false, time.Minute)
+		r.succeed()
+		r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(10 * time.Minute) })
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		s.ChangeNode(inUse())
+		await(t, "that it is drained for both", func() bool {
+			told := r.of(drain.Drained)
+			return told[len(told)-1].Goal == r.goal.Number
+		})
+		if n := r.guard.Result().VolumesInUse; n != 0 {
+			t.Errorf("%d volumes are in use", n)
+		}
+	})
+}
+
+// The wait is for the volumes of the pods that have gone, and the last of them has gone later now.
+func TestTheWaitForVolumesBeginsAnewForAPodThatCame(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const wait = 20 * time.Second
+		s := apitest.New(t)
+		s.ChangeNode(inUse("vol-1"))
+		r := begin(t, s, drain.Options{VolumeWait: wait})
+		r.await(drain.Volumes)
+		time.Sleep(wait / 2)
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Gone, "default/late")
+		gone := time.Now()
+		r.adjust(joining)
+		r.succeed()
+		if after := r.drainedAt().Sub(gone); after < wait-time.Second {
+			t.Errorf("drained %s after the last pod has gone, want %s", after, wait)
+		}
+	})
+}
+
 // withClaim is a pod that uses the volume of a claim, and withScratch one that has a claim made for itself.
 func withClaim(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
