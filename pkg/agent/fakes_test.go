@@ -488,15 +488,19 @@ func glimpse(ctx context.Context, g *guard) {
 	<-ctx.Done()
 }
 
-// orders is a Node that writes down what its guards are to do.
+// orders is a Node that writes down what its guards are to do, and of each whether the node was left alone as it began.
 type orders struct {
 	*node
-	mu    sync.Mutex
-	goals []drain.Goal
+	mu      sync.Mutex
+	goals   []drain.Goal
+	limited []bool
 }
 
 func (o *orders) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
 	o.note(goal)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limited = append(o.limited, goal.Limited)
 	return &ordered{Guard: o.node.Guard(goal, tell), orders: o}
 }
 
@@ -504,6 +508,13 @@ func (o *orders) note(goal drain.Goal) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.goals = append(o.goals, goal)
+}
+
+// begun is whether each guard began with a node that was left alone.
+func (o *orders) begun() []bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.limited)
 }
 
 // seen is whether each goal said that there has been a Node.

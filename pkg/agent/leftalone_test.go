@@ -148,6 +148,30 @@ func TestThatANodeIsLeftAloneSurvivesARestart(t *testing.T) {
 	})
 }
 
+// The API server may not say for a while how the Node is.
+func TestWhoGuardsANodeAfterARestartKnowsThatItWasLeftAlone(t *testing.T) {
+	t.Parallel()
+	noting(t, func(r *rig, _ *outcomes) {
+		orders := &orders{node: r.node}
+		r.cfg.Node = orders
+		r.node.toGuard(limitedFor(time.Hour))
+		r.run()
+		r.announce(terminated("a"))
+		r.pass(time.Minute)
+		r.end(nil)
+		r.run()
+		r.announce(terminated("a"))
+		r.pass(2 * time.Hour) // It is given free, and drained.
+		r.end(nil)
+		r.run()
+		r.announce(terminated("a"))
+		r.pass(time.Minute)
+		if got := orders.begun(); !slices.Equal(got, []bool{false, true, false}) {
+			t.Errorf("three guards began with a node that was left alone: %t; want that of the second only", got)
+		}
+	})
+}
+
 // A drain has ended, nth is gone before the hook is completed, and people want the node left alone before it is back.
 func TestWhatIsDrainedCountsAfterARestartWhenTheNodeIsSaidToBe(t *testing.T) {
 	t.Parallel()

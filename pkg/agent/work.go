@@ -116,10 +116,14 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) land
 // order is a goal as the guard is given it.
 func (a *Agent) order(goal policy.Goal) drain.Goal {
 	a.number++
-	seen, kinds := a.nodeSeen, []string(nil)
+	seen, limited, kinds := a.nodeSeen, false, []string(nil)
 	for _, e := range a.cfg.Record.Entries() {
 		seen = seen || e.ClosedIn == a.cfg.BootID
-		if kind := string(e.Event.Kind); slices.Contains(goal.Events, e.Event.ID) && !slices.Contains(kinds, kind) {
+		if !slices.Contains(goal.Events, e.Event.ID) {
+			continue
+		}
+		limited = limited || e.LeftAlone
+		if kind := string(e.Event.Kind); !slices.Contains(kinds, kind) {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -129,7 +133,7 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
 		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Anew: goal.Anew, Evict: goal.Action == policy.Drain,
-		Reopened: goal.Reopened, Open: goal.Open, NodeSeen: seen,
+		Reopened: goal.Reopened, Open: goal.Open, NodeSeen: seen, Limited: limited,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
 	}
 }

@@ -137,6 +137,9 @@ type Goal struct {
 	Open     bool
 	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
+	// Limited tells that people wanted its pods left alone when the Node was looked at last, before the guard was set. That stands until
+	// a look of the guard's own shows how it is now.
+	Limited bool
 }
 
 // Guard pursues a goal for a node and keeps it.

@@ -68,7 +68,7 @@ type guard struct {
 // goroutine. It must not block.
 func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
-		node: n, tell: tell, goal: goal,
+		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
 		untidy: failures, pods: pods{
 			targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},

@@ -59,6 +59,48 @@ func TestPodsGoOnceTheLimitIsTakenAwayThoughTheCordonIsRefused(t *testing.T) {
 	})
 }
 
+// nth was restarted, and the API server does not answer when it asks for the Node. People's last word was to leave the pods alone.
+func TestPodsThatWereLeftAloneStayUntilALookShowsOtherwise(t *testing.T) {
+	t.Parallel()
+	limited := func(t *testing.T, s *apitest.Server, change func(*corev1.Node)) *trial {
+		t.Helper()
+		s.AddPod(pod("a"), 0)
+		s.ChangeNode(change)
+		s.Always("get node", apitest.Unavailable())
+		goal := goalWithin(true, 2*time.Minute)
+		goal.Limited = true
+		r := start(t, s, drain.Options{}, goal)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict", "delete"); n != 0 {
+			t.Errorf("%d evictions and deletions before the Node could be looked at", n)
+		}
+		return r
+	}
+	run(t, "and go if it is so no more", func(t *testing.T) {
+		s := apitest.New(t)
+		r := limited(t, s, func(*corev1.Node) {})
+		s.Always("get node", nil)
+		r.succeed()
+	})
+	run(t, "and stay if it is so still", func(t *testing.T) {
+		s := apitest.New(t)
+		r := limited(t, s, asking(drain.ActionAnnotation, drain.OnlyCordon))
+		s.Always("get node", nil)
+		r.leave()
+		time.Sleep(2 * time.Minute)
+		if n := count(s, "evict", "delete"); n != 0 {
+			t.Errorf("%d evictions and deletions on a node with %s=%s", n, drain.ActionAnnotation, drain.OnlyCordon)
+		}
+	})
+	run(t, "and go if the Node is gone", func(t *testing.T) {
+		s := apitest.New(t)
+		r := limited(t, s, func(*corev1.Node) {})
+		s.Always("get node", nil)
+		s.RemoveNode()
+		r.await(drain.Gone, "default/a")
+	})
+}
+
 // A look that fails tells nothing. Without a hard deadline there is time for another.
 func TestOneFailedLookIsNoReasonToEvictFromANodeThatPeopleHaveOpened(t *testing.T) {
 	bubble(t, func(t *testing.T) {
