@@ -123,7 +123,9 @@ type model struct {
 	notices []*notice
 	// gone are the notices that were withdrawn in this round.
 	gone []*notice
-	pods map[types.UID]*pod
+	// spent are the terminations that were withdrawn, and forgotten those of them of which nth's record knew that was lost since.
+	spent, forgotten []termination
+	pods             map[types.UID]*pod
 	// owner is who held the cordon when things had settled last, or to whom it was left since.
 	owner owner
 	// limited tells that people want the node's pods left alone, and limitedNow that they may not have been heard yet.
@@ -141,6 +143,11 @@ type model struct {
 	cordons, uncordons            int
 	troubled                      bool
 }
+
+// A termination is all that tells one from another: the next of its sort in the same boot bears the same name.
+type termination struct{ code, bootID string }
+
+func (n *notice) termination() termination { return termination{n.code, n.bootID} }
 
 func newModel() *model { return &model{owner: nobody, pods: map[types.UID]*pod{}} }
 
@@ -174,6 +181,9 @@ func (m *model) announce(n *notice) {
 			n.times = append(n.times, other.times...)
 			n.order = max(n.order, min(other.order, perhaps))
 		}
+	}
+	if n.kind == event.ASGTermination && slices.Contains(m.forgotten, n.termination()) {
+		n.order = max(n.order, perhaps) // A claim that is left on the Node may name it, and nobody knows that it was given up since.
 	}
 	m.notices = append(m.notices, n)
 	m.refresh(n, n.order)
@@ -214,6 +224,9 @@ func (m *model) withdraw(n *notice) {
 	m.tick()
 	m.unsettle(n)
 	m.gone = append(m.gone, n)
+	if n.kind == event.ASGTermination {
+		m.spent = append(m.spent, n.termination())
+	}
 	m.notices = slices.DeleteFunc(m.notices, func(other *notice) bool { return other == n })
 }
 
@@ -282,6 +295,7 @@ func (n *notice) reboots() bool { return n.code == "system-reboot" || n.code == 
 // forget notes that nth has lost its record: whatever is announced is new to it. What people have ordered it may find
 // again on the Node.
 func (m *model) forget() {
+	m.forgotten = slices.Clone(m.spent)
 	for _, n := range m.notices {
 		m.unsettle(n)
 		m.refresh(n, min(n.order, perhaps))

@@ -75,6 +75,14 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			m.limited = true
 			m.announce(interruption())
 		}, []owner{nth}, stays, stays, stays},
+		{"and nth may not be able to read that in time", func(m *model) {
+			m.limited, m.troubled = true, true
+			m.announce(interruption())
+		}, []owner{nth}, mayGo, mayGo, mayGo},
+		{"and nth has read it before", func(m *model) {
+			m.after(interruption())
+			m.limited, m.troubled = true, true
+		}, []owner{nth}, stays, stays, stays},
 		{"the rules ask for nothing any more", func(m *model) {
 			m.after(retirement())
 			m.follow(func(*notice) (want, bool) { return nothing, false })
@@ -91,6 +99,23 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			m.after(interruption())
 			m.forget()
 		}, []owner{nth}, mustGo, mustGo, mustGo},
+		{"a termination that was withdrawn before", func(m *model) {
+			m.after(terminated("boot-1"))
+			m.withdraw(m.notices[0])
+			m.announce(terminated("boot-1"))
+		}, []owner{nth}, mustGo, mustGo, mustGo},
+		{"and the record is lost between", func(m *model) {
+			m.after(terminated("boot-1"))
+			m.withdraw(m.notices[0])
+			m.forget()
+			m.announce(terminated("boot-1"))
+		}, []owner{nth, nobody}, mayGo, mayGo, mayGo},
+		{"and is another one, of the next boot", func(m *model) {
+			m.after(terminated("boot-1"))
+			m.withdraw(m.notices[0])
+			m.forget()
+			m.announce(terminated("boot-2"))
+		}, []owner{nth}, mustGo, mustGo, mustGo},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newModel()
@@ -105,6 +130,30 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			}
 			if m.fate(&pod{spared: true}) != stays || m.fate(&pod{never: true}) != stays {
 				t.Error("a pod of the node itself, or one that is to end with the machine, does not stay")
+			}
+		})
+	}
+}
+
+// What comes of an event is told again if it was not settled, or if people have had the node left alone since, and change their mind.
+func TestTheModelKnowsWhatMayBeToldAgain(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		entry record.Entry
+		open  bool
+	}{
+		{"a node that is drained", record.Entry{Phase: record.Drained}, false},
+		{"one that was drained, and is left alone now", record.Entry{Phase: record.Drained, LeftAlone: true}, true},
+		{"one that is being drained", record.Entry{Phase: record.Draining}, true},
+		{"one that is left alone", record.Entry{Phase: record.Draining, LeftAlone: true}, true},
+		{"one that has run out of time", record.Entry{Phase: record.Incomplete}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := newModel(), retirement()
+			m.announce(n)
+			m.settled(nth, func(*notice) record.Entry { return c.entry })
+			if n.open != c.open || !n.holdsOn() {
+				t.Errorf("it is open: %t, want %t; the node is to be closed all the time: %t", n.open, c.open, n.holdsOn())
 			}
 		})
 	}
@@ -133,4 +182,8 @@ func hibernation() *notice {
 
 func retirement() *notice {
 	return &notice{kind: event.ScheduledMaintenance, code: "instance-retirement", wants: drain}
+}
+
+func terminated(bootID string) *notice {
+	return &notice{kind: event.ASGTermination, code: "Terminated", bootID: bootID, wants: drain, hard: true}
 }

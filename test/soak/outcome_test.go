@@ -74,7 +74,7 @@ const (
 // fate tells what becomes of a pod in this round.
 func (m *model) fate(p *pod) fate {
 	switch {
-	case p.spared || p.never || m.limited && !m.limitedNow:
+	case p.spared || p.never || m.limited && !m.limitedNow && !m.mayBeBlind():
 		return stays
 	case p.returning:
 		return mayGo
@@ -89,6 +89,12 @@ func (m *model) fate(p *pod) fate {
 		return stays
 	}
 	return mayGo
+}
+
+// mayBeBlind tells whether nth may have had to do without a look at the Node, and so without what people want: the machine is to be lost,
+// and the API server did not answer. What it has heard before stands.
+func (m *model) mayBeBlind() bool {
+	return m.troubled && m.any(func(n *notice) bool { return n.acts() && n.fresh && n.hard && n.wants == drain })
 }
 
 // phases are those in which a notice may be when things have settled, in nth's record.
