@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -53,6 +55,55 @@ func TestAnInstanceIsReplacedThatOutlivesItsDrain(t *testing.T) {
 				}
 				r.toTheEnd(t, notices, 10)
 				if len(replaced) != row.want || row.want > 0 && replaced[0] != instance {
+					t.Errorf("replaced were %q", replaced)
+				}
+			})
+		})
+	}
+}
+
+// It stays, and its pods with it.
+func TestAnInstanceIsNotReplacedWhoseMaintenanceIsCalledOff(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		refused bool // EC2 is not asked
+		held    bool // its pods do not go
+		first   int  // how often it is replaced before
+	}{
+		"during its drain":                         {held: true},
+		"after its drain":                          {first: 1},
+		"by a message, where EC2 may not be asked": {refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				if row.held {
+					c.before("evict", held)
+				}
+				stop := at("instance-stop", 100*time.Minute)
+				s := (&schedule{}).say(instance, stop)
+				if row.refused {
+					s.fail(instances.ErrRefused)
+				}
+				var replaced []string
+				r := c.run(func(o *fleet.Options) {
+					within(s)(o)
+					o.Replace = func(_ context.Context, id string) error {
+						replaced = append(replaced, id)
+						return nil
+					}
+				})
+				time.Sleep(10 * time.Minute)
+				if synctest.Wait(); len(replaced) != row.first {
+					t.Fatalf("before it is called off, replaced were %q", replaced)
+				}
+				s.say(instance, canceled(stop))
+				m := newParcel()
+				r.Take(announced(stop, event.Completed, time.Minute), 1, m)
+				m.want(t, "done")
+				time.Sleep(20 * time.Minute)
+				if synctest.Wait(); len(replaced) != row.first {
 					t.Errorf("replaced were %q", replaced)
 				}
 			})

@@ -382,7 +382,7 @@ func (s *session) rested(ev event.Event, again time.Time) {
 		if f.lasting(entry) && (s.lasting.ID == "" || !revocable(ev.Kind)) {
 			s.lasting = ev
 		}
-		s.conclude(t)
+		s.conclude(t, entry.Phase)
 	case entry.Error == "" && t.listed:
 		t.done() // EC2 keeps it in mind.
 	case entry.Error == "":
@@ -399,15 +399,16 @@ func (s *session) rested(ev event.Event, again time.Time) {
 	}
 }
 
-// conclude ends a task for whose event nothing more is going to be done. f.mu is held.
-func (s *session) conclude(t *task) {
+// conclude ends a task for whose event nothing more is going to be done, and which has come to that phase. An instance whose event is over
+// stays with its pods. f.mu is held.
+func (s *session) conclude(t *task, phase record.Phase) {
 	f, outcome := s.fleet, s.outcomes[t.notice.Event.ID]
 	switch {
 	case outcome == event.LeftAlone:
 		f.leave(t)
 	case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
 		t.failed()
-	case outcome == event.Drained && f.opts.Replace != nil && !f.opts.DryRun && outlives(t.notice.Event):
+	case phase == record.Drained && outcome == event.Drained && f.opts.Replace != nil && !f.opts.DryRun && outlives(t.notice.Event):
 		f.background(func(ctx context.Context) { f.replace(ctx, t) })
 	default:
 		f.finish(t, outcome)
