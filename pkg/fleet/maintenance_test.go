@@ -555,3 +555,21 @@ func TestANodeThatIsClosedForMoreThanMaintenanceStaysClosed(t *testing.T) {
 		})
 	}
 }
+
+// Both see that the machine is back.
+func TestANodeThatSeveralProcessesOpenAfterItsRebootIsNotDrainedAgain(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		s := (&schedule{}).say(instance, at("system-reboot", 5*time.Minute))
+		c.run(within(s))
+		c.run(within(s))
+		time.Sleep(4 * time.Minute)
+		c.wantCordoned(true, 1, "before the reboot")
+		time.Sleep(time.Minute)
+		c.reboot("boot-2")
+		c.add(podOn("a", "two"))
+		time.Sleep(10 * time.Minute)
+		c.wantCordoned(false, 1, "after the reboot")
+	})
+}

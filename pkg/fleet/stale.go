@@ -113,12 +113,14 @@ func (s *session) superfluous(held node) []*task {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var done []*task
+	claim, ours := held.closedBy()
 	for _, t := range s.tasks {
-		if t.lifts {
-			return nil // What goes on beside it is to be looked after again.
-		}
 		ev := t.notice.Event
-		if _, noted := noteOf(held, ev); noted && ev.State == event.Pending && !f.owed(held, ev) {
+		_, noted := noteOf(held, ev)
+		switch {
+		case t.lifts && ours && claim.Event == ev.ID:
+			return nil // What goes on beside it is to be looked after again.
+		case t.lifts, noted && ev.State == event.Pending && !f.owed(held, ev): // What is lifted by now would be drained for anew.
 			done = append(done, t)
 		}
 	}
