@@ -66,7 +66,7 @@ func (f *Fleet) tendAll() {
 	var some []node
 	f.nodes.each(func(n node) {
 		said, _ := f.outlook.of(n.instance)
-		if n.instance != "" && (len(said.Planned) > 0 || said.Impaired != "" || n.cordon != "" || n.notes != "") {
+		if len(said.Planned) > 0 || said.Impaired != "" || n.cordon != "" || n.notes != "" {
 			some = append(some, n)
 		}
 	})
@@ -182,11 +182,29 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 		f.opts.Log.WithField(fieldNode, n.name).Infof("%s: EC2 has nothing more scheduled for the instance %s of what was announced (%s)",
 			about(t.notice), t.notice.Instance, t.notice.Event.Code)
 		t.done()
-	case !f.owed(n, ev):
-		t.done()
 	default:
-		t.notice.Event, t.listed = ev, !own
-		f.join(n, t)
+		ev.Instance = t.notice.Instance
+		t.notice.Event, t.listed = ev, !own && n.instance != ""
+		if f.owed(n, ev) {
+			f.join(n, t)
+		} else {
+			f.notOwed(n, t)
+		}
+	}
+}
+
+// notOwed ends a task of maintenance for which nothing is to be done at a node now, as its notes say: another process may have seen to it. What
+// EC2 lists is looked at again. Where a node does not tell its instance, only the message keeps it in mind.
+func (f *Fleet) notOwed(n node, t *task) {
+	ev := t.notice.Event
+	_, own := t.work.message.(*plan)
+	switch begins := f.policy().Begins(record.Entry{Event: ev}); {
+	case own:
+		t.again(lookPause)
+	case n.instance == "" && begins.After(time.Now()):
+		t.again(time.Until(begins))
+	default:
+		t.done()
 	}
 }
 

@@ -573,3 +573,61 @@ func TestANodeThatSeveralProcessesOpenAfterItsRebootIsNotDrainedAgain(t *testing
 		c.wantCordoned(false, 1, "after the reboot")
 	})
 }
+
+// The other one has told of it, and is no more when its time comes.
+func TestMaintenanceIsDrainedForByWhoeverIsLeftWhenItsTimeComes(t *testing.T) {
+	t.Parallel()
+	for name, which := range map[string]int{"the first is left": 1, "the second is left": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				c.before("claim", func(int) error {
+					time.Sleep(time.Second) // Both are at it.
+					return nil
+				})
+				s := &schedule{}
+				rigs := []*rig{c.run(within(s)), c.run(within(s))}
+				s.say(instance, at("system-reboot", 40*time.Minute))
+				time.Sleep(10 * time.Minute)
+				rigs[which].stop()
+				time.Sleep(25 * time.Minute)
+				c.wantCordoned(true, 1, "when its time has come")
+			})
+		})
+	}
+}
+
+// Nobody but its message says of which instance it is.
+func TestMaintenanceOfANodeThatDoesNotTellItsInstanceIsWaitedForByItsMessage(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance, nil)
+		n.Spec.ProviderID = "k3s://a"
+		n.Status.NodeInfo.BootID = "boot-1"
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: "a.internal"}}
+		c.add(n, podOn("a", "one"))
+		reboot := at("system-reboot", 5*time.Hour)
+		s := (&schedule{}).say(instance, reboot)
+		r := c.run(func(o *fleet.Options) {
+			within(s)(o)
+			o.Instances = &knowledge{
+				states: map[string]string{instance: "running"}, managed: map[string]bool{instance: true}, dns: map[string]string{instance: "a.internal"},
+			}
+		})
+		began := time.Now()
+		notices := announced(reboot, event.Pending, 0)
+		for range 3 {
+			time.Sleep(min(r.takeOnce(t, notices, 1).after, time.Hour))
+		}
+		r.toTheEnd(t, notices, 10)
+		if took := time.Since(began); took > 5*time.Hour {
+			t.Errorf("it took %s", took)
+		}
+		c.wantCordoned(true, 1, "when its time has come")
+		time.Sleep(time.Until(reboot.NotBefore))
+		c.reboot("boot-2")
+		time.Sleep(time.Minute)
+		c.wantCordoned(false, 1, "after the reboot")
+	})
+}

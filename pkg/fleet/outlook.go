@@ -105,10 +105,13 @@ func (o *outlook) plan(node, what string) *plan {
 	return o.plans[key]
 }
 
-// of is what EC2 has said of an instance; known is false while EC2 has said nothing of any.
+// of is what EC2 has said of an instance; known is false while EC2 has said nothing of any, and for a node that does not tell its instance.
 func (o *outlook) of(instance string) (said instances.Status, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if instance == "" {
+		return instances.Status{}, false
+	}
 	return o.said[instance], !o.looked.IsZero()
 }
 

@@ -82,8 +82,9 @@ func (f *Fleet) overtake(at node, ran time.Time) (halted *session, busy bool) {
 // back those of which nobody can say. It tells whether any are left. held is the Node as it is now.
 func (s *session) sift(ctx context.Context, held *corev1.Node) bool {
 	f := s.fleet
-	for _, t := range s.superfluous(f.nodes.of(held)) {
-		t.done()
+	on := f.nodes.of(held)
+	for _, t := range s.superfluous(on) {
+		f.notOwed(on, t)
 	}
 	at, _ := f.nodes.named(s.node)
 	for _, t := range s.stale() {
