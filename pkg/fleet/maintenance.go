@@ -83,7 +83,7 @@ func (f *Fleet) tend(n node, events []event.Event) {
 		return
 	}
 	for _, ev := range events {
-		if f.wanted(ev) && f.owed(n, ev) && !f.has(n, ev.ID) {
+		if f.wanted(ev) && f.owed(n, ev) && !f.has(n, ev.ID, events) {
 			f.pursue(n, ev)
 		}
 	}
@@ -95,12 +95,32 @@ func (f *Fleet) wanted(ev event.Event) bool {
 	return ev.State == event.Pending && !f.policy().Ignores(record.Entry{Event: ev})
 }
 
-// has tells whether an event is being worked on at a node.
-func (f *Fleet) has(n node, id string) bool {
+// has tells whether one of the events that stand for a node is being worked on.
+func (f *Fleet) has(n node, id string, events []event.Event) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sessions[n.name]
-	return s != nil && s.tasks[id] != nil
+	if s == nil {
+		return false
+	}
+	_, announced := s.announcedAs(events)[id]
+	return announced || s.tasks[id] != nil
+}
+
+// announcedAs are those of the events that EC2 lists for the session's node for which a message has given it an event, as EC2 did not list
+// them yet: by EC2's names for them, as EC2 has them now but with the names of the messages. f.mu is held.
+func (s *session) announcedAs(events []event.Event) map[string]event.Event {
+	all := map[string]event.Event{}
+	for id, t := range s.tasks {
+		if fromMessage(id) && s.fleet.verified(t) {
+			if ev, listed := listedAs(t.notice.Event, events); listed {
+				listedID := ev.ID
+				ev.ID, ev.Noticed = id, t.notice.Event.Noticed
+				all[listedID] = ev
+			}
+		}
+	}
+	return all
 }
 
 // attended tells whether there is a session for a node.
@@ -241,6 +261,10 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 	s := f.sessions[n.name]
 	if s == nil || s.over {
 		return
+	}
+	for _, ev := range s.announcedAs(events) {
+		s.tasks[ev.ID].listed = n.instance != ""
+		events = append(events, ev)
 	}
 	for id, t := range s.tasks {
 		if ev := t.notice.Event; !slices.ContainsFunc(events, func(listed event.Event) bool { return listed.ID == id }) {

@@ -631,3 +631,30 @@ func TestMaintenanceOfANodeThatDoesNotTellItsInstanceIsWaitedForByItsMessage(t *
 		c.wantCordoned(false, 1, "after the reboot")
 	})
 }
+
+// AWS Health writes of it before EC2 lists it, under a name of its own.
+func TestMaintenanceThatEC2ListsAfterItsMessageIsOneEvent(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 60) })
+		stop := at("instance-stop", 100*time.Minute)
+		s := &schedule{}
+		r := c.run(within(s))
+		m := newParcel()
+		r.Take(announced(stop, event.Pending, 0), 1, m)
+		time.Sleep(time.Minute)
+		s.say(instance, stop)
+		time.Sleep(5 * time.Minute)
+		if told := r.ear.whats("a"); count(told, record.Announced) != 1 || count(told, record.Begun) != 1 {
+			t.Errorf("it was told of as %v", told)
+		}
+		if events := r.Standing().Events; len(events) != 1 {
+			t.Errorf("what is worked on is %+v", events)
+		}
+		s.say(instance, canceled(stop))
+		time.Sleep(2 * time.Minute)
+		m.want(t, "done")
+		c.wantCordoned(false, c.times("evict"), "after it was called off")
+	})
+}
