@@ -281,7 +281,10 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 		}
 		t.notice.Event, s.announced[ev.ID], news[ev.Kind] = ev, ev, true
 		if ev.State != event.Pending {
-			f.background(func(ctx context.Context) { f.unmark(ctx, n.name) })
+			f.background(func(ctx context.Context) {
+				f.unmark(ctx, n.name)
+				s.mark(ctx) // For what else it is.
+			})
 		}
 	}
 	for kind := range news {

@@ -271,3 +271,34 @@ func TestTaintsThatCannotBeTakenOffAreTriedAgainWithTheMessage(t *testing.T) {
 		}
 	})
 }
+
+// The taints of a node are taken off together.
+func TestATaintStaysWhoseEventStandsWhenMaintenanceIsCalledOff(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		c.before("evict", held)
+		stop := at("instance-stop", 100*time.Minute)
+		s := (&schedule{}).say(instance, stop)
+		r := c.run(func(o *fleet.Options) {
+			within(s)(o)
+			o.Taints = fleet.Taints{Kinds: true, Effect: corev1.TaintEffectNoSchedule}
+		})
+		time.Sleep(time.Minute)
+		r.Take([]queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+			ID: "termination", Kind: event.ASGTermination, State: event.Pending, Code: "Terminated",
+		}}}, 1, newParcel())
+		time.Sleep(time.Minute)
+		has := func(key string) bool {
+			return slices.ContainsFunc(c.node("a").Spec.Taints, func(t corev1.Taint) bool { return strings.HasSuffix(t.Key, key) })
+		}
+		if !has("scheduled-maintenance") || !has("asg-lifecycle-termination") {
+			t.Fatalf("its taints are %v", c.node("a").Spec.Taints)
+		}
+		s.say(instance, canceled(stop))
+		time.Sleep(2 * time.Minute)
+		if has("scheduled-maintenance") || !has("asg-lifecycle-termination") {
+			t.Errorf("its taints are %v", c.node("a").Spec.Taints)
+		}
+	})
+}
