@@ -75,8 +75,8 @@ bench: ## measure nth, and print it beside the targets (BASE=v1.2.3 compares it 
 	@cd test && go run ./cmd/bench $(BASE)
 
 .PHONY: bench-queue
-bench-queue: lab ## measure nth-queue in storms of interruptions (NODES=100 measures one of 30, 100 and 300)
-	@cd test && go run ./cmd/benchqueue $(NODES)
+bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 300; GROWTH=1: beside 100, 1,000 and 5,000 Nodes)
+	@cd test && go run ./cmd/benchqueue $(if $(GROWTH),-growth) $(NODES)
 
 .PHONY: demo
 demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster running)

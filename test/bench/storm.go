@@ -31,6 +31,15 @@ var storms = []stormOf{{30, 10, 3, 1.5, 2.5}, {100, 10, 1, 3, 5}, {300, 30, 1, 0
 // RunQueue measures nth-queue in storms of interruptions, and prints the table to out. only leaves out storms of another
 // number of nodes; 0 leaves out none. It ends early when ctx does.
 func RunQueue(ctx context.Context, out io.Writer, only int) error {
+	return runQueue(ctx, out, only, measureQueue)
+}
+
+// RunGrowth measures nth-queue in clusters of growing size, likewise. only takes a cluster of that size alone.
+func RunGrowth(ctx context.Context, out io.Writer, only int) error {
+	return runQueue(ctx, out, only, measureGrowth)
+}
+
+func runQueue(ctx context.Context, out io.Writer, only int, measure func(lab.TB, io.Writer, int)) error {
 	if err := tools.Build(ctx, out, "fauxqs"); err != nil {
 		return err
 	}
@@ -38,7 +47,7 @@ func RunQueue(ctx context.Context, out io.Writer, only int) error {
 	if err != nil {
 		return fmt.Errorf("making a place for files: %w", err)
 	}
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measureQueue(t, out, only) }))
+	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measure(t, out, only) }))
 	if err == nil || ctx.Err() != nil {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
@@ -118,7 +127,7 @@ func (b *bench) stormByFloor(t lab.TB, size stormOf, took *course) {
 	s := storm.New(t, b.cp, region.New(t), size.nodes, size.pods)
 	seen := s.Watch(t)
 	began := time.Now()
-	if err := s.Floor(t.Context(), b.cp.Kubeconfig); err != nil {
+	if err := s.Floor(t.Context(), b.cp.Kubeconfig, size.nodes*size.pods); err != nil {
 		t.Fatalf("draining with the bare client: %v", err)
 	}
 	took.add(began, seen.Wait(t))

@@ -24,7 +24,7 @@ const startLimit = 90 * time.Second
 const pollEvery = 25 * time.Millisecond
 
 // A ControlPlane is a running etcd, API server, controller manager, scheduler
-// and kwok.
+// and kwok, or the first two alone.
 type ControlPlane struct {
 	// Dir holds data, logs, certificates and kubeconfigs.
 	Dir string
@@ -52,6 +52,11 @@ type ControlPlane struct {
 // directory if dir is empty. ctx bounds the start only: the control plane runs
 // until Stop, or until the calling process ends.
 func Start(ctx context.Context, dir string) (*ControlPlane, error) {
+	return startWith(ctx, dir, followers)
+}
+
+// startWith starts a control plane of those components beside etcd and the API server.
+func startWith(ctx context.Context, dir string, beside []component) (*ControlPlane, error) {
 	if err := checkBuilt(); err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
@@ -65,14 +70,14 @@ func Start(ctx context.Context, dir string) (*ControlPlane, error) {
 	}
 	cp := &ControlPlane{Dir: dir}
 	cp.health, cp.crashed = context.WithCancelCause(context.WithoutCancel(ctx))
-	if err := cp.start(ctx); err != nil {
+	if err := cp.start(ctx, beside); err != nil {
 		cp.kept.Store(true)
 		return nil, errors.Join(fmt.Errorf("starting a control plane in %q: %w", dir, err), cp.Stop())
 	}
 	return cp, nil
 }
 
-func (cp *ControlPlane) start(ctx context.Context) error {
+func (cp *ControlPlane) start(ctx context.Context, beside []component) error {
 	if err := cp.prepare(); err != nil {
 		return err
 	}
@@ -82,7 +87,7 @@ func (cp *ControlPlane) start(ctx context.Context) error {
 	if err := cp.startAPIServer(ctx); err != nil {
 		return err
 	}
-	for _, c := range followers {
+	for _, c := range beside {
 		if err := cp.run(c); err != nil {
 			return err
 		}

@@ -38,7 +38,20 @@ func Without(t TB, reason string) {
 // ForTest starts a control plane that belongs to t alone and ends with it.
 func ForTest(t TB) *ControlPlane {
 	t.Helper()
-	cp, err := Start(t.Context(), "")
+	return owned(t, followers)
+}
+
+// Bare starts an etcd and an API server alone, which belong to t. Nothing is
+// done there but what t does: no kubelet is played, no Node is given up for
+// lost, and a pod that asks for no grace is gone when it is deleted.
+func Bare(t TB) *ControlPlane {
+	t.Helper()
+	return owned(t, nil)
+}
+
+func owned(t TB, beside []component) *ControlPlane {
+	t.Helper()
+	cp, err := startWith(t.Context(), "", beside)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Floor drains all nodes in the least that a client can do: it cordons each, and asks for the evictions of its pods at
-// once, with no limit on its rate. It knows the pods already, and waits for nothing but answers. What the control plane
-// has no time for it asks again.
-func (s *Storm) Floor(ctx context.Context, kubeconfig string) error {
+// Floor drains all nodes in the least that a client can do: it cordons each, and asks for the evictions of its pods, so
+// many at once and with no limit on its rate. It knows the pods already, and waits for nothing but answers. What the
+// control plane has no time for it asks again.
+func (s *Storm) Floor(ctx context.Context, kubeconfig string, atOnce int) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -28,12 +28,16 @@ func (s *Storm) Floor(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	perNode := s.pods / len(s.Nodes)
-	results := make(chan error)
+	results, room := make(chan error), make(chan struct{}, atOnce)
 	for n, node := range s.Nodes {
 		go func() {
 			err := persist(ctx, func() error { return cordon(ctx, client, node) })
 			for i := n * perNode; i < (n+1)*perNode; i++ {
-				go func() { results <- persist(ctx, func() error { return s.evict(ctx, client, i) }) }()
+				go func() {
+					room <- struct{}{}
+					defer func() { <-room }()
+					results <- persist(ctx, func() error { return s.evict(ctx, client, i) })
+				}()
 			}
 			results <- err
 		}()

@@ -32,7 +32,9 @@ type Storm struct {
 	label     string
 	pods      int
 	grace     time.Duration
-	removed   sync.Once
+	// plain tells that nothing plays the kubelets, and stays that pods are not gone when they are evicted then.
+	plain, stays bool
+	removed      sync.Once
 }
 
 // labels are those by which kwok plays the kubelet.
@@ -57,11 +59,7 @@ func NewSlow(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNod
 	s := &Storm{cp: cp, grace: grace, label: fmt.Sprintf("storm-%d-%s", number.Add(1), rand.String(4)), pods: nodes * podsPerNode}
 	s.namespace = s.label
 	t.Cleanup(func() { s.Remove(t) })
-	for i := range nodes {
-		name := fmt.Sprintf("%s-%d.%s.compute.internal", s.label, i, region.Name)
-		s.Nodes = append(s.Nodes, name)
-		s.Instances = append(s.Instances, r.NewInstance(name, nil))
-	}
+	s.name(r, nodes)
 	if err := s.make(t.Context(), podsPerNode); err != nil {
 		t.Fatalf("making %d nodes of %d pods: %v", nodes, podsPerNode, err)
 	}
@@ -69,6 +67,23 @@ func NewSlow(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNod
 }
 
 func (s *Storm) make(ctx context.Context, podsPerNode int) error {
+	if err := s.makeNamespace(ctx); err != nil {
+		return err
+	}
+	if err := s.makeNodes(ctx); err != nil {
+		return err
+	}
+	// Pods come when their nodes are played: of those that are there before, kwok may overlook some.
+	if err := s.await(ctx, "nodes are not Ready", s.unready); err != nil {
+		return err
+	}
+	if err := s.makePods(ctx, podsPerNode); err != nil {
+		return err
+	}
+	return s.await(ctx, "pods do not run", s.waiting)
+}
+
+func (s *Storm) makeNamespace(ctx context.Context) error {
 	core, no := s.cp.Admin.CoreV1(), false
 	_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
 	if err != nil {
@@ -76,44 +91,49 @@ func (s *Storm) make(ctx context.Context, podsPerNode int) error {
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}, AutomountServiceAccountToken: &no}
 	_, err = core.ServiceAccounts(s.namespace).Create(ctx, account, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) { // a controller makes it, too
-		return err
+	if apierrors.IsAlreadyExists(err) { // a controller makes it, too
+		return nil
 	}
-	err = inParallel(len(s.Nodes), func(i int) error {
-		_, err := core.Nodes().Create(ctx, s.node(i), metav1.CreateOptions{})
+	return err
+}
+
+func (s *Storm) makeNodes(ctx context.Context) error {
+	return inParallel(len(s.Nodes), func(i int) error {
+		_, err := s.cp.Admin.CoreV1().Nodes().Create(ctx, s.node(i), metav1.CreateOptions{})
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	// Pods come when their nodes are played: of those that are there before, kwok may overlook some.
-	if err := s.await(ctx, "nodes are not Ready", s.unready); err != nil {
-		return err
-	}
-	err = inParallel(s.pods, func(i int) error {
-		_, err := core.Pods(s.namespace).Create(ctx, s.pod(i, s.Nodes[i/podsPerNode]), metav1.CreateOptions{})
+}
+
+func (s *Storm) makePods(ctx context.Context, podsPerNode int) error {
+	return inParallel(s.pods, func(i int) error {
+		_, err := s.cp.Admin.CoreV1().Pods(s.namespace).Create(ctx, s.pod(i, s.Nodes[i/podsPerNode]), metav1.CreateOptions{})
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return s.await(ctx, "pods do not run", s.waiting)
 }
 
 func (s *Storm) node(i int) *corev1.Node {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("250"),
 	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: s.Nodes[i], Labels: map[string]string{simulated: "true", stormed: s.label, corev1.LabelHostname: s.Nodes[i]}},
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Nodes[i], Labels: map[string]string{stormed: s.label, corev1.LabelHostname: s.Nodes[i]}},
 		Spec:       corev1.NodeSpec{ProviderID: region.ProviderID(s.Instances[i])},
 		Status:     corev1.NodeStatus{Capacity: capacity, Allocatable: capacity},
 	}
+	if s.plain {
+		fill(node)
+	} else {
+		node.Labels[simulated] = "true"
+	}
+	return node
 }
 
 func (s *Storm) pod(i int, node string) *corev1.Pod {
 	grace, labels := int64(30), map[string]string{"app": "storm"}
-	if s.grace > 0 {
+	switch {
+	case s.plain && !s.stays:
+		grace = 0
+	case s.grace > 0:
 		grace, labels[terminates] = int64(s.grace/time.Second), "at-grace"
 	}
 	return &corev1.Pod{

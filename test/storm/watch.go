@@ -3,6 +3,7 @@ package storm
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,8 +19,9 @@ import (
 // Watch is what an administrator sees of a storm.
 type Watch struct {
 	mu    sync.Mutex
-	nodes map[string]bool // not cordoned yet
-	pods  int             // not gone yet
+	nodes map[string]bool      // not cordoned yet
+	named map[string]time.Time // when those that are were
+	pods  int                  // not gone yet
 	last  Times
 	over  chan struct{}
 }
@@ -30,7 +32,7 @@ type Times struct{ Cordoned, Told, Gone time.Time }
 // Watch begins to watch.
 func (s *Storm) Watch(t lab.TB) *Watch {
 	t.Helper()
-	w := &Watch{nodes: map[string]bool{}, pods: s.pods, over: make(chan struct{})}
+	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, pods: s.pods, over: make(chan struct{})}
 	for _, n := range s.Nodes {
 		w.nodes[n] = true
 	}
@@ -89,6 +91,7 @@ func (w *Watch) nodeChanged(_, object any) {
 	if w.nodes[node.Name] {
 		delete(w.nodes, node.Name)
 		w.last.Cordoned = time.Now()
+		w.named[node.Name] = w.last.Cordoned
 		w.look()
 	}
 }
@@ -119,12 +122,15 @@ func (w *Watch) look() {
 	}
 }
 
+// patience is for how long a storm may last.
+const patience = 10 * time.Minute
+
 // Wait waits until all nodes are cordoned and all pods gone, and returns when the last of them was.
 func (w *Watch) Wait(t lab.TB) Times {
 	t.Helper()
 	select {
 	case <-w.over:
-	case <-time.After(10 * time.Minute):
+	case <-time.After(patience):
 		t.Fatalf("waiting for a storm's end: %s", w.left())
 	case <-t.Context().Done():
 		t.Fatalf("waiting for a storm's end: %v; %s", t.Context().Err(), w.left())
@@ -132,6 +138,33 @@ func (w *Watch) Wait(t lab.TB) Times {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
+}
+
+// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and how many others are.
+func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		w.mu.Lock()
+		missing := slices.ContainsFunc(nodes, func(name string) bool { return w.named[name].IsZero() })
+		for _, name := range nodes {
+			last = latest(last, w.named[name])
+		}
+		others = len(w.named) - len(nodes)
+		w.mu.Unlock()
+		switch {
+		case !missing:
+			return last, others
+		case t.Context().Err() != nil || time.Now().After(deadline):
+			t.Fatalf("waiting for the cordons of %d nodes: some are not", len(nodes))
+		}
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 func (w *Watch) left() string {
