@@ -77,7 +77,10 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.Census {
 		return fleet.Census{}
 	}
 	c.OK("identity", "%s, by %s in %s, for %s", user, client.Proof(), client.Source, client.Server)
-	extras := fleet.Extras{Condition: cfg.Kubernetes.Condition || cfg.Kubernetes.LifecycleConditions, Events: cfg.Kubernetes.Events, Volumes: cfg.Drain.VolumeWait > 0}
+	extras := fleet.Extras{
+		Condition: cfg.Kubernetes.Condition || cfg.Kubernetes.LifecycleConditions, Events: cfg.Kubernetes.Events,
+		Volumes: cfg.Drain.VolumeWait > 0, Delete: cfg.Fleet.DeleteNode,
+	}
 	for _, right := range fleet.Rights(extras) {
 		allowed, err := fleet.May(ctx, client, right)
 		if err != nil {

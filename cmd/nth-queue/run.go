@@ -86,7 +86,8 @@ func serve(
 		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, instances.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
-		Listeners: notices.of, Replace: hooks.told.Replace,
+		DeleteNode: cfg.Fleet.DeleteNode,
+		Listeners:  notices.of, Replace: hooks.told.Replace,
 	})
 	board := newBoard(cfg, version, client, manager, log)
 	board.degrade(degraded)

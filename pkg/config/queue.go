@@ -52,6 +52,7 @@ type Fleet struct {
 	Taints           bool
 	TaintEffect      string
 	OutOfService     bool
+	DeleteNode       bool
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only one
 	AfterDrain       string   // keep, terminate or detach

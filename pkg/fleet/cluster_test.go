@@ -113,7 +113,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint" or "change"
+// before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint", "change" or "remove"
 // one, "evict" or "delete" a pod, list "peers"; "list leases", "make", "renew" or "end" Leases, and "place" in fleet.PlacesAnnotation. What
 // it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
@@ -189,6 +189,7 @@ func (c *cluster) routes() http.Handler {
 		}
 	})
 	mux.HandleFunc("PATCH /api/v1/nodes/{name}", c.patch)
+	mux.HandleFunc("DELETE /api/v1/nodes/{name}", c.removed)
 	mux.HandleFunc("GET /api/v1/pods", c.pods)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", func(w http.ResponseWriter, r *http.Request) {
 		if !c.begins(w, "peers") {

@@ -72,7 +72,9 @@ type Options struct {
 	CompleteLaunches bool
 	// Replace, if set, has an instance replaced whose node was drained for something that does not end it soon, if people want that.
 	Replace func(ctx context.Context, instance string) error
-	Taints  Taints
+	// DeleteNode deletes the Node of an instance that is terminated, as Instances says, once all else is done and its volumes are detached.
+	DeleteNode bool
+	Taints     Taints
 	// Listeners, if set, makes those who are told what happens to a node. entries are what is known of its events; end is
 	// called when nothing more is going to be told.
 	Listeners func(node string, entries func() []record.Entry) (told []agent.Listener, end func())

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -23,8 +25,9 @@ import (
 // node is what is kept of a Node: some hundred bytes of the many thousand that one has.
 type node struct {
 	name, version, instance, dns string
-	// silent tells that it may be of any instance, for what it says.
-	silent bool
+	uid                          types.UID
+	// silent tells that it may be of any instance, for what it says, and attached that a volume is attached to it.
+	silent, attached bool
 	// group is the value of the label that ceilings go by.
 	group, bootID string
 	// cordon, claim and notes are the texts of the annotations.
@@ -184,6 +187,7 @@ func (n *nodes) slim(object any) (any, error) {
 	lean.Labels = only(full.Labels, n.label)
 	lean.Annotations = only(full.Annotations, drain.CordonAnnotation, ClaimAnnotation, NotesAnnotation)
 	lean.Status.NodeInfo.BootID = full.Status.NodeInfo.BootID
+	lean.Status.VolumesAttached = slices.Clone(full.Status.VolumesAttached[:min(1, len(full.Status.VolumesAttached))])
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
@@ -209,7 +213,8 @@ func only(all map[string]string, keys ...string) map[string]string {
 
 func (n *nodes) of(full *corev1.Node) node {
 	kept := node{
-		name: full.Name, version: full.ResourceVersion, instance: instanceOf(full.Spec.ProviderID), silent: silent(full.Spec.ProviderID),
+		name: full.Name, version: full.ResourceVersion, uid: full.UID, attached: len(full.Status.VolumesAttached) > 0,
+		instance: instanceOf(full.Spec.ProviderID), silent: silent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
 		cordon: full.Annotations[drain.CordonAnnotation], notes: full.Annotations[NotesAnnotation],
 	}

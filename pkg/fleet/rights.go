@@ -16,6 +16,8 @@ type Extras struct {
 	// Condition keeps the Node's condition, Events writes Events, and Volumes tells the volumes of pods that stay from those
 	// that are waited for.
 	Condition, Events, Volumes bool
+	// Delete deletes the Nodes of terminated instances.
+	Delete bool
 }
 
 // Rights lists what a drain of any node needs, for all nodes and in all namespaces, with its extras, and what a process needs in LeaseNamespace.
@@ -39,6 +41,9 @@ func Rights(extras Extras) []apiserver.Right {
 	if extras.Volumes {
 		const why = "to wait for no volume of a pod that stays"
 		rights = append(rights, append(on("persistentvolumeclaims", "", why, "get"), on("persistentvolumes", "", why, "get")...)...)
+	}
+	if extras.Delete {
+		rights = append(rights, on("nodes", "", "to delete the Nodes of terminated instances", "delete")...)
 	}
 	for i := range rights[needed:] {
 		rights[needed+i].Optional = true

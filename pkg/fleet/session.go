@@ -410,6 +410,9 @@ func (s *session) conclude(t *task, phase record.Phase) {
 		t.failed()
 	case phase == record.Drained && outcome == event.Drained && f.opts.Replace != nil && !f.opts.DryRun && outlives(t.notice.Event):
 		f.background(func(ctx context.Context) { f.replace(ctx, t) })
+	case f.removes(t):
+		until := f.patienceWithNode(t)
+		f.background(func(ctx context.Context) { f.remove(ctx, s.node, t, until) })
 	default:
 		f.finish(t, outcome)
 	}

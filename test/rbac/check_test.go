@@ -68,6 +68,15 @@ func TestCheckAsksForWhatTheManifestGivesAndNothingElse(t *testing.T) {
 	mustBe(t, "warn", found["warn"], nil)
 }
 
+func TestCheckAsksForTheRightToDeleteNodesWhereThatIsWanted(t *testing.T) {
+	t.Parallel()
+	check := newChecker(t, newUser(t))
+	found := rightsIn(check("[fleet]\ndelete_node = true\n"))
+	mustBe(t, "ok", found["ok"], slices.Concat(needed, ofLeases))
+	mustBe(t, "fail", found["fail"], nil)
+	mustBe(t, "warn", found["warn"], []right{"delete nodes"})
+}
+
 func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 	t.Parallel()
 	check := newChecker(t, newReader(t))
