@@ -23,7 +23,7 @@ func TestADrainWaitsForAThrottledDescription(t *testing.T) {
 	node, id := s.AddInstance(t, s.cp, map[string]string{"managed": ""})
 	s.early.expect(id, node.Name)
 	node.AddPods(t, "pod", 2)
-	s.EC2.Throttle(5)
+	s.EC2.ThrottleInstances(5)
 	consumer := s.start(t, "[fleet]\nmanaged_tag = \"managed\"\n")
 
 	s.Send(t, region.Spot(id))

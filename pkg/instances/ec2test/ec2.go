@@ -72,10 +72,15 @@ func (s *Service) Enter(id, state string) {
 }
 
 // Throttle refuses the next requests.
-func (s *Service) Throttle(requests int) {
+func (s *Service) Throttle(requests int) { s.throttle("", requests) }
+
+// ThrottleInstances refuses the next requests that ask for instances, and lets those for their status pass.
+func (s *Service) ThrottleInstances(requests int) { s.throttle("DescribeInstances", requests) }
+
+func (s *Service) throttle(action string, requests int) {
 	s.Lift()
 	if requests > 0 {
-		s.Fail(querytest.Fault{Times: requests, Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded"})
+		s.Fail(querytest.Fault{Action: action, Times: requests, Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded"})
 	}
 }
 
