@@ -134,6 +134,46 @@ func (c claims) release(ctx context.Context, name, text string) error {
 	return err
 }
 
+// disown takes the claim of this process off a node if that still has the version that is known.
+func (c claims) disown(ctx context.Context, known node) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	_, err := c.patch(ctx, known.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
+		"resourceVersion": known.version, "annotations": map[string]any{ClaimAnnotation: nil},
+	}})
+	return err
+}
+
+// orphaned is how long nothing must have been drained under a claim for it to be ended: the watch may be behind.
+const orphaned = 5 * time.Second
+
+// endOrphans ends the claims of this process under which it drains nothing: one could not be ended with its drain, or was written when nobody
+// waited for that any more. They would keep others from the nodes, and take places in the ceilings, for as long as this process lives.
+func (f *Fleet) endOrphans(t *term) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ours, there := claim{Holder: t.process}.text(), map[string]time.Time{}
+	f.nodes.each(func(n node) {
+		if n.claim != ours || f.sessions[n.name] != nil {
+			return
+		}
+		since, known := t.orphans[n.name]
+		switch {
+		case !known:
+			since = time.Now()
+		case time.Since(since) >= orphaned:
+			since = time.Now()
+			t.sessions.Go(func() {
+				if err := f.claims.disown(t.ctx, n); err != nil {
+					f.opts.Log.WithField(fieldNode, n.name).Debugf("ending a claim that was left: %s", err)
+				}
+			})
+		}
+		there[n.name] = since
+	})
+	t.orphans = there
+}
+
 func (c claims) patch(ctx context.Context, name string, kind types.PatchType, patch any) (*corev1.Node, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {

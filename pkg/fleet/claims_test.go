@@ -73,3 +73,46 @@ func TestANodeThatCannotBeClaimedIsLeftToOthers(t *testing.T) {
 		})
 	}
 }
+
+// A claim stands as long as its process lives, which may be for weeks.
+func TestAClaimThatNobodyDrainsUnderDoesNotStay(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		claim  func(c *cluster, times int) error
+		became string
+	}{
+		"it could not be ended": {became: "done", claim: func(c *cluster, times int) error {
+			if times == 2 || times == 3 {
+				return fail(c)
+			}
+			return nil
+		}},
+		"it was written after nobody waited for it any more": {became: "returned", claim: func(_ *cluster, times int) error {
+			if times <= 2 {
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance, nil), nodeOf("b", other, nil))
+				c.before("claim", func(times int) error { return row.claim(c, times) })
+				p, q := c.run(limited(1, 0)), c.run(limited(1, 0))
+				m := newParcel()
+				p.Take(endless(instance), 1, m)
+				m.want(t, row.became)
+				time.Sleep(time.Minute)
+				if by := c.holder("a"); by != "" {
+					t.Errorf("the node bears the claim of %q", by)
+				}
+				same, another := newParcel(), newParcel()
+				q.Take(interruption(instance, event.SpotInterruption), 1, same)
+				same.want(t, "done")
+				q.Take(endless(other), 1, another)
+				another.want(t, "done")
+			})
+		})
+	}
+}

@@ -286,7 +286,7 @@ var errUnclaimed = errors.New("the node cannot be claimed")
 // errGone says that the Node is not there any more.
 var errGone = errors.New("there is no such Node any more")
 
-// release ends the claim. If that does not work out, it ends by itself.
+// release ends the claim. If that does not work out, endOrphans does.
 func (s *session) release(ctx context.Context, text string) {
 	if err := s.fleet.claims.release(ctx, s.node, text); err != nil {
 		s.fleet.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)

@@ -18,6 +18,9 @@ type term struct {
 	process string
 	// sessions are those that have begun, and whatever else writes for the process.
 	sessions sync.WaitGroup
+	// orphans are the Nodes that bear a claim of this process under which nothing is drained, and since when that is so, or was last tried to
+	// be ended. Only the goroutine that serves has them.
+	orphans map[string]time.Time
 }
 
 // terms lead from one Lease to the next until ctx ends. begun is called in each.
@@ -102,6 +105,7 @@ func (f *Fleet) serve(t *term, begun func()) {
 	for t.ctx.Err() == nil {
 		f.dispatch(t)
 		f.mindClaims(t)
+		f.endOrphans(t)
 		select {
 		case <-t.ctx.Done():
 		case <-f.changed:
