@@ -110,6 +110,7 @@ func (r *roll) has(ctx context.Context, instance string) (bool, error) {
 		r.next = c
 		r.begin(func(ctx context.Context) { // Others may wait for it when the one who began it does not any more.
 			defer close(c.done)
+			defer r.begun(c) // Also if its term ended before that.
 			if c.err = r.call(ctx, c); c.err != nil {
 				c.err = fmt.Errorf("listing the nodes: %w", c.err)
 			}
@@ -125,6 +126,15 @@ func (r *roll) has(ctx context.Context, instance string) (bool, error) {
 	}
 }
 
+// begun has those who ask from now on wait for another question.
+func (r *roll) begun(c *rollCall) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == c {
+		r.next = nil
+	}
+}
+
 // call waits for its turn, and asks.
 func (r *roll) call(ctx context.Context, c *rollCall) error {
 	select {
@@ -136,9 +146,7 @@ func (r *roll) call(ctx context.Context, c *rollCall) error {
 	if !drain.Await(ctx, nil, max(gathering, time.Until(r.asked.Add(pace)))) {
 		return ctx.Err()
 	}
-	r.mu.Lock()
-	r.next = nil
-	r.mu.Unlock()
+	r.begun(c)
 	one, err := r.page(ctx, 1, "")
 	if err != nil {
 		return err

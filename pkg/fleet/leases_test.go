@@ -270,3 +270,25 @@ func TestADryRunHasNoLease(t *testing.T) {
 		}
 	})
 }
+
+// Who asks which Nodes there are is answered in a later term, too.
+func TestAnInstanceWithoutANodeIsAnsweredForAfterALeaseWasLost(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil))
+		c.before("renew", func(times int) error {
+			if times == 1 {
+				c.changeLease(c.processes()[0], nil)
+			}
+			return nil
+		})
+		r := c.run(draining)
+		time.Sleep(3500 * time.Millisecond)
+		m, again := newParcel(), newParcel()
+		r.Take(endless(other), 1, m)
+		m.want(t, "returned")
+		eventually(t, "there is a Lease again", func() bool { return !r.Paused() })
+		r.Take(endless(other), 2, again)
+		again.want(t, "done")
+	})
+}
