@@ -70,8 +70,9 @@ type leases struct {
 	asked map[string]bool
 	// hurried tells that something waits for the next look.
 	hurried bool
-	// places is the Lease placesLease as the last look has shown it; nil if there is none.
+	// places is the Lease placesLease as the last look has shown it, which began at looked; nil if there is none.
 	places *coordination.Lease
+	looked time.Time
 }
 
 // hurry makes the next look come soon.
@@ -139,6 +140,7 @@ func (l *leases) look(ctx context.Context) {
 	l.asked, l.hurried = map[string]bool{}, false
 	l.mu.Unlock()
 	attempt, cancel := context.WithTimeout(ctx, renewalTimeout)
+	began := time.Now()
 	list, err := l.api().List(attempt, metav1.ListOptions{})
 	cancel()
 	if err != nil {
@@ -147,17 +149,18 @@ func (l *leases) look(ctx context.Context) {
 		l.mu.Unlock()
 		return
 	}
-	for process, old := range l.see(list.Items, asked) {
+	for process, old := range l.see(list.Items, asked, began) {
 		l.clean(ctx, process, old)
 	}
 }
 
-// see takes in which Leases there are, asked about before they were listed, and returns some that were not renewed in time.
-func (l *leases) see(there []coordination.Lease, asked map[string]bool) (old map[string]sighting) {
+// see takes in which Leases there are by a look that began then, and whose were asked about before. It returns some that were not renewed in
+// time.
+func (l *leases) see(there []coordination.Lease, asked map[string]bool, began time.Time) (old map[string]sighting) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.seen
-	l.seen, l.places, old = map[string]sighting{}, nil, map[string]sighting{}
+	l.seen, l.places, l.looked, old = map[string]sighting{}, nil, began, map[string]sighting{}
 	for i := range there {
 		lease := &there[i]
 		if lease.Name == placesLease {

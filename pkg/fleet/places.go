@@ -33,8 +33,8 @@ type places struct {
 	leases *leases
 	// known is the object as it was last written or read; nil if it must be read.
 	known *coordination.Lease
-	// tidied is when it was last written.
-	tidied time.Time
+	// tidied is when it was last written, and answered when a request for it was last over.
+	tidied, answered time.Time
 	// refused is how often in a row it could not be read or written.
 	refused int
 }
@@ -55,6 +55,7 @@ func (p *places) read(ctx context.Context) (*coordination.Lease, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
+	defer func() { p.answered = time.Now() }()
 	found, err := p.leases.api().Get(ctx, placesLease, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		made := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -87,6 +88,7 @@ func (p *places) write(ctx context.Context, read *coordination.Lease, all taken)
 	next.Annotations[PlacesAnnotation] = string(text)
 	p.known, p.tidied = nil, time.Now()
 	written, err := p.leases.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+	p.answered = time.Now()
 	if err != nil {
 		return fmt.Errorf("writing which nodes are being drained: %w", err)
 	}
@@ -94,11 +96,12 @@ func (p *places) write(ctx context.Context, read *coordination.Lease, all taken)
 	return nil
 }
 
-// catchUp takes in what the last look has shown, if it is not what is known.
+// catchUp takes in what the last look has shown, if it is not what is known. A look that began before the last answer may show what was there
+// before: by it, what was taken since would seem to have been given back.
 func (p *places) catchUp() {
 	p.leases.mu.Lock()
 	defer p.leases.mu.Unlock()
-	if seen := p.leases.places; seen != nil && (p.known == nil || p.known.ResourceVersion != seen.ResourceVersion) {
+	if seen := p.leases.places; seen != nil && p.leases.looked.After(p.answered) {
 		p.known = seen
 	}
 }

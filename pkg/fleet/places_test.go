@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/queue"
 )
 
@@ -218,5 +219,32 @@ func TestPlacesAreGivenBack(t *testing.T) {
 			}
 			c.mu.Unlock()
 		}
+	})
+}
+
+func TestAPlaceIsGivenBackThoughTheLastLookIsOfBeforeItWasTaken(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.taking("{}")
+		c.add(nodeOf("a", instance, nil), nodeOf("b", other, nil))
+		telling := func(o *fleet.Options) {
+			limited(1, 0)(o)
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Notify}
+		}
+		p, q := c.run(telling), c.run(telling)
+		time.Sleep(6 * time.Second)
+		m, next := newParcel(), newParcel()
+		notices := interruption(instance, event.RebalanceRecommendation)
+		notices[0].Event.Deadline = time.Time{}
+		p.Take(notices, 1, m) // It is told, and that is all.
+		m.want(t, "done")
+		time.Sleep(10 * time.Second)
+		c.mu.Lock()
+		if text := c.leases["places"].Annotations[fleet.PlacesAnnotation]; text != "{}" {
+			t.Errorf("after the drain is written %s", text)
+		}
+		c.mu.Unlock()
+		q.Take(endless(other), 1, next)
+		next.want(t, "done")
 	})
 }
