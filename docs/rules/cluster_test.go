@@ -9,7 +9,7 @@ import (
 // mayTouch says for the packages beside drain what they may do with Nodes and Pods, by the client's methods.
 var mayTouch = map[string]map[string][]string{
 	// Claims, and taints, which a node itself may not set; and whether another pod of nth-queue's is there.
-	"pkg/fleet":   {"Nodes": {"Get", "List", "Watch", "Patch"}, "Pods": {"List"}},
+	"pkg/fleet":   {"Nodes": {"Get", "List", "Watch", "Patch", "Delete"}, "Pods": {"List"}},
 	"pkg/kubelet": {"Nodes": {"Get"}},
 	"pkg/notify":  {"Nodes": {"Get", "PatchStatus"}},
 }
@@ -17,7 +17,7 @@ var mayTouch = map[string]map[string][]string{
 var clusterRules = []rule{
 	{
 		name:  "only drain writes to the node and its pods",
-		why:   "what nth does to a node, and what it undoes, is in one package; kubelet reads the node, notify sets a condition, and fleet claims, taints and looks for its like",
+		why:   "what nth does to a node, and what it undoes, is in one package; kubelet reads the node, notify sets a condition, and fleet claims, taints, deletes what EC2 has terminated, and looks for its like",
 		check: each(touches),
 		breaks: map[string]string{
 			"pkg/notify/a.go":  "package notify\nvar _ = client.CoreV1().Nodes().Patch(ctx)",
