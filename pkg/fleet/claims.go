@@ -24,6 +24,8 @@ const manager = "nth-queue"
 type claim struct {
 	// Holder is the name of the process, and of its Lease.
 	Holder string `json:"holder"`
+	// Version is that of the Node that was claimed: of two claims of a process, one is not taken for the other.
+	Version string `json:"version,omitempty"`
 	// Until is in claims of versions that had no Leases, and wrote them again and again.
 	Until time.Time `json:"until,omitzero"`
 }
@@ -44,7 +46,7 @@ func readClaim(text string) (claim, bool) {
 }
 
 func (c claim) text() string {
-	text, _ := json.Marshal(c) //nolint:errchkjson // a struct of a string and a time always encodes
+	text, _ := json.Marshal(c) //nolint:errchkjson // a struct of strings and a time always encodes
 	return string(text)
 }
 
@@ -113,7 +115,7 @@ func (c claims) free(process string, n node) error {
 // write sets the claim of a process if the Node still has that version.
 func (c claims) write(ctx context.Context, process, name, version string) (*corev1.Node, error) {
 	patch := map[string]any{"metadata": map[string]any{
-		"resourceVersion": version, "annotations": map[string]any{ClaimAnnotation: claim{Holder: process}.text()},
+		"resourceVersion": version, "annotations": map[string]any{ClaimAnnotation: claim{Holder: process, Version: version}.text()},
 	}}
 	return c.patch(ctx, name, types.MergePatchType, patch)
 }
@@ -152,9 +154,9 @@ const orphaned = 5 * time.Second
 func (f *Fleet) endOrphans(t *term) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ours, there := claim{Holder: t.process}.text(), map[string]time.Time{}
+	there := map[string]time.Time{}
 	f.nodes.each(func(n node) {
-		if n.claim != ours || f.sessions[n.name] != nil {
+		if c, claimed := readClaim(n.claim); !claimed || c.Holder != t.process || f.sessions[n.name] != nil {
 			return
 		}
 		since, known := t.orphans[n.name]
