@@ -42,12 +42,7 @@ func (f *Fleet) standing(n node, said instances.Status) []event.Event {
 
 // failing is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
 func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
-	what := n.name + " impaired"
-	lasting := f.outlook.lasting(what, said.Impaired != "")
-	if !said.Since.IsZero() {
-		lasting = time.Since(said.Since)
-	}
-	if said.Impaired == "" || lasting < f.rules.Load().Impaired {
+	if said.Impaired == "" || f.outlook.failed(n.instance, said) < f.rules.Load().Impaired {
 		return event.Event{}, false
 	}
 	sum := sha256.Sum256([]byte(n.instance + "\n" + strconv.FormatInt(said.Since.Unix(), 10)))
@@ -133,7 +128,7 @@ func (f *Fleet) attended(n node) bool {
 // pursue begins what is to be done about an event, as if a message had told of it.
 func (f *Fleet) pursue(n node, ev event.Event) {
 	p := f.outlook.plan(n.name, ev.ID)
-	if pause, begun := p.begin(ev.Deadline); begun {
+	if pause, begun := p.begin(ev.Deadline, f.policy().Begins(record.Entry{Event: ev})); begun {
 		f.take([]queue.Notice{{About: queue.Interruption, Instance: n.instance, Event: ev}}, pause, p)
 	}
 }
@@ -322,7 +317,7 @@ func (f *Fleet) lift(n node, events []event.Event) bool {
 		return false
 	}
 	p := f.outlook.plan(n.name, "lift "+claim.Event)
-	pause, begun := p.begin(ev.Deadline)
+	pause, begun := p.begin(ev.Deadline, time.Time{})
 	if !begun {
 		return true
 	}

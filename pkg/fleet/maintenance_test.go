@@ -658,3 +658,55 @@ func TestMaintenanceThatEC2ListsAfterItsMessageIsOneEvent(t *testing.T) {
 		c.wantCordoned(false, c.times("evict"), "after it was called off")
 	})
 }
+
+// Nobody knows whether it still fails.
+func TestAStatusCheckCountsAsFailedOnlyForAsLongAsEC2HasSaidSo(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		timed bool
+		then  func(*schedule)
+	}{
+		"EC2 does not answer any more":                       {true, func(s *schedule) { s.fail(errors.New("not now")) }},
+		"it passes, and fails again, EC2 does not say since": {false, func(s *schedule) { s.tell(instance, instances.Status{}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.booted()
+				s, is := &schedule{}, instances.Status{Impaired: "system"}
+				r := c.run(checking(s, policy.Drain))
+				if row.timed {
+					is.Since = time.Now()
+				}
+				s.tell(instance, is)
+				time.Sleep(2 * time.Minute)
+				row.then(s)
+				time.Sleep(30 * time.Minute)
+				c.wantCordoned(false, 0, "half an hour later")
+				s.tell(instance, is)
+				time.Sleep(2 * time.Minute)
+				c.wantCordoned(false, 0, "as it has failed again, or may have")
+				if told := r.ear.whats("a"); len(told) > 0 {
+					t.Errorf("what was told is %v", told)
+				}
+			})
+		})
+	}
+}
+
+func TestOtherRulesHoldForMaintenanceThatWaits(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		s := (&schedule{}).say(instance, at("system-reboot", 10*time.Hour))
+		r := c.run(within(s))
+		time.Sleep(time.Hour)
+		c.wantCordoned(false, 0, "long before")
+		rules := policy.Settings{event.ScheduledMaintenance: {
+			Action: policy.Drain, Lead: 8 * time.Hour, Codes: map[string]policy.When{"system-reboot": policy.Lead},
+		}}
+		r.Use(fleet.Rules{Policy: rules})
+		time.Sleep(2 * time.Hour)
+		c.wantCordoned(true, 1, "when its time has come by the other rules")
+	})
+}

@@ -204,7 +204,7 @@ func (f *Fleet) tidy(n node) {
 		return
 	}
 	p := f.outlook.plan(n.name, "notes")
-	if pause, begun := p.begin(time.Time{}); begun {
+	if pause, begun := p.begin(time.Time{}, time.Time{}); begun {
 		f.background(func(ctx context.Context) {
 			if err := f.changeNotes(ctx, n.name, nil); err != nil && ctx.Err() == nil {
 				f.opts.Log.WithField(fieldNode, n.name).Debug(err)

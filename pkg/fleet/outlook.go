@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,17 +54,21 @@ type plan struct {
 	mu         sync.Mutex
 	busy, done bool
 	deadline   time.Time
+	begins     time.Time // by the rules
 	next       time.Time // not before then
 	tries      int
 }
 
-// begin begins a task, unless there is one, the last has come to its end for that deadline, or another attempt is not due. pause is how
-// long it is left alone if it fails.
-func (p *plan) begin(deadline time.Time) (pause time.Duration, begun bool) {
+// begin begins a task, unless there is one, the last has come to its end for that deadline, or another attempt is not due, which it is when
+// other rules have it begin at another time. pause is how long it is left alone if it fails.
+func (p *plan) begin(deadline, begins time.Time) (pause time.Duration, begun bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !deadline.Equal(p.deadline) && !p.busy {
 		p.done, p.deadline, p.next, p.tries = false, deadline, time.Time{}, 0
+	}
+	if !begins.Equal(p.begins) && !p.busy {
+		p.begins, p.next = begins, time.Time{}
 	}
 	if p.busy || p.done || time.Now().Before(p.next) {
 		return 0, false
@@ -140,12 +145,30 @@ func (o *outlook) lasting(what string, now bool) time.Duration {
 	return o.looked.Sub(o.first[what])
 }
 
-// replace takes in a good look, and forgets the plans of what it does not show.
+// impaired is at the end of what is first noticed of an instance whose status checks fail.
+const impaired = " impaired"
+
+// failed is for how long a status check of an instance had failed by the last good look: nobody knows what has become of it since.
+func (o *outlook) failed(instance string, said instances.Status) time.Duration {
+	lasting := o.lasting(instance+impaired, true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !said.Since.IsZero() {
+		lasting = o.looked.Sub(said.Since)
+	}
+	return lasting
+}
+
+// replace takes in a good look, and forgets the plans of what it does not show, and since when the checks have failed that pass.
 func (o *outlook) replace(said map[string]instances.Status, at time.Time) (recovered bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	recovered = o.trouble != ""
 	o.said, o.looked, o.trouble = said, at, ""
+	maps.DeleteFunc(o.first, func(what string, _ time.Time) bool {
+		instance, check := strings.CutSuffix(what, impaired)
+		return check && said[instance].Impaired == ""
+	})
 	maps.DeleteFunc(o.plans, func(_ string, p *plan) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
