@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/instances/ec2test"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // region is EC2 and Auto Scaling behind one address.
@@ -56,7 +57,9 @@ func ask(t *testing.T, tag string) (*instances.Catalog, *region) {
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
 	return instances.New(instances.Options{
-		AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials}, Tag: tag,
+		AWS: aws.Config{
+			Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials, HTTPClient: role.Unhurried(nil),
+		}, Tag: tag,
 	}), r
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // rig is a queue with a consumer, whose leases wait in a channel.
@@ -32,7 +33,9 @@ func consume(t *testing.T, server *sqstest.Server, change func(*queue.Options)) 
 	r := &rig{Server: server, leases: make(chan *queue.Lease, 100)}
 	opts := queue.Options{
 		URL: server.URL(), Visibility: 2 * time.Second, Receivers: 2,
-		AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: new(server.Endpoint()), Credentials: aws.AnonymousCredentials{}},
+		AWS: aws.Config{
+			Region: "eu-central-1", BaseEndpoint: new(server.Endpoint()), Credentials: aws.AnonymousCredentials{}, HTTPClient: role.Unhurried(nil),
+		},
 		Tell: func(report queue.Report) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
