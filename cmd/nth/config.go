@@ -61,3 +61,13 @@ func effectiveConfig(path string) (config.Config, error) {
 	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
 	return cfg, degraded
 }
+
+// quietConfig is effectiveConfig for a command that acts, and tells what it does itself: what only tells others may be degraded, and the
+// libraries say nothing beside it.
+func quietConfig(path string) (config.Config, error) {
+	cfg, err := effectiveConfig(path)
+	if _, fatal := posting.Degraded(err); fatal != nil {
+		return config.Config{}, err
+	}
+	return cfg, findings.Hush()
+}

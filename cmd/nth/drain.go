@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/draining"
-	"github.com/nth-project/nth/cmd/internal/findings"
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -43,11 +41,8 @@ func commandDrain(ctx context.Context, args []string, to program.Streams) error 
 	if done || err != nil {
 		return err
 	}
-	cfg, err := effectiveConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
-		return err
-	}
-	if err := findings.Hush(); err != nil {
+	cfg, err := quietConfig(path)
+	if err != nil {
 		return err
 	}
 	ctx, stop := program.UntilSignal(ctx)

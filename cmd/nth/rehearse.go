@@ -12,8 +12,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/draining"
-	"github.com/nth-project/nth/cmd/internal/findings"
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -51,11 +49,8 @@ func commandRehearse(ctx context.Context, args []string, to program.Streams) err
 	if done || err != nil {
 		return err
 	}
-	cfg, err := effectiveConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
-		return err
-	}
-	if err := findings.Hush(); err != nil {
+	cfg, err := quietConfig(path)
+	if err != nil {
 		return err
 	}
 	ctx, stop := program.UntilSignal(ctx)
