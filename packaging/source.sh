@@ -16,10 +16,11 @@ version_from_git() {
 	fi
 }
 
-# linked_modules [PROGRAM] prints what nth, or another program, is linked with, and under which terms: whoever passes the
-# program on has to pass them on.
+# linked_modules [PROGRAM...] prints what nth, or other programs, are linked with, and under which terms: whoever passes them
+# on has to pass those on.
 linked_modules() {
-	GOOS=linux go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' "./cmd/${1:-nth}" |
+	[ $# -gt 0 ] || set -- nth
+	GOOS=linux go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' "${@/#/./cmd/}" |
 		sort -u | while read -r path release dir; do
 		printf '%s %s\n\n' "$path" "$release"
 		find "$dir" -maxdepth 1 -type f \( -iname 'licen[cs]e*' -o -iname 'copying*' -o -iname 'notice*' \) | sort | xargs -r -d '\n' cat
