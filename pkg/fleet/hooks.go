@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/queue"
 )
@@ -167,11 +168,17 @@ func (f *Fleet) launched(t *task) {
 	})
 }
 
-// manages tells whether a task's instance has the tag of those that are managed. The task of one that has not is ended.
+// manages tells whether a task's instance has the tag of those that are managed, where EC2 can be asked. The task of one that has not is ended.
 func (f *Fleet) manages(ctx context.Context, t *task) bool {
 	if f.opts.Instances == nil {
 		return true
 	}
+	_, managed := f.managed(ctx, t)
+	return managed
+}
+
+// managed is what EC2 says of a task's instance, unless that is none of those that are managed, or EC2 cannot say: its task is ended then.
+func (f *Fleet) managed(ctx context.Context, t *task) (instances.Instance, bool) {
 	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
 	switch {
 	case err != nil:
@@ -180,9 +187,9 @@ func (f *Fleet) manages(ctx context.Context, t *task) bool {
 		f.opts.Log.Debugf("%s: the instance %s is not managed", about(t.notice), t.notice.Instance)
 		f.stranger(t)
 	default:
-		return true
+		return instance, true
 	}
-	return false
+	return instances.Instance{}, false
 }
 
 // completeReady completes a launch hook once the instance's node is Ready, or gives it up.

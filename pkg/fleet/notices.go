@@ -85,22 +85,17 @@ func (f *Fleet) look(ctx context.Context, t *task) {
 		f.unknown(t)
 		return
 	}
-	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
-	if err != nil {
-		f.failed(ctx, t, err)
+	instance, managed := f.managed(ctx, t)
+	if !managed {
 		return
 	}
 	found, there := f.nodes.ofInstance(t.notice.Instance)
 	if !there {
 		found, there = f.nodes.withDNS(instance.DNS)
 	}
-	switch {
-	case known && !instance.Managed:
-		f.opts.Log.Debugf("%s: the instance %s is not managed", t.notice.Event.Kind, t.notice.Instance)
-		f.stranger(t)
-	case there:
+	if there {
 		f.begin(found, t)
-	default:
+	} else {
 		f.unknown(t)
 	}
 }
