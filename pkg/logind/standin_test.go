@@ -131,6 +131,7 @@ type scheduled struct {
 type pipe struct {
 	what        string
 	read, write *os.File
+	inode       uint64
 }
 
 // newLogind returns a stand-in that is not on the bus yet.
@@ -139,11 +140,10 @@ func newLogind(t *testing.T, bus *systemBus, delay time.Duration) *standIn {
 	l := &standIn{bus: bus, delay: delay, powerKey: "poweroff"}
 	t.Cleanup(func() {
 		l.leave()
-		l.forgetCopies()
 		l.mu.Lock() // a call that came before may still be answered
 		defer l.mu.Unlock()
 		for _, p := range l.pipes {
-			_ = p.read.Close() // nothing was written
+			_, _ = p.read.Close(), p.write.Close() // nothing was written
 		}
 	})
 	return l
@@ -280,7 +280,11 @@ func (l *standIn) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
 	}
-	l.pipes = append(l.pipes, pipe{what, read, write})
+	var of syscall.Stat_t
+	if err := syscall.Fstat(int(write.Fd()), &of); err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	l.pipes = append(l.pipes, pipe{what, read, write, of.Ino})
 	return dbus.UnixFD(write.Fd()), nil
 }
 
@@ -351,7 +355,6 @@ func (l *standIn) prepareSleep(t *testing.T, begins bool) {
 // took, since logind's own copy is closed.
 func (l *standIn) locks(t *testing.T, what string) (taken, held int) {
 	t.Helper()
-	l.forgetCopies()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.pipes {
@@ -359,37 +362,31 @@ func (l *standIn) locks(t *testing.T, what string) (taken, held int) {
 			continue
 		}
 		taken++
-		if !ended(t, p.read) {
+		if p.held(t) {
 			held++
 		}
 	}
 	return taken, held
 }
 
-func (l *standIn) forgetCopies() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, p := range l.pipes {
-		_ = p.write.Close() // may be closed already
-	}
-}
-
-// ended tells whether nobody has the other end of a pipe any more.
-func ended(t *testing.T, read *os.File) bool {
+// held tells whether this process has the end to write to once more than the stand-in keeps: the source is in it. The stand-in's own stays
+// open, as the bus may not have got it yet.
+func (p pipe) held(t *testing.T) bool {
 	t.Helper()
-	raw, err := read.SyscallConn()
+	const open = "/proc/self/fd"
+	descriptors, err := os.ReadDir(open)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got error
-	n := 0
-	if err := raw.Read(func(fd uintptr) bool {
-		n, got = syscall.Read(int(fd), make([]byte, 1)) //nolint:gosec // descriptors are small
-		return true
-	}); err != nil {
-		t.Fatal(err)
+	copies := 0
+	for _, d := range descriptors {
+		at := filepath.Join(open, d.Name())
+		var of syscall.Stat_t
+		if syscall.Stat(at, &of) == nil && of.Ino == p.inode && of.Mode&syscall.S_IFMT == syscall.S_IFIFO {
+			copies++
+		}
 	}
-	return n == 0 && got == nil
+	return copies > len([]*os.File{p.read, p.write})
 }
 
 // forged is a signal like logind's that is addressed to one connection.
