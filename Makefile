@@ -169,6 +169,10 @@ fips: ## build bin/fips/nth and bin/fips/nth-queue with the Go cryptographic mod
 		printf '%s\t%s\n' "bin/fips/$$program" "$$(go version -m "bin/fips/$$program" | grep -o 'GOFIPS140=.*')"; \
 	done
 
+.PHONY: adopt
+adopt: ## make this tree another owner's: MODULE=github.com/you/nth MAINTAINER='You <you@example.com>'
+	@packaging/adopt '$(MODULE)' '$(MAINTAINER)'
+
 .PHONY: vulncheck
 vulncheck: ## ask Go's database for known faults in what is linked (needs vuln.go.dev)
 	@cd test/tools/vulncheck && go build -o $(CURDIR)/.cache/bin/govulncheck golang.org/x/vuln/cmd/govulncheck

@@ -130,7 +130,7 @@ func TestWhatPeopleWantOfTheNodeEndsADrainByHand(t *testing.T) {
 	w := httptest.NewRecorder()
 	cluster.ServeHTTP(w, httptest.NewRequest(http.MethodPatch, "/api/v1/nodes/"+rehearsal.Node, strings.NewReader(patch)))
 	status, said, stderr := typed(t, "drain", "--config", settings)
-	if status != 1 || !strings.Contains(stderr, "the annotation nth/action on the Node asks for its pods to be left alone") || strings.Contains(said, "evicted") {
+	if status != 1 || !strings.Contains(stderr, "the annotation nth-project.github.io/action on the Node asks for its pods to be left alone") || strings.Contains(said, "evicted") {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 }

@@ -1,11 +1,16 @@
 package rules_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/nth-project/nth/pkg/drain"
 )
 
 // The packages' change logs come from one, and people read the other.
@@ -28,4 +33,53 @@ func TestBothChangeLogsHaveTheSameVersions(t *testing.T) {
 	if len(people) == 0 || !slices.Equal(people, packages) {
 		t.Errorf("CHANGELOG.md has the versions %q, and packaging/changelog.yaml %q", people, packages)
 	}
+}
+
+// The prefix of keys on Nodes is a DNS name that the project has with its place in go.mod, and the addresses that packages, units and
+// catalogs name are that place. "make adopt" changes them all.
+func TestEveryAddressIsThatOfTheModule(t *testing.T) {
+	owner, repository, found := strings.Cut(strings.TrimPrefix(module, "github.com/"), "/")
+	if !found || drain.KeyPrefix != owner+".github.io/" {
+		t.Errorf("keys begin with %q, and the module is %s", drain.KeyPrefix, module)
+	}
+	address := regexp.MustCompile(`github\.com/` + regexp.QuoteMeta(owner) + `[\w.-]*/[\w.-]+`)
+	top := filepath.Join("..", "..")
+	for _, name := range []string{
+		"go.mod", "nfpm.yaml", "packaging/queue/nfpm.yaml", "packaging/deb/copyright", "packaging/queue/copyright", "systemd/nth.catalog",
+		"systemd/nth-queue.catalog", "systemd/nth.service", "systemd/nth-queue.service", "packaging/helm/nth-queue/Chart.yaml",
+	} {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := address.FindAllString(string(text), -1)
+		if len(all) == 0 {
+			t.Errorf("%s names no address", name)
+		}
+		for _, found := range all {
+			if found != "github.com/"+owner+"/"+repository {
+				t.Errorf("%s names %s, and the module is %s", name, found, module)
+			}
+		}
+	}
+}
+
+func TestATreeThatIsAdoptedNamesNobodyElse(t *testing.T) {
+	top, copied := filepath.Join("..", ".."), t.TempDir()
+	run := func(dir, line string) string {
+		t.Helper()
+		command := exec.Command("bash", "-euo", "pipefail", "-c", line)
+		command.Dir = dir
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+		return string(out)
+	}
+	run(top, fmt.Sprintf("git ls-files -co --exclude-standard | tar -cf - --ignore-failed-read -T - | tar -xf - -C %q", copied))
+	run(copied, "git init -q && git add -A && packaging/adopt github.com/somebody/else 'Some Body <some@body.example>'")
+	if left := run(copied, "git grep -nI nth-pro[j]ect || true"); left != "" {
+		t.Errorf("it still names the owner before:\n%s", left)
+	}
+	run(copied, "grep -qx 'module github.com/somebody/else' go.mod && grep -qF 'KeyPrefix = \"somebody.github.io/\"' pkg/drain/keys.go && go vet ./pkg/drain")
 }

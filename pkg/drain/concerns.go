@@ -56,12 +56,15 @@ func (m memoryPods) List(context.Context, metav1.ListOptions) (*corev1.PodList, 
 
 // stays tells whether people want the pod left alone in a drain with or without a deadline.
 func stays(pod *corev1.Pod, deadline bool) bool {
-	when := pod.Annotations[EvictAnnotation]
+	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
 	return when == Never || when == AtDeadline && !deadline
 }
 
 // waits tells whether the pod may run until the deadline needs it gone.
-func waits(pod *corev1.Pod) bool { return pod.Annotations[EvictAnnotation] == AtDeadline }
+func waits(pod *corev1.Pod) bool {
+	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	return when == AtDeadline
+}
 
 // finished tells whether the pod's containers have ended for good.
 func finished(pod *corev1.Pod) bool {

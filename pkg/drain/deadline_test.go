@@ -131,7 +131,7 @@ func TestAPodThatSomebodyElseEvictsIsNotAskedForAgain(t *testing.T) {
 		s := apitest.New(t)
 		addHeld(s, pod("held"))
 		s.AddPod(pod("waits", critical), 0)
-		s.AddPod(pod("mark", annotated("nth/evict", "at-deadline")), 0)
+		s.AddPod(pod("mark", annotated("nth-project.github.io/evict", "at-deadline")), 0)
 		r := begin(t, s, drain.Options{})
 		r.await(drain.Held, "default/held")
 		s.ChangePod("default/held", ending(60))

@@ -29,7 +29,7 @@ import (
 // Keys that nth writes on a Node. docs/node-contract.md says who may write and read them.
 const (
 	// CordonAnnotation holds a Claim as JSON while a cordon is ours.
-	CordonAnnotation = "nth/cordon"
+	CordonAnnotation = KeyPrefix + "cordon"
 	// ExcludeLabel takes a node out of the target sets of external load balancers; its value is the writer when ours.
 	ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
@@ -38,9 +38,9 @@ const (
 const (
 	// ActionAnnotation on a Node names the most that is done to it: LeaveNode and its like, or OnlyCordon. Anything else
 	// means nothing.
-	ActionAnnotation = "nth/action"
+	ActionAnnotation = KeyPrefix + "action"
 	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline or Never. Anything else means nothing.
-	EvictAnnotation = "nth/evict"
+	EvictAnnotation = KeyPrefix + "evict"
 )
 
 // The values of the two.

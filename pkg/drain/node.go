@@ -238,7 +238,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
 	case v.cordon == CordonForeign && mine:
 		// Left over from a cordon of ours that they lifted before they set theirs.
-		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
+		metadata["annotations"] = KeyPatch(node.Annotations, CordonAnnotation, nil)
 	default:
 		return nil, false
 	}
@@ -247,7 +247,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 
 // claimed tells whether the Node bears a claim, and whether that is this writer's. One that cannot be read names nobody.
 func (n *Node) claimed(node *corev1.Node) (there, mine bool) {
-	if _, there = node.Annotations[CordonAnnotation]; !there {
+	if _, there = KeyValue(node.Annotations, CordonAnnotation); !there {
 		return false, false
 	}
 	claim, _ := readClaim(node)
@@ -288,13 +288,14 @@ func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
 
 // leave tells whether people want nothing done to the node, not even a cordon.
 func leave(node *corev1.Node) bool {
-	action := node.Annotations[ActionAnnotation]
+	action, _ := KeyValue(node.Annotations, ActionAnnotation)
 	return action == LeaveNode || action == OnlyNotify
 }
 
 // onlyCordon tells whether people want the node's pods left alone.
 func onlyCordon(node *corev1.Node) bool {
-	return leave(node) || node.Annotations[ActionAnnotation] == OnlyCordon
+	action, _ := KeyValue(node.Annotations, ActionAnnotation)
+	return leave(node) || action == OnlyCordon
 }
 
 // Claim reads who holds the node's cordon. ok is false if it is not this writer's: no annotation, one that cannot be read,
@@ -314,7 +315,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 }
 
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {
-	text, there := node.Annotations[CordonAnnotation]
+	text, there := KeyValue(node.Annotations, CordonAnnotation)
 	if !there || json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
 		return Claim{}, false
 	}
@@ -447,7 +448,7 @@ func asSeen(node *corev1.Node) map[string]any {
 func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 	text, _ := json.Marshal(claim) //nolint:errchkjson // a struct of strings and a time always encodes
 	metadata := asSeen(seen)
-	metadata["annotations"] = map[string]any{CordonAnnotation: string(text)}
+	metadata["annotations"] = KeyPatch(seen.Annotations, CordonAnnotation, string(text))
 	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": true}}
 }
 
@@ -461,7 +462,7 @@ func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[strin
 	}
 	metadata := asSeen(node)
 	if mine {
-		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
+		metadata["annotations"] = KeyPatch(node.Annotations, CordonAnnotation, nil)
 	}
 	if labeled {
 		metadata["labels"] = map[string]any{ExcludeLabel: nil}

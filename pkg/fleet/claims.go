@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,10 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/nth-project/nth/pkg/drain"
 )
 
 // ClaimAnnotation on a Node says which nth-queue is draining it, as the JSON of a claim.
-const ClaimAnnotation = "nth/queue"
+const ClaimAnnotation = drain.KeyPrefix + "queue"
 
 // manager is the name under which nth-queue writes.
 const manager = "nth-queue"
@@ -81,7 +84,8 @@ func (c claims) take(ctx context.Context, process string, known node) (*corev1.N
 		if fresh, err = c.client.CoreV1().Nodes().Get(ctx, known.name, metav1.GetOptions{}); err != nil {
 			break
 		}
-		known.seeClaim(fresh.Annotations[ClaimAnnotation])
+		text, _ := drain.KeyValue(fresh.Annotations, ClaimAnnotation)
+		known.seeClaim(text)
 		if err := c.free(process, known); err != nil {
 			return nil, err
 		}
@@ -115,13 +119,15 @@ func (c claims) free(process string, n node) error {
 // write sets the claim of a process if the Node still has that version.
 func (c claims) write(ctx context.Context, process, name, version string) (*corev1.Node, error) {
 	patch := map[string]any{"metadata": map[string]any{
-		"resourceVersion": version, "annotations": map[string]any{ClaimAnnotation: claim{Holder: process, Version: version}.text()},
+		"resourceVersion": version, "annotations": map[string]any{
+			ClaimAnnotation: claim{Holder: process, Version: version}.text(), drain.OldKey(ClaimAnnotation): nil,
+		},
 	}}
 	return c.patch(ctx, name, types.MergePatchType, patch)
 }
 
 // claimPath is where the annotation is, for a JSON patch.
-const claimPath = "/metadata/annotations/nth~1queue"
+var claimPath = "/metadata/annotations/" + strings.ReplaceAll(ClaimAnnotation, "/", "~1")
 
 // release takes the claim off the node if it still has that text.
 func (c claims) release(ctx context.Context, name, text string) error {
@@ -141,7 +147,7 @@ func (c claims) disown(ctx context.Context, known node) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	_, err := c.patch(ctx, known.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": known.version, "annotations": map[string]any{ClaimAnnotation: nil},
+		"resourceVersion": known.version, "annotations": map[string]any{ClaimAnnotation: nil, drain.OldKey(ClaimAnnotation): nil},
 	}})
 	return err
 }

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
 )
 
 // Versions before the Leases wrote their claims again and again.
@@ -28,6 +30,27 @@ func TestAClaimWithoutALeaseHoldsForThirtySecondsWhateverItsClockSays(t *testing
 			})
 		})
 	}
+}
+
+func TestAClaimUnderItsOldKeyHoldsAndIsReplaced(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		seen, old := time.Now(), map[string]string{}
+		for key, value := range claimed("other/space/2", seen.Add(time.Hour)) {
+			old[drain.OldKey(key)] = value
+		}
+		c.add(nodeOf("a", instance, old))
+		r := c.run(nil)
+		m := newParcel()
+		r.Take(interruption(instance, event.SpotInterruption), 1, m)
+		m.want(t, "done")
+		if held := time.Since(seen).Truncate(time.Second); held != 30*time.Second {
+			t.Errorf("another's claim held for %s, want 30s", held)
+		}
+		if left := c.node("a").Annotations; len(left[drain.OldKey(fleet.ClaimAnnotation)]) > 0 {
+			t.Errorf("the Node still has %v", left)
+		}
+	})
 }
 
 func TestWhatWaitsForAClaimOfAnotherIsGivenBackAtTheEnd(t *testing.T) {

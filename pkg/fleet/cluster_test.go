@@ -246,7 +246,7 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 // patchOf says what a patch is for.
 func patchOf(body string) string {
 	switch {
-	case strings.Contains(body, "nth/queue"), strings.Contains(body, "nth~1queue"):
+	case strings.Contains(body, "nth-project.github.io/queue"), strings.Contains(body, "nth-project.github.io~1queue"):
 		return "claim"
 	case strings.Contains(body, `"taints"`):
 		return "taint"

@@ -184,8 +184,10 @@ func (n *nodes) slim(object any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion},
 		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable},
 	}
-	lean.Labels = only(full.Labels, n.label)
-	lean.Annotations = only(full.Annotations, drain.CordonAnnotation, ClaimAnnotation, NotesAnnotation)
+	if group, there := full.Labels[n.label]; there {
+		lean.Labels = map[string]string{n.label: group}
+	}
+	lean.Annotations = ownKeys(full.Annotations)
 	lean.Status.NodeInfo.BootID = full.Status.NodeInfo.BootID
 	lean.Status.VolumesAttached = slices.Clone(full.Status.VolumesAttached[:min(1, len(full.Status.VolumesAttached))])
 	for _, c := range full.Status.Conditions {
@@ -201,22 +203,24 @@ func (n *nodes) slim(object any) (any, error) {
 	return lean, nil
 }
 
-func only(all map[string]string, keys ...string) map[string]string {
-	few := map[string]string{}
-	for _, key := range keys {
-		if value, there := all[key]; there {
-			few[key] = value
+// ownKeys are those of a Node's annotations that are ours, under their keys of today.
+func ownKeys(all map[string]string) map[string]string {
+	ours := map[string]string{}
+	for _, key := range []string{drain.CordonAnnotation, ClaimAnnotation, NotesAnnotation} {
+		if value, there := drain.KeyValue(all, key); there {
+			ours[key] = value
 		}
 	}
-	return few
+	return ours
 }
 
 func (n *nodes) of(full *corev1.Node) node {
+	ours := ownKeys(full.Annotations)
 	kept := node{
 		name: full.Name, version: full.ResourceVersion, uid: full.UID, attached: len(full.Status.VolumesAttached) > 0,
 		instance: instanceOf(full.Spec.ProviderID), silent: silent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
-		cordon: full.Annotations[drain.CordonAnnotation], notes: full.Annotations[NotesAnnotation],
+		cordon: ours[drain.CordonAnnotation], notes: ours[NotesAnnotation],
 	}
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
@@ -262,7 +266,7 @@ var errNotANode = errors.New("not a Node")
 func (n *nodes) put(full *corev1.Node, before node) {
 	kept := n.of(full)
 	kept.claim, kept.claimSeen = before.claim, before.claimSeen
-	kept.seeClaim(full.Annotations[ClaimAnnotation])
+	kept.seeClaim(ownKeys(full.Annotations)[ClaimAnnotation])
 	n.forget(kept.name)
 	n.byName[kept.name] = kept
 	if kept.instance != "" {

@@ -20,7 +20,7 @@ import (
 
 // NotesAnnotation on a Node says what has come of events that stand until EC2 says otherwise, as the JSON of notes. Every process sees the
 // same ones at EC2, also after a restart: without a note each would tell of them again, and drain for what is done.
-const NotesAnnotation = "nth/queue-events"
+const NotesAnnotation = drain.KeyPrefix + "queue-events"
 
 // note is what has come of one event.
 type note struct {
@@ -158,7 +158,7 @@ func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*not
 		return nil, nil
 	}
 	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": there.ResourceVersion, "annotations": map[string]any{NotesAnnotation: after.text()},
+		"resourceVersion": there.ResourceVersion, "annotations": drain.KeyPatch(there.Annotations, NotesAnnotation, after.text()),
 	}})
 	return dropped, err
 }

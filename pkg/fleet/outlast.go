@@ -51,7 +51,7 @@ func (s *session) handOver(ctx context.Context) error {
 	if err != nil {
 		return err //nolint:wrapcheck // it says which Node
 	}
-	text := node.Annotations[drain.CordonAnnotation]
+	text, _ := drain.KeyValue(node.Annotations, drain.CordonAnnotation)
 	var claim drain.Claim
 	if !node.Spec.Unschedulable || json.Unmarshal([]byte(text), &claim) != nil || !claim.OfWriter(drain.Queue) || claim.Event == to.ID {
 		return nil
@@ -67,7 +67,7 @@ func (s *session) handOver(ctx context.Context) error {
 	}
 	// If anything has changed on the Node since, the cordon may be another's now.
 	_, err = f.claims.patch(ctx, s.node, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": node.ResourceVersion, "annotations": map[string]any{drain.CordonAnnotation: string(next)},
+		"resourceVersion": node.ResourceVersion, "annotations": drain.KeyPatch(node.Annotations, drain.CordonAnnotation, string(next)),
 	}})
 	return err
 }

@@ -10,13 +10,15 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
 )
 
 const (
 	// placesLease is the Lease by which all processes agree on who drains what, where there are ceilings.
 	placesLease = "places"
 	// PlacesAnnotation on that Lease says which nodes each process drains, as the JSON of taken.
-	PlacesAnnotation = "nth/places"
+	PlacesAnnotation = drain.KeyPrefix + "places"
 	// placeTries is how often one change of the places is tried while others change them, too.
 	placeTries = 5
 	// tidying is how often what nobody waits for is changed, at most.

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -108,7 +109,7 @@ func (t *teller) tell(h record.Happening, rules policy.Settings) []notice {
 func about(h record.Happening, warning bool, reason, message string) notice {
 	n := notice{at: h.At, warning: warning, reason: reason, message: cut(message)}
 	if id := h.Entry.Event.ID; id != "" {
-		n.annotations = map[string]string{"nth/event": id, "nth/kind": string(h.Entry.Event.Kind)}
+		n.annotations = map[string]string{drain.KeyPrefix + "event": id, drain.KeyPrefix + "kind": string(h.Entry.Event.Kind)}
 	}
 	return n
 }
@@ -173,7 +174,7 @@ func (t *teller) ended(h record.Happening) []notice {
 	case h.What == record.Failed:
 		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; trying again", h.Action, took, h.Err))}
 	case h.What == record.LeftAlone:
-		return []notice{about(h, false, reasonAlone, "the node is left alone, as its annotation nth/action asks; its pods are not evicted: "+h.Reason)}
+		return []notice{about(h, false, reasonAlone, "the node is left alone, as its annotation "+drain.KeyPrefix+"action asks; its pods are not evicted: "+h.Reason)}
 	case h.What == record.RanOut:
 		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", h.Action, took, remainder(h.Entry.Result)))}
 	case h.Action == string(policy.Uncordon) && h.Detail != "":

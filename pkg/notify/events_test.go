@@ -120,10 +120,10 @@ func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
 			{"the source", node.Source.Component + " " + node.Source.Host, "nth " + nodeName},
 			{"the reporter", node.ReportingController + " " + node.ReportingInstance, "nth " + nodeName},
 			{"the node's annotations", fmt.Sprint(node.Annotations),
-				"map[app:ours instance-id:i-1 nth/event:spot-1 nth/kind:spot-interruption region:elsewhere team:a]"},
+				"map[app:ours instance-id:i-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption region:elsewhere team:a]"},
 			{"the pod", fmt.Sprintf("%s %s %s", pod.InvolvedObject.Namespace, pod.InvolvedObject.Name, pod.InvolvedObject.UID), "shop a uid-a"},
 			{"the pod's annotations", fmt.Sprint(pod.Annotations),
-				"map[app:ours node:node-1 nth/event:spot-1 nth/kind:spot-interruption region:elsewhere team:a]"},
+				"map[app:ours node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption region:elsewhere team:a]"},
 		} {
 			if check.got != check.want {
 				t.Errorf("%s is %q, want %q", check.what, check.got, check.want)

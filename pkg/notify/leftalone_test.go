@@ -27,7 +27,7 @@ func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
 			s.tell(step(record.Begun, "drain", spot(record.Draining)))
 			s.tell(step(record.LeftAlone, "drain", left))
 			s.pass(time.Second)
-			s.wantLines("Node default/node-1 Normal NodeLeftAlone: the node is left alone, as its annotation nth/action asks; its pods are not evicted: the reason")
+			s.wantLines("Node default/node-1 Normal NodeLeftAlone: the node is left alone, as its annotation nth-project.github.io/action asks; its pods are not evicted: the reason")
 		})
 	})
 	t.Run("by the webhook", func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -141,7 +142,7 @@ func what(f Fields) string {
 	case Failed:
 		return "it failed and will be tried again: " + f.Error
 	case LeftAlone:
-		return "the node is left alone, as its annotation nth/action asks: its pods are not evicted"
+		return "the node is left alone, as its annotation " + drain.KeyPrefix + "action asks: its pods are not evicted"
 	case Cordoned:
 		return "cordoned"
 	case Moved:

@@ -16,7 +16,7 @@ import (
 )
 
 // cordonAnnotation is the key under which nth says whose cordon it is (docs/node-contract.md).
-const cordonAnnotation = "nth/cordon"
+const cordonAnnotation = "nth-project.github.io/cordon"
 
 // spotDocument is the path at which nth looks for the notice.
 const spotDocument = "/latest/meta-data/spot/instance-action"

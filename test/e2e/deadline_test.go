@@ -68,7 +68,7 @@ func held(pod *corev1.Pod) bool { return strings.HasPrefix(pod.Name, "web-") }
 func TestAnnotationsHoldNthBack(t *testing.T) {
 	t.Run("on the node", func(t *testing.T) {
 		s := prepare(t, "")
-		s.node.Annotate(t, "nth/action", "cordon")
+		s.node.Annotate(t, "nth-project.github.io/action", "cordon")
 		s.start(t)
 		s.imds.SetSpot("terminate", twoMinutes())
 		s.node.WaitCordoned(t)
@@ -79,7 +79,7 @@ func TestAnnotationsHoldNthBack(t *testing.T) {
 	t.Run("on a pod", func(t *testing.T) {
 		s := prepare(t, "")
 		s.node.AddPod(t, "batch", lab.Edit(func(p *corev1.PodTemplateSpec) {
-			p.Annotations = map[string]string{"nth/evict": "never"}
+			p.Annotations = map[string]string{"nth-project.github.io/evict": "never"}
 		}))
 		s.start(t)
 		s.imds.SetSpot("terminate", twoMinutes())

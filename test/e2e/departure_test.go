@@ -77,7 +77,7 @@ func TestAnInstanceThatIsPreparedInTheWarmPoolIsNotTouched(t *testing.T) {
 
 func TestTheHookOfANodeThatPeopleWantLeftAloneIsNotCompletedUntilTheyGiveItFree(t *testing.T) {
 	g := inGroup(t, "", hook)
-	g.node.Annotate(t, "nth/action", "cordon")
+	g.node.Annotate(t, "nth-project.github.io/action", "cordon")
 	g.watches(t)
 	g.terminate()
 	g.nth.WaitLog(t, systemd.DrainLeft)
@@ -88,7 +88,7 @@ func TestTheHookOfANodeThatPeopleWantLeftAloneIsNotCompletedUntilTheyGiveItFree(
 	g.nth.Kill() // The next process remembers it.
 	g.start(t)
 	g.waitBeats(t, 2)
-	g.node.Annotate(t, "nth/action", "drain")
+	g.node.Annotate(t, "nth-project.github.io/action", "drain")
 	g.release(t)
 	g.waitDrained(t)
 	g.waitCompleted(t)

@@ -206,7 +206,7 @@ func (s *stage) mustSayOnce(t *testing.T, messageID string) {
 }
 
 // claimKey is the annotation that makes a cordon nth's, as docs/node-contract.md has it.
-const claimKey = "nth/cordon"
+const claimKey = "nth-project.github.io/cordon"
 
 // A claim is what the annotation says.
 type claim struct {

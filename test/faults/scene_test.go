@@ -18,7 +18,7 @@ import (
 )
 
 // cordonAnnotation is the key under which nth says whose cordon it is (docs/node-contract.md).
-const cordonAnnotation = "nth/cordon"
+const cordonAnnotation = "nth-project.github.io/cordon"
 
 // A scene is a node with its metadata service, and nth on its machine.
 type scene struct {

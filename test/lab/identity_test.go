@@ -29,7 +29,7 @@ var allowed = []attempt{
 		return err
 	}},
 	{"cordon and annotate itself in one request", func(ctx context.Context, n, _ *lab.Node) error {
-		return patchNode(ctx, n, n.Name, `{"spec":{"unschedulable":true},"metadata":{"annotations":{"nth/cordon":"{}"}}}`)
+		return patchNode(ctx, n, n.Name, `{"spec":{"unschedulable":true},"metadata":{"annotations":{"nth-project.github.io/cordon":"{}"}}}`)
 	}},
 	{"label itself out of load balancers", func(ctx context.Context, n, _ *lab.Node) error {
 		return patchNode(ctx, n, n.Name, `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}}}`)

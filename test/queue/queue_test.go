@@ -219,7 +219,7 @@ func bridgedAt(at time.Time, source, kind string, detail any) string {
 // waitUnclaimed waits until no process has a claim on the node.
 func waitUnclaimed(t *testing.T, node *lab.Node) {
 	t.Helper()
-	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth/queue"] == "" })
+	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth-project.github.io/queue"] == "" })
 }
 
 // What is said of it is when its drain begins; the nth on the machine would say the same.

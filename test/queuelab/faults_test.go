@@ -111,7 +111,7 @@ func TestAClaimThatIsTakenAwayEndsNothingEarly(t *testing.T) {
 	s.Send(t, region.Spot(id))
 	consumer.WaitLog(t, systemd.PodEvicted)
 
-	node.Annotate(t, "nth/queue", "") // Somebody has cleaned up.
+	node.Annotate(t, "nth-project.github.io/queue", "") // Somebody has cleaned up.
 
 	node.WaitEmpty(t)
 	s.WaitEmpty(t)

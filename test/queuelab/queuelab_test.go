@@ -155,5 +155,5 @@ func waitTainted(t *testing.T, node *lab.Node, key string) {
 // waitUnclaimed waits until no process has a claim on the node.
 func waitUnclaimed(t *testing.T, node *lab.Node) {
 	t.Helper()
-	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth/queue"] == "" })
+	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth-project.github.io/queue"] == "" })
 }

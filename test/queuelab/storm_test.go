@@ -91,7 +91,7 @@ func (s *scene) mustBeSettled(t *testing.T, nodes *storm.Storm) {
 	s.Await(t, "no node is claimed", func() bool {
 		for _, name := range nodes.Nodes {
 			node, err := s.cp.Admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil || node.Annotations["nth/queue"] != "" {
+			if err != nil || node.Annotations["nth-project.github.io/queue"] != "" {
 				return false
 			}
 			if !node.Spec.Unschedulable {

@@ -160,7 +160,7 @@ func TestTheRightsAreEnoughForADrainWithAllExtras(t *testing.T) {
 		return n.Spec.Unschedulable && len(n.Spec.Taints) > 1 && n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != ""
 	})
 	node.WaitEmpty(t)
-	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth/queue"] == "" })
+	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth-project.github.io/queue"] == "" })
 	consumer.Stop(t)
 	for _, said := range complaints() {
 		t.Errorf("nth-queue says %q", said)

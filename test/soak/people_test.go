@@ -15,9 +15,9 @@ import (
 
 const (
 	// cordonAnnotation is the key under which a program says that a cordon is its own, and why.
-	cordonAnnotation = "nth/cordon"
+	cordonAnnotation = "nth-project.github.io/cordon"
 	// actionAnnotation is the key under which people say what may be done to the node at most.
-	actionAnnotation = "nth/action"
+	actionAnnotation = "nth-project.github.io/action"
 	// excludeLabel takes a node out of load balancers.
 	excludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 )

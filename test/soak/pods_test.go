@@ -23,7 +23,7 @@ type workload struct {
 }
 
 // evictAnnotation is the key under which people say when a pod may be evicted (docs/node-contract.md).
-const evictAnnotation = "nth/evict"
+const evictAnnotation = "nth-project.github.io/evict"
 
 // addPods puts pods on the node: some that go at once, some that take their time, some that are guarded, some that belong
 // to a controller, and some that people want left alone, for a while or for good.

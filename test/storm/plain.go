@@ -41,7 +41,7 @@ func (s *Storm) Again(t lab.TB, stay bool) {
 	t.Helper()
 	s.stays = stay
 	err := inParallel(len(s.Nodes), func(i int) error {
-		patch := []byte(`{"spec":{"unschedulable":null},"metadata":{"annotations":{"nth/cordon":null}}}`)
+		patch := []byte(`{"spec":{"unschedulable":null},"metadata":{"annotations":{"nth-project.github.io/cordon":null}}}`)
 		_, err := s.cp.Admin.CoreV1().Nodes().Patch(t.Context(), s.Nodes[i], types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})

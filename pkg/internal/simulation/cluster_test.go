@@ -71,7 +71,7 @@ func (c *cluster) own(by string) {
 	}
 }
 
-// admin does to the Node what kubectl would: kind is cordon, uncordon, recordon, or what the annotation nth/action is to say.
+// admin does to the Node what kubectl would: kind is cordon, uncordon, recordon, or what the annotation nth-project.github.io/action is to say.
 func (w *world) admin(h happening) {
 	if w.server.CurrentNode() == nil {
 		return

@@ -567,7 +567,7 @@ func (w *world) judgePatch(q request) {
 			w.violatedNow(notClosedWithout, "%s", w.standing())
 		}
 		if w.cluster.leave() && time.Since(w.cluster.actionSet) > slow {
-			w.violatedNow(peopleHeard, "the node is cordoned in spite of nth/action")
+			w.violatedNow(peopleHeard, "the node is cordoned in spite of nth-project.github.io/action")
 		}
 		w.judged(orderNotFought)
 		unlifted := w.any(func(n *notice) bool { return w.possible(n, cordoned) && n.lifted.IsZero() })
@@ -615,7 +615,7 @@ func (w *world) judgeEnd1(q request) {
 	}
 	there := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
 	if there && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
-		w.violatedNow(peopleHeard, "%s %s in spite of nth/action", q.verb, q.pod)
+		w.violatedNow(peopleHeard, "%s %s in spite of nth-project.github.io/action", q.verb, q.pod)
 	}
 	w.judgeGrace(q, pod)
 }
