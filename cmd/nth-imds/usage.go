@@ -21,7 +21,7 @@ Usage: nth-imds [--listen 127.0.0.1:1338]     in one terminal
 "nth-imds help COMMAND" tells more about each. All but serve take --server URL, or the environment's NTH_IMDS,
 for a simulator elsewhere than http://127.0.0.1:1338.
 
-Exit statuses: 0 as asked, 64 wrong usage, 1 anything else
+Exit statuses: 0 success, 64 usage error, 1 any other failure
 `)
 	return b.String()
 }

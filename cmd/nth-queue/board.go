@@ -95,7 +95,7 @@ func (b *board) beat() {
 		b.manager.Beat()
 	} else if !b.stuck {
 		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).WithError(err).
-			Error("the queue is no longer read; waiting for the service manager to start nth-queue again")
+			Error("receiving from the queue stalled; waiting for the service manager to restart nth-queue")
 	}
 	b.stuck = err != nil
 }
@@ -111,18 +111,18 @@ func (b *board) status() record.Status {
 	}
 	switch {
 	case !b.ready:
-		s.Sentence = "waiting for the API server to tell of the nodes"
+		s.Sentence = "waiting for the list of Nodes from the API server"
 	case stand.Draining+stand.Waiting+stand.LeftAlone > 0:
 		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %s%d messages are being worked on", stand.Draining, stand.Waiting, leftAlone(stand), held)
 	default:
 		s.Sentence = fmt.Sprintf("reading the queue for %d nodes; nothing is announced", stand.Nodes)
 	}
 	if b.trouble != "" {
-		s.Sentence += fmt.Sprintf("; the queue cannot be read since %s", b.since.Format("15:04:05"))
+		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
 		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
 	}
 	if why := stand.Leaseless; why != nil {
-		s.Sentence += fmt.Sprintf("; nothing is received or drained without a Lease since %s", stand.Since.Format("15:04:05"))
+		s.Sentence += fmt.Sprintf("; paused without a Lease since %s", stand.Since.Format("15:04:05"))
 		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
 	}
 	if b.dryRun {
@@ -144,13 +144,13 @@ func (b *board) unready() error {
 	away, answered := b.fleet.Standing().Away, b.queue.Standing().Answered
 	switch {
 	case !away.IsZero():
-		return fmt.Errorf("the API server has not told of the nodes for %s", time.Since(away).Round(time.Second))
+		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(away).Round(time.Second))
 	case !known:
-		return errors.New("the API server has not told of the nodes yet")
+		return errors.New("no list of Nodes from the API server yet")
 	case answered.IsZero():
-		return errors.New("the queue has not been received from yet")
+		return errors.New("nothing was received from the queue yet")
 	case time.Since(answered) > lately:
-		return fmt.Errorf("the queue has not been received from for %s", time.Since(answered).Round(time.Second))
+		return fmt.Errorf("nothing was received from the queue for %s", time.Since(answered).Round(time.Second))
 	}
 	return nil
 }

@@ -99,19 +99,19 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 				t.Errorf("not ready because of %q, want %q", got, why)
 			}
 		}
-		want(fleet.Standing{}, false, "the API server has not told of the nodes yet")
-		want(fleet.Standing{Away: time.Now().Add(-3 * time.Second)}, false, "the API server has not told of the nodes for ")
-		want(fleet.Standing{}, true, "the queue has not been received from yet")
+		want(fleet.Standing{}, false, "no list of Nodes from the API server yet")
+		want(fleet.Standing{Away: time.Now().Add(-3 * time.Second)}, false, "no list of Nodes from the API server for ")
+		want(fleet.Standing{}, true, "nothing was received from the queue yet")
 
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*queue.Lease) {})
 		time.Sleep(5 * time.Minute)
 		want(fleet.Standing{}, true, "")
-		want(fleet.Standing{Away: time.Now().Add(-time.Minute)}, true, "the API server has not told of the nodes for ")
+		want(fleet.Standing{Away: time.Now().Add(-time.Minute)}, true, "no list of Nodes from the API server for ")
 
 		sqs.dead.Store(true)
 		time.Sleep(90 * time.Second)
-		want(fleet.Standing{}, true, "the queue has not been received from for ")
+		want(fleet.Standing{}, true, "nothing was received from the queue for ")
 		sqs.dead.Store(false)
 		close(sqs.back)
 		time.Sleep(time.Minute)
@@ -136,7 +136,7 @@ func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
 
 func TestTheSentenceSaysThatThereIsNoLease(t *testing.T) {
 	stand := fleet.Standing{Nodes: 9, Leaseless: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	want := "reading the queue for 9 nodes; nothing is announced; nothing is received or drained without a Lease since 12:00:00"
+	want := "reading the queue for 9 nodes; nothing is announced; paused without a Lease since 12:00:00"
 	if got := nthqueue.Sentence(stand); got != want {
 		t.Errorf("it is told as %q, want %q", got, want)
 	}

@@ -81,7 +81,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 		}
 	}
 	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches && cfg.Fleet.AfterDrain == string(lifecycle.Keep) {
-		c.OK("hook", "the settings leave lifecycle hooks alone: events.asg-termination, fleet.complete_launches")
+		c.OK("hook", "lifecycle hooks are disabled by configuration: events.asg-termination, fleet.complete_launches")
 		return
 	}
 	c.hooks(ctx, cfg, account, group)

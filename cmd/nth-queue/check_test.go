@@ -110,7 +110,7 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 		`ok    right       autoscaling:RecordLifecycleActionHeartbeat: not refused for an Auto Scaling group that there is not`,
 		`ok    right       autoscaling:CompleteLifecycleAction: not refused for .*`,
 		`ok    right       autoscaling:DescribeLifecycleHooks: not refused for .*`,
-		`ok    webhook     the settings name none; nothing is posted`,
+		`ok    webhook     no webhook configured`,
 	)
 	if b.Visible() != 1 {
 		t.Error("the message cannot be seen any more")
@@ -225,7 +225,7 @@ func TestCheckTriesHooksWhereTheyAreToBeAnswered(t *testing.T) {
 		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s, and only those are completed that the settings name`)
 	calls := len(b.groups.Calls(""))
 	b.set(t, "[fleet]\ncomplete_launches = false\n[events.asg-termination]\naction = \"ignore\"\n")
-	mustSay(t, b.check(t), `ok    hook        the settings leave lifecycle hooks alone: .*`)
+	mustSay(t, b.check(t), `ok    hook        lifecycle hooks are disabled by configuration: .*`)
 	if more := len(b.groups.Calls("")) - calls; more > 0 {
 		t.Errorf("Auto Scaling was asked %d times about hooks that are left alone", more)
 	}
@@ -261,16 +261,16 @@ func TestCheckPostsATestWhereThatIsAskedFor(t *testing.T) {
 	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts.Add(1) }))
 	t.Cleanup(hook.Close)
 	b.set(t, fmt.Sprintf("[webhook]\nurl = %q\n", hook.URL))
-	mustSay(t, b.check(t), `ok    webhook     the template gives a message for every kind of notice; "nth-queue check --webhook" posts a test`)
+	mustSay(t, b.check(t), `ok    webhook     the template renders every kind of notice; "nth-queue check --webhook" posts a test`)
 	if posts.Load() != 0 {
 		t.Error("it has posted unasked")
 	}
-	mustSay(t, b.check(t, "--webhook"), `ok    webhook     it has taken the test`)
+	mustSay(t, b.check(t, "--webhook"), `ok    webhook     test message delivered`)
 	if posts.Load() != 1 {
 		t.Errorf("it has posted %d times", posts.Load())
 	}
 	hook.Close()
-	mustSay(t, b.check(t, "--webhook"), `fail  webhook     it did not take the test: .*`)
+	mustSay(t, b.check(t, "--webhook"), `fail  webhook     test message rejected: .*`)
 }
 
 func TestCheckOfWrongSettingsIsStatus78(t *testing.T) {

@@ -40,7 +40,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 		Ready:   func() error { return m.board.unready() },
 		Waiting: func() int { return m.waiting() },
 		Trouble: func(err error) {
-			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue goes on without, and tries again", err)
+			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue continues without metrics, and retries", err)
 		},
 	})
 	m.counts = counting.In(m.Metrics)

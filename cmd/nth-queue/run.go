@@ -113,7 +113,7 @@ func serve(
 	reading.Wait()
 	shown()
 	told()
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped as asked; what was not done is back in the queue")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
 	return manager.Err()
 }
 
@@ -131,11 +131,11 @@ func teller(log *logrus.Entry) func(sqs.Report) {
 		switch r.What {
 		case sqs.Poisoned:
 			of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
-				Errorf("a message cannot be understood, and is left to the dead-letter queue: %s", r.Why)
+				Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
 		case sqs.NotOurs:
-			of.Infof("a message concerns no node: %s", r.Why)
+			of.Infof("message concerns no node: %s", r.Why)
 		case sqs.Lost:
-			of.Infof("a message may be seen by others, too: %s", r.Why)
+			of.Infof("message may be visible to other consumers: %s", r.Why)
 		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 			of.Debugf("a message was %s", r.What)
 		}
@@ -152,12 +152,12 @@ func troubled(log *logrus.Entry, heard func(error)) func(error) {
 		heard(err)
 		if err == nil {
 			last = ""
-			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("the queue can be read again")
+			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
 			return
 		}
 		if text := err.Error(); last == "" {
 			last = text
-			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("the queue cannot be read: %s", text)
+			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s", text)
 		}
 	}
 }

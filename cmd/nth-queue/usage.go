@@ -6,12 +6,12 @@ Reads the SQS queue that EventBridge, Auto Scaling or SNS fill, and cordons and 
 Runs until it gets SIGTERM or SIGINT; a second one ends it at once. SIGHUP makes it read the settings again.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
-  --dry-run      say what would be done, but write nothing to the cluster, and leave the messages in the queue
+  --dry-run      log what would be done, but write nothing to the cluster, and leave the messages in the queue
 `
 
 const statusUsage = `Usage: nth-queue status [--config FILE] [--json]
 
-Tells how the running nth-queue stands: how many nodes it drains, what is announced for them, and whether the queue can be
+Shows the daemon's status: how many nodes it drains, what is announced for them, and whether the queue can be
 read. The status is 0 if it runs, and 1 if it does not, or hangs; what is printed is the last that is known of it then.
 
   --config FILE  read FILE and FILE.d/*.toml to find the runtime directory
@@ -31,14 +31,14 @@ and 78 if the settings are wrong.
 const configUsage = `Usage: nth-queue config [--config FILE] [--check]
        nth-queue config import [--secrets DIR] FILE
 
-Prints the settings in effect, all of them, in a form that can be read again. With import, it turns the settings of
+Prints the settings in effect, all of them, as a valid configuration file. With import, it turns the settings of
 aws-node-termination-handler's queue mode into those of nth-queue and prints them: FILE holds its environment ("NAME=value"
 lines), the values of its Helm chart, or its Deployment ("kubectl get deployment -o yaml"),
 with the ConfigMaps and Secrets that it takes settings from, behind lines "---"; "-" is standard input. What comes of it is
 judged before it is printed: status 78 and one line for each fault if anything cannot be taken over as it is.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml
-  --check        only judge them, with the service's credentials: one line for each file that was read or passed over, and
+  --check        only validate it, with the service's credentials: one line for each file that was read or ignored, and
                  status 78 if anything is wrong
   --secrets DIR  put the webhook's address and headers into files of mode 0600 in DIR; without it, they are named only
 `

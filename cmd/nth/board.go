@@ -82,7 +82,7 @@ func (b *board) configured(rules policy.Settings) {
 	ignored := map[event.Kind]string{}
 	for _, kind := range event.Kinds() {
 		if rules[kind].Action == policy.Ignore {
-			ignored[kind] = fmt.Sprintf("the settings say so: events.%s.action = %q", kind, policy.Ignore)
+			ignored[kind] = fmt.Sprintf("by configuration: events.%s.action = %q", kind, policy.Ignore)
 		}
 	}
 	b.set(func() { b.ignored = ignored })
@@ -93,9 +93,9 @@ func (b *board) degrade(faults []string) { b.set(func() { b.degraded = faults })
 
 // scoped notes what is not polled for on an instance of this life cycle.
 func (b *board) scoped(scope imds.Scope) {
-	why := "it was to be ignored when nth was started"
+	why := "ignored when nth started"
 	if scope.Standby {
-		why = fmt.Sprintf("the settings leave out %s instances", scope.LifeCycle)
+		why = fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle)
 	}
 	unpolled := map[event.Kind]string{}
 	for _, kind := range event.PolledKinds() {

@@ -80,21 +80,21 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	found := systemd.FindInstalled(root)
 	switch {
 	case found.Unit == "":
-		missing("service", "nth.service is not installed: nothing starts nth")
+		missing("service", "nth.service is not installed")
 	case found.Enabled == "":
-		missing("service", "%s is not enabled: \"systemctl enable nth\" lets it start with the machine", found.Unit)
+		missing("service", "%s is not enabled: \"systemctl enable nth\" starts it at boot", found.Unit)
 	default:
 		c.OK("service", "%s is enabled", found.Unit)
 	}
 	if found.Catalog == "" {
-		c.Warn("journal", "the message catalog is not installed: \"journalctl -x\" has nothing to add")
+		c.Warn("journal", "the message catalog is not installed: \"journalctl -x\" shows no explanations")
 	} else {
 		c.OK("journal", "%s explains the messages", found.Catalog)
 	}
 	if found.DropIn == "" {
-		c.Warn("shutdown", "80-nth.conf is not installed for logind: a shutdown may leave a drain hardly any time")
+		c.Warn("shutdown", "80-nth.conf is not installed for logind: a shutdown may leave almost no time to drain")
 	} else {
-		c.OK("shutdown", "%s gives a drain its time", found.DropIn)
+		c.OK("shutdown", "%s gives drains enough time", found.DropIn)
 	}
 }
 
@@ -112,11 +112,11 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	c.shutdown(ctx, cfg)
 	switch {
 	case cfg.Log.Format == "prefix":
-		c.OK("journal", "what nth says goes to standard output, with priorities")
+		c.OK("journal", "nth logs to standard output, with priorities")
 	case systemd.JournalAnswers():
 		c.OK("journal", "it takes entries")
 	default:
-		c.Warn("journal", "there is none on this machine; what nth says goes to standard error")
+		c.Warn("journal", "no journal on this machine; nth logs to standard error")
 	}
 	return nil
 }

@@ -113,12 +113,12 @@ func TestCheckWarnsOfADryRun(t *testing.T) {
 func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 	b := newBench(t)
 	mustSay(t, b.check(t, ""),
-		`ok    metadata    it gives a session token, at http://127\.0\.0\.1:\d+`,
+		`ok    metadata    session token received from http://127\.0\.0\.1:\d+`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
 		`ok    clock       it agrees with that of the metadata service`,
 		`fail  identity    .*/absent.*`,
-		`warn  shutdown    it cannot be heard of in advance: connecting to the system bus: .*`,
-		`ok    shutdown    the kubelet does not hold it`)
+		`warn  shutdown    no advance notice: connecting to the system bus: .*`,
+		`ok    shutdown    the kubelet does not delay it`)
 }
 
 func TestCheckNamesWhatTheInstanceIsTooOldFor(t *testing.T) {
@@ -158,7 +158,7 @@ func TestCheckRefusesAnEndpointModeThatThereIsNot(t *testing.T) {
 func TestCheckTellsWhatTheKubeletMakesOfAShutdown(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"it holds it":         {"shutdownGracePeriod: 60s", `ok    shutdown    the kubelet holds it for 1m0s beside nth; where logind announces .* no more than 1m0s, critical ones 0s`},
-		"it does not hold it": {"shutdownGracePeriod: 0s", `ok    shutdown    the kubelet does not hold it`},
+		"it does not hold it": {"shutdownGracePeriod: 0s", `ok    shutdown    the kubelet does not delay it`},
 		"nobody knows":        {"shutdownGracePeriod: a while", `warn  shutdown    reading the kubelet's configuration .*`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestCheckLeavesAShutdownAloneThatIsToBeIgnored(t *testing.T) {
 	b := newBench(t)
 	b.set(t, "[events.shutdown]\naction = \"ignore\"")
 	said := b.check(t, "")
-	mustSay(t, said, `ok    shutdown    the settings say that it is to be ignored: events\.shutdown\.action`)
+	mustSay(t, said, `ok    shutdown    ignored by configuration: events\.shutdown\.action`)
 	if strings.Contains(said, "the kubelet") && strings.Contains(said, "hold it") {
 		t.Errorf("it looks at the kubelet all the same:\n%s", said)
 	}

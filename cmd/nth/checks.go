@@ -33,21 +33,21 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 	if found.Unreachable != nil {
 		hint := ""
 		if found.Hops() {
-			hint = "; it takes the connection, and its answer gets lost: in a container, the instance's hop limit must be 2 or more"
+			hint = "; it accepts the connection, but its answer is lost: in a container, the instance's hop limit must be at least 2"
 		}
 		c.Fail("metadata", "%s%s", found.Unreachable, hint)
 		return
 	}
-	c.OK("metadata", "it gives a session token, at %s", found.Endpoint)
+	c.OK("metadata", "session token received from %s", found.Endpoint)
 	if found.Slow {
-		c.Warn("metadata", "it takes up to %s for an answer: nth waits for it, and hears of a notice that much later", found.Slowest.Round(time.Millisecond))
+		c.Warn("metadata", "answers take up to %s: notices are seen that much later", found.Slowest.Round(time.Millisecond))
 	}
 	for _, document := range found.Lacking {
 		c.Warn("metadata", "%s is not there, and never will be: the instance's metadata is of %s, from before EC2 had it, and "+
 			"stays so on instances of the Nitro system; launch the instance anew", document, found.Build)
 	}
 	if found.LifeCycle == "" {
-		c.Warn("metadata", "it does not tell the instance's life cycle; everything will be polled")
+		c.Warn("metadata", "it does not say the instance's life cycle; polling everything")
 	} else {
 		c.OK("metadata", "%s", source.Scope(found.LifeCycle))
 	}
@@ -72,11 +72,11 @@ const skew = 3 * time.Second
 func (c *check) clock(whose string, ahead time.Duration) {
 	switch {
 	case ahead.Abs() <= skew:
-		c.OK("clock", "it agrees with that of %s", whose)
+		c.OK("clock", "in sync with that of %s", whose)
 	case ahead > 0:
-		c.Warn("clock", "it is %s ahead of that of %s: deadlines will seem nearer than they are", ahead, whose)
+		c.Warn("clock", "it is %s ahead of that of %s: deadlines will appear closer than they are", ahead, whose)
 	default:
-		c.Warn("clock", "it is %s behind that of %s: deadlines will seem farther than they are", -ahead, whose)
+		c.Warn("clock", "it is %s behind that of %s: deadlines will appear further away than they are", -ahead, whose)
 	}
 }
 
@@ -119,11 +119,11 @@ func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 	case err != nil:
 		c.Fail("eviction", "%s", err)
 	case rehearsed.Pod == "":
-		c.OK("eviction", "there is no pod on the node to rehearse it with")
+		c.OK("eviction", "no pod on the node to try it with")
 	case rehearsed.HeldBy != "":
-		c.OK("eviction", "rehearsed with %s, which the disruption budget %s holds at present", rehearsed.Pod, rehearsed.HeldBy)
+		c.OK("eviction", "tried with %s, which the disruption budget %s blocks at present", rehearsed.Pod, rehearsed.HeldBy)
 	default:
-		c.OK("eviction", "rehearsed with %s", rehearsed.Pod)
+		c.OK("eviction", "tried with %s", rehearsed.Pod)
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *check) forecast(ctx context.Context, node *drain.Node) {
 // forecastWords say how long a drain would take, and what pods would be cut short.
 func forecastWords(f drain.Forecast, notice time.Duration) (needs string, cut []string) {
 	if f.Pods == 0 {
-		return "there is no pod on the node that would have to go", nil
+		return "no pods to evict", nil
 	}
 	for _, c := range f.Cut {
 		cut = append(cut, fmt.Sprintf("%s has a grace period of %.0f s, and would get %.0f s of it", c.Pod, c.Grace.Seconds(), c.Gets.Seconds()))
@@ -156,7 +156,7 @@ func forecastWords(f drain.Forecast, notice time.Duration) (needs string, cut []
 // shutdown checks how long a shutdown can be held, and what the kubelet makes of that.
 func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
-		c.OK("shutdown", "the settings say that it is to be ignored: events.%s.action", event.Shutdown)
+		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
 		if holders, _, err := lookAround().system(cfg).host.KeyHolders(ctx); err == nil {
 			c.unread(cfg, holders)
 		}
@@ -164,24 +164,24 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	}
 	where := lookAround().system(cfg)
 	if where.deaf != nil {
-		c.OK("shutdown", "it cannot be heard of: %s", where.deaf)
+		c.OK("shutdown", "not available: %s", where.deaf)
 		return
 	}
 	delay, err := where.host.Delay(ctx)
 	switch {
 	case err != nil:
-		c.Warn("shutdown", "it cannot be heard of in advance: %s", err)
+		c.Warn("shutdown", "no advance notice: %s", err)
 	case delay < dropInDelay:
-		c.Warn("shutdown", "logind lets it be held for %s", tooShort(delay))
+		c.Warn("shutdown", "logind allows a delay of %s", tooShort(delay))
 	default:
-		c.OK("shutdown", "logind lets it be held for up to %s", delay)
+		c.OK("shutdown", "logind allows a delay of up to %s", delay)
 	}
 	kubelets, kubeletErr := kubelet.ReadGracefulShutdown(cfg.HostRoot)
 	switch {
 	case kubeletErr != nil:
 		c.Warn("shutdown", "%s", kubeletErr)
 	case kubelets.Period == 0:
-		c.OK("shutdown", "the kubelet does not hold it")
+		c.OK("shutdown", "the kubelet does not delay it")
 	case err == nil && delay < kubelets.Period:
 		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
 	default:
@@ -191,7 +191,7 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 		c.powerKey(ctx, cfg, where, kubelets.Period > 0)
 	}
 	if files, err := where.host.ServiceKeeps(ctx, "nth.service"); err == nil && files < keptFiles && wantsKey(cfg) {
-		c.Warn("shutdown", "the power button is logind's from nth's next start on: %s", keepsTooLittle(files))
+		c.Warn("shutdown", "the power button is handled by logind from nth's next start on: %s", keepsTooLittle(files))
 	}
 }
 
@@ -201,7 +201,7 @@ func (c *check) unread(cfg config.Config, holders []logind.Inhibitor) bool {
 	if ours < 0 || wantsKey(cfg) {
 		return false
 	}
-	c.Warn("shutdown", "the power button is nth's, process %d, which has not read the settings since they leave it to logind: "+
+	c.Warn("shutdown", "the power button is handled by nth, process %d, which has not read the settings since they leave it to logind: "+
 		"systemctl reload nth", holders[ours].PID)
 	return true
 }
@@ -225,14 +225,14 @@ func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, b
 	case ours >= 0 && others >= 0:
 		c.Warn("shutdown", "the power button is answered by nth and by %s: each does so without the other", holders[others].Who)
 	case ours >= 0:
-		c.OK("shutdown", "the power button is nth's, process %d: the node is drained for up to %s before anybody else hears of a shutdown", holders[ours].PID, logind.PowerOffGrant)
+		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before anybody else hears of a shutdown", holders[ours].PID, logind.PowerOffGrant)
 	case others >= 0:
 		c.Warn("shutdown", "the power button, which is all that EC2 presses, is answered by %s, process %d", holders[others].Who, holders[others].PID)
 	case action != "poweroff":
 		c.Warn("shutdown", "the power button, which is all that EC2 presses, does not power the machine off: logind's HandlePowerKey is %q", action)
 	case cfg.Events.Shutdown.PowerKey != "nth":
-		say("shutdown", "the power button is logind's, as events.%s.power_key says: it tells nth and the kubelet at once", event.Shutdown)
+		say("shutdown", "the power button is handled by logind, as events.%s.power_key says: it tells nth and the kubelet at once", event.Shutdown)
 	default:
-		say("shutdown", "the power button is logind's: nth does not run, or is not to drain, or finds no device with a power key in /dev/input")
+		say("shutdown", "the power button is handled by logind: nth does not run, or is not to drain, or finds no device with a power key in /dev/input")
 	}
 }

@@ -106,16 +106,16 @@ func (h *handwork) undo(ctx context.Context, node agent.Node, takes string) erro
 	case result == drain.UncordonLifted:
 		fmt.Fprintf(h.out, "node %s %s pods again\n", h.name, takes)
 	case result == drain.UncordonNodeGone:
-		fmt.Fprintf(h.out, "there is no Node %s any more; nothing to take back\n", h.name)
+		fmt.Fprintf(h.out, "Node %s no longer exists; nothing to undo\n", h.name)
 	default:
-		fmt.Fprintf(h.out, "node %s has no cordon of nth drain's; nothing to take back\n", h.name)
+		fmt.Fprintf(h.out, "node %s was not cordoned by nth drain; nothing to undo\n", h.name)
 	}
 	return nil
 }
 
 // What ends "nth drain" before the node is drained.
 var (
-	errLifted = errors.New("somebody has lifted the cordon")
+	errLifted = errors.New("someone uncordoned the node")
 	errLeft   = fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
 )
 
@@ -142,9 +142,9 @@ func (h *handwork) drain(ctx context.Context, node agent.Node) error {
 	}
 	result := guard.Result()
 	if h.why != nil {
-		return fmt.Errorf("draining node %q: %w%s; what was done stands, and \"nth drain --undo\" takes it back", h.name, h.why, leftOf(result))
+		return fmt.Errorf("draining node %q: %w%s; the node stays cordoned until \"nth drain --undo\"", h.name, h.why, leftOf(result))
 	}
-	h.say("node %s is drained: %d pods evicted, %d left alone as they should be", h.name, result.Evicted, result.Skipped)
+	h.say("node %s is drained: %d pods evicted, %d left in place", h.name, result.Evicted, result.Skipped)
 	return nil
 }
 
@@ -194,20 +194,20 @@ func (h *handwork) end(why error) {
 // news to who waits for the end.
 var handWords = map[drain.What]string{
 	drain.NodeCordoned:    "cordoned the node",
-	drain.NodeCordonFound: "the node is cordoned already by somebody else; that cordon stays theirs, and --undo leaves it",
-	drain.NodeMissing:     "there is no Node: {detail}; waiting",
-	drain.NodeExcluded:    "took the node out of external load balancers",
-	drain.Unclosable:      "{detail}; trying again",
-	drain.Holding:         "holding evictions back for {detail}",
+	drain.NodeCordonFound: "the node was already cordoned by someone else; --undo will not uncordon it",
+	drain.NodeMissing:     "no Node object: {detail}; waiting",
+	drain.NodeExcluded:    "excluded the node from external load balancers",
+	drain.Unclosable:      "{detail}; retrying",
+	drain.Holding:         "delaying evictions for {detail}",
 	drain.TargetsLeft:     "waiting for load balancers: {detail}",
 	drain.Found:           "{total} pods to evict",
-	drain.Arrived:         "{pod} has come to the cordoned node; evicting it, too",
+	drain.Arrived:         "{pod} was scheduled to the cordoned node; evicting it too",
 	drain.Evicted:         "evicted {pod}",
-	drain.Held:            "disruption budget {detail} holds {pod}; asking again",
-	drain.Refused:         "evicting {pod} was refused: {detail}; asking again",
-	drain.Overdue:         "{pod} has not ended within its grace period",
-	drain.Returning:       "{detail} keeps bringing pods back to the cordoned node; evicting them ever more slowly",
-	drain.LeftToReturn:    "{detail} keeps bringing pods back to the cordoned node; leaving them there",
+	drain.Held:            "disruption budget {detail} blocks the eviction of {pod}; retrying",
+	drain.Refused:         "eviction of {pod} refused: {detail}; retrying",
+	drain.Overdue:         "{pod} is still running after its grace period",
+	drain.Returning:       "{detail} keeps recreating pods on the cordoned node; backing off",
+	drain.LeftToReturn:    "{detail} keeps recreating pods on the cordoned node; leaving them there",
 	drain.Gone:            "{pod} is gone, {left} of {total} left",
 	drain.Volumes:         "waiting for volumes: {detail} still in use",
 }
@@ -216,7 +216,7 @@ var handWords = map[drain.What]string{
 func inHandWords(p drain.Progress) string {
 	text := handWords[p.What]
 	if p.What == drain.Refused && p.Pod == "" { // It concerns the node.
-		text = "{detail}; trying again"
+		text = "{detail}; retrying"
 	}
 	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(text)
 }

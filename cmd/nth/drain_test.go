@@ -96,14 +96,14 @@ func TestANodeIsDrainedByHandAndOpenedAgain(t *testing.T) {
 		t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)
 	}
 	for _, words := range []string{
-		" s  cordoned the node\n", " s  6 pods to evict\n", " s  evicted default/deaf-1\n", "; asking again\n",
-		" s  kube-system/coredns-1 is gone, 0 of 6 left\n", "is drained: 6 pods evicted, 1 left alone as they should be\n",
+		" s  cordoned the node\n", " s  6 pods to evict\n", " s  evicted default/deaf-1\n", "; retrying\n",
+		" s  kube-system/coredns-1 is gone, 0 of 6 left\n", "is drained: 6 pods evicted, 1 left in place\n",
 	} {
 		if !strings.Contains(said, words) {
 			t.Errorf("%q is not said:\n%s", words, said)
 		}
 	}
-	for _, words := range []string{"takes pods again", "has no cordon of nth drain's; nothing to take back"} {
+	for _, words := range []string{"takes pods again", "was not cordoned by nth drain; nothing to undo"} {
 		status, said, stderr = typed(t, "drain", "--undo", "--config", settings)
 		if status != 0 || stderr != "" || !strings.Contains(said, words) || writerOf(t, cluster) != "" {
 			t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)

@@ -63,10 +63,10 @@ func follow(opts *imds.Options, book *record.Store, board *board, log *logrus.En
 	opts.Strange = func(state string, departs bool) {
 		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
 		if departs {
-			log.Warnf("the Auto Scaling group wants the instance in the state %s, which this nth does not know: as it was in service, it is taken to leave", state)
+			log.Warnf("unknown Auto Scaling target state %s: the instance was in service, so it is taken to leave", state)
 			return
 		}
-		log.Infof("the Auto Scaling group wants the instance in the state %s, which this nth does not know: as it was not in service since the boot, nothing is done", state)
+		log.Infof("unknown Auto Scaling target state %s: the instance was not in service since boot, so nothing is done", state)
 	}
 }
 
@@ -88,7 +88,7 @@ func tellHook(log *logrus.Entry, n lifecycle.News) {
 // hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
 	if !draining.Hooks(cfg.Events.ASGTermination.Termination).Complete {
-		c.OK("hook", "the settings leave lifecycle hooks alone: events.%s", event.ASGTermination)
+		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
 		return
 	}
 	found := lifecycle.Check(ctx, hookOptions(cfg, metadata), draining.Hooks(cfg.Events.ASGTermination.Termination))

@@ -23,15 +23,15 @@ func nth() program.Program {
 		Name:    "nth",
 		Summary: "nth drains its own Kubernetes node before EC2 takes the machine away.",
 		Notes: `Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
-Exit statuses:  0 as asked, 64 wrong usage, 78 wrong settings, 1 anything else
+Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure
 `,
 		Commands: []program.Command{
-			{Name: "run", Summary: "watch, and drain this node when it is doomed", Usage: runUsage, Run: commandRun},
-			{Name: "rehearse", Summary: "show what would happen, and change nothing", Usage: rehearseUsage, Run: commandRehearse},
-			{Name: "drain", Summary: "drain this node now, or take that back", Usage: drainUsage, Run: commandDrain},
-			{Name: "status", Summary: "tell how the running nth stands", Usage: statusUsage, Run: commandStatus},
-			{Name: "check", Summary: "tell whether nth can do its work here", Usage: checkUsage, Run: commandCheck},
-			{Name: "config", Summary: "print the settings in effect, or judge them", Usage: configUsage, Run: commandConfig},
+			{Name: "run", Summary: "watch for interruptions and drain this node", Usage: runUsage, Run: commandRun},
+			{Name: "rehearse", Summary: "show what a spot interruption would do, change nothing", Usage: rehearseUsage, Run: commandRehearse},
+			{Name: "drain", Summary: "drain this node now, or undo that", Usage: drainUsage, Run: commandDrain},
+			{Name: "status", Summary: "show daemon status", Usage: statusUsage, Run: commandStatus},
+			{Name: "check", Summary: "verify that this node can be drained", Usage: checkUsage, Run: commandCheck},
+			{Name: "config", Summary: "print or validate the configuration", Usage: configUsage, Run: commandConfig},
 			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: version},
 		},
 		Hidden:   []program.Command{{Name: inRoot, Run: commandInRoot}},

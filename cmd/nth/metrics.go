@@ -35,7 +35,7 @@ func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 		Stuck:   func() error { return m.source.Stuck() },
 		Waiting: func() int { return m.waiting() },
 		Trouble: func(err error) {
-			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth goes on without, and tries again", err)
+			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth continues without metrics, and retries", err)
 		},
 	})
 	m.counts = counting.In(m.Metrics)

@@ -88,8 +88,8 @@ func TestTheFirstBlockOfTheREADMEWorksAsItIsPastedWithoutRootsRights(t *testing.
 		t.Fatalf("%v\n%s", err, said)
 	}
 	for _, line := range []string{
-		`EC2 gives notice that it takes the machine in \d+ s`, `cordoned the node after`, `! disruption budget web holds default/web-\d; asking again`,
-		`evicted default/deaf-1`, `kube-system/coredns-1 is gone, 0 of 6 left`, `drained: 6 pods evicted, 0 deleted, 1 left alone`,
+		`EC2 gives notice that it takes the machine in \d+ s`, `cordoned the node after`, `! disruption budget web blocks the eviction of default/web-\d; retrying`,
+		`evicted default/deaf-1`, `kube-system/coredns-1 is gone, 0 of 6 left`, `drained: 6 pods evicted, 0 deleted, 1 left in place`,
 		`default/web-\d +[\d.]+ s +[\d.]+ s  held for [\d.]+ s by the disruption budget web`, `The node is drained after [\d.]+ s`,
 	} {
 		if !regexp.MustCompile(line).MatchString(said) {

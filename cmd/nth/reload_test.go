@@ -54,7 +54,7 @@ func with(change func(*config.Config)) func() (config.Config, error) {
 }
 
 func TestAReloadSaysWhatTakesEffectAndWhatNeedsAnotherStart(t *testing.T) {
-	const nothing = "info: read the settings again; nothing changes by that"
+	const nothing = "info: configuration reloaded; no changes"
 	for name, test := range map[string]struct {
 		change func(*config.Config)
 		want   []string
@@ -64,19 +64,19 @@ func TestAReloadSaysWhatTakesEffectAndWhatNeedsAnotherStart(t *testing.T) {
 			func(c *config.Config) {
 				c.Log.Level, c.Drain.Margin, c.Events.SpotInterruption.Action = "debug", time.Second, "cordon"
 			},
-			[]string{"info: read the settings again; in effect from now on: log.level, drain.margin, events.spot-interruption.action"},
+			[]string{"info: configuration reloaded; changed: log.level, drain.margin, events.spot-interruption.action"},
 		},
 		"what is wired at the start": {
 			func(c *config.Config) {
 				c.DryRun, c.StateDirectory, c.Log.Format, c.IMDS.Endpoint, c.Kubernetes.KeepWarm = true, "/s", "json", "http://a", time.Hour
 				c.Events.Shutdown.Margin = time.Second
 			},
-			[]string{nothing, "warning: in effect when nth is started again: dry_run, state_directory, log.format, imds.endpoint, " +
+			[]string{nothing, "warning: restart nth to apply: dry_run, state_directory, log.format, imds.endpoint, " +
 				"kubernetes.keep_warm, events.shutdown.margin"},
 		},
 		"a kind that is ignored from now on": {
 			func(c *config.Config) { c.Events.Shutdown.Action = "ignore" },
-			[]string{"info: read the settings again; in effect from now on: events.shutdown.action"},
+			[]string{"info: configuration reloaded; changed: events.shutdown.action"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestAKindThatWasIgnoredNeedsAnotherStart(t *testing.T) {
 	started.Events.SpotInterruption.Action = "ignore"
 	_, said := reloads(t, started, with(func(*config.Config) {}))
 	if want := []string{
-		"info: read the settings again; nothing changes by that",
-		"warning: in effect when nth is started again: events.spot-interruption.action",
+		"info: configuration reloaded; no changes",
+		"warning: restart nth to apply: events.spot-interruption.action",
 	}; !slices.Equal(said, want) {
 		t.Errorf("said %q", said)
 	}
@@ -109,9 +109,9 @@ func TestWrongSettingsChangeNothingAndAreToldFaultByFault(t *testing.T) {
 	quick := with(func(c *config.Config) { c.Drain.Margin = time.Second })
 	applied, said := reloads(t, config.Default(), wrong, quick, quick)
 	if want := []string{
-		"error: a: one", "error: b: two", "warning: the settings are wrong; those in effect stay so",
-		"info: read the settings again; in effect from now on: drain.margin",
-		"info: read the settings again; nothing changes by that",
+		"error: a: one", "error: b: two", "warning: invalid configuration; keeping the current one",
+		"info: configuration reloaded; changed: drain.margin",
+		"info: configuration reloaded; no changes",
 	}; !slices.Equal(said, want) {
 		t.Errorf("said\n%s", strings.Join(said, "\n"))
 	}
@@ -133,9 +133,9 @@ func TestWhatIsWrongWithWhatIsOnlyToldHoldsNothingElseUp(t *testing.T) {
 	right.Webhook.Template, right.Webhook.TemplateText = "better", "better"
 	applied, said := reloads(t, started, wrong, func() (config.Config, error) { return right, nil })
 	if want := []string{
-		"error: degraded: webhook: a", "error: degraded: webhook: b", "warning: the settings of what is only told are wrong; they stay as they were",
-		"info: read the settings again; in effect from now on: drain.margin",
-		"info: read the settings again; in effect from now on: log.level, webhook.template",
+		"error: degraded: webhook: a", "error: degraded: webhook: b", "warning: invalid [log], [webhook] or [metrics]; keeping the current ones",
+		"info: configuration reloaded; changed: drain.margin",
+		"info: configuration reloaded; changed: log.level, webhook.template",
 	}; !slices.Equal(said, want) {
 		t.Errorf("said\n%s", strings.Join(said, "\n"))
 	}

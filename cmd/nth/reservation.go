@@ -49,7 +49,7 @@ func (c *check) reservation(ctx context.Context, cfg config.Config, metadata *im
 	settings := cfg.Events.ReservationEnd
 	switch {
 	case policy.Action(settings.Action) == policy.Ignore:
-		c.OK("capacity", "the settings say that its end is to be ignored: events.%s.action", event.ReservationEnd)
+		c.OK("capacity", "ignored by configuration: events.%s.action", event.ReservationEnd)
 		return
 	case !reservation.Ends(lifeCycle):
 		return // There is none whose end takes the instance, or it is not known.

@@ -93,7 +93,7 @@ func newShutdown(ctx context.Context, cfg config.Config, where system, log *logr
 	off := func(err error) {
 		heard(err)
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
-			Infof("shutdowns cannot be heard of in advance: %s", err)
+			Infof("no advance notice of shutdowns: %s", err)
 	}
 	if where.deaf != nil {
 		off(where.deaf)
@@ -135,7 +135,7 @@ func (s *shutdown) started() *logrus.Entry {
 // newKeys returns what hears the power key; nil where nobody would keep a press for the process after this one.
 func (s *shutdown) newKeys(ctx context.Context, store powerkey.Store) *powerkey.Keys {
 	if files, err := s.system.host.Keeps(ctx); err == nil && files < keptFiles {
-		s.started().Warnf("the power button is logind's: %s", keepsTooLittle(files))
+		s.started().Warnf("the power button is handled by logind: %s", keepsTooLittle(files))
 		return nil
 	}
 	keys, err := powerkey.New(powerkey.Options{
@@ -143,7 +143,7 @@ func (s *shutdown) newKeys(ctx context.Context, store powerkey.Store) *powerkey.
 		Listening: s.source.ListenToKey, Ours: s.source.HoldsKey, Pressed: s.pressed,
 	})
 	if err != nil {
-		s.started().Infof("the power button is logind's: %s", err)
+		s.started().Infof("the power button is handled by logind: %s", err)
 		return nil
 	}
 	return keys

@@ -39,9 +39,9 @@ func TestTheCredentialsOfTheServiceAreJudgedBesideIt(t *testing.T) {
 	said := b.check(t, "--offline")
 	mustSay(t, said, `ok    webhook     read `+regexp.QuoteMeta(url),
 		`warn  webhook     passed over `+regexp.QuoteMeta(headers)+`: it is encrypted, and only the service gets it in the clear`,
-		`ok    webhook     the template gives a message for every kind of notice; "nth check --webhook" posts a test`)
+		`ok    webhook     the template renders every kind of notice; "nth check --webhook" posts a test`)
 	status, stdout, stderr := b.judge(t)
-	mustSay(t, stdout, regexp.QuoteMeta(b.settings)+": read", regexp.QuoteMeta(url)+": read", regexp.QuoteMeta(headers)+": passed over: it is encrypted, .*", regexp.QuoteMeta(b.settings)+": ok")
+	mustSay(t, stdout, regexp.QuoteMeta(b.settings)+": read", regexp.QuoteMeta(url)+": read", regexp.QuoteMeta(headers)+": ignored: it is encrypted, .*", regexp.QuoteMeta(b.settings)+": ok")
 	if status != 0 || stderr != "" || strings.Contains(said+stdout, "hunter2") {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
@@ -97,8 +97,8 @@ func TestWhatWasReadAndWhatWasPassedOverIsSaid(t *testing.T) {
 		`warn  settings    passed over .*/60-old\.toml\.bak: its name does not end with \.toml`, `warn  settings    passed over .*/\.70\.toml: its name begins with a dot`,
 		`ok    webhook     read .*/page\.tmpl`, `warn  webhook     passed over the credential webhook-url \(SetCredential= of nth\.service\): webhook\.url goes before it`)
 	status, stdout, stderr := b.judge(t)
-	mustSay(t, stdout, `.*/nth\.toml: read`, `.*/50-webhook\.toml: read`, `.*/60-old\.toml\.bak: passed over: its name does not end with \.toml`,
-		`.*/page\.tmpl: read`, `the credential webhook-url \(SetCredential= of nth\.service\): passed over: webhook\.url goes before it`, `.*/nth\.toml, .*/50-webhook\.toml: ok`)
+	mustSay(t, stdout, `.*/nth\.toml: read`, `.*/50-webhook\.toml: read`, `.*/60-old\.toml\.bak: ignored: its name does not end with \.toml`,
+		`.*/page\.tmpl: read`, `the credential webhook-url \(SetCredential= of nth\.service\): ignored: webhook\.url goes before it`, `.*/nth\.toml, .*/50-webhook\.toml: ok`)
 	if status != 0 || stderr != "" || strings.Contains(said+stdout, "hunter2") {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
@@ -132,7 +132,7 @@ func TestMetricsThatNobodyCouldHaveFailTheCheck(t *testing.T) {
 	mustSay(t, metrics("listen = 'nobody.invalid:9092'", ""), `fail  metrics     metrics\.listen: .*nobody\.invalid.*`)
 	for text, want := range map[string]string{
 		"nth_build_info 1\n": `ok    metrics     nth serves them at 127\.0\.0\.1:\d+`,
-		"other_info 1\n":     `fail  metrics     metrics\.listen: .*address already in use; nobody can scrape them, and nth works without`,
+		"other_info 1\n":     `fail  metrics     metrics\.listen: .*address already in use; they cannot be scraped, but nth works without`,
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
 		mustSay(t, metrics("listen = '"+server.Listener.Addr().String()+"'", ""), want)

@@ -79,10 +79,10 @@ func TestStatusOfADaemonThatDoesNotRun(t *testing.T) {
 		state  string
 		first  string
 	}{
-		"never started": {nil, "unknown", "nth does not run, or has just been started: there is no status in /run/nth"},
-		"hangs":         {&silent, "silent", "nth may hang: process " + itoa(os.Getpid()) + " has not told how it stands since 2026-01-31 12:00:00 UTC"},
-		"stopped":       {&stopped, "stopped", "nth does not run: it stopped as asked at 2026-01-31 12:00:00 UTC"},
-		"crashed":       {&gone, "gone", "nth does not run: its process 1073741824 is gone, without having been asked to stop"},
+		"never started": {nil, "unknown", "nth is not running, or has just started: no status in /run/nth"},
+		"hangs":         {&silent, "silent", "nth may be hung: process " + itoa(os.Getpid()) + " has not updated its status since 2026-01-31 12:00:00 UTC"},
+		"stopped":       {&stopped, "stopped", "nth is not running: stopped at 2026-01-31 12:00:00 UTC"},
+		"crashed":       {&gone, "gone", "nth is not running: process 1073741824 died without being asked to stop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, stdout, _ := statusOf(t, test.status, "")

@@ -131,7 +131,7 @@ func (c *check) container(s surroundings, cfg config.Config) {
 	case s.Host != "":
 		c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", s.Host)
 	case s.deaf(cfg) != nil:
-		c.OK("container", "a host container of Bottlerocket; shutdowns cannot be heard of: %s", s.deaf(cfg))
+		c.OK("container", "a host container of Bottlerocket; no notice of shutdowns: %s", s.deaf(cfg))
 	default:
 		c.OK("container", "a host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
 	}

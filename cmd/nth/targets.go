@@ -23,7 +23,7 @@ func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
 	}
 }
 
-// targets checks, without changing anything, whether it can be told when load balancers are done with the node.
+// targets checks, without changing anything, whether it can be told when load balancers have deregistered the node.
 func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.Source) {
 	if len(cfg.LoadBalancers.TargetGroups) == 0 {
 		return

@@ -21,7 +21,7 @@ import (
 //
 //	 time      left
 //	0.5 s   119.4 s    cordoned the node after 4ms
-//	0.5 s   119.4 s  ! disruption budget web holds default/web-2; asking again
+//	0.5 s   119.4 s  ! disruption budget web blocks the eviction of default/web-2; retrying
 //
 // It is a logrus.Formatter and an agent.Listener, and safe for concurrent use.
 type timeline struct {

@@ -6,7 +6,7 @@ Watches what EC2 announces for this machine, and cordons and drains its Kubernet
 Runs until it gets SIGTERM or SIGINT; a second one ends it at once.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
-  --dry-run      say what would be done, but write nothing to the cluster
+  --dry-run      log what would be done, but write nothing to the cluster
 `
 
 const rehearseUsage = `Usage: nth rehearse [--config FILE] [--deadline DURATION] [--kubeconfig FILE]
@@ -26,7 +26,7 @@ const drainUsage = `Usage: nth drain [--config FILE] [--deadline DURATION] [--un
 Cordons and drains this node, for people and for what patches machines: as nth does, with the kubelet's identity and the
 settings of [drain], and whether the service runs or not. It respects disruption budgets to the end, and deletes nothing.
 The node stays closed, also over reboots, until --undo takes that back; the service does not open it. The status is 0 if
-the node is drained, and 1 if not: its time was over, somebody has lifted the cordon or wants the pods left alone, or it
+the node is drained, and 1 if not: its time was over, someone uncordoned the node or wants the pods left alone, or it
 was interrupted. What was done stands then. It needs root's rights, as nth does.
 
   --config FILE        read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
@@ -36,9 +36,9 @@ was interrupted. What was done stands then. It needs root's rights, as nth does.
 
 const statusUsage = `Usage: nth status [--config FILE] [--json]
 
-Tells how the running nth stands: what it is doing, what is announced, how the metadata service answers, with whose
-identity it acts, and what is switched off and why. The status is 0 if it runs, and 1 if it does not, or hangs; what is
-printed is the last that is known of it then.
+Shows the daemon's status: what it is doing, what is announced, how the metadata service answers, with whose
+identity it acts, and what is switched off and why. The exit status is 0 if it is running, and 1 if it is
+not, or hangs; the last known state is printed then.
 
   --config FILE  read FILE and FILE.d/*.toml to find the runtime directory
   --json         print it for programs
@@ -46,9 +46,9 @@ printed is the last that is known of it then.
 
 const checkUsage = `Usage: nth check [--config FILE] [--offline] [--webhook]
 
-Tries everything that nth needs to drain this node, one line each: "ok" is as it should be, "warn" deserves a look, and
-with "fail" nth would not do its work. Nothing is changed, on the node or on this machine. The status is 0 without a
-"fail", 1 with one, and 78 if the settings are wrong. It needs root's rights, as nth does.
+Checks everything that nth needs to drain this node, one line each: "ok", "warn" for what deserves a look, and "fail"
+for what would keep nth from working. Nothing is changed, on the node or on this machine. The exit status is 0
+without a "fail", 1 with one, and 78 if the configuration is invalid. It needs root's rights, as nth does.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
   --offline      check what is there while an image is baked: no cluster, no metadata service, no logind
@@ -58,14 +58,14 @@ with "fail" nth would not do its work. Nothing is changed, on the node or on thi
 const configUsage = `Usage: nth config [--config FILE] [--check]
        nth config import [--secrets DIR] FILE
 
-Prints the settings in effect, all of them, in a form that can be read again. With import, it turns the settings of
+Prints the settings in effect, all of them, as a valid configuration file. With import, it turns the settings of
 aws-node-termination-handler into those of nth and prints them: FILE holds its environment ("NAME=value" lines), the
 values of its Helm chart, or its DaemonSet ("kubectl get daemonset -o yaml"),
 with the ConfigMaps and Secrets that it takes settings from, behind lines "---"; "-" is standard input. What comes of it is
 judged before it is printed: status 78 and one line for each fault if anything cannot be taken over as it is.
 
   --config FILE  read FILE and FILE.d/*.toml instead of /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml
-  --check        only judge them, with the service's credentials: one line for each file that was read or passed over, and
+  --check        only validate it, with the service's credentials: one line for each file that was read or ignored, and
                  status 78 if anything is wrong
   --secrets DIR  put the webhook's address and headers into files of mode 0600 in DIR; without it, they are named only
 `

@@ -4,10 +4,10 @@
 _nth-queue() {
 	local -a commands
 	commands=(
-		'run:read the queue, and drain the nodes it tells of'
-		'status:tell how the running nth-queue stands'
-		'check:tell whether nth-queue can do its work here'
-		'config:print the settings in effect, or judge them'
+		'run:drain nodes from an SQS queue'
+		'status:show daemon status'
+		'check:verify that nodes can be drained from the queue'
+		'config:print or validate the configuration'
 		'version:print the version'
 		'help:tell how nth-queue is used'
 	)

@@ -4,12 +4,12 @@
 _nth() {
 	local -a commands
 	commands=(
-		'run:watch, and drain this node when it is doomed'
-		'rehearse:show what would happen, and change nothing'
-		'drain:drain this node now, or take that back'
-		'status:tell how the running nth stands'
-		'check:tell whether nth can do its work here'
-		'config:print the settings in effect, or judge them'
+		'run:watch for interruptions and drain this node'
+		'rehearse:show what a spot interruption would do, change nothing'
+		'drain:drain this node now, or undo that'
+		'status:show daemon status'
+		'check:verify that this node can be drained'
+		'config:print or validate the configuration'
 		'version:print the version'
 		'help:tell how nth is used'
 	)

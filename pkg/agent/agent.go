@@ -221,7 +221,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err == nil {
 		a.showStopped()
 		if a.cfg.Service != nil {
-			a.say(systemd.Stopping).Info("stopped as asked; the node stays as it is")
+			a.say(systemd.Stopping).Info("stopped; the node is left as it is")
 		}
 	}
 	return err
@@ -289,7 +289,7 @@ func (a *Agent) beat() {
 		}
 		if err := pulse.Stuck(); err != nil {
 			if !a.stuck {
-				a.say(systemd.SourceTrouble).WithError(err).Error("a source has come to a stop; waiting for the service manager to start nth again")
+				a.say(systemd.SourceTrouble).WithError(err).Error("event source stalled; waiting for the service manager to restart nth")
 			}
 			a.stuck = true
 			return

@@ -180,7 +180,7 @@ func TestAStuckSourceStarvesTheWatchdog(t *testing.T) {
 		if beats() != 10 {
 			t.Errorf("the watchdog was fed %d times for a source that is stuck", beats()-10)
 		}
-		r.wantSaid(systemd.SourceTrouble, "error: a source has come to a stop; waiting for the service manager to start nth again")
+		r.wantSaid(systemd.SourceTrouble, "error: event source stalled; waiting for the service manager to restart nth")
 		eyes.become(nil)
 		r.pass(10 * time.Second)
 		if beats() != 20 {

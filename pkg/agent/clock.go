@@ -51,7 +51,7 @@ func (a *Agent) compareClocks() {
 	before := a.clock.now()
 	if by := a.clock.look(); by.Abs() > tolerance {
 		a.clock.since = a.clock.since.Add(by)
-		a.say(systemd.EventSeen).Warnf("the clock was set by %s; what is left until an announced time is counted anew", by.Round(time.Second))
+		a.say(systemd.EventSeen).Warnf("the system clock was stepped by %s; recomputing deadlines", by.Round(time.Second))
 		a.moveSpans(before, by)
 	}
 }

@@ -45,7 +45,7 @@ type stepped struct {
 	name string
 	// until brings the agent to where it waits, or drains.
 	until func(r *rig)
-	// back and ahead are how long it takes from when the clock was set by five hours until begun happens.
+	// back and ahead are how long it takes from when the system clock was stepped by five hours until begun happens.
 	back, ahead time.Duration
 	// begun is what happens then; if the time left was counted anew, it differs with the direction.
 	begun func(by time.Duration) string
@@ -191,7 +191,7 @@ func (row stepped) play(r *rig, by time.Duration) {
 	r.wantBegun()
 	r.pass(1)
 	r.wantBegun(row.begun(by))
-	if said := r.said(systemd.EventSeen); !strings.HasPrefix(said[len(said)-1], "warning: the clock was set by "+by.String()) {
+	if said := r.said(systemd.EventSeen); !strings.HasPrefix(said[len(said)-1], "warning: the system clock was stepped by "+by.String()) {
 		r.t.Errorf("what was said last is %q", said[len(said)-1])
 	}
 }

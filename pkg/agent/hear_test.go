@@ -103,7 +103,7 @@ func TestListenersHearHowADrainEndsThatDoesNotEndWell(t *testing.T) {
 			r.announce(r.spot("a", time.Minute))
 			e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s")
 			r.pass(time.Minute)
-			e.want(t, "ran-out a drain after 1m0s")
+			e.want(t, "deadline-exceeded a drain after 1m0s")
 			r.pass(time.Minute)
 			e.want(t, "done a drain after 1m30s")
 		})
@@ -127,7 +127,7 @@ func TestListenersHearHowADrainEndsThatDoesNotEndWell(t *testing.T) {
 			e.take()
 			r.pass(time.Second)
 			r.end(nil)
-			e.want(t, "called-back a drain after 1s", "called-back b drain after 1s")
+			e.want(t, "preempted a drain after 1s", "preempted b drain after 1s")
 			r.run()
 			e.want(t, "begun b drain after 0s", "begun a drain after 0s", "cordoned b drain after 0s", "cordoned a drain after 0s")
 		})
@@ -147,7 +147,7 @@ func TestListenersHearOfEachEventThatADrainIsFor(t *testing.T) {
 		r.announce(stop, notice)
 		e.want(t, "announced b", "begun b drain after 0s", "cordoned b drain after 0s")
 		r.pass(50 * time.Second)
-		e.want(t, "ran-out b drain after 50s")
+		e.want(t, "deadline-exceeded b drain after 50s")
 		r.pass(30 * time.Second)
 		e.want(t, "done a drain after 1m30s", "done b drain after 1m20s")
 		r.announce(stop)
@@ -180,7 +180,7 @@ func TestListenersHearOnceThatANodeIsDrained(t *testing.T) {
 		e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s", "done a drain after 0s")
 		r.pass(time.Minute)
 		e.want(t, "pod-evicted a drain after 5s default/late (u2) 1 of 1", "pod-gone a drain after 10s default/late (u2) 0 of 1")
-		r.wantSaid(systemd.Drained, "warning: drained: 0 pods evicted, 0 deleted, 0 left alone as they should be; 60 s before the deadline")
+		r.wantSaid(systemd.Drained, "warning: drained: 0 pods evicted, 0 deleted, 0 left in place; 60 s before the deadline")
 	})
 }
 
@@ -193,14 +193,14 @@ func TestListenersHearThatSomethingElseIsDoneForAnEvent(t *testing.T) {
 		r.announce(r.spot("a", time.Hour))
 		r.set(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Cordon })
 		e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s",
-			"called-back a drain after 0s", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+			"preempted a drain after 0s", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
 		r.set(event.SpotInterruption, func(*policy.Rule) {})
 		e.want(t, "begun a drain after 0s", "cordoned a drain after 0s")
 		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) })
 		r.set(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Notify })
-		e.want(t, "called-back a drain after 0s", "begun a uncordon after 0s")
+		e.want(t, "preempted a drain after 0s", "begun a uncordon after 0s")
 		r.set(event.SpotInterruption, func(*policy.Rule) {})
-		e.want(t, "called-back a uncordon after 0s", "begun a drain after 0s", "cordoned a drain after 0s")
+		e.want(t, "preempted a uncordon after 0s", "begun a drain after 0s", "cordoned a drain after 0s")
 	})
 }
 

@@ -287,7 +287,7 @@ func TestTheStatusSaysThatANodeIsLeftAlone(t *testing.T) {
 		r.node.toGuard(limitedFor(time.Hour))
 		r.runFor(terminated("a"))
 		r.pass(time.Minute)
-		const want = "watching node node-a: the Auto Scaling group terminates this instance; the node is left alone, as its annotation asks"
+		const want = "watching node node-a: the Auto Scaling group terminates this instance; the node is left alone because of its annotation"
 		if got := r.service.sentence(); got != want {
 			t.Errorf("the status is %q, want %q", got, want)
 		}

@@ -242,7 +242,7 @@ func TestARecordThatCannotBeWrittenStopsNoDrain(t *testing.T) {
 		r.announce(r.spot("a", 2*time.Minute))
 		r.wantTape("put a seen", "put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
 		r.pass(time.Minute)
-		const loud = "error: the record cannot be written; a restart now may forget what was done"
+		const loud = "error: cannot write the state record; a restart now may forget what was done"
 		for _, said := range r.said(systemd.StateTrouble) {
 			if said != loud {
 				t.Errorf("said: %s", said)

@@ -74,13 +74,13 @@ func TestStoppingIsSaidWhenItWasAskedFor(t *testing.T) {
 		r.run()
 		r.wantSaid(systemd.Stopping)
 		r.end(nil)
-		r.wantSaid(systemd.Stopping, "info: stopped as asked; the node stays as it is")
+		r.wantSaid(systemd.Stopping, "info: stopped; the node is left as it is")
 	})
 }
 
 func TestARecordThatIsNotWrittenInTheEndIsSaid(t *testing.T) {
 	t.Parallel()
-	const said = "error: the record cannot be written; a restart now may forget what was done"
+	const said = "error: cannot write the state record; a restart now may forget what was done"
 	t.Run("as it cannot be", func(t *testing.T) {
 		t.Parallel()
 		bubble(t, func(r *rig) {
@@ -141,7 +141,7 @@ func TestStoppingWhileWhatIsOnTheNodeIsTakenBackIsNoFailure(t *testing.T) {
 		if e := r.entry("a"); e.Phase != record.Undoing || e.Error != "" || e.Failures != 0 {
 			t.Errorf("the entry is %+v", e)
 		}
-		heard.want(t, "called-back a uncordon after 1s")
+		heard.want(t, "preempted a uncordon after 1s")
 	})
 }
 

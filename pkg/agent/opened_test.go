@@ -196,7 +196,7 @@ func TestADrainThatTheRulesEndAfterAReopeningEnds(t *testing.T) {
 		r.agent.SetPolicy(only)
 		r.pass(time.Hour)
 		ended := slices.ContainsFunc(e.take(), func(s string) bool {
-			return strings.HasPrefix(s, "called-back a") || strings.HasPrefix(s, "done a") || strings.HasPrefix(s, "ran-out a")
+			return strings.HasPrefix(s, "preempted a") || strings.HasPrefix(s, "done a") || strings.HasPrefix(s, "deadline-exceeded a")
 		})
 		if entry := r.entry("a"); !ended {
 			t.Errorf("nothing is done for a (%s, reopened %t) for an hour, and its drain has not ended for those who listen", entry.Phase, entry.Reopened)

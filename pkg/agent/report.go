@@ -46,7 +46,7 @@ func (a *Agent) sayOfWork(id, pod string) *logrus.Entry {
 
 // unwritten says that the record could not be written. Work goes on: a drain matters more than its memory.
 func (a *Agent) unwritten(err error) {
-	a.say(systemd.StateTrouble).WithError(err).Error("the record cannot be written; a restart now may forget what was done")
+	a.say(systemd.StateTrouble).WithError(err).Error("cannot write the state record; a restart now may forget what was done")
 }
 
 // happened tells the listeners.
@@ -130,9 +130,9 @@ func news(before record.Entry, met bool, e record.Entry) record.What {
 func (a *Agent) toldNews(what record.What, e record.Entry) {
 	switch what { //nolint:exhaustive // these are what is told of an event as such
 	case record.ClosedWith:
-		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: %s; nothing is left to undo", e.Event.Kind, e.Ending)
+		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: %s; nothing to undo", e.Event.Kind, e.Ending)
 	case record.Missed:
-		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to be sure before anything is undone", e.Event.Kind)
+		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to confirm before undoing anything", e.Event.Kind)
 	case record.Announced:
 		a.sayIn(systemd.EventSeen, e).Warnf("%s: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
 	default:
@@ -145,7 +145,7 @@ func (a *Agent) toldNews(what record.What, e record.Entry) {
 func (a *Agent) calledBack(before, e record.Entry) {
 	action, id := actions[before.Phase], e.Event.ID
 	if _, begun := a.begun[id]; begun && before.Phase != record.Incomplete {
-		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("stopping the %s for %s: it is no longer called for", action, e.Event.Kind)
+		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("stopping the %s for %s: no longer needed", action, e.Event.Kind)
 		a.during(action, e, record.Happening{What: record.CalledBack})
 	}
 	delete(a.begun, id)
@@ -226,11 +226,11 @@ func (a *Agent) endedDrain(e record.Entry) {
 // it comes to then is told with that.
 func (a *Agent) leftAlone(e record.Entry) {
 	if e.LeftAlone {
-		a.sayIn(systemd.DrainLeft, e).Warnf("the node is left alone, as its annotation %s asks: its pods are not evicted for %s", drain.ActionAnnotation, e.Event.Kind)
+		a.sayIn(systemd.DrainLeft, e).Warnf("the node is left alone because of its annotation %s: its pods are not evicted for %s", drain.ActionAnnotation, e.Event.Kind)
 		a.during(policy.Drain, e, record.Happening{What: record.LeftAlone})
 		delete(a.begun, e.Event.ID)
 	} else if e.Phase == record.Draining {
-		a.sayIn(systemd.DrainLeft, e).Infof("the node's annotation %s does not ask any more for it to be left alone", drain.ActionAnnotation)
+		a.sayIn(systemd.DrainLeft, e).Infof("annotation %s no longer asks to leave the node alone", drain.ActionAnnotation)
 	}
 }
 
@@ -253,9 +253,9 @@ func (a *Agent) endedCordon(before, e record.Entry) {
 
 // failed tells that the node cannot be closed for an event.
 func (a *Agent) failed(e record.Entry) {
-	words := "the drain failed; trying again"
+	words := "the drain failed; retrying"
 	if e.Phase == record.Cordoning {
-		words = "the node could not be cordoned; trying again"
+		words = "the node could not be cordoned; retrying"
 	}
 	err := errors.New(e.Error)
 	a.sayIn(systemd.DrainIncomplete, e).WithError(err).Error(words)
@@ -267,15 +267,15 @@ func (a *Agent) uncordoned(w *work, l landed) {
 	e := a.entry(w.goal.Event)
 	switch {
 	case l.err != nil:
-		a.sayIn(systemd.DrainIncomplete, e).WithError(l.err).Error("the node could not be uncordoned; trying again")
+		a.sayIn(systemd.DrainIncomplete, e).WithError(l.err).Error("the node could not be uncordoned; retrying")
 	case l.uncordon == drain.UncordonLifted:
 		a.sayIn(systemd.Uncordoned, e).Infof("%s: %s", a.did("uncordoned the node"), w.goal.Reason)
 	case l.uncordon.LeftTo() != "":
 		a.sayIn(systemd.CordonLeft, e).Infof("%s: the cordon is left to %s, who still needs it", w.goal.Reason, l.uncordon.LeftTo())
 	case l.uncordon == drain.UncordonNodeGone:
-		a.sayIn(systemd.Uncordoned, e).Info("there is no Node any more; nothing to uncordon")
+		a.sayIn(systemd.Uncordoned, e).Info("the Node no longer exists; nothing to uncordon")
 	default:
-		a.sayIn(systemd.Uncordoned, e).Info("no cordon of ours is left on the node")
+		a.sayIn(systemd.Uncordoned, e).Info("our cordon is already gone")
 	}
 }
 
@@ -295,12 +295,12 @@ func (a *Agent) endedUncordon(w *work, l landed, e record.Entry) {
 func (a *Agent) drained(e record.Entry) string {
 	r := a.result
 	if r.NodeGone {
-		return "there is no Node any more; nothing is left to drain"
+		return "the Node no longer exists; nothing to drain"
 	}
 	if a.cfg.DryRun {
 		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %d pods, %d left alone", r.Evicted, r.Skipped)
 	}
-	text := fmt.Sprintf("drained: %d pods evicted, %d deleted, %d left alone as they should be", r.Evicted, r.Deleted, r.Skipped)
+	text := fmt.Sprintf("drained: %d pods evicted, %d deleted, %d left in place", r.Evicted, r.Deleted, r.Skipped)
 	if deadline, _ := a.cfg.Policy.Deadline(e); !deadline.IsZero() {
 		text += fmt.Sprintf("; %.0f s before the deadline", deadline.Sub(a.now()).Seconds())
 	}
@@ -311,9 +311,9 @@ func (a *Agent) incomplete(e record.Entry) string {
 	r := a.result
 	switch {
 	case e.Result == nil:
-		return "it was over before nth could go on, and which pods are left is not known"
+		return "the deadline passed before nth could continue; remaining pods unknown"
 	case len(r.Left) == 0 && r.Cordon == drain.CordonNone:
-		return "the node could not even be cordoned, and which pods are left is not known"
+		return "the node could not be cordoned; remaining pods unknown"
 	}
 	var left []string
 	for _, pod := range r.Left {
@@ -374,7 +374,7 @@ func (a *Agent) progressed(p drain.Progress) {
 	case drain.Unclosable:
 		a.unclosable(p)
 	case drain.Holding:
-		a.sayOfWork(systemd.DrainStarted, "").Infof("holding evictions back for %s", p.Detail)
+		a.sayOfWork(systemd.DrainStarted, "").Infof("delaying evictions for %s", p.Detail)
 	case drain.TargetsLeft, drain.TargetsOut:
 		a.balanced(p)
 	case drain.Standing, drain.Drained:
@@ -396,18 +396,18 @@ func (a *Agent) nodeProgressed(p drain.Progress) {
 			say(systemd.Cordoned).Warnf("%s after %s", a.did("cordoned the node"), time.Since(a.work.began).Round(time.Millisecond))
 		}
 	case drain.NodeCordonFound:
-		say(systemd.CordonForeign).Info("the node was cordoned already by somebody else; that cordon stays theirs")
+		say(systemd.CordonForeign).Info("the node was already cordoned by someone else; nth will not uncordon it")
 	case drain.NodeReopened:
 		if a.reopened(p) {
-			say(systemd.CordonForeign).Info("somebody has lifted the cordon for this event; pods that came since are left alone")
+			say(systemd.CordonForeign).Info("someone uncordoned the node during this event; pods scheduled since then are left alone")
 		}
 	case drain.NodeLeft:
-		say(systemd.CordonForeign).Infof("the node's annotation %s asks for it to be left alone", drain.ActionAnnotation)
+		say(systemd.CordonForeign).Infof("annotation %s asks to leave the node alone", drain.ActionAnnotation)
 	case drain.NodeMissing:
-		say(systemd.DrainStarted).Infof("there is no Node: %s; waiting", p.Detail)
+		say(systemd.DrainStarted).Infof("no Node object: %s; waiting", p.Detail)
 		return
 	case drain.NodeExcluded:
-		say(systemd.Cordoned).Info("took the node out of external load balancers")
+		say(systemd.Cordoned).Info("excluded the node from external load balancers")
 	}
 	a.closable()
 }
@@ -422,7 +422,7 @@ func (a *Agent) balanced(p drain.Progress) {
 	case p.Detail != "":
 		say.Warnf("not waiting for load balancers: %s", p.Detail)
 	default:
-		say.Info("load balancers are done with the node")
+		say.Info("load balancers have deregistered the node")
 	}
 }
 
@@ -435,7 +435,7 @@ func (a *Agent) podProgressed(p drain.Progress) {
 			say(systemd.DrainStarted).Infof("%d pods to evict", p.Total)
 		}
 	case drain.Arrived:
-		say(systemd.DrainStarted).Infof("%s has come to the cordoned node; evicting it, too", p.Pod)
+		say(systemd.DrainStarted).Infof("%s was scheduled to the cordoned node; evicting it too", p.Pod)
 	case drain.Evicted:
 		delete(a.held, p.Pod)
 		say(systemd.PodEvicted).Infof("%s %s", a.did("evicted"), p.Pod)
@@ -444,21 +444,21 @@ func (a *Agent) podProgressed(p drain.Progress) {
 		say(systemd.PodDeleted).Warnf("deleted %s, which could not be evicted in time", p.Pod)
 	case drain.Held:
 		a.held[p.Pod] = "PDB " + p.Detail
-		say(systemd.PodHeld).Infof("disruption budget %s holds %s; asking again", p.Detail, p.Pod)
+		say(systemd.PodHeld).Infof("disruption budget %s blocks the eviction of %s; retrying", p.Detail, p.Pod)
 	case drain.Refused:
 		if p.Pod == "" {
 			say(systemd.PodHeld).Warn(p.Detail)
 			return
 		}
 		a.held[p.Pod] = p.Detail
-		say(systemd.PodHeld).Warnf("evicting %s was refused: %s; asking again", p.Pod, p.Detail)
+		say(systemd.PodHeld).Warnf("eviction of %s refused: %s; retrying", p.Pod, p.Detail)
 	case drain.Overdue:
 		a.held[p.Pod] = p.Detail
-		say(systemd.PodHeld).Warnf("%s has not ended within its grace period; critical pods no longer wait for it", p.Pod)
+		say(systemd.PodHeld).Warnf("%s is still running after its grace period; critical pods no longer wait for it", p.Pod)
 	case drain.Returning:
-		say(systemd.PodHeld).Warnf("%s keeps bringing pods back to the cordoned node; evicting them ever more slowly", p.Detail)
+		say(systemd.PodHeld).Warnf("%s keeps recreating pods on the cordoned node; backing off", p.Detail)
 	case drain.LeftToReturn:
-		say(systemd.PodHeld).Warnf("%s keeps bringing pods back to the cordoned node; leaving them there", p.Detail)
+		say(systemd.PodHeld).Warnf("%s keeps recreating pods on the cordoned node; leaving them there", p.Detail)
 	case drain.Gone:
 		delete(a.held, p.Pod)
 		say(systemd.PodGone).Infof("%s is gone, %d of %d left", p.Pod, p.Left, p.Total)
@@ -495,7 +495,7 @@ func (a *Agent) troubled(n lookFailed) {
 	if !slices.ContainsFunc(known.said, func(said string) bool { return drain.Alike(text, said) }) {
 		known.said = append(known.said[max(0, len(known.said)+1-reasonsSaid):], text)
 		a.say(systemd.SourceTrouble).WithField(systemd.FieldEventKind, string(n.kind)).
-			Warnf("cannot tell about %s: %s; what was last known stands", n.kind, text)
+			Warnf("cannot read %s: %s; keeping last known state", n.kind, text)
 	}
 	a.trouble[n.kind] = known
 	a.happened(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
@@ -519,6 +519,6 @@ func (a *Agent) recovered() {
 		delete(a.trouble, kind)
 		a.happened(record.Happening{What: record.SourceBack, Entry: record.Entry{Event: event.Event{Kind: kind}}})
 		a.say(systemd.SourceRecovered).WithField(systemd.FieldEventKind, string(kind)).
-			Infof("%s can be told again, after %s", kind, t.over.Sub(t.since).Round(time.Second))
+			Infof("%s is readable again after %s", kind, t.over.Sub(t.since).Round(time.Second))
 	}
 }

@@ -93,7 +93,7 @@ func TestAnEventIsSettledWhenItsTimeIsOverThoughAnotherIsDrainedForStill(t *test
 		heard.take()
 		r.pass(1)
 		r.wantSettled(settled(), "a after 15m0s")
-		heard.want(t, "ran-out a drain after 15m0s")
+		heard.want(t, "deadline-exceeded a drain after 15m0s")
 		r.pass(20 * time.Minute)
 		r.wantSettled(settled(), "a after 15m1s") // as it is told ever again
 		heard.want(t)

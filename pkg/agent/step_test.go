@@ -68,7 +68,7 @@ func TestADrainsResultIsRemembered(t *testing.T) {
 		if !e.OnNode || !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) || e.BootID != "boot-1" {
 			t.Errorf("the entry is %+v", e)
 		}
-		r.wantSaid(systemd.Drained, "warning: drained: 3 pods evicted, 2 deleted, 1 left alone as they should be; 119 s before the deadline")
+		r.wantSaid(systemd.Drained, "warning: drained: 3 pods evicted, 2 deleted, 1 left in place; 119 s before the deadline")
 	})
 }
 
@@ -113,7 +113,7 @@ func TestAnEventWhoseTimeWasOverWhileNothingRanIsIncomplete(t *testing.T) {
 		r.run()
 		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: it was over before nth could go on, and which pods are left is not known")
+			"error: the drain ran out of time: the deadline passed before nth could continue; remaining pods unknown")
 	})
 }
 
@@ -133,7 +133,7 @@ func TestANodeThatCannotBeClosedIsToldAndForgottenWhenItCan(t *testing.T) {
 		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "forbidden" || e.Failures != 5 || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
-		if said := r.said(systemd.DrainIncomplete); len(said) != 5 || said[0] != "error: the drain failed; trying again" {
+		if said := r.said(systemd.DrainIncomplete); len(said) != 5 || said[0] != "error: the drain failed; retrying" {
 			t.Errorf("what was said is %q", said)
 		}
 		r.pass(time.Second)
@@ -161,7 +161,7 @@ func TestANodeThatCannotBeClosedIsNoFailureBeforeAHardDeadline(t *testing.T) {
 		}
 		r.pass(time.Minute)
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: the node could not even be cordoned, and which pods are left is not known")
+			"error: the drain ran out of time: the node could not be cordoned; remaining pods unknown")
 	})
 }
 
@@ -184,7 +184,7 @@ func TestAFailedUncordonIsTriedAgain(t *testing.T) {
 		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil })
 		r.pass(time.Minute)
 		r.wantTape("uncordon", "uncordon ended", "put a closed canceled")
-		r.wantSaid(systemd.Uncordoned, "info: no cordon of ours is left on the node")
+		r.wantSaid(systemd.Uncordoned, "info: our cordon is already gone")
 	})
 }
 
@@ -205,7 +205,7 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 				if r.entry("a").OnNode {
 					t.Error("the record takes the cordon for ours")
 				}
-				r.wantSaid(systemd.CordonForeign, "info: the node was cordoned already by somebody else; that cordon stays theirs")
+				r.wantSaid(systemd.CordonForeign, "info: the node was already cordoned by someone else; nth will not uncordon it")
 				phase := string(r.entry("a").Phase)
 				r.tape.take()
 				r.announce()
@@ -253,7 +253,7 @@ func TestANodeThatIsGoneNeedsNothing(t *testing.T) {
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
-		r.wantSaid(systemd.Drained, "warning: there is no Node any more; nothing is left to drain")
+		r.wantSaid(systemd.Drained, "warning: the Node no longer exists; nothing to drain")
 	})
 }
 

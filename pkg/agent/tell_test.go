@@ -147,9 +147,9 @@ func TestTroubleIsSaidOnceAndSoIsItsEnd(t *testing.T) {
 			r.pass(time.Minute)
 		}
 		r.wantSaid(systemd.SourceTrouble,
-			"warning: cannot tell about spot-interruption: reading 10.0.0.1:40001: connection reset; what was last known stands",
-			"warning: cannot tell about spot-interruption: no answer in time; what was last known stands")
-		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption can be told again, after 5m0s")
+			"warning: cannot read spot-interruption: reading 10.0.0.1:40001: connection reset; keeping last known state",
+			"warning: cannot read spot-interruption: no answer in time; keeping last known state")
+		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 5m0s")
 	})
 }
 

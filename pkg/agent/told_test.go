@@ -125,7 +125,7 @@ func TestListenersHearThatACordonIsCalledBackIfPeopleOpenTheNode(t *testing.T) {
 		r.run()
 		r.announce(r.hibernating("a", 2*time.Minute))
 		r.pass(2 * time.Second)
-		heard.want(t, "announced a", "begun a cordon after 0s", "called-back a cordon after 1s")
+		heard.want(t, "announced a", "begun a cordon after 0s", "preempted a cordon after 1s")
 		if e := r.entry("a"); !e.Reopened || e.Phase != record.Cordoned {
 			t.Errorf("the entry is %+v", e)
 		}
@@ -205,7 +205,7 @@ func TestListenersHearOfAnEventThatIsBackWhileItIsUndone(t *testing.T) {
 		r.pass(30 * time.Second)
 		heard.take()
 		r.announce(r.spot("a", time.Hour))
-		heard.want(t, "called-back a uncordon after 0s", "changed a", "begun a drain after 0s", "cordoned a drain after 0s", "done a drain after 0s")
+		heard.want(t, "preempted a uncordon after 0s", "changed a", "begun a drain after 0s", "cordoned a drain after 0s", "done a drain after 0s")
 	})
 }
 

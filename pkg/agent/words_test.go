@@ -29,10 +29,10 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		"pods are found":        {drain.Progress{What: drain.Found, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
 		"none is":               {drain.Progress{What: drain.Found}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
 		"a pod is deleted":      {pod(drain.Deleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
-		"a pod is overdue":      {pod(drain.Overdue, "still ending"), systemd.PodHeld, []string{"warning: default/web has not ended within its grace period; critical pods no longer wait for it"}},
-		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: evicting default/web was refused: no; asking again"}},
+		"a pod is overdue":      {pod(drain.Overdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
+		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
 		"pods cannot be listed": {drain.Progress{What: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
-		"there is no Node":      {drain.Progress{What: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: there is no Node: it was deleted; waiting"}},
+		"there is no Node":      {drain.Progress{What: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -140,7 +140,7 @@ func TestWhatLoadBalancersAreWaitedForIsSaidAndShown(t *testing.T) {
 	t.Parallel()
 	const left = "2 targets are still draining in tg/web"
 	for detail, want := range map[string]string{
-		"":                    "info: load balancers are done with the node",
+		"":                    "info: load balancers have deregistered the node",
 		"nobody may be asked": "warning: not waiting for load balancers: nobody may be asked",
 	} {
 		bubble(t, func(r *rig) {
@@ -174,7 +174,7 @@ func TestHowADrainEndedIsSaid(t *testing.T) {
 				g.limit(true)
 			})
 			r.runFor(r.spot("a", 2*time.Minute))
-			r.wantSaid(systemd.DrainLeft, "warning: the node is left alone, as its annotation "+drain.ActionAnnotation+" asks: its pods are not evicted for spot-interruption")
+			r.wantSaid(systemd.DrainLeft, "warning: the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for spot-interruption")
 		})
 	})
 	for name, row := range map[string]struct {
@@ -183,7 +183,7 @@ func TestHowADrainEndedIsSaid(t *testing.T) {
 	}{
 		"that found no pods in time":  {drain.Result{Cordon: drain.CordonSet}, "0 pods evicted, 0 deleted, left: "},
 		"that went on without cordon": {drain.Result{Deleted: 1, Left: []string{"default/web"}}, "0 pods evicted, 1 deleted, left: default/web"},
-		"that could do nothing":       {drain.Result{}, "the node could not even be cordoned, and which pods are left is not known"},
+		"that could do nothing":       {drain.Result{}, "the node could not be cordoned; remaining pods unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -203,7 +203,7 @@ func TestANodeThatCannotBeCordonedIsSaid(t *testing.T) {
 		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Minute}
 		r.node.toGuard(forbidden)
 		r.runFor(recommended("a"))
-		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be cordoned; trying again")
+		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be cordoned; retrying")
 	})
 }
 
@@ -239,7 +239,7 @@ func TestAFailedUncordonIsSaidAndCountedForWhatIsBeingUndone(t *testing.T) {
 		heard.take()
 		a.State, b.State = event.Canceled, event.Canceled
 		r.announce(a, b, other)
-		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be uncordoned; trying again")
+		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be uncordoned; retrying")
 		heard.want(t, "begun a uncordon after 0s", "failed a uncordon after 0s: forbidden")
 		for id, want := range map[string]int{"a": 1, "b": 1, "c": 0} {
 			if e := r.entry(id); e.Failures != want {
@@ -262,7 +262,7 @@ func TestACordonThatIsTakenOverIsSaid(t *testing.T) {
 		r.pass(5*time.Second - 1)
 		r.wantSaid(systemd.EventSeen)
 		r.pass(1)
-		r.wantSaid(systemd.EventSeen, "warning: the node bears a cordon of ours that the record does not know; taking it over")
+		r.wantSaid(systemd.EventSeen, "warning: adopting our cordon, missing from the record")
 	})
 }
 
@@ -273,7 +273,7 @@ func TestTroubleThatDiffersInItsNumbersOnlyIsTheSame(t *testing.T) {
 		for _, text := range []string{"reading 10.0.0.1:9999: reset", "reading 10.0.0.1:10000: reset"} {
 			r.trouble(event.SpotInterruption, text)
 		}
-		r.wantSaid(systemd.SourceTrouble, "warning: cannot tell about spot-interruption: reading 10.0.0.1:9999: reset; what was last known stands")
+		r.wantSaid(systemd.SourceTrouble, "warning: cannot read spot-interruption: reading 10.0.0.1:9999: reset; keeping last known state")
 	})
 }
 
@@ -286,8 +286,8 @@ func TestReasonsThatTakeTurnsAreSaidOnceEach(t *testing.T) {
 			r.trouble(event.SpotInterruption, "no answer")
 		}
 		r.wantSaid(systemd.SourceTrouble,
-			"warning: cannot tell about spot-interruption: no token; what was last known stands",
-			"warning: cannot tell about spot-interruption: no answer; what was last known stands")
+			"warning: cannot read spot-interruption: no token; keeping last known state",
+			"warning: cannot read spot-interruption: no answer; keeping last known state")
 	})
 }
 
@@ -301,7 +301,7 @@ func TestTroubleIsOverAfterASecondWithout(t *testing.T) {
 		r.pass(time.Second - 1)
 		r.wantSaid(systemd.SourceRecovered)
 		r.pass(1)
-		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption can be told again, after 1m0s")
+		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 1m0s")
 	})
 }
 

@@ -365,5 +365,5 @@ func (a *Agent) takeClaim(found adopted) {
 	}
 	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
 	a.put(e)
-	a.sayOf(systemd.EventSeen, e.Event).Warn("the node bears a cordon of ours that the record does not know; taking it over")
+	a.sayOf(systemd.EventSeen, e.Event).Warn("adopting our cordon, missing from the record")
 }

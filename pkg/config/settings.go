@@ -40,20 +40,20 @@ func (c *Config) tables() []table {
 func (c *Config) top() table {
 	return table{"", "", []setting{
 		{"dry_run", boolean{&c.DryRun},
-			"Watch, decide and say what would be done, but write nothing to the cluster."},
+			"Watch, decide and log what would be done, but write nothing to the cluster."},
 		{"state_directory", directory(&c.StateDirectory),
-			"Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, goes before it."},
+			"Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, overrides it."},
 		{"runtime_directory", directory(&c.RuntimeDirectory),
-			"Where nth keeps what needs not outlive a reboot. `$RUNTIME_DIRECTORY` goes before it."},
+			"Where nth keeps what needs not outlive a reboot. `$RUNTIME_DIRECTORY` overrides it."},
 		{"host_root", optionalFile(&c.HostRoot),
 			"Where the host's file system begins for an nth that runs in a container or a chroot of its own: the kubelet's files and plugin, and the sockets of D-Bus and systemd, are looked for below. Empty is `/`."},
 	}}
 }
 
 func (c *Log) table() table {
-	return table{"log", "What is said, and how.", []setting{
+	return table{"log", "Logging.", []setting{
 		{"level", choice{&c.Level, levels},
-			"The least important messages that are still written."},
+			"The lowest level that is logged."},
 		{"format", choice{&c.Format, formats},
 			"`journal` writes to the systemd journal with fields, `text` and `json` write lines to standard error. `prefix` writes lines that begin with a priority such as `<6>` to standard output, for what hands them to a journal. `auto` is `journal` when systemd connects standard error to the journal, `prefix` in a host container of Bottlerocket, else `text`."},
 	}}
@@ -64,32 +64,32 @@ func (c *IMDS) table() table {
 		{"endpoint", optionalEndpoint(&c.Endpoint),
 			"Another address to ask, for rehearsals. Empty is EC2's own: 169.254.169.254, or [fd00:ec2::254] where only that answers. `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment, or `IPv4`, leaves one of them."},
 		{"urgent_interval", duration{&c.UrgentInterval, 100 * time.Millisecond, 30 * time.Second},
-			"The time between two looks at the documents that leave minutes: spot interruption and Auto Scaling lifecycle state. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
+			"How often to poll the documents that give only minutes of notice: spot interruption and Auto Scaling lifecycle state. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
 		{"rebalance_interval", duration{&c.RebalanceInterval, 100 * time.Millisecond, 10 * time.Minute},
-			"The time between two looks at the rebalance recommendation."},
+			"How often to poll the rebalance recommendation."},
 		{"maintenance_interval", duration{&c.MaintenanceInterval, 100 * time.Millisecond, time.Hour},
-			"The time between two looks at scheduled maintenance."},
+			"How often to poll scheduled maintenance."},
 		{"life_cycles", choices{&c.LifeCycles, lifeCycles},
 			"Watch only on instances of these life cycles (`[\"spot\"]`), so that one image serves all. Empty is all of them."},
 	}}
 }
 
 func (c *Drain) table() table {
-	return table{"drain", "How pods are moved away, whatever the event.", []setting{
+	return table{"drain", "How nodes are drained, whatever the event.", []setting{
 		{"evict_after", duration{&c.EvictAfter, 0, time.Hour},
-			"A wait between the cordon and the first eviction."},
+			"How long to wait between the cordon and the first eviction."},
 		{"margin", duration{&c.Margin, 0, 10 * time.Minute},
 			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
 		{"pod_grace_period", optionalDuration{&c.PodGracePeriod, 0, day},
 			"The grace period given to every pod. Empty is each pod's own."},
 		{"protect_empty_dir", boolean{&c.ProtectEmptyDir},
-			"Leave pods with `emptyDir` volumes where they are."},
+			"Do not evict pods with `emptyDir` volumes."},
 		{"protect_unmanaged", boolean{&c.ProtectUnmanaged},
-			"Leave pods without a controller, which nothing will create anew, where they are."},
+			"Do not evict pods without a controller, which nothing would recreate."},
 		{"exclude_from_load_balancers", boolean{&c.ExcludeFromLoadBalancers},
 			"Label the node `node.kubernetes.io/exclude-from-external-load-balancers` before evicting."},
 		{"load_balancer_wait", duration{&c.LoadBalancerWait, 0, time.Hour},
-			"A wait after that label, for load balancers to notice."},
+			"How long to wait after that label, for load balancers to notice."},
 		{"volume_wait", duration{&c.VolumeWait, 0, time.Hour},
 			"The longest wait, once the pods are gone, for their volumes to be released. It ends `margin` before a deadline at the latest."},
 	}}
@@ -108,13 +108,13 @@ func (c *Events) tables() []table {
 }
 
 const (
-	actionDoc    = "What is done: nothing at all, say so, keep new pods away, or move all pods away."
+	actionDoc    = "What to do: nothing at all, only report it, cordon, or cordon and drain."
 	spreadDoc    = "Over how long the instances of a fleet begin, for codes that wait: each at a moment of its own, which follows from its instance ID, and none later than `lead` before. `0s` is all at once."
 	withdrawnDoc = "How long the announcement must have been missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone."
 )
 
 func (c *SpotInterruption) table() table {
-	return table{tableOf(event.SpotInterruption), "EC2 takes a spot instance back, with about two minutes' notice.", []setting{
+	return table{tableOf(event.SpotInterruption), "EC2 reclaims a spot instance, with about two minutes' notice.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"hibernate", choice{&c.Hibernate, actions},
 			"What is done instead if the instance will only be hibernated; never more than `action`."},
@@ -123,7 +123,7 @@ func (c *SpotInterruption) table() table {
 }
 
 func (c *RebalanceRecommendation) table() table {
-	return table{tableOf(event.RebalanceRecommendation), "A spot instance runs an elevated risk of interruption.", []setting{
+	return table{tableOf(event.RebalanceRecommendation), "A spot instance is at elevated risk of interruption.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"cordon_for", duration{&c.CordonFor, 0, 30 * day},
 			"How long a cordon lasts if no drain follows; `0s` is until the recommendation is withdrawn."},

@@ -18,7 +18,7 @@ func (c *Kubernetes) table() table {
 		{"source", choice{&c.Source, sources},
 			"Where the API server, its certificate and the cluster's name are from: the kubelet's kubeconfig, or the settings of the Bottlerocket host on which nth is a host container."},
 		{"token", choice{&c.Token, tokens},
-			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`."},
+			"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`."},
 		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
 			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
 	}, c.ToldCluster.settings()...)}
@@ -28,9 +28,9 @@ func (c *Kubernetes) table() table {
 func (c *ToldCluster) settings() []setting {
 	return []setting{
 		{"condition", boolean{&c.Condition},
-			"Keep the Node's condition `InterruptionPending`."},
+			"Maintain the Node's condition `InterruptionPending`."},
 		{"lifecycle_conditions", boolean{&c.LifecycleConditions},
-			"Keep the Node's conditions `DrainInProgress`, `Drained`, `MaintenancePlanned` and `MaintenanceInProgress`, as far as they are nobody else's. In Kubernetes they are alpha."},
+			"Maintain the Node's conditions `DrainInProgress`, `Drained`, `MaintenancePlanned` and `MaintenanceInProgress`, as far as they are nobody else's. In Kubernetes they are alpha."},
 		{"events", boolean{&c.Events},
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
 		{"event_source", text{&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },

@@ -13,11 +13,11 @@ import (
 func (c *Queue) top() table {
 	return table{"", "", []setting{
 		{"dry_run", boolean{&c.DryRun},
-			"Watch, decide and say what would be done, but write nothing to the cluster, complete no lifecycle action and delete no message."},
+			"Watch, decide and log what would be done, but write nothing to the cluster, complete no lifecycle action and delete no message."},
 		{"state_directory", directory(&c.StateDirectory),
 			"Where nth-queue keeps notices that the webhook has not taken yet. `$STATE_DIRECTORY` goes before it."},
 		{"runtime_directory", directory(&c.RuntimeDirectory),
-			"Where nth-queue shows how it stands. `$RUNTIME_DIRECTORY` goes before it."},
+			"Where nth-queue shows how it stands. `$RUNTIME_DIRECTORY` overrides it."},
 	}}
 }
 
@@ -37,7 +37,7 @@ func (c *QueueKubernetes) table() table {
 		{"kubeconfig", optionalFile(&c.Kubeconfig),
 			"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in."},
 		{"token", choice{&c.Token, tokens},
-			"How a token for EKS is had where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused."},
+			"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused."},
 	}, c.ToldCluster.settings()...)}
 }
 
@@ -103,7 +103,7 @@ func (c *Termination) queueTable() table {
 }
 
 func (c *QueueSpot) table() table {
-	return table{tableOf(event.SpotInterruption), "EC2 takes a spot instance back, with about two minutes' notice.", []setting{
+	return table{tableOf(event.SpotInterruption), "EC2 reclaims a spot instance, with about two minutes' notice.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"hibernate", choice{&c.Hibernate, actions},
 			"What is done instead if the instance will only be hibernated; never more than `action`."},
@@ -111,7 +111,7 @@ func (c *QueueSpot) table() table {
 }
 
 func (c *QueueRebalance) table() table {
-	return table{tableOf(event.RebalanceRecommendation), "A spot instance runs an elevated risk of interruption.", []setting{
+	return table{tableOf(event.RebalanceRecommendation), "A spot instance is at elevated risk of interruption.", []setting{
 		{"action", choice{&c.Action, actions}, actionDoc},
 		{"cordon_for", duration{&c.CordonFor, 0, 12 * time.Hour},
 			"How long a cordon lasts if no drain follows; `0s` is for ever."},

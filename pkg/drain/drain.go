@@ -131,7 +131,7 @@ type Goal struct {
 	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are
 	// compared with the monotonic clock where they have its reading; zero means never.
 	Hard, Soft time.Time
-	// Reopened is set if somebody has lifted the cordon for all events that pods are to go for: when it had been set. Pods that came
+	// Reopened is set if someone uncordoned the node for all events that pods are to go for: when it had been set. Pods that came
 	// since stay. Open tells that it was lifted for all events, so that the node is not cordoned again.
 	Reopened time.Time
 	Open     bool
@@ -160,7 +160,7 @@ const (
 	// NodeCordoned and NodeCordonFound: the node takes no more pods, by us or already by somebody else.
 	NodeCordoned    What = "cordoned"
 	NodeCordonFound What = "cordon-found"
-	// NodeReopened: somebody has lifted the cordon.
+	// NodeReopened: someone uncordoned the node.
 	NodeReopened What = "reopened"
 	// NodeLeft: people want nothing done to this node.
 	NodeLeft What = "left-alone"

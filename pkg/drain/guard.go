@@ -55,7 +55,7 @@ type guard struct {
 	unlabeled string
 	// witnessed tells that this guard has seen the node closed before that, so that since is by the API server's clock.
 	witnessed bool
-	// untold tells that somebody has lifted the cordon, which is told when our label is off: nobody may care for it after that.
+	// untold tells that someone uncordoned the node, which is told when our label is off: nobody may care for it after that.
 	untold bool
 	// decided is since when it is known whether the node is closed; zero while it is not. Once open, evictions may begin at
 	// opens.
@@ -370,7 +370,7 @@ func (g *guard) count(v view, number int, events []string) {
 	}
 }
 
-// seeEvents tells for which events somebody has lifted the cordon.
+// seeEvents tells for which events someone uncordoned the node.
 func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 	if len(v.reopened) > 0 {
 		g.say(Progress{What: NodeReopened, Events: v.reopened})
@@ -383,7 +383,7 @@ func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 	}
 }
 
-// seeLifted takes in that somebody has lifted the cordon. The pods for which it was looked, since they came after the cordon,
+// seeLifted takes in that someone uncordoned the node. The pods for which it was looked, since they came after the cordon,
 // are left there.
 func (g *guard) seeLifted(v view, looked int, first bool) {
 	if !g.lifted {

@@ -48,7 +48,7 @@ const (
 	CordonForeign CordonResult = "foreign"
 	// CordonLeft: the node's ActionAnnotation asks for it to be left alone.
 	CordonLeft CordonResult = "left"
-	// CordonLifted: somebody has lifted the cordon. That is an order, and stands.
+	// CordonLifted: someone uncordoned the node. That is an order, and stands.
 	CordonLifted CordonResult = "lifted"
 	// CordonNone: the node is not cordoned, since there is none or since it was refused.
 	CordonNone CordonResult = ""
@@ -86,7 +86,7 @@ type view struct {
 	reopened []string
 	// limited tells that people want its pods left alone, and ready that the kubelet of the claim's boot has reported it Ready.
 	limited, ready bool
-	// shut tells that it takes no pods, also where people want it left alone, and opened that somebody has lifted the cordon, which
+	// shut tells that it takes no pods, also where people want it left alone, and opened that someone uncordoned the node, which
 	// may have been known before.
 	shut, opened, known bool
 	// tidy is a patch of our other keys; nil if they are as they should be. excludes tells that it sets the label.
@@ -103,7 +103,7 @@ func (v view) closed() bool {
 type memory struct {
 	view   view
 	events []string // for which it was closed
-	// lifted tells that somebody has lifted the cordon for the present events, and since is when it was set, if that is known.
+	// lifted tells that someone uncordoned the node for the present events, and since is when it was set, if that is known.
 	lifted bool
 	since  time.Time
 }

@@ -156,7 +156,7 @@ func (g *guard) balancedBy(now time.Time) time.Time {
 }
 
 // targetsOut tells whether load balancers are done with the machine and its pods, or the wait for that has ended; else it begins one,
-// and returns when it ends at the latest. Where somebody has lifted the cordon, the machine is to stay in.
+// and returns when it ends at the latest. Where someone uncordoned the node, the machine is to stay in.
 func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
 	if g.node.opts.LoadBalancers == nil || g.outFor == g.round || g.lifted {
 		return true, time.Time{}

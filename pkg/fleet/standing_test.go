@@ -38,7 +38,7 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 			change: terminating(&waiting{}, 0), prepare: func(c *cluster) { c.change("a", asking(drain.LeaveNode)) },
 			notice: func() []queue.Notice { return timeless(instance) },
 			want:   fleet.Standing{Nodes: 1, LeftAlone: 1}, phase: record.Draining, left: true,
-			plan: "; the node is left alone, as its annotation asks",
+			plan: "; the node is left alone because of its annotation",
 		},
 		"that is being drained near its date": {
 			change: maintained, prepare: func(c *cluster) {

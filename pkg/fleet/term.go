@@ -73,12 +73,12 @@ func (f *Fleet) leased(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 	case err != nil && before == nil:
 		f.leaseless, f.leaselessSince = err, time.Now()
-		f.opts.Log.Warnf("nothing is received or drained without a Lease: %s", err)
+		f.opts.Log.Warnf("paused without a Lease: %s", err)
 	case err != nil:
 		f.leaseless = err
 	case before != nil:
 		f.leaseless = nil
-		f.opts.Log.Info("there is a Lease again: messages are received")
+		f.opts.Log.Info("holding a Lease again; receiving messages")
 	}
 }
 

@@ -40,7 +40,7 @@ type Scope struct {
 func (s Scope) String() string {
 	switch {
 	case s.Standby:
-		return fmt.Sprintf("standing by: the settings leave out %s instances, nothing is polled", s.LifeCycle)
+		return fmt.Sprintf("standing by: %s instances are excluded by imds.life_cycles, nothing is polled", s.LifeCycle)
 	case len(s.Kinds) == 0:
 		return fmt.Sprintf("%s instance, nothing is polled", s.LifeCycle)
 	default:

@@ -16,9 +16,9 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New(metrics.Options{})
 		want(t, m, map[string]float64{
-			`nth_events_total{kind="spot-interruption"}`:          0,
-			`nth_actions_total{action="drain",outcome="done"}`:    0,
-			`nth_actions_total{action="drain",outcome="ran-out"}`: 0,
+			`nth_events_total{kind="spot-interruption"}`:                    0,
+			`nth_actions_total{action="drain",outcome="done"}`:              0,
+			`nth_actions_total{action="drain",outcome="deadline-exceeded"}`: 0,
 			"nth_draining": 0,
 		})
 		wantNone(t, m, `nth_drain_deadline_remaining_seconds{kind="spot-interruption"}`)

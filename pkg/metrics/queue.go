@@ -21,12 +21,12 @@ type queueSeries struct {
 
 func (m maker) queue() *queueSeries {
 	return &queueSeries{
-		messages: m.counters("nth_queue_messages_total", "What became of messages of the queue.", "outcome"),
+		messages: m.counters("nth_queue_messages_total", "Messages of the queue, by result.", "outcome"),
 		inFlight: m.gauge("nth_queue_messages_in_flight", "Messages that are held while their work is done."),
 		oldest:   m.gauge("nth_queue_oldest_message_age_seconds", "The age of the oldest of them, since it was sent; 0 if there is none."),
 		delay:    m.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets),
 		up:       m.gauge("nth_queue_up", "1 if the queue could be read when it was last tried."),
-		heard:    m.gauge("nth_queue_last_success_timestamp_seconds", "When SQS has last answered a request for messages."),
+		heard:    m.gauge("nth_queue_last_success_timestamp_seconds", "When SQS last answered a receive request."),
 		leased:   m.gauge("nth_queue_lease_held", "1 unless this process has no Lease, so that it drains nothing."),
 		nodes:    m.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state"),
 	}

@@ -34,7 +34,7 @@ func TestDrainsOfManyNodesAreAddedUp(t *testing.T) {
 
 	m.Hear(at("b", record.RanOut, 2, 1))
 	want(t, m, map[string]float64{
-		"nth_draining": 0, "nth_drain_pods": 2, "nth_drain_pods_left": 1, `nth_actions_total{action="drain",outcome="ran-out"}`: 1,
+		"nth_draining": 0, "nth_drain_pods": 2, "nth_drain_pods_left": 1, `nth_actions_total{action="drain",outcome="deadline-exceeded"}`: 1,
 	})
 }
 
@@ -76,8 +76,8 @@ func TestWhoIsAliveNeedNotBeReady(t *testing.T) {
 		}
 		wantAnswer("/readyz", http.StatusOK, "ok")
 
-		away = errors.New("the queue has not been received from yet")
-		wantAnswer("/readyz", http.StatusServiceUnavailable, "the queue has not been received from yet")
+		away = errors.New("nothing was received from the queue yet")
+		wantAnswer("/readyz", http.StatusServiceUnavailable, "nothing was received from the queue yet")
 		wantAnswer("/healthz", http.StatusOK, "ok")
 
 		away = nil

@@ -75,10 +75,10 @@ func (m maker) histogram(name, help string, buckets []float64) prometheus.Histog
 func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *series {
 	m := maker{in}
 	s := &series{
-		events:   m.counters("nth_events_total", "Events that nth has met.", "kind"),
+		events:   m.counters("nth_events_total", "Events that were announced.", "kind"),
 		pending:  m.gauges("nth_events_pending", "Events that are announced and not over.", "kind"),
 		deadline: m.gauges("nth_event_deadline_timestamp_seconds", "The nearest deadline of the pending events, where they have one.", "kind"),
-		actions:  m.counters("nth_actions_total", "Steps that have ended, by what became of them.", "action", "outcome"),
+		actions:  m.counters("nth_actions_total", "Completed steps, by result.", "action", "outcome"),
 
 		draining:   m.gauge("nth_draining", "1 while the node is being drained; for nth-queue, how many nodes are."),
 		pods:       m.gauge("nth_drain_pods", "Pods to evict in the drains under way, or in the last one."),
@@ -87,14 +87,14 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		evicted:    m.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
 		deleted:    m.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
 		drainTook:  m.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
-		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from meeting an event to the node's cordon.", cordonBuckets),
+		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from an event's announcement to the node's cordon.", cordonBuckets),
 		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}
 	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
 	s.hookRequests = m.counters("nth_hook_requests_total", "Requests about lifecycle hooks that wait, by what came of them.", "action", "result")
-	s.notices = m.counters("nth_notices_total", "Notices for the webhook, by what became of them: delivered, or lost.", "outcome")
+	s.notices = m.counters("nth_notices_total", "Webhook notices by result: delivered or lost.", "outcome")
 	s.eventsDropped = m.counter("nth_kubernetes_events_dropped_total", "Events for the cluster that could not be written in time and were dropped.")
-	s.degraded = m.gauge("nth_degraded", "1 while something is wrong with settings of what is only told; the rest works.")
+	s.degraded = m.gauge("nth_degraded", "1 while [log], [webhook] or [metrics] is misconfigured; draining works.")
 	if opts.Queue {
 		s.queue = m.queue()
 	} else {
@@ -114,8 +114,8 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 
 // local makes the series of an nth that watches its own machine.
 func (s *series) local(m maker) {
-	s.sourceUp = m.gauges("nth_source_up", "1 if the last look for events of the kind was good.", "kind")
-	s.sourceGood = m.gauges("nth_source_last_success_timestamp_seconds", "The last good look for events of the kind.", "kind")
+	s.sourceUp = m.gauges("nth_source_up", "1 if the last poll for events of the kind succeeded.", "kind")
+	s.sourceGood = m.gauges("nth_source_last_success_timestamp_seconds", "When the last successful poll for events of the kind was.", "kind")
 
 	s.imdsRequests = m.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result")
 	s.imdsTokens = m.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
@@ -148,7 +148,7 @@ func (m maker) standing(opts Options, healthy func() error) {
 		WithLabelValues(opts.Version, opts.Commit, runtime.Version()).Set(1)
 	m.gauge("nth_dry_run", "1 if nothing is written to the cluster, and what is counted was only talked about.").Set(oneIf(opts.DryRun))
 	m.in.MustRegister(prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "nth_healthy", Help: "1 unless the loop or a source has come to a stop."},
+		prometheus.GaugeOpts{Name: "nth_healthy", Help: "1 unless the main loop or an event source has stalled."},
 		func() float64 { return oneIf(healthy() == nil) },
 	))
 	m.in.MustRegister(prometheus.NewGaugeFunc(

@@ -50,7 +50,7 @@ func TestAnAnnouncementIsTriedAtOnceThoughManyOthersHang(t *testing.T) {
 					ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 					defer cancel()
 					<-ctx.Done()
-					return errors.New("there is no answer in time")
+					return errors.New("no answer in time")
 				})
 				for i := range 60 {
 					r.hear(record.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))

@@ -80,7 +80,7 @@ func (t *teller) tell(h record.Happening, rules policy.Settings) []notice {
 		if rules.Ignores(h.Entry) {
 			return nil
 		}
-		return []notice{about(h, false, reasonOver, fmt.Sprintf("%s: %s; nothing is left to undo", h.Entry.Event.Kind, h.Entry.Ending))}
+		return []notice{about(h, false, reasonOver, fmt.Sprintf("%s: %s; nothing to undo", h.Entry.Event.Kind, h.Entry.Ending))}
 	case record.Begun:
 		if len(t.under) == 0 {
 			t.under, t.cordoned, t.foreign, t.pods, t.more = map[string]bool{}, false, false, map[string]bool{}, nil
@@ -127,7 +127,7 @@ func (t *teller) announced(h record.Happening, rules policy.Settings) []notice {
 
 func (t *teller) cordonWords() string {
 	if t.foreign {
-		return "the node was cordoned already by somebody else"
+		return "the node was already cordoned by someone else"
 	}
 	return "cordoned the node"
 }
@@ -172,7 +172,7 @@ func (t *teller) ended(h record.Happening) []notice {
 	case reason == "" || h.What == record.CalledBack:
 		return nil
 	case h.What == record.Failed:
-		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; trying again", h.Action, took, h.Err))}
+		return []notice{about(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; retrying", h.Action, took, h.Err))}
 	case h.What == record.LeftAlone:
 		return []notice{about(h, false, reasonAlone, "the node is left alone, as its annotation "+drain.KeyPrefix+"action asks; its pods are not evicted: "+h.Reason)}
 	case h.What == record.RanOut:
@@ -180,7 +180,7 @@ func (t *teller) ended(h record.Happening) []notice {
 	case h.Action == string(policy.Uncordon) && h.Detail != "":
 		return []notice{about(h, false, reason, "the cordon is left to "+h.Detail+", who still needs it: "+h.Reason)}
 	case h.Action == string(policy.Uncordon):
-		return []notice{about(h, false, reason, "no cordon of ours is left on the node: "+h.Reason)}
+		return []notice{about(h, false, reason, "our cordon is already gone: "+h.Reason)}
 	case !t.cordoned:
 		return []notice{about(h, false, reasonAlone, "nothing was done to the node, as its annotation asks or it is gone: "+h.Reason)}
 	case h.Action == string(policy.Cordon):
@@ -193,7 +193,7 @@ func counts(r *record.Result) string {
 	if r == nil {
 		return "what became of the pods is not known"
 	}
-	return fmt.Sprintf("%d pods evicted, %d deleted, %d left alone as they should be", r.Evicted, r.Deleted, r.Skipped)
+	return fmt.Sprintf("%d pods evicted, %d deleted, %d left in place", r.Evicted, r.Deleted, r.Skipped)
 }
 
 // remainder says what a drain left, and what held it.
@@ -226,7 +226,7 @@ func (t *teller) monitored(h record.Happening) []notice {
 		t.outages[kind] = h.At
 	case !since.IsZero() && h.At.Sub(since) >= outage:
 		t.outages[kind] = time.Time{} // told
-		return []notice{about(h, true, reasonMonitor, fmt.Sprintf("cannot tell about %s since %s: %v; what was last known stands",
+		return []notice{about(h, true, reasonMonitor, fmt.Sprintf("cannot read %s since %s: %v; keeping last known state",
 			kind, since.UTC().Format(time.RFC3339), h.Err))}
 	}
 	return nil

@@ -63,8 +63,8 @@ func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
 			"Node default/node-1 Normal Draining: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
 			"Pod shop/b Warning PodEviction: deleted from node node-1, as it could not be evicted in time: the reason",
-			"Node default/node-1 Normal CordonAndDrain: cordoned and drained after 250ms: 1 pods evicted, 0 deleted, 2 left alone as they should be",
-			"Node default/node-1 Normal Uncordon: no cordon of ours is left on the node: the reason",
+			"Node default/node-1 Normal CordonAndDrain: cordoned and drained after 250ms: 1 pods evicted, 0 deleted, 2 left in place",
+			"Node default/node-1 Normal Uncordon: our cordon is already gone: the reason",
 		)
 	})
 }
@@ -205,10 +205,10 @@ func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 	held := spot(record.Incomplete)
 	held.Result = &record.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
 	for want, h := range map[string]record.Happening{
-		"CordonError: cordon after 250ms: no answer; trying again": step(record.Failed, "cordon", spot(record.Cordoning)),
-		"CordonAndDrainError: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left alone as they should be; " +
+		"CordonError: cordon after 250ms: no answer; retrying": step(record.Failed, "cordon", spot(record.Cordoning)),
+		"CordonAndDrainError: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
 			"2 left: shop/a, shop/b (held by PDB shop/pdb)": step(record.RanOut, "drain", held),
-		"UncordonError: uncordon after 250ms: no answer; trying again": step(record.Failed, "uncordon", spot(record.Undoing)),
+		"UncordonError: uncordon after 250ms: no answer; retrying": step(record.Failed, "uncordon", spot(record.Undoing)),
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
@@ -225,7 +225,7 @@ func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
 	for what, want := range map[record.What]string{
 		record.NodeCordoned: "Cordon: cordoned the node: the reason",
-		record.CordonFound:  "Cordon: the node was cordoned already by somebody else: the reason",
+		record.CordonFound:  "Cordon: the node was already cordoned by someone else: the reason",
 		record.Begun:        "NodeLeftAlone: nothing was done to the node, as its annotation asks or it is gone: the reason",
 	} {
 		play(t, bare, func(s *stage) {
@@ -264,7 +264,7 @@ func TestAnEndWithoutAnUndoingIsTold(t *testing.T) {
 		e.Ending = record.Withdrawn
 		s.tell(record.Happening{What: record.ClosedWith, Entry: e})
 		s.pass(time.Second)
-		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing is left to undo")
+		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing to undo")
 	})
 }
 
@@ -286,8 +286,8 @@ func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
 			t.Errorf("there are Events: %q", events)
 		}
 		look(record.SourceLost, 1000)
-		s.wantLines("Node default/node-1 Warning MonitorError: cannot tell about spot-interruption since 2000-01-01T00:00:31Z: " +
-			"no answer; what was last known stands")
+		s.wantLines("Node default/node-1 Warning MonitorError: cannot read spot-interruption since 2000-01-01T00:00:31Z: " +
+			"no answer; keeping last known state")
 		look(record.SourceBack, 1)
 		look(record.SourceLost, 100)
 		if n := len(s.lines()); n != 2 {

@@ -17,7 +17,7 @@ func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
 		play(t, bare, func(s *stage) {
 			s.entries = []record.Entry{left}
 			s.start()
-			s.want(corev1.ConditionTrue, "SpotInterruption", "the node is left alone, as its annotation asks")
+			s.want(corev1.ConditionTrue, "SpotInterruption", "the node is left alone because of its annotation")
 		})
 	})
 	t.Run("by Events", func(t *testing.T) {

@@ -293,7 +293,7 @@ func (d Destination) proxy() (*url.URL, error) {
 func discreet(err error, target *url.URL, headers http.Header) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
-			return errors.New("there is no answer in time")
+			return errors.New("no answer in time")
 		}
 		err = outer.Err
 	}

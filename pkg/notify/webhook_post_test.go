@@ -140,7 +140,7 @@ func TestAPostHasItsTimeout(t *testing.T) {
 	d := to(e.URL + "/secret-path")
 	d.Timeout = 50 * time.Millisecond
 	err := d.Post(t.Context(), "1", "a")
-	if err == nil || err.Error() != "there is no answer in time" {
+	if err == nil || err.Error() != "no answer in time" {
 		t.Errorf("got %v", err)
 	}
 }

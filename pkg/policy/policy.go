@@ -145,7 +145,7 @@ type Goal struct {
 	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
 	// due. They may be over; a Hard that is over gives way to one that is to come.
 	Hard, Soft time.Time
-	// Reopened is set if somebody has lifted the cordon for all events that the node is drained for: when it had been set. Only
+	// Reopened is set if someone uncordoned the node for all events that the node is drained for: when it had been set. Only
 	// pods go that were there then. Open tells that it was lifted for all events, also for those that only want a cordon.
 	Reopened time.Time
 	Open     bool

@@ -179,7 +179,7 @@ func TestGoalsSayWhy(t *testing.T) {
 		{known(canceled), entry(canceled, record.Drained), "the event was canceled"},
 		{known(completed), entry(completed, record.Drained), "the event is over"},
 		{known(), entry(spot("a", time.Hour), record.Drained, missing(-time.Hour)), "the event was withdrawn"},
-		{known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), record.Cordoned, cordoned(-time.Minute)), "the cordon's time to live ended"},
+		{known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), record.Cordoned, cordoned(-time.Minute)), "the cordon's time to live expired"},
 		{known(), entry(shutdown("a", 0), record.Drained, before), "the machine is back after its reboot"},
 		{known(moved), entry(moved, record.Drained, actedFor(0)), "the event was moved to a later time"},
 		{known(rebalance("a")), entry(rebalance("a"), record.Drained), "the settings ask for no more than to notify"},
@@ -216,14 +216,14 @@ func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 		{entry(spot("a", time.Minute), record.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{
 			entry(termination("a"), record.Draining, leftAlone),
-			"the Auto Scaling group terminates this instance; the node is left alone, as its annotation asks",
+			"the Auto Scaling group terminates this instance; the node is left alone because of its annotation",
 		},
 		{entry(ofKind(event.StateChange, "stopping"), record.Seen), "EC2 says that the instance is stopping; nothing will be done"},
 		{
 			entry(ofKind(event.ReservationEnd, "capacity-block"), record.Seen),
 			"the capacity-block reservation of this instance ends at 13:00:00 UTC on 1 Mar 2026; nothing will be done",
 		},
-		{entry(rebalance("a"), record.Seen), "EC2 recommends to rebalance away from this spot instance; nothing will be done"},
+		{entry(rebalance("a"), record.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
 		{
 			entry(maintenance("a", "system-reboot", time.Hour), record.Seen),
 			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain begins at 12:50:00 UTC on 1 Mar 2026 (sooner with kubectl drain)",

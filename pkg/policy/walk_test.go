@@ -186,7 +186,7 @@ func (w *world) checkWanting(goal policy.Goal, e record.Entry) {
 	case e.Phase == record.Closed || e.Event.State == event.Canceled || e.Event.State == event.Completed:
 		w.t.Errorf("%s: %s is over", describeGoal(goal), e.Event.ID)
 	case e.Reopened && e.Phase != record.Draining:
-		w.t.Errorf("%s: somebody has lifted the cordon of %s (%s)", describeGoal(goal), e.Event.ID, e.Phase)
+		w.t.Errorf("%s: someone uncordoned the node of %s (%s)", describeGoal(goal), e.Event.ID, e.Phase)
 	case !e.Reopened && goal.Open, !e.Reopened && !goal.Reopened.IsZero() && w.action(e.Event) == policy.Drain && e.Phase == record.Draining:
 		w.t.Errorf("%s: nobody has lifted the cordon of %s", describeGoal(goal), e.Event.ID)
 	case !e.Acted() && w.mayBegin(e.Event, 0).After(w.now):

@@ -24,7 +24,7 @@ func reason(ev event.Event) string {
 	case event.SpotInterruption:
 		return fmt.Sprintf("EC2 will %s this spot instance%s", ev.Code, at)
 	case event.RebalanceRecommendation:
-		return "EC2 recommends to rebalance away from this spot instance"
+		return "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption"
 	case event.ScheduledMaintenance:
 		return fmt.Sprintf("EC2 has scheduled %s%s", ev.Code, at)
 	case event.ASGTermination:
@@ -69,7 +69,7 @@ func (s Settings) undoReason(e record.Entry, ending record.Ending) string {
 	case record.Rebooted:
 		return "the machine is back after its reboot"
 	case record.Expired:
-		return "the cordon's time to live ended"
+		return "the cordon's time to live expired"
 	case record.Ignored:
 		return "the settings ignore this kind of event"
 	}
@@ -89,7 +89,7 @@ func (s Settings) Describe(e record.Entry) string {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
 	case e.LeftAlone:
-		return text + "; the node is left alone, as its annotation asks"
+		return text + "; the node is left alone because of its annotation"
 	case done:
 		return text + "; nothing more will be done"
 	case p.start.After(e.Changed):

@@ -132,7 +132,7 @@ func (q *Queue) change(ctx context.Context, duties []duty) ([]types.BatchResultE
 	return out.Failed, nil
 }
 
-// errStale says that SQS does not take the receipt handle any more; asking again is of no use.
+// errStale says that SQS does not take the receipt handle any more; retrying is of no use.
 var errStale = errors.New("the receipt handle is stale")
 
 // verdict says what came of one message in a batch.

@@ -70,7 +70,7 @@ type Entry struct {
 	// OnNode is true while something that nth has set for this event (the cordon, the load balancer label) may be on the
 	// Node and is ours to take back. In the file it has the name that earlier versions know.
 	OnNode bool `json:"cordon,omitempty"`
-	// Reopened tells that somebody has lifted the cordon while this event wanted it. That is an order: the node is not
+	// Reopened tells that someone uncordoned the node while this event wanted it. That is an order: the node is not
 	// cordoned again for this event.
 	Reopened bool `json:"reopened,omitempty"`
 	// LeftAlone tells that people limit what is done to the Node, so that it is not drained for this event although its rule asks for
@@ -115,7 +115,7 @@ const (
 	Completed Ending = "completed"
 	// Rebooted: the machine came back from what had been announced.
 	Rebooted Ending = "rebooted"
-	// Expired: the cordon's time to live ended.
+	// Expired: the cordon's time to live expired.
 	Expired Ending = "expired"
 	// Ignored: the rules no longer ask for anything.
 	Ignored Ending = "ignored"

@@ -29,8 +29,8 @@ const (
 	Failed What = "failed"
 	// LeftAlone: people want the node's pods left alone, so that it is not drained. Once they do not any more, it begins anew.
 	LeftAlone  What = "left-alone"
-	RanOut     What = "ran-out"
-	CalledBack What = "called-back"
+	RanOut     What = "deadline-exceeded"
+	CalledBack What = "preempted"
 	// PutOff: the node was acted upon for the event, which begins anew later: its time was moved, or the rules ask for less. The
 	// action is "uncordon" where the node takes pods again, and empty where it is left as it is. Of the one event whose taking
 	// back is Done it is told with that.

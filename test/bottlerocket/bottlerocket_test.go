@@ -61,7 +61,7 @@ func TestANormalHostContainerDrainsItsNode(t *testing.T) {
 	h.Start(t)
 
 	t.Run("it sees nothing of the host and says so once", func(t *testing.T) {
-		if said := h.Said(t, "shutdowns cannot be heard of in advance: a host container that is not superpowered"); len(said) != 1 {
+		if said := h.Said(t, "no advance notice of shutdowns: a host container that is not superpowered"); len(said) != 1 {
 			t.Errorf("said %d times", len(said))
 		}
 		if o := h.Try(t, "runc", "exec", "nth", "/usr/bin/nth", "config"); !strings.Contains(o.Stdout, "host_root = \"\"\n") {

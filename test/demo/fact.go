@@ -70,7 +70,7 @@ func factFrom(e daemon.Entry) (fact, bool) {
 	return f, e.Level == "error" || e.Level == "warning"
 }
 
-// budgetIn finds the budget's name in nth's "disruption budget NAME holds POD; asking again".
+// budgetIn finds the budget's name in nth's "disruption budget NAME blocks the eviction of POD; retrying".
 func budgetIn(message string) (string, bool) {
 	rest, found := strings.CutPrefix(message, "disruption budget ")
 	name, _, holds := strings.Cut(rest, " holds ")

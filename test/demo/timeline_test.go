@@ -23,7 +23,7 @@ func word(at time.Time, id, pod, message string) daemon.Entry {
 }
 
 func heldBack(at time.Time, budget, pod string) daemon.Entry {
-	return word(at, systemd.PodHeld, "work/"+pod, "disruption budget "+budget+" holds work/"+pod+"; asking again")
+	return word(at, systemd.PodHeld, "work/"+pod, "disruption budget "+budget+" blocks the eviction of work/"+pod+"; retrying")
 }
 
 func TestTheTimelineTellsWhatTheWitnessesSawInTheOrderInWhichItHappened(t *testing.T) {

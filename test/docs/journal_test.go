@@ -29,7 +29,7 @@ func TestEveryMessageThatIsExplainedCanBeSaid(t *testing.T) {
 			t.Errorf("docs/operations.md: nth never says %q", row[1])
 		}
 	}
-	for _, made := range []string{"the cordon was blown away by the wind", "the drain failed because of the weather; trying again"} {
+	for _, made := range []string{"the cordon was blown away by the wind", "the drain failed because of the weather; retrying"} {
 		if sayable(made, formats) {
 			t.Errorf("%q would be taken for something that nth says", made)
 		}

@@ -45,14 +45,14 @@ func TestCheckFindsAGoodNodeGoodAndChangesNothing(t *testing.T) {
 	s.before = s.podIDs(t)
 	said := check(t, s.machine)
 	mustSay(t, said,
-		`ok    metadata    it gives a session token, at http://.*`,
+		`ok    metadata    session token received from http://.*`,
 		`ok    metadata    spot instance, polling for .*`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
 		`ok    identity    node `+regexp.QuoteMeta(s.node.Name)+`, by the client certificate .*`,
 		`ok    right       patch nodes .*`, `ok    right       watch pods`, `ok    right       create pods/eviction`,
 		`ok    right       delete pods`,
-		`ok    eviction    rehearsed with `+s.node.Namespace+`/regular-.*`,
-		`ok    clock       it agrees with that of the API server`,
+		`ok    eviction    tried with `+s.node.Namespace+`/regular-.*`,
+		`ok    clock       in sync with that of the API server`,
 		`ok    clock       it agrees with that of the metadata service`,
 	)
 	s.mustBeUntouched(t)
@@ -65,7 +65,7 @@ func TestCheckRehearsesAnEvictionThatABudgetHolds(t *testing.T) {
 	imds := imdstest.NewServer()
 	t.Cleanup(imds.Close)
 	machine := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL})
-	mustSay(t, check(t, machine), `ok    eviction    rehearsed with .*, which the disruption budget db holds at present`)
+	mustSay(t, check(t, machine), `ok    eviction    tried with .*, which the disruption budget db holds at present`)
 }
 
 func TestCheckNamesWhatIsWrong(t *testing.T) {

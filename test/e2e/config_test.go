@@ -69,7 +69,7 @@ func TestAnInstanceThatIsLeftOutIsLeftAlone(t *testing.T) {
 	s := prepare(t, "[imds]\nlife_cycles = [\"spot\"]\n")
 	s.imds.SetLifeCycle("on-demand")
 	s.start(t)
-	s.nth.WaitSays(t, "standing by: the settings leave out on-demand instances, nothing is polled")
+	s.nth.WaitSays(t, "standing by: on-demand instances are excluded by imds.life_cycles, nothing is polled")
 	s.nth.WaitLog(t, systemd.IdentityFound)
 	before := s.imds.Requests().Total
 

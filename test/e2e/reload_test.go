@@ -40,7 +40,7 @@ func TestReloadedRulesHoldForTheNextEvent(t *testing.T) {
 	s.node.WaitCordoned(t)
 	s.stopAfterLooks(t)
 	s.mustKeepPods(t)
-	s.mustHaveSaid(t, "info: read the settings again; in effect from now on: events.spot-interruption.action")
+	s.mustHaveSaid(t, "info: configuration reloaded; changed: events.spot-interruption.action")
 }
 
 // The event is there all the time, so it is lost if anything is.
@@ -63,10 +63,10 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.node.Scale(t, "db", 2) // the second one runs on the spare, and the first may go
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	const changed = "info: read the settings again; in effect from now on: drain.protect_unmanaged, events.spot-interruption.withdrawn_after"
+	const changed = "info: configuration reloaded; changed: drain.protect_unmanaged, events.spot-interruption.withdrawn_after"
 	s.mustHaveSaid(t, changed,
 		"error: "+s.machine.DropIn()+`: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
-		"warning: the settings are wrong; those in effect stay so",
+		"warning: invalid configuration; keeping the current one",
 		changed)
 	if begun := drainsBegun(s); begun != 1 {
 		t.Errorf("the drain was begun %d times, want once", begun)
@@ -110,6 +110,6 @@ func TestAReloadSaysWhatNeedsAnotherStart(t *testing.T) {
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t) // it is no dry run yet
 	s.nth.Stop(t)
-	s.mustHaveSaid(t, "info: read the settings again; nothing changes by that",
-		"warning: in effect when nth is started again: dry_run, kubernetes.keep_warm")
+	s.mustHaveSaid(t, "info: configuration reloaded; no changes",
+		"warning: restart nth to apply: dry_run, kubernetes.keep_warm")
 }

@@ -77,9 +77,9 @@ func TestPodsAreEvictedWhenTheMachineIsOutOfItsTargetGroups(t *testing.T) {
 	b.takenOut(t)
 	b.nth.WaitSays(t, "waiting for load balancers: 1 target is still draining in tg/web")
 	b.mustKeepPods(t)
-	b.nth.WaitSays(t, "load balancers are done with the node")
+	b.nth.WaitSays(t, "load balancers have deregistered the node")
 	if left := b.elb.Targets(b.web); len(left) > 0 {
-		t.Errorf("nth says that load balancers are done with the node, and there is %+v", left)
+		t.Errorf("nth says that load balancers have deregistered the node, and there is %+v", left)
 	}
 	b.waitDrained(t)
 	b.nth.Stop(t)
@@ -111,7 +111,7 @@ func TestWithoutTheRightToAskTheSetTimeHolds(t *testing.T) {
 	b.watches(t)
 	b.imds.SetSpot("terminate", twoMinutes())
 	b.node.WaitCordoned(t)
-	b.nth.WaitSays(t, "holding evictions back for ") // For what is left of the three seconds by then.
+	b.nth.WaitSays(t, "delaying evictions for ") // For what is left of the three seconds by then.
 	b.waitDrained(t)
 	b.nth.Stop(t)
 	said := slices.DeleteFunc(b.nth.Logged(systemd.DrainStarted), func(e daemon.Entry) bool { return !strings.Contains(e.Message, "does not allow") })

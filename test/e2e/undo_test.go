@@ -140,7 +140,7 @@ func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *tes
 	back := s.podIDs(t)
 
 	s.start(t)
-	s.nth.WaitSays(t, "somebody has lifted the cordon for this event")
+	s.nth.WaitSays(t, "someone uncordoned the node for this event")
 	s.nth.WaitSays(t, "disruption budget web holds ")
 	s.node.Scale(t, "web", 0)
 	s.nth.WaitLog(t, systemd.Drained)
@@ -180,7 +180,7 @@ func TestOneCordonServesTwoEventsUntilBothAreOver(t *testing.T) {
 	s.nth.WaitStatus(t, "is drained for spot-interruption")
 
 	s.imds.WithdrawMaintenance(ev.EventId, false)
-	s.nth.WaitSays(t, "scheduled-maintenance: canceled; nothing is left to undo")
+	s.nth.WaitSays(t, "scheduled-maintenance: canceled; nothing to undo")
 	s.looks(t, maintenanceDocument, 4)
 	s.mustBeCordoned(t)
 	s.mustSayNothingOf(t, systemd.Uncordoned)

@@ -127,12 +127,12 @@ func TestCheckPostsATestOnlyWhenItIsAsked(t *testing.T) {
 	if e.attempts > 0 {
 		t.Error("a test was posted that nobody has asked for")
 	}
-	mustSay(t, check(t, s.machine, "--webhook"), `ok    webhook     it has taken the test`)
+	mustSay(t, check(t, s.machine, "--webhook"), `ok    webhook     test message delivered`)
 	if got := e.texts(); !slices.Equal(got, []string{"spot-interruption announced"}) || e.taken[0].id != "test" {
 		t.Errorf("posted were %q", e.taken)
 	}
 	e.does(fails)
-	mustSay(t, check(t, s.machine, "--webhook"), `fail  webhook     it did not take the test: it answers 500 Internal Server Error`)
+	mustSay(t, check(t, s.machine, "--webhook"), `fail  webhook     test message rejected: it answers 500 Internal Server Error`)
 }
 
 func TestATemplateThatCannotBeUsedKeepsNobodyFromDraining(t *testing.T) {

@@ -184,8 +184,8 @@ func TestReloadedSettingsHoldForTheNextMessage(t *testing.T) {
 		said = append(said, e.Message)
 	}
 	want := []string{
-		"read the settings again; in effect from now on: events.spot-interruption.action",
-		"in effect when nth-queue is started again: queue.receivers",
+		"configuration reloaded; changed: events.spot-interruption.action",
+		"restart nth-queue to apply: queue.receivers",
 	}
 	if !slices.Equal(said, want) || len(consumer.Logged(systemd.ConfigInvalid)) == 0 {
 		t.Errorf("it said %q, want %q and what is wrong", said, want)

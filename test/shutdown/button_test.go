@@ -148,13 +148,13 @@ func TestTheKeyIsLogindsWhereSystemdKeepsNothing(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		h.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nFileDescriptorStoreMax=0\n")
 		h.Run(t, "systemctl", "daemon-reload")
-		mustCheck(t, h, "warn  shutdown    the power button is logind's from nth's next start on: systemd keeps 0 open files")
+		mustCheck(t, h, "warn  shutdown    the power button is handled by logind from nth's next start on: systemd keeps 0 open files")
 		h.Run(t, "systemctl", "restart", "nth")
 		waitKey(t, h, false)
 		h.Await(t, "it is said", func() bool {
 			said := h.Logged(t, systemd.Started)
 			return slices.ContainsFunc(said, func(e machine.Entry) bool {
-				return strings.HasPrefix(e.Message(), "the power button is logind's: systemd keeps 0 open files")
+				return strings.HasPrefix(e.Message(), "the power button is handled by logind: systemd keeps 0 open files")
 			})
 		})
 	})
@@ -193,17 +193,17 @@ func TestAMachineWhoseShutdownSomebodyBlocksGoesDownByItsButton(t *testing.T) {
 
 func TestTheKeyIsLogindsWhereTheSettingsSayIt(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
-		mustCheck(t, h, "ok    shutdown    the power button is nth's, process "+h.MainPID(t)+":")
+		mustCheck(t, h, "ok    shutdown    the power button is handled by nth, process "+h.MainPID(t)+":")
 		for _, action := range []string{"notify", "ignore"} {
 			h.Configure(t, "[events.shutdown]\naction = \""+action+"\"\n")
-			mustCheck(t, h, "warn  shutdown    the power button is nth's, process "+h.MainPID(t)+", which has not read the settings")
+			mustCheck(t, h, "warn  shutdown    the power button is handled by nth, process "+h.MainPID(t)+", which has not read the settings")
 		}
 		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
 		h.Run(t, "systemctl", "reload", "nth")
 		waitKey(t, h, false)
-		mustCheck(t, h, "ok    shutdown    the power button is logind's, as events.shutdown.power_key says")
+		mustCheck(t, h, "ok    shutdown    the power button is handled by logind, as events.shutdown.power_key says")
 		h.Configure(t, "")
-		mustCheck(t, h, "ok    shutdown    the power button is logind's: nth")
+		mustCheck(t, h, "ok    shutdown    the power button is handled by logind: nth")
 		h.Run(t, "systemctl", "reload", "nth")
 		waitKey(t, h, true)
 	})

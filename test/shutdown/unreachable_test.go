@@ -25,7 +25,7 @@ func TestAnAPIServerThatIsGoneDoesNotHoldTheMachine(t *testing.T) {
 		})
 		h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
 		mustCheck(t, h,
-			"warn  shutdown    logind lets it be held for 10s only, not for the 2m30s that 80-nth.conf asks for: ",
+			"warn  shutdown    logind allows a delay of 10s only, not for the 2m30s that 80-nth.conf asks for: ",
 			"warn  shutdown    the kubelet wants to hold it for 1m0s, and logind grants 10s: ")
 		h.Node.AddPods(t, "web", 3)
 		cp.StopAPIServer(t)

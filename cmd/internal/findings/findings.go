@@ -58,7 +58,7 @@ func (l *List) Right(name, why string, optional, allowed bool) {
 
 // DryRun tells that the settings keep the program from acting.
 func (l *List) DryRun() {
-	l.Warn("settings", "dry_run = true: %s will say what it would do, and do none of it", l.program)
+	l.Warn("settings", "dry_run = true: %s logs what it would do and changes nothing", l.program)
 }
 
 // Wrong tells what is wrong with the settings, one finding for each line, and returns what ends the program with status 78.

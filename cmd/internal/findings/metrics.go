@@ -32,11 +32,11 @@ func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	switch {
 	case err == nil:
 		_ = listener.Close() // Nobody has come.
-		l.OK("metrics", "%s can be listened at", cfg.Listen)
+		l.OK("metrics", "can listen on %s", cfg.Listen)
 	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen):
 		l.OK("metrics", "%s serves them at %s", l.program, cfg.Listen)
 	default:
-		l.Fail("metrics", "metrics.listen: %s; nobody can scrape them, and %s works without", err, l.program)
+		l.Fail("metrics", "metrics.listen: %s; they cannot be scraped, but %s works without", err, l.program)
 	}
 }
 
@@ -50,7 +50,7 @@ func (l *List) textfile(directory string, image bool) {
 	case err == nil:
 		l.OK("metrics", "the directory %s is there", directory)
 	case image:
-		l.Warn("metrics", "metrics.textfile: %s; until it is there no file is written", err)
+		l.Warn("metrics", "metrics.textfile: %s; no file is written until it exists", err)
 	default:
 		l.Fail("metrics", "metrics.textfile: %s; no file is written, and %s works without", err, l.program)
 	}

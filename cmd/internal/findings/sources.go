@@ -31,7 +31,7 @@ func (l *List) Sources(subject string, found []posting.Finding) {
 		switch {
 		case f.Source == "" || f.Fault != nil:
 		case f.Passed != "":
-			l.Warn(subject, "passed over %s: %s", f.Source, f.Passed)
+			l.Warn(subject, "ignored %s: %s", f.Source, f.Passed)
 		default:
 			l.OK(subject, "read %s", f.Source)
 		}
@@ -45,7 +45,7 @@ func Approve(to io.Writer, sources []config.Source, file string, u secrets.Unit,
 		switch {
 		case f.Source == "" || f.Fault != nil:
 		case f.Passed != "":
-			fmt.Fprintf(to, "%s: passed over: %s\n", f.Source, f.Passed)
+			fmt.Fprintf(to, "%s: ignored: %s\n", f.Source, f.Passed)
 		default:
 			fmt.Fprintf(to, "%s: read\n", f.Source)
 		}

@@ -21,16 +21,16 @@ func (l *List) Webhook(
 	wrong := slices.ContainsFunc(found, func(f posting.Finding) bool { return f.Fault != nil })
 	switch known := posting.Destination(cfg, l.program, given) != nil; {
 	case !known && post:
-		l.Fail("webhook", "there is nobody to post a test to, as far as can be known here")
+		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case post:
 		l.post(ctx, cfg, given, node(ctx))
 	case wrong: // It has been told.
 	case !known && slices.ContainsFunc(found, func(f posting.Finding) bool { return f.Passed != "" }):
-		l.OK("webhook", "the template gives a message for every kind of notice")
+		l.OK("webhook", "the template renders every kind of notice")
 	case !known:
-		l.OK("webhook", "the settings name none; nothing is posted")
+		l.OK("webhook", "no webhook configured")
 	default:
-		l.OK("webhook", "the template gives a message for every kind of notice; \"%s check --webhook\" posts a test", l.program)
+		l.OK("webhook", "the template renders every kind of notice; \"%s check --webhook\" posts a test", l.program)
 	}
 }
 
@@ -41,10 +41,10 @@ func (l *List) post(ctx context.Context, cfg config.Webhook, given secrets.Given
 		err = postTest(ctx, settings, node)
 	}
 	if err != nil {
-		l.Fail("webhook", "it did not take the test: %s", err)
+		l.Fail("webhook", "test message rejected: %s", err)
 		return
 	}
-	l.OK("webhook", "it has taken the test")
+	l.OK("webhook", "test message delivered")
 }
 
 func postTest(ctx context.Context, settings *notify.WebhookSettings, node string) error {
@@ -54,7 +54,7 @@ func postTest(ctx context.Context, settings *notify.WebhookSettings, node string
 		return err
 	}
 	if text == "" {
-		return errors.New("the template gives nothing for it")
+		return errors.New("the template renders nothing for it")
 	}
 	return settings.Post(ctx, f.NoticeID, text)
 }

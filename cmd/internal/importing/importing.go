@@ -41,7 +41,7 @@ func (c Command) Run(args []string, to program.Streams) error {
 		return program.UsageError{Message: fmt.Sprintf("%s: %s, see %q", name, err, c.Program+" config --help")}
 	}
 	if set.NArg() != 1 {
-		return program.UsageError{Message: fmt.Sprintf(`%s: one FILE is needed, behind all flags, or "-" for standard input, see %q`, name, c.Program+" config --help")}
+		return program.UsageError{Message: fmt.Sprintf(`%s: exactly one FILE is required after the flags, or "-" for standard input, see %q`, name, c.Program+" config --help")}
 	}
 	if target.Secrets != "" && !filepath.IsAbs(target.Secrets) {
 		return program.UsageError{Message: fmt.Sprintf("%s: --secrets %q: must be an absolute path, as the settings name it", name, target.Secrets)}
@@ -99,7 +99,7 @@ func keep(dir string, secrets map[string]string) error {
 		case err != nil:
 			return err
 		case string(before) != content(secrets[path]):
-			return fmt.Errorf("%s is there, with something else in it: move it away, or name another directory", path)
+			return fmt.Errorf("%s already exists with other content: move it away, or choose another directory", path)
 		default:
 			if err := os.Chmod(path, 0o600); err != nil {
 				return err

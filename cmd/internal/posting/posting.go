@@ -79,16 +79,16 @@ func Tell(log *logrus.Entry, t notify.Telling) {
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
 	case t.Notice.Event == "":
-		trouble.Warnf("what the webhook has to post may not outlive a restart: %s", t.Err)
+		trouble.Warnf("webhook outbox not saved, pending notices may be lost at a restart: %s", t.Err)
 	case t.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("the webhook has taken a notice: %s", t.Notice.What)
+		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", t.Notice.What)
 	case t.Alike > 0:
-		trouble.Errorf("the webhook does not get a notice (%s), nor %d others: %s", t.Notice.What, t.Alike, t.Err)
+		trouble.Errorf("webhook notice dropped (%s), and %d more: %s", t.Notice.What, t.Alike, t.Err)
 	case t.GivenUp:
-		trouble.Errorf("the webhook does not get a notice (%s): %s", t.Notice.What, t.Err)
+		trouble.Errorf("webhook notice dropped (%s): %s", t.Notice.What, t.Err)
 	case t.Again:
-		trouble.Debugf("the webhook did not take a notice (%s): %s; trying again", t.Notice.What, t.Err)
+		trouble.Debugf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
 	default:
-		trouble.Warnf("the webhook did not take a notice (%s): %s; trying again", t.Notice.What, t.Err)
+		trouble.Warnf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
 	}
 }

@@ -71,14 +71,14 @@ func (r *Reloader[C]) reload() {
 		for line := range strings.SplitSeq(fatal.Error(), "\n") {
 			invalid.Error(line)
 		}
-		invalid.Warn("the settings are wrong; those in effect stay so")
+		invalid.Warn("invalid configuration; keeping the current one")
 		return
 	}
 	if len(degraded) > 0 {
 		for _, fault := range degraded {
 			invalid.Errorf("degraded: %s", fault)
 		}
-		invalid.Warn("the settings of what is only told are wrong; they stay as they were")
+		invalid.Warn("invalid [log], [webhook] or [metrics]; keeping the current ones")
 		cfg = r.Keep(cfg, r.Current)
 	}
 	late := func(name string) bool { return r.Late(name, r.Started, cfg) }
@@ -88,11 +88,11 @@ func (r *Reloader[C]) reload() {
 	r.Current = cfg
 	reloaded := r.Log.WithField(systemd.FieldMessageID, systemd.Reloaded)
 	if len(changed) > 0 {
-		reloaded.Infof("read the settings again; in effect from now on: %s", strings.Join(changed, ", "))
+		reloaded.Infof("configuration reloaded; changed: %s", strings.Join(changed, ", "))
 	} else {
-		reloaded.Info("read the settings again; nothing changes by that")
+		reloaded.Info("configuration reloaded; no changes")
 	}
 	if len(waiting) > 0 {
-		reloaded.Warnf("in effect when %s is started again: %s", r.Program, strings.Join(waiting, ", "))
+		reloaded.Warnf("restart %s to apply: %s", r.Program, strings.Join(waiting, ", "))
 	}
 }

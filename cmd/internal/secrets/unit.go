@@ -41,7 +41,7 @@ type Unit struct {
 func (u Unit) Doubts() []string {
 	var doubts []string
 	if u.stale {
-		doubts = append(doubts, fmt.Sprintf("systemd has not read the files of %s since they changed: \"systemctl daemon-reload\" lets it", u.service))
+		doubts = append(doubts, fmt.Sprintf("the unit files of %s changed on disk: run \"systemctl daemon-reload\"", u.service))
 	}
 	if u.unknown != nil {
 		doubts = append(doubts, fmt.Sprintf("the credentials of %s are not known: %s", u.service, u.unknown))

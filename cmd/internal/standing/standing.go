@@ -39,7 +39,7 @@ type report struct {
 func examine(name, dir string, now time.Time) report {
 	status, err := record.ReadStatus(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return report{name: name, State: unknown, Why: fmt.Sprintf("%s does not run, or has just been started: there is no status in %s", name, dir)}
+		return report{name: name, State: unknown, Why: fmt.Sprintf("%s is not running, or has just started: no status in %s", name, dir)}
 	}
 	if err != nil {
 		return report{name: name, State: unknown, Why: err.Error()}
@@ -47,11 +47,11 @@ func examine(name, dir string, now time.Time) report {
 	found := report{name: name, State: running, Status: &status}
 	switch {
 	case !status.Stopped.IsZero():
-		found.State, found.Why = stopped, fmt.Sprintf("%s does not run: it stopped as asked at %s", name, moment(status.Stopped))
+		found.State, found.Why = stopped, fmt.Sprintf("%s is not running: stopped at %s", name, moment(status.Stopped))
 	case !alive(status.PID):
-		found.State, found.Why = gone, fmt.Sprintf("%s does not run: its process %d is gone, without having been asked to stop", name, status.PID)
+		found.State, found.Why = gone, fmt.Sprintf("%s is not running: process %d died without being asked to stop", name, status.PID)
 	case now.Sub(status.Updated) > silence:
-		found.State, found.Why = silent, fmt.Sprintf("%s may hang: process %d has not told how it stands since %s", name, status.PID, moment(status.Updated))
+		found.State, found.Why = silent, fmt.Sprintf("%s may be hung: process %d has not updated its status since %s", name, status.PID, moment(status.Updated))
 	}
 	return found
 }
