@@ -127,6 +127,7 @@ func (h *handwork) drain(ctx context.Context, node agent.Node) error {
 		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, Events: id, BootID: h.bootID, Since: time.Now().UTC()},
 	}
 	goal.Soft, _ = ctx.Deadline()
+	goal.TimeEnds = goal.Soft
 	guard := node.Guard(goal, h.tell)
 	running, stop := context.WithCancel(ctx)
 	var stood sync.WaitGroup

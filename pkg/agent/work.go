@@ -17,12 +17,12 @@ import (
 type work struct {
 	goal  policy.Goal
 	guard drain.Guard // nil for an uncordon
-	// hard and soft are the goal's deadlines as the guard was told them, on the monotonic clock.
-	hard, soft time.Time
-	cancel     context.CancelFunc
-	stopping   bool
-	began      time.Time // with its monotonic reading
-	done       chan struct{}
+	// order is the goal as the guard was told it, with its times on the monotonic clock.
+	order    drain.Goal
+	cancel   context.CancelFunc
+	stopping bool
+	began    time.Time // with its monotonic reading
+	done     chan struct{}
 }
 
 // landed is what came of work that has ended.
@@ -71,7 +71,7 @@ const recordPatience = 250 * time.Millisecond
 func (a *Agent) startGuard(all context.Context, goal policy.Goal) {
 	order := a.order(goal)
 	guard := a.cfg.Node.Guard(order, func(p drain.Progress) { a.inbox.put(p) })
-	a.start(all, work{goal: goal, guard: guard, hard: order.Hard, soft: order.Soft}, func(ctx context.Context) landed {
+	a.start(all, work{goal: goal, guard: guard, order: order}, func(ctx context.Context) landed {
 		guard.Run(ctx)
 		return landed{}
 	})
@@ -134,7 +134,7 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 		},
 		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Anew: goal.Anew, Evict: goal.Action == policy.Drain,
 		Reopened: goal.Reopened, Open: goal.Open, NodeSeen: seen, Limited: limited,
-		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft),
+		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }
 
@@ -172,19 +172,19 @@ func (a *Agent) deadline(goal policy.Goal) time.Time {
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
 	same := w.serves(goal) && goal.Reopened.Equal(w.goal.Reopened) &&
-		a.upToDate(w.hard, w.goal.Hard, goal.Hard) && a.upToDate(w.soft, w.goal.Soft, goal.Soft)
+		a.upToDate(w.order.Hard, w.goal.Hard, goal.Hard) && a.upToDate(w.order.Soft, w.goal.Soft, goal.Soft) &&
+		a.upToDate(w.order.TimeEnds, w.goal.TimeEnds, goal.TimeEnds)
 	joined := drain.Joined(w.goal.Events, goal.Events)
 	w.goal = goal
 	if same {
 		return
 	}
-	order := a.order(goal)
-	w.hard, w.soft = order.Hard, order.Soft
+	w.order = a.order(goal)
 	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours, Limited: a.state.Limited} // It is told anew whether it is drained.
 	gone := func(id string) bool { return !slices.Contains(goal.Events, id) }
 	a.lookedFor, a.drainedFor = slices.DeleteFunc(a.lookedFor, gone), slices.DeleteFunc(a.drainedFor, gone)
 	a.stale = a.stale || joined
-	w.guard.Adjust(order)
+	w.guard.Adjust(w.order)
 }
 
 // resultNow asks the guard how far it has come. There is none if an event's time was over before one could be begun.

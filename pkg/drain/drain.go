@@ -131,6 +131,8 @@ type Goal struct {
 	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are
 	// compared with the monotonic clock where they have its reading; zero means never.
 	Hard, Soft time.Time
+	// TimeEnds is when the next event runs out of its time, if that is to come: volumes are waited for until a margin before that.
+	TimeEnds time.Time
 	// Reopened is set if someone uncordoned the node for all events that pods are to go for: when it had been set. Pods that came
 	// since stay. Open tells that it was lifted for all events, so that the node is not cordoned again.
 	Reopened time.Time

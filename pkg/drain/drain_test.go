@@ -99,9 +99,9 @@ func goalWithin(hard bool, limit time.Duration) drain.Goal {
 	switch end := time.Now().Add(limit); {
 	case limit == 0:
 	case hard:
-		goal.Hard = end
+		goal.Hard, goal.TimeEnds = end, end
 	default:
-		goal.Soft = end
+		goal.Soft, goal.TimeEnds = end, end
 	}
 	return goal
 }

@@ -652,12 +652,12 @@ func (g *guard) volumesFree() bool {
 	return false
 }
 
-// volumesBy is until when volumes are waited for at most: in time for the node to be drained by the deadline; zero if there is none. A
-// soft deadline takes nothing from a hard one, and one that is over has nothing to be in time for.
+// volumesBy is until when volumes are waited for at most: in time for the node to be drained before an event runs out of time; zero if
+// none does any more.
 func (g *guard) volumesBy(now time.Time) time.Time {
 	until := g.goal.Hard
-	if until.IsZero() && g.goal.Soft.After(now) {
-		until = g.goal.Soft
+	if g.goal.TimeEnds.After(now) {
+		until = soonest(until, g.goal.TimeEnds)
 	}
 	if !until.IsZero() {
 		until = until.Add(-g.node.opts.Margin)

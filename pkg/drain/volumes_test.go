@@ -63,30 +63,34 @@ func TestTheWaitForVolumesIsOverInTimeForTheDeadline(t *testing.T) {
 	t.Parallel()
 	const margin = 2 * time.Second
 	for name, c := range map[string]struct {
-		hard, soft time.Duration // 0 is none
-		moved      time.Duration // what they move by during the wait
-		want       time.Duration
+		hard, soft, ends time.Duration // 0 is none
+		moved            time.Duration // what they move by during the wait
+		want             time.Duration
 	}{
-		"of a machine that is lost":                 {hard: time.Minute, want: time.Minute - margin},
-		"that has come nearer":                      {hard: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
-		"that has gone further away":                {hard: time.Minute, moved: 10 * time.Second, want: 70*time.Second - margin},
-		"of a machine that stays":                   {soft: time.Minute, want: time.Minute - margin},
-		"of one that stays, which comes nearer":     {soft: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
-		"that is hard, though a soft one is nearer": {hard: time.Minute, soft: 10 * time.Second, want: time.Minute - margin},
-		"which is over and soft, and is none":       {soft: -time.Minute, want: 5 * time.Minute},
+		"of a machine that is lost":                 {hard: time.Minute, ends: time.Minute, want: time.Minute - margin},
+		"that has come nearer":                      {hard: time.Minute, ends: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
+		"that has gone further away":                {hard: time.Minute, ends: time.Minute, moved: 10 * time.Second, want: 70*time.Second - margin},
+		"of a machine that stays":                   {soft: time.Minute, ends: time.Minute, want: time.Minute - margin},
+		"of one that stays, which comes nearer":     {soft: time.Minute, ends: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
+		"that is hard, though a soft one is nearer": {hard: time.Minute, soft: 10 * time.Second, ends: time.Minute, want: time.Minute - margin},
+		"after which another event has had a while": {hard: time.Hour, ends: 30 * time.Second, want: 30*time.Second - margin},
+		"which is over, with a while from then":     {soft: -time.Minute, ends: 30 * time.Second, want: 30*time.Second - margin},
+		"which is over, and so is the while":        {soft: -time.Minute, ends: -30 * time.Second, want: 5 * time.Minute},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.ChangeNode(inUse("vol-1"))
 			goal := goalWithin(true, c.hard)
-			if c.soft != 0 {
-				goal.Soft = time.Now().Add(c.soft)
+			for deadline, in := range map[*time.Time]time.Duration{&goal.Soft: c.soft, &goal.TimeEnds: c.ends} {
+				if in != 0 {
+					*deadline = time.Now().Add(in)
+				}
 			}
 			r := start(t, s, drain.Options{VolumeWait: 5 * time.Minute, Margin: margin}, goal)
 			r.await(drain.Volumes)
 			if c.moved != 0 {
 				r.adjust(func(g *drain.Goal) {
-					for _, deadline := range []*time.Time{&g.Hard, &g.Soft} {
+					for _, deadline := range []*time.Time{&g.Hard, &g.Soft, &g.TimeEnds} {
 						if !deadline.IsZero() {
 							*deadline = deadline.Add(c.moved)
 						}
@@ -144,7 +148,7 @@ func TestWhatADeadlineHasLeftOfTheWaitForVolumesIsThereForAnEventThatJoins(t *te
 		s.ChangeNode(inUse("vol-1"))
 		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour, Margin: time.Second}, false, time.Minute)
 		r.succeed()
-		r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(10 * time.Minute) })
+		r.adjust(func(g *drain.Goal) { g.Soft, g.TimeEnds = g.Soft.Add(10*time.Minute), g.TimeEnds.Add(10*time.Minute) })
 		r.adjust(joining)
 		time.Sleep(time.Minute)
 		s.ChangeNode(inUse())

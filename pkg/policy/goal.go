@@ -62,7 +62,7 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 	// The node is closed for one whose cordon nobody has lifted, if there is one, and what is on the node says so.
 	first := wanting[max(slices.IndexFunc(wanting, func(e record.Entry) bool { return !e.Reopened }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Open: first.Reopened, Reason: reason(first.Event)}
-	var hard []time.Time
+	var hard, ends []time.Time
 	reopened, all := time.Time{}, true
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
@@ -77,21 +77,27 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 		}
 		goal.Action = Drain
 		reopened, all = latest(reopened, e.FirstSeen, e.CordonedAt), all && e.Reopened
-		if p := s.plan(e); p.hard {
+		p := s.plan(e)
+		if p.hard {
 			hard = append(hard, p.deadline)
 		} else {
 			goal.Soft = soonest(goal.Soft, p.deadline)
+		}
+		if p.hard || len(hard) == 0 || hard[0].IsZero() { // Hard ones come first, and those with a deadline before the others.
+			ends = append(ends, s.timeEnds(e))
 		}
 	}
 	if all { // Where none is drained for, there is no time either.
 		goal.Reopened = reopened
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)
+	slices.SortFunc(ends, time.Time.Compare)
+	goal.TimeEnds, _ = governing(sit.Now, ends)
 	return goal
 }
 
-// governing is which of some hard deadlines, in order, pods have to be gone for: the nearest. One that is over, where the machine has
-// survived it, gives way to those that are still to come. until is when another one will be; zero if none.
+// governing is which of some deadlines, in order, counts: the nearest. One that is over, where the machine has survived it, gives way
+// to those that are still to come. until is when another one will; zero if none.
 func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) {
 	for _, d := range deadlines {
 		switch {

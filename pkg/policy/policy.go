@@ -145,6 +145,9 @@ type Goal struct {
 	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
 	// due. They may be over; a Hard that is over gives way to one that is to come.
 	Hard, Soft time.Time
+	// TimeEnds is when the next event that is drained for runs out of its time, which is a while where it began after its deadline. It is
+	// over if all have. Where a machine is lost, soft events do not count.
+	TimeEnds time.Time
 	// Reopened is set if someone uncordoned the node for all events that the node is drained for: when it had been set. Only
 	// pods go that were there then. Open tells that it was lifted for all events, also for those that only want a cordon.
 	Reopened time.Time

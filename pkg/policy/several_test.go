@@ -122,6 +122,49 @@ func TestAHardDeadlineThatIsOverGivesWayToTheNext(t *testing.T) {
 	}
 }
 
+// What is waited for once no pod is left ends before that.
+func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
+	t.Parallel()
+	soft := func(id string, deadline time.Duration) event.Event { return maintenance(id, "instance-stop", deadline) }
+	endless := with(event.ASGTermination, func(r *policy.Rule) { r.Budget = 0 })
+	for name, row := range map[string]struct {
+		rules policy.Settings // nil: the defaults
+		past  []record.Entry
+		want  time.Duration // 0: none does
+	}{
+		"at its deadline":                            {past: past(entry(soft("s", time.Hour), record.Draining)), want: time.Hour},
+		"a while after it began, overdue":            {past: past(entry(soft("s", -time.Hour), record.Seen)), want: 30 * time.Second},
+		"which was before now":                       {past: past(entry(soft("s", -time.Minute), record.Draining, begun(-time.Hour))), want: -time.Minute},
+		"one that is to come, beside an overdue one": {past: past(entry(soft("s", -time.Hour), record.Incomplete), entry(soft("t", time.Hour), record.Draining)), want: time.Hour},
+		"the nearest":                                {past: past(entry(soft("s", 2*time.Hour), record.Draining), entry(soft("t", time.Hour), record.Seen)), want: time.Hour},
+		"a machine that is lost":                     {past: past(entry(soft("s", 2*time.Minute), record.Draining), entry(spot("l", time.Hour), record.Draining)), want: time.Hour},
+		"one that was to be lost, and another":       {past: past(entry(spot("k", -time.Hour), record.Seen), entry(spot("l", time.Hour), record.Draining)), want: 30 * time.Second},
+		"a soft one, beside what may last for ever":  {rules: endless, past: past(entry(soft("s", time.Hour), record.Draining), entry(termination("l"), record.Draining)), want: time.Hour},
+		"not one that is not drained for":            {rules: withAction(event.ScheduledMaintenance, policy.Cordon), past: past(entry(soft("s", time.Hour), record.Cordoned))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sit := policy.Situation{Now: noon, BootID: thisBoot, Past: row.past}
+			var events []event.Event
+			for _, e := range row.past {
+				events = append(events, e.Event)
+			}
+			sit.Known = known(events...)
+			if row.rules == nil {
+				row.rules = rules()
+			}
+			sit = brought(t, row.rules, sit)
+			var want time.Time
+			if row.want != 0 {
+				want = at(row.want)
+			}
+			if goal := row.rules.Decide(sit); !goal.TimeEnds.Equal(want) {
+				t.Errorf("%s: the next runs out of time at %s, want %s", describeGoal(goal), goal.TimeEnds, want)
+			}
+		})
+	}
+}
+
 func TestSeveralEventsMakeOneGoal(t *testing.T) {
 	t.Parallel()
 	notice, stop, reboot := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour), maintenance("r", "system-reboot", time.Hour)

@@ -65,7 +65,7 @@ func (g *generator) calm() {
 		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
 	}
 	if g.IntN(4) == 0 {
-		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.span(30*time.Second)})
+		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
 	}
 	g.budget = 70*time.Second + g.span(50*time.Second)
@@ -226,7 +226,7 @@ func (g *generator) setUp() {
 		g.add(happening{what: "option", name: "protect-unmanaged"})
 	}
 	if g.IntN(6) == 0 {
-		g.add(happening{what: "option", name: "volumes", span: g.span(30 * time.Second)})
+		g.add(happening{what: "option", name: "volumes", span: g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(4 * time.Minute)})
 	}
 	if g.IntN(8) == 0 {
@@ -247,6 +247,14 @@ func (g *generator) setUp() {
 	if g.IntN(3) == 0 {
 		g.addWorkload()
 	}
+}
+
+// volumeWait is mostly short, and sometimes as long as the setting may be.
+func (g *generator) volumeWait() time.Duration {
+	if g.IntN(3) == 0 {
+		return g.span(time.Hour)
+	}
+	return g.span(30 * time.Second)
 }
 
 func (g *generator) name(prefix string) string {
