@@ -142,15 +142,12 @@ func (g *guard) letGo(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// balancedBy is until when load balancers are waited for at most: in time for the node to be drained by the deadline; zero if there is
-// none. A soft deadline that is over takes nothing from a hard one.
+// balancedBy is until when load balancers are waited for at most: as long as volumes are, but not past a soft deadline. One that is over
+// takes nothing from a hard one.
 func (g *guard) balancedBy(now time.Time) time.Time {
-	until := soonest(g.goal.Hard, g.goal.Soft)
-	if !g.goal.Hard.IsZero() && !g.goal.Soft.After(now) {
-		until = g.goal.Hard
-	}
-	if !until.IsZero() {
-		until = until.Add(-g.node.opts.Margin)
+	until, soft := g.volumesBy(now), g.goal.Soft
+	if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
+		until = soonest(until, soft.Add(-g.node.opts.Margin))
 	}
 	return until
 }

@@ -177,7 +177,7 @@ func TestTheHoldForLoadBalancersEndsByHalfOfTheTimeThereIs(t *testing.T) {
 				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true, EvictAfter: c.evictAfter,
 			}, true, 10*time.Minute)
 			time.Sleep(10 * time.Second)
-			r.adjust(func(g *drain.Goal) { g.Hard = g.Hard.Add(c.moved) })
+			r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(c.moved), g.TimeEnds.Add(c.moved) })
 			r.await(drain.Evicted)
 			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
 				t.Errorf("evicted after %s, want %s", after, c.want)
@@ -254,6 +254,21 @@ func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheDeadline(t *testing.T)
 			}
 		})
 	}
+}
+
+// One was to be lost before anything began, and another one is to come.
+func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForAnEventThatBeganOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", at("10.0.0.7")), 0)
+		goal := goalWithin(true, time.Hour)
+		goal.TimeEnds = time.Now().Add(30 * time.Second)
+		r := start(t, s, drain.Options{LoadBalancers: &balancers{pods: time.Hour}, Margin: 2 * time.Second}, goal)
+		r.await(drain.Drained)
+		if after := r.drainedAt().Sub(r.began); after < 28*time.Second || after > 29*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
 }
 
 func TestANodeThatSomebodyHasOpenedIsNotWaitedForAtLoadBalancers(t *testing.T) {
