@@ -84,7 +84,7 @@ func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
 			goal.Soft = soonest(goal.Soft, p.deadline)
 		}
 		if p.hard || len(hard) == 0 || hard[0].IsZero() { // Hard ones come first, and those with a deadline before the others.
-			ends = append(ends, s.timeEnds(e))
+			ends = append(ends, s.timeEnds(sit, e))
 		}
 	}
 	if all { // Where none is drained for, there is no time either.
@@ -257,7 +257,7 @@ func (s Settings) revisit(sit Situation, e record.Entry) time.Time {
 	if p := s.plan(e); (p.action == Cordon || p.action == Drain) && p.start.After(sit.Now) {
 		again = soonest(again, p.start)
 	}
-	if end := s.timeEnds(e); e.UnderWay() && end.After(sit.Now) {
+	if end := s.timeEnds(sit, e); e.UnderWay() && end.After(sit.Now) {
 		again = soonest(again, end)
 	}
 	return again

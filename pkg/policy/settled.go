@@ -18,8 +18,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		e = record.Entry{Event: ev} // Fold has not found it worth meeting.
 	}
 	done := s.done(sit, e)
-	over := e.Phase == record.Incomplete ||
-		e.Phase == record.Cordoning && s.timeIsOver(sit, e) || e.Phase == record.Drained && s.timeIsOver(sit, e) && sit.Up >= overtime
+	over := e.Phase == record.Incomplete || (e.Phase == record.Cordoning || e.Phase == record.Drained) && s.timeIsOver(sit, e)
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
@@ -62,7 +61,7 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 		return sit.Now, false
 	case e.LeftAlone:
 		// Whoever comes back to it later would not know how long it has been left alone.
-		end := s.timeEnds(e)
+		end := s.timeEnds(sit, e)
 		return time.Time{}, end.After(sit.Now)
 	case s.Settled(sit, ev) == "":
 		return sit.Now, e.Error == ""
@@ -72,16 +71,20 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 
 // timeIsOver tells whether the time of an event that is being acted upon has come to its end.
 func (s Settings) timeIsOver(sit Situation, e record.Entry) bool {
-	end := s.timeEnds(e)
+	end := s.timeEnds(sit, e)
 	return !end.IsZero() && !end.After(sit.Now)
 }
 
 // timeEnds is when the time of an event that is being acted upon is over: at its deadline, unless that was over before
-// anything began; zero if it has none.
-func (s Settings) timeEnds(e record.Entry) time.Time {
+// anything began; zero if it has none. Whether what is drained is so still has to show within overtime after a start.
+func (s Settings) timeEnds(sit Situation, e record.Entry) time.Time {
 	deadline := s.plan(e).deadline
-	if e.UnderWay() && !deadline.IsZero() && !e.Changed.Before(deadline) {
+	switch {
+	case deadline.IsZero():
+	case e.UnderWay() && !e.Changed.Before(deadline):
 		return e.Changed.Add(overtime)
+	case e.Phase == record.Drained:
+		return latest(deadline, sit.Now.Add(overtime-sit.Up))
 	}
 	return deadline
 }

@@ -130,10 +130,12 @@ func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		rules policy.Settings // nil: the defaults
 		past  []record.Entry
+		up    time.Duration
 		want  time.Duration // 0: none does
 	}{
 		"at its deadline":                            {past: past(entry(soft("s", time.Hour), record.Draining)), want: time.Hour},
 		"a while after it began, overdue":            {past: past(entry(soft("s", -time.Hour), record.Seen)), want: 30 * time.Second},
+		"a while after a start, drained before":      {past: past(entry(soft("s", -time.Hour), record.Drained)), up: 10 * time.Second, want: 20 * time.Second},
 		"which was before now":                       {past: past(entry(soft("s", -time.Minute), record.Draining, begun(-time.Hour))), want: -time.Minute},
 		"one that is to come, beside an overdue one": {past: past(entry(soft("s", -time.Hour), record.Incomplete), entry(soft("t", time.Hour), record.Draining)), want: time.Hour},
 		"the nearest":                                {past: past(entry(soft("s", 2*time.Hour), record.Draining), entry(soft("t", time.Hour), record.Seen)), want: time.Hour},
@@ -144,7 +146,7 @@ func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sit := policy.Situation{Now: noon, BootID: thisBoot, Past: row.past}
+			sit := policy.Situation{Now: noon, BootID: thisBoot, Up: row.up, Past: row.past}
 			var events []event.Event
 			for _, e := range row.past {
 				events = append(events, e.Event)
