@@ -33,24 +33,15 @@ func (o Options) concerns(pod *corev1.Pod) bool {
 // the node. Any other call would be a change in kubectl, and fails loudly in the tests.
 type inMemory struct {
 	kubernetes.Interface
-	pod *corev1.Pod
-}
-
-func (m inMemory) CoreV1() coreclient.CoreV1Interface { return memoryCore{pod: m.pod} }
-
-type memoryCore struct {
 	coreclient.CoreV1Interface
-	pod *corev1.Pod
-}
-
-func (m memoryCore) Pods(string) coreclient.PodInterface { return memoryPods{pod: m.pod} }
-
-type memoryPods struct {
 	coreclient.PodInterface
 	pod *corev1.Pod
 }
 
-func (m memoryPods) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+func (m inMemory) CoreV1() coreclient.CoreV1Interface  { return m }
+func (m inMemory) Pods(string) coreclient.PodInterface { return m }
+
+func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
 	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
 }
 
