@@ -45,16 +45,11 @@ func PolledKinds() []Kind {
 
 // QueuedKinds lists the kinds that whoever reads a queue hears of, there or by asking EC2, in the same order.
 func QueuedKinds() []Kind {
-	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, ReservationEnd, StateChange, StatusCheck}
+	return append(PolledKinds(), ReservationEnd, StateChange, StatusCheck)
 }
 
 // AllKinds lists every kind there is, the one that goes before others first.
-func AllKinds() []Kind {
-	return []Kind{
-		SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination, Shutdown, Hibernation, ReservationEnd,
-		StateChange, StatusCheck,
-	}
-}
+func AllKinds() []Kind { return append(Kinds(), StateChange, StatusCheck) }
 
 // Local tells whether the machine itself announces events of this kind when it comes to that, and goes down or to sleep
 // then. All others are announced by EC2, and looked for.
