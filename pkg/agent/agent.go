@@ -11,6 +11,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -240,7 +241,7 @@ func (a *Agent) flush(ctx context.Context) {
 const tick = time.Second
 
 func (a *Agent) loop(ctx context.Context) error {
-	ticks := time.NewTicker(a.interval())
+	ticks := time.NewTicker(min(tick, cmp.Or(a.cfg.Beat, tick)))
 	defer ticks.Stop()
 	revisit := time.NewTimer(0)
 	defer revisit.Stop()
@@ -267,13 +268,6 @@ func (a *Agent) loop(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (a *Agent) interval() time.Duration {
-	if a.cfg.Beat > 0 {
-		return min(tick, a.cfg.Beat)
-	}
-	return tick
 }
 
 // beat feeds the service manager's watchdog, unless a source is stuck: a daemon that decides and no longer sees is as
@@ -346,9 +340,10 @@ func (a *Agent) advance(ctx context.Context) time.Time {
 func (a *Agent) judge() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
-	if a.pursues(goal) { // Else what is known of the node is over.
+	// What a guard has told holds for the events of its own goal, also if others join or some leave at the same moment.
+	if w := a.work; w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action {
 		sit.Node = policy.Node{Closed: a.state.Closed && !a.stale, Left: a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
-		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = a.work.goal.Events, a.lookedFor, a.drainedFor, a.state.Limited
+		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.goal.Events, a.lookedFor, a.drainedFor, a.state.Limited
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}

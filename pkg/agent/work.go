@@ -52,18 +52,6 @@ func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
 	}
 }
 
-// pursues tells whether a guard stands for a goal that asks for the same, whoever wants it. What it has told holds for the events of its
-// own goal, also if others join or some leave at the same moment.
-func (a *Agent) pursues(goal policy.Goal) bool {
-	w := a.work
-	return w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action
-}
-
-// serves tells whether a goal asks for the same, for the same events.
-func (w *work) serves(goal policy.Goal) bool {
-	return goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events)
-}
-
 // recordPatience is how long the record is waited for before the node is touched. A disk that hangs is no reason to lose time;
 // the Node's annotation remembers as well.
 const recordPatience = 250 * time.Millisecond
@@ -171,7 +159,7 @@ func (a *Agent) deadline(goal policy.Goal) time.Time {
 // adjust tells the guard what has changed of the goal, be it only that a deadline has moved against the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
-	same := w.serves(goal) && goal.Reopened.Equal(w.goal.Reopened) &&
+	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Reopened.Equal(w.goal.Reopened) &&
 		a.upToDate(w.order.Hard, w.goal.Hard, goal.Hard) && a.upToDate(w.order.Soft, w.goal.Soft, goal.Soft) &&
 		a.upToDate(w.order.TimeEnds, w.goal.TimeEnds, goal.TimeEnds)
 	joined := drain.Joined(w.goal.Events, goal.Events)
