@@ -29,8 +29,6 @@ type Cut struct {
 
 // Forecast looks at the node's pods, and says how a drain for a machine would come along that is gone so long after the notice. It asks once.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	list, err := n.listPods(ctx, metav1.ListOptions{})
 	if err != nil {
 		return Forecast{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
