@@ -160,13 +160,12 @@ func (s Settings) Deadline(e record.Entry) (deadline time.Time, hard bool) {
 
 // byDeadline puts the nearer deadline first, and none last.
 func byDeadline(a, b time.Time) int {
-	if a.IsZero() != b.IsZero() {
-		if a.IsZero() {
-			return 1
-		}
+	if a.Equal(b) {
+		return 0
+	} else if a.Equal(soonest(a, b)) {
 		return -1
 	}
-	return a.Compare(b)
+	return 1
 }
 
 // want is what an entry's event wants of the node now.
@@ -296,9 +295,8 @@ func (sit Situation) survived(e record.Entry) bool {
 		return true
 	case !e.Acted():
 		return false
-	case endsWithReboot(e.Event):
-		// Acted upon, then rebooted: also if the event is still listed, since EC2's list lags behind.
-		return true
+	case e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"):
+		return true // It was for that reboot: also if the event is still listed, since EC2's list lags behind.
 	case e.Event.Deadline.IsZero():
 		return false
 	}
@@ -318,11 +316,6 @@ func (sit Situation) stillListed(e record.Entry) bool {
 
 func (sit Situation) listed(ev event.Event) bool {
 	return slices.ContainsFunc(sit.Known[ev.Kind], func(known event.Event) bool { return known.ID == ev.ID })
-}
-
-// endsWithReboot tells whether what is announced is over once the machine has rebooted.
-func endsWithReboot(ev event.Event) bool {
-	return ev.Kind == event.ScheduledMaintenance && (ev.Code == "system-reboot" || ev.Code == "instance-reboot")
 }
 
 // rescheduled tells whether an entry's event is due later than it was when the node was acted upon, and not yet: its document

@@ -278,13 +278,8 @@ func weaker(a, b Action) Action {
 
 // pause is how long to wait after that many failures in a row.
 func pause(failures int) time.Duration {
-	p := firstPause
-	for range failures - 1 {
-		if p *= 2; p >= longestPause {
-			return longestPause
-		}
-	}
-	return p
+	const doubled = 5 // times, and it is the longest
+	return min(firstPause<<min(max(failures-1, 0), doubled), longestPause)
 }
 
 // Begins is when what an entry's rule asks for is begun; zero if at once.
