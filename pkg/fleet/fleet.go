@@ -90,7 +90,7 @@ type Fleet struct {
 	leases  *leases
 	claims  claims
 	places  *places // of whoever sets placing
-	chance  chance
+	chances chances
 	outlook *outlook
 	changed chan struct{} // has an element when the line may move
 	work    sync.WaitGroup

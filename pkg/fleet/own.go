@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,22 +40,36 @@ const (
 	forgotten = time.Minute
 )
 
-// chance is what others had to drain the node below us: since when, and when for the last time.
-type chance struct {
-	mu          sync.Mutex
-	first, last time.Time
+// chances are what others had to drain the node below us, by the IDs of the events that it was to be drained for: that nobody has come for
+// one, or that one was seen to a moment ago, says nothing of the next.
+type chances struct {
+	mu sync.Mutex
+	of map[string]chance
 }
 
-// left tells whether others are still to have it.
-func (c *chance) left() bool {
+// chance is since when others had it, and when for the last time.
+type chance struct{ first, last time.Time }
+
+// left tells whether others are still to have the chance to see to all of those events.
+func (c *chances) left(events []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if now.Sub(c.last) > forgotten {
-		c.first = now
+	if c.of == nil {
+		c.of = map[string]chance{}
 	}
-	c.last = now
-	return now.Sub(c.first) < handover
+	maps.DeleteFunc(c.of, func(_ string, had chance) bool { return now.Sub(had.last) > forgotten })
+	left := true
+	for _, id := range events {
+		had, known := c.of[id]
+		if !known {
+			had.first = now
+		}
+		had.last = now
+		c.of[id] = had
+		left = left && now.Sub(had.first) < handover
+	}
+	return left
 }
 
 // errOthers says that a node is not for us to drain, but for another process that is there. What is asked for it goes back into the
@@ -63,9 +78,9 @@ type errOthers struct{ pause time.Duration }
 
 func (errOthers) Error() string { return "another process is to drain the node that this one runs on" }
 
-// leaveToOthers returns errOthers if a node is the one below us and another process can drain it.
-func (f *Fleet) leaveToOthers(ctx context.Context, process string, n node) error {
-	own := f.opts.Own
+// leaveToOthers returns errOthers if the session's node is the one below us and another process can drain it.
+func (s *session) leaveToOthers(ctx context.Context, process string, n node) error {
+	f, own := s.fleet, s.fleet.opts.Own
 	if own.Node == "" || n.name != own.Node {
 		return nil
 	}
@@ -76,7 +91,10 @@ func (f *Fleet) leaveToOthers(ctx context.Context, process string, n node) error
 	if err != nil {
 		f.opts.Log.WithField(fieldNode, n.name).Warn(err) // Nobody may be there, so that we are.
 	}
-	if !relieved || !f.chance.left() {
+	f.mu.Lock()
+	events := slices.Collect(maps.Keys(s.tasks))
+	f.mu.Unlock()
+	if !relieved || !f.chances.left(events) {
 		return nil
 	}
 	return errOthers{givenBack}

@@ -151,6 +151,22 @@ func TestAProcessThatNobodyRelievesInTimeDrainsTheNodeBelowIt(t *testing.T) {
 	})
 }
 
+// What came of one event a while ago says nothing of whoever is ready now.
+func TestOthersHaveTheirChanceForEachEventOfTheNodeBelowAProcess(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance, nil), nodeOf("b", "i-0fedcba9876543210", nil), consumer("a", "queue-a"), consumer("b", "queue-b"))
+		r := c.run(inPod("a", "queue-a"))
+		for _, kind := range []event.Kind{event.RebalanceRecommendation, event.StateChange, event.SpotInterruption} {
+			m := newParcel()
+			r.Take(interruption(instance, kind), 1, m)
+			m.want(t, "returned") // The other one receives it.
+			time.Sleep(20 * time.Second)
+		}
+		c.untouched("a")
+	})
+}
+
 func TestTheNodeBelowAProcessIsAnothersAsLongAsThatDrainsIt(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {

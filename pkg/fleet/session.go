@@ -231,7 +231,7 @@ func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 		if f.opts.DryRun {
 			return &corev1.Node{}, nil
 		}
-		if err := f.leaveToOthers(ctx, t.process, known); err != nil {
+		if err := s.leaveToOthers(ctx, t.process, known); err != nil {
 			return nil, err
 		}
 		held, err := f.claims.take(ctx, t.process, known)
