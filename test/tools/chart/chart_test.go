@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -76,6 +77,34 @@ func TestTheValuesOfTheChartAreTakenIn(t *testing.T) {
 	}
 	if others["nth-queue/templates/deployment.yaml"] == files["nth-queue/templates/deployment.yaml"] {
 		t.Error("other settings bring about no new pods")
+	}
+}
+
+// Helm keeps a release in its namespace, so that it has to be there before. What is there already, Helm does not make.
+func TestTheNamespaceOfTheLeasesIsMadeUnlessTheReleaseIsInIt(t *testing.T) {
+	values := map[string]any{"image": "registry.example/nth-queue:v1", "queueURL": "https://sqs.example/q"}
+	for namespace, made := range map[string]int{"kube-system": 1, "queues": 1, "nth-queue": 0} {
+		files, err := render(namespace, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rights := files["nth-queue/templates/rbac.yaml"]
+		if got := strings.Count(rights, "kind: Namespace"); got != made {
+			t.Errorf("in the namespace %s, the release makes %d namespaces, want %d:\n%s", namespace, got, made, rights)
+		}
+		kinds := []string{"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+		for document := range strings.SplitSeq(rights, "---\n") {
+			i := slices.IndexFunc(kinds, func(kind string) bool { return strings.Contains(document, "\nkind: "+kind+"\nmetadata:") })
+			if i < 0 && !strings.Contains(document, "kind: Namespace") {
+				t.Errorf("in the namespace %s, there is this among the rights:\n%s", namespace, document)
+			}
+			if i >= 0 {
+				kinds = slices.Delete(kinds, i, i+1)
+			}
+		}
+		if len(kinds) > 0 {
+			t.Errorf("in the namespace %s, the rights are without a %s:\n%s", namespace, kinds, rights)
+		}
 	}
 }
 
