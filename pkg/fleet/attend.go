@@ -74,8 +74,8 @@ func (s *session) remembered(held *corev1.Node) *book {
 			})
 		}
 	}
-	claim, set := n.closedBy()
-	if t, ours := s.tasks[claim.Event]; ours && set {
+	claim := n.cordon
+	if t, ours := s.tasks[claim.Event]; ours && n.ours {
 		since := cmp.Or(event.CredibleTime(claim.Since), time.Now().UTC().Round(0))
 		e := record.Entry{
 			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, ListedIn: n.bootID, OnNode: true,
@@ -94,7 +94,7 @@ func (s *session) remembered(held *corev1.Node) *book {
 func (s *session) told(b *book, n node) *book {
 	for id, t := range s.tasks {
 		ev, now := t.notice.Event, time.Now().UTC().Round(0)
-		if known, noted := noteOf(n, ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
+		if known, noted := n.notes.find(ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
 			b.entries = append(b.entries, record.Entry{
 				Event: ev, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: now, Changed: now,
 			})

@@ -50,24 +50,27 @@ func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
 		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: said.Impaired,
 		State: event.Pending, Noticed: event.CredibleTime(said.Since), Instance: n.instance,
 	}
-	if claim, ours := n.closedBy(); ours && claim.Kind == string(event.StatusCheck) {
-		ev.ID = claim.Event
+	if n.ours && n.cordon.Kind == string(event.StatusCheck) {
+		ev.ID = n.cordon.Event
 	}
 	return ev, true
 }
 
 // tendAll does what is due for the nodes of which EC2 tells something, and for those that are closed or of which something is noted.
 func (f *Fleet) tendAll() {
-	var some []node
+	type told struct {
+		node
+		said instances.Status
+	}
+	var some []told
 	f.nodes.each(func(n node) {
 		said, _ := f.outlook.of(n.instance)
-		if len(said.Planned) > 0 || said.Impaired != "" || n.cordon != "" || n.notes != "" {
-			some = append(some, n)
+		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 {
+			some = append(some, told{n, said})
 		}
 	})
 	for _, n := range some {
-		said, _ := f.outlook.of(n.instance)
-		f.tend(n, f.standing(n, said))
+		f.tend(n.node, f.standing(n.node, n.said))
 	}
 }
 
@@ -82,7 +85,7 @@ func (f *Fleet) tend(n node, events []event.Event) {
 			f.pursue(n, ev)
 		}
 	}
-	f.tidy(n)
+	f.tidy(n, events)
 }
 
 // wanted tells whether anything may be done about an event.
@@ -140,10 +143,9 @@ func (f *Fleet) owed(n node, ev event.Event) bool {
 		return false
 	}
 	waits := f.waits(ev)
-	known, noted := noteOf(n, ev)
-	claim, ours := n.closedBy()
+	known, noted := n.notes.find(ev)
 	switch {
-	case waits && ours && claim.Event == ev.ID, !noted, !known.At.Equal(ev.Deadline):
+	case waits && n.ours && n.cordon.Event == ev.ID, !noted, !known.At.Equal(ev.Deadline):
 		return true
 	case waits:
 		return false
@@ -308,15 +310,14 @@ func (f *Fleet) unmark(ctx context.Context, name string) {
 // the node goes on in the same session, so that it is not opened in between. A session that is there ends first: what it knows of the
 // node's cordon, it has read at its beginning.
 func (f *Fleet) lift(n node, events []event.Event) bool {
-	claim, ours := n.closedBy()
-	if !ours || f.opts.DryRun || f.attended(n) {
+	if !n.ours || f.opts.DryRun || f.attended(n) {
 		return false
 	}
-	ev, over := f.ended(n, claim, events)
+	ev, over := f.ended(n, events)
 	if !over {
 		return false
 	}
-	p := f.outlook.plan(n.name, "lift "+claim.Event)
+	p := f.outlook.plan(n.name, "lift "+n.cordon.Event)
 	pause, begun := p.begin(ev.Deadline, time.Time{})
 	if !begun {
 		return true
@@ -349,12 +350,12 @@ func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task 
 
 // ended tells whether the event that a node is closed for is over, and how it ended: the machine was rebooted as announced and its
 // kubelet says again that it is Ready, EC2 says so, or EC2 has not listed it for some time.
-func (f *Fleet) ended(n node, claim drain.Claim, events []event.Event) (event.Event, bool) {
-	kind := event.Kind(claim.Kind)
+func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
+	claim, kind := n.cordon, event.Kind(n.cordon.Kind)
 	if kind != event.ScheduledMaintenance && kind != event.StatusCheck {
 		return event.Event{}, false
 	}
-	known := notesOf(n.notes).of(claim.Event)
+	known := n.notes.of(claim.Event)
 	said, listed := claimed(known, claim, events)
 	ev := event.Event{
 		ID: claim.Event, Kind: kind, Code: cmp.Or(said.Code, known.Code), State: event.Pending, Description: said.Description,

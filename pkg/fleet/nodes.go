@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -28,10 +29,12 @@ type node struct {
 	uid                          types.UID
 	// silent tells that it may be of any instance, for what it says, and attached that a volume is attached to it.
 	silent, attached bool
-	// group is the value of the label that ceilings go by.
-	group, bootID string
-	// cordon, claim and notes are the texts of the annotations.
-	cordon, claim, notes string
+	// group is the value of the label that ceilings go by, and claim the text of that annotation.
+	group, bootID, claim string
+	// cordon is the one that it bears, which is nth-queue's if it is ours. notes are what has come of its events.
+	cordon drain.Claim
+	ours   bool
+	notes  notes
 	// readySince is when its kubelet began to say that it is Ready; zero if it does not.
 	readySince time.Time
 	// claimSeen is when that claim was first seen, by a clock that nobody sets.
@@ -220,8 +223,9 @@ func (n *nodes) of(full *corev1.Node) node {
 		name: full.Name, version: full.ResourceVersion, uid: full.UID, attached: len(full.Status.VolumesAttached) > 0,
 		instance: instanceOf(full.Spec.ProviderID), silent: silent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
-		cordon: ours[drain.CordonAnnotation], notes: ours[NotesAnnotation],
+		notes: notesOf(ours[NotesAnnotation]),
 	}
+	kept.cordon, kept.ours = cordonOf(ours[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
 			kept.ready, kept.readySince = true, c.LastTransitionTime.Time
@@ -233,6 +237,12 @@ func (n *nodes) of(full *corev1.Node) node {
 		}
 	}
 	return kept
+}
+
+// cordonOf reads the annotation of a cordon, and tells whether nth-queue has set it.
+func cordonOf(text string) (claim drain.Claim, ours bool) {
+	ours = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(drain.Queue)
+	return claim, ours
 }
 
 // instanceOf reads a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it is none of EC2's.

@@ -70,9 +70,8 @@ func (n note) means(ev event.Event) bool {
 	return n.Event == ev.ID || fromMessage(n.Event) && n.Code == ev.Code && n.At.Equal(ev.Deadline)
 }
 
-// noteOf is what a node's notes say of an event.
-func noteOf(n node, ev event.Event) (note, bool) {
-	all := notesOf(n.notes)
+// find is what the notes say of an event, under whichever name.
+func (all notes) find(ev event.Event) (note, bool) {
 	i := slices.IndexFunc(all, func(known note) bool { return known.means(ev) })
 	if i < 0 {
 		return note{}, false
@@ -140,10 +139,11 @@ func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*not
 		return nil, err
 	}
 	n := f.nodes.of(there)
-	before := notesOf(n.notes)
+	said, _ := f.outlook.of(n.instance)
+	before, events := n.notes, f.standing(n, said)
 	after := slices.DeleteFunc(slices.Clone(before), func(old note) bool {
 		_, renewed := fresh[old.Event]
-		gone := !renewed && !f.stands(n, old)
+		gone := !renewed && !f.stands(n, old, events)
 		if gone && !old.Over {
 			dropped = append(dropped, old)
 		}
@@ -178,15 +178,13 @@ func (all notes) text() any {
 	return string(text)
 }
 
-// stands tells whether the event of a node's note stands, or the node is closed for it.
-func (f *Fleet) stands(n node, known note) bool {
-	said, asked := f.outlook.of(n.instance)
-	claim, _ := n.closedBy()
-	if !asked || claim.Event == known.Event {
+// stands tells whether the event of a node's note is among those that EC2 tells of, or the node is closed for it.
+func (f *Fleet) stands(n node, known note, events []event.Event) bool {
+	if _, asked := f.outlook.of(n.instance); !asked || n.cordon.Event == known.Event {
 		return true
 	}
 	state := event.State("")
-	for _, ev := range f.standing(n, said) {
+	for _, ev := range events {
 		if known.means(ev) {
 			state = ev.State
 		}
@@ -198,9 +196,9 @@ func (f *Fleet) stands(n node, known note) bool {
 }
 
 // tidy takes off the Node the notes of events that are over.
-func (f *Fleet) tidy(n node) {
-	old := func(known note) bool { return !f.stands(n, known) }
-	if f.opts.DryRun || !slices.ContainsFunc(notesOf(n.notes), old) {
+func (f *Fleet) tidy(n node, events []event.Event) {
+	old := func(known note) bool { return !f.stands(n, known, events) }
+	if f.opts.DryRun || !slices.ContainsFunc(n.notes, old) {
 		return
 	}
 	p := f.outlook.plan(n.name, "notes")

@@ -233,8 +233,7 @@ func (f *Fleet) runs(found node, t *task) {
 
 // leftover is a cordon of nth-queue's from before the instance ran, which is to be lifted.
 func (f *Fleet) leftover(on node, t *task) (claim drain.Claim, left bool) {
-	claim, ours := on.closedBy()
-	return claim, f.opts.UncordonStarted && ours && claim.Since.Before(t.notice.Event.Noticed)
+	return on.cordon, f.opts.UncordonStarted && on.ours && on.cordon.Since.Before(t.notice.Event.Noticed)
 }
 
 // reopen takes back what nth-queue has left on the node of an instance that runs again.

@@ -2,14 +2,12 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/record"
@@ -251,11 +249,4 @@ func (f *Fleet) unasked(err error) time.Duration {
 // ignores tells whether nothing is to be done about a kind of events, whatever they say.
 func (f *Fleet) ignores(kind event.Kind) bool {
 	return f.policy().Ignores(record.Entry{Event: event.Event{Kind: kind}})
-}
-
-// closedBy is the cordon that a Node bears, if nth-queue has set it.
-func (n node) closedBy() (drain.Claim, bool) {
-	var claim drain.Claim
-	ours := json.Unmarshal([]byte(n.cordon), &claim) == nil && claim.OfWriter(drain.Queue)
-	return claim, ours
 }

@@ -114,12 +114,11 @@ func (s *session) superfluous(held node) []*task {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var done []*task
-	claim, ours := held.closedBy()
 	for _, t := range s.tasks {
 		ev := t.notice.Event
-		_, noted := noteOf(held, ev)
+		_, noted := held.notes.find(ev)
 		switch {
-		case t.lifts && ours && claim.Event == ev.ID:
+		case t.lifts && held.ours && held.cordon.Event == ev.ID:
 			return nil // What goes on beside it is to be looked after again.
 		case t.lifts, noted && ev.State == event.Pending && !f.owed(held, ev): // What is lifted by now would be drained for anew.
 			done = append(done, t)
