@@ -22,7 +22,7 @@ func (f *Fleet) standing(n node, said instances.Status) []event.Event {
 	for _, p := range said.Planned {
 		ev := event.Event{
 			ID: p.ID, Kind: event.ScheduledMaintenance, Code: p.Code, State: event.Pending, Description: p.Description,
-			Deadline: p.NotBefore, Until: p.NotAfter, Instance: n.instance,
+			Deadline: p.NotBefore, Until: p.NotAfter, Instance: n.machine,
 		}
 		switch {
 		case p.ID == "":
@@ -42,7 +42,7 @@ func (f *Fleet) standing(n node, said instances.Status) []event.Event {
 
 // failing is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
 func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
-	if said.Impaired == "" || f.outlook.failed(n.instance, said) < f.rules.Load().Impaired {
+	if said.Impaired == "" || n.instance == "" || f.outlook.failed(n.instance, said) < f.rules.Load().Impaired {
 		return event.Event{}, false
 	}
 	sum := sha256.Sum256([]byte(n.instance + "\n" + strconv.FormatInt(said.Since.Unix(), 10)))
@@ -64,7 +64,7 @@ func (f *Fleet) tendAll() {
 	}
 	var some []told
 	f.nodes.each(func(n node) {
-		said, _ := f.outlook.of(n.instance)
+		said, _ := f.outlook.of(n.machine)
 		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 {
 			some = append(some, told{n, said})
 		}
@@ -81,7 +81,8 @@ func (f *Fleet) tend(n node, events []event.Event) {
 		return
 	}
 	for _, ev := range events {
-		if f.wanted(ev) && f.owed(n, ev) && !f.has(n, ev.ID, events) {
+		tells := n.instance != "" // Else its messages say what is to be done for it: who knows it by its name may be mistaken by now.
+		if tells && f.wanted(ev) && f.owed(n, ev) && !f.has(n, ev.ID, events) {
 			f.pursue(n, ev)
 		}
 	}
@@ -175,6 +176,10 @@ func (f *Fleet) verified(t *task) bool {
 // verify begins a task of maintenance as EC2 lists that now, and ends it if that is over, or done. Where EC2 cannot be asked, what the
 // message says counts, and while EC2's list may be behind it.
 func (f *Fleet) verify(ctx context.Context, n node, t *task) {
+	if n.instance == "" {
+		n.machine = t.notice.Instance
+		f.nodes.learn(n.name, n.machine)
+	}
 	said, known, err := f.opts.Schedule.Status(ctx, t.notice.Instance)
 	switch {
 	case ctx.Err() != nil:
@@ -344,7 +349,7 @@ func (l lifting) Done() { l.end(false, lookPause) }
 
 // taskOf is a task of its own for one event of a node.
 func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
-	notice := queue.Notice{About: queue.Interruption, Instance: n.instance, Event: ev}
+	notice := queue.Notice{About: queue.Interruption, Instance: n.machine, Event: ev}
 	return &task{notice: notice, work: &work{message: message, open: 1, pause: pause}}
 }
 
@@ -359,7 +364,7 @@ func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 	said, listed := claimed(known, claim, events)
 	ev := event.Event{
 		ID: claim.Event, Kind: kind, Code: cmp.Or(said.Code, known.Code), State: event.Pending, Description: said.Description,
-		Deadline: known.At, Instance: n.instance,
+		Deadline: known.At, Instance: n.machine,
 	}
 	rebooted := claim.BootID != "" && n.bootID != "" && claim.BootID != n.bootID
 	if kind == event.ScheduledMaintenance && reboots(ev.Code) && rebooted {
@@ -387,7 +392,7 @@ func (f *Fleet) endedAs(n node, id string, kind event.Kind, said event.State) ev
 	if kind != event.ScheduledMaintenance && kind != event.StatusCheck || fromMessage(id) {
 		return event.Pending
 	}
-	_, asked := f.outlook.of(n.instance)
+	_, asked := f.outlook.of(n.machine)
 	switch missing := f.outlook.lasting(n.name+" without "+id, asked); {
 	case missing < listing:
 		return event.Pending

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type node struct {
 	cordon drain.Claim
 	ours   bool
 	notes  notes
+	// machine is its instance as it says itself or, where it does not, as a message has led to it by its name.
+	machine string
 	// readySince is when its kubelet began to say that it is Ready; zero if it does not.
 	readySince time.Time
 	// claimSeen is when that claim was first seen, by a clock that nobody sets.
@@ -104,6 +107,16 @@ func (n *nodes) anonymous() bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return len(n.silent) > 0
+}
+
+// learn takes in which instance a node is that does not tell it.
+func (n *nodes) learn(name, instance string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if known, there := n.byName[name]; there && known.instance == "" {
+		known.machine = instance
+		n.byName[name] = known
+	}
 }
 
 // each calls do for every node.
@@ -226,6 +239,7 @@ func (n *nodes) of(full *corev1.Node) node {
 		notes: notesOf(ours[NotesAnnotation]),
 	}
 	kept.cordon, kept.ours = cordonOf(ours[drain.CordonAnnotation])
+	kept.machine = cmp.Or(kept.instance, kept.notes.machine())
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
 			kept.ready, kept.readySince = true, c.LastTransitionTime.Time
@@ -277,6 +291,9 @@ func (n *nodes) put(full *corev1.Node, before node) {
 	kept := n.of(full)
 	kept.claim, kept.claimSeen = before.claim, before.claimSeen
 	kept.seeClaim(ownKeys(full.Annotations)[ClaimAnnotation])
+	if kept.machine == "" && kept.uid == before.uid {
+		kept.machine = before.machine
+	}
 	n.forget(kept.name)
 	n.byName[kept.name] = kept
 	if kept.instance != "" {

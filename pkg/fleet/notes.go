@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,6 +33,8 @@ type note struct {
 	// told, too.
 	Done bool `json:"done,omitempty"`
 	Over bool `json:"over,omitempty"`
+	// Instance is the event's, on a Node that does not tell its own: EC2 is to be asked about it when the message is gone.
+	Instance string `json:"instance,omitempty"`
 }
 
 func (n note) kind() event.Kind {
@@ -58,6 +61,16 @@ func (all notes) of(id string) note {
 		return note{}
 	}
 	return all[i]
+}
+
+// machine is the instance that the notes are of, if they say so.
+func (all notes) machine() string {
+	for _, known := range all {
+		if known.Instance != "" {
+			return known.Instance
+		}
+	}
+	return ""
 }
 
 // fromMessage tells whether an event's ID is one that a message was given, and not EC2's.
@@ -88,8 +101,12 @@ func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
 		s.notes = map[string]*note{}
 	}
 	s.notes[ev.ID] = nil
-	if ev.State == event.Pending {
-		s.notes[ev.ID] = &note{Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed}
+	if ev.State != event.Pending {
+		return
+	}
+	s.notes[ev.ID] = &note{Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed}
+	if on, _ := s.fleet.nodes.named(s.node); on.instance == "" {
+		s.notes[ev.ID].Instance = on.machine
 	}
 }
 
@@ -139,7 +156,9 @@ func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*not
 		return nil, err
 	}
 	n := f.nodes.of(there)
-	said, _ := f.outlook.of(n.instance)
+	known, _ := f.nodes.named(name)
+	n.machine = cmp.Or(n.machine, known.machine)
+	said, _ := f.outlook.of(n.machine)
 	before, events := n.notes, f.standing(n, said)
 	after := slices.DeleteFunc(slices.Clone(before), func(old note) bool {
 		_, renewed := fresh[old.Event]
@@ -180,7 +199,7 @@ func (all notes) text() any {
 
 // stands tells whether the event of a node's note is among those that EC2 tells of, or the node is closed for it.
 func (f *Fleet) stands(n node, known note, events []event.Event) bool {
-	if _, asked := f.outlook.of(n.instance); !asked || n.cordon.Event == known.Event {
+	if _, asked := f.outlook.of(n.machine); !asked || n.cordon.Event == known.Event {
 		return true
 	}
 	state := event.State("")
