@@ -269,10 +269,12 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 		events = append(events, ev)
 	}
 	for id, t := range s.tasks {
-		if ev := t.notice.Event; !slices.ContainsFunc(events, func(listed event.Event) bool { return listed.ID == id }) {
-			if ev.State = f.endedAs(n, id, ev.Kind, ""); ev.State != event.Pending {
-				events = append(events, ev)
-			}
+		ev, said := t.notice.Event, event.State("")
+		if i := slices.IndexFunc(events, func(listed event.Event) bool { return listed.ID == id }); i >= 0 {
+			said = events[i].State
+		}
+		if ev.State = f.endedAs(n, ev, said); said == "" && ev.State != event.Pending {
+			events = append(events, ev)
 		}
 	}
 	news := map[event.Kind]bool{}
@@ -370,7 +372,7 @@ func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 	if kind == event.ScheduledMaintenance && reboots(ev.Code) && rebooted {
 		return ev, n.ready
 	}
-	state := f.endedAs(n, claim.Event, kind, said.State)
+	state := f.endedAs(n, ev, said.State)
 	completed := f.outlook.lasting(n.name+" beyond "+claim.Event, listed && said.State == event.Completed)
 	switch {
 	case state == event.Pending:
@@ -383,23 +385,27 @@ func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 	return ev, true
 }
 
-// endedAs is how an event of a node ended of which EC2 says that, or nothing; Pending if it did not, as far as EC2 knows it.
-func (f *Fleet) endedAs(n node, id string, kind event.Kind, said event.State) event.State {
+// endedAs is how an event of a node ended of which EC2 says that, or nothing; Pending if it did not, as far as EC2 would list it.
+func (f *Fleet) endedAs(n node, ev event.Event, said event.State) event.State {
+	without := n.name + " without " + ev.ID
 	if said != "" {
-		f.outlook.lasting(n.name+" without "+id, false)
+		f.outlook.lasting(without, false)
 		return said
 	}
-	if kind != event.ScheduledMaintenance && kind != event.StatusCheck || fromMessage(id) {
-		return event.Pending
-	}
 	_, asked := f.outlook.of(n.machine)
-	switch missing := f.outlook.lasting(n.name+" without "+id, asked); {
+	switch missing := f.outlook.lasting(without, asked && listable(ev)); {
 	case missing < listing:
 		return event.Pending
-	case kind == event.StatusCheck:
+	case ev.Kind == event.StatusCheck:
 		return event.Completed
 	}
 	return event.Canceled
+}
+
+// listable tells whether EC2 lists an event as long as it stands: all that it has told of itself and, of what AWS Health writes of, what EC2
+// schedules.
+func listable(ev event.Event) bool {
+	return ev.Kind == event.StatusCheck || ev.Kind == event.ScheduledMaintenance && (!fromMessage(ev.ID) || instances.Schedules(ev.Code))
 }
 
 // claimed finds the event that a node is closed for among those that stand.

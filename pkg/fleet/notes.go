@@ -37,11 +37,13 @@ type note struct {
 	Instance string `json:"instance,omitempty"`
 }
 
-func (n note) kind() event.Kind {
+// told is the event that a note is of, as far as it says.
+func (n note) told() event.Event {
+	ev := event.Event{ID: n.Event, Kind: event.ScheduledMaintenance, Code: n.Code, Deadline: n.At, Instance: n.Instance}
 	if strings.HasPrefix(n.Event, string(event.StatusCheck)+"-") {
-		return event.StatusCheck
+		ev.Kind = event.StatusCheck
 	}
-	return event.ScheduledMaintenance
+	return ev
 }
 
 type notes []note
@@ -136,9 +138,7 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 			return fmt.Errorf("noting what was done for node %q: %w", name, err)
 		}
 		for _, known := range dropped {
-			f.over(name, record.Entry{
-				Event: event.Event{ID: known.Event, Kind: known.kind(), Code: known.Code, Deadline: known.At}, Ending: record.Withdrawn,
-			})
+			f.over(name, record.Entry{Event: known.told(), Ending: record.Withdrawn})
 		}
 		return nil
 	}
@@ -208,10 +208,11 @@ func (f *Fleet) stands(n node, known note, events []event.Event) bool {
 			state = ev.State
 		}
 	}
-	if state == "" && fromMessage(known.Event) {
+	ev := known.told()
+	if state == "" && !listable(ev) {
 		return time.Now().Before(known.At)
 	}
-	return f.endedAs(n, known.Event, known.kind(), state) == event.Pending
+	return f.endedAs(n, ev, state) == event.Pending
 }
 
 // tidy takes off the Node the notes of events that are over.
