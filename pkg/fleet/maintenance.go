@@ -284,17 +284,40 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 			continue
 		}
 		t.notice.Event, s.announced[ev.ID], news[ev.Kind] = ev, ev, true
-		if ev.State != event.Pending {
+		if ev.State != event.Pending && s.begun {
 			f.background(func(ctx context.Context) {
 				f.unmark(ctx, n.name)
 				s.mark(ctx) // For what else it is.
 			})
+		} else if ev.State != event.Pending {
+			delete(s.tasks, ev.ID)
+			delete(s.announced, ev.ID)
+			t.done() // What was done for it before it came into the line is taken back by another session.
 		}
 	}
+	if len(news) > 0 && !s.begun {
+		s.lineUp()
+	}
 	for kind := range news {
-		if s.sink != nil {
-			s.sink.Snapshot(event.Snapshot{Kind: kind, Events: s.events(kind)})
+		s.announce(kind)
+	}
+}
+
+// lineUp gives a session that waits in the line the place of what it waits for now; without anything, it is gone. f.mu is held.
+func (s *session) lineUp() {
+	f := s.fleet
+	since := time.Now()
+	f.line.places = slices.DeleteFunc(f.line.places, func(p place) bool {
+		if p.node == s.node {
+			since = p.since
 		}
+		return p.node == s.node
+	})
+	for _, t := range s.tasks {
+		f.line.join(s.placeOf(t, since))
+	}
+	if s.over = len(s.tasks) == 0; s.over {
+		delete(f.sessions, s.node)
 	}
 }
 

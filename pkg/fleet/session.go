@@ -78,9 +78,15 @@ func (f *Fleet) join(n node, t *task) {
 		f.background(s.mark)
 	}
 	if !s.begun {
-		f.line.join(place{node: n.name, group: n.group, urgent: urgent(ev) || t.lifts, deadline: ev.Deadline, since: time.Now()})
+		f.line.join(s.placeOf(t, time.Now()))
 		f.nudge()
 	}
+}
+
+// placeOf is the place in the line that one of the session's tasks calls for.
+func (s *session) placeOf(t *task, since time.Time) place {
+	ev := t.notice.Event
+	return place{node: s.node, group: s.group, urgent: urgent(ev) || t.lifts, deadline: ev.Deadline, since: since}
 }
 
 // announce tells the agent, if there is one, of the events of a kind. f.mu is held.
