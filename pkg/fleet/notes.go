@@ -116,7 +116,7 @@ func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
 func (s *session) keepNotes(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
-	fresh := s.notes
+	fresh := maps.Clone(s.notes)
 	f.mu.Unlock()
 	if len(fresh) == 0 || f.opts.DryRun {
 		return

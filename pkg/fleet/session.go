@@ -398,11 +398,19 @@ func (s *session) rested(ev event.Event, again time.Time) {
 	default:
 		t.failed()
 	}
-	delete(s.tasks, ev.ID)
-	if len(s.tasks) == 0 {
-		s.over = true
-		s.stop()
+	s.left(ev.ID)
+}
+
+// left takes in that the session is done with an event. What is known of it by then is noted at once if the session goes on: if it loses its
+// claim, nobody else would know. f.mu is held.
+func (s *session) left(id string) {
+	delete(s.tasks, id)
+	if len(s.tasks) > 0 {
+		s.fleet.background(s.keepNotes)
+		return
 	}
+	s.over = true
+	s.stop()
 }
 
 // conclude ends a task for whose event nothing more is going to be done, and which has come to that phase. An instance whose event is over
