@@ -132,13 +132,14 @@ func (f *Fleet) attended(n node) bool {
 // pursue begins what is to be done about an event, as if a message had told of it.
 func (f *Fleet) pursue(n node, ev event.Event) {
 	p := f.outlook.plan(n.name, ev.ID)
-	if pause, begun := p.begin(ev.Deadline, f.policy().Begins(record.Entry{Event: ev})); begun {
+	e := record.Entry{Event: ev}
+	if pause, begun := p.begin(ev.Deadline, f.policy().Begins(e), f.policy().Asks(e)); begun {
 		f.take([]queue.Notice{{About: queue.Interruption, Instance: n.instance, Event: ev}}, pause, p)
 	}
 }
 
-// owed tells whether something is to be done now about an event that stands: it has not been told of yet, its time has come, or it was
-// moved to later and what was done is to be taken back.
+// owed tells whether something is to be done now about an event that stands: it has not been told of yet, its time has come, the rules ask
+// for more than was done, or it was moved to later and what was done is to be taken back.
 func (f *Fleet) owed(n node, ev event.Event) bool {
 	if happened(n, ev) {
 		return false
@@ -151,7 +152,7 @@ func (f *Fleet) owed(n node, ev event.Event) bool {
 	case waits:
 		return false
 	}
-	return !known.Done
+	return known.fallsShort(f.policy().Asks(record.Entry{Event: ev}))
 }
 
 // waits tells whether the time of an event has not come.
@@ -348,7 +349,7 @@ func (f *Fleet) lift(n node, events []event.Event) bool {
 		return false
 	}
 	p := f.outlook.plan(n.name, "lift "+n.cordon.Event)
-	pause, begun := p.begin(ev.Deadline, time.Time{})
+	pause, begun := p.begin(ev.Deadline, time.Time{}, "")
 	if !begun {
 		return true
 	}

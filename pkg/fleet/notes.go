@@ -16,6 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -33,6 +34,8 @@ type note struct {
 	// told, too.
 	Done bool `json:"done,omitempty"`
 	Over bool `json:"over,omitempty"`
+	// Action is what the rules asked for then: where they ask for more by now, that is still to be done.
+	Action policy.Action `json:"action,omitempty"`
 	// Instance is the event's, on a Node that does not tell its own: EC2 is to be asked about it when the message is gone.
 	Instance string `json:"instance,omitempty"`
 }
@@ -75,6 +78,11 @@ func (all notes) machine() string {
 	return ""
 }
 
+// fallsShort tells whether rules ask for more by now than was done. A note of a version that did not say what was asked for is believed.
+func (n note) fallsShort(asked policy.Action) bool {
+	return !n.Done || n.Action != "" && asked.Exceeds(n.Action)
+}
+
 // fromMessage tells whether an event's ID is one that a message was given, and not EC2's.
 func fromMessage(id string) bool {
 	return strings.HasPrefix(id, string(event.ScheduledMaintenance)+"-")
@@ -106,7 +114,10 @@ func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
 	if ev.State != event.Pending {
 		return
 	}
-	s.notes[ev.ID] = &note{Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed}
+	s.notes[ev.ID] = &note{
+		Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed,
+		Action: s.rules.Asks(record.Entry{Event: ev}),
+	}
 	if on, _ := s.fleet.nodes.named(s.node); on.instance == "" {
 		s.notes[ev.ID].Instance = on.machine
 	}
@@ -222,7 +233,7 @@ func (f *Fleet) tidy(n node, events []event.Event) {
 		return
 	}
 	p := f.outlook.plan(n.name, "notes")
-	if pause, begun := p.begin(time.Time{}, time.Time{}); begun {
+	if pause, begun := p.begin(time.Time{}, time.Time{}, ""); begun {
 		f.background(func(ctx context.Context) {
 			if err := f.changeNotes(ctx, n.name, nil); err != nil && ctx.Err() == nil {
 				f.opts.Log.WithField(fieldNode, n.name).Debug(err)

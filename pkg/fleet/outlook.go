@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -52,18 +53,19 @@ type plan struct {
 	mu         sync.Mutex
 	busy, done bool
 	deadline   time.Time
-	begins     time.Time // by the rules
-	next       time.Time // not before then
+	begins     time.Time     // by the rules
+	asks       policy.Action // by the rules
+	next       time.Time     // not before then
 	tries      int
 }
 
-// begin begins a task, unless there is one, the last has come to its end for that deadline, or another attempt is not due, which it is when
-// other rules have it begin at another time. pause is how long it is left alone if it fails.
-func (p *plan) begin(deadline, begins time.Time) (pause time.Duration, begun bool) {
+// begin begins a task, unless there is one, the last has come to its end for that deadline and what the rules ask for, or another attempt is
+// not due, which it is when other rules have it begin at another time. pause is how long it is left alone if it fails.
+func (p *plan) begin(deadline, begins time.Time, asks policy.Action) (pause time.Duration, begun bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !deadline.Equal(p.deadline) && !p.busy {
-		p.done, p.deadline, p.next, p.tries = false, deadline, time.Time{}, 0
+	if (!deadline.Equal(p.deadline) || asks != p.asks) && !p.busy {
+		p.done, p.deadline, p.asks, p.next, p.tries = false, deadline, asks, time.Time{}, 0
 	}
 	if !begins.Equal(p.begins) && !p.busy {
 		p.begins, p.next = begins, time.Time{}

@@ -365,10 +365,7 @@ func (s *session) settled(ev event.Event, outcome event.Outcome) {
 // fellShort tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
 // done.
 func (s *session) fellShort(kind event.Kind) bool {
-	much := func(rules policy.Settings) int {
-		return slices.Index([]policy.Action{policy.Ignore, policy.Notify, policy.Cordon, policy.Drain}, rules[kind].Action)
-	}
-	return much(s.rules) < much(s.fleet.policy())
+	return s.fleet.policy()[kind].Action.Exceeds(s.rules[kind].Action)
 }
 
 // rested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a

@@ -29,6 +29,12 @@ const (
 	Wait Action = "wait"
 )
 
+// Exceeds tells whether an action, from Ignore to Drain, does more to a node than another; any does more than "".
+func (a Action) Exceeds(other Action) bool {
+	order := []Action{Ignore, Notify, Cordon, Drain}
+	return slices.Index(order, a) > slices.Index(order, other)
+}
+
 // When says for a maintenance code when its kind's action takes place.
 type When string
 
@@ -284,6 +290,9 @@ func pause(failures int) time.Duration {
 
 // Begins is when what an entry's rule asks for is begun; zero if at once.
 func (s Settings) Begins(e record.Entry) time.Time { return s.plan(e).start }
+
+// Asks is what an entry's rule asks for once its time has come.
+func (s Settings) Asks(e record.Entry) Action { return s.plan(e).action }
 
 // Ignores tells whether an entry's event is, by the rules, nobody's business.
 func (s Settings) Ignores(e record.Entry) bool { return s.plan(e).action == Ignore }
