@@ -41,7 +41,7 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 		Sources: []agent.Source{mind}, Identity: mind,
 		Node: f.target(s.node), NodeName: s.node, Record: s.book, Policy: s.rules,
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
-		Settled: s.settled, Rested: s.rested, Listeners: listeners,
+		Settled: s.settled, Rested: func(ev event.Event, again time.Time) { s.rested(ctx, ev, again) }, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/record"
 )
 
 // Hooks speaks to Auto Scaling about the lifecycle actions that messages tell of, as far as their hooks are ours.
@@ -222,14 +223,29 @@ func outlives(ev event.Event) bool {
 	return ev.Kind == event.RebalanceRecommendation || ev.Kind == event.ScheduledMaintenance && (ev.Code == "instance-stop" || ev.Code == "instance-retirement")
 }
 
-// replace ends a task whose instance is drained and stays, once its group has been asked for another.
-func (f *Fleet) replace(ctx context.Context, t *task) {
-	if err := f.opts.Replace(ctx, t.notice.Instance); err != nil {
-		if ctx.Err() != nil {
-			t.again(0)
-			return
-		}
+// replaces tells whether the group of a task's instance is to be asked for another: it stays, and is drained. f.mu is held.
+func (s *session) replaces(t *task) bool {
+	ev, f := t.notice.Event, s.fleet
+	drained := s.outcomes[ev.ID] == event.Drained && s.book.entry(ev.ID).Phase == record.Drained
+	return drained && f.opts.Replace != nil && !f.opts.DryRun && outlives(ev)
+}
+
+// replace asks the group of a task's instance for another, and ends the task then. The session goes on until that is done, so that nobody
+// takes the event for done if it ends before.
+func (s *session) replace(ctx context.Context, t *task) {
+	f := s.fleet
+	err := f.opts.Replace(ctx, t.notice.Instance)
+	if ctx.Err() != nil {
+		return // The task is given back with the session's end.
+	}
+	if err != nil {
 		f.opts.Log.Warnf("%s: %s", about(t.notice), err)
 	}
-	t.done()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id := t.notice.Event.ID; s.tasks[id] == t {
+		s.noted(t.notice.Event, s.book.entry(id), time.Time{})
+		t.done()
+		s.left(id)
+	}
 }

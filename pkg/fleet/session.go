@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -370,22 +369,26 @@ func (s *session) fellShort(kind event.Kind) bool {
 
 // rested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a
 // message that came again would take a place in the line for it again, and tell of its end again.
-func (s *session) rested(ev event.Event, again time.Time) {
+func (s *session) rested(ctx context.Context, ev event.Event, again time.Time) {
 	f := s.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t, ours := s.tasks[ev.ID]
-	if !ours {
+	if !ours || t.replaced {
 		return
 	}
-	entry := s.book.entry(ev.ID)
+	entry, ends := s.book.entry(ev.ID), again.IsZero() || s.outcomes[ev.ID] == event.OutOfTime
+	if ends && f.lasting(entry) && (s.lasting.ID == "" || !revocable(ev.Kind)) {
+		s.lasting = ev
+	}
+	if t.replaced = ends && s.replaces(t); t.replaced {
+		f.work.Go(func() { s.replace(ctx, t) })
+		return
+	}
 	s.noted(t.notice.Event, entry, again)
 	switch {
-	case again.IsZero(), s.outcomes[ev.ID] == event.OutOfTime:
-		if f.lasting(entry) && (s.lasting.ID == "" || !revocable(ev.Kind)) {
-			s.lasting = ev
-		}
-		s.conclude(t, entry.Phase)
+	case ends:
+		s.conclude(t)
 	case entry.Error == "" && t.listed:
 		t.done() // EC2 keeps it in mind.
 	case entry.Error == "":
@@ -410,17 +413,14 @@ func (s *session) left(id string) {
 	s.stop()
 }
 
-// conclude ends a task for whose event nothing more is going to be done, and which has come to that phase. An instance whose event is over
-// stays with its pods. f.mu is held.
-func (s *session) conclude(t *task, phase record.Phase) {
+// conclude ends a task for whose event nothing more is going to be done. f.mu is held.
+func (s *session) conclude(t *task) {
 	f, outcome := s.fleet, s.outcomes[t.notice.Event.ID]
 	switch {
 	case outcome == event.LeftAlone:
 		f.leave(t)
 	case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
 		t.failed()
-	case phase == record.Drained && outcome == event.Drained && f.opts.Replace != nil && !f.opts.DryRun && outlives(t.notice.Event):
-		f.background(func(ctx context.Context) { f.replace(ctx, t) })
 	case f.removes(t):
 		until := f.patienceWithNode(t)
 		f.background(func(ctx context.Context) { f.remove(ctx, s.node, t, until) })

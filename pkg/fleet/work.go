@@ -28,8 +28,9 @@ type task struct {
 	once   sync.Once
 	// others are of messages that say the same.
 	others []*task
-	// lost tells that the machine is gone at the end of its time, although people would have it kept. The fleet's mutex guards it.
-	lost bool
+	// lost tells that the machine is gone at the end of its time, although people would have it kept, and replaced that its group is asked for
+	// another one. The fleet's mutex guards them.
+	lost, replaced bool
 	// listed tells that EC2 lists what a message told of, so that the message need not wait for its time, and lifts that its event is over
 	// for which the node is closed.
 	listed, lifts bool
