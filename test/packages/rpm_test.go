@@ -17,14 +17,12 @@ func TestTheRPMLivesItsLife(t *testing.T) {
 		h.Join(t)
 		older, newer := h.PutPackage(t, host.Older, "rpm"), h.PutPackage(t, host.Newer, "rpm")
 
-		// Nothing starts by itself in this family.
 		h.Run(t, "rpm", "--install", "--nodeps", older)
-		mustBe(t, h, "enabled", "inactive")
+		h.WaitWatching(t)
+		mustBe(t, h, "enabled", "active")
 		if delay := inhibitDelay(t, h); delay != "t 150000000" {
 			t.Errorf("logind waits %q for a drain, want 150 s", delay)
 		}
-		h.Run(t, "systemctl", "start", "nth")
-		h.WaitWatching(t)
 		mustVerify(t, h, "")
 
 		h.Run(t, "sh", "-c", "printf '"+edit+"' >>/etc/nth/nth.toml")
@@ -60,9 +58,41 @@ func mustVerify(t *testing.T, h *host.Host, want string) {
 	}
 }
 
+// As on a node, but where administrators do not want what they install to run, and on a machine that an image is made of.
+func TestTheRPMStartsNothingWhereThereIsNoNodeOrPresetsForbidIt(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(*testing.T, *host.Host) (enabled string){
+		"there is no kubeconfig": func(*testing.T, *host.Host) string { return "enabled" },
+		"the kubeconfig names no API server": func(t *testing.T, h *host.Host) string {
+			h.Write(t, "/var/lib/kubelet/kubeconfig", placeholder)
+			return "enabled"
+		},
+		"presets disable nth": func(t *testing.T, h *host.Host) string {
+			h.Join(t)
+			h.Write(t, "/etc/systemd/system-preset/10-none.preset", "disable nth.service\n")
+			return "disabled"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := bareHost(t, "trixie")
+			enabled := prepare(t, h)
+			h.Run(t, "rpm", "--install", "--nodeps", h.PutPackage(t, host.Older, "rpm"))
+			mustBe(t, h, enabled, "inactive")
+			if jobs := h.Run(t, "systemctl", "list-jobs", "--no-legend"); strings.Contains(jobs, "nth.service") {
+				t.Errorf("nth is about to be started:\n%s", jobs)
+			}
+			// What is stopped stays so when it is brought up to date.
+			h.Run(t, "rpm", "--upgrade", "--nodeps", h.PutPackage(t, host.Newer, "rpm"))
+			mustBe(t, h, enabled, "inactive")
+		})
+	}
+}
+
 func TestTheRPMStartsNothingInAChroot(t *testing.T) {
 	t.Parallel()
 	h := bareHost(t, "bookworm")
+	h.Join(t)
 	rpm := h.PutPackage(t, host.Older, "rpm")
 	h.Run(t, "sh", "-c", "mount --bind / /mnt && mount -t tmpfs tmpfs /mnt/run && mount -t proc proc /mnt/proc")
 	h.Run(t, "chroot", "/mnt", "rpm", "--install", "--nodeps", rpm)
@@ -75,7 +105,7 @@ func TestThePackagesAskForWhatTheyNeed(t *testing.T) {
 	h := bareHost(t, "bookworm")
 	rpm, deb := h.PutPackage(t, host.Older, "rpm"), h.PutPackage(t, host.Older, "deb")
 	for _, fact := range []struct{ want, command string }{
-		{"systemd\nutil-linux", "rpm -qp --requires " + rpm + " | grep -v '^rpmlib\\|^config(' | sort"},
+		{"grep\nsed\nsystemd\nutil-linux", "rpm -qp --requires " + rpm + " | grep -v '^rpmlib\\|^config(' | sort"},
 		{"dbus", "rpm -qp --recommends " + rpm},
 		{"/etc/nth/nth.toml", "rpm -qp --configfiles " + rpm},
 		{"/usr/share/licenses/nth/LICENSE", "rpm -qp --licensefiles " + rpm},
