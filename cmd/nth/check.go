@@ -108,7 +108,8 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	c.metadata(ctx, cfg, metadata)
-	c.cluster(ctx, cfg, metadata)
+	identity := c.cluster(ctx, cfg, metadata)
+	c.daemon(ctx, cfg, identity)
 	c.shutdown(ctx, cfg)
 	switch {
 	case cfg.Log.Format == "prefix":

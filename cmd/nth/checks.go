@@ -80,17 +80,17 @@ func (c *check) clock(whose string, ahead time.Duration) {
 	}
 }
 
-// cluster checks the kubelet's identity and what it may do.
-func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) {
+// cluster checks the kubelet's identity and what it may do, and returns it if there is one.
+func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) kubelet.Identity {
 	c.proxy(ctx, cfg)
 	id, err := kubelet.New(lookAround().identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if errors.Is(err, kubelet.ErrNotYet) {
 		c.Fail("identity", "%s; nth would wait for it", err)
-		return
+		return kubelet.Identity{}
 	}
 	if err != nil {
 		c.Fail("identity", "%s", err)
-		return
+		return kubelet.Identity{}
 	}
 	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
 	c.way(id)
@@ -110,6 +110,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 	} else {
 		c.clock("the API server", ahead)
 	}
+	return id
 }
 
 // rehearse tries one eviction without effect.

@@ -54,6 +54,29 @@ func TestTheStatusReadsLikeASentence(t *testing.T) {
 	})
 }
 
+// Whoever types "nth check" sees the whole machine, and the service does not: what counts is what the service can do.
+func TestCheckFindsThatTheServiceDoesNotSeeAKubeconfigBelowTmp(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "trixie")
+	mustFind := func(status int, line string) {
+		t.Helper()
+		o := h.Try(t, "nth", "check")
+		if o.Status != status || !regexp.MustCompile(`(?m)^`+line).MatchString(o.Stdout) {
+			t.Errorf("nth check ended with %d, want %d and a line %s\n%s%s", o.Status, status, line, o.Stdout, o.Stderr)
+		}
+	}
+	mustFind(0, `ok    daemon      process \d+ watches for node `+regexp.QuoteMeta(h.Node.Name)+"$")
+
+	h.Run(t, "mv", "/var/lib/kubelet/kubeconfig", "/tmp/kubeconfig")
+	h.Configure(t, "[kubernetes]\nkubeconfig = \"/tmp/kubeconfig\"\n")
+	h.Run(t, "systemctl", "restart", "nth")
+	h.WaitStatus(t, "watching; waiting for the kubelet's credential: ")
+	mustFind(1, `fail  daemon      it has no credential: .*/tmp/kubeconfig.* This check has found one in /tmp/kubeconfig: `)
+
+	h.Run(t, "systemctl", "stop", "nth")
+	mustFind(1, `fail  daemon      nth does not run`)
+}
+
 // mustShow fails the test unless "systemctl status" shows the texts.
 func mustShow(t *testing.T, h *host.Host, texts ...string) {
 	t.Helper()

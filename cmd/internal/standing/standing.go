@@ -56,6 +56,16 @@ func examine(name, dir string, now time.Time) report {
 	return found
 }
 
+// Running returns what the daemon of that name says of itself, which has this runtime directory. why says why that cannot be
+// gone by: it does not run, or does not say how it stands; "" if it can.
+func Running(name, dir string, now time.Time) (status record.Status, why string) {
+	found := examine(name, dir, now)
+	if found.Status == nil {
+		return record.Status{}, found.Why
+	}
+	return *found.Status, found.Why
+}
+
 // alive tells whether there is a process with this ID.
 func alive(pid int) bool {
 	err := syscall.Kill(pid, 0)

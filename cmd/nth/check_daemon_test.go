@@ -1,0 +1,108 @@
+package main_test
+
+import (
+	"context"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/rehearsal"
+)
+
+// leave has a daemon of the bench leave a status.
+func (b *bench) leave(t *testing.T, s record.Status) {
+	t.Helper()
+	board := record.NewBoard(filepath.Join(b.host, "run"), func(err error) { t.Error(err) })
+	board.Show(s)
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	board.Run(ended)
+}
+
+// join gives the machine that checks a kubeconfig of a node, whatever the daemon sees of it.
+func (b *bench) join(t *testing.T) {
+	t.Helper()
+	server := httptest.NewServer(rehearsal.New("00000000-0000-0000-0000-000000000001"))
+	t.Cleanup(server.Close)
+	b.put(t, "absent", string(rehearsal.Kubeconfig(server.URL)))
+}
+
+// watching is the status of a daemon that has nothing to do.
+func watching() record.Status {
+	now := time.Now()
+	return record.Status{
+		Version: record.StatusVersion, PID: os.Getpid(), Started: now.Add(-time.Hour), Updated: now,
+		Node: rehearsal.Node, Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: now}},
+	}
+}
+
+func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*record.Status) // nil leaves no status
+		joined bool                 // as far as the check can see
+		want   string
+	}{
+		"all is well":            {func(*record.Status) {}, true, `ok    daemon      process \d+ watches for node made-up-node`},
+		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: nobody would drain this node.*`},
+		"it was stopped":         {func(s *record.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth does not run: it stopped as asked .*`},
+		"it has crashed":         {func(s *record.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 is gone.*`},
+		"it hangs":               {func(s *record.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may hang: .*`},
+		"it sees no kubeconfig":  {without, true, `fail  daemon      it has no credential: there is no kubeconfig\. This check has found one in .*/absent: .*PrivateTmp=.*`},
+		"nor does anybody":       {without, false, `fail  daemon      it has no credential: there is no kubeconfig`},
+		"its credential expired": {func(s *record.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},
+		"it is another node's":   {func(s *record.Status) { s.Node = "other" }, true, `fail  daemon      it acts for node other, and the credential in .*/absent is of node made-up-node: .*`},
+		"it hears nothing":       {deafFor(time.Minute), true, `fail  daemon      it has not been able to tell about spot-interruption since .*: refused`},
+		"it missed one look":     {deafFor(time.Second), true, `ok    daemon      process \d+ watches for node made-up-node`},
+		"it is only talking":     {func(s *record.Status) { s.DryRun = true }, true, `warn  daemon      it runs as a dry run: .*`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.set(t, `runtime_directory = "`+filepath.Join(b.host, "run")+`"`)
+			if c.joined {
+				b.join(t)
+			}
+			if c.change != nil {
+				s := watching()
+				c.change(&s)
+				b.leave(t, s)
+			}
+			mustSay(t, b.check(t, ""), c.want)
+		})
+	}
+}
+
+func without(s *record.Status) { s.Node, s.Identity.Trouble = "", "there is no kubeconfig" }
+
+func deafFor(d time.Duration) func(*record.Status) {
+	return func(s *record.Status) {
+		s.Documents[0].Trouble, s.Documents[0].Since = "refused", s.Updated.Add(-d)
+	}
+}
+
+// Who has just installed nth looks at once, and must not be told what will be over in a moment.
+func TestCheckGivesADaemonThatBeginsAMomentToFindItsCredential(t *testing.T) {
+	b := newBench(t)
+	b.set(t, `runtime_directory = "`+filepath.Join(b.host, "run")+`"`)
+	b.join(t)
+	s := watching()
+	s.Started = s.Updated
+	without(&s)
+	b.leave(t, s)
+	joined := time.AfterFunc(time.Second, func() { b.leave(t, watching()) })
+	defer joined.Stop()
+	if said := b.check(t, ""); strings.Contains(said, "fail  daemon") {
+		t.Errorf("it says\n%s", said)
+	}
+}
+
+func TestCheckOfAnImageAsksForNoDaemon(t *testing.T) {
+	b := newBench(t)
+	if said := b.check(t, "--offline"); strings.Contains(said, "daemon") {
+		t.Errorf("it says\n%s", said)
+	}
+}
