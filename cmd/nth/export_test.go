@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // What the tests see of the program besides its streams and its exit status.
@@ -92,6 +93,16 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 	stop()
 	<-ended
 }
+
+// Vigil watches over a loop whose signs of life are beats, until ctx ends or stopping is called.
+func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
+	v := newVigil(&systemd.Notifier{})
+	go v.watch(ctx, stalled)
+	return v.Beat, v.Stopping
+}
+
+// GiveUp ends a process that has stalled.
+var GiveUp = giveUp
 
 // Usages are the help texts of the commands.
 func Usages() map[string]string {

@@ -39,6 +39,9 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 		return err
 	}
 	log := logrus.NewEntry(logger)
+	service := &systemd.Notifier{}
+	pulse := newVigil(service)
+	defer pulse.begin(ctx, log, stderr)()
 	posting.SayDegraded(log, degraded)
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -56,7 +59,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	if err != nil {
 		return err
 	}
-	around, service := lookAround(), &systemd.Notifier{}
+	around := lookAround()
 	shutdown := newShutdown(ctx, cfg, around.system(cfg).in(bootID, book.Entries()), log, board.hearing, service)
 	identity := around.identityOptions(cfg, metadata.Document)
 	identity.Requested = meter.counted().Requested
@@ -70,7 +73,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 		Node:      node,
 		Identity:  warm{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
 		Record:    book,
-		Service:   service,
+		Service:   pulse,
 		Policy:    rules,
 		Unwatched: unwatched(rules, shutdown.source != nil),
 		BootID:    bootID,
@@ -84,11 +87,8 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	defer shutdown.listen(running)()
-	again := &reload.Reloader[config.Config]{
-		Program: "nth", Read: read, Judge: posting.Degraded, Keep: config.Config.Telling, Service: service, Log: log, Started: cfg, Current: cfg, Diff: config.Diff, Late: late,
-		Apply: adjustable{logger, node, board, shutdown, hooks, notices, daemon}.use,
-	}
-	go again.Run(running, hangups)
+	parts := adjustable{logger, node, board, shutdown, hooks, notices, daemon}
+	go parts.reloader(cfg, read, service, log).Run(running, hangups)
 	return errors.Join(shown(running, file, notices.around(daemon.Run)), service.Err())
 }
 
@@ -101,6 +101,14 @@ type adjustable struct {
 	hooks   *lifecycle.Keeper
 	notices *notices
 	daemon  *agent.Agent
+}
+
+// reloader has them follow the settings, which read reads, with each hangup.
+func (a adjustable) reloader(started config.Config, read func() (config.Config, error), service *systemd.Notifier, log *logrus.Entry) *reload.Reloader[config.Config] {
+	return &reload.Reloader[config.Config]{
+		Program: "nth", Read: read, Judge: posting.Degraded, Keep: config.Config.Telling, Service: service, Log: log,
+		Started: started, Current: started, Diff: config.Diff, Late: late, Apply: a.use,
+	}
 }
 
 // use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.

@@ -69,6 +69,8 @@ const (
 	MessagesLost = "f085fb4339a845e9acc48245f1c888a8"
 	// ConfigInvalid: the settings are wrong. nth does not start with them, and on a reload keeps those it has.
 	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
+	// Stalled: the main loop has come to a stop where no service manager watches it; nth ends, to be started again.
+	Stalled = "74ecca8a7c8a4aad9131a44394d5df87"
 	// MessagePoisoned, of nth-queue: a message in the queue cannot be understood.
 	MessagePoisoned = "b7e1f60dd6c94bf29c0b5f4f5c8b2f57"
 	// DryRun: what nth would do now, if it were not told to only say so.

@@ -78,7 +78,7 @@ func NewMachine(t lab.TB, opts Options) *Machine {
 func (m *Machine) Configure(t lab.TB, opts Options) {
 	t.Helper()
 	text := fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
-		m.StateDirectory(), m.file("run"), opts.Kubeconfig, metadata(opts), noHooks)
+		m.StateDirectory(), m.RuntimeDirectory(), opts.Kubeconfig, metadata(opts), noHooks)
 	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
 		t.Fatalf("preparing a machine: %v", err)
 	}
@@ -120,6 +120,9 @@ func (m *Machine) DropIn() string { return m.file("nth.toml.d/50-settings.toml")
 
 // StateDirectory is where the daemon keeps its record.
 func (m *Machine) StateDirectory() string { return m.file("state") }
+
+// RuntimeDirectory is where the daemon shows its status.
+func (m *Machine) RuntimeDirectory() string { return m.file("run") }
 
 // Reboot gives the machine another boot ID. Stop the daemon before, and start it after.
 func (m *Machine) Reboot(t lab.TB) {
