@@ -177,7 +177,11 @@ func roadWith(config *rest.Config, certificate *tls.Certificate) (http.RoundTrip
 	if certificate != nil {
 		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return certificate, nil }}
 	}
-	return transport.New(settings)
+	road, err := transport.New(settings)
+	if err != nil {
+		return nil, err
+	}
+	return newPaced(road), nil
 }
 
 // inKubeconfig says what there is in the kubeconfig that proves the identity, "" if there is nothing.
