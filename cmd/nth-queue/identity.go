@@ -33,6 +33,15 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
 
+// clients makes a client of the API server for all that is done, and another one for Leases. They share no connection, so that in a storm
+// the renewal of this process's Lease waits behind no other request.
+func clients(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (all, leases apiserver.Client, err error) {
+	if all, err = connect(ctx, cfg, requested); err == nil {
+		leases, err = connect(ctx, cfg, requested)
+	}
+	return all, leases, err
+}
+
 // ownPod is the pod that this process runs in, as the pod's manifest tells it in the environment; nothing elsewhere.
 func ownPod() fleet.Own {
 	return fleet.Own{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}

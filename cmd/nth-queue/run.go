@@ -64,7 +64,7 @@ func serve(
 ) error {
 	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
-	client, err := connect(ctx, cfg, meter.counted().Requested)
+	client, leases, err := clients(ctx, cfg, meter.counted().Requested)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func serve(
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
+		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,

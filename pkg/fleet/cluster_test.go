@@ -87,6 +87,14 @@ func (c *cluster) run(change func(*fleet.Options)) *rig { c.t.Helper(); return c
 // runBy is run, by a way of its own to the cluster.
 func (c *cluster) runBy(by *way, change func(*fleet.Options)) *rig {
 	c.t.Helper()
+	r := begin(c.t, c.client(by), change)
+	synctest.Wait()
+	return r
+}
+
+// client goes by a way to the cluster.
+func (c *cluster) client(by *way) kubernetes.Interface {
+	c.t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: "http://cluster.test", QPS: -1, Dial: c.server.Dial, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper { by.next = next; return by },
@@ -94,9 +102,7 @@ func (c *cluster) runBy(by *way, change func(*fleet.Options)) *rig {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r := begin(c.t, client, change)
-	synctest.Wait()
-	return r
+	return client
 }
 
 // way leads one process to the cluster, until it is broken.

@@ -40,6 +40,9 @@ type Message interface {
 // Options are what a Fleet is made of. All are needed but for those that say otherwise.
 type Options struct {
 	Client kubernetes.Interface
+	// Leases, if set, is the client for Leases. With connections of its own, the renewal of this process's Lease waits behind nothing that
+	// Client is asked for.
+	Leases kubernetes.Interface
 	// Host is the name of the host, for people who look at the Leases; several may have the same.
 	Host string
 	// Own is where this process itself runs, if that is in a pod.
@@ -110,12 +113,15 @@ type Fleet struct {
 
 // New returns a fleet that is not looked at yet.
 func New(opts Options) *Fleet {
+	if opts.Leases == nil {
+		opts.Leases = opts.Client
+	}
 	f := &Fleet{
 		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), outlook: newOutlook(),
 		changed: make(chan struct{}, 1), sessions: map[string]*session{}, spending: map[string]time.Time{},
 	}
 	f.roll, f.kin = newRoll(opts.Client, f.nodes, f.background), newKin(f.nodes, opts.Instances)
-	f.leases = newLeases(opts.Client, opts.DryRun, f.nudge)
+	f.leases = newLeases(opts.Leases, opts.DryRun, f.nudge)
 	f.claims, f.places = claims{client: opts.Client, leases: f.leases}, &places{leases: f.leases}
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f

@@ -292,3 +292,33 @@ func TestAnInstanceWithoutANodeIsAnsweredForAfterALeaseWasLost(t *testing.T) {
 		again.want(t, "done")
 	})
 }
+
+func TestTheLeaseIsRenewedThoughNothingElseIsAnswered(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.ending = 45 * time.Second
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		all, leases := &way{}, &way{}
+		r := c.runBy(all, func(o *fleet.Options) { draining(o); o.Leases = c.client(leases) })
+		m := newParcel()
+		r.Take(interruption(instance, event.SpotInterruption), 1, m)
+		time.Sleep(5 * time.Second)
+		all.broken.Store(true)
+		time.Sleep(30 * time.Second)
+		if r.Paused() || len(m.became) > 0 {
+			t.Errorf("the process stands as %+v, and the message has become %d things", r.Standing(), len(m.became))
+		}
+		all.broken.Store(false)
+		m.want(t, "done")
+		if n := c.times("evict"); n != 1 {
+			t.Errorf("pods were evicted %d times", n)
+		}
+		leases.broken.Store(true)
+		time.Sleep(20 * time.Second)
+		if !r.Paused() {
+			t.Error("the process goes on without its Lease")
+		}
+		leases.broken.Store(false)
+		eventually(t, "there is a Lease again", func() bool { return !r.Paused() })
+	})
+}
