@@ -1,12 +1,12 @@
 package traffic
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/nth-project/nth/test/docs"
 )
 
 // Describe says what is special about a Service.
@@ -21,11 +21,8 @@ func Describe(service string) string {
 	}
 }
 
-// The marks between which a page has the table. What is there is written by a program.
-const (
-	tableBegins = "<!-- requests lost: \"make node WRITE=1\" writes this -->\n"
-	tableEnds   = "<!-- end of requests lost -->\n"
-)
+// place is where a page has the table.
+var place = docs.Part{Name: "requests lost", Command: "make node WRITE=1"}
 
 // Table is what came of all ways, in Markdown: the requests to each Service that were lost, and over how long a time.
 func Table(results []Result, o Options) string {
@@ -56,39 +53,10 @@ func cell(c Count) string {
 }
 
 // WriteTable puts the table into a page, in the place of the one that is there.
-func WriteTable(file, table string) error {
-	page, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("writing the table: %w", err)
-	}
-	before, _, after, err := cutTable(string(page))
-	if err != nil {
-		return fmt.Errorf("writing the table into %q: %w", file, err)
-	}
-	return os.WriteFile(file, []byte(before+tableBegins+"\n"+table+"\n"+tableEnds+after), 0o644)
-}
+func WriteTable(file, table string) error { return place.Write(file, table) }
 
 // ReadTable returns the table that is in a page.
-func ReadTable(file string) (string, error) {
-	page, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("reading the table: %w", err)
-	}
-	_, table, _, err := cutTable(string(page))
-	if err != nil {
-		return "", fmt.Errorf("reading the table in %q: %w", file, err)
-	}
-	return strings.Trim(table, "\n") + "\n", nil
-}
-
-func cutTable(page string) (before, table, after string, err error) {
-	before, rest, begins := strings.Cut(page, tableBegins)
-	table, after, ends := strings.Cut(rest, tableEnds)
-	if !begins || !ends {
-		return "", "", "", errors.New("there is no place for it")
-	}
-	return before, table, after, nil
-}
+func ReadTable(file string) (string, error) { return place.Read(file) }
 
 // String tells what became of a way, for people who read a log: the requests, and the moments of each pod in seconds after
 // the notice.
