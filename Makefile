@@ -74,6 +74,10 @@ $(LINT):
 bench: ## measure nth, and print it beside the targets (BASE=v1.2.3 compares it with that revision, too)
 	@cd test && go run ./cmd/bench $(BASE)
 
+.PHONY: compare
+compare: lab ## measure nth beside aws-node-termination-handler, in turns (WRITE=1 writes the table into README.md)
+	@cd test && go run ./cmd/bench -beside $(if $(WRITE),-table ../README.md)
+
 .PHONY: bench-queue
 bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 300; GROWTH=1: beside 100, 1,000 and 5,000 Nodes)
 	@cd test && go run ./cmd/benchqueue $(if $(GROWTH),-growth) $(NODES)

@@ -2,7 +2,8 @@
 // Kubernetes control plane, kubectl and kwok; the kubelet and containerd, for
 // the tests that need a node with real containers; Packer, with which images
 // are made, for the tests that judge its templates; and fauxqs, an SQS that
-// others have written, with the Node.js that it needs.
+// others have written, with the Node.js that it needs; and the handler in a
+// container that nth is measured beside.
 //
 // Each directory below holds a go.mod that pins one upstream project, because
 // their requirements disagree with each other, or a package-lock.json that
@@ -17,7 +18,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/nth-project/nth/test/cache"
@@ -99,6 +102,12 @@ var suites = []suite{
 		apart:    true,
 	},
 	{
+		name:     "handler",
+		upstream: "github.com/aws/aws-node-termination-handler",
+		programs: []program{{name: "node-termination-handler", pkg: "github.com/aws/aws-node-termination-handler/cmd", made: "cmd"}},
+		apart:    true,
+	},
+	{
 		name: "fauxqs",
 		programs: []program{
 			{name: "fauxqs", made: "node_modules/fauxqs/dist/cli.js"},
@@ -107,6 +116,28 @@ var suites = []suite{
 		apart: true,
 		npm:   true,
 	},
+}
+
+// Version returns the release of the upstream project that the suite's go.mod names.
+func Version(name string) (string, error) {
+	top, err := cache.Top()
+	if err != nil {
+		return "", err
+	}
+	at := slices.IndexFunc(suites, func(s suite) bool { return s.name == name && s.upstream != "" })
+	if at < 0 {
+		return "", fmt.Errorf("there is no go.mod for %q", name)
+	}
+	file := filepath.Join(suites[at].directory(top), "go.mod")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	found := regexp.MustCompile(regexp.QuoteMeta(suites[at].upstream) + ` (v\S+)`).FindSubmatch(text)
+	if found == nil {
+		return "", fmt.Errorf("%s does not name %s", file, suites[at].upstream)
+	}
+	return string(found[1]), nil
 }
 
 // Path returns where the named program is. A program that was not built yet is

@@ -1,9 +1,10 @@
 // The bench command measures nth and prints the numbers beside their targets, and beside those of an older revision if one is
-// named. "make bench" runs it.
+// named: "make bench" runs it. With -beside it measures nth and aws-node-termination-handler: "make compare" runs that.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -19,11 +20,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the table
-	base := ""
-	if len(os.Args) > 1 {
-		base = os.Args[1]
+	beside := flag.Bool("beside", false, "measure nth and aws-node-termination-handler instead")
+	table := flag.String("table", "", "with -beside: the page that the table is written into")
+	flag.Parse()
+	measure := func() error { return bench.Run(ctx, os.Stdout, flag.Arg(0)) }
+	if *beside {
+		measure = func() error { return bench.Beside(ctx, os.Stdout, *table) }
 	}
-	if err := bench.Run(ctx, os.Stdout, base); err != nil {
+	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
