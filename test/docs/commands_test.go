@@ -105,7 +105,7 @@ func mustBeTargets(t *testing.T, where, arguments string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, target := range strings.Fields(arguments) {
+	for _, target := range strings.Fields(regexp.MustCompile(`'[^']*'`).ReplaceAllString(arguments, "''")) {
 		if strings.HasPrefix(target, "#") {
 			return
 		}
