@@ -90,6 +90,10 @@ demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster r
 node: lab ## watch nodes with real containers being lost, and count the requests lost with each (WRITE=1 writes the table into README.md)
 	@cd test && go run ./cmd/demo -lose $(if $(WRITE),-table ../README.md)
 
+.PHONY: recording
+recording: ## record "nth rehearse" anew, and draw the picture in README.md of it
+	@cd test && go run ./cmd/recording ../docs/rehearse.svg
+
 .PHONY: crash
 crash: lab ## kill nth in a hundred drains, at random moments (about two minutes)
 	@cd test && NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -count=1 -timeout 30m

@@ -2,10 +2,13 @@ package bench_test
 
 import (
 	"os"
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/test/bench"
+	"github.com/nth-project/nth/test/tools"
 )
 
 func TestTheTableShowsEachNumberBesideItsTarget(t *testing.T) {
@@ -67,4 +70,47 @@ func TestTheProcessorClockCountsWork(t *testing.T) {
 		}
 	}
 	t.Errorf("a minute of work counts less than %s", work)
+}
+
+// What README says is what a run has written: nobody has changed what is compared, or the release that it is compared with, since
+// without running it again, nor a number of nth by hand into one that is worse than the other's.
+func TestTheComparisonInREADMEIsOneThatARunHasWritten(t *testing.T) {
+	got, err := bench.ReadComparison("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var numbers []float64
+	for _, cells := range regexp.MustCompile(`(?m)^\| [a-z].*? \| (\d.*?) \| (\d.*?) \|$`).FindAllStringSubmatch(got, -1) {
+		for _, cell := range cells[1:] {
+			for _, number := range regexp.MustCompile(`\d+(\.\d+)?`).FindAllString(cell, -1) {
+				n, err := strconv.ParseFloat(number, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	processors := regexp.MustCompile(`with (\d+) processors`).FindStringSubmatch(got)
+	if len(numbers) != 12 || processors == nil {
+		t.Fatalf("there are %d numbers, want 12: run make compare WRITE=1\n%s", len(numbers), got)
+	}
+	figure := func(first int) bench.Figure { // Each row has nth's numbers first.
+		at := func(row, column, width int) float64 { return numbers[row+first*width+column] }
+		return bench.Figure{Cordon: at(0, 0, 2), Slowest: at(0, 1, 2), Drain: at(4, 0, 1), Idle: at(6, 0, 2), Peak: at(6, 1, 2), Size: at(10, 0, 1)}
+	}
+	release, err := tools.Version("handler")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := bench.Comparison{Release: release, Nth: figure(0), Handler: figure(1)}
+	if c.Processors, err = strconv.Atoi(processors[1]); err != nil {
+		t.Fatal(err)
+	}
+	if want := c.Table(); got != want {
+		t.Errorf("README has\n%s\nand a run with those numbers writes\n%s", got, want)
+	}
+	if c.Nth.Cordon > c.Handler.Cordon || c.Nth.Drain > c.Handler.Drain || c.Nth.Idle > c.Handler.Idle || c.Nth.Peak > c.Handler.Peak {
+		t.Errorf("README says that nth is worse: %+v, and the handler %+v", c.Nth, c.Handler)
+	}
 }

@@ -32,7 +32,7 @@ type Page struct {
 	Name     string // from the project's top
 	Commands []Command
 	Spans    []string // code within sentences
-	Links    []string // where they lead
+	Links    []string // where they lead, and which pictures are shown
 	Anchors  []string // the names of its headings, as links have them
 }
 
@@ -105,6 +105,8 @@ func Parse(name string, source []byte) Page {
 		case *ast.CodeSpan:
 			page.Spans = append(page.Spans, words(n, source))
 		case *ast.Link:
+			page.Links = append(page.Links, string(n.Destination))
+		case *ast.Image:
 			page.Links = append(page.Links, string(n.Destination))
 		case *ast.Heading:
 			page.Anchors = append(page.Anchors, anchor(words(n, source), page.Anchors))
