@@ -20,8 +20,7 @@ func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 	h := bareHost(t, "trixie")
 	h.Join(t)
 	h.Node.AddDeployment(t, "web", 2)
-	h.Put(t, host.Package(t, host.Older, "deb"), "/root/nth_1.0.0-1_amd64.deb")
-	h.Put(t, host.Package(t, host.Newer, "deb"), "/root/nth_1.1.0-1_amd64.deb")
+	h.Put(t, host.Package(t, host.Older, "deb"), "/root/nth_0.1.0-1_amd64.deb")
 	top, err := cache.Top()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +34,9 @@ func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 	for _, page := range inOrder(pages) {
 		commands := slices.DeleteFunc(page.Commands, func(c docs.Command) bool { return c.Needs != "node" })
 		typed += len(commands)
+		if page.Name == upgrades {
+			h.Put(t, host.Package(t, host.Newer, "deb"), "/root/nth_0.2.0-1_amd64.deb")
+		}
 		docs.Type(t, commands, terminal(t, h))
 	}
 	if typed < 30 {
@@ -57,9 +59,12 @@ func putPrograms(t *testing.T, h *host.Host, top string) {
 	}
 }
 
+// upgrades is the page that upgrades nth, and removes it.
+const upgrades = "docs/operations.md"
+
 // inOrder puts the page that installs nth first and the one that removes it last.
 func inOrder(pages []docs.Page) []docs.Page {
-	rank := map[string]int{"docs/install.md": -1, "docs/operations.md": 1}
+	rank := map[string]int{"docs/install.md": -1, upgrades: 1}
 	slices.SortStableFunc(pages, func(a, b docs.Page) int { return rank[a.Name] - rank[b.Name] })
 	return pages
 }
