@@ -1,0 +1,58 @@
+package rules_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	sourceRow = regexp.MustCompile(`(?m)^\| ([A-Z]\d+) \| (.*) \|$`)
+	// sourceUse is how a page refers to one, from wherever it is.
+	sourceUse = regexp.MustCompile(`\[([A-Z]\d+)\]\((?:docs/|\.\./docs/)?sources\.md\)`)
+	// readOn is a day, a month whose reading has grown old, or that no reading is needed.
+	readOn = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}|\d{4}-\d{2}, not read again|not verified|seen)$`)
+)
+
+// What pages say of other projects is one list with versions and places, which can be gone through again.
+func TestWhatIsSaidOfOthersIsOnThePageOfSources(t *testing.T) {
+	known := map[string]bool{}
+	for _, row := range sourceRow.FindAllStringSubmatch(page(t, "sources.md"), -1) {
+		name, cells := row[1], strings.Split(row[2], " | ")
+		if _, twice := known[name]; twice {
+			t.Errorf("docs/sources.md has %s twice", name)
+		}
+		known[name] = false
+		if len(cells) != 4 || cells[0] == "" || cells[1] == "" || cells[2] == "" || !readOn.MatchString(cells[3]) {
+			t.Errorf("docs/sources.md: %s does not say what, of which version, read where and when: %q", name, cells)
+		}
+	}
+	if len(known) < 20 {
+		t.Fatalf("docs/sources.md has %d rows: it is read wrongly", len(known))
+	}
+	for _, pattern := range []string{"*.md", "docs/*.md", "bottlerocket/*.md"} {
+		files, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, use := range sourceUse.FindAllStringSubmatch(string(text), -1) {
+				if _, there := known[use[1]]; !there {
+					t.Errorf("%s refers to %s, which docs/sources.md does not have", file, use[1])
+				}
+				known[use[1]] = true
+			}
+		}
+	}
+	for name, used := range known {
+		if !used {
+			t.Errorf("no page refers to %s of docs/sources.md", name)
+		}
+	}
+}
