@@ -28,6 +28,18 @@ linked_modules() {
 	done
 }
 
+# pages OUTPUT CONFIG puts the pages of the documentation there that a package's configuration names as being there. A link to
+# anything that is not shipped with them becomes one to the project's own place, at the commit that the package is made from.
+pages() {
+	local names at=https://github.com/nth-project/nth/blob/${commit/unknown/main}
+	mapfile -t names < <(sed -nE "s#^.*src: \"\\$\{STAGE\}/doc/${1##*/}/([a-z-]+)\.md\".*#\1#p" "$2")
+	mkdir -p "$1"
+	for name in "${names[@]}"; do
+		sed -E -e "s#\]\(\.\./#](@/#g" -e 's#\]\(([a-z-]+\.md)#](@/docs/\1#g' \
+			-e "s#\]\(@/docs/($(IFS='|' && echo "${names[*]}"))\.md#](\1.md#g" -e "s#\]\(@/#]($at/#g" "docs/$name.md" >"$1/$name.md"
+	done
+}
+
 # program OUTPUT ARCHITECTURE [PROGRAM] builds nth, or another program, as it is released. Where BUILT names a directory, each is
 # built once, and what needs it again gets it from there.
 program() {

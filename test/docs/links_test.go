@@ -3,8 +3,10 @@ package docs_test
 import (
 	"net/url"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +60,43 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 	if seen < 50 {
 		t.Errorf("there are only %d links: the pages are read wrongly", seen)
+	}
+}
+
+// elsewhere is how a page that is shipped leads to a file of the project that is not.
+var elsewhere = regexp.MustCompile("^" + regexp.QuoteMeta("https://github.com/nth-project/nth/blob/") + `\w+/([^#]+)`)
+
+// On a node nothing is beside a page but what the package brings.
+func TestAPageThatIsShippedLeadsOnlyToWhatIsShippedOrToTheProject(t *testing.T) {
+	for name, config := range map[string]string{"nth": "nfpm.yaml", "nth-queue": "packaging/queue/nfpm.yaml"} {
+		dir := filepath.Join(t.TempDir(), name)
+		script := exec.CommandContext(t.Context(), "bash", "-euc", ". packaging/source.sh; pages "+dir+" "+config)
+		script.Dir = top
+		if said, err := script.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*.md"))
+		if err != nil || len(files) < 2 {
+			t.Fatalf("%s ships %q, %v", name, files, err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, link := range docs.Parse(file, source).Links {
+				at, _, _ := strings.Cut(link, "#")
+				at = filepath.Join(dir, at)
+				if project := elsewhere.FindStringSubmatch(link); project != nil {
+					at = filepath.Join(top, project[1])
+				} else if strings.HasPrefix(link, "https://") {
+					continue
+				}
+				if _, err := os.Stat(at); err != nil {
+					t.Errorf("%s: %s leads nowhere: %v", filepath.Base(file), link, err)
+				}
+			}
+		}
 	}
 }
 
