@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -16,17 +17,17 @@ import (
 
 // How long one document may take, its session token included. The service is on the same host and answers in milliseconds.
 //
-// One that has not answered by the first two limits is trouble, and that is said. It is waited for all the same: a
-// service that answers in a few seconds tells of a notice in time, where requests that are given up after one never
-// hear of it. Beside an urgent request that waits others are made, one after the other, so that the end of an outage is seen
-// at once; whoever is answered first counts. Each is waited for urgentLimit, or as long as nothing has been answered of any
-// document. None are made while the service is slow or answers nothing: they would not be answered either, and one that answers
-// one request after the other would fall behind (see service).
+// A document that has not arrived after the first of these limits is reported as trouble. It is waited for all the same:
+// a service that answers in a few seconds still tells of a notice in time, while requests that are given up after one
+// second never hear of it. A late urgent request is hedged: others are made beside it, one after the other, so that
+// the end of an outage is seen at once, and the first answer counts. Each of them gets urgentLate, or as long as no
+// document has been answered. None is made while the service is slow or does not answer: it would not be answered
+// either, and a service that answers one request after the other would fall behind (see throttle).
 const (
-	urgentLimit  = time.Second
-	patientLimit = 2 * time.Second
-	answerLimit  = 15 * time.Second
-	checkLimit   = 10 * time.Second // of one for somebody who sits before a terminal
+	urgentLate     = time.Second
+	regularLate    = 2 * time.Second
+	requestTimeout = 15 * time.Second
+	checkTimeout   = 10 * time.Second // while somebody waits at a terminal
 )
 
 // Result is how a request for a document ended.
@@ -39,7 +40,7 @@ const (
 	Failed Result = "error"  // anything else
 )
 
-// Poll is one request for a document, for those who count them.
+// Poll is one request for a document, as Options.Observe gets it.
 type Poll struct {
 	Document string // its path below /latest/meta-data/
 	Result   Result
@@ -47,120 +48,158 @@ type Poll struct {
 	Latency  time.Duration // the session token included
 }
 
+// String is a poll in a few words.
+func (p Poll) String() string {
+	switch p.Result {
+	case Failed:
+		return p.Err.Error()
+	case Absent:
+		return fmt.Sprintf("%s: nothing is announced", p.Document)
+	default:
+		return fmt.Sprintf("%s: read", p.Document)
+	}
+}
+
 // client reads documents through the SDK, which keeps the session token and renews it.
 type client struct {
 	sdk *imds.Client
-	// second makes the requests beside one that waits; nil if the documents are not urgent. It has a session token of its
-	// own: an SDK client lets one request ask for a token, and the others wait for that.
-	second *imds.Client
-	// turn is how its requests wait for theirs, patience after how long one that waits is trouble, and limit when it is given up.
-	turn            turn
-	patience, limit time.Duration
-	service         *service
-	observe         func(Poll)
+	// hedgeSDK makes the hedging requests; nil if the documents are not urgent. It has a session token of its own, because
+	// an SDK client has one request fetch the token and makes the others wait for that.
+	hedgeSDK *imds.Client
+	priority priority
+	// late is when a request counts as trouble, timeout when it is given up.
+	late, timeout time.Duration
+	throttle      *throttle
+	observe       func(Poll)
 }
 
-// newClient returns a client that has no token yet, for documents that are urgent or not.
-func newClient(opts Options, urgent bool, dial dialer, svc *service) *client {
+// newClient returns a client that has no token yet. Each poller has its own: an SDK client lets only one request at a
+// time fetch a session token and makes the others wait for it, however long that takes.
+func (s *Source) newClient(p priority) *client {
 	c := &client{
-		sdk: newSDK(opts, dial, svc), turn: regularly, patience: patientLimit, limit: answerLimit, service: svc, observe: opts.Observe,
+		sdk: s.newSDK(), priority: p, late: regularLate, timeout: requestTimeout, throttle: s.throttle, observe: s.opts.Observe,
 	}
 	if c.observe == nil {
 		c.observe = func(Poll) {}
 	}
-	if urgent {
-		c.second, c.turn, c.patience = newSDK(opts, dial, svc), urgently, urgentLimit
+	if p == urgentPriority {
+		c.hedgeSDK, c.late = s.newSDK(), urgentLate
 	}
 	return c
 }
 
-// newSDK returns a client of the SDK. It reads no configuration here but the endpoint's environment variable: not the
-// shared config files, nor the variable that disables it.
-func newSDK(opts Options, dial dialer, svc *service) *imds.Client {
+// newOneOffClient returns a client for callers that make a request once and repeat it when they need to: what hangs is
+// given up soon, so that the next item or the next attempt has its time, unless the service is known to be slow.
+func (s *Source) newOneOffClient() *client {
+	c := s.newClient(oneOffPriority)
+	if !s.throttle.isSlow() {
+		c.timeout = c.late
+	}
+	return c
+}
+
+// newSDK returns a client of the SDK. The only configuration that it reads is the endpoint's environment variable: not
+// the shared config files, nor the variable that disables it.
+func (s *Source) newSDK() *imds.Client {
 	mode := imds.EndpointModeStateUnset
-	if strings.EqualFold(opts.EndpointMode, modeIPv6) {
+	if strings.EqualFold(s.opts.EndpointMode, modeIPv6) {
 		mode = imds.EndpointModeStateIPv6
 	}
 	return imds.New(imds.Options{
-		Endpoint:                 opts.Endpoint,
+		Endpoint:                 s.opts.Endpoint,
 		EndpointMode:             mode,
-		HTTPClient:               newHTTPClient(dial, svc, opts.Renewed),
+		HTTPClient:               s.newHTTPClient(),
 		ClientEnableState:        imds.ClientEnabled,
 		EnableFallback:           aws.FalseTernary,
-		Retryer:                  renewal{},
+		Retryer:                  renewToken{},
 		DisableDefaultTimeout:    true,
 		DisableDefaultMaxBackoff: true,
 	})
 }
 
-// renewal is the SDK's retry policy: once, at once, and only what the SDK marks as worth it, which is an answer of 401.
-// By then it has dropped the session token, and the second attempt gets a new one. Every other failure waits for
-// the next poll: the cadence is the retry.
-type renewal struct{ aws.NopRetryer }
+// renewToken is the SDK's retry policy: once, at once, and only for what the SDK marks as retryable, which is an answer
+// of 401. By then it has dropped the session token, and the second attempt gets a new one. Every other failure waits for
+// the next poll.
+type renewToken struct{ aws.NopRetryer }
 
-func (renewal) MaxAttempts() int                             { return 2 }
-func (renewal) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
-func (renewal) IsErrorRetryable(err error) bool {
+func (renewToken) MaxAttempts() int                             { return 2 }
+func (renewToken) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
+func (renewToken) IsErrorRetryable(err error) bool {
 	var marked interface{ RetryableError() bool }
 	return errors.As(err, &marked) && marked.RetryableError()
 }
 
-// read asks for a document and has parse read it. An absent document is the zero value of T and no error.
+// Document requests a document once, by its path below /latest/meta-data/, and returns it unchanged. The error is
+// fs.ErrNotExist if EC2 has none there.
+func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
+	body, present, err := s.newOneOffClient().get(ctx, path)
+	if err == nil && !present {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, readingError(path, err)
+	}
+	return body, nil
+}
+
+// read requests a document and parses it. An absent document is the zero value of T and no error.
 func read[T any](ctx context.Context, c *client, path string, parse func([]byte) (T, error)) (T, error) {
 	start := time.Now()
 	var value T
 	result := Absent
-	body, found, err := c.get(ctx, path)
-	if err == nil && found {
+	body, present, err := c.get(ctx, path)
+	if err == nil && present {
 		result = OK
 		value, err = parse(body)
 	}
 	if err != nil {
 		var none T
 		value, result = none, Failed
-		err = about(path, err)
+		err = readingError(path, err)
 	}
 	c.observe(Poll{Document: path, Result: result, Err: err, Latency: time.Since(start)})
 	return value, err
 }
 
-// get returns the body of a document, or found = false if EC2 has none. The path is one below /latest/meta-data/, or
-// below /latest/ if it begins with "dynamic/". Trouble that is known before it returns is told by the context's lateness.
-func (c *client) get(ctx context.Context, path string) (body []byte, found bool, err error) {
+func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
+
+// get returns the body of a document, or present = false if EC2 has none. The path is one below /latest/meta-data/, or
+// below /latest/ if it begins with "dynamic/". A late answer is reported to the context's withLateReport.
+func (c *client) get(ctx context.Context, path string) (body []byte, present bool, err error) {
 	waiting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
-	w := &wait{client: c, path: path, limit: c.limit, giveUp: giveUp, over: make(chan struct{})}
-	late := time.AfterFunc(c.patience, func() { w.late(waiting) })
-	first := c.inTurn(waiting, path, &w.first)
+	h := &hedge{client: c, path: path, timeout: c.timeout, cancelFirst: giveUp, done: make(chan struct{})}
+	late := time.AfterFunc(c.late, func() { h.run(waiting) })
+	got := c.request(waiting, path, &h.first)
 	giveUp()
 	if !late.Stop() {
-		<-w.over
+		<-h.done
 	}
-	if w.second != nil {
-		first = *w.second
+	if h.answer != nil {
+		got = *h.answer
 	}
 	switch {
-	case first.timedOut && ctx.Err() != nil: // the caller's time was over, not the request's
-		first.err = w.first.during(ctx.Err())
-	case first.timedOut:
-		first.err = w.first.during(noAnswer(w.limit))
+	case got.timedOut && ctx.Err() != nil: // the caller's deadline, not the request's
+		got.err = h.first.during(ctx.Err())
+	case got.timedOut:
+		got.err = h.first.during(noAnswer(h.timeout))
 	}
-	return first.body, first.found, first.err
+	return got.body, got.present, got.err
 }
 
-// inTurn makes a request for a document when its turn has come.
-func (c *client) inTurn(ctx context.Context, path string, last *exchange) answer {
-	over, err := c.service.await(ctx, c.turn)
+// request makes a request for a document when it has got its slot.
+func (c *client) request(ctx context.Context, path string, last *exchange) answer {
+	release, err := c.throttle.acquire(ctx, c.priority)
 	if err != nil {
 		return answer{err: err}
 	}
-	defer over()
+	defer release()
 	asked := time.Now()
-	limited, cancel := context.WithTimeout(ctx, c.limit)
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	got := c.ask(limited, c.sdk, path, last)
-	if got.timedOut && c.limit == answerLimit {
-		c.service.givenUp(asked)
+	got := c.send(limited, c.sdk, path, last)
+	if got.timedOut && c.timeout == requestTimeout {
+		c.throttle.noteTimeout(asked)
 	}
 	return got
 }
@@ -168,18 +207,17 @@ func (c *client) inTurn(ctx context.Context, path string, last *exchange) answer
 // answer is how a request for a document ended.
 type answer struct {
 	body     []byte
-	found    bool
+	present  bool
 	err      error
 	timedOut bool
 }
 
-// noAnswer is the trouble with a request that was not answered in time.
 func noAnswer(limit time.Duration) error {
 	return fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded)
 }
 
-// ask makes one request for a document. Its time is that of the context.
-func (c *client) ask(ctx context.Context, sdk *imds.Client, path string, last *exchange) answer {
+// send makes one request for a document, until ctx ends.
+func (c *client) send(ctx context.Context, sdk *imds.Client, path string, last *exchange) answer {
 	content, err := open(context.WithValue(ctx, exchangeKey{}, last), sdk, path)
 	var body []byte
 	if err == nil {
@@ -188,7 +226,7 @@ func (c *client) ask(ctx context.Context, sdk *imds.Client, path string, last *e
 	}
 	switch {
 	case err == nil && last.status == http.StatusOK:
-		return answer{body: body, found: true}
+		return answer{body: body, present: true}
 	case last.absent():
 		return answer{}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -198,76 +236,73 @@ func (c *client) ask(ctx context.Context, sdk *imds.Client, path string, last *e
 	}
 }
 
-// wait is a request that has not been answered.
-type wait struct {
-	client *client
-	path   string
-	first  exchange      // of the request
-	limit  time.Duration // the one that was told to have passed
-	giveUp func()        // ends the request
-	second *answer       // to another that was made beside it, which has come first
-	over   chan struct{}
+// hedge reports a request that is late, and makes others beside it.
+type hedge struct {
+	client      *client
+	path        string
+	first       exchange      // of the late request
+	timeout     time.Duration // the limit that was last reported
+	cancelFirst func()
+	answer      *answer // to another request, which has come first
+	done        chan struct{}
 }
 
-// late says that the request waits, unless the service is known to be slow, and makes others beside it until one is answered or ctx,
-// which is the request's, ends. What another request fails with is no answer to the first, for which that may be good still: it is only
-// noted.
-func (w *wait) late(ctx context.Context) {
-	defer close(w.over)
-	patience := w.client.patience
-	for w.client.service.isSlow() {
-		if !sleep(ctx, patience) {
+// run reports the request as late, unless the service is known to be slow, and makes others beside it until one is
+// answered or ctx, which is the first request's, ends. An error is no answer, as the first request may still get a good
+// one: it is only observed.
+func (h *hedge) run(ctx context.Context) {
+	defer close(h.done)
+	late := h.client.late
+	for h.client.throttle.isSlow() {
+		if !sleep(ctx, late) {
 			return
 		}
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	w.limit = patience
-	if tell, wanted := ctx.Value(latenessKey{}).(func(error)); wanted {
-		tell(about(w.path, w.first.during(noAnswer(patience))))
+	h.timeout = late
+	if report, ok := ctx.Value(lateReportKey{}).(func(error)); ok {
+		report(readingError(h.path, h.first.during(noAnswer(late))))
 	}
-	for w.client.second != nil && ctx.Err() == nil {
-		next := time.Now().Add(patience)
-		if !w.client.service.mayBeStrained() {
-			long := min(max(w.client.service.silence(), patience), answerLimit)
-			if w.second = w.client.hurry(ctx, w.path, long); w.second != nil {
-				w.giveUp()
+	for h.client.hedgeSDK != nil && ctx.Err() == nil {
+		next := time.Now().Add(late)
+		if !h.client.throttle.mayBeStrained() {
+			timeout := min(max(h.client.throttle.sinceAnswer(), late), requestTimeout)
+			if h.answer = h.client.hedgeRequest(ctx, h.path, timeout); h.answer != nil {
+				h.cancelFirst()
 				return
 			}
-			next = next.Add(long - patience)
+			next = next.Add(timeout - late)
 		}
 		_ = sleep(ctx, time.Until(next))
 	}
 }
 
-// hurry makes another request for a document, for so long, and returns what it has found, or not found; nil if it was not answered so.
-func (c *client) hurry(ctx context.Context, path string, long time.Duration) *answer {
+// hedgeRequest makes one more request for a document. It returns nil if that brought no good answer.
+func (c *client) hedgeRequest(ctx context.Context, path string, timeout time.Duration) *answer {
 	asked := time.Now()
-	hasty, cancel := context.WithTimeout(ctx, long)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var last exchange
-	got := c.ask(hasty, c.second, path, &last)
+	got := c.send(limited, c.hedgeSDK, path, &last)
 	switch {
 	case got.timedOut:
-		got.err = last.during(noAnswer(long))
-	case ctx.Err() != nil: // the one that waited was answered
+		got.err = last.during(noAnswer(timeout))
+	case ctx.Err() != nil: // the first request was answered
 		return nil
 	case got.err == nil:
 		return &got
 	}
-	c.observe(Poll{Document: path, Result: Failed, Err: about(path, got.err), Latency: time.Since(asked)})
+	c.observe(Poll{Document: path, Result: Failed, Err: readingError(path, got.err), Latency: time.Since(asked)})
 	return nil
 }
 
-// about says what err is about.
-func about(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
+type lateReportKey struct{}
 
-type latenessKey struct{}
-
-// withLateness returns a context whose requests tell of trouble as soon as it is one, and are then waited for.
-func withLateness(ctx context.Context, tell func(error)) context.Context {
-	return context.WithValue(ctx, latenessKey{}, tell)
+// withLateReport returns a context whose requests report that they are late, and go on waiting.
+func withLateReport(ctx context.Context, report func(error)) context.Context {
+	return context.WithValue(ctx, lateReportKey{}, report)
 }
 
 // open calls the SDK's operation for the path.
@@ -286,29 +321,28 @@ func open(ctx context.Context, sdk *imds.Client, path string) (io.ReadCloser, er
 	return out.Content, nil
 }
 
-// exchange is the last HTTP request that the SDK made for a document. The SDK's own errors bury the status below
-// layers of wording, one of which cannot be unwrapped, so it is noted where the request is made.
+// exchange is the last HTTP exchange that the SDK made for a document, noted by the transport. The SDK's own errors bury
+// the status below layers of wording, one of which cannot be unwrapped.
 type exchange struct {
-	token  atomic.Bool // a session token was asked for, not the document; it is looked at while the request waits
+	token  atomic.Bool // it was for a session token, not the document; read while the request waits
 	status int         // of the answer; 0 if none came
 	err    error
 }
 
 type exchangeKey struct{}
 
-// begin notes that another request is made.
 func (e *exchange) begin(token bool) {
 	e.token.Store(token)
 	e.status, e.err = 0, nil
 }
 
-// absent tells whether the service answered that there is no such document.
+// absent reports whether the service answered that there is no such document.
 func (e *exchange) absent() bool {
 	return !e.token.Load() && e.status == http.StatusNotFound && e.err == nil
 }
 
 // cause says in plain words why the request failed; err is what the SDK says, which takes any 2xx for success: EC2 knows
-// no empty success, and what it does not say is not read as "nothing is announced".
+// no empty success, and only what it says expressly is read as "nothing is announced".
 func (e *exchange) cause(err error) error {
 	switch {
 	case e.err != nil:
@@ -318,13 +352,21 @@ func (e *exchange) cause(err error) error {
 	case e.status == http.StatusUnauthorized && !e.token.Load():
 		return errors.New("the metadata service does not accept the token that it has just given (401)")
 	case e.status != 0 && e.status != http.StatusOK:
-		return fmt.Errorf("the metadata service answers %d %s", e.status, http.StatusText(e.status))
+		return unexpectedStatus(e.status)
 	default:
 		return err
 	}
 }
 
-// during names the step in which err happened, if it was not the document itself.
+// unexpectedStatus is also reported for session tokens.
+func unexpectedStatus(status int) error {
+	return fmt.Errorf("the metadata service answers %d %s", status, http.StatusText(status))
+}
+
+// errToken marks what went wrong before the document itself was requested.
+var errToken = errors.New("asking for a session token")
+
+// during marks err as one of the session token's, if it is.
 func (e *exchange) during(err error) error {
 	if e.token.Load() {
 		return fmt.Errorf("%w: %w", errToken, err)

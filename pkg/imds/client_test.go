@@ -1,6 +1,9 @@
 package imds_test
 
 import (
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
 // spotOnly polls for spot interruptions and nothing else.
@@ -165,4 +169,64 @@ func TestSameTroubleReadsTheSame(t *testing.T) {
 			t.Errorf("got %q", different)
 		}
 	})
+}
+
+func TestEachRequestForATokenIsToldWithItsEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		says answer
+		want string // "" is a token
+	}{
+		"given":   {answer{}, ""},
+		"refused": {answer{status: 403}, "403 Forbidden"},
+		"garbage": {answer{body: "<html>\n"}, "no token"},
+		"hangs":   {answer{hang: true}, "context "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(announced)
+			ec2.say("token", test.says)
+			var mu sync.Mutex
+			var told []error
+			opts := spotOnly
+			opts.Renewed = func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, err)
+			}
+			bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(3 * time.Second) })
+			if asked := len(ec2.times("token")); len(told) == 0 || len(told) != asked {
+				t.Errorf("told %d times, asked %d times", len(told), asked)
+			}
+			for _, err := range told {
+				switch {
+				case test.want == "" && err != nil:
+					t.Errorf("told of the trouble %v, want none", err)
+				case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+					t.Errorf("told %v, want trouble that says %q", err, test.want)
+				}
+			}
+		})
+	}
+}
+
+func TestADocumentIsReadAsItIsAndOneThatIsNotThereIsToldFromTrouble(t *testing.T) {
+	t.Parallel()
+	srv := imdstest.NewServer()
+	defer srv.Close()
+	source := newSource(t, imds.Options{Endpoint: srv.URL})
+	role, err := source.Document(t.Context(), "iam/security-credentials/")
+	if err != nil || string(role) != imdstest.Role {
+		t.Fatalf("the role is %q, %v", role, err)
+	}
+	body, err := source.Document(t.Context(), "iam/security-credentials/"+imdstest.Role)
+	var credentials struct{ AccessKeyID, SecretAccessKey, Token string }
+	if err := errors.Join(err, json.Unmarshal(body, &credentials)); err != nil || credentials.Token == "" {
+		t.Errorf("the credentials are %q, %v", body, err)
+	}
+	if _, err := source.Document(t.Context(), "spot/instance-action"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a document that is not there: %v, want fs.ErrNotExist", err)
+	}
+	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 500})
+	if _, err := source.Document(t.Context(), "instance-id"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a service that fails: %v, want trouble", err)
+	}
 }

@@ -1,9 +1,11 @@
 package imds_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,6 +245,372 @@ func TestIDsTellDocumentsApart(t *testing.T) {
 				t.Errorf("%q and %q share the ID %q", test.name, other, events[0].ID)
 			}
 			ids[events[0].ID] = test.name
+		})
+	}
+}
+
+// planned is a reboot as EC2 lists it.
+func planned(id, state string) string {
+	return fmt.Sprintf(`{"NotBefore":"21 Jan 2019 09:00:43 GMT","Code":"system-reboot","Description":"scheduled reboot",`+
+		`"EventId":%q,"NotAfter":"21 Jan 2019 09:17:23 GMT","State":%q}`, id, state)
+}
+
+// reboot is the event of planned.
+func reboot(id string, state event.State) event.Event {
+	return event.Event{
+		ID: id, Kind: event.ScheduledMaintenance, Code: "system-reboot", State: state, Description: "scheduled reboot",
+		Deadline: utc("2019-01-21T09:00:43Z"), Until: utc("2019-01-21T09:17:23Z"),
+	}
+}
+
+// changed returns an event with a change.
+func changed(e event.Event, change func(*event.Event)) event.Event {
+	change(&e)
+	return e
+}
+
+func listOf(entries ...string) string { return "[" + strings.Join(entries, ",") + "]" }
+
+func TestScheduledMaintenanceIsRead(t *testing.T) {
+	pending := reboot("i-1", event.Pending)
+	entry := func(from, to string) string { return strings.Replace(planned("i-1", "active"), from, to, 1) }
+	for name, test := range map[string]struct {
+		body string
+		want wanted
+	}{
+		"empty list": {`[]`, none},
+		"empty body": {"\n", none},
+		"active":     {listOf(planned("i-1", "active")), one(pending)},
+		"two":        {listOf(planned("i-1", "active"), planned("i-2", "active")), wanted{events: []event.Event{pending, reboot("i-2", event.Pending)}}},
+		"the same one twice": {listOf(planned("i-1", "active"), planned("i-1", "canceled")),
+			one(reboot("i-1", event.Canceled))},
+		"canceled":               {listOf(planned("i-1", "canceled")), one(reboot("i-1", event.Canceled))},
+		"cancelled, in capitals": {listOf(planned("i-1", "CANCELLED")), one(reboot("i-1", event.Canceled))},
+		"completed":              {listOf(planned("i-1", "Completed")), one(reboot("i-1", event.Completed))},
+		"unknown state":          {listOf(planned("i-1", "dreaming")), one(pending)},
+		"canceled by its description": {listOf(entry("scheduled reboot", "[Canceled] scheduled reboot")),
+			one(changed(reboot("i-1", event.Canceled), func(e *event.Event) { e.Description = "[Canceled] scheduled reboot" }))},
+		"completed by its description": {listOf(entry("scheduled reboot", "[completed] scheduled reboot")),
+			one(changed(reboot("i-1", event.Completed), func(e *event.Event) { e.Description = "[completed] scheduled reboot" }))},
+		"unknown code": {listOf(entry("system-reboot", "system-polish")),
+			one(changed(pending, func(e *event.Event) { e.Code = "system-polish" }))},
+		"no NotAfter": {listOf(entry(`"NotAfter":"21 Jan 2019 09:17:23 GMT",`, "")),
+			one(changed(pending, func(e *event.Event) { e.Until = time.Time{} }))},
+		"RFC 3339 dates": {listOf(entry("21 Jan 2019 09:00:43 GMT", "2019-01-21T10:00:43+01:00")), one(pending)},
+		"a day of one digit": {listOf(entry("21 Jan 2019 09:00:43", "1 Jan 2019 09:00:43")),
+			one(changed(pending, func(e *event.Event) { e.Deadline = utc("2019-01-01T09:00:43Z") }))},
+		"other fields": {listOf(entry(`"State"`, `"NotBeforeDeadline":"1 Feb 2019 09:00:43 GMT","State"`)), one(pending)},
+		"no EventId": {listOf(entry(`"EventId":"i-1",`, "")),
+			one(changed(pending, func(e *event.Event) { e.ID = "" }))},
+		"bad NotBefore": {listOf(entry("21 Jan 2019 09:00:43 GMT", "soon")),
+			wanted{events: []event.Event{changed(pending, func(e *event.Event) { e.Deadline = time.Time{} })}, trouble: "soon"}},
+		"bad NotAfter": {listOf(entry("21 Jan 2019 09:17:23 GMT", "later")),
+			wanted{events: []event.Event{changed(pending, func(e *event.Event) { e.Until = time.Time{} })}, trouble: "later"}},
+		"a date in an unknown zone": {listOf(entry("09:00:43 GMT", "09:00:43 CEST")),
+			wanted{events: []event.Event{changed(pending, func(e *event.Event) { e.Deadline = time.Time{} })}, trouble: "NotBefore"}},
+		"a number among them": {listOf("17", planned("i-1", "active")),
+			wanted{events: []event.Event{pending}, trouble: "entry 1"}},
+		"null among them": {listOf(planned("i-1", "active"), "null"),
+			wanted{events: []event.Event{pending}, trouble: "entry 2"}},
+		"null":          {`null`, failed("null")},
+		"one object":    {planned("i-1", "active"), failed(scheduledPath)},
+		"cut off":       {`[` + planned("i-1", "active"), failed(scheduledPath)},
+		"an error page": {`<html>busy</html>`, failed(scheduledPath)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lookOnce(t, event.ScheduledMaintenance, map[string]string{scheduledPath: test.body}, test.want)
+		})
+	}
+	t.Run("absent", func(t *testing.T) { lookOnce(t, event.ScheduledMaintenance, nil, none) })
+}
+
+func TestDocumentedHistoryIsRead(t *testing.T) {
+	history, err := os.ReadFile("testdata/maintenance/history.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	past := func(id, word string, state event.State, from, to string) event.Event {
+		return event.Event{
+			ID: id, Kind: event.ScheduledMaintenance, Code: "system-reboot", State: state,
+			Description: word + " scheduled reboot", Deadline: utc(from), Until: utc(to),
+		}
+	}
+	lookOnce(t, event.ScheduledMaintenance, map[string]string{historyPath: string(history)}, wanted{events: []event.Event{
+		past("instance-event-0d59937288b749b32", "[Canceled]", event.Canceled, "2018-11-06T09:00:43Z", "2018-11-06T09:17:23Z"),
+		past("instance-event-0d59937288b749b33", "[Completed]", event.Completed, "2018-10-29T09:00:43Z", "2018-10-29T09:17:23Z"),
+	}})
+}
+
+// TestMaintenanceTakesItsCourse follows both lists through several looks.
+func TestMaintenanceTakesItsCourse(t *testing.T) {
+	active, canceled, broken := planned("i-1", "active"), planned("i-1", "canceled"), answer{status: 500}
+	list := func(entries ...string) answer { return answer{body: listOf(entries...)} }
+	pending, called := reboot("i-1", event.Pending), reboot("i-1", event.Canceled)
+	type look struct {
+		scheduled, history answer
+		want               wanted
+	}
+	withTrouble := func(trouble string, events ...event.Event) wanted { return wanted{events: events, trouble: trouble} }
+	for name, looks := range map[string][]look{
+		"canceled the way EC2 does it": {
+			{list(active), list(), one(pending)},
+			{list(), list(canceled), one(called)},
+		},
+		"in both lists, the one that is over counts": {
+			{list(active), list(canceled), one(called)},
+		},
+		"active in the history alone is nothing": {
+			{list(), list(active), none},
+		},
+		"not listed any more, and nobody says why": {
+			{list(active), list(), one(pending)},
+			{list(), list(), none},
+		},
+		"the history fails": {
+			{list(active), broken, withTrouble("500", pending)},
+		},
+		"the history fails when the event leaves the schedule": {
+			{list(active), list(), one(pending)},
+			{list(), broken, withTrouble(historyPath, pending)},
+			{list(), list(canceled), one(called)},
+		},
+		"the history fails after it told of the cancellation": {
+			{list(active), list(canceled), one(called)},
+			{list(active), broken, withTrouble(historyPath, called)},
+		},
+		"the schedule fails": {
+			{list(active), list(), one(pending)},
+			{broken, list(canceled), failed(scheduledPath)},
+			{list(), list(canceled), one(called)},
+		},
+		"the entry becomes unreadable": {
+			{list(active), list(), one(pending)},
+			{list("17"), list(), withTrouble("entry 1", pending)},
+			{list(), list(), none},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(nil)
+			opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, MaintenanceInterval: time.Minute}
+			ec2.say(scheduledPath, looks[0].scheduled)
+			ec2.say(historyPath, looks[0].history)
+			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(30 * time.Second)
+				var heard, grumbled int
+				for i, l := range looks {
+					ec2.say(scheduledPath, l.scheduled)
+					ec2.say(historyPath, l.history)
+					if i > 0 {
+						time.Sleep(time.Minute)
+					}
+					synctest.Wait()
+					snapshots, troubles := sink.of(event.ScheduledMaintenance)
+					judge(t, snapshots[heard:], troubles[grumbled:], l.want)
+					heard, grumbled = len(snapshots), len(troubles)
+				}
+			})
+		})
+	}
+}
+
+// An instance has a share of its own of a fleet's time, which follows from its ID.
+func TestMaintenanceIsToldWithTheInstanceOnceItIsKnown(t *testing.T) {
+	const id = "i-1234567890abcdef0"
+	ec2 := serve(nil)
+	ec2.say(instanceIDPath, answer{status: 500})
+	opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, MaintenanceInterval: time.Minute}
+	bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(30 * time.Second) // Between two looks.
+		look := func(want int, events ...event.Event) {
+			t.Helper()
+			before := len(ec2.times(instanceIDPath))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			snapshots, troubles := sink.of(event.ScheduledMaintenance)
+			judge(t, snapshots, troubles, wanted{events: events})
+			if asked := len(ec2.times(instanceIDPath)) - before; asked != want {
+				t.Errorf("the ID was asked for %d times, want %d", asked, want)
+			}
+		}
+		look(0)
+		ec2.say(scheduledPath, answer{body: listOf(planned("i-1", "active"))})
+		look(1, reboot("i-1", event.Pending))
+		ec2.say(instanceIDPath, answer{body: id})
+		named := changed(reboot("i-1", event.Pending), func(e *event.Event) { e.Instance = id })
+		look(1, named)
+		look(0, named)
+		ec2.say(instanceIDPath, answer{status: 500})
+		look(0, named)
+	})
+}
+
+// story is what a source has told of target states, in order.
+type story struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *story) tell(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+func (s *story) want(t *testing.T, want ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.lines, want) {
+		t.Errorf("told\n\t%s\nwant\n\t%s", strings.Join(s.lines, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	s.lines = nil
+}
+
+// follow makes options that tell a story.
+func follow(s *story) imds.Options {
+	return imds.Options{
+		Kinds:     []event.Kind{event.ASGTermination},
+		InService: func() { s.tell("in service") },
+		Strange:   func(state string, departs bool) { s.tell("strange %s %t", state, departs) },
+	}
+}
+
+// absent is said for there is no target state.
+const absent = ""
+
+func wants(ec2 *service, state string) {
+	if state == absent {
+		ec2.say(targetStatePath, answer{})
+		return
+	}
+	ec2.say(targetStatePath, answer{body: state})
+}
+
+// departing are the codes of what is announced.
+func departing(t *testing.T, sink *sink) string {
+	t.Helper()
+	events, _ := sink.last(event.ASGTermination)
+	var codes []string
+	for _, ev := range events {
+		if ev.State != event.Pending || !strings.HasPrefix(ev.ID, "asg-termination-") {
+			t.Errorf("the event is %+v", ev)
+		}
+		codes = append(codes, ev.Code)
+	}
+	return strings.Join(codes, " ")
+}
+
+func TestWhatATargetStateMeansDependsOnTheOneBefore(t *testing.T) {
+	for name, row := range map[string]struct {
+		was    bool     // in service before nth was started, in this boot
+		states []string // each stands for a while
+		want   []string // what is announced in each
+		told   []string
+	}{
+		"taken back to the warm pool, stopped":    {false, []string{"InService", "Warmed:Stopped"}, []string{"", "Warmed:Stopped"}, []string{"in service"}},
+		"taken back to the warm pool, hibernated": {false, []string{"InService", "Warmed:Hibernated"}, []string{"", "Warmed:Hibernated"}, []string{"in service"}},
+		"taken back to the warm pool, running":    {false, []string{"InService", "Warmed:Running", "InService"}, []string{"", "Warmed:Running", ""}, []string{"in service"}},
+		"and taken again": {
+			false, []string{"InService", "Warmed:Running", "InService", "Warmed:Running"}, []string{"", "Warmed:Running", "", "Warmed:Running"}, []string{"in service"},
+		},
+		"prepared in the warm pool":             {false, []string{"Warmed:Stopped"}, []string{""}, nil},
+		"prepared, then put into service":       {false, []string{absent, "Warmed:Running", "InService"}, []string{"", "", ""}, []string{"in service"}},
+		"ended in the warm pool":                {false, []string{"Warmed:Running", "Warmed:Terminated"}, []string{"", "Warmed:Terminated"}, nil},
+		"taken back, and ended there":           {false, []string{"InService", "Warmed:Running", "Warmed:Terminated"}, []string{"", "Warmed:Running", "Warmed:Terminated"}, []string{"in service"}},
+		"taken back after a restart of nth":     {true, []string{"Warmed:Stopped"}, []string{"Warmed:Stopped"}, nil},
+		"in service since before the restart":   {true, []string{"InService", "Warmed:Stopped"}, []string{"", "Warmed:Stopped"}, nil},
+		"on standby, and taken back from there": {false, []string{"InService", "Standby", "Warmed:Stopped"}, []string{"", "", "Warmed:Stopped"}, []string{"in service"}},
+		"detached":                              {false, []string{"InService", "Detached", absent}, []string{"", "", ""}, []string{"in service"}},
+		"terminated":                            {false, []string{"InService", "Terminated", absent}, []string{"", "Terminated", ""}, []string{"in service"}},
+		"the root volume is replaced": {
+			false, []string{"InService", "ReplacingRootVolume", "InService"}, []string{"", "ReplacingRootVolume", ""}, []string{"in service", "strange ReplacingRootVolume true"},
+		},
+		"a state of the future, of three parts": {
+			true, []string{"Frozen:Deep:Wait"}, []string{"Frozen:Deep:Wait"}, []string{"strange Frozen:Deep:Wait true"},
+		},
+		"a state of the future, before service": {false, []string{"Relaxed:Hammock", "Relaxed:Hammock"}, []string{"", ""}, []string{"strange Relaxed:Hammock false"}},
+		"told again as a departure": {
+			false, []string{"Relaxed:Hammock", "InService", "Relaxed:Hammock", "InService", "Relaxed:Hammock"}, []string{"", "", "Relaxed:Hammock", "", "Relaxed:Hammock"},
+			[]string{"strange Relaxed:Hammock false", "in service", "strange Relaxed:Hammock true"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := &story{}
+			opts := follow(told)
+			opts.WasInService = row.was
+			ec2 := serve(map[string]string{lifeCyclePath: "on-demand"})
+			wants(ec2, row.states[0])
+			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+				for i, state := range row.states {
+					wants(ec2, state)
+					time.Sleep(10 * time.Second)
+					if got := departing(t, sink); got != row.want[i] {
+						t.Errorf("in state %q (%d), announced is %q, want %q", state, i, got, row.want[i])
+					}
+				}
+				told.want(t, row.told...)
+			})
+		})
+	}
+}
+
+// looks counts the looks at the target state, and answers each with the next of some states; the last one stands.
+type looks struct {
+	mu     sync.Mutex
+	states []string
+}
+
+func (l *looks) next() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	state := l.states[0]
+	if len(l.states) > 1 {
+		l.states = l.states[1:]
+	}
+	return state
+}
+
+// A proxy's word for its own trouble may look like a state.
+func TestAnUnknownStateCountsWhenTwoLooksInARowFindIt(t *testing.T) {
+	for name, row := range map[string]struct {
+		was      bool
+		states   []string
+		want     string // all that was announced, in order, without repetitions
+		troubles bool
+	}{
+		"found once":                        {false, []string{"InService", "Forbidden", "InService"}, "", false},
+		"found now and then":                {false, []string{"InService", "Forbidden", "InService", "Forbidden", "InService"}, "", false},
+		"two, each found once":              {false, []string{"InService", "Forbidden", "Unavailable", "InService"}, "", false},
+		"found twice":                       {false, []string{"InService", "Frozen", "Frozen", "InService"}, "Frozen", false},
+		"found once during a departure":     {false, []string{"InService", "Warmed:Running", "Forbidden", "Warmed:Running"}, "Warmed:Running", false},
+		"found at the first look":           {true, []string{"Forbidden", "Warmed:Running"}, "Warmed:Running", true},
+		"found at the first two looks":      {true, []string{"Frozen"}, "Frozen", true},
+		"found at the first, and no longer": {true, []string{"Forbidden", "InService"}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := follow(&story{})
+			opts.WasInService = row.was
+			ec2 := serve(map[string]string{lifeCyclePath: "on-demand"})
+			l := &looks{states: row.states}
+			ec2.say(targetStatePath, answer{next: l.next})
+			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(time.Minute)
+				snapshots, troubles := sink.of(event.ASGTermination)
+				var got []string
+				for _, s := range snapshots {
+					for _, ev := range s.events {
+						if len(got) == 0 || got[len(got)-1] != ev.Code {
+							got = append(got, ev.Code)
+						}
+					}
+				}
+				if all := strings.Join(got, " "); all != row.want {
+					t.Errorf("announced were %q, want %q", all, row.want)
+				}
+				if (len(troubles) > 0) != row.troubles {
+					t.Errorf("%d troubles, %v", len(troubles), troubles)
+				}
+			})
 		})
 	}
 }

@@ -34,11 +34,11 @@ func ParseTargetState(body []byte) ([]event.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := newTransitions(Options{BootID: "boot", WasInService: true}).take(state)
+	r, err := newTargetStates(Options{BootID: "boot", WasInService: true}).follow(state)
 	return r.events, err
 }
 
 func ParseMaintenance(body []byte) ([]event.Event, error) {
-	l, err := parseList(body)
+	l, err := parseMaintenance(body)
 	return l.events, err
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// lifeCyclePath is how the instance was bought: spot, on-demand, and others. It never changes.
-const lifeCyclePath = "instance-life-cycle"
+const (
+	instancePath = "instance-id"
+	// lifeCyclePath is how the instance was bought: spot, on-demand, and others. It never changes.
+	lifeCyclePath = "instance-life-cycle"
+	// identityPath is the signed description of the instance, as JSON, and the only document with the account.
+	identityPath = "dynamic/instance-identity/document"
+)
 
-const instancePath = "instance-id"
-
-// identityPath is the signed description of the instance, as JSON; the account stands only there.
-const identityPath = "dynamic/instance-identity/document"
-
-// notSpot are the life cycles of which EC2 documents that they get neither spot interruptions nor rebalance
-// recommendations. Of a life cycle that is not listed, these are as likely as any.
+// notSpot are the life cycles that, as EC2 documents, get neither spot interruptions nor rebalance recommendations.
+// Other life cycles may get them.
 var notSpot = []string{"on-demand", "scheduled", "capacity-block"}
 
-// Scope is what is polled on an instance, by its life cycle.
+// Scope is what is polled on an instance, depending on its life cycle.
 type Scope struct {
 	// LifeCycle is the instance's; empty while it is unknown.
 	LifeCycle string
@@ -32,7 +32,7 @@ type Scope struct {
 	Standby bool
 	// Kinds are the kinds that are polled.
 	Kinds []event.Kind
-	// Seldom are those of them that are not to be expected on such an instance. They are polled every SeldomInterval.
+	// Seldom are those of Kinds that are not to be expected on such an instance. They are polled every SeldomInterval.
 	Seldom []event.Kind
 }
 
@@ -63,8 +63,8 @@ func (s Scope) String() string {
 	}
 }
 
-// scope returns what is polled on instances of a life cycle; all if that is not known ("").
-func (s *Source) scope(lifeCycle string) Scope {
+// Scope returns what is polled on instances of a life cycle; everything if that is not known ("").
+func (s *Source) Scope(lifeCycle string) Scope {
 	scope := Scope{LifeCycle: lifeCycle}
 	if lifeCycle != "" && len(s.opts.LifeCycles) > 0 && !slices.Contains(s.opts.LifeCycles, lifeCycle) {
 		scope.Standby = true
@@ -83,11 +83,11 @@ func (s *Source) scope(lifeCycle string) Scope {
 	return scope
 }
 
-// askLifeCycle asks until the life cycle is known, and sends it. An absent document (some simulators have none) is
-// asked for again like a failed one; nothing waits for it.
+// askLifeCycle retries until the life cycle is known, and sends it. An absent document (some simulators have none) is
+// retried like a failed one; nothing waits for it.
 func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
-	client := s.client(false)
-	asking := pace{interval: DefaultUrgentInterval, ceiling: slowCeiling}
+	client := s.newClient(regularPriority)
+	asking := cadence{interval: DefaultUrgentInterval, maxInterval: maxBackoff}
 	for failures := 1; ; failures++ {
 		if lifeCycle, err := read(ctx, client, lifeCyclePath, parseLifeCycle); err == nil && lifeCycle != "" {
 			known <- lifeCycle
@@ -109,7 +109,7 @@ func parseLifeCycle(body []byte) (string, error) {
 	return lifeCycle, nil
 }
 
-// Instance is what the service tells about the machine. What it does not have, or could not tell, is empty.
+// Instance is what the service says about the machine. What it does not have, or could not tell, is empty.
 type Instance struct {
 	ID        string // such as "i-1234567890abcdef0"
 	Type      string // such as "m5.large"
@@ -122,11 +122,11 @@ type Instance struct {
 	LocalIP, LocalName, PublicIP, PublicName string
 }
 
-// Instance asks for the machine's description, once, each item by itself. It returns all that it could read, and the
+// Instance requests the machine's description, once, each item by itself. It returns all that it could read, and the
 // errors of what failed. It may take seconds if the service hangs; ctx bounds that.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
-	client := s.once()
+	client := s.newOneOffClient()
 	var errs []error
 	for _, item := range []struct {
 		path  string

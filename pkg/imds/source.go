@@ -1,18 +1,18 @@
-// Package imds is the event source over EC2's instance metadata service: it polls the four documents in which EC2
-// announces what will happen to the machine and turns them into events.
+// Package imds is the event source over EC2's instance metadata service: it polls the documents in which EC2 announces
+// what will happen to the machine and turns them into events.
 //
-//	spot/instance-action                 spot-interruption            urgent
-//	autoscaling/target-lifecycle-state   asg-termination              urgent
-//	events/recommendations/rebalance     rebalance-recommendation
+//	spot/instance-action                    spot-interruption         urgent
+//	autoscaling/target-lifecycle-state      asg-termination           urgent
+//	events/recommendations/rebalance        rebalance-recommendation
 //	events/maintenance/{scheduled,history}  scheduled-maintenance
 //
-// Each document has a loop of its own (loop.go) with an SDK client of its own (client.go), so that a request that hangs
-// delays nothing but itself. What they share is what they know of the service: whether it is slow, and at which of its
-// two addresses it is reached (service.go). A look that fails is reported as trouble and never as an empty snapshot: only EC2's own
-// "there is none" means that nothing is announced. How each document is read stands at the top of its file; how odd
-// ones are read is told in docs/events.md.
+// Each kind of event has a poller of its own (poller.go) with an SDK client of its own (client.go), so that a request
+// that hangs delays nothing else. What they share is what is known of the service: how fast it answers, which decides
+// how many requests it gets at once (throttle.go), and at which of its two addresses it is reached (transport.go). A
+// failed poll is reported as trouble and never as an empty snapshot: only EC2's own "there is none" means that nothing
+// is announced. How odd documents are read is told in docs/events.md.
 //
-// The service is asked in its second version only (IMDSv2, with session tokens), and nothing is ever written to it.
+// Only version 2 of the service (IMDSv2, with session tokens) is used, and nothing is ever written to it.
 package imds
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// The cadences that New fills in. The urgent one is short because a spot notice gives two minutes and every
+// The polling intervals that New fills in. The urgent one is short because a spot notice gives two minutes and every
 // millisecond before the cordon is lost; the others announce things that are minutes or days away.
 const (
 	DefaultUrgentInterval      = 500 * time.Millisecond
@@ -36,25 +36,25 @@ const (
 	DefaultMaintenanceInterval = 30 * time.Second
 )
 
-// SeldomInterval is the shortest time between two polls of what EC2 documents not to announce on instances of a life cycle.
-// It is heeded all the same: life cycles have been added, and what stands in for the service may know only one.
+// SeldomInterval is the shortest time between two polls for what EC2 documents not to announce to instances of a life
+// cycle. It is polled all the same: life cycles have been added, and a mock of the service may know only one.
 const SeldomInterval = 5 * time.Second
 
-// afterUrgent is by how much the first look at what is not urgent comes later: of a service that answers one request
-// after the other, the urgent ones are to be the first.
-const afterUrgent = 10 * time.Millisecond
+// nonUrgentDelay puts off the first poll for what is not urgent, so that a service that answers one request after the
+// other gets the urgent ones first.
+const nonUrgentDelay = 10 * time.Millisecond
 
-// headStart is how long Run waits for the life cycle before it polls everything. A healthy service answers in a few
-// milliseconds, and an unhealthy one must not delay the look for a spot notice.
-const headStart = 250 * time.Millisecond
+// lifeCycleWait is how long Run waits for the life cycle before it polls everything. A healthy service answers in a few
+// milliseconds, and an unhealthy one must not delay the first poll for a spot notice.
+const lifeCycleWait = 250 * time.Millisecond
 
 // Options say what a Source polls, and how often.
 type Options struct {
 	// Endpoint is the service's base URL, such as "http://169.254.169.254"; empty means EC2's own, which the environment
 	// variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
 	Endpoint string
-	// EndpointMode says which of EC2's own addresses is asked: "IPv4" or "IPv6", in any case. Empty means whichever
-	// answers, IPv4 first. It is of no matter where an endpoint is given.
+	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means whichever
+	// answers, IPv4 first. It has no effect if an endpoint is given.
 	EndpointMode string
 	// UrgentInterval is the time between two polls of the spot notice and of the target lifecycle state,
 	// RebalanceInterval and MaintenanceInterval those of the others. Zero means the default.
@@ -62,17 +62,17 @@ type Options struct {
 	// LifeCycles, if not empty, names the life cycles ("spot", "on-demand", ...) of the instances on which anything is
 	// polled at all.
 	LifeCycles []string
-	// Kinds are the kinds to poll; nil means all that this source knows, and others are passed over.
+	// Kinds are the kinds to poll; nil means all that this source knows, and others are ignored.
 	Kinds []event.Kind
 	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no
 	// identity of its own, and required if that kind is polled.
 	BootID string
-	// WasInService tells that the instance's Auto Scaling group has wanted it in service before, in this boot; InService, if set, is called
-	// once when it first does. From then on, other target states mean that it leaves.
+	// WasInService says that the instance's Auto Scaling group has wanted it in service before, in this boot; InService,
+	// if set, is called once when it first does. From then on, other target states mean that the instance leaves.
 	WasInService bool
 	InService    func()
-	// TargetState, if set, is called when the group's target state for the instance has become another; "" is none. Strange, if set, is
-	// called once for each that is not known, and says whether the instance leaves by it.
+	// TargetState, if set, is called when the group's target state for the instance changes; "" is none. Strange, if set,
+	// is called once for each state that is not known, and says whether the instance leaves because of it.
 	TargetState func(state string)
 	Strange     func(state string, departs bool)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
@@ -86,17 +86,18 @@ type Options struct {
 
 // Source polls the metadata service. Make one with New.
 type Source struct {
-	opts    Options
-	dial    dialer
-	service *service
-	// transitions are those of the boot, also if it is run more than once.
-	transitions *transitions
+	opts      Options
+	dial      dialer
+	addresses *addresses // nil if there is only one
+	throttle  *throttle
+	// targetStates are those of this boot, so they outlive a run.
+	targetStates *targetStates
 
-	mu     sync.Mutex
-	pulses []*pulse // of the loops of the present run
+	mu         sync.Mutex
+	heartbeats []*heartbeat // of the pollers of the current run
 }
 
-// New checks the options and returns a source that has not asked anything yet.
+// New checks the options and returns a source that has not made a request yet.
 func New(opts Options) (*Source, error) {
 	if err := checkEndpoint(opts.Endpoint); err != nil {
 		return nil, err
@@ -122,11 +123,11 @@ func New(opts Options) (*Source, error) {
 	if opts.BootID == "" && slices.Contains(opts.Kinds, event.ASGTermination) {
 		return nil, fmt.Errorf("polling for %s: the boot ID is missing", event.ASGTermination)
 	}
-	s := &Source{opts: opts, service: newService(nil), transitions: newTransitions(opts)}
+	s := &Source{opts: opts, throttle: newThrottle(), targetStates: newTargetStates(opts)}
 	switch strings.ToLower(opts.EndpointMode) {
 	case "":
 		if opts.Endpoint == "" {
-			s.service.addresses = &addresses{}
+			s.addresses = &addresses{}
 		}
 	case modeIPv4, modeIPv6:
 	default:
@@ -135,7 +136,7 @@ func New(opts Options) (*Source, error) {
 	return s, nil
 }
 
-// EndpointModeVariable is the variable of the environment by which AWS's SDKs are told an endpoint mode.
+// EndpointModeVariable is the environment variable from which AWS's SDKs take the endpoint mode.
 const EndpointModeVariable = "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"
 
 // The modes of the endpoint, in lower case.
@@ -144,7 +145,7 @@ const (
 	modeIPv6 = "ipv6"
 )
 
-// checkEndpoint refuses what the SDK would misread later, at every poll: it drops a path without a word.
+// checkEndpoint refuses what the SDK would misread later, at every poll: it silently drops a path.
 func checkEndpoint(endpoint string) error {
 	if endpoint == "" {
 		return nil
@@ -163,7 +164,7 @@ func checkEndpoint(endpoint string) error {
 }
 
 // Run polls until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
-// broken service is trouble for the sink and asked again. Run it once at a time.
+// broken service is reported to the sink and polled again. Run it once at a time.
 //
 // What is polled depends on the life cycle (see Scope). As long as that is unknown, everything is polled.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
@@ -172,21 +173,21 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	asking.Go(func() { s.askLifeCycle(ctx, known) })
 	defer asking.Wait()
 
-	first, cancel := context.WithTimeout(ctx, headStart)
-	lifeCycle := await(first, known)
+	first, cancel := context.WithTimeout(ctx, lifeCycleWait)
+	lifeCycle := awaitLifeCycle(first, known)
 	cancel()
 
-	w := newWatch(s.loops(), sink)
-	defer w.stop()
-	w.narrow(ctx, s.scope(lifeCycle))
+	p := newPollers(s.pollers(), sink)
+	defer p.stop()
+	p.apply(ctx, s.Scope(lifeCycle))
 	if lifeCycle == "" {
-		lifeCycle = await(ctx, known)
+		lifeCycle = awaitLifeCycle(ctx, known)
 	}
 	if lifeCycle == "" {
 		return nil
 	}
-	scope := s.scope(lifeCycle)
-	w.narrow(ctx, scope)
+	scope := s.Scope(lifeCycle)
+	p.apply(ctx, scope)
 	if s.opts.Told != nil {
 		s.opts.Told(scope)
 	}
@@ -194,8 +195,8 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-// await returns the life cycle, or "" if ctx ended before it was known.
-func await(ctx context.Context, known <-chan string) string {
+// awaitLifeCycle returns the life cycle, or "" if ctx ended before it was known.
+func awaitLifeCycle(ctx context.Context, known <-chan string) string {
 	select {
 	case lifeCycle := <-known:
 		return lifeCycle
@@ -204,43 +205,39 @@ func await(ctx context.Context, known <-chan string) string {
 	}
 }
 
-// loops lists the loops of the kinds that are to be polled, each with its client and fresh state. The urgent ones come first.
-func (s *Source) loops() []loop {
-	urgent := pace{interval: s.opts.UrgentInterval, ceiling: 2 * s.opts.UrgentInterval}
-	rebalance := pace{interval: s.opts.RebalanceInterval, ceiling: max(s.opts.RebalanceInterval, slowCeiling)}
-	maintenance := pace{interval: s.opts.MaintenanceInterval, ceiling: max(s.opts.MaintenanceInterval, slowCeiling)}
+// pollers returns a fresh poller for each kind that is to be polled. The urgent ones come first.
+func (s *Source) pollers() []poller {
+	urgent := cadence{interval: s.opts.UrgentInterval, maxInterval: 2 * s.opts.UrgentInterval}
+	rebalance := cadence{interval: s.opts.RebalanceInterval, maxInterval: max(s.opts.RebalanceInterval, maxBackoff)}
+	maintenance := cadence{interval: s.opts.MaintenanceInterval, maxInterval: max(s.opts.MaintenanceInterval, maxBackoff)}
 
-	all := []loop{
-		{kind: event.SpotInterruption, pace: urgent, look: spot(s.client(true))},
-		{kind: event.ASGTermination, pace: urgent, look: targetState(s.client(true), s.transitions)},
-		{kind: event.RebalanceRecommendation, pace: rebalance, after: afterUrgent, look: rebalanceRecommendation(s.client(false))},
-		{kind: event.ScheduledMaintenance, pace: maintenance, after: afterUrgent, look: scheduledMaintenance(s.client(false))},
+	all := []poller{
+		{kind: event.SpotInterruption, cadence: urgent, poll: pollSpot(s.newClient(urgentPriority))},
+		{kind: event.ASGTermination, cadence: urgent, poll: pollTargetState(s.newClient(urgentPriority), s.targetStates)},
+		{kind: event.RebalanceRecommendation, cadence: rebalance, delay: nonUrgentDelay, poll: pollRebalance(s.newClient(regularPriority))},
+		{kind: event.ScheduledMaintenance, cadence: maintenance, delay: nonUrgentDelay, poll: pollMaintenance(s.newClient(regularPriority))},
 	}
-	all = slices.DeleteFunc(all, func(l loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
+	all = slices.DeleteFunc(all, func(p poller) bool { return !slices.Contains(s.opts.Kinds, p.kind) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pulses = nil
+	s.heartbeats = nil
 	for i := range all {
 		all[i].seldom = new(atomic.Bool)
-		all[i].pulse = newPulse(all[i].kind, all[i].pace, answerLimit)
-		s.pulses = append(s.pulses, all[i].pulse)
+		all[i].heartbeat = newHeartbeat(all[i].kind, all[i].cadence)
+		s.heartbeats = append(s.heartbeats, all[i].heartbeat)
 	}
 	return all
 }
 
-// client returns a new client of the service, for documents that are urgent or not. One for each loop: an SDK client lets
-// only one request at a time ask for a session token and makes the others wait for it, however long that takes.
-func (s *Source) client(urgent bool) *client {
-	return newClient(s.opts, urgent, s.dial, s.service)
-}
-
-// once returns a client for those who ask once and ask again when they need to: what hangs is given up soon, so that the
-// next item or the next attempt has its time, unless the service is known to be slow.
-func (s *Source) once() *client {
-	c := s.client(false)
-	c.turn = once
-	if !s.service.isSlow() {
-		c.limit = c.patience
+// Stuck returns an error if a poller hangs: for far longer than its cadence and its timeouts allow, it has reported
+// neither a snapshot nor trouble to the sink. A service that does not answer is trouble, and nothing is stuck.
+func (s *Source) Stuck() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.heartbeats {
+		if err := h.stuck(); err != nil {
+			return err
+		}
 	}
-	return c
+	return nil
 }

@@ -1,32 +1,39 @@
 package imds
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 )
 
-// bodyLimit is the most that is read of any answer, in bytes. The longest document is the history of maintenance, with
-// about 250 bytes for each event that the instance ever had.
-const bodyLimit = 64 << 10
-
-// headerLimit is the most that is read of the header of any answer, in bytes.
-const headerLimit = 16 << 10
-
-// dialTimeout is short because the service is on the same host: if no connection is made by then, a packet was lost,
-// and the next poll comes sooner than the kernel's own second try.
-const dialTimeout = 500 * time.Millisecond
-
-// The header that tells a session token's lifetime, and the longest that EC2 gives, in seconds.
 const (
-	lifetimeHeader = "X-Aws-Ec2-Metadata-Token-Ttl-Seconds"
-	lifetimeLimit  = 21600
+	// bodyLimit is the most that is read of any answer, in bytes. The longest document is the history of maintenance, with
+	// about 250 bytes for each event that the instance ever had.
+	bodyLimit = 64 << 10
+	// headerLimit is the most that is read of the header of any answer, in bytes.
+	headerLimit = 16 << 10
+	// lineBuffer is enough for a request, and for the header of an answer as EC2 gives it, in bytes.
+	lineBuffer = 1 << 10
+	// dialTimeout is short because the service is on the same host: if there is no connection by then, a packet was lost,
+	// and the next poll comes sooner than the kernel's retransmission.
+	dialTimeout = 500 * time.Millisecond
+)
+
+// The header with a session token's lifetime, and the longest that EC2 gives, in seconds.
+const (
+	tokenTTLHeader = "X-Aws-Ec2-Metadata-Token-Ttl-Seconds"
+	maxTokenTTL    = 21600
 )
 
 // dialer makes a connection; nil means the network's own.
@@ -34,7 +41,8 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newHTTPClient returns a client that speaks to the metadata service alone: no proxy and no redirect, which could
 // carry the session token elsewhere, nothing unbounded, and one connection for each request, as EC2 closes it anyway.
-func newHTTPClient(dial dialer, svc *service, renewed func(error)) *http.Client {
+func (s *Source) newHTTPClient() *http.Client {
+	dial := s.dial
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
@@ -44,55 +52,55 @@ func newHTTPClient(dial dialer, svc *service, renewed func(error)) *http.Client 
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: headerLimit,
 	}
-	transport.RegisterProtocol("http", direct{dial}) // an endpoint of one's own may speak HTTPS
-	var next http.RoundTripper = timed{transport, svc}
-	if svc.addresses != nil {
-		next = either{next, svc.addresses}
+	transport.RegisterProtocol("http", directTransport{dial}) // a custom endpoint may speak HTTPS
+	var next http.RoundTripper = timingTransport{transport, s.throttle}
+	if s.addresses != nil {
+		next = dualStackTransport{next, s.addresses}
 	}
 	return &http.Client{
-		Transport:     careful{next: next, renewed: renewed},
+		Transport:     checkingTransport{next: next, renewed: s.opts.Renewed},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// careful makes requests, bounds their answers and notes how they ended in the request's exchange.
-type careful struct {
+// checkingTransport bounds and checks answers, and notes how requests ended in their exchange.
+type checkingTransport struct {
 	next    http.RoundTripper
 	renewed func(error) // Options.Renewed
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c careful) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := c.roundTrip(r)
-	if r.Method != http.MethodPut || c.renewed == nil {
+func (t checkingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.roundTrip(r)
+	if r.Method != http.MethodPut || t.renewed == nil {
 		return resp, err
 	}
 	refused := err
 	if err == nil && resp.StatusCode != http.StatusOK {
-		refused = fmt.Errorf("the metadata service answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+		refused = unexpectedStatus(resp.StatusCode)
 	}
-	c.renewed(refused)
+	t.renewed(refused)
 	return resp, err
 }
 
-func (c careful) roundTrip(r *http.Request) (*http.Response, error) {
-	note, _ := r.Context().Value(exchangeKey{}).(*exchange)
-	if note == nil {
-		note = new(exchange)
+func (t checkingTransport) roundTrip(r *http.Request) (*http.Response, error) {
+	last, _ := r.Context().Value(exchangeKey{}).(*exchange)
+	if last == nil {
+		last = new(exchange)
 	}
-	note.begin(r.Method == http.MethodPut)
+	last.begin(r.Method == http.MethodPut)
 	asked := time.Now()
-	resp, err := c.next.RoundTrip(r)
+	resp, err := t.next.RoundTrip(r)
 	if err != nil {
-		note.err = steady(err)
-		return nil, note.err
+		last.err = withoutAddresses(err)
+		return nil, last.err
 	}
-	note.status = resp.StatusCode
-	noteAnswer(r.Context(), resp, time.Since(asked))
-	resp.Body = &body{http.MaxBytesReader(nil, resp.Body, bodyLimit), note}
-	if note.token.Load() && resp.StatusCode == http.StatusOK {
+	last.status = resp.StatusCode
+	noteForCheck(r.Context(), resp, time.Since(asked))
+	resp.Body = &boundedBody{http.MaxBytesReader(nil, resp.Body, bodyLimit), last}
+	if last.token.Load() && resp.StatusCode == http.StatusOK {
 		if err := checkToken(resp); err != nil {
-			note.err = err
+			last.err = err
 			return nil, err
 		}
 	}
@@ -100,7 +108,7 @@ func (c careful) roundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // checkToken refuses an answer that is no session token. The SDK would keep it for as long as the answer says, and a
-// token that no header can carry fails each request before the service could refuse it and have it renewed.
+// token that fits in no header fails each request before the service could refuse it and have it renewed.
 func checkToken(resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
 	token, err := io.ReadAll(resp.Body)
@@ -111,22 +119,22 @@ func checkToken(resp *http.Response) error {
 	if len(token) == 0 || bytes.ContainsFunc(token, unprintable) {
 		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(token))
 	}
-	lifetime := resp.Header.Get(lifetimeHeader)
-	if seconds, err := strconv.Atoi(lifetime); err != nil || seconds < 1 || seconds > lifetimeLimit {
-		return fmt.Errorf("the metadata service gives a token for %q seconds", lifetime)
+	ttl := resp.Header.Get(tokenTTLHeader)
+	if seconds, err := strconv.Atoi(ttl); err != nil || seconds < 1 || seconds > maxTokenTTL {
+		return fmt.Errorf("the metadata service gives a token for %q seconds", ttl)
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(token))
 	return nil
 }
 
-// body is the bounded body of an answer.
-type body struct {
+// boundedBody is the body of an answer, whose errors are noted.
+type boundedBody struct {
 	io.ReadCloser
-	note *exchange
+	last *exchange
 }
 
 // Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
+func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == nil || errors.Is(err, io.EOF) {
 		return n, err
@@ -134,16 +142,187 @@ func (b *body) Read(p []byte) (int, error) {
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 		err = fmt.Errorf("the answer is longer than %d KiB", bodyLimit>>10)
 	}
-	b.note.err = steady(err)
-	return n, b.note.err
+	b.last.err = withoutAddresses(err)
+	return n, b.last.err
 }
 
-// steady takes the addresses out of a network error: the local port differs each time, and the same trouble should
-// read the same.
-func steady(err error) error {
+// withoutAddresses removes the addresses from a network error: the local port differs each time, and the same trouble
+// should read the same.
+func withoutAddresses(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
 	}
 	return err
+}
+
+// timingTransport tells the throttle how long answers take.
+type timingTransport struct {
+	next     http.RoundTripper
+	throttle *throttle
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t timingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	asked := time.Now()
+	resp, err := t.next.RoundTrip(r)
+	if err == nil {
+		t.throttle.noteAnswer(time.Since(asked))
+	}
+	return resp, err
+}
+
+// The service's own addresses. The second exists on Nitro instances with HttpProtocolIpv6 enabled, and is the only one
+// that an instance in an IPv6-only subnet can reach.
+const (
+	addressIPv4 = "169.254.169.254"
+	addressIPv6 = "[fd00:ec2::254]"
+)
+
+// switchAfter is for how long no connection to an address can have been made before the other one is tried again: an
+// outage is no reason to switch.
+const switchAfter = 10 * time.Second
+
+// addresses remembers which of the service's two addresses has answered.
+type addresses struct {
+	mu       sync.Mutex
+	current  string    // has answered; "" if none has
+	lostFrom time.Time // since then no connection could be made to it; zero if one could
+}
+
+// order returns the addresses in the order in which they are to be tried.
+func (a *addresses) order() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch lost := !a.lostFrom.IsZero() && time.Since(a.lostFrom) >= switchAfter; {
+	case a.current == "":
+		return []string{addressIPv4, addressIPv6}
+	case !lost:
+		return []string{a.current}
+	case a.current == addressIPv4:
+		return []string{addressIPv4, addressIPv6}
+	default:
+		return []string{addressIPv6, addressIPv4}
+	}
+}
+
+// note notes whether an address has answered.
+func (a *addresses) note(address string, answered bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case answered:
+		a.current, a.lostFrom = address, time.Time{}
+	case address == a.current && a.lostFrom.IsZero():
+		a.lostFrom = time.Now()
+	}
+}
+
+// dualStackTransport reaches the service at either of its own addresses. A custom endpoint is left as it is.
+type dualStackTransport struct {
+	next      http.RoundTripper
+	addresses *addresses
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t dualStackTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != addressIPv4 {
+		return t.next.RoundTrip(r)
+	}
+	var unreached []string
+	for _, address := range t.addresses.order() {
+		there := r.Clone(r.Context())
+		there.URL.Host, there.Host = address, address
+		resp, err := t.next.RoundTrip(there)
+		if err == nil {
+			t.addresses.note(address, true)
+			return resp, nil
+		}
+		if lost := new(connectError); !errors.As(err, &lost) || r.Context().Err() != nil {
+			return nil, err
+		}
+		t.addresses.note(address, false)
+		unreached = append(unreached, fmt.Sprintf("%s (%s)", address, withoutAddresses(err)))
+	}
+	return nil, fmt.Errorf("the metadata service cannot be reached at %s", strings.Join(unreached, ", nor at "))
+}
+
+// connectError means that there is no connection to the service.
+type connectError struct{ error }
+
+// Unwrap returns the cause.
+func (e *connectError) Unwrap() error { return e.error }
+
+// directTransport makes each request on a connection of its own, in the calling goroutine. EC2 closes the connection
+// after each answer, so nothing else is needed: an http.Transport has three more goroutines for each, and switching
+// between them is a good part of what an idle nth costs.
+type directTransport struct{ dial dialer }
+
+// RoundTrip implements http.RoundTripper, for requests without a body. The connection ends with the answer's body, or
+// with the request's context.
+func (t directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	address := net.JoinHostPort(r.URL.Hostname(), cmp.Or(r.URL.Port(), "80"))
+	conn, err := t.dial(r.Context(), "tcp", address)
+	if err != nil {
+		return nil, &connectError{err}
+	}
+	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
+	resp, err := exchangeOn(conn, r)
+	if err != nil {
+		stop()
+		_ = conn.Close()
+		return nil, cmp.Or(r.Context().Err(), err)
+	}
+	resp.Body = connBody{ReadCloser: resp.Body, conn: conn, ctxErr: r.Context().Err, stop: stop}
+	return resp, nil
+}
+
+// exchangeOn sends the request and reads the answer up to its body.
+func exchangeOn(conn net.Conn, r *http.Request) (*http.Response, error) {
+	closing := r.WithContext(r.Context()) // a copy: a RoundTripper must not change its request
+	closing.Close = true
+	out := bufio.NewWriterSize(conn, lineBuffer)
+	if err := closing.Write(out); err != nil {
+		return nil, err
+	}
+	if err := out.Flush(); err != nil {
+		return nil, err
+	}
+	header := &io.LimitedReader{R: conn, N: headerLimit}
+	in := bufio.NewReaderSize(header, lineBuffer)
+	for {
+		resp, err := http.ReadResponse(in, r)
+		switch {
+		case err != nil && header.N <= 0:
+			return nil, fmt.Errorf("the answer's header is longer than %d KiB", headerLimit>>10)
+		case err != nil:
+			return nil, err
+		case resp.StatusCode >= http.StatusOK: // 1xx announces another answer
+			header.N = math.MaxInt64
+			return resp, nil
+		}
+	}
+}
+
+// connBody is the body of the only answer on a connection.
+type connBody struct {
+	io.ReadCloser
+	conn   net.Conn
+	ctxErr func() error // of the request's context
+	stop   func() bool  // stops watching that
+}
+
+// Read implements io.Reader. A read that fails because the request's context has ended returns that context's error.
+func (b connBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = cmp.Or(b.ctxErr(), err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b connBody) Close() error {
+	b.stop()
+	return b.conn.Close()
 }

@@ -1,0 +1,416 @@
+package imds
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// spotPath is the notice of a spot interruption:
+//
+//	{"action": "terminate", "time": "2017-09-18T08:22:00Z"}
+//
+// It is absent until EC2 wants the instance back. The action is what EC2 does with it (terminate, stop or hibernate), and
+// the time is about when.
+const spotPath = "spot/instance-action"
+
+// spotActions are the actions that EC2 documents.
+var spotActions = []string{"terminate", "stop", "hibernate"}
+
+func pollSpot(c *client) pollFunc {
+	return func(ctx context.Context) (found, error) { return read(ctx, c, spotPath, parseSpot) }
+}
+
+// parseSpot reads the notice. A known action or a readable time is enough: an interruption that is half understood is
+// still an interruption. With neither, it is an error.
+func parseSpot(body []byte) (found, error) {
+	var doc struct{ Action, Time string }
+	if err := decode(body, &doc); err != nil {
+		return found{}, err
+	}
+	action := strings.TrimSpace(doc.Action)
+	at, err := parseTime(doc.Time)
+	if err != nil && !slices.Contains(spotActions, action) {
+		return found{}, fmt.Errorf("neither the action %q nor the time %q can be read", doc.Action, doc.Time)
+	}
+	e := event.Event{Kind: event.SpotInterruption, Code: action, State: event.Pending, Deadline: at}
+	if err != nil {
+		e.ID = contentID(e.Kind, action, doc.Time)
+		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", err))}, nil
+	}
+	e.ID = contentID(e.Kind, action, at.Format(time.RFC3339Nano))
+	if action == "" {
+		return found{[]event.Event{e}, readingError(spotPath, errors.New("it names no action"))}, nil
+	}
+	return found{events: []event.Event{e}}, nil
+}
+
+// rebalancePath is the recommendation to move work off a spot instance:
+//
+//	{"noticeTime": "2020-10-27T08:22:00Z"}
+//
+// It is absent until EC2 sees an elevated risk of interruption. EC2 is not known to withdraw it.
+const rebalancePath = "events/recommendations/rebalance"
+
+func pollRebalance(c *client) pollFunc {
+	return func(ctx context.Context) (found, error) { return read(ctx, c, rebalancePath, parseRebalance) }
+}
+
+// parseRebalance reads the recommendation. Its time is all it says and its only identity, so without one it is an error.
+func parseRebalance(body []byte) (found, error) {
+	var doc struct{ NoticeTime string }
+	if err := decode(body, &doc); err != nil {
+		return found{}, err
+	}
+	noticed, err := parseTime(doc.NoticeTime)
+	if err != nil {
+		return found{}, err
+	}
+	return found{events: []event.Event{{
+		ID:      contentID(event.RebalanceRecommendation, noticed.Format(time.RFC3339Nano)),
+		Kind:    event.RebalanceRecommendation,
+		State:   event.Pending,
+		Noticed: noticed,
+	}}}, nil
+}
+
+// The two lists of planned maintenance, of the same shape:
+//
+//	[{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
+//	  "EventId": "instance-event-0d59937288b749b32", "NotAfter": "21 Jan 2019 09:17:23 GMT", "State": "active"}]
+//
+// An event that is ahead or under way is in the first. Once it is canceled or completed, EC2 moves it to the second,
+// where its State says which and its Description begins with [Canceled] or [Completed]; that may take an hour. An
+// empty list is [] or absent. NotAfter may be missing.
+const (
+	scheduledPath = "events/maintenance/scheduled"
+	historyPath   = "events/maintenance/history"
+)
+
+// maintenanceLayout is how EC2 writes dates in these lists.
+const maintenanceLayout = "2 Jan 2006 15:04:05 GMT"
+
+// maintenance remembers what the last poll found, because a list that can only be read in part must not make an event
+// vanish: that would look like its end.
+type maintenance struct {
+	client *client
+	last   []event.Event
+	// instance is the machine's ID, known once something is announced: it decides when this machine of a fleet begins.
+	instance string
+}
+
+func pollMaintenance(c *client) pollFunc { return (&maintenance{client: c}).poll }
+
+// poll reads both lists. Without the first one it fails. If the second one fails, or either has entries without a
+// readable identity, events of the last poll that are not listed now stay as they were.
+func (m *maintenance) poll(ctx context.Context) (found, error) {
+	scheduled, err := read(ctx, m.client, scheduledPath, parseMaintenance)
+	if err != nil {
+		return found{}, err
+	}
+	history, err := read(ctx, m.client, historyPath, parseMaintenance)
+	events := mergeMaintenance(scheduled.events, slices.DeleteFunc(history.events, isPending))
+	if err != nil || scheduled.unidentified || history.unidentified {
+		events = mergeMaintenance(events, m.last)
+	}
+	m.last = events
+	m.addInstance(ctx, events)
+	errs := []error{nil, nil, err}
+	if scheduled.err != nil {
+		errs[0] = readingError(scheduledPath, scheduled.err)
+	}
+	if history.err != nil {
+		errs[1] = readingError(historyPath, history.err)
+	}
+	return found{slices.Clone(events), errors.Join(errs...)}, nil
+}
+
+// addInstance puts the instance's ID into events. If it cannot be read, they count without it until the next poll.
+func (m *maintenance) addInstance(ctx context.Context, events []event.Event) {
+	if len(events) > 0 && m.instance == "" {
+		m.instance, _ = read(ctx, m.client, instancePath, parseText) // an error is observed
+	}
+	for i := range events {
+		events[i].Instance = m.instance
+	}
+}
+
+func isPending(e event.Event) bool { return e.State == event.Pending }
+
+// mergeMaintenance returns the events of both lists, each once. If both have an event, the first list wins, unless only
+// the second says that it is over: EC2 never revives an event, so the list that says pending is the older one.
+func mergeMaintenance(first, second []event.Event) []event.Event {
+	var merged []event.Event
+	index := map[string]int{}
+	for _, e := range slices.Concat(first, second) {
+		i, seen := index[e.ID]
+		switch {
+		case !seen:
+			index[e.ID] = len(merged)
+			merged = append(merged, e)
+		case isPending(merged[i]) && !isPending(e):
+			merged[i] = e
+		}
+	}
+	return merged
+}
+
+// maintenanceList is one of the two lists, as far as it could be read.
+type maintenanceList struct {
+	events       []event.Event
+	err          error // what could not be read
+	unidentified bool  // an entry has no identity
+}
+
+// parseMaintenance reads a list. A bad entry hides no other.
+func parseMaintenance(body []byte) (maintenanceList, error) {
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return maintenanceList{}, nil
+	}
+	var entries []json.RawMessage
+	if err := json.Unmarshal(body, &entries); err != nil {
+		return maintenanceList{}, fmt.Errorf("decoding %d bytes: %w", len(body), err)
+	}
+	if entries == nil {
+		return maintenanceList{}, errors.New("decoding a list: it is null")
+	}
+	var list maintenanceList
+	var errs []error
+	for i, raw := range entries {
+		e, err := parseMaintenanceEvent(raw)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("entry %d: %w", i+1, err))
+		}
+		if e.ID == "" {
+			list.unidentified = true
+			continue
+		}
+		list.events = append(list.events, e)
+	}
+	list.events = mergeMaintenance(list.events, nil)
+	list.err = errors.Join(errs...)
+	return list, nil
+}
+
+// parseMaintenanceEvent reads one entry. An entry with an identity is returned even with an error: without a readable
+// NotBefore, its event has no deadline. One that has neither an EventId nor a Code has no ID.
+func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
+	var doc struct{ EventID, Code, Description, State, NotBefore, NotAfter string }
+	if err := decode(raw, &doc); err != nil {
+		return event.Event{}, err
+	}
+	e := event.Event{
+		ID:          strings.TrimSpace(doc.EventID),
+		Kind:        event.ScheduledMaintenance,
+		Code:        strings.TrimSpace(doc.Code),
+		State:       parseMaintenanceState(doc.State, doc.Description),
+		Description: strings.TrimSpace(doc.Description),
+	}
+	if e.ID == "" && e.Code == "" {
+		return event.Event{}, errors.New("it has neither an EventId nor a Code")
+	}
+	if e.ID == "" {
+		e.ID = contentID(e.Kind, e.Code, doc.NotBefore)
+	}
+	var errs []error
+	var err error
+	if e.Deadline, err = parseMaintenanceDate(doc.NotBefore); err != nil {
+		errs = append(errs, fmt.Errorf("NotBefore of %q: %w", e.ID, err))
+	}
+	if e.Until, err = parseMaintenanceDate(doc.NotAfter); err != nil && doc.NotAfter != "" {
+		errs = append(errs, fmt.Errorf("NotAfter of %q: %w", e.ID, err))
+	}
+	return e, errors.Join(errs...)
+}
+
+// parseMaintenanceState treats the description's prefix like the state, and an unknown state as pending: what is not
+// known to be over is still to come.
+func parseMaintenanceState(state, description string) event.State {
+	state = strings.ToLower(strings.TrimSpace(state))
+	description = strings.ToLower(strings.TrimSpace(description))
+	switch {
+	case state == "canceled", state == "cancelled",
+		strings.HasPrefix(description, "[canceled]"), strings.HasPrefix(description, "[cancelled]"):
+		return event.Canceled
+	case state == "completed", strings.HasPrefix(description, "[completed]"):
+		return event.Completed
+	default:
+		return event.Pending
+	}
+}
+
+// parseMaintenanceDate also takes a date as EC2 writes it elsewhere.
+func parseMaintenanceDate(text string) (time.Time, error) {
+	text = strings.TrimSpace(text)
+	for _, layout := range []string{maintenanceLayout, time.RFC3339} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no date like %q", text, "21 Jan 2019 09:00:43 GMT")
+}
+
+// targetStatePath is the state that the instance's Auto Scaling group wants it to be in, as plain text: Detached,
+// InService, Standby, Terminated, Warmed:Hibernated, Warmed:Running, Warmed:Stopped or Warmed:Terminated. It is absent
+// outside a group and until the first transition. It has neither a time nor an identity.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/retrieving-target-lifecycle-state-through-imds.html
+const targetStatePath = "autoscaling/target-lifecycle-state"
+
+const inService = "InService"
+
+// stateMeanings are those of the known states. The states that end an instance end one of the warm pool, too: it may
+// have joined the cluster while it was being prepared, and then its node goes away just the same.
+var stateMeanings = map[string]stateMeaning{
+	"Terminated": ends, "Warmed:Terminated": ends,
+	"Warmed:Hibernated": departsFromService, "Warmed:Running": departsFromService, "Warmed:Stopped": departsFromService,
+	inService: stays, "Detached": stays, "Standby": stays,
+}
+
+// stateMeaning is what a target state means for the instance.
+type stateMeaning int
+
+const (
+	unknownState stateMeaning = iota
+	stays
+	// departsFromService: the instance leaves if it was in service.
+	departsFromService
+	// ends: it leaves in any case.
+	ends
+)
+
+// targetStates follows the target state during one boot. It is used by one goroutine.
+//
+// What a state means depends on the one before it. An instance that goes to the warm pool is being prepared, unless it
+// was in service: then its node has to be empty before it is stopped, hibernated or reused. That is remembered for one
+// boot, as an instance that is started again is prepared anew.
+//
+// EC2 may add states, such as one for the replacement of the root volume: for an instance in service, an unknown state
+// is a departure, too. To drain for nothing does less harm than to lose the pods.
+type targetStates struct {
+	opts     Options
+	served   bool   // the instance was in service
+	state    string // from the last successful poll
+	settled  bool   // a poll has found a state whose meaning is certain; events is that
+	events   []event.Event
+	reported map[reportedState]bool
+}
+
+// reportedState is an unknown state, and whether it was taken for a departure.
+type reportedState struct {
+	state   string
+	departs bool
+}
+
+func newTargetStates(opts Options) *targetStates {
+	return &targetStates{opts: opts, served: opts.WasInService, reported: map[reportedState]bool{}}
+}
+
+func pollTargetState(c *client, t *targetStates) pollFunc {
+	return func(ctx context.Context) (found, error) {
+		state, err := read(ctx, c, targetStatePath, parseTargetState)
+		if err != nil {
+			return found{}, err
+		}
+		return t.follow(state)
+	}
+}
+
+var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+$`)
+
+// parseTargetState accepts all that looks like a state, as EC2 may add some; an error page or noise does not.
+func parseTargetState(body []byte) (string, error) {
+	state := strings.TrimSpace(string(body))
+	names := strings.Split(state, ":")
+	if len(names) > 3 || slices.ContainsFunc(names, func(name string) bool { return len(name) > 32 || !stateName.MatchString(name) }) {
+		return "", fmt.Errorf("%d bytes that are no lifecycle state", len(body))
+	}
+	return state, nil
+}
+
+// follow takes the state that a poll has found, "" for none, and returns what it means.
+func (t *targetStates) follow(state string) (found, error) {
+	changed := state != t.state
+	t.state = state
+	if changed && t.opts.TargetState != nil {
+		t.opts.TargetState(state)
+	}
+	if state == inService && !t.served {
+		t.served = true
+		if t.opts.InService != nil {
+			t.opts.InService()
+		}
+	}
+	leaves := false
+	switch meaning := stateMeanings[state]; {
+	case meaning == departsFromService:
+		leaves = t.served
+	case meaning == ends:
+		leaves = true
+	case meaning == stays, state == "":
+	case changed && !t.settled:
+		return found{}, fmt.Errorf("the target lifecycle state %q is not known; it is looked at again", state)
+	case changed: // It counts if the next poll finds it again. Until then, what was known stands.
+		return found{events: t.events}, nil
+	default:
+		leaves = t.served
+		t.reportUnknown(reportedState{state, leaves})
+	}
+	t.settled, t.events = true, nil
+	if leaves {
+		t.events = []event.Event{t.departure(state)}
+	}
+	return found{events: t.events}, nil
+}
+
+// reportUnknown reports an unknown state once, and again if it means something else now.
+func (t *targetStates) reportUnknown(s reportedState) {
+	if !t.reported[s] && t.opts.Strange != nil {
+		t.opts.Strange(s.state, s.departs)
+	}
+	t.reported[s] = true
+}
+
+// departure is the event of the instance leaving for a state. Its ID contains the boot, because a group that stops its
+// instances in the warm pool may take the same one in a later boot.
+func (t *targetStates) departure(state string) event.Event {
+	return event.Event{
+		ID:    contentID(event.ASGTermination, state, t.opts.BootID),
+		Kind:  event.ASGTermination,
+		Code:  state,
+		State: event.Pending,
+	}
+}
+
+// decode reads JSON, ignoring unknown fields. Fields of the wrong type stay empty: the caller knows what it needs. What
+// is no JSON at all is an error.
+func decode(body []byte, into any) error {
+	err := json.Unmarshal(body, into)
+	if wrongType := new(json.UnmarshalTypeError); err != nil && !errors.As(err, &wrongType) {
+		return fmt.Errorf("decoding %d bytes: %w", len(body), err)
+	}
+	return nil
+}
+
+// parseTime reads a time as spot and rebalance documents give it, in UTC.
+func parseTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, strings.TrimSpace(text))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%q is no time like 2017-09-18T08:22:00Z", text)
+	}
+	return at.UTC(), nil
+}
+
+// contentID is the identity of an event whose document has none: its kind, and a digest of what it says.
+func contentID(kind event.Kind, content ...string) string {
+	digest := sha256.Sum256([]byte(strings.Join(content, "\n")))
+	return string(kind) + "-" + hex.EncodeToString(digest[:8])
+}
