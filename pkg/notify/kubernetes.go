@@ -2,11 +2,13 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientrecord "k8s.io/client-go/tools/record"
@@ -15,25 +17,24 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// The times of the Kubernetes half.
 const (
-	// settling is how long nothing is written after the start: the first look at the metadata service comes first, and a
-	// condition that an earlier run has left is in no hurry.
-	settling = 5 * time.Second
-	// requestTime is how long one request may take.
-	requestTime = 5 * time.Second
-	// pace is the pause between two Events, so that those of a full node reach etcd over seconds.
-	pace = 50 * time.Millisecond
-	// firstPause and longestPause are between attempts while the API server does not answer.
-	firstPause, longestPause = time.Second, time.Minute
+	// startupDelay is how long nothing is written after the start: the first poll of the metadata service comes first, and
+	// a condition that an earlier run has left can wait.
+	startupDelay = 5 * time.Second
+	// requestTimeout bounds one request.
+	requestTimeout = 5 * time.Second
+	// eventInterval is the pause between two Events, so that those of a full node reach etcd over seconds.
+	eventInterval = 50 * time.Millisecond
+	// minBackoff and maxBackoff are between attempts while the API server does not answer.
+	minBackoff, maxBackoff = time.Second, time.Minute
 	// refusedFor is how long nothing more is tried after the API server has refused it (403).
 	refusedFor = time.Hour
-	// flushTime is how long stopping may take for what is still to be written.
-	flushTime = 2 * time.Second
-	// finishTime is how long the end of what is told may take while nth goes on: the drains of other nodes come first.
-	finishTime = 5 * time.Minute
-	// describeTime is how long an Event waits for the machine's description.
-	describeTime = 3 * time.Second
+	// flushTimeout bounds the last attempt to deliver what is left when nth stops.
+	flushTimeout = 2 * time.Second
+	// finishTimeout bounds what Run goes on writing after Finish: the drains of other nodes come first.
+	finishTimeout = 5 * time.Minute
+	// describeTimeout is how long an Event waits for the machine's description.
+	describeTimeout = 3 * time.Second
 )
 
 // Identity is a client and the name of the node that it belongs to.
@@ -44,67 +45,67 @@ type Identity struct {
 
 // KubernetesOptions are what a Kubernetes is made of. All fields are needed but for those that say otherwise.
 type KubernetesOptions struct {
-	// Identity returns what to write with. Its errors are told by whoever keeps the identity.
+	// Identity returns what to write with. Its errors are reported by whoever keeps the identity.
 	Identity func(context.Context) (Identity, error)
 	// Entries returns the record.
 	Entries func() []record.Entry
 	// Rules returns the rules in effect.
 	Rules func() policy.Settings
-	// Condition, Lifecycle and Events switch on what is written: the condition of nth's own, those that Kubernetes knows, and
+	// Condition, Lifecycle and Events enable what is written: nth's own condition, Kubernetes' lifecycle conditions, and
 	// Events.
 	Condition, Lifecycle, Events bool
-	// Writer is the name by which the API server remembers who has set a lifecycle condition: that in the user agent of the
-	// identity's client, before the slash. It is needed with Lifecycle.
+	// Writer is the field manager by which the API server remembers who has set a lifecycle condition: the product in the
+	// user agent of the identity's client, before the slash. It is needed with Lifecycle.
 	Writer string
 	// Source is the component that Events name as their source.
 	Source string
-	// Describe returns annotations for Events about the Node, which tell about the machine. It may return fewer, or none,
+	// Describe returns annotations for Events about the Node, which describe the machine. It may return fewer, or none,
 	// if they cannot be read in time; it may be nil.
 	Describe func(context.Context) map[string]string
-	// Annotations are added to every Event, and go before others.
+	// Annotations are added to every Event, and override others.
 	Annotations map[string]string
-	// Turn, if set, is called before each write, and returns when it may be made and what to call after it. The condition is
-	// hurried, Events are not. The error is ctx's.
+	// Turn, if set, is called before each write, and returns when it may be made and what to call after it. The conditions
+	// are hurried, Events are not. The error is ctx's.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
-	// Dropped, if set, is told how many Events are not going to be written, as too many wait or they are refused. It must not block.
+	// Dropped, if set, is called with the number of Events that are dropped, because too many wait or they are refused. It
+	// must not block.
 	Dropped func(int)
-	// Trouble is told, once for each outage, what cannot be written: of the conditions and of Events each by itself.
+	// Trouble is called, once for each outage, with what cannot be written: each condition and Events separately.
 	Trouble func(error)
 }
 
-// Kubernetes is the listener that tells the cluster. Make one with NewKubernetes.
+// Kubernetes is the listener that writes to the cluster. Make one with NewKubernetes.
 type Kubernetes struct {
 	opts KubernetesOptions
-	// wake has an element when there is something new to look at.
 	wake chan struct{}
 
-	mu    sync.Mutex // for these, which Hear uses, too
-	gate  gate
-	told  teller
-	queue []notice
-	dirty map[area]bool // of the conditions, those that may no longer be what they should be
-	muted time.Time     // until when no Events are written
-	last  time.Time     // when Run ends at the latest; zero until Finish
+	mu          sync.Mutex // for these, which Hear uses, too
+	gate        gate
+	builder     eventBuilder
+	queue       []eventDraft
+	stale       map[area]bool // the conditions that may have to be written
+	eventsMuted time.Time     // no Events are written until then
+	finishBy    time.Time     // when Run ends at the latest; zero until Finish
 
 	// These belong to Run's goroutine.
-	correlator *clientrecord.EventCorrelator
-	sending    *correlated
-	rest       time.Time // nothing is written before
-	pauses     map[area]pause
-	refused    map[area]time.Time // until when conditions are not written
-	again      map[area]time.Time // when they have to be looked at without news; zero if they need not
-	named      int64              // numbers the Events, so that no two have one name
-	failing    map[area]bool      // what Trouble has been told of
+	correlator   *clientrecord.EventCorrelator
+	sending      *correlatedEvent
+	notBefore    time.Time // of the next write
+	backoffs     map[area]backoff
+	refusedUntil map[area]time.Time // conditions are not written before
+	refreshAt    map[area]time.Time // when conditions have to be checked without news; zero if they need not
+	eventNumber  int64              // makes the names of Events unique
+	failing      map[area]bool      // reported to Trouble
 }
 
-// pause is the one before the next attempt at what could not be written. Each area has its own: an admission webhook that is down, or Events
-// in an etcd of their own, let one kind of request fail and not the others.
-type pause struct {
+// backoff delays the next attempt after a failure. Each area has its own: an admission webhook that is down, or Events
+// in an etcd of their own, make one kind of request fail and not the others.
+type backoff struct {
 	length time.Duration
 	until  time.Time
 }
 
-// area is one of the things that can be refused by themselves.
+// area is what can fail or be refused separately.
 type area string
 
 const (
@@ -117,8 +118,9 @@ const (
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
-		opts: opts, wake: make(chan struct{}, 1), dirty: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
-		correlator: newCorrelator(), pauses: map[area]pause{}, refused: map[area]time.Time{}, again: map[area]time.Time{}, failing: map[area]bool{},
+		opts: opts, wake: make(chan struct{}, 1), stale: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
+		correlator: newCorrelator(), backoffs: map[area]backoff{}, refusedUntil: map[area]time.Time{}, refreshAt: map[area]time.Time{},
+		failing: map[area]bool{},
 	}
 }
 
@@ -127,41 +129,38 @@ func (k *Kubernetes) Hear(h record.Happening) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gate.hear(h)
-	if k.opts.Events && time.Now().After(k.muted) {
-		k.enqueue(k.told.tell(h, k.opts.Rules()))
+	if k.opts.Events && time.Now().After(k.eventsMuted) {
+		k.enqueue(k.builder.build(h, k.opts.Rules()))
 	}
 	if h.Pod == "" && h.What != record.SourceLost && h.What != record.SourceBack {
-		k.dirty[conditionArea], k.dirty[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
+		k.stale[conditionArea], k.stale[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
 	}
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	wake(k.wake)
 }
 
 // Run writes what was heard until ctx ends, and then for a moment longer, if there is anything left to write. Run it
 // once.
 func (k *Kubernetes) Run(ctx context.Context) {
 	k.mu.Lock()
-	k.gate.hold(time.Now().Add(settling))
+	k.gate.closeUntil(time.Now().Add(startupDelay))
 	k.mu.Unlock()
 	for ctx.Err() == nil && !k.finished() {
-		wait := k.turn(ctx)
+		wait := k.step(ctx)
 		select {
 		case <-ctx.Done():
 		case <-k.wake:
 		case <-time.After(wait):
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	clear(k.pauses)
+	clear(k.backoffs)
 	for last.Err() == nil {
-		do, _ := k.next(time.Now())
-		if do == nil {
+		job, _ := k.next(time.Now())
+		if job == nil {
 			return
 		}
-		k.try(last, do)
+		_ = k.try(last, job)
 	}
 }
 
@@ -169,69 +168,57 @@ func (k *Kubernetes) Run(ctx context.Context) {
 // while.
 func (k *Kubernetes) Finish() {
 	k.mu.Lock()
-	k.gate, k.last = gate{}, time.Now().Add(finishTime)
+	k.gate, k.finishBy = gate{}, time.Now().Add(finishTimeout)
 	k.mu.Unlock()
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	wake(k.wake)
 }
 
-// finished tells whether Run is to end.
 func (k *Kubernetes) finished() bool {
 	k.mu.Lock()
-	last := k.last
+	finishBy := k.finishBy
 	k.mu.Unlock()
 	now := time.Now()
-	return !last.IsZero() && (len(k.jobs(now)) == 0 || now.After(last))
+	return !finishBy.IsZero() && (len(k.jobs(now)) == 0 || now.After(finishBy))
 }
 
-// idle is how long to wait when there is nothing to wait for.
-const idle = time.Hour
-
-// turn writes one thing, if it is time, and returns how long to wait until the next turn, unless something is heard
+// step writes one thing, if it is time, and returns how long to wait until the next step, unless something is heard
 // before.
-func (k *Kubernetes) turn(ctx context.Context) time.Duration {
+func (k *Kubernetes) step(ctx context.Context) time.Duration {
 	now := time.Now()
-	if wait := k.closed(now); wait > 0 {
+	k.mu.Lock()
+	wait := max(k.gate.closed(now), k.notBefore.Sub(now))
+	k.mu.Unlock()
+	if wait > 0 {
 		return wait
 	}
-	if wait := k.rest.Sub(now); wait > 0 {
-		return wait
+	job, wait := k.next(now)
+	if job == nil {
+		return min(wait, k.nextRefresh(now))
 	}
-	do, wait := k.next(now)
-	if do == nil {
-		return min(wait, k.quiet(now))
-	}
-	if wait := k.try(ctx, do); wait > 0 {
+	if err := k.try(ctx, job); err != nil {
 		return 0 // Something else may be written meanwhile.
 	}
-	k.rest = time.Now().Add(pace)
-	return pace
+	k.notBefore = time.Now().Add(eventInterval)
+	return eventInterval
 }
 
-// try does a job, and returns how long it is not to be tried again as it could not be done.
-func (k *Kubernetes) try(ctx context.Context, do *job) time.Duration {
-	if err := k.write(ctx, do); err == nil {
-		delete(k.pauses, do.area)
-		return 0
+// try does a job, or backs off if it could not be done.
+func (k *Kubernetes) try(ctx context.Context, job *writeJob) error {
+	err := k.write(ctx, job)
+	if err == nil {
+		delete(k.backoffs, job.area)
+		return nil
 	}
-	length := min(max(2*k.pauses[do.area].length, firstPause), longestPause)
-	k.pauses[do.area] = pause{length, time.Now().Add(length)}
-	return length
+	length := min(max(2*k.backoffs[job.area].length, minBackoff), maxBackoff)
+	k.backoffs[job.area] = backoff{length, time.Now().Add(length)}
+	return err
 }
 
-func (k *Kubernetes) closed(now time.Time) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.gate.closed(now)
-}
-
-// quiet is how long there will be nothing to write if nothing is heard.
-func (k *Kubernetes) quiet(now time.Time) time.Duration {
-	next := now.Add(idle)
+// nextRefresh is how long there will be nothing to write if nothing is heard.
+func (k *Kubernetes) nextRefresh(now time.Time) time.Duration {
+	next := now.Add(idleWait)
 	for _, a := range []area{conditionArea, lifecycleArea} {
-		for _, t := range []time.Time{k.again[a], k.refused[a]} {
+		for _, t := range []time.Time{k.refreshAt[a], k.refusedUntil[a]} {
 			if t.After(now) && t.Before(next) {
 				next = t
 			}
@@ -240,74 +227,74 @@ func (k *Kubernetes) quiet(now time.Time) time.Duration {
 	return next.Sub(now)
 }
 
-// job writes one thing.
-type job struct {
+// writeJob writes one thing.
+type writeJob struct {
 	area    area
 	write   func(context.Context, Identity) error
 	hurried bool // others act upon it
 }
 
-// next returns what is to be written next, or nil and how long there is nothing that may be tried.
-func (k *Kubernetes) next(now time.Time) (*job, time.Duration) {
-	wait := idle
-	for _, do := range k.jobs(now) {
-		left := k.pauses[do.area].until.Sub(now)
+// next returns what is to be written next, or nil and for how long nothing may be tried.
+func (k *Kubernetes) next(now time.Time) (*writeJob, time.Duration) {
+	wait := idleWait
+	for _, job := range k.jobs(now) {
+		left := k.backoffs[job.area].until.Sub(now)
 		if left <= 0 {
-			return &do, 0
+			return &job, 0
 		}
 		wait = min(wait, left)
 	}
 	return nil, wait
 }
 
-// jobs are what is to be written, the most urgent first.
-func (k *Kubernetes) jobs(now time.Time) []job {
+// jobs returns what is to be written, the most urgent first.
+func (k *Kubernetes) jobs(now time.Time) []writeJob {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var jobs []job
+	var jobs []writeJob
 	for _, a := range []area{conditionArea, lifecycleArea} {
-		again := k.again[a]
-		if (k.dirty[a] || !again.IsZero() && !now.Before(again)) && !now.Before(k.refused[a]) {
-			jobs = append(jobs, job{a, func(ctx context.Context, id Identity) error { return k.keep(ctx, id, a) }, true})
+		refresh := k.refreshAt[a]
+		if (k.stale[a] || !refresh.IsZero() && !now.Before(refresh)) && !now.Before(k.refusedUntil[a]) {
+			jobs = append(jobs, writeJob{a, func(ctx context.Context, id Identity) error { return k.writeConditions(ctx, id, a) }, true})
 		}
 	}
 	if k.sending != nil || len(k.queue) > 0 {
-		jobs = append(jobs, job{eventArea, k.sendEvent, false})
+		jobs = append(jobs, writeJob{eventArea, k.sendEvent, false})
 	}
 	return jobs
 }
 
-// keep makes conditions what they should be.
-func (k *Kubernetes) keep(ctx context.Context, id Identity, a area) error {
-	k.mark(a, false)
-	write := k.keepCondition
+// writeConditions makes the conditions of an area what they should be.
+func (k *Kubernetes) writeConditions(ctx context.Context, id Identity, a area) error {
+	k.setStale(a, false)
+	update := k.updateCondition
 	if a == lifecycleArea {
-		write = k.keepLifecycle
+		update = k.updateLifecycle
 	}
-	again, err := write(ctx, id)
-	v, err := k.settle(ctx, a, err)
+	refresh, err := update(ctx, id)
+	v, err := k.handleResult(ctx, a, err)
 	if v == forbidden || v == rejected {
-		again = time.Now().Add(refusedFor)
-		k.refused[a] = again
+		refresh = time.Now().Add(refusedFor)
+		k.refusedUntil[a] = refresh
 	}
 	if err != nil {
-		k.mark(a, true)
+		k.setStale(a, true)
 		return err
 	}
-	k.again[a] = again
+	k.refreshAt[a] = refresh
 	return nil
 }
 
-func (k *Kubernetes) mark(a area, dirty bool) {
+func (k *Kubernetes) setStale(a area, stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.dirty[a] = dirty
+	k.stale[a] = stale
 }
 
-// write does a job. Its error means that the API server could not be asked, and that the job is still to be done.
-func (k *Kubernetes) write(ctx context.Context, do *job) error {
+// write does a job. An error means that the API server could not be asked, and that the job is still to be done.
+func (k *Kubernetes) write(ctx context.Context, job *writeJob) error {
 	if k.opts.Turn != nil {
-		end, err := k.opts.Turn(ctx, do.hurried)
+		end, err := k.opts.Turn(ctx, job.hurried)
 		if err != nil {
 			return err
 		}
@@ -317,29 +304,60 @@ func (k *Kubernetes) write(ctx context.Context, do *job) error {
 	if err != nil {
 		return fmt.Errorf("writing to the node: %w", err)
 	}
-	return do.write(ctx, id)
+	return job.write(ctx, id)
 }
 
-// settle takes in how a request ended. It returns the error if the request should be made again later, and tells of the
-// first of a row.
-func (k *Kubernetes) settle(ctx context.Context, a area, err error) (verdict, error) {
-	v := judge(err)
+// handleResult reports the first failure of a row, and returns an error if the request should be repeated later.
+func (k *Kubernetes) handleResult(ctx context.Context, a area, err error) (verdict, error) {
+	v := classify(err)
 	if v == accepted {
 		delete(k.failing, a)
 		return v, nil
 	}
-	if !k.failing[a] && v != lost && ctx.Err() == nil {
+	if !k.failing[a] && v != gone && ctx.Err() == nil {
 		k.failing[a] = true
 		k.opts.Trouble(fmt.Errorf("writing %s: %w; %s", a, err, v))
 	}
-	if v == unanswered {
+	if v == retryable {
 		return v, fmt.Errorf("writing %s: %w", a, err)
 	}
 	return v, nil
 }
 
-// reference names the Node in an Event about it. As the kubelet does, it takes the name for the UID: that is what
+// verdict is what an answer of the API server means for a request.
+type verdict string
+
+const (
+	accepted  verdict = "it was accepted"
+	retryable verdict = "trying again"
+	forbidden verdict = "it is not tried again for an hour"
+	rejected  verdict = "it is left out"
+	// gone: what the request is about no longer exists.
+	gone verdict = "it is of no use"
+)
+
+// classify takes anything that is no answer of the API server, or says that it is busy or not well, for retryable.
+func classify(err error) verdict {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return accepted
+	case !errors.As(err, &status):
+		return retryable
+	case apierrors.IsForbidden(err):
+		return forbidden
+	case apierrors.IsNotFound(err), apierrors.IsGone(err):
+		return gone
+	case apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err), apierrors.IsUnauthorized(err), apierrors.IsConflict(err):
+		return retryable
+	case status.Status().Code >= 500:
+		return retryable
+	}
+	return rejected
+}
+
+// nodeReference names the Node in an Event about it. Like the kubelet, it uses the name as the UID: that is what
 // "kubectl describe node" looks for, and a node that registers again keeps its history.
-func reference(node string) corev1.ObjectReference {
+func nodeReference(node string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 }

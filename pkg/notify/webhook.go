@@ -6,37 +6,136 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
 const (
-	// cordonTime is how long notices give way to a cordon that does not come about.
-	cordonTime = 5 * time.Second
-	// keepHeard is how many happenings of one node wait at most until a notice is made of them, which takes moments.
-	keepHeard = 256
-	// keepPods is how many pods of one event are named.
-	keepPods = 512
+	// maxCordonWait is how long notices wait for a cordon that is under way.
+	maxCordonWait = 5 * time.Second
+	// defaultBacklog is how many happenings of one node wait at most until a notice is made of them, which takes moments.
+	defaultBacklog = 256
+	// maxPods is how many pods of one event are named.
+	maxPods = 512
 )
+
+// Phase is the stage of an event at which a notice is made.
+type Phase string
+
+// The phases of a notice.
+const (
+	// Announced: the event is new.
+	Announced Phase = "announced"
+	// Ended: what was to be done about it was done, or its time is over, or it went wrong.
+	Ended Phase = "ended"
+	// Over: the event no longer stands, and what was done for it is undone.
+	Over Phase = "over"
+)
+
+// String returns the phase's word.
+func (p Phase) String() string { return string(p) }
+
+// The outcomes that belong to the phase Ended. Announced is its own outcome, and Over has the endings of an entry of the
+// record, and "moved".
+const (
+	Cordoned   = "cordoned"
+	Drained    = "drained"
+	Incomplete = "incomplete"
+	Failed     = "failed"
+	// LeftAlone: people want the node left alone, so it is not drained.
+	LeftAlone = string(event.LeftAlone)
+	// Moved: the event was put off, and nothing is done for it until then.
+	Moved = "moved"
+)
+
+// Outcomes lists all outcomes, in the order of the phases.
+func Outcomes() []string {
+	outcomes := []string{Announced.String(), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
+	for _, ending := range record.Endings() {
+		outcomes = append(outcomes, string(ending))
+	}
+	return outcomes
+}
+
+func phaseOf(outcome string) Phase {
+	switch outcome {
+	case Announced.String():
+		return Announced
+	case Cordoned, Drained, Incomplete, Failed, LeftAlone:
+		return Ended
+	}
+	return Over
+}
+
+// outcomeOf returns the outcome of a happening; "" if it is not worth a notice.
+func outcomeOf(h record.Happening) string {
+	switch h.What {
+	case record.Announced:
+		return Announced.String()
+	case record.ClosedWith:
+		return string(h.Entry.Ending)
+	case record.RanOut:
+		return Incomplete
+	case record.Failed:
+		return Failed
+	case record.LeftAlone:
+		return LeftAlone
+	case record.PutOff:
+		return Moved
+	case record.Done:
+		switch {
+		case h.Action == string(policy.Drain):
+			return Drained
+		case h.Action == string(policy.Cordon):
+			return Cordoned
+		case h.Entry.Phase == record.Closed:
+			return string(h.Entry.Ending)
+		}
+		return Moved
+	}
+	return ""
+}
+
+// isNews reports whether an outcome is news after those that were told of the event, the oldest first. An announcement
+// stands until the event is over. An outcome that comes again, as that of a repeated attempt, is none, unless the event
+// was announced or over in between. Between people's order to leave the node alone and anything else, the last one counts.
+func isNews(told []string, outcome string) bool {
+	phase := phaseOf(outcome)
+	for _, before := range slices.Backward(told) {
+		switch {
+		case before == outcome:
+			return false
+		case phase == Ended && (before == LeftAlone || outcome == LeftAlone):
+			return true
+		case phase == Announced && phaseOf(before) == Over && before != Moved:
+			return true
+		case phase == Ended && phaseOf(before) != Ended, phase == Over && phaseOf(before) != Over:
+			return true
+		}
+	}
+	return true
+}
 
 // WebhookSettings say what a Webhook posts, and where.
 type WebhookSettings struct {
-	// Post sends one message; Destination has one.
+	// Post sends one message; see Destination.Post.
 	Post     func(ctx context.Context, id, text string) error
 	Template *Template
-	// AtDetection, AtEnd and AtClose switch the phases Announced, Ended and Over on.
+	// AtDetection, AtEnd and AtClose enable the phases Announced, Ended and Over.
 	AtDetection, AtEnd, AtClose bool
 }
 
-// wants tells whether notices of a phase are to be made.
 func (s *WebhookSettings) wants(phase Phase) bool {
 	return phase == Announced && s.AtDetection || phase == Ended && s.AtEnd || phase == Over && s.AtClose
 }
 
-// Outbox keeps notices until they are delivered, over restarts, as record.Outbox does, which says more. Only Sync waits for the
-// disk.
+// Outbox keeps notices until they are delivered, over restarts, as record.Outbox does, which documents it. Only Sync
+// waits for the disk.
 type Outbox interface {
 	Waiting() []record.Notice
 	Told(event string) []string
@@ -47,15 +146,14 @@ type Outbox interface {
 	Sync() error
 }
 
-// WebhookOptions are what a Webhook is made of. All fields are needed.
+// WebhookOptions are what a Webhook is made of. All fields are needed but for those that say otherwise.
 type WebhookOptions struct {
 	Outbox Outbox
-	// Machine describes the machine, and Node its Node by name and labels, as far as they can be asked before the context
-	// ends.
-	// They are asked about the node that something happened to; "" is the one whose machine this is.
+	// Machine describes the machine, and Node returns its Node's name and labels, as far as they can be read before the
+	// context ends. node is the one that something happened to; "" is the one that nth runs on.
 	Machine func(ctx context.Context, node string) Machine
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
-	// Told is called, from one goroutine at a time, with what became of notices.
+	// Told is called with the result of each attempt to deliver a notice, one call at a time.
 	Told func(Telling)
 	// DryRun marks every notice.
 	DryRun bool
@@ -63,135 +161,127 @@ type WebhookOptions struct {
 	Backlog int
 }
 
-// Telling is what became of a notice.
+// Telling is the result of an attempt to deliver a notice.
 type Telling struct {
 	Notice record.Notice
 	// Err is why it was not delivered; nil if it was.
 	Err error
-	// GivenUp tells that it never will be.
+	// GivenUp is set if it never will be.
 	GivenUp bool
-	// Again tells that the one before went wrong, too.
+	// Again is set if the attempt before failed, too.
 	Again bool
-	// Alike counts further notices of which the same is to be said.
+	// Alike counts further notices with the same result.
 	Alike int
 }
 
 // Webhook is the listener that posts to people's own endpoints. Make one with NewWebhook.
 //
-// What is about one event is told in order, by one worker at a time; of several events the newest goes first. While the endpoint
-// fails, one notice at a time asks whether it is back, and what is announced meanwhile is tried once without waiting for that.
+// The notices of one event are posted in order, one at a time; of several events the newest goes first. While the endpoint
+// fails, one notice at a time probes whether it is back, and new ones are tried once without waiting for that.
 type Webhook struct {
 	opts WebhookOptions
-	// wake has an element when there is something new to look at.
 	wake chan struct{}
 
-	telling sync.Mutex // is held while Told is called
+	reporting sync.Mutex // held while Told is called
 
 	mu       sync.Mutex // for all that follows
 	settings *WebhookSettings
-	gates    map[string]*gate // by node
-	lanes    map[string]*lane // by event
-	heard    int              // in all lanes
-	lost     Telling          // of what was heard and dropped; not told yet
-	pods     map[string]*met  // by event
-	known    map[string]known // by node
+	gates    map[string]*gate       // by node
+	queues   map[string]*eventQueue // by event
+	backlog  int                    // happenings in all queues
+	dropped  Telling                // happenings that were dropped since the last report
+	pods     map[string]*podList    // by event
+	nodes    map[string]nodeInfo    // by name
 	endpoint endpoint
-	making   int       // notices that are being made
-	posting  int       // posts under way
-	begun    time.Time // the last post
-	ending   bool
+	rendering,
+	posting int
+	lastPost time.Time // when it began
+	stopping bool
 }
 
-// A lane has what is to be told about one event, in order.
-type lane struct {
-	node    string
-	busy    bool   // a worker is at it
-	posted  string // the ID of the notice that it posts; empty if it does not
-	heard   []heard
-	waiting []waiting
+// eventQueue has what is to be told about one event, in order.
+type eventQueue struct {
+	node       string
+	busy       bool   // a worker is at it
+	posting    string // the ID of the notice that it posts; empty if it does not
+	happenings []pendingHappening
+	notices    []pendingNotice
 }
 
-// heard is a happening that a notice is to be made of.
-type heard struct {
+// pendingHappening is one that a notice is to be made of.
+type pendingHappening struct {
 	record.Happening
 	outcome string
 	pods    []string
 }
 
-// waiting is a notice that is to be posted.
-type waiting struct {
+// pendingNotice is one that is to be posted.
+type pendingNotice struct {
 	record.Notice
-	came  time.Time     // to this process
-	old   time.Duration // as it came
-	tries int           // of this process
-	last  bool          // it was tried while stopping
+	queued      time.Time     // in this process
+	queuedAge   time.Duration // its age then
+	tries       int           // of this process
+	triedAtStop bool
 }
 
-// age is how old a notice is. To set the clock while it waits does not change that.
-func (n waiting) age() time.Duration { return n.old + time.Since(n.came) }
+// age is how old a notice is. Setting the clock while it waits does not change that.
+func (n pendingNotice) age() time.Duration { return n.queuedAge + time.Since(n.queued) }
 
-// met are the pods that a drain for an event has met.
-type met struct {
+// podList has the pods that a drain for an event has evicted, or waits for.
+type podList struct {
 	node string
 	pods []string
 }
 
-// known is what a machine and its Node are, as was last heard.
-type known struct {
+// nodeInfo is what was last known of a machine and its Node.
+type nodeInfo struct {
 	machine Machine
-	node    string
+	name    string
 	labels  map[string]string
 }
 
-// NewWebhook returns a Webhook that is off until it is told what to Use.
+// NewWebhook returns a Webhook that is off until it gets its settings from Use.
 func NewWebhook(opts WebhookOptions) *Webhook {
 	w := &Webhook{
 		opts: opts, wake: make(chan struct{}, 1),
-		gates: map[string]*gate{}, lanes: map[string]*lane{}, pods: map[string]*met{}, known: map[string]known{},
+		gates: map[string]*gate{}, queues: map[string]*eventQueue{}, pods: map[string]*podList{}, nodes: map[string]nodeInfo{},
 	}
 	for _, n := range opts.Outbox.Waiting() {
-		l := w.lane(n.Event, n.Node)
-		l.waiting = append(l.waiting, waiting{Notice: n, came: time.Now(), old: max(time.Since(n.Made), 0)})
+		q := w.queue(n.Event, n.Node)
+		q.notices = append(q.notices, pendingNotice{Notice: n, queued: time.Now(), queuedAge: max(time.Since(n.Made), 0)})
 	}
 	return w
 }
 
-// lane returns an event's lane.
-func (w *Webhook) lane(id, node string) *lane {
-	l := w.lanes[id]
-	if l == nil {
-		l = &lane{}
-		w.lanes[id] = l
+// queue returns an event's queue.
+func (w *Webhook) queue(id, node string) *eventQueue {
+	q := w.queues[id]
+	if q == nil {
+		q = &eventQueue{}
+		w.queues[id] = q
 	}
-	l.node = cmp.Or(node, l.node)
-	return l
+	q.node = cmp.Or(node, q.node)
+	return q
 }
 
-// Use replaces the settings; nil turns the webhook off. What has not been delivered yet goes where they say.
+// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say.
 func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
 	w.settings = settings
 	w.endpoint = endpoint{} // It may be another one.
 	w.mu.Unlock()
-	w.nudge()
+	wake(w.wake)
 }
 
-// Waiting counts what is to be told and has not been delivered.
+// Waiting counts what is to be delivered.
 func (w *Webhook) Waiting() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	count := w.heard
-	for _, l := range w.lanes {
-		count += len(l.waiting)
+	count := w.backlog
+	for _, q := range w.queues {
+		count += len(q.notices)
 	}
 	return count
-}
-
-func (w *Webhook) nudge() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Hear implements agent.Listener.
@@ -199,27 +289,27 @@ func (w *Webhook) Hear(h record.Happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h.What == record.Begun {
-		w.pods[h.Entry.Event.ID] = &met{node: h.Node}
+		w.pods[h.Entry.Event.ID] = &podList{node: h.Node}
 	}
 	w.gate(h.Node).hear(h)
 	if w.settings == nil {
 		return
 	}
-	w.meet(h)
+	w.notePod(h)
 	if outcome := outcomeOf(h); outcome != "" {
 		var pods []string
-		if m := w.pods[h.Entry.Event.ID]; m != nil {
-			pods = slices.Clone(m.pods)
+		if list := w.pods[h.Entry.Event.ID]; list != nil {
+			pods = slices.Clone(list.pods)
 		}
-		w.take(heard{h, outcome, pods})
+		w.enqueue(pendingHappening{h, outcome, pods})
 	}
 	if h.Entry.Phase == record.Closed {
 		delete(w.pods, h.Entry.Event.ID)
 	}
-	w.nudge()
+	wake(w.wake)
 }
 
-// gate returns the node's gate. What was heard of a node before it had a name is the first one's that has.
+// gate returns the node's gate. The first named node takes over that of a node whose name was not known yet.
 func (w *Webhook) gate(node string) *gate {
 	if nameless := w.gates[""]; nameless != nil && node != "" && w.gates[node] == nil {
 		w.gates[node] = nameless
@@ -233,53 +323,55 @@ func (w *Webhook) gate(node string) *gate {
 	return g
 }
 
-// take takes in what a notice is to be made of. What there is no place for is lost, and counted.
-func (w *Webhook) take(h heard) {
+// enqueue keeps what a notice is to be made of, or counts it as dropped.
+func (w *Webhook) enqueue(h pendingHappening) {
 	id := h.Entry.Event.ID
-	if w.heard >= cmp.Or(w.opts.Backlog, keepHeard) {
-		if w.lost.GivenUp {
-			w.lost.Alike++
+	if w.backlog >= cmp.Or(w.opts.Backlog, defaultBacklog) {
+		if w.dropped.GivenUp {
+			w.dropped.Alike++
 			return
 		}
 		n := record.Notice{Event: id, Node: h.Node, What: h.outcome}
-		w.lost = Telling{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
+		w.dropped = Telling{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
 		return
 	}
-	l := w.lane(id, h.Node)
-	l.heard = append(l.heard, h)
-	w.heard++
+	q := w.queue(id, h.Node)
+	q.happenings = append(q.happenings, h)
+	w.backlog++
 }
 
-// Forget forgets what is only known for as long as a node is being looked after. What is still to be told about it is told.
+// Forget forgets what is needed only while a node is being looked after. What is still to be told about it is told.
 func (w *Webhook) Forget(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.gates, node)
-	delete(w.known, node)
-	maps.DeleteFunc(w.pods, func(_ string, m *met) bool { return m.node == node })
-	w.nudge()
+	delete(w.nodes, node)
+	maps.DeleteFunc(w.pods, func(_ string, list *podList) bool { return list.node == node })
+	wake(w.wake)
 }
 
-// meet remembers the pods that a drain is about, without their namespaces. It is one for all events that the node is drained
-// for, and tells of a pod once.
-func (w *Webhook) meet(h record.Happening) {
+// notePod notes a drain's pod, without its namespace. A drain is one for all events of the node, and reports a pod once.
+func (w *Webhook) notePod(h record.Happening) {
 	if h.Pod == "" || h.What == record.PodGone {
 		return
 	}
-	id, name := h.Entry.Event.ID, withoutNamespace(h.Pod)
-	if w.pods[id] == nil {
-		w.pods[id] = &met{node: h.Node}
+	_, name, ok := strings.Cut(h.Pod, "/")
+	if !ok {
+		name = h.Pod
 	}
-	for _, m := range w.pods {
-		here := m.node == h.Node || m.node == "" // It had no name yet.
-		if here && len(m.pods) < keepPods && !slices.Contains(m.pods, name) {
-			m.pods = append(m.pods, name)
+	if id := h.Entry.Event.ID; w.pods[id] == nil {
+		w.pods[id] = &podList{node: h.Node}
+	}
+	for _, list := range w.pods {
+		here := list.node == h.Node || list.node == "" // its name was not known yet
+		if here && len(list.pods) < maxPods && !slices.Contains(list.pods, name) {
+			list.pods = append(list.pods, name)
 		}
 	}
 }
 
-// Resume makes up for notices that a crash has swallowed: it goes by the record's entries, of which the outbox knows
-// whether they were told. describe says in words what is going to be done about one. Call it after Use.
+// Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows
+// what was told. describe says what is going to be done about one. Call it after Use.
 func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(record.Entry) string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -287,17 +379,17 @@ func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(re
 		return
 	}
 	for _, e := range entries {
-		for _, outcome := range w.standing(e, now) {
-			w.take(heard{record.Happening{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
+		for _, outcome := range w.outcomesSoFar(e, now) {
+			w.enqueue(pendingHappening{record.Happening{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
 		}
 	}
-	w.gate("").hold(now.Add(decisionTime)) // A step that was begun before is begun again at once.
-	w.nudge()
+	w.gate("").closeUntil(now.Add(decisionTime)) // A step that a crash has interrupted begins again at once.
+	wake(w.wake)
 }
 
-// standing lists the outcomes that an entry should have been told with. What is over and was never announced is not worth a
-// word: it was before there was a webhook.
-func (w *Webhook) standing(e record.Entry, now time.Time) []string {
+// outcomesSoFar lists the outcomes that should have been told of an entry. An event that is over and was never announced
+// is left out: it is older than the webhook.
+func (w *Webhook) outcomesSoFar(e record.Entry, now time.Time) []string {
 	outcomes := []string{Announced.String()}
 	if e.LeftAlone {
 		return append(outcomes, LeftAlone)
@@ -310,7 +402,7 @@ func (w *Webhook) standing(e record.Entry, now time.Time) []string {
 	case record.Incomplete:
 		outcomes = append(outcomes, Incomplete)
 	case record.Closed:
-		if due(w.opts.Outbox.Told(e.Event.ID), Announced.String()) || now.Sub(e.Changed) > oldest {
+		if isNews(w.opts.Outbox.Told(e.Event.ID), Announced.String()) || now.Sub(e.Changed) > maxNoticeAge {
 			return nil
 		}
 		return []string{string(e.Ending)}

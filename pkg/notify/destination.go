@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,55 +23,55 @@ import (
 )
 
 const (
-	// noticeHeader carries the notice's ID, by which a receiver knows one that it gets twice.
+	// noticeHeader carries the notice's ID, by which a receiver recognizes a duplicate.
 	noticeHeader = "X-Nth-Notice"
-	// defaultContentType is what a message is unless the headers say otherwise.
+	// defaultContentType applies unless the headers say otherwise.
 	defaultContentType = "application/json"
 )
 
-// Destination is where a webhook posts to. The files are read for every post, so that what is in them may change. Neither
-// URL nor headers are ever in an error.
+// Destination is where a webhook posts to. The files are read for every post, so that their content may change. Neither
+// URL nor headers ever appear in an error.
 type Destination struct {
-	// URL is the address, or URLFile a file that holds it.
+	// URL is the address, or URLFile a file that contains it.
 	URL, URLFile string
-	// Headers are added to those in HeadersFile, or in HeadersText, which has a line "Name: value" for each, or one object of JSON.
+	// Headers override those in HeadersFile, or in HeadersText: a line "Name: value" for each, or one object of JSON.
 	Headers                  map[string]string
 	HeadersFile, HeadersText string
-	// Proxy is http://, https://, socks5:// or, which is the first, tcp://. Without one there is none: the environment is
-	// not asked.
+	// Proxy is http://, https://, socks5:// or tcp://, which means http://. If empty there is none: the environment is
+	// ignored.
 	Proxy string
-	// CAFile holds certificates, in PEM, that are trusted beside the system's.
+	// CAFile contains certificates, in PEM, that are trusted in addition to the system's.
 	CAFile string
 	// Timeout bounds one post. UserAgent is sent with it.
 	Timeout   time.Duration
 	UserAgent string
 }
 
-// rejectedError is an answer that says that this very message is not taken; another try would be no use.
+// rejectedError is an answer that refuses this very message, so that there is no use in trying again.
 type rejectedError struct{ status int }
 
 func (e rejectedError) Error() string {
 	return fmt.Sprintf("it answers %d %s: it does not take this message", e.status, http.StatusText(e.status))
 }
 
-// ContentType is what the headers say that a message is.
+// ContentType is the content type of a message, as the headers say.
 func (d Destination) ContentType() string {
 	headers, err := d.headers()
 	if err != nil {
-		return defaultContentType // Told when it is posted.
+		return defaultContentType // The error is reported when something is posted.
 	}
 	return headers.Get("Content-Type")
 }
 
-// Judged is what was found out about a part of a Destination.
+// Judged is the result of checking a part of a Destination.
 type Judged struct {
-	// File is the one that was read for it; empty for what stands in the Destination itself.
+	// File is the one that was read for it; empty if there is none.
 	File  string
 	Fault error // nil if nothing is wrong
 }
 
-// Judge tells what keeps messages from being posted, as far as that can be seen without posting one, and which files were read for that. An
-// address that is not known is no fault. It takes no longer than readTime, whatever hangs.
+// Judge checks what can be checked without posting, and names the files that were read for that. A missing address is no
+// fault. It takes no longer than readTimeout, whatever hangs.
 func (d Destination) Judge() []Judged {
 	found := []Judged{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
 	var judging sync.WaitGroup
@@ -86,7 +87,7 @@ func (d Destination) Judge() []Judged {
 	return slices.DeleteFunc(found, func(j Judged) bool { return j == Judged{} })
 }
 
-// Post sends one message. The receiver has it if there is no error.
+// Post sends one message. Without an error the receiver has it.
 func (d Destination) Post(ctx context.Context, id, text string) error {
 	target, err := d.target()
 	if err != nil {
@@ -104,7 +105,7 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader([]byte(text)))
 	if err != nil {
-		return discreet(err, target, headers)
+		return withoutSecrets(err, target, headers)
 	}
 	request.Header = headers
 	if host := headers.Get("Host"); host != "" {
@@ -114,28 +115,25 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	answer, err := client.Do(request)
 	if err != nil {
-		return discreet(err, target, headers)
+		return withoutSecrets(err, target, headers)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // What it has to say beside the status is of no interest.
-	return judgeAnswer(answer)
+	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status is of interest.
+	return checkAnswer(answer)
 }
 
-// laterError is an answer that says when to come again.
-type laterError struct {
+// retryAfterError is an answer that says when to try again.
+type retryAfterError struct {
 	status int
 	after  time.Duration
 }
 
-func (e laterError) Error() string {
+func (e retryAfterError) Error() string {
 	return fmt.Sprintf("it answers %d %s: it asks for a pause of %s", e.status, http.StatusText(e.status), e.after.Round(time.Second))
 }
 
-// longestObeyed bounds the pause that an endpoint may ask for.
-const longestObeyed = time.Hour
-
-// retryAfter is the pause that the header Retry-After asks for, in seconds or until a date (RFC 9110, 10.2.3); 0 if it has none.
-func retryAfter(header string, now time.Time) time.Duration {
+// parseRetryAfter reads the header Retry-After, in seconds or a date (RFC 9110, 10.2.3); 0 if there is none.
+func parseRetryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
 		return time.Duration(seconds) * time.Second
 	}
@@ -145,11 +143,11 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-func judgeAnswer(answer *http.Response) error {
+func checkAnswer(answer *http.Response) error {
 	status := answer.StatusCode
-	if after := retryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 &&
+	if after := parseRetryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 &&
 		(status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
-		return laterError{status, after}
+		return retryAfterError{status, after}
 	}
 	switch {
 	case status/100 == 2:
@@ -163,30 +161,28 @@ func judgeAnswer(answer *http.Response) error {
 	return fmt.Errorf("it answers %s", strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status))))
 }
 
-// target is the address.
 func (d Destination) target() (*url.URL, error) {
 	text, of := d.URL, "the URL"
 	if text == "" {
-		content, err := readFile(d.URLFile, longestSecret)
+		content, err := readFile(d.URLFile, maxSecretSize)
 		if err != nil {
 			return nil, fmt.Errorf("reading the URL: %w", err)
 		}
 		text, of = strings.TrimSpace(content), "the URL in "+d.URLFile
 	}
-	target, err := url.Parse(text) // Its error would repeat the text.
+	target, err := url.Parse(text) // Its error would contain the text.
 	if err != nil || target.Hostname() == "" || target.Scheme != "http" && target.Scheme != "https" {
 		return nil, fmt.Errorf("%s is none that begins with http:// or https://", of)
 	}
 	return target, nil
 }
 
-// headers are those of a post.
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {defaultContentType}, "User-Agent": {d.UserAgent}}
 	content := d.HeadersText
 	if d.HeadersFile != "" {
 		var err error
-		if content, err = readFile(d.HeadersFile, longestSecret); err != nil {
+		if content, err = readFile(d.HeadersFile, maxSecretSize); err != nil {
 			return nil, fmt.Errorf("reading the headers: %w", err)
 		}
 	}
@@ -199,11 +195,11 @@ func (d Destination) headers() (http.Header, error) {
 	return headers, nil
 }
 
-// parseHeaders reads lines of "Name: value", or one object of JSON.
+// parseHeaders parses lines of "Name: value", or one object of JSON.
 func parseHeaders(content string, into http.Header) error {
 	if strings.HasPrefix(strings.TrimSpace(content), "{") {
 		var object map[string]string
-		if json.Unmarshal([]byte(content), &object) != nil { // Its error would repeat what is there.
+		if json.Unmarshal([]byte(content), &object) != nil { // Its error would contain a part of the text.
 			return errors.New("reading the headers: they begin with { but are no object of texts in JSON")
 		}
 		for name, value := range object {
@@ -231,7 +227,7 @@ func parseHeaders(content string, into http.Header) error {
 	return nil
 }
 
-// transport makes connections for one post. None is kept: the next notice may be weeks away.
+// transport returns a transport for one post. No connection is kept: the next notice may be weeks away.
 func (d Destination) transport() (*http.Transport, error) {
 	transport := &http.Transport{DisableKeepAlives: true}
 	proxy, err := d.proxy()
@@ -251,12 +247,12 @@ func (d Destination) transport() (*http.Transport, error) {
 	return transport, nil
 }
 
-// trusted are the certificates to trust; nil for the system's.
+// trusted returns the certificates to trust; nil for the system's.
 func (d Destination) trusted() (*x509.CertPool, error) {
 	if d.CAFile == "" {
 		return nil, nil
 	}
-	pem, err := readFile(d.CAFile, longestTrust)
+	pem, err := readFile(d.CAFile, maxCASize)
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificates to trust: %w", err)
 	}
@@ -270,7 +266,7 @@ func (d Destination) trusted() (*x509.CertPool, error) {
 	return trusted, nil
 }
 
-// proxy is the one to go through; nil if there is none.
+// proxy returns the proxy's URL; nil if there is none.
 func (d Destination) proxy() (*url.URL, error) {
 	if d.Proxy == "" {
 		return nil, nil
@@ -289,8 +285,8 @@ func (d Destination) proxy() (*url.URL, error) {
 	return proxy, nil
 }
 
-// discreet is what went wrong with a request, without where it was going and with what.
-func discreet(err error, target *url.URL, headers http.Header) error {
+// withoutSecrets is what went wrong with a request, without where it was going and with what.
+func withoutSecrets(err error, target *url.URL, headers http.Header) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
 			return errors.New("no answer in time")
@@ -314,4 +310,86 @@ func discreet(err error, target *url.URL, headers http.Header) error {
 		}
 	}
 	return errors.New(text)
+}
+
+// The files that people name for the webhook can be anything and be anywhere: a pipe that nobody writes to, a device, a
+// network disk that is gone. None of it may block nth or use up its memory: only a regular file is read, with a limit on
+// its size, and for no longer than readTimeout.
+const (
+	readTimeout = 2 * time.Second
+	// maxSecretSize bounds, in bytes, the files with the URL and the headers, maxTemplateSize a template, and maxCASize the
+	// certificates to trust: those of a whole system are a quarter of a mebibyte.
+	maxSecretSize   = 64 << 10
+	maxTemplateSize = 128 << 10
+	maxCASize       = 4 << 20
+)
+
+// filesBeingRead has, by path, each file that is being read. One that hangs blocks a thread, so it is not read a second
+// time meanwhile.
+var filesBeingRead sync.Map
+
+// fileRead is one attempt to read a file.
+type fileRead struct{ since time.Time }
+
+// openFile is replaced in tests by one that hangs.
+var openFile = os.Open
+
+// ReadTemplate reads a template's file, which must not be empty. The error names the file.
+func ReadTemplate(path string) (string, error) {
+	text, err := readFile(path, maxTemplateSize)
+	if err == nil && text == "" {
+		err = fmt.Errorf("%s is empty", path)
+	}
+	return text, err
+}
+
+// readFile reads a file of no more than longest bytes. The error names the file, and contains nothing of its content.
+func readFile(path string, longest int64) (string, error) {
+	type result struct {
+		text string
+		err  error
+	}
+	this := &fileRead{time.Now()}
+	if other, there := filesBeingRead.LoadOrStore(path, this); there && time.Since(other.(*fileRead).since) >= readTimeout {
+		return "", fmt.Errorf("%s: an earlier attempt to read it hangs", path)
+	}
+	done := make(chan result, 1)
+	go func() {
+		text, err := readBlocking(path, longest)
+		filesBeingRead.CompareAndDelete(path, this)
+		done <- result{text, err}
+	}()
+	limit := time.NewTimer(readTimeout)
+	defer limit.Stop()
+	select {
+	case r := <-done:
+		return r.text, r.err
+	case <-limit.C:
+	}
+	select {
+	case r := <-done: // It is this process that was slow.
+		return r.text, r.err
+	default:
+		return "", fmt.Errorf("%s: it could not be read within %s", path, readTimeout)
+	}
+}
+
+// readBlocking reads a file, however long that takes.
+func readBlocking(path string, longest int64) (string, error) {
+	switch found, err := os.Stat(path); {
+	case err != nil:
+		return "", err
+	case !found.Mode().IsRegular():
+		return "", fmt.Errorf("%s is not a file", path)
+	}
+	file, err := openFile(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // Nothing was written.
+	content, err := io.ReadAll(io.LimitReader(file, longest+1))
+	if err == nil && int64(len(content)) > longest {
+		err = fmt.Errorf("%s is longer than %d bytes", path, longest)
+	}
+	return string(content), err
 }

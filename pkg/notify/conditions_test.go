@@ -22,6 +22,213 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
+// kubelets is a condition of the kubelet's.
+var kubelets = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
+
+// stale is a condition of ours that an earlier run has left, a minute before the bubble's beginning.
+func stale() corev1.NodeCondition {
+	then := metav1.NewTime(time.Date(1999, 12, 31, 23, 59, 0, 0, time.UTC))
+	return corev1.NodeCondition{Type: "InterruptionPending", Status: corev1.ConditionTrue, Reason: "SpotInterruption",
+		Message: "an old one", LastHeartbeatTime: then, LastTransitionTime: then}
+}
+
+// want checks status, reason and words of the condition.
+func (s *stage) want(status corev1.ConditionStatus, reason string, words ...string) {
+	s.t.Helper()
+	c := s.cluster.condition()
+	if c == nil {
+		s.t.Fatalf("there is no condition, want it to be %s", status)
+	}
+	if c.Status != status || c.Reason != reason {
+		s.t.Errorf("the condition is %s, %s; want %s, %s", c.Status, c.Reason, status, reason)
+	}
+	for _, w := range words {
+		if !strings.Contains(c.Message, w) {
+			s.t.Errorf("the message %q does not say %q", c.Message, w)
+		}
+	}
+}
+
+func TestTheConditionFollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
+	play(t, func(t *testing.T) *cluster { return newCluster(t, kubelets) }, func(s *stage) {
+		s.opts.Events = false
+		s.start()
+		s.cluster.wantAsked("get node")
+		s.tell(announced(spot(record.Draining)))
+		s.tell(step(record.Begun, "drain", spot(record.Draining)))
+		s.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+		s.pass(0)
+		s.want(corev1.ConditionTrue, "SpotInterruption", "terminate this spot instance at 00:02:00 UTC on 1 Jan 2000", "is being drained")
+		cordoned := s.cluster.condition().LastTransitionTime
+
+		s.pass(time.Second)
+		s.tell(step(record.Done, "drain", spot(record.Drained)))
+		s.pass(time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption", "the node is drained")
+
+		closed := spot(record.Closed)
+		closed.Ending = record.Withdrawn
+		s.tell(step(record.Done, "uncordon", closed))
+		s.pass(time.Second)
+		s.want(corev1.ConditionFalse, "NothingPending")
+		if since := s.cluster.condition().LastTransitionTime; !since.After(cordoned.Time) {
+			t.Errorf("the condition is False since %s, and was True since %s", since, cordoned)
+		}
+		s.cluster.asked()
+		s.pass(24 * time.Hour)
+		s.cluster.wantAsked()
+		if there := s.cluster.conditions[0]; there != kubelets {
+			t.Errorf("the kubelet's condition became %+v", there)
+		}
+	})
+}
+
+func TestAConditionThatIsTrueIsRefreshedAsTheKubeletsAreAndKeepsItsTime(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Events = false
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.pass(2 * time.Second)
+		first := *s.cluster.condition()
+		s.cluster.asked()
+		s.pass(4 * time.Minute)
+		s.cluster.wantAsked()
+		s.pass(2 * time.Minute)
+		s.cluster.wantAsked("get node", "patch condition")
+		again := *s.cluster.condition()
+		if !again.LastHeartbeatTime.After(first.LastHeartbeatTime.Time) || !again.LastTransitionTime.Equal(&first.LastTransitionTime) {
+			t.Errorf("first %+v, then %+v", first, again)
+		}
+	})
+}
+
+func TestANodeForWhichNothingWasAnnouncedBearsNoCondition(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.pass(24 * time.Hour)
+		s.cluster.wantAsked("get node")
+	})
+}
+
+func TestAConditionThatAnEarlierRunHasLeftIsMadeTrueToTheRecord(t *testing.T) {
+	t.Run("nothing is announced any more", func(t *testing.T) {
+		play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
+			s.start()
+			s.want(corev1.ConditionFalse, "NothingPending")
+		})
+	})
+	t.Run("something else is announced", func(t *testing.T) {
+		play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
+			s.entries = []record.Entry{entry("asg", event.ASGTermination, record.Drained)}
+			s.start()
+			s.want(corev1.ConditionTrue, "ASGTermination", "takes this instance out of service", "is drained")
+			if since := s.cluster.condition().LastTransitionTime; !since.Equal(&[]metav1.Time{stale().LastTransitionTime}[0]) {
+				t.Errorf("the condition is True since %s, want %s", since, stale().LastTransitionTime)
+			}
+		})
+	})
+}
+
+func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
+	reboot := entry("m", event.ScheduledMaintenance, record.Seen)
+	reboot.Event.Code, reboot.Event.Deadline = "system-reboot", time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
+	missing := entry("r", event.RebalanceRecommendation, record.Seen)
+	missing.Missing = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	ignored := entry("i", event.ScheduledMaintenance, record.Seen)
+	ignored.Event.Code, ignored.Event.Deadline = "system-maintenance", time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		entries []record.Entry
+		reason  string
+		words   []string
+	}{
+		"a deadline before none":         {[]record.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}},
+		"the nearest of two":             {[]record.Entry{reboot, spot(record.Cordoned)}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}},
+		"what is ignored does not count": {[]record.Entry{ignored, missing}, "RebalanceRecommendation", nil},
+		"a kind of its own":              {[]record.Entry{entry("s", event.Shutdown, record.Draining)}, "Shutdown", []string{"is shutting down"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.entries = test.entries
+				s.start()
+				s.want(corev1.ConditionTrue, test.reason, test.words...)
+			})
+		})
+	}
+	t.Run("nothing but what is ignored", func(t *testing.T) {
+		play(t, bare, func(s *stage) {
+			s.entries = []record.Entry{ignored}
+			s.start()
+			if c := s.cluster.condition(); c != nil {
+				t.Errorf("the condition is %+v, want none", c)
+			}
+		})
+	})
+}
+
+func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.cluster.asked()
+		s.tell(announced(spot(record.Draining)))
+		s.pass(900 * time.Millisecond)
+		s.tell(step(record.Begun, "drain", spot(record.Draining)))
+		s.pass(3 * time.Hour)
+		s.cluster.wantAsked()
+		s.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+		s.pass(time.Second)
+		s.cluster.wantAsked("get node", "patch condition", "create event SpotInterruption", "create event Draining")
+	})
+}
+
+// The cordon has been refused, or lifted before this process began; it is known by then.
+func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
+	for _, what := range []record.What{record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone} {
+		t.Run(string(what), func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.start()
+				s.cluster.asked()
+				s.tell(announced(spot(record.Draining)))
+				s.tell(step(record.Begun, "drain", spot(record.Draining)))
+				s.pass(time.Minute)
+				s.cluster.wantAsked()
+				s.tell(pod(what, "a"))
+				s.pass(3 * time.Second)
+				if all := s.cluster.asked(); len(all) < 3 {
+					t.Errorf("asked for %q", all)
+				}
+			})
+		})
+	}
+}
+
+func TestAStepThatNeverCordonsOpensTheWayAtItsEnd(t *testing.T) {
+	for what, asked := range map[record.What]int{record.Done: 4, record.Failed: 4, record.RanOut: 4, record.CalledBack: 3} {
+		t.Run(string(what), func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.start()
+				s.cluster.asked()
+				s.tell(announced(spot(record.Draining)))
+				s.tell(step(record.Begun, "drain", spot(record.Draining)))
+				s.tell(step(what, "drain", spot(record.Draining)))
+				s.pass(3 * time.Second)
+				if all := s.cluster.asked(); len(all) != asked {
+					t.Errorf("asked for %q, want %d requests", all, asked)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsOnlyToldIsWrittenAtOnce(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.cluster.asked()
+		s.tell(announced(entry("r", event.RebalanceRecommendation, record.Seen)))
+		s.pass(100 * time.Millisecond)
+		s.cluster.wantAsked("get node", "patch condition", "create event RebalanceRecommendation")
+	})
+}
+
 // A life is a stage that writes the lifecycle conditions, and nothing else, to an API server that remembers who writes what.
 type life struct {
 	*stage

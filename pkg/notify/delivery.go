@@ -1,0 +1,481 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/pkg/record"
+)
+
+const (
+	// maxNoticeAge is how long a notice is of use to anybody.
+	maxNoticeAge = 24 * time.Hour
+	// youngNotice is how long a notice keeps the pauses short: most interrupted machines are gone by then. While one is
+	// younger, the longest pause between two attempts is maxPauseYoung, and later maxPauseOld.
+	youngNotice   = 15 * time.Minute
+	maxPauseYoung = 15 * time.Second
+	maxPauseOld   = 5 * time.Minute
+	// lookupTimeout is how long a notice waits for the description of the machine, and of its Node.
+	lookupTimeout = 2 * time.Second
+	// maxRenders and workers are how many notices are rendered, and posted, at a time. While all workers are busy, one more
+	// post may begin each extraPostInterval, up to maxPosts: an endpoint that hangs delays no new notice longer than that.
+	maxRenders        = 4
+	workers           = 8
+	extraPostInterval = time.Second
+	maxPosts          = 64
+	// syncInterval is the shortest time between two writes of the outbox, and lastSyncTimeout bounds the last one.
+	syncInterval    = 500 * time.Millisecond
+	lastSyncTimeout = 2 * time.Second
+	// maxRetryAfter bounds the pause that an endpoint may ask for.
+	maxRetryAfter = time.Hour
+)
+
+// errTooMany is why a notice was given up for newer ones.
+var errTooMany = errors.New("too many are waiting")
+
+// Run makes notices and posts them until ctx ends, and then tries once more, for a moment, what is left. Run it once.
+func (w *Webhook) Run(ctx context.Context) {
+	changed, stop, saved := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(saved)
+		w.save(changed, stop)
+	}()
+	w.work(ctx, changed)
+
+	w.mu.Lock()
+	w.stopping = true
+	w.mu.Unlock()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	w.flush(last, changed)
+	close(stop)
+	select {
+	case <-saved:
+	case <-time.After(lastSyncTimeout):
+		w.report(Telling{Err: errors.New("writing the outbox: the disk does not answer")})
+	}
+}
+
+// work keeps workers busy until ctx ends, and waits for them.
+func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	for ctx.Err() == nil {
+		wait := w.dispatch(ctx, &busy)
+		w.reportDropped()
+		wake(changed)
+		select {
+		case <-ctx.Done():
+		case <-w.wake:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// flush tries everything once more, whatever the gates and the endpoint say, for as long as ctx lasts.
+func (w *Webhook) flush(ctx context.Context, changed chan<- struct{}) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	for ctx.Err() == nil {
+		w.dispatch(ctx, &busy)
+		if w.idle() {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-w.wake:
+		}
+	}
+	w.reportDropped()
+	wake(changed)
+}
+
+// save keeps the disk up to date until stop is closed, and then once more. A disk that hangs delays no notice.
+func (w *Webhook) save(changed, stop <-chan struct{}) {
+	failing := false
+	for {
+		stopped := false
+		select {
+		case <-changed:
+		case <-stop:
+			stopped = true
+		}
+		err := w.opts.Outbox.Sync()
+		if err != nil && !failing {
+			w.report(Telling{Err: err})
+		}
+		failing = err != nil
+		if stopped {
+			return
+		}
+		select {
+		case <-stop:
+		case <-time.After(syncInterval):
+		}
+		if failing {
+			wake(w.wake) // work then has it tried again
+		}
+	}
+}
+
+func (w *Webhook) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rendering+w.posting == 0
+}
+
+// dispatch starts workers for all that can be done now, and returns for how long there is nothing more if nothing is
+// heard.
+func (w *Webhook) dispatch(ctx context.Context, busy *sync.WaitGroup) time.Duration {
+	for {
+		w.mu.Lock()
+		settings := w.settings
+		if settings == nil {
+			w.dropBacklog()
+			w.mu.Unlock()
+			return idleWait
+		}
+		now := time.Now()
+		id, render, wait := w.next(now)
+		if id == "" {
+			w.mu.Unlock()
+			return wait
+		}
+		q := w.queues[id]
+		q.busy = true
+		if render {
+			h := q.happenings[0]
+			q.happenings = q.happenings[1:]
+			w.backlog--
+			w.rendering++
+			w.mu.Unlock()
+			busy.Go(func() { w.makeNotice(ctx, settings, q, h) })
+			continue
+		}
+		n := q.notices[0] // as it was before this attempt
+		q.posting = n.ID
+		q.notices[0].tries++
+		q.notices[0].triedAtStop = w.stopping
+		w.posting++
+		w.lastPost = now
+		probe := w.endpoint.beginProbe(n)
+		w.mu.Unlock()
+		busy.Go(func() { w.post(ctx, settings, q, n, now, probe) })
+	}
+}
+
+// dropBacklog drops what was heard while the webhook was off.
+func (w *Webhook) dropBacklog() {
+	w.backlog = 0
+	for id, q := range w.queues {
+		if q.happenings = nil; !q.busy && len(q.notices) == 0 {
+			delete(w.queues, id)
+		}
+	}
+}
+
+// next chooses the event that a worker can turn to, and whether it is to render a notice or to post one. If there is
+// none, it returns for how long.
+func (w *Webhook) next(now time.Time) (id string, render bool, wait time.Duration) {
+	wait = idleWait
+	var best *eventQueue
+	for event, q := range w.queues {
+		if len(q.happenings)+len(q.notices) == 0 && !q.busy {
+			delete(w.queues, event)
+			continue
+		}
+		until, renders := w.ready(q, now)
+		if until > 0 {
+			wait = min(wait, until)
+			continue
+		}
+		if best == nil || renders && !render || renders == render && q.before(best) {
+			best, id, render = q, event, renders
+		}
+	}
+	return id, render, wait
+}
+
+// ready returns how long it takes until a worker may turn to a queue, 0 if it may now, and whether it would render a
+// notice.
+func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, render bool) {
+	if q.busy {
+		return idleWait, false
+	}
+	if !w.stopping {
+		if wait := w.gateWait(q.node, now); wait > 0 {
+			return wait, false
+		}
+	}
+	// While the endpoint works, no notice is rendered for which the outbox has no room.
+	if len(q.happenings) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
+		return 0, true
+	}
+	if len(q.notices) == 0 || w.posting >= maxPosts {
+		return idleWait, false
+	}
+	return w.postWait(q.notices[0], now), false
+}
+
+// postWait is how long it takes until a notice may be posted, as far as that is not up to its node.
+func (w *Webhook) postWait(n pendingNotice, now time.Time) time.Duration {
+	if w.stopping {
+		if n.triedAtStop || w.endpoint.retryAfter.After(now) {
+			return idleWait
+		}
+		return 0
+	}
+	if wait := w.lastPost.Add(extraPostInterval).Sub(now); w.posting >= workers && wait > 0 {
+		return wait
+	}
+	return w.endpoint.wait(n, now)
+}
+
+// before sorts by the number of attempts, and then the newest first.
+func (q *eventQueue) before(other *eventQueue) bool {
+	if len(q.notices) == 0 || len(other.notices) == 0 {
+		return len(other.notices) > 0
+	}
+	a, b := q.notices[0], other.notices[0]
+	return cmp.Or(cmp.Compare(a.tries, b.tries), b.Made.Compare(a.Made)) < 0
+}
+
+// gateWait is how long notices about a node wait for its cordon. If it is not known which node it is, any cordon counts.
+func (w *Webhook) gateWait(node string, now time.Time) time.Duration {
+	wait := func(node string) time.Duration {
+		switch g := w.gates[node]; {
+		case g == nil:
+			return 0
+		case g.cordoning: // It may not succeed.
+			return max(g.begun.Add(maxCordonWait).Sub(now), 0)
+		default:
+			return g.closed(now)
+		}
+	}
+	if node != "" {
+		return max(wait(node), wait(""))
+	}
+	var longest time.Duration
+	for node := range w.gates {
+		longest = max(longest, wait(node))
+	}
+	return longest
+}
+
+// makeNotice renders a notice and puts it into the outbox.
+func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *eventQueue, h pendingHappening) {
+	n, wanted, err := w.render(ctx, settings, h)
+	var lost []record.Notice
+	w.mu.Lock()
+	switch {
+	case n.ID == "":
+	case err != nil:
+	case !wanted:
+		w.opts.Outbox.Note(n.Event, n.What)
+	default:
+		var givenUp []record.Notice
+		if givenUp, err = w.opts.Outbox.Add(n); err == nil {
+			q.notices = append(q.notices, pendingNotice{Notice: n, queued: time.Now()})
+		}
+		lost = w.giveUp(givenUp)
+	}
+	q.busy = false
+	w.rendering--
+	w.mu.Unlock()
+	if err != nil {
+		w.report(Telling{Notice: n, Err: err, GivenUp: true})
+	}
+	for _, old := range lost {
+		w.report(Telling{Notice: old, Err: errTooMany, GivenUp: true})
+	}
+	wake(w.wake)
+}
+
+// giveUp removes notices from their queues, and returns those that are lost. One that is being posted is not lost yet:
+// its result is reported when it is known.
+func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
+	for _, n := range notices {
+		q := w.queues[n.Event]
+		if q == nil || q.posting != n.ID {
+			lost = append(lost, n)
+		}
+		if q != nil {
+			q.remove(n.ID)
+		}
+	}
+	return lost
+}
+
+// render makes the notice of a happening; it has no ID if the outcome was told before.
+func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h pendingHappening) (n record.Notice, wanted bool, err error) {
+	if !isNews(w.opts.Outbox.Told(h.Entry.Event.ID), h.outcome) {
+		return record.Notice{}, false, nil
+	}
+	info := w.lookUp(ctx, h.Node)
+	h.Node = cmp.Or(h.Node, info.name)
+	phase := phaseOf(h.outcome)
+	f := newFields(h.Happening, phase, h.outcome, h.pods, w.opts.DryRun)
+	f.setMachine(info.machine)
+	if info.labels != nil {
+		f.NodeLabels = info.labels
+	}
+	n = record.Notice{ID: f.NoticeID, Event: h.Entry.Event.ID, Node: h.Node, Made: f.Made.UTC().Round(0), What: h.outcome}
+	n.Text, err = settings.Template.Render(f)
+	if err != nil {
+		return n, false, fmt.Errorf("making a message: %w", err)
+	}
+	return n, settings.wants(phase) && n.Text != "", nil
+}
+
+// lookUp describes a node and its machine. What is not answered in time stays what it was.
+func (w *Webhook) lookUp(ctx context.Context, node string) nodeInfo {
+	w.mu.Lock()
+	info := w.nodes[node]
+	w.mu.Unlock()
+	if info.machine.ID == "" {
+		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
+		info.machine = w.opts.Machine(limited, node)
+		cancel()
+	}
+	limited, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	if name, labels := w.opts.Node(limited, node); name != "" {
+		info.name, info.labels = name, labels
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, current := w.gates[node]; current || node == "" {
+		w.nodes[node] = info
+	}
+	return info
+}
+
+func (q *eventQueue) remove(id string) {
+	q.notices = slices.DeleteFunc(q.notices, func(n pendingNotice) bool { return n.ID == id })
+}
+
+// post posts a notice, unless it is too old, and handles the result. One that was never tried is never too old: the
+// clock may have been set, or the machine suspended.
+func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQueue, n pendingNotice, began time.Time, probe bool) {
+	over, err := n.tries > 0 && n.age() > maxNoticeAge, errors.New("it is older than a day")
+	tried := !over
+	if tried {
+		err = settings.Post(ctx, n.ID, n.Text)
+		_, over = errors.AsType[rejectedError](err)
+	}
+	canceled := err != nil && !over && ctx.Err() != nil
+
+	w.mu.Lock()
+	if probe {
+		w.endpoint.probing = false
+	}
+	switch {
+	case canceled, !tried:
+	case err == nil, over:
+		w.endpoint.succeeded()
+	default:
+		w.endpoint.failed(err, began, w.newestAge())
+	}
+	if err == nil || over {
+		w.opts.Outbox.Remove(n.ID)
+		q.remove(n.ID)
+	} else if !slices.ContainsFunc(q.notices, func(of pendingNotice) bool { return of.ID == n.ID }) { // given up meanwhile
+		over, canceled, err = true, false, errTooMany
+	}
+	q.busy, q.posting = false, ""
+	w.posting--
+	w.mu.Unlock()
+	if !canceled {
+		w.report(Telling{Notice: n.Notice, Err: err, GivenUp: over, Again: n.tries > 0})
+	}
+	wake(w.wake)
+}
+
+// newestAge is the age of the newest notice that waits.
+func (w *Webhook) newestAge() time.Duration {
+	newest := maxNoticeAge
+	for _, q := range w.queues {
+		if len(q.notices) > 0 {
+			newest = min(newest, q.notices[0].age())
+		}
+	}
+	return newest
+}
+
+func (w *Webhook) report(t Telling) {
+	w.reporting.Lock()
+	defer w.reporting.Unlock()
+	w.opts.Told(t)
+}
+
+func (w *Webhook) reportDropped() {
+	w.mu.Lock()
+	dropped := w.dropped
+	w.dropped = Telling{}
+	w.mu.Unlock()
+	if dropped.GivenUp {
+		w.report(dropped)
+	}
+}
+
+// endpoint is the state of the webhook's endpoint.
+type endpoint struct {
+	failures   int
+	failedAt   time.Time // the last failure; zero while it works
+	nextProbe  time.Time // what was queued by failedAt is not tried before
+	probing    bool      // one notice is probing whether it is back
+	retryAfter time.Time // nothing is posted before, as the endpoint has asked
+}
+
+func (e *endpoint) failing() bool { return !e.failedAt.IsZero() }
+
+// wait is how long it takes until a notice may be posted. One that was queued after the failure is tried once at any time.
+func (e *endpoint) wait(n pendingNotice, now time.Time) time.Duration {
+	if wait := e.retryAfter.Sub(now); wait > 0 {
+		return wait
+	}
+	switch {
+	case !e.failing(), n.tries == 0 && n.queued.After(e.failedAt):
+		return 0
+	case e.probing:
+		return idleWait
+	}
+	return max(e.nextProbe.Sub(now), 0)
+}
+
+// beginProbe reports whether a notice that is about to be posted probes whether the endpoint is back.
+func (e *endpoint) beginProbe(n pendingNotice) bool {
+	probe := e.failing() && (n.tries > 0 || !n.queued.After(e.failedAt))
+	e.probing = e.probing || probe
+	return probe
+}
+
+// succeeded keeps a pause that the endpoint has asked for: what it has accepted since was on its way.
+func (e *endpoint) succeeded() { *e = endpoint{retryAfter: e.retryAfter} }
+
+// failed handles the failure of a post that began then. The pause doubles with each failure in a row. It is jittered, so
+// that the nodes of a fleet do not come all at once when their endpoint is back.
+func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
+	now := time.Now()
+	if later, ok := errors.AsType[retryAfterError](err); ok {
+		if until := now.Add(min(later.after, maxRetryAfter)); until.After(e.retryAfter) {
+			e.retryAfter = until
+		}
+	}
+	if e.failing() && began.Before(e.failedAt) {
+		return // It was on its way when another one failed, so it is no news.
+	}
+	longest := maxPauseOld
+	if newestAge < youngNotice {
+		longest = maxPauseYoung
+	}
+	pause := min(minBackoff<<min(e.failures, 16), longest)
+	e.failures++
+	e.failedAt, e.nextProbe = now, now.Add(pause/2+rand.N(pause/2+1))
+}

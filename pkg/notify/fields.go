@@ -1,0 +1,332 @@
+package notify
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// Fields is what a webhook's template can use. What is not known is empty. Texts contain no quotation marks,
+// backslashes or line breaks, so that they can stand between the quotation marks of JSON as they are.
+//
+// docs/notices.md describes each field.
+type Fields struct {
+	// What is reported, and of which node.
+	NoticeID string
+	Phase    Phase
+	Outcome  string
+	Text     string
+	Test     bool
+	DryRun   bool
+	Made     time.Time
+	Node     string
+
+	// The event.
+	EventKind   event.Kind
+	Code        string
+	FirstSeen   time.Time
+	Deadline    time.Time
+	SecondsLeft int
+
+	// What is done about it.
+	Plan    string
+	Action  string
+	Reason  string
+	Took    float64
+	Evicted int
+	Deleted int
+	Skipped int
+	Left    []string
+	HeldBy  map[string]string
+	Error   string
+
+	// The fields below have the names and the meaning that aws-node-termination-handler gives them.
+	EventID              string
+	Kind                 string
+	Monitor              string
+	Description          string
+	State                string
+	AutoScalingGroupName string
+	NodeName             string
+	NodeLabels           map[string]string
+	Pods                 []string
+	InstanceID           string
+	ProviderID           string
+	InstanceType         string
+	IsManaged            bool
+	StartTime            time.Time
+	EndTime              time.Time
+	TimeUntilEvent       time.Duration
+	NodeProcessed        bool
+	InProgress           bool
+	AccountId            string //nolint:revive,staticcheck // Existing templates spell it so.
+	InstanceLifeCycle    string
+	PublicHostname       string
+	PublicIP             string
+	LocalHostname        string
+	LocalIP              string
+	AvailabilityZone     string
+	Region               string
+}
+
+// Machine is what is known of the machine. What is not known is empty.
+type Machine struct {
+	ID, Type, LifeCycle, Account, Region, Zone string
+	LocalIP, LocalName, PublicIP, PublicName   string
+}
+
+func (f *Fields) setMachine(m Machine) {
+	f.InstanceID, f.InstanceType, f.InstanceLifeCycle = m.ID, m.Type, m.LifeCycle
+	f.AccountId, f.Region, f.AvailabilityZone = m.Account, m.Region, m.Zone
+	f.PublicHostname, f.PublicIP, f.LocalHostname, f.LocalIP = m.PublicName, m.PublicIP, m.LocalName, m.LocalIP
+	if m.ID != "" && m.Zone != "" {
+		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
+	}
+}
+
+// awsnthKinds are aws-node-termination-handler's names of the kinds of events. A kind that it does not know has the name
+// of the nearest one: a shutdown and a hibernation that of a stopped instance, and a failing status check that of a
+// scheduled event, which such an instance gets in the end.
+var awsnthKinds = map[event.Kind]string{
+	event.SpotInterruption:        "SPOT_ITN",
+	event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
+	event.ScheduledMaintenance:    "SCHEDULED_EVENT",
+	event.ASGTermination:          "ASG_LIFECYCLE",
+	event.Shutdown:                "STATE_CHANGE",
+	event.Hibernation:             "STATE_CHANGE",
+	event.ReservationEnd:          "SCHEDULED_EVENT",
+	event.StateChange:             "STATE_CHANGE",
+	event.StatusCheck:             "SCHEDULED_EVENT",
+}
+
+// awsnthStates are its names, and EC2's, for the state of an event.
+var awsnthStates = map[event.State]string{
+	event.Pending: "active", event.Canceled: "canceled", event.Completed: "completed",
+}
+
+// descriptions say what is announced, if the source has no description.
+var descriptions = map[event.Kind]string{
+	event.SpotInterruption:        "EC2 is going to take the spot instance back",
+	event.RebalanceRecommendation: "the spot instance runs an elevated risk of interruption",
+	event.ScheduledMaintenance:    "EC2 has planned maintenance",
+	event.ASGTermination:          "the Auto Scaling group is going to terminate the instance",
+	event.Shutdown:                "the operating system is going down",
+	event.Hibernation:             "the operating system is going to sleep",
+	event.ReservationEnd:          "the capacity reservation that the instance runs in ends",
+	event.StateChange:             "the instance is being stopped or terminated",
+	event.StatusCheck:             "a status check of EC2's fails for the instance",
+}
+
+// newFields fills in all but the machine.
+func newFields(h record.Happening, phase Phase, outcome string, pods []string, dryRun bool) Fields {
+	e := h.Entry
+	f := Fields{
+		NoticeID: noticeID(e, outcome, h.At), Phase: phase, Outcome: outcome, DryRun: dryRun, Made: h.At, Node: h.Node,
+		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: deadlineOf(h),
+		Plan: h.Plan, Action: h.Action, Reason: h.Reason, Took: h.Took.Seconds(), Error: e.Error,
+		Left: []string{}, HeldBy: map[string]string{},
+	}
+	if !f.Deadline.IsZero() {
+		f.SecondsLeft = max(0, int(f.Deadline.Sub(h.At).Seconds()))
+	}
+	if h.Err != nil {
+		f.Error = h.Err.Error()
+	}
+	if r := e.Result; r != nil {
+		f.Evicted, f.Deleted, f.Skipped = r.Evicted, r.Deleted, r.Skipped
+		f.Left = append(f.Left, r.Left...)
+		if r.HeldBy != nil {
+			f.HeldBy = r.HeldBy
+		}
+	}
+	f.Text = f.sentence()
+	f.setAWSNTHFields(e, pods)
+	f.clean()
+	return f
+}
+
+// deadlineOf is the event's deadline, or else that of the step.
+func deadlineOf(h record.Happening) time.Time {
+	if d := h.Entry.Event.Deadline; !d.IsZero() {
+		return d
+	}
+	return h.Deadline
+}
+
+// setAWSNTHFields fills in what aws-node-termination-handler would, as far as it is about the event.
+func (f *Fields) setAWSNTHFields(e record.Entry, pods []string) {
+	ev := e.Event
+	f.EventID, f.Kind, f.NodeName = ev.ID, awsnthKinds[ev.Kind], f.Node
+	f.Monitor = f.Kind + "_MONITOR"
+	f.State = awsnthStates[ev.State]
+	f.Description = ev.Description
+	if f.Description == "" {
+		f.Description = descriptions[ev.Kind]
+	}
+	f.NodeLabels, f.Pods = map[string]string{}, append([]string{}, pods...)
+	f.StartTime, f.EndTime = ev.Deadline, ev.Until
+	if f.StartTime.IsZero() {
+		f.StartTime = ev.Noticed
+	}
+	if f.StartTime.IsZero() {
+		f.StartTime = e.FirstSeen
+	}
+	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance {
+		f.EndTime = ev.Deadline
+	}
+	f.TimeUntilEvent = f.StartTime.Sub(f.Made)
+	f.NodeProcessed = f.Outcome == Drained || f.Outcome == Cordoned
+	f.InProgress = f.Phase == Announced
+}
+
+// clean makes texts that come from elsewhere safe within a string of JSON.
+func (f *Fields) clean() {
+	for _, text := range []*string{
+		&f.Text, &f.Node, &f.Code, &f.Plan, &f.Reason, &f.Error, &f.EventID, &f.Description, &f.NodeName,
+	} {
+		*text = jsonSafe(*text)
+	}
+}
+
+func jsonSafe(text string) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case r == '\\':
+			return '/'
+		case r < ' ' || r == 0x7f:
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))), " ")
+}
+
+// noticeID depends on the time, as an event may be announced, and drained for, more than once.
+func noticeID(e record.Entry, outcome string, made time.Time) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", e.Event.ID, outcome, made.UnixNano()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// sentence is the notice in one sentence.
+func (f *Fields) sentence() string {
+	dryRun := ""
+	if f.DryRun {
+		dryRun = " (dry run)"
+	}
+	return fmt.Sprintf("nth%s: node %s: %s: %s", dryRun, f.Node, f.EventKind, f.outcomeText())
+}
+
+func (f *Fields) outcomeText() string {
+	pods := fmt.Sprintf("%d pods evicted, %d deleted", f.Evicted, f.Deleted)
+	switch f.Outcome {
+	case Announced.String():
+		return f.Plan
+	case Drained:
+		return fmt.Sprintf("drained: %s, %d left alone", pods, f.Skipped)
+	case Incomplete:
+		return fmt.Sprintf("the drain ran out of time: %s, left: %s", pods, listPods(f.Left))
+	case Failed:
+		return "it failed and will be tried again: " + f.Error
+	case LeftAlone:
+		return "the node is left alone because of its annotation " + drain.KeyPrefix + "action: its pods are not evicted"
+	case Cordoned:
+		return "cordoned"
+	case Moved:
+		if f.Action == string(policy.Uncordon) {
+			return "put off; the node takes pods again until then"
+		}
+		return "put off; nothing is done for it until then, and the node stays as it is"
+	}
+	return f.Outcome + "; nothing of it is left on the node"
+}
+
+// listPods lists no more pods than anybody reads.
+func listPods(pods []string) string {
+	const most = 20
+	switch {
+	case len(pods) == 0:
+		return "not known"
+	case len(pods) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(pods[:most], ", "), len(pods)-most)
+	}
+	return strings.Join(pods, ", ")
+}
+
+// Samples returns the fields of a notice of every kind of event with every outcome, both with all that can be known and
+// with as little as possible. Templates are tried with them.
+func Samples() []Fields {
+	var samples []Fields
+	for _, kind := range event.AllKinds() {
+		for _, outcome := range Outcomes() {
+			samples = append(samples, sample(kind, outcome, true), sample(kind, outcome, false))
+		}
+	}
+	return samples
+}
+
+// TestFields are those of the message of "nth check --webhook".
+func TestFields(node string, now time.Time) Fields {
+	f := sample(event.SpotInterruption, Announced.String(), false)
+	f.Test, f.Made, f.Node, f.NodeName, f.FirstSeen, f.StartTime = true, now, node, node, now, now
+	f.NoticeID, f.EventID = "test", "test"
+	f.Plan = "nothing will be done"
+	f.Text = jsonSafe("nth: this is a test that somebody has asked for on node " + node + "; nothing is announced")
+	f.Description = "a test; nothing is announced"
+	return f
+}
+
+// The time and the machine of the samples.
+var (
+	sampleTime    = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	sampleMachine = Machine{
+		ID: "i-1234567890abcdef0", Type: "m5.large", LifeCycle: "spot", Account: "123456789012", Region: "us-east-1",
+		Zone: "us-east-1a", LocalIP: "10.0.0.1", LocalName: "ip-10-0-0-1.ec2.internal", PublicIP: "203.0.113.7",
+		PublicName: "ec2-203-0-113-7.compute-1.amazonaws.com",
+	}
+)
+
+// sample makes up a notice. One that is not full comes from a machine without metadata.
+func sample(kind event.Kind, outcome string, full bool) Fields {
+	phase := phaseOf(outcome)
+	h := record.Happening{
+		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
+		Entry: record.Entry{
+			Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime,
+		},
+	}
+	if full {
+		fillSample(&h, phase)
+	}
+	f := newFields(h, phase, outcome, nil, false)
+	if full {
+		f.setMachine(sampleMachine)
+		f.NodeLabels = map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web"}
+		f.Pods = []string{"web-1", "web-2"}
+	}
+	return f
+}
+
+func fillSample(h *record.Happening, phase Phase) {
+	ev := &h.Entry.Event
+	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
+	ev.Noticed, ev.Deadline, ev.Until = sampleTime, sampleTime.Add(2*time.Minute), sampleTime.Add(time.Hour)
+	h.Plan = "EC2 will terminate the instance; drain now"
+	if phase == Announced {
+		return
+	}
+	h.Action, h.Reason, h.Took = "drain", "EC2 will terminate the instance", 100*time.Second
+	h.Err = errors.New("the deadline came first:\n\"default/web-1\"")
+	h.Entry.Result = &record.Result{
+		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2"},
+		HeldBy: map[string]string{"default/web-1": "default/web"},
+	}
+}

@@ -1,0 +1,532 @@
+package notify_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+const nodeName = "node-1"
+
+// cluster is an API server in memory, so that it can be used where time is not real: one node's conditions, and Events.
+// What it does not know fails the test.
+type cluster struct {
+	t *testing.T
+
+	mu         sync.Mutex
+	conditions []corev1.NodeCondition
+	events     []corev1.Event
+	requests   []string
+	// answer is the status that requests get instead; 0 is the cluster's own answer, and -1 none at all.
+	answer func(what string) int
+}
+
+func newCluster(t *testing.T, conditions ...corev1.NodeCondition) *cluster {
+	return &cluster{t: t, conditions: conditions, answer: func(string) int { return 0 }}
+}
+
+func (c *cluster) client() kubernetes.Interface {
+	config := &rest.Config{Host: "http://cluster", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	set, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: c})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return set
+}
+
+// answers makes requests whose name begins with what be answered with a status.
+func (c *cluster) answers(what string, status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = func(asked string) int {
+		if strings.HasPrefix(asked, what) {
+			return status
+		}
+		return 0
+	}
+}
+
+// asked returns the requests since it was called last.
+func (c *cluster) asked() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	asked := c.requests
+	c.requests = nil
+	return asked
+}
+
+func (c *cluster) wantAsked(what ...string) {
+	c.t.Helper()
+	if asked := c.asked(); !slices.Equal(asked, what) {
+		c.t.Errorf("asked for %q, want %q", asked, what)
+	}
+}
+
+// condition returns ours, or nil.
+func (c *cluster) condition() *corev1.NodeCondition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, condition := range c.conditions {
+		if condition.Type == "InterruptionPending" {
+			return &condition
+		}
+	}
+	return nil
+}
+
+// written returns the Events that are there.
+func (c *cluster) written() []corev1.Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.events)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body) // it is in memory
+	}
+	what, do := c.route(r, body)
+	c.mu.Lock()
+	c.requests = append(c.requests, what)
+	status := c.answer(what)
+	c.mu.Unlock()
+	switch {
+	case status < 0:
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case status > 0:
+		return reply(status, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusFailure, Code: int32(status), Reason: reasons[status], Message: "as the test wants it"}), nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return reply(http.StatusOK, do()), nil
+}
+
+var reasons = map[int]metav1.StatusReason{
+	403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonAlreadyExists,
+}
+
+// route names a request and returns what it does.
+func (c *cluster) route(r *http.Request, body []byte) (string, func() any) {
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[2:] // without api/v1
+	switch {
+	case r.Method == http.MethodGet && slices.Equal(path, []string{"nodes", nodeName}):
+		return "get node", func() any {
+			return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+				ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{Conditions: c.conditions}}
+		}
+	case r.Method == http.MethodPatch && slices.Equal(path, []string{"nodes", nodeName, "status"}):
+		what := "patch condition"
+		if !bytes.Contains(body, []byte("InterruptionPending")) {
+			what = "patch lifecycle"
+		}
+		return what, func() any { return c.patchConditions(r, body) }
+	case r.Method == http.MethodPost && path[2] == "events":
+		var ev corev1.Event
+		c.decode(body, &ev)
+		return "create event " + ev.Reason, func() any {
+			c.events = append(c.events, ev)
+			return ev
+		}
+	case r.Method == http.MethodPatch && path[2] == "events":
+		return "patch event", func() any { return c.patchEvent(path[3], body) }
+	}
+	c.t.Errorf("unexpected request %s %s", r.Method, r.URL)
+	return "", func() any { return nil }
+}
+
+// patchConditions merges by type, as the API server does with a strategic merge patch.
+func (c *cluster) patchConditions(r *http.Request, body []byte) any {
+	if kind := r.Header.Get("Content-Type"); kind != "application/strategic-merge-patch+json" {
+		c.t.Errorf("a patch of the kind %q replaces all conditions", kind)
+	}
+	var patch corev1.Node
+	c.decode(body, &patch)
+	for _, sent := range patch.Status.Conditions {
+		i := slices.IndexFunc(c.conditions, func(there corev1.NodeCondition) bool { return there.Type == sent.Type })
+		if i < 0 {
+			c.conditions = append(c.conditions, sent)
+		} else {
+			c.conditions[i] = sent
+		}
+	}
+	return patch
+}
+
+func (c *cluster) patchEvent(name string, body []byte) any {
+	for i := range c.events {
+		if c.events[i].Name == name {
+			c.decode(body, &c.events[i])
+			return c.events[i]
+		}
+	}
+	c.t.Errorf("there is no Event %s", name)
+	return nil
+}
+
+func (c *cluster) decode(body []byte, into any) {
+	if err := json.Unmarshal(body, into); err != nil {
+		c.t.Errorf("reading %s: %v", body, err)
+	}
+}
+
+func reply(status int, object any) *http.Response {
+	text, err := json.Marshal(object)
+	if err != nil {
+		panic(err) // a mistake in this file
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(text))}
+}
+
+// A stage is a Kubernetes that writes to a cluster, in a bubble where time is not real.
+type stage struct {
+	t       *testing.T
+	cluster *cluster
+	opts    notify.KubernetesOptions
+	k       *notify.Kubernetes
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+	trouble []string
+	away    atomic.Bool // there is no identity
+
+	mu      sync.Mutex
+	entries []record.Entry
+}
+
+// rules are the rules of the stage.
+var rules = policy.Settings{
+	event.SpotInterruption:        {Action: policy.Drain, Hard: true},
+	event.RebalanceRecommendation: {Action: policy.Notify},
+	event.ScheduledMaintenance: {Action: policy.Drain, Codes: map[string]policy.When{
+		"system-reboot": policy.Now, "system-maintenance": policy.Never,
+	}},
+	event.ASGTermination: {Action: policy.Drain},
+	event.Shutdown:       {Action: policy.Drain},
+	event.ReservationEnd: {Action: policy.Drain},
+	event.Hibernation:    {Action: policy.Drain},
+}
+
+// play runs f on a stage; start starts its Kubernetes, and f must call it.
+func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{t: t, cluster: c(t)}
+		s.opts = notify.KubernetesOptions{
+			Identity: func(context.Context) (notify.Identity, error) {
+				if s.away.Load() {
+					return notify.Identity{}, errors.New("not joined yet")
+				}
+				return notify.Identity{Client: s.cluster.client(), Node: nodeName}, nil
+			},
+			Entries: func() []record.Entry {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return slices.Clone(s.entries)
+			},
+			Rules:     func() policy.Settings { return rules },
+			Condition: true, Events: true, Source: "nth",
+			Trouble: func(err error) { s.trouble = append(s.trouble, err.Error()) },
+		}
+		f(s)
+		s.end()
+	})
+}
+
+func bare(t *testing.T) *cluster { return newCluster(t) }
+
+// start runs the Kubernetes, and waits until it looks at the node for the first time.
+func (s *stage) start() {
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(s.t.Context())
+	s.k = notify.NewKubernetes(s.opts)
+	s.ended.Go(func() { s.k.Run(ctx) })
+	s.pass(10 * time.Second)
+}
+
+func (s *stage) end() {
+	if s.stop != nil {
+		s.stop()
+	}
+	s.ended.Wait()
+}
+
+func (s *stage) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// tell tells what happens, with the entry as it then is in the record.
+func (s *stage) tell(h record.Happening) {
+	s.t.Helper()
+	s.mu.Lock()
+	i := slices.IndexFunc(s.entries, func(e record.Entry) bool { return e.Event.ID == h.Entry.Event.ID })
+	if i >= 0 {
+		s.entries[i] = h.Entry
+	} else if h.Entry.Event.ID != "" {
+		s.entries = append(s.entries, h.Entry)
+	}
+	s.mu.Unlock()
+	h.At, h.Node = time.Now(), nodeName
+	if h.Plan == "" {
+		h.Plan = rules.Describe(h.Entry)
+	}
+	s.k.Hear(h)
+	synctest.Wait()
+}
+
+// entry is one of an event that was announced just now.
+func entry(id string, kind event.Kind, phase record.Phase) record.Entry {
+	return record.Entry{
+		Event: event.Event{ID: id, Kind: kind, Code: "terminate", State: event.Pending}, Phase: phase,
+		FirstSeen: time.Now(), Changed: time.Now(),
+	}
+}
+
+// spot is the entry of a spot interruption in two minutes after the bubble's beginning.
+func spot(phase record.Phase) record.Entry {
+	e := entry("spot-1", event.SpotInterruption, phase)
+	e.Event.Deadline = time.Date(2000, 1, 1, 0, 2, 0, 0, time.UTC)
+	return e
+}
+
+func announced(e record.Entry) record.Happening {
+	return record.Happening{What: record.Announced, Entry: e}
+}
+
+// step is what happens in the course of a step.
+func step(what record.What, action string, e record.Entry) record.Happening {
+	return record.Happening{What: what, Entry: e, Action: action, Reason: "the reason", Took: 250 * time.Millisecond}
+}
+
+// pod is what happens to a pod in a drain.
+func pod(what record.What, name string) record.Happening {
+	h := step(what, "drain", spot(record.Draining))
+	h.Pod, h.PodUID, h.PodLabels = "shop/"+name, "uid-"+name, map[string]string{"app": "web"}
+	return h
+}
+
+// post is what an endpoint was sent.
+type post struct {
+	at       time.Duration // since the test began
+	id, text string
+}
+
+// hookRig is a webhook with an endpoint, on a clock that is the test's.
+type hookRig struct {
+	t     *testing.T
+	dir   string
+	began time.Time
+	hook  *notify.Webhook
+	stop  func()
+
+	mu       sync.Mutex // for these, which the webhook's goroutine uses, too
+	answer   func(ctx context.Context, text string) error
+	posts    []post
+	tellings []notify.Telling
+
+	settings notify.WebhookSettings
+	change   func(*notify.WebhookOptions)
+}
+
+// plainText is a template whose messages are easy to compare.
+const plainText = `{{ .EventID }} {{ .Outcome }}`
+
+func hooked(t *testing.T, test func(r *hookRig)) {
+	t.Helper()
+	hookedWith(t, func(*notify.WebhookOptions) {}, test)
+}
+
+// hookedWith does that with other options.
+func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *hookRig)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		template, err := notify.CompileTemplate("test", plainText, "text/plain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &hookRig{t: t, dir: dir, began: time.Now(), change: change}
+		r.up()
+		r.settings = notify.WebhookSettings{Template: template, Post: r.post, AtDetection: true, AtEnd: true, AtClose: true}
+		r.start()
+		test(r)
+		r.stop()
+	})
+}
+
+func (r *hookRig) post(ctx context.Context, id, text string) error {
+	r.mu.Lock()
+	r.posts = append(r.posts, post{time.Since(r.began), id, text})
+	answer := r.answer
+	r.mu.Unlock()
+	return answer(ctx, text)
+}
+
+// answers makes the endpoint answer so from now on.
+func (r *hookRig) answers(answer func(ctx context.Context, text string) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = answer
+}
+
+// posted returns what was posted since it was called last.
+func (r *hookRig) posted() []post {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	posts := r.posts
+	r.posts = nil
+	return posts
+}
+
+// told returns all that became of notices.
+func (r *hookRig) told() []notify.Telling {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.tellings)
+}
+
+// use changes the settings of the webhook that runs, and of those that are started later.
+func (r *hookRig) use(change func(*notify.WebhookSettings)) {
+	changed := r.settings
+	change(&changed)
+	r.settings = changed
+	r.hook.Use(&changed)
+}
+
+// useTemplate makes the messages other ones.
+func (r *hookRig) useTemplate(text string) {
+	template, err := notify.CompileTemplate("test", text, "text/plain")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.use(func(s *notify.WebhookSettings) { s.Template = template })
+}
+
+// start begins a run of the webhook over the same state directory.
+func (r *hookRig) start() {
+	box, warnings := record.OpenOutbox(r.dir)
+	if len(warnings) > 0 {
+		r.t.Errorf("opening the outbox: %v", warnings)
+	}
+	opts := notify.WebhookOptions{
+		Outbox:  box,
+		Machine: func(context.Context, string) notify.Machine { return notify.Machine{ID: "i-1"} },
+		Node: func(context.Context, string) (string, map[string]string) {
+			return "ip-10-0-0-1", map[string]string{"team": "web"}
+		},
+		Told: func(t notify.Telling) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.tellings = append(r.tellings, t)
+		},
+	}
+	r.change(&opts)
+	r.hook = notify.NewWebhook(opts)
+	r.use(func(*notify.WebhookSettings) {})
+	ctx, cancel := context.WithCancel(r.t.Context())
+	ended := make(chan struct{})
+	hook := r.hook
+	go func() {
+		defer close(ended)
+		hook.Run(ctx)
+	}()
+	r.stop = func() {
+		cancel()
+		<-ended
+	}
+}
+
+// hear tells the webhook that something happened to the event, and lets it do what it does at once.
+func (r *hookRig) hear(what record.What, id string, change ...func(*record.Happening)) {
+	h := record.Happening{What: what, At: time.Now(), Node: "ip-10-0-0-1", Entry: r.entry(id, record.Seen)}
+	for _, c := range change {
+		c(&h)
+	}
+	r.hook.Hear(h)
+	synctest.Wait()
+}
+
+func (r *hookRig) entry(id string, phase record.Phase) record.Entry {
+	return record.Entry{
+		Event: event.Event{ID: id, Kind: event.SpotInterruption, Code: "terminate", State: event.Pending, Deadline: r.began.Add(2 * time.Minute)},
+		Phase: phase, FirstSeen: r.began, Changed: r.began,
+	}
+}
+
+// drain is the step that a happening belongs to, with the phase that its entry is in.
+func drain(phase record.Phase) func(*record.Happening) {
+	return func(h *record.Happening) { h.Action, h.Entry.Phase = "drain", phase }
+}
+
+func endsAs(ending record.Ending) func(*record.Happening) {
+	return func(h *record.Happening) { h.Entry.Phase, h.Entry.Ending = record.Closed, ending }
+}
+
+// pass lets time go by.
+func (r *hookRig) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// want compares what was posted since it was called last, with the time of each where that is given.
+func (r *hookRig) want(posts ...string) {
+	r.t.Helper()
+	var got []string
+	for i, p := range r.posted() {
+		text := p.text
+		if i < len(posts) && strings.Contains(posts[i], "@") {
+			text = fmt.Sprintf("%s @%s", p.text, p.at)
+		}
+		got = append(got, text)
+	}
+	if !slices.Equal(got, posts) {
+		r.t.Errorf("posted were\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(posts, "\n\t"))
+	}
+}
+
+// wantInAnyOrder compares what was posted likewise, but for the order of different events.
+func (r *hookRig) wantInAnyOrder(posts ...string) {
+	r.t.Helper()
+	var got []string
+	for _, p := range r.posted() {
+		got = append(got, p.text)
+	}
+	byEvent := func(a, b string) int { return strings.Compare(strings.Fields(a)[0], strings.Fields(b)[0]) }
+	slices.SortStableFunc(got, byEvent)
+	slices.SortStableFunc(posts, byEvent)
+	if !slices.Equal(got, posts) {
+		r.t.Errorf("posted were, by event,\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(posts, "\n\t"))
+	}
+}
+
+// down makes the endpoint refuse everything.
+func (r *hookRig) down() {
+	r.answers(func(context.Context, string) error { return errors.New("connection refused") })
+}
+
+func (r *hookRig) up() { r.answers(func(context.Context, string) error { return nil }) }
