@@ -1,16 +1,17 @@
-// Package metrics counts what happens, for Prometheus. It listens and never steers: what it is told costs the teller a
-// few additions, and where nobody asks for metrics there is no Metrics.
+// Package metrics counts what happens, for Prometheus. It listens and never steers: each call costs its caller a few
+// additions, and if nobody wants metrics there is no Metrics.
 //
-// It is told by Hear what happens (hear.go), by Show how things stand (show.go), and by Polled, Renewed and Requested
-// what the daemon asks of others (asked.go); nth-queue also tells of its messages and nodes (queue.go). All series are made in one place (series.go); docs/metrics.md lists them,
-// and a test compares. Run offers them in two ways, each of which can be had without the other: to whoever scrapes an
-// HTTP listener, which also tells whether nth is alive, and nth-queue ready (listener.go, health.go), and in a file that node_exporter reads
-// (textfile.go). Neither can fail nth: what is wrong is told, and tried again.
+// Hear counts what happens, and Polled, Renewed and Requested the requests of the daemon (count.go); Show exports the
+// status (show.go). All series are made in one place (series.go); docs/metrics.md lists them, and a test compares. Run
+// offers them in two ways, which can be enabled separately (serve.go): over HTTP, beside health checks, and in a file
+// for node_exporter. Neither can fail nth: errors are reported, and the attempt is repeated.
 package metrics
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,28 +23,29 @@ import (
 type Options struct {
 	// Version and Commit are this program's.
 	Version, Commit string
-	// DryRun tells that nothing is written to the cluster: what is counted as done was only talked about.
+	// DryRun says that nothing is written to the cluster: what is counted as done was only logged.
 	DryRun bool
 	// Compatible adds the counters of aws-node-termination-handler, under their names.
 	Compatible bool
-	// Queue tells that this is nth-queue: it drains many nodes, asks no metadata service, and reads a queue.
+	// Queue says that this is nth-queue: it drains many nodes, uses no metadata service, and reads a queue.
 	Queue bool
-	// Listen is the address to serve HTTP at, as "host:port"; one without a host is every address of the machine, as in Prometheus. "" is none.
+	// Listen is the address to serve HTTP at, as "host:port"; without a host it means every address of the machine, as in
+	// Prometheus. "" is none.
 	Listen string
 	// Textfile is the path of the file for node_exporter; "" is none. Its directory must exist.
 	Textfile string
-	// Stuck says what has come to a stop that should go on; nil, also as a function, if nothing has.
+	// Stuck, if set, returns an error if something hangs.
 	Stuck func() error
-	// Ready says why the work cannot be done at present although nothing has come to a stop; nil if it can. Without the function nobody
-	// is told whether it can.
+	// Ready, if set, says why the work cannot be done at present although nothing hangs; nil if it can. Without it there is
+	// no readiness check.
 	Ready func() error
 	// Waiting counts the notices that have not been delivered; nil if there are none.
 	Waiting func() int
-	// LinkLocalExceeded, if set, tells how many packets to the metadata service and its like EC2 has dropped, by interface. It
-	// is called for each reading of the series, from several goroutines, and must not take long.
+	// LinkLocalExceeded, if set, returns how many packets to link-local services such as the metadata service EC2 has
+	// dropped, by interface. It is called whenever the series are read, from several goroutines, and must not take long.
 	LinkLocalExceeded func() map[string]uint64
-	// Trouble is told why the listener or the file does not work, once for as long as it stays so. It is called from
-	// several goroutines.
+	// Trouble, if set, is called with why the listener or the file does not work, once for as long as the error stays the
+	// same, from several goroutines.
 	Trouble func(error)
 }
 
@@ -57,17 +59,17 @@ func (o Options) kinds() []event.Kind {
 
 // Metrics is everything that is counted. Its methods may be called from any goroutine, and do not block.
 type Metrics struct {
-	opts   Options
-	began  time.Time // with its monotonic reading
-	pulse  pulse
-	series *series
-	drains drains
-	// own has the series of nth, and process those of the program as such, whose names others in a file would share.
+	opts  Options
+	began time.Time // with its monotonic reading
+	// lastShow is when the loop has last called Show, on the monotonic clock.
+	lastShow atomic.Pointer[time.Time]
+	series   *series
+	drains   drains
+	// own has the series of nth, and process those of any Go program, which do not belong into the file.
 	own, process *prometheus.Registry
-	// changed has an element if something has happened since the file was written.
-	changed chan struct{}
-	// serving and writing are what is wrong with the listener and the file.
-	serving, writing trouble
+	// changed has an element if something has changed since the file was written.
+	changed                chan struct{}
+	listenFault, fileFault faultReporter
 }
 
 // New returns a Metrics that has counted nothing yet.
@@ -76,8 +78,8 @@ func New(opts Options) *Metrics {
 		opts: opts, began: time.Now(), changed: make(chan struct{}, 1),
 		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(),
 	}
-	m.serving.tell, m.writing.tell = opts.Trouble, opts.Trouble
-	m.pulse.beat()
+	m.listenFault.report, m.fileFault.report = opts.Trouble, opts.Trouble
+	m.beat()
 	m.series = newSeries(m.own, opts, m.healthy)
 	m.process.MustRegister(
 		// Their new home, the package collectors, is linked with database/sql.
@@ -95,6 +97,35 @@ func (m *Metrics) Run(ctx context.Context) {
 		running.Go(func() { m.listen(ctx) })
 	}
 	if m.opts.Textfile != "" {
-		running.Go(func() { m.fileUntil(ctx) })
+		running.Go(func() { m.writeFiles(ctx) })
 	}
+}
+
+// maxSilence is how long the loop may go without calling Show before it counts as stuck. It calls it every ten seconds at
+// least, and systemd's watchdog gives it as long.
+const maxSilence = 30 * time.Second
+
+func (m *Metrics) beat() {
+	now := time.Now()
+	m.lastShow.Store(&now)
+}
+
+// healthy returns an error if something hangs. A metadata service or an API server that is away is an outage, during
+// which nth does all that it can.
+func (m *Metrics) healthy() error {
+	if silence := time.Since(*m.lastShow.Load()); silence > maxSilence {
+		return fmt.Errorf("the loop that decides has given no sign of life for %s", silence.Round(time.Second))
+	}
+	if m.opts.Stuck == nil {
+		return nil
+	}
+	return m.opts.Stuck()
+}
+
+// ready returns an error if the work cannot be done now: something hangs, or something that it needs is away.
+func (m *Metrics) ready() error {
+	if err := m.healthy(); err != nil {
+		return err
+	}
+	return m.opts.Ready()
 }

@@ -2,9 +2,19 @@ package metrics_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -278,4 +288,172 @@ func TestPacketsThatEC2HasDroppedAreReadWithEachScrape(t *testing.T) {
 	if family := scrape(t, metrics.New(metrics.Options{}))[name]; family != nil {
 		t.Errorf("where nobody reads it: %v", family)
 	}
+}
+
+// at is a happening of a drain at a node.
+func at(node string, what record.What, total, left int) record.Happening {
+	h := spot(what, 0, time.Minute)
+	h.Node, h.Total, h.Left, h.Pod = node, total, left, "shop/"+node
+	return h
+}
+
+func TestDrainsOfManyNodesAreAddedUp(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{Queue: true})
+	m.Hear(at("a", record.Begun, 0, 0))
+	m.Hear(at("b", record.Begun, 0, 0))
+	m.Hear(at("a", record.PodEvicted, 4, 3))
+	m.Hear(at("b", record.PodHeld, 2, 2))
+	want(t, m, map[string]float64{"nth_draining": 2, "nth_drain_pods": 6, "nth_drain_pods_left": 5, "nth_drain_pods_held": 1})
+
+	m.Hear(at("b", record.PodEvicted, 2, 2))
+	m.Hear(at("a", record.Done, 4, 0))
+	want(t, m, map[string]float64{"nth_draining": 1, "nth_drain_pods": 2, "nth_drain_pods_left": 2, "nth_drain_pods_held": 0})
+
+	m.Hear(at("b", record.RanOut, 2, 1))
+	want(t, m, map[string]float64{
+		"nth_draining": 0, "nth_drain_pods": 2, "nth_drain_pods_left": 1, `nth_actions_total{action="drain",outcome="deadline-exceeded"}`: 1,
+	})
+}
+
+func TestTheQueueTellsHowItStands(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New(metrics.Options{Queue: true})
+		m.Messages("received", "deleted")
+		m.Message("received")
+		m.Received(300 * time.Millisecond)
+		m.ShowQueue(metrics.QueueStanding{
+			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, Heard: time.Now(), Leased: true, Known: 9, Draining: 2, Waiting: 1,
+		})
+		m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange}}})
+		want(t, m, map[string]float64{
+			`nth_queue_messages_total{outcome="received"}`: 1, `nth_queue_messages_total{outcome="deleted"}`: 0,
+			"nth_queue_messages_in_flight": 3, "nth_queue_oldest_message_age_seconds": 20, "nth_queue_up": 1, "nth_queue_lease_held": 1,
+			"nth_queue_receive_delay_seconds_count": 1, "nth_queue_receive_delay_seconds_sum": 0.3,
+			`nth_queue_nodes{state="known"}`: 9, `nth_queue_nodes{state="draining"}`: 2, `nth_queue_nodes{state="waiting"}`: 1,
+			`nth_events_pending{kind="state-change"}`: 1,
+		})
+		wantNone(t, m, "nth_credential_up")
+
+		m.ShowQueue(metrics.QueueStanding{})
+		want(t, m, map[string]float64{"nth_queue_up": 0, "nth_queue_lease_held": 0, "nth_queue_oldest_message_age_seconds": 0})
+	})
+}
+
+func TestWhoIsAliveNeedNotBeReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var away error
+		m := metrics.New(metrics.Options{Queue: true, Ready: func() error { return away }})
+		wantAnswer := func(path string, code int, text string) {
+			t.Helper()
+			if answer := ask(t, m, path); answer.Code != code || answer.Body.String() != text+"\n" {
+				t.Errorf("%s says %d %q, want %d %q", path, answer.Code, answer.Body, code, text)
+			}
+		}
+		wantAnswer("/readyz", http.StatusOK, "ok")
+
+		away = errors.New("nothing was received from the queue yet")
+		wantAnswer("/readyz", http.StatusServiceUnavailable, "nothing was received from the queue yet")
+		wantAnswer("/healthz", http.StatusOK, "ok")
+
+		away = nil
+		time.Sleep(31 * time.Second)
+		wantAnswer("/readyz", http.StatusServiceUnavailable, "the loop that decides has given no sign of life for 31s")
+	})
+}
+
+func TestAReceiverThatHasStoppedIsNoHealth(t *testing.T) {
+	t.Parallel()
+	var stuck error
+	m := metrics.New(metrics.Options{Queue: true, Stuck: func() error { return stuck }})
+	if code := ask(t, m, "/healthz").Code; code != http.StatusOK {
+		t.Errorf("a receiver that goes on is answered with %d", code)
+	}
+	stuck = errors.New("receiving from the queue: neither an answer nor an error for 91s")
+	if code := ask(t, m, "/healthz").Code; code != http.StatusServiceUnavailable {
+		t.Errorf("a receiver that has stopped is answered with %d", code)
+	}
+}
+
+// ask asks the handler for a page.
+func ask(t *testing.T, m *metrics.Metrics, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	return answer
+}
+
+// scrape returns all series of nth, as Prometheus would read them.
+func scrape(t *testing.T, m *metrics.Metrics) map[string]*dto.MetricFamily {
+	t.Helper()
+	answer := ask(t, m, "/metrics")
+	if answer.Code != http.StatusOK {
+		t.Fatalf("got %d: %s", answer.Code, answer.Body)
+	}
+	return parse(t, answer.Body.String())
+}
+
+func parse(t *testing.T, text string) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("reading metrics: %v\n%s", err, text)
+	}
+	return families
+}
+
+// values flattens series to "name{label="value",...}"; of a histogram, there are its count and its sum.
+func values(t *testing.T, m *metrics.Metrics) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	for name, family := range scrape(t, m) {
+		for _, metric := range family.GetMetric() {
+			var pairs []string
+			for _, label := range metric.GetLabel() {
+				pairs = append(pairs, fmt.Sprintf("%s=%q", label.GetName(), label.GetValue()))
+			}
+			labels := ""
+			if len(pairs) > 0 {
+				labels = "{" + strings.Join(pairs, ",") + "}"
+			}
+			if h := metric.GetHistogram(); h != nil {
+				all[name+"_count"+labels], all[name+"_sum"+labels] = float64(h.GetSampleCount()), h.GetSampleSum()
+				continue
+			}
+			all[name+labels] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+		}
+	}
+	return all
+}
+
+// want checks some of the series.
+func want(t *testing.T, m *metrics.Metrics, series map[string]float64) {
+	t.Helper()
+	got := values(t, m)
+	for _, name := range slices.Sorted(maps.Keys(series)) {
+		if value, there := got[name]; !there || value != series[name] {
+			t.Errorf("%s is %v (there: %t), want %v", name, value, there, series[name])
+		}
+	}
+}
+
+// wantNone checks that there are no such series.
+func wantNone(t *testing.T, m *metrics.Metrics, names ...string) {
+	t.Helper()
+	got := values(t, m)
+	for _, name := range names {
+		if value, there := got[name]; there {
+			t.Errorf("%s is %v, want it not to be there", name, value)
+		}
+	}
+}
+
+// spot is a happening of a drain for a spot interruption that was met so long ago and leaves so much time.
+func spot(what record.What, met, left time.Duration) record.Happening {
+	now := time.Now()
+	e := record.Entry{FirstSeen: now.Add(-met).Round(0), Event: event.Event{ID: "a", Kind: event.SpotInterruption}}
+	return record.Happening{What: what, At: now, Entry: e, Action: "drain", Took: met, Deadline: now.Add(left).Round(0)}
 }

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
@@ -15,116 +16,132 @@ var (
 	cordonBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120}
 	// A drain is over in a second, or takes as long as pods and budgets need.
 	drainBuckets = []float64{0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600}
-	// The metadata service answers in milliseconds. One that is slow is waited for.
+	// The metadata service answers in milliseconds. A slow one is waited for.
 	imdsBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 15}
+	// A message arrives in a moment, or has waited for as long as nobody read the queue.
+	delayBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900}
 )
 
-// series are all that nth has to say, but for what is read from the process itself.
+// series are all metrics of nth but those of the process itself.
 type series struct {
-	events, actions               *prometheus.CounterVec
-	pending, deadline             *prometheus.GaugeVec
-	draining, pods, left, held    prometheus.Gauge
-	evicted, deleted              prometheus.Counter
-	drainTook, cordonTook         prometheus.Histogram
-	spare                         *prometheus.GaugeVec
-	sourceUp, sourceGood          *prometheus.GaugeVec
-	imdsRequests, imdsTokens      *prometheus.CounterVec
-	imdsTook                      prometheus.Histogram
-	apiRequests, hookRequests     *prometheus.CounterVec
-	credential                    prometheus.Gauge
-	notices                       *prometheus.CounterVec
-	eventsDropped                 prometheus.Counter
-	degraded                      prometheus.Gauge
-	peerActions, peerEventsErrors *prometheus.CounterVec // nil unless they are wanted
-	queue                         *queueSeries           // nil but for nth-queue
+	events, actions            *prometheus.CounterVec
+	pending, deadline          *prometheus.GaugeVec
+	draining, pods, left, held prometheus.Gauge
+	evicted, deleted           prometheus.Counter
+	drainTook, cordonTook      prometheus.Histogram
+	timeLeft                   *prometheus.GaugeVec
+	sourceUp, sourceGood       *prometheus.GaugeVec
+	imdsRequests, imdsTokens   *prometheus.CounterVec
+	imdsTook                   prometheus.Histogram
+	apiRequests, hookRequests  *prometheus.CounterVec
+	credential                 prometheus.Gauge
+	notices                    *prometheus.CounterVec
+	eventsDropped              prometheus.Counter
+	degraded                   prometheus.Gauge
+	compatibleActions          *prometheus.CounterVec // nil unless wanted
+	compatibleErrors           *prometheus.CounterVec // likewise
+	queue                      *queueSeries           // nil but for nth-queue
 }
 
-// maker makes series and registers them.
-type maker struct{ in *prometheus.Registry }
-
-func (m maker) gauge(name, help string) prometheus.Gauge {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	m.in.MustRegister(g)
-	return g
+// queueSeries are those of nth-queue alone.
+type queueSeries struct {
+	messages         *prometheus.CounterVec
+	inFlight, oldest prometheus.Gauge
+	delay            prometheus.Histogram
+	up, heard        prometheus.Gauge
+	leased           prometheus.Gauge
+	nodes            *prometheus.GaugeVec
 }
 
-func (m maker) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	m.in.MustRegister(g)
-	return g
+// factory makes series and registers them.
+type factory struct{ promauto.Factory }
+
+func (f factory) gauge(name, help string) prometheus.Gauge {
+	return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }
 
-func (m maker) counter(name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	m.in.MustRegister(c)
-	return c
+func (f factory) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return f.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
-func (m maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	m.in.MustRegister(c)
-	return c
+func (f factory) counter(name, help string) prometheus.Counter {
+	return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-func (m maker) histogram(name, help string, buckets []float64) prometheus.Histogram {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	m.in.MustRegister(h)
-	return h
+func (f factory) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func (f factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 }
 
 func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *series {
-	m := maker{in}
+	f := factory{promauto.With(in)}
 	s := &series{
-		events:   m.counters("nth_events_total", "Events that were announced.", "kind"),
-		pending:  m.gauges("nth_events_pending", "Events that are announced and not over.", "kind"),
-		deadline: m.gauges("nth_event_deadline_timestamp_seconds", "The nearest deadline of the pending events, where they have one.", "kind"),
-		actions:  m.counters("nth_actions_total", "Completed steps, by result.", "action", "outcome"),
+		events:   f.counters("nth_events_total", "Events that were announced.", "kind"),
+		pending:  f.gauges("nth_events_pending", "Events that are announced and not over.", "kind"),
+		deadline: f.gauges("nth_event_deadline_timestamp_seconds", "The nearest deadline of the pending events, where they have one.", "kind"),
+		actions:  f.counters("nth_actions_total", "Completed steps, by result.", "action", "outcome"),
 
-		draining:   m.gauge("nth_draining", "1 while the node is being drained; for nth-queue, how many nodes are."),
-		pods:       m.gauge("nth_drain_pods", "Pods to evict in the drains under way, or in the last one."),
-		left:       m.gauge("nth_drain_pods_left", "Those of them that are still on the node, or were when the drain ended."),
-		held:       m.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused."),
-		evicted:    m.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
-		deleted:    m.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
-		drainTook:  m.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
-		cordonTook: m.histogram("nth_notice_to_cordon_seconds", "The time from an event's announcement to the node's cordon.", cordonBuckets),
-		spare:      m.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
+		draining:   f.gauge("nth_draining", "1 while the node is being drained; for nth-queue, how many nodes are."),
+		pods:       f.gauge("nth_drain_pods", "Pods to evict in the drains under way, or in the last one."),
+		left:       f.gauge("nth_drain_pods_left", "Those of them that are still on the node, or were when the drain ended."),
+		held:       f.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused."),
+		evicted:    f.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
+		deleted:    f.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
+		drainTook:  f.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
+		cordonTook: f.histogram("nth_notice_to_cordon_seconds", "The time from an event's announcement to the node's cordon.", cordonBuckets),
+		timeLeft:   f.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}
-	s.apiRequests = m.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
-	s.hookRequests = m.counters("nth_hook_requests_total", "Requests about lifecycle hooks that wait, by what came of them.", "action", "result")
-	s.notices = m.counters("nth_notices_total", "Webhook notices by result: delivered or lost.", "outcome")
-	s.eventsDropped = m.counter("nth_kubernetes_events_dropped_total", "Events for the cluster that could not be written in time and were dropped.")
-	s.degraded = m.gauge("nth_degraded", "1 while [log], [webhook] or [metrics] is misconfigured; draining works.")
+	s.apiRequests = f.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
+	s.hookRequests = f.counters("nth_hook_requests_total", "Requests about lifecycle hooks that wait, by what came of them.", "action", "result")
+	s.notices = f.counters("nth_notices_total", "Webhook notices by result: delivered or lost.", "outcome")
+	s.eventsDropped = f.counter("nth_kubernetes_events_dropped_total", "Events for the cluster that could not be written in time and were dropped.")
+	s.degraded = f.gauge("nth_degraded", "1 while [log], [webhook] or [metrics] is misconfigured; draining works.")
 	if opts.Queue {
-		s.queue = m.queue()
+		s.queue = f.queue()
 	} else {
-		s.local(m)
+		s.addLocal(f)
 		if opts.LinkLocalExceeded != nil {
 			in.MustRegister(linkLocal(opts.LinkLocalExceeded))
 		}
 	}
-	m.standing(opts, healthy)
+	f.constants(opts, healthy)
 	if opts.Compatible {
-		s.peerActions = m.counters("actions_total", "Actions, as aws-node-termination-handler counts them.", "node_action", "node_status")
-		s.peerEventsErrors = m.counters("events_error_total", "Failed looks for events, as aws-node-termination-handler counts them.", "event_error_where")
+		s.compatibleActions = f.counters("actions_total", "Actions, as aws-node-termination-handler counts them.", "node_action", "node_status")
+		s.compatibleErrors = f.counters("events_error_total", "Failed looks for events, as aws-node-termination-handler counts them.", "event_error_where")
 	}
-	s.begin(opts.kinds())
+	s.initialize(opts.kinds())
 	return s
 }
 
-// local makes the series of an nth that watches its own machine.
-func (s *series) local(m maker) {
-	s.sourceUp = m.gauges("nth_source_up", "1 if the last poll for events of the kind succeeded.", "kind")
-	s.sourceGood = m.gauges("nth_source_last_success_timestamp_seconds", "When the last successful poll for events of the kind was.", "kind")
-
-	s.imdsRequests = m.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result")
-	s.imdsTokens = m.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
-	s.imdsTook = m.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets)
-
-	s.credential = m.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
+func (f factory) queue() *queueSeries {
+	return &queueSeries{
+		messages: f.counters("nth_queue_messages_total", "Messages of the queue, by result.", "outcome"),
+		inFlight: f.gauge("nth_queue_messages_in_flight", "Messages that are held while their work is done."),
+		oldest:   f.gauge("nth_queue_oldest_message_age_seconds", "The age of the oldest of them, since it was sent; 0 if there is none."),
+		delay:    f.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets),
+		up:       f.gauge("nth_queue_up", "1 if the queue could be read when it was last tried."),
+		heard:    f.gauge("nth_queue_last_success_timestamp_seconds", "When SQS last answered a receive request."),
+		leased:   f.gauge("nth_queue_lease_held", "1 unless this process has no Lease, so that it drains nothing."),
+		nodes:    f.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state"),
+	}
 }
 
-// linkLocal has what is read from the network's driver when the series are.
+// addLocal adds the series of an nth that watches its own machine.
+func (s *series) addLocal(f factory) {
+	s.sourceUp = f.gauges("nth_source_up", "1 if the last poll for events of the kind succeeded.", "kind")
+	s.sourceGood = f.gauges("nth_source_last_success_timestamp_seconds", "When the last successful poll for events of the kind was.", "kind")
+
+	s.imdsRequests = f.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result")
+	s.imdsTokens = f.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
+	s.imdsTook = f.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets)
+
+	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
+}
+
+// linkLocal reads the network driver's counters when the series are read.
 type linkLocal func() map[string]uint64
 
 var linkLocalDesc = prometheus.NewDesc("nth_ena_linklocal_allowance_exceeded_total",
@@ -133,7 +150,7 @@ var linkLocalDesc = prometheus.NewDesc("nth_ena_linklocal_allowance_exceeded_tot
 // Describe implements prometheus.Collector.
 func (linkLocal) Describe(to chan<- *prometheus.Desc) { to <- linkLocalDesc }
 
-// Collect implements prometheus.Collector. Where nothing is read, there is no series.
+// Collect implements prometheus.Collector.
 func (l linkLocal) Collect(to chan<- prometheus.Metric) {
 	for name, count := range l() {
 		if metric, err := prometheus.NewConstMetric(linkLocalDesc, prometheus.CounterValue, float64(count), name); err == nil {
@@ -142,16 +159,16 @@ func (l linkLocal) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// standing makes the series that need not be kept.
-func (m maker) standing(opts Options, healthy func() error) {
-	m.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
+// constants makes the series that nobody has to update.
+func (f factory) constants(opts Options, healthy func() error) {
+	f.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
 		WithLabelValues(opts.Version, opts.Commit, runtime.Version()).Set(1)
-	m.gauge("nth_dry_run", "1 if nothing is written to the cluster, and what is counted was only talked about.").Set(oneIf(opts.DryRun))
-	m.in.MustRegister(prometheus.NewGaugeFunc(
+	f.gauge("nth_dry_run", "1 if nothing is written to the cluster, and what is counted was only talked about.").Set(oneIf(opts.DryRun))
+	f.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "nth_healthy", Help: "1 unless the main loop or an event source has stalled."},
 		func() float64 { return oneIf(healthy() == nil) },
-	))
-	m.in.MustRegister(prometheus.NewGaugeFunc(
+	)
+	f.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "nth_notices_waiting", Help: "Notices for the webhook that have not been delivered yet."},
 		func() float64 {
 			if opts.Waiting == nil {
@@ -159,11 +176,11 @@ func (m maker) standing(opts Options, healthy func() error) {
 			}
 			return float64(opts.Waiting())
 		},
-	))
+	)
 }
 
-// begin gives the counters that alerts look at their zero: an increase is seen from there only.
-func (s *series) begin(kinds []event.Kind) {
+// initialize sets the counters that alerts use to zero: without a first value there is no increase.
+func (s *series) initialize(kinds []event.Kind) {
 	for _, kind := range kinds {
 		s.events.WithLabelValues(string(kind))
 		s.pending.WithLabelValues(string(kind))

@@ -7,10 +7,10 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// Show notes how things stand. The loop shows it every few seconds, whether something has changed or not: that it does
-// is the sign that it goes on.
+// Show exports a status. The loop calls it every few seconds, whether something has changed or not, which proves that it
+// is alive.
 func (m *Metrics) Show(status record.Status) {
-	m.pulse.beat()
+	m.beat()
 	m.showEvents(status.Events)
 	m.series.degraded.Set(oneIf(len(status.Degraded) > 0))
 	if !m.opts.Queue {
@@ -20,7 +20,6 @@ func (m *Metrics) Show(status record.Status) {
 	m.touch()
 }
 
-// showNode tells of the one node there is.
 func (m *Metrics) showNode(status record.Status) {
 	held := 0
 	if status.Step != nil {
@@ -51,8 +50,7 @@ func (m *Metrics) showEvents(events []record.EventStatus) {
 	}
 }
 
-// showSources tells of the kinds that are looked for; those that are not, on this instance or by the settings, have no
-// series that could look like an outage.
+// showSources exports the kinds that are polled. The others have no series, as that could look like an outage.
 func (m *Metrics) showSources(documents []record.DocumentStatus) {
 	looked := map[event.Kind]bool{}
 	for _, d := range documents {
@@ -68,4 +66,53 @@ func (m *Metrics) showSources(documents []record.DocumentStatus) {
 			m.series.sourceGood.DeleteLabelValues(string(kind))
 		}
 	}
+}
+
+// QueueStanding is the status of nth-queue.
+type QueueStanding struct {
+	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
+	InFlight int
+	Oldest   time.Time
+	// Up says whether the last request for messages succeeded, and Heard when one last did; zero if never.
+	Up    bool
+	Heard time.Time
+	// Leased is set unless the process has lost its Lease.
+	Leased bool
+	// Known are the nodes of the cluster; Draining and Waiting are those that this process drains, or is going to.
+	Known, Draining, Waiting int
+}
+
+// ShowQueue exports the status of nth-queue. Like Show, it is called every few seconds.
+func (m *Metrics) ShowQueue(now QueueStanding) {
+	q := m.series.queue
+	q.inFlight.Set(float64(now.InFlight))
+	age := 0.0
+	if !now.Oldest.IsZero() {
+		age = max(time.Since(now.Oldest), 0).Seconds()
+	}
+	q.oldest.Set(age)
+	q.up.Set(oneIf(now.Up))
+	q.leased.Set(oneIf(now.Leased))
+	if !now.Heard.IsZero() {
+		q.heard.Set(seconds(now.Heard))
+	}
+	for state, count := range map[string]int{"known": now.Known, "draining": now.Draining, "waiting": now.Waiting} {
+		q.nodes.WithLabelValues(state).Set(float64(count))
+	}
+	m.touch()
+}
+
+// Messages creates the counters of these outcomes, so that an increase is seen from the first message on.
+func (m *Metrics) Messages(outcomes ...string) {
+	for _, outcome := range outcomes {
+		m.series.queue.messages.WithLabelValues(outcome)
+	}
+}
+
+// Message counts a message by its outcome.
+func (m *Metrics) Message(outcome string) { m.series.queue.messages.WithLabelValues(outcome).Inc() }
+
+// Received observes how long a message was under way. It is not called for a message that was received before.
+func (m *Metrics) Received(delay time.Duration) {
+	m.series.queue.delay.Observe(max(delay, 0).Seconds())
 }

@@ -1,0 +1,237 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"golang.org/x/net/netutil"
+)
+
+// Limits of the listener. Clients must not be able to take memory or file descriptors from a drain.
+const (
+	maxConnections  = 32
+	headerLimit     = 8 << 10 // bytes
+	readTimeout     = 5 * time.Second
+	writeTimeout    = 10 * time.Second
+	idleTimeout     = 2 * time.Minute // longer than between two scrapes
+	shutdownTimeout = time.Second
+)
+
+// listenRetry is the pause before an address that could not be listened on is tried again.
+const listenRetry = 5 * time.Second
+
+// listen serves until ctx ends. An address that is in use, or not there yet, is retried: a drain must not fail for it.
+func (m *Metrics) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := m.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		m.listenFault.set(fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenRetry):
+		}
+	}
+}
+
+// serve serves until ctx ends, or returns why it cannot.
+func (m *Metrics) serve(ctx context.Context) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", m.opts.Listen)
+	if err != nil {
+		return err
+	}
+	m.listenFault.set(nil)
+	server := &http.Server{
+		Handler:           m.Handler(),
+		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: headerLimit,
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		if server.Shutdown(last) != nil {
+			_ = server.Close() // Clients that have not read their answer by now do not get it.
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// Handler serves /metrics, in the formats that Prometheus accepts, and /healthz: 200 if nth is alive, and 503 with a
+// sentence if it is not; with Options.Ready also /readyz, which says the same of whether the work can be done.
+func (m *Metrics) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", m.answerMetrics)
+	mux.HandleFunc("GET /healthz", probe(m.healthy))
+	if m.opts.Ready != nil {
+		mux.HandleFunc("GET /readyz", probe(m.ready))
+	}
+	return mux
+}
+
+func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
+	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
+	if err != nil {
+		http.Error(w, fmt.Sprintf("gathering metrics: %v", err), http.StatusInternalServerError)
+		return
+	}
+	format := expfmt.Negotiate(r.Header)
+	w.Header().Set("Content-Type", string(format))
+	encoder := expfmt.NewEncoder(w, format)
+	for _, family := range families {
+		if encoder.Encode(family) != nil {
+			return // The reader is gone.
+		}
+	}
+	if closer, ok := encoder.(expfmt.Closer); ok {
+		_ = closer.Close() // The reader may be gone.
+	}
+}
+
+// probe answers "ok" or the error.
+func probe(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := check(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, err)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	}
+}
+
+// The file is written when something has changed, at most once per minInterval, and every maxInterval if nothing has: its
+// age shows whether nth is alive.
+const (
+	minInterval = time.Second
+	maxInterval = 15 * time.Second
+	// lastWriteTimeout is how long the last write is waited for.
+	lastWriteTimeout = 2 * time.Second
+)
+
+// writeFiles writes the file until ctx ends. A disk that hangs does not keep nth from stopping.
+func (m *Metrics) writeFiles(ctx context.Context) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		m.writeFilesBlocking(ctx)
+	}()
+	<-ctx.Done()
+	select {
+	case <-written:
+	case <-time.After(lastWriteTimeout):
+	}
+}
+
+// writeFilesBlocking writes the file until ctx ends, and once more then.
+func (m *Metrics) writeFilesBlocking(ctx context.Context) {
+	write := func() { m.fileFault.set(m.writeFile()) }
+	defer write()
+	ticks := time.NewTicker(maxInterval)
+	defer ticks.Stop()
+	for {
+		write()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(minInterval):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.changed:
+		case <-ticks.C:
+		}
+	}
+}
+
+// writeFile replaces the file, so that a reader finds the old or the new one. It is not synced, to survive a power cut: what
+// it says would be wrong afterwards.
+//
+// The process's own metrics are left out: node_exporter has series of the same names, and serves nothing at all if a file
+// has them, too.
+func (m *Metrics) writeFile() error {
+	families, err := m.own.Gather()
+	if err != nil {
+		return fmt.Errorf("gathering metrics: %w", err)
+	}
+	// node_exporter reads names that end with .prom. What a killed writer has left would be in the way of O_EXCL, which
+	// makes sure that no link of somebody else is followed.
+	temporary := m.opts.Textfile + ".new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("writing metrics: %w", err)
+	}
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing metrics: %w", err)
+	}
+	encoder := expfmt.NewEncoder(file, expfmt.NewFormat(expfmt.TypeTextPlain))
+	for _, family := range families {
+		err = errors.Join(err, encoder.Encode(family))
+	}
+	err = errors.Join(err, file.Chmod(0o644), file.Close()) // The service's umask is stricter.
+	if err == nil {
+		err = os.Rename(temporary, m.opts.Textfile)
+	}
+	if err != nil {
+		return fmt.Errorf("writing metrics: %w", errors.Join(err, os.Remove(temporary)))
+	}
+	return nil
+}
+
+// Troubles says what is wrong with the listener and the file at present, one line each.
+func (m *Metrics) Troubles() []string {
+	var texts []string
+	for _, t := range []*faultReporter{&m.listenFault, &m.fileFault} {
+		if text := t.current(); text != "" {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// faultReporter reports an error once for as long as no other follows.
+type faultReporter struct {
+	report func(error)
+
+	mu   sync.Mutex
+	last string
+}
+
+func (t *faultReporter) set(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	t.mu.Lock()
+	news := text != t.last
+	t.last = text
+	t.mu.Unlock()
+	if news && err != nil && t.report != nil {
+		t.report(err)
+	}
+}
+
+func (t *faultReporter) current() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last
+}
