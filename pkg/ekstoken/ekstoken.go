@@ -1,8 +1,8 @@
-// Package ekstoken makes the tokens by which an EKS cluster knows an IAM role, the instance's or another one, as "aws eks
-// get-token" and aws-iam-authenticator do, but within the process: a program of Python's size need not be started first.
+// Package ekstoken makes the tokens that authenticate an IAM role to an EKS cluster, as "aws eks get-token" and
+// aws-iam-authenticator do, but within the process: no program of Python's size has to be started first.
 //
-// A token is a request to STS, GetCallerIdentity, that was signed and not sent. The cluster sends it, and believes what
-// STS answers. The header x-k8s-aws-id, which is signed too, names the cluster, so that no other can use the token.
+// A token is a request to STS, GetCallerIdentity, that is signed but not sent. The cluster sends it, and trusts what STS
+// answers. The header x-k8s-aws-id, which is signed too, names the cluster, so that no other one can use the token.
 package ekstoken
 
 import (
@@ -26,27 +26,26 @@ import (
 
 const (
 	// prefix begins every token, and says how to read the rest.
-	prefix = "k8s-aws-v1."
-	// clusterHeader names the cluster.
+	prefix        = "k8s-aws-v1."
 	clusterHeader = "x-k8s-aws-id"
-	// life is how long a cluster takes a token for valid, less a minute for clocks that differ. The lifetime that stands
-	// in the request is what STS asks for, and of no meaning to the cluster.
-	life = 14 * time.Minute
-	// noBody is the SHA-256 of nothing: the request has no body.
-	noBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	// tokenTTL is how long a cluster accepts a token, less a minute for clock skew. The expiry in the request is what STS
+	// requires, and means nothing to the cluster.
+	tokenTTL = 14 * time.Minute
+	// emptyHash is the SHA-256 of the request's empty body.
+	emptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
-// Source makes tokens. It asks nobody for anything before the first, and may be used from several goroutines.
+// Source makes tokens. It makes no request before the first one, and may be used from several goroutines.
 type Source struct {
-	// account says whose the credentials are, in which region, and what the environment says of endpoints.
+	// account returns the credentials, the region, and what the environment says of endpoints.
 	account func(ctx context.Context, region string) (aws.Config, error)
 	signer  *v4.Signer
 }
 
-// New returns a Source for the role of the instance with this metadata service. region is its own; if that is "", the metadata
-// service is asked for it, until it has told it once: like the credentials, it is not to be missed when the service is away.
+// New returns a Source for the role of the instance with this metadata service. If region is "", it is read from there,
+// once: like the credentials, it is kept for when the service is away.
 func New(metadata role.Metadata, region string) *Source {
-	credentials := role.Credentials(metadata) // which are kept
+	credentials := role.Credentials(metadata)
 	var own atomic.Pointer[string]
 	own.Store(&region)
 	return &Source{signer: v4.NewSigner(), account: func(ctx context.Context, region string) (aws.Config, error) {
@@ -60,7 +59,7 @@ func New(metadata role.Metadata, region string) *Source {
 	}}
 }
 
-// Of returns a Source for whoever has these credentials.
+// Of returns a Source for the credentials of a configuration.
 func Of(account aws.Config) *Source {
 	return &Source{signer: v4.NewSigner(), account: func(_ context.Context, region string) (aws.Config, error) {
 		if region == "" {
@@ -72,21 +71,21 @@ func Of(account aws.Config) *Source {
 	}}
 }
 
-// host is where STS is in the account's region, by what the SDK knows of regions. Endpoints of one's own do not count: a
-// cluster sends a token to none but AWS's.
-func host(ctx context.Context, account aws.Config) (string, error) {
+// stsHost is STS's host in the account's region, as the SDK knows it. A custom endpoint is ignored: a cluster sends tokens
+// to AWS's own only.
+func stsHost(ctx context.Context, account aws.Config) (string, error) {
 	account.BaseEndpoint = nil
-	asked := sts.NewFromConfig(account).Options()
-	found, err := sts.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, sts.EndpointParameters{
+	options := sts.NewFromConfig(account).Options()
+	endpoint, err := sts.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, sts.EndpointParameters{
 		Region:       &account.Region,
-		UseFIPS:      new(asked.EndpointOptions.UseFIPSEndpoint == aws.FIPSEndpointStateEnabled),
-		UseDualStack: new(asked.EndpointOptions.UseDualStackEndpoint == aws.DualStackEndpointStateEnabled),
+		UseFIPS:      new(options.EndpointOptions.UseFIPSEndpoint == aws.FIPSEndpointStateEnabled),
+		UseDualStack: new(options.EndpointOptions.UseDualStackEndpoint == aws.DualStackEndpointStateEnabled),
 	})
-	return found.URI.Host, err
+	return endpoint.URI.Host, err
 }
 
-// Token makes a token for a cluster, and tells how long it is good for: no longer than the credentials that it was made from,
-// as STS asks for them when the cluster does. An empty region is one's own.
+// Token makes a token for a cluster, which expires with the credentials that it is signed with, as STS checks those when
+// the cluster uses it. An empty region is the source's own.
 func (s *Source) Token(ctx context.Context, cluster, region string) (token string, expires time.Time, err error) {
 	account, err := s.account(ctx, region)
 	if err != nil {
@@ -102,7 +101,7 @@ func (s *Source) Token(ctx context.Context, cluster, region string) (token strin
 	if account.Region == "" {
 		return "", time.Time{}, errors.New("making a token for EKS: the region is not known")
 	}
-	host, err := host(ctx, account)
+	host, err := stsHost(ctx, account)
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
 	}
@@ -111,7 +110,7 @@ func (s *Source) Token(ctx context.Context, cluster, region string) (token strin
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
 	}
-	expires = now.Add(life)
+	expires = now.Add(tokenTTL)
 	if credentials.CanExpire && credentials.Expires.Before(expires) {
 		expires = credentials.Expires
 	}
@@ -127,6 +126,6 @@ func (s *Source) sign(ctx context.Context, c aws.Credentials, host, cluster, reg
 		return "", err
 	}
 	request.Header.Set(clusterHeader, cluster)
-	signed, _, err := s.signer.PresignHTTP(ctx, c, request, noBody, "sts", region, now)
+	signed, _, err := s.signer.PresignHTTP(ctx, c, request, emptyHash, "sts", region, now)
 	return signed, err
 }

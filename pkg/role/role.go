@@ -1,22 +1,30 @@
-// Package role is the instance's IAM role to those packages that speak to AWS: whose credentials they have, where they
-// find its services, and what AWS calls a refusal.
+// Package role gives the packages that use AWS the instance's IAM role: its credentials, the endpoints of services, what
+// AWS calls a refusal, and the pauses between attempts.
 package role
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/smithy-go"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is an
@@ -29,40 +37,138 @@ func (m Metadata) Line(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// Credentials returns the role's credentials, which are asked for when they are needed first and kept until shortly
-// before they expire. The error is an fs.ErrNotExist if the instance has no role.
-func Credentials(metadata Metadata) *aws.CredentialsCache {
-	return aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = documents(metadata) }))
-}
-
-// documents is the metadata service in the shape that the SDK asks for. The SDK knows the role's documents and when to
-// read them anew; how the service is asked is left to who knows that better.
-type documents Metadata
-
-// GetMetadata implements ec2rolecreds.GetMetadataAPIClient.
-func (d documents) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, _ ...func(*imds.Options)) (*imds.GetMetadataOutput, error) {
-	body, err := d(ctx, strings.TrimPrefix(in.Path, "/"))
+// GetMetadata implements ec2rolecreds.GetMetadataAPIClient: the SDK knows the role's documents and when to read them
+// again, and Metadata how to make the requests.
+func (m Metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, _ ...func(*imds.Options)) (*imds.GetMetadataOutput, error) {
+	body, err := m(ctx, strings.TrimPrefix(in.Path, "/"))
 	if err != nil {
 		return nil, err
 	}
 	return &imds.GetMetadataOutput{Content: io.NopCloser(bytes.NewReader(body))}, nil
 }
 
-// ErrNoRole is that the instance has no role to ask AWS with.
+// Credentials returns the role's credentials, which are requested when they are first needed and kept until shortly
+// before they expire. The error is an fs.ErrNotExist if the instance has no role.
+func Credentials(metadata Metadata) *aws.CredentialsCache {
+	return aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = metadata }))
+}
+
+// Options say how to reach AWS.
+type Options struct {
+	// Metadata reads the documents of the instance metadata service.
+	Metadata Metadata
+	// Region is the region's name, and Endpoint the base URL of the service in it. If empty, they are the instance's
+	// region, and what the environment says or the SDK knows of the region.
+	Region, Endpoint string
+	// Dial makes a connection; nil means the network's own.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// AtOnce is how many connections are kept for requests that are made at once, at least one.
+	AtOnce int
+}
+
+// connectTimeout is how long a connection to AWS may take to be made, and as long again to be encrypted.
+const connectTimeout = 5 * time.Second
+
+// Config returns what clients of the SDK are made from to use the instance's role. It sends nothing to AWS. It reads the
+// same environment variables as AWS's own programs, as far as they say where and how services are reached:
+// AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and
+// AWS_CA_BUNDLE. Credentials in the environment are ignored: they are the role's.
+func Config(ctx context.Context, o Options) (aws.Config, error) {
+	env, err := awsconfig.NewEnvConfig()
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("reading AWS's settings in the environment: %w", err)
+	}
+	roots, err := readCABundle(env.CustomCABundle)
+	if err != nil {
+		return aws.Config{}, err
+	}
+	if o.Region == "" {
+		if o.Region, err = o.Metadata.Line(ctx, "placement/region"); err != nil {
+			return aws.Config{}, fmt.Errorf("asking the metadata service for the region: %w", err)
+		}
+	}
+	if ignored := env.IgnoreConfiguredEndpoints; o.Endpoint == "" && !aws.ToBool(ignored) {
+		o.Endpoint = env.BaseEndpoint
+	}
+	cfg := aws.Config{
+		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: Unhurried(newHTTPClient(o.Dial, roots, max(o.AtOnce, 1))),
+		ConfigSources: []any{env}, // Clients look up the settings of their own service there.
+	}
+	if o.Endpoint != "" {
+		cfg.BaseEndpoint = aws.String(strings.TrimSuffix(o.Endpoint, "/"))
+	}
+	return cfg, nil
+}
+
+// newHTTPClient returns a client for requests that are seconds or minutes apart: no connection is kept for long.
+func newHTTPClient(dial func(context.Context, string, string) (net.Conn, error), roots *x509.CertPool, connections int) *http.Client {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
+	}
+	return &http.Client{Transport: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dial,
+		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: connectTimeout,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConns:        connections,
+		MaxIdleConnsPerHost: connections,
+		IdleConnTimeout:     2 * connectTimeout,
+	}}
+}
+
+// readCABundle returns nil, which means the system's certificates, if there is no bundle.
+func readCABundle(path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // whoever starts nth says where it is
+	if err != nil {
+		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: there is no certificate in %s", path)
+	}
+	return roots, nil
+}
+
+// Unhurried wraps an HTTP client for the SDK; nil means the SDK's own. The SDK closes a request's body when the answer
+// begins, though it may still be being sent. A body that the SDK has closed returns io.EOF where net/http is about to have it
+// write the rest, which is nothing; net/http takes that for a failure and cuts the connection in the middle of the answer.
+// So net/http gets a body that can only be read.
+func Unhurried(client aws.HTTPClient) aws.HTTPClient {
+	if client == nil {
+		client = awshttp.NewBuildableClient()
+	}
+	return unhurried{client}
+}
+
+type unhurried struct{ aws.HTTPClient }
+
+// Do implements aws.HTTPClient.
+func (c unhurried) Do(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = struct{ io.ReadCloser }{r.Body}
+	}
+	return c.HTTPClient.Do(r)
+}
+
+// ErrNoRole means that the instance has no role to call AWS with.
 var ErrNoRole = errors.New("the instance has no IAM role")
 
 // RefusedError is a request that IAM does not allow.
 type RefusedError struct {
-	// Action is what was asked for, by its name in IAM policies.
+	// Action is its name in IAM policies.
 	Action string
 }
 
 // Error implements error.
 func (e RefusedError) Error() string { return "the instance's role does not allow " + e.Action }
 
-// Explain says in plain words why a request for an action failed that might take no longer than limit; the SDK's own text
-// is a paragraph. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil.
-func Explain(action string, limit time.Duration, err error) error {
+// Explain says in plain words why a request with this timeout failed; the SDK's own text is a paragraph. action is its
+// name in IAM policies. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil.
+func Explain(action string, timeout time.Duration, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -75,7 +181,7 @@ func Explain(action string, limit time.Duration, err error) error {
 		return fmt.Errorf("calling %s: %s: %s", action, api.ErrorCode(), api.ErrorMessage())
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("calling %s: no answer within %s", action, limit)
+		return fmt.Errorf("calling %s: no answer within %s", action, timeout)
 	}
 	if sending, ok := errors.AsType[*url.Error](err); ok {
 		err = sending.Err
@@ -83,31 +189,48 @@ func Explain(action string, limit time.Duration, err error) error {
 	return fmt.Errorf("calling %s: %w", action, err)
 }
 
-// Refused tells whether a service of AWS's has said that a request is not allowed, by whatever policy. Services have
-// several words for it, some with the service's name before or "Exception" behind.
+// Refused reports whether a service has answered that a request is not allowed, by whatever policy. Services have several
+// codes for it, some with the service's name as a prefix or "Exception" as a suffix.
 func Refused(err error) bool {
-	switch word(err) {
+	switch errorCode(err) {
 	case "AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized":
 		return true
 	}
 	return false
 }
 
-// Throttled tells whether a service of AWS's has said that too much is asked.
+// Throttled reports whether a service has answered that there are too many requests.
 func Throttled(err error) bool {
-	switch word(err) {
+	switch errorCode(err) {
 	case "Throttling", "Throttled", "ThrottledRequest", "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "SlowDown":
 		return true
 	}
 	return false
 }
 
-// word is a service's word for what is wrong, without its name and "Exception"; empty if it has said none.
-func word(err error) string {
+// errorCode is a service's error code without its name and "Exception"; empty if it has not answered.
+func errorCode(err error) string {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {
 		return ""
 	}
 	code := api.ErrorCode()
 	return strings.TrimSuffix(code[strings.LastIndexByte(code, '.')+1:], "Exception")
+}
+
+// Pause is the backoff after that many failures in a row: first after one, doubled after each further one, up to longest,
+// and of that a random part between half and all, so that a fleet whose requests failed together does not retry together.
+func Pause(failures int, first, longest time.Duration) time.Duration {
+	steps := min(max(failures, 1), 64) // By then it does not grow any more.
+	backoff := wait.Backoff{Duration: first / 2, Cap: longest / 2, Factor: 2, Jitter: 1, Steps: steps}
+	var pause time.Duration
+	for range steps {
+		pause = backoff.Step()
+	}
+	return pause
+}
+
+// Spread is an interval with a jitter of a tenth, more or less, for what is polled all the time.
+func Spread(interval time.Duration) time.Duration {
+	return wait.Jitter(interval*9/10, 2.0/9)
 }

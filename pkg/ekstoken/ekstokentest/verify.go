@@ -1,5 +1,5 @@
-// Package ekstokentest judges tokens as an EKS cluster and STS do, for tests: what is asked for, for which cluster, and
-// with whose signature, which is computed here anew and from nothing but the specification of AWS Signature Version 4.
+// Package ekstokentest verifies tokens as an EKS cluster and STS do, for tests. The signature is computed anew, from
+// nothing but the specification of AWS Signature Version 4.
 package ekstokentest
 
 import (
@@ -20,20 +20,20 @@ import (
 type Caller struct {
 	AccessKey string
 	Region    string
-	// Session is the token that comes with credentials of a role.
+	// Session is the session token of a role's credentials.
 	Session string
 }
 
-// stsHost is the address of STS in a region: China has a domain of its own.
+// stsHost is STS in a region: China has a domain of its own.
 var stsHost = regexp.MustCompile(`^sts\.(cn-[a-z0-9-]+\.amazonaws\.com\.cn|([abd-z]|c[a-mo-z])[a-z0-9-]+\.amazonaws\.com)$`)
 
-// parameters are those that the cluster lets pass, in small letters.
-var parameters = []string{
+// allowedParameters are those that the cluster accepts, in lower case.
+var allowedParameters = []string{
 	"action", "version", "x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-security-token",
 	"x-amz-signature", "x-amz-signedheaders",
 }
 
-// Verify tells who made a token for the cluster. secret returns the secret key for an access key.
+// Verify returns who made a token for the cluster. secret returns the secret key for an access key.
 func Verify(token, cluster string, now time.Time, secret func(accessKey string) (string, bool)) (Caller, error) {
 	encoded, found := strings.CutPrefix(token, "k8s-aws-v1.")
 	if !found {
@@ -51,16 +51,16 @@ func Verify(token, cluster string, now time.Time, secret func(accessKey string) 
 	if err != nil {
 		return Caller{}, fmt.Errorf("reading the token's request: %w", err)
 	}
-	if err := admissible(request, query, now); err != nil {
+	if err := checkRequest(request, query, now); err != nil {
 		return Caller{}, err
 	}
-	return signed(request, query, cluster, secret)
+	return checkSignature(request, query, cluster, secret)
 }
 
-// admissible is what the cluster demands of a request before it sends it.
-func admissible(request *url.URL, query url.Values, now time.Time) error {
+// checkRequest checks what the cluster demands of a request before it sends it.
+func checkRequest(request *url.URL, query url.Values, now time.Time) error {
 	for name, values := range query {
-		if !slices.Contains(parameters, strings.ToLower(name)) || len(values) != 1 {
+		if !slices.Contains(allowedParameters, strings.ToLower(name)) || len(values) != 1 {
 			return fmt.Errorf("the request has the parameter %s, %d times", name, len(values))
 		}
 	}
@@ -80,8 +80,8 @@ func admissible(request *url.URL, query url.Values, now time.Time) error {
 	return nil
 }
 
-// signed checks the signature, as STS does, of a request that comes with the cluster's header.
-func signed(request *url.URL, query url.Values, cluster string, secret func(string) (string, bool)) (Caller, error) {
+// checkSignature checks the signature, as STS does, of a request with the cluster's header.
+func checkSignature(request *url.URL, query url.Values, cluster string, secret func(string) (string, bool)) (Caller, error) {
 	scope := strings.Split(query.Get("X-Amz-Credential"), "/")
 	if len(scope) != 5 || scope[3] != "sts" || scope[4] != "aws4_request" || query.Get("X-Amz-Algorithm") != "AWS4-HMAC-SHA256" {
 		return Caller{}, fmt.Errorf("the request is signed for %s", query.Get("X-Amz-Credential"))
