@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// variable is an environment variable of a container, as far as it matters here.
+// variable is an environment variable of a container.
 type variable struct {
 	Name      string `json:"name"`
 	Value     string `json:"value"`
@@ -34,23 +34,23 @@ type field struct {
 	Path string `json:"fieldPath"`
 }
 
-// source is an object all of whose keys are variables.
-type source struct {
+// envSource is an object whose keys are all variables.
+type envSource struct {
 	Prefix       string     `json:"prefix"`
 	ConfigMapRef *reference `json:"configMapRef"`
 	SecretRef    *reference `json:"secretRef"`
 }
 
 type container struct {
-	Name    string     `json:"name"`
-	Image   string     `json:"image"`
-	Command []string   `json:"command"`
-	Args    []string   `json:"args"`
-	Env     []variable `json:"env"`
-	EnvFrom []source   `json:"envFrom"`
+	Name    string      `json:"name"`
+	Image   string      `json:"image"`
+	Command []string    `json:"command"`
+	Args    []string    `json:"args"`
+	Env     []variable  `json:"env"`
+	EnvFrom []envSource `json:"envFrom"`
 
-	namespace string   // where its pod is; "" if the file does not tell
-	placed    []string // what says on which nodes its pod is
+	namespace string   // of its pod; "" if the file does not say
+	placement []string // the fields that restrict on which nodes its pod runs
 }
 
 type podSpec struct {
@@ -59,7 +59,7 @@ type podSpec struct {
 	Affinity     map[string]any    `json:"affinity"`
 }
 
-func (p podSpec) placed() []string {
+func (p podSpec) placement() []string {
 	var by []string
 	if len(p.NodeSelector) > 0 {
 		by = append(by, "nodeSelector")
@@ -70,7 +70,7 @@ func (p podSpec) placed() []string {
 	return by
 }
 
-// object is a DaemonSet, a Deployment, a Pod, a list of objects, or what a container takes settings from.
+// object is a DaemonSet, a Deployment, a Pod, a list of objects, or what a container refers to.
 type object struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -88,14 +88,14 @@ type object struct {
 	StringData map[string]string `json:"stringData"`
 }
 
-// manifest takes in the settings of the handler's container, with those of the ConfigMaps and Secrets beside it, out of documents
+// readManifest reads the settings of the handler's container, and of the ConfigMaps and Secrets beside it, from documents
 // of which at least one is an object of a cluster.
-func (s *Settings) manifest(documents []string) error {
+func (s *Settings) readManifest(documents []string) error {
 	var all object
 	for _, document := range documents {
 		var o object
 		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
-			return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, yamlFault(err))
+			return fmt.Errorf("reading settings: this %s cannot be understood: %w", o.Kind, yamlError(err))
 		}
 		if o.Kind == "" {
 			s.unknown = append(s.unknown, "a document without a kind")
@@ -108,26 +108,26 @@ func (s *Settings) manifest(documents []string) error {
 	case len(containers) == 0:
 		return fmt.Errorf("reading settings: this %s has no container; a DaemonSet, Deployment or Pod of the handler is needed", all.Items[0].Kind)
 	case len(containers) > 1:
-		containers = handlers(containers)
+		containers = handlerContainers(containers)
 	}
 	if len(containers) != 1 {
 		return errors.New("reading settings: more than one container, and none (or several) that is named *node-termination-handler*, or whose image is")
 	}
 	c := containers[0]
-	s.pod = c.placed
-	held := all.holders()
+	s.pod = c.placement
+	objects := all.configObjects()
 	for _, from := range c.EnvFrom {
-		s.all(from, held, c.namespace)
+		s.defineAll(from, objects, c.namespace)
 	}
-	s.variables(c.Env, held, c.namespace)
-	return s.arguments(s.flags(c))
+	s.defineVariables(c.Env, objects, c.namespace)
+	return s.readArgs(s.handlerArgs(c))
 }
 
 func (o object) containers() []container {
 	var all []container
 	for _, spec := range []podSpec{o.Spec.podSpec, o.Spec.Template.Spec} {
 		for _, c := range spec.Containers {
-			c.namespace, c.placed = o.Metadata.Namespace, spec.placed()
+			c.namespace, c.placement = o.Metadata.Namespace, spec.placement()
 			all = append(all, c)
 		}
 	}
@@ -137,8 +137,8 @@ func (o object) containers() []container {
 	return all
 }
 
-// handlers picks the containers of the handler from among others, sidecars for example.
-func handlers(all []container) []container {
+// handlerContainers picks the handler's containers from among others, such as sidecars.
+func handlerContainers(all []container) []container {
 	var found []container
 	for _, c := range all {
 		if strings.Contains(c.Image, "node-termination-handler") || strings.Contains(c.Name, "node-termination-handler") {
@@ -148,16 +148,16 @@ func handlers(all []container) []container {
 	return found
 }
 
-// holder is a ConfigMap or a Secret: what it is called, in which namespace it is, if the file tells, and what it holds.
-type holder struct {
+// configObject is a ConfigMap or a Secret; its namespace is empty if the file does not say.
+type configObject struct {
 	name, namespace string
 	data            map[string]string
 }
 
-type holders []holder
+type configObjects []configObject
 
-func (o object) holders() holders {
-	var all holders
+func (o object) configObjects() configObjects {
+	var all configObjects
 	if o.Kind == "ConfigMap" || o.Kind == "Secret" {
 		data := map[string]string{}
 		for key, value := range o.Data {
@@ -167,17 +167,17 @@ func (o object) holders() holders {
 			data[key] = value
 		}
 		maps.Copy(data, o.StringData)
-		all = holders{{"the " + o.Kind + " " + o.Metadata.Name, o.Metadata.Namespace, data}}
+		all = configObjects{{"the " + o.Kind + " " + o.Metadata.Name, o.Metadata.Namespace, data}}
 	}
 	for _, item := range o.Items {
-		all = append(all, item.holders()...)
+		all = append(all, item.configObjects()...)
 	}
 	return all
 }
 
-// of is what a pod of a namespace finds in an object of that name; nil if the file does not tell. An object, or a pod, whose
-// namespace is not written may be in any, if there is but one.
-func (h holders) of(name, namespace string) map[string]string {
+// lookUp returns the data of the object that a pod refers to; nil if the file does not have it. An object, or a pod, without
+// a namespace may be in any, if there is only one candidate.
+func (h configObjects) lookUp(name, namespace string) map[string]string {
 	var found []map[string]string
 	for _, o := range h {
 		switch {
@@ -194,8 +194,8 @@ func (h holders) of(name, namespace string) map[string]string {
 	return found[0]
 }
 
-// all takes in an object all of whose keys are variables. One that is not in the file is named: nobody knows what it sets.
-func (s *Settings) all(from source, held holders, namespace string) {
+// defineAll defines a variable for each key of an object. If the object is not in the file, it is reported.
+func (s *Settings) defineAll(from envSource, objects configObjects, namespace string) {
 	name := "another object of the cluster"
 	switch {
 	case from.ConfigMapRef != nil:
@@ -203,20 +203,20 @@ func (s *Settings) all(from source, held holders, namespace string) {
 	case from.SecretRef != nil:
 		name = "the Secret " + from.SecretRef.Name
 	}
-	values := held.of(name, namespace)
+	values := objects.lookUp(name, namespace)
 	if values == nil {
 		s.missing = append(s.missing, name)
 	}
-	for _, key := range sorted(values) {
-		s.define(from.Prefix+key, known{text: values[key], secret: from.SecretRef != nil})
+	for _, key := range sortedKeys(values) {
+		s.define(from.Prefix+key, givenValue{text: values[key], secret: from.SecretRef != nil})
 	}
 }
 
-func (s *Settings) variables(list []variable, held holders, namespace string) {
+func (s *Settings) defineVariables(list []variable, objects configObjects, namespace string) {
 	for _, v := range list {
 		from := v.ValueFrom
 		if from == nil {
-			s.define(v.Name, s.expanded(v.Value))
+			s.define(v.Name, s.expand(v.Value))
 			continue
 		}
 		name, ref := "another object of the cluster", &reference{}
@@ -228,26 +228,26 @@ func (s *Settings) variables(list []variable, held holders, namespace string) {
 		case from.FieldRef != nil:
 			name = "the pod's field " + from.FieldRef.Path
 		}
-		data := held.of(name, namespace)
+		data := objects.lookUp(name, namespace)
 		value, set := data[ref.Key]
 		switch {
 		case set:
-			s.define(v.Name, known{text: value, secret: from.SecretKeyRef != nil})
+			s.define(v.Name, givenValue{text: value, secret: from.SecretKeyRef != nil})
 		case data == nil || !ref.Optional:
-			s.define(v.Name, known{from: name})
+			s.define(v.Name, givenValue{from: name})
 		}
 	}
 }
 
-// flags are the arguments that the handler is given: all that stands behind its name, or behind the one of another program.
-func (s *Settings) flags(c container) []string {
+// handlerArgs are the handler's arguments: all that follows its name, or the name of another program.
+func (s *Settings) handlerArgs(c container) []string {
 	all := slices.Concat(c.Command, c.Args)
 	for i, arg := range all {
 		if path.Base(arg) == "node-termination-handler" {
 			return all[i+1:]
 		}
-		if name, _, _ := flagOf(arg); name != "" && ruleOf(flagged(name)) != nil {
-			break // From here on, that name is a flag's value.
+		if name, _, _ := parseFlag(arg); name != "" && ruleOf(envOfFlag(name)) != nil {
+			break // What follows is a flag's value, even if it is that name.
 		}
 	}
 	if len(c.Command) == 0 {
@@ -257,13 +257,13 @@ func (s *Settings) flags(c container) []string {
 	return all[1:]
 }
 
-// arguments takes in the flags of a command line, which go before the environment, as the handler would: it has Go's flags. What
-// stands behind the first argument that is none is not heeded there. Of what is not known, nothing but a name is repeated: the
-// rest may be a secret.
-func (s *Settings) arguments(args []string) error {
+// readArgs reads the flags of a command line, which override the environment. Like the handler, it parses them as Go does and
+// ignores everything from the first argument that is no flag. Of what is unknown only names are repeated: the rest may be a
+// secret.
+func (s *Settings) readArgs(args []string) error {
 	for i := 0; i < len(args); i++ {
-		arg := s.expanded(args[i])
-		name, value, assigned := flagOf(arg.text)
+		arg := s.expand(args[i])
+		name, value, assigned := parseFlag(arg.text)
 		switch {
 		case name == "" && arg.from != "":
 			s.remarks = append(s.remarks, fmt.Sprintf("an argument comes from %s, which is not in this file: look it up there", arg.from))
@@ -272,13 +272,13 @@ func (s *Settings) arguments(args []string) error {
 			s.remarks = append(s.remarks, fmt.Sprintf("arguments from the first on that is no flag (%d, which are not shown): the handler does not heed them", len(args)-i))
 			return nil
 		}
-		r := ruleOf(flagged(name))
+		r := ruleOf(envOfFlag(name))
 		switch {
 		case r == nil:
 			i += s.unknownFlag(arg.text, args[i+1:])
 			continue
 		case !assigned && r.isBool():
-			arg = known{text: "true"}
+			arg = givenValue{text: "true"}
 		case assigned && value == "" && r.isBool():
 			return fmt.Errorf("reading settings: the flag --%s has an empty value", name)
 		case assigned:
@@ -287,15 +287,15 @@ func (s *Settings) arguments(args []string) error {
 			return fmt.Errorf("reading settings: the flag --%s has no value", name)
 		default:
 			i++
-			arg = s.expanded(args[i])
+			arg = s.expand(args[i])
 		}
-		s.take(r.env, arg)
+		s.set(r.env, arg)
 	}
 	return nil
 }
 
-// flagOf takes an argument apart, as Go does: one dash or two, a name, and a value behind "=". What is no flag has no name.
-func flagOf(arg string) (name, value string, assigned bool) {
+// parseFlag splits an argument as Go does: one dash or two, a name, and a value after "=". Without a dash there is no name.
+func parseFlag(arg string) (name, value string, assigned bool) {
 	name, dashed := strings.CutPrefix(arg, "-")
 	if !dashed {
 		return "", "", false
@@ -305,23 +305,23 @@ func flagOf(arg string) (name, value string, assigned bool) {
 
 var flagName = regexp.MustCompile("^[a-z][a-z0-9-]*$")
 
-// unknownFlag names a flag, and returns how many of the arguments behind it may be its value. Behind a single dash, more than a
-// letter may be anything: some programs take a password so.
-func (s *Settings) unknownFlag(arg string, behind []string) int {
-	name, _, assigned := flagOf(arg)
+// unknownFlag reports a flag, and returns how many of the arguments after it may be its value. After a single dash, more
+// than a letter may be anything: some programs take a password so.
+func (s *Settings) unknownFlag(arg string, following []string) int {
+	name, _, assigned := parseFlag(arg)
 	named := "a flag, which is not shown"
 	if flagName.MatchString(name) && (assigned || len(name) == 1 || strings.HasPrefix(arg, "--")) {
 		named = "the flag --" + name
 	}
 	s.unknown = append(s.unknown, named)
-	if assigned || len(behind) == 0 || strings.HasPrefix(behind[0], "-") {
+	if assigned || len(following) == 0 || strings.HasPrefix(following[0], "-") {
 		return 0
 	}
 	return 1
 }
 
-// flagged is the variable of a flag.
-func flagged(name string) string {
+// envOfFlag is the variable that corresponds to a flag.
+func envOfFlag(name string) string {
 	switch name {
 	case "metadata-url":
 		return "INSTANCE_METADATA_URL"
@@ -331,7 +331,7 @@ func flagged(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// isBool tells of a flag that needs no value.
+// isBool reports whether a setting's flag needs no value.
 func (r rule) isBool() bool {
 	for _, prefix := range []string{"ENABLE_", "CHECK_", "USE_", "DELETE_"} {
 		if strings.HasPrefix(r.env, prefix) {

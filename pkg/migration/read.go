@@ -1,6 +1,14 @@
+// Package migration turns the settings of aws-node-termination-handler, the container that drains nodes, into a
+// configuration of nth.
+//
+// Read accepts what people have at hand: an environment ("NAME=value" lines), the values of the Helm chart, or the
+// DaemonSet itself as YAML or JSON, with its arguments and the ConfigMaps and Secrets that it refers to. Each setting has
+// one rule (rules.go), which says what it becomes here, or why it has no counterpart. For makes a commented file for nth, or
+// for nth-queue. Nothing that was set is dropped silently, and no secret is shown.
 package migration
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,51 +20,51 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Settings are what was set there, and only that.
+// Settings are those that were set explicitly.
 type Settings struct {
-	// given is what is set, by the name of the environment variable: the last word on each.
-	given map[string]known
-	// scope are all variables of the container so far, also those that the handler does not know: later ones, and its flags, may
-	// refer to them.
-	scope map[string]known
-	// pod and unknown name values of the chart that concern the pod alone, and what else this package does not know.
+	// given has the last value of each, by the name of the environment variable.
+	given map[string]givenValue
+	// scope has all variables of the container so far, also those that the handler does not know: later ones, and its flags,
+	// may refer to them.
+	scope map[string]givenValue
+	// pod and unknown name values of the chart that only concern the pod, and what this package does not know.
 	pod, unknown []string
-	// missing names objects of the cluster that hold settings which nobody knows here.
+	// missing names objects of the cluster that contain settings and are not in the file.
 	missing []string
-	// remarks are what else is to be said.
+	// remarks are further comments for the file.
 	remarks []string
 
-	// queue and secrets are those of the target, while it is written.
+	// queue and secrets are those of the target, while the file is written.
 	queue   bool
 	secrets string
 }
 
-// known is what a file tells of a value.
-type known struct {
+// givenValue is what a file says of a value.
+type givenValue struct {
 	text string
-	// from names what in the cluster holds the value, or a part of it, where the file does not.
+	// from names what in the cluster has the value, or a part of it, if the file does not.
 	from string
-	// bare are references in the text to variables that there are not: they are a part of it, as they stand there.
-	bare string
-	// secret: the text, or a part of it, comes from a Secret. It is not repeated where it need not be.
+	// undefined are references in the text to variables that do not exist: they are a literal part of it.
+	undefined string
+	// secret: the text, or a part of it, comes from a Secret, and is repeated only where it has to be.
 	secret bool
 }
 
-// longest bounds what is read, in bytes: a rendered chart with all that stands beside it is long, and a wrong file may be anything.
-const longest = 64 << 20
+// maxInput bounds what is read, in bytes: a rendered chart can be long, and a wrong file may be anything.
+const maxInput = 64 << 20
 
-// Read reads settings: "NAME=value" lines (or with a NUL behind each), values of the Helm chart, or a DaemonSet (or a Deployment, a Pod, a list of
-// objects) with the ConfigMaps and Secrets that it takes settings from, whichever it is.
+// Read reads settings: "NAME=value" lines (terminated by newlines or NULs), values of the Helm chart, or a DaemonSet (or a
+// Deployment, a Pod, a list of objects) with the ConfigMaps and Secrets that it refers to, whichever it is.
 func Read(r io.Reader) (Settings, error) {
-	content, err := io.ReadAll(io.LimitReader(r, longest+1))
+	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	if err != nil {
 		return Settings{}, fmt.Errorf("reading settings: %w", err)
 	}
-	if len(content) > longest {
-		return Settings{}, fmt.Errorf("reading settings: more than %d MiB (%d bytes); these are not the handler's settings", longest>>20, longest)
+	if len(content) > maxInput {
+		return Settings{}, fmt.Errorf("reading settings: more than %d MiB (%d bytes); these are not the handler's settings", maxInput>>20, maxInput)
 	}
-	s := Settings{given: map[string]known{}, scope: map[string]known{}}
-	if s.environment(string(content)) {
+	s := Settings{given: map[string]givenValue{}, scope: map[string]givenValue{}}
+	if s.readEnvironment(string(content)) {
 		return s, nil
 	}
 	values, objects := map[string]any{}, false
@@ -64,7 +72,7 @@ func Read(r io.Reader) (Settings, error) {
 	for _, part := range separator.Split(string(content), -1) {
 		var document map[string]any
 		if err := yaml.Unmarshal([]byte(part), &document); err != nil {
-			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", yamlFault(err))
+			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", yamlError(err))
 		}
 		if document == nil {
 			continue // A comment, at most.
@@ -78,27 +86,29 @@ func Read(r io.Reader) (Settings, error) {
 	case len(documents) == 0:
 		return Settings{}, errors.New("reading settings: nothing is in there")
 	case objects:
-		return s, s.manifest(documents)
+		return s, s.readManifest(documents)
 	}
-	s.chart(values)
+	s.readChart(values)
 	return s, nil
 }
 
-// repeated is what the errors of a reader of YAML repeat of a text, be it a password that begins with an asterisk.
-var repeated = regexp.MustCompile("'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|, value: .*")
+// yamlQuotes matches what the errors of a YAML parser repeat of the text, which may be a password that begins with an asterisk.
+var yamlQuotes = regexp.MustCompile("'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|, value: .*")
 
-// yamlFault is what is wrong with YAML, without what stands there.
-func yamlFault(err error) error { return errors.New(repeated.ReplaceAllString(err.Error(), notShown)) }
+// yamlError removes from a YAML parser's error what it repeats of the text.
+func yamlError(err error) error {
+	return errors.New(yamlQuotes.ReplaceAllString(err.Error(), notShown))
+}
 
-// separator is what begins a document of YAML: the rest of its line is a comment, or belongs to the document.
+// separator begins a YAML document: the rest of its line is a comment, or belongs to the document.
 var separator = regexp.MustCompile(`(?m)^---(?:[ \t]|\r?$)`)
 
-// assignment is a variable with its value. The names are those that a container may have, in small letters, too.
+// assignment is a variable with its value. The names are those that Kubernetes allows, in lower case, too.
 var assignment = regexp.MustCompile(`(?s)^(?:export\s+)?([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
-// environment takes in "NAME=value" lines, or what the kernel tells of a process (/proc/PID/environ), where a NUL ends each. It
-// returns false if that is not all that is in there, or if there is nothing.
-func (s *Settings) environment(content string) bool {
+// readEnvironment reads "NAME=value" lines, or a process's environment (/proc/PID/environ), in which a NUL ends each. It
+// returns false if there is anything else, or nothing.
+func (s *Settings) readEnvironment(content string) bool {
 	end, raw := "\n", strings.Contains(content, "\x00")
 	if raw {
 		end = "\x00"
@@ -121,12 +131,12 @@ func (s *Settings) environment(content string) bool {
 		if !raw {
 			m[2] = unquoted(m[2])
 		}
-		s.define(m[1], known{text: m[2]})
+		s.define(m[1], givenValue{text: m[2]})
 	}
 	return len(found) > 0
 }
 
-// unquoted takes one pair of quotes off, as a shell would.
+// unquoted removes one pair of quotes, as a shell would.
 func unquoted(text string) string {
 	if n := len(text); n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
 		return text[1 : n-1]
@@ -134,38 +144,165 @@ func unquoted(text string) string {
 	return text
 }
 
-// define takes a variable of the container in. One that the handler does not know is named in the end, without its value, which may
-// be a secret.
-func (s *Settings) define(name string, v known) {
+// define sets a variable of the container. One that the handler does not know is reported, without its value, which may be
+// a secret.
+func (s *Settings) define(name string, v givenValue) {
 	s.scope[name] = v
 	if ruleOf(name) == nil {
 		s.unknown = append(s.unknown, name)
 		return
 	}
-	s.take(name, v)
+	s.set(name, v)
 }
 
-// take takes a setting in, in the place of what it was set to before: to the handler, an empty value is its default.
-func (s *Settings) take(env string, v known) {
+// set sets one of the handler's settings. To the handler, an empty value means the default.
+func (s *Settings) set(env string, v givenValue) {
 	switch {
 	case v.from != "":
-		v = known{from: v.from}
-	case v.bare != "" && slices.Contains(freeTexts, env):
-		s.remarks = append(s.remarks, fmt.Sprintf("%s: %s stands in it as it is, there as here: nothing in this file defines it", env, v.bare))
-	case v.bare != "":
-		v = known{from: "the variable " + v.bare}
+		v = givenValue{from: v.from}
+	case v.undefined != "" && slices.Contains(freeTexts, env):
+		s.remarks = append(s.remarks, fmt.Sprintf("%s: %s stands in it as it is, there as here: nothing in this file defines it", env, v.undefined))
+	case v.undefined != "":
+		v = givenValue{from: "the variable " + v.undefined}
 	case v.text == "":
-		v = known{}
+		v = givenValue{}
 	}
-	told := env + ": it is set more than once; the last one counts, and a flag before any variable"
+	remark := env + ": it is set more than once; the last one counts, and a flag before any variable"
 	before := s.given[env]
-	if before.text != v.text && before != (known{}) && !slices.Contains(s.remarks, told) {
-		s.remarks = append(s.remarks, told)
+	if before.text != v.text && before != (givenValue{}) && !slices.Contains(s.remarks, remark) {
+		s.remarks = append(s.remarks, remark)
 	}
 	s.given[env] = v
 }
 
-// value is what a setting is set to; empty where it is not set, or where the file does not tell to what.
+// value is what a setting is set to; empty if it is not set, or if the file does not say to what.
 func (s Settings) value(env string) string { return s.given[env].text }
 
-func sorted[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }
+func sortedKeys[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }
+
+// variableReference is how a variable's value, or an argument, refers to a variable of the container. $$ is an escaped $.
+var variableReference = regexp.MustCompile(`\$(?:\$|\([^)]*\))`)
+
+// variableName is a valid name of a variable. Other text in parentheses may be anything, such as a shell's command.
+var variableName = regexp.MustCompile(`^[-._a-zA-Z][-._a-zA-Z0-9]*$`)
+
+// freeTexts are settings in which $( may be literal.
+var freeTexts = []string{"WEBHOOK_TEMPLATE", "WEBHOOK_HEADERS", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS"}
+
+// expand replaces references to variables as the kubelet does. A reference to an undefined variable stays, unless an object
+// that is not in the file may define it.
+func (s *Settings) expand(text string) givenValue {
+	var from, bare []string
+	secret := false
+	text = variableReference.ReplaceAllStringFunc(text, func(found string) string {
+		if found == "$$" {
+			return "$"
+		}
+		name := found[2 : len(found)-1]
+		v, defined := s.scope[name]
+		switch {
+		case defined && v.from == "":
+			secret = secret || v.secret
+			return v.text
+		case !variableName.MatchString(name):
+		case defined || len(s.missing) > 0:
+			from = append(from, found)
+		default:
+			bare = append(bare, found)
+		}
+		return found
+	})
+	v := givenValue{text: text, undefined: strings.Join(bare, ", "), secret: secret}
+	if len(from) > 0 {
+		v.from = "the variable " + strings.Join(from, ", ")
+	}
+	return v
+}
+
+// chartName is the key under which a chart that depends on the handler's has its values.
+const chartName = "aws-node-termination-handler"
+
+// readChart reads the values of the Helm chart, or of one that depends on it.
+func (s *Settings) readChart(values map[string]any) {
+	own, depends := values[chartName].(map[string]any)
+	if !depends {
+		s.readOwnChart(values)
+		return
+	}
+	if len(values) > 1 {
+		s.remarks = append(s.remarks, "values beside "+chartName+": they are another chart's, and not read")
+	}
+	s.readOwnChart(own)
+}
+
+// readOwnChart reads the values of the Helm chart, in the order in which they become variables of the container.
+func (s *Settings) readOwnChart(values map[string]any) {
+	for _, name := range []string{"NODE_NAME", "POD_NAME", "NAMESPACE"} {
+		s.scope[name] = givenValue{from: "the pod's own fields"} // The chart sets them before all others.
+	}
+	for _, r := range rules {
+		if value := values[r.chart]; r.chart != "" && value != nil {
+			s.define(r.env, s.expand(chartText(value)))
+		}
+	}
+	s.readChartWebhook(values)
+	s.readExtraEnv(values["extraEnv"])
+	for _, key := range sortedKeys(values) {
+		switch {
+		case ruleOfChart(key) != nil, slices.Contains(webhookObjectKeys, key), key == "extraEnv":
+		case slices.Contains(placementValues, key) && chartText(values[key]) == "":
+		case slices.Contains(podValues, key):
+			s.pod = append(s.pod, key)
+		case chartText(values[key]) != "":
+			s.unknown = append(s.unknown, key)
+		}
+	}
+}
+
+// webhookObjectKeys are the chart's values that name objects of the cluster with settings of the webhook.
+var webhookObjectKeys = []string{"webhookURLSecretName", "webhookTemplateConfigMapName", "webhookTemplateConfigMapKey"}
+
+// readChartWebhook notes the settings that are in objects of the cluster, which override the chart's other values.
+func (s *Settings) readChartWebhook(values map[string]any) {
+	secret, template, key := chartText(values[webhookObjectKeys[0]]), chartText(values[webhookObjectKeys[1]]), chartText(values[webhookObjectKeys[2]])
+	if secret != "" {
+		s.define("WEBHOOK_URL", givenValue{from: "the Secret " + secret})
+	}
+	switch {
+	case template != "" && key != "":
+		s.define("WEBHOOK_TEMPLATE_FILE", givenValue{from: "the ConfigMap " + template})
+	case template != key:
+		s.remarks = append(s.remarks, "webhookTemplateConfigMapName and webhookTemplateConfigMapKey: one does not count without the other")
+	}
+}
+
+// readExtraEnv reads the chart's extraEnv: a list of variables, as in a container.
+func (s *Settings) readExtraEnv(value any) {
+	var list []variable
+	encoded, err := json.Marshal(value)
+	if err == nil {
+		err = yaml.Unmarshal(encoded, &list) // It takes a number for a text, as people write them.
+	}
+	if err != nil {
+		s.unknown = append(s.unknown, "extraEnv, which is no list of variables")
+	}
+	s.defineVariables(list, nil, "")
+}
+
+// chartText is a value of the chart as its template would render it.
+func chartText(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case map[string]any, []any:
+		encoded, err := json.Marshal(v)
+		if err != nil || string(encoded) == "{}" || string(encoded) == "[]" {
+			return ""
+		}
+		return string(encoded)
+	default:
+		return fmt.Sprint(v)
+	}
+}

@@ -1,24 +1,40 @@
 package migration
 
-// rule says what becomes of one of the handler's settings: either to tells it, or why there is no counterpart.
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// rule says what becomes of one of the handler's settings: either to converts it, or why says why there is no counterpart.
 type rule struct {
 	env   string // the name of the environment variable
 	chart string // the name among the Helm chart's values; "" if the chart has none
 	to    func(s Settings, value string) ([]line, error)
-	// why says why there is no counterpart, or what else to know about the one there is.
+	// why says why there is no counterpart, or what else to know about it.
 	why string
-	// always: it has something to say also where it is not set.
+	// always: to is called even if the setting is not set.
 	always bool
-	// idle says why nothing came of a value; "" is that nth does so by itself.
+	// idle says why a value has no effect; "" means that nth always does so.
 	idle string
-	// queue is the rule of nth-queue, where it is another one.
+	// queue is the rule of nth-queue, if it differs.
 	queue *rule
 }
 
 // line is one setting of nth. Its value is TOML.
 type line struct {
 	table, key, value string
-	// file is the file that the value names, and secret what stands in it; "" if it names none.
+	// file is the file that the value names, and secret its content; "" if it names none.
 	file, secret string
 }
 
@@ -46,14 +62,14 @@ const (
 
 // rules lists every setting that the handler has.
 var rules = []rule{
-	{env: "ENABLE_SPOT_INTERRUPTION_DRAINING", chart: "enableSpotInterruptionDraining", to: acts(spot), queue: &rule{why: everyKind}},
-	{env: "ENABLE_SCHEDULED_EVENT_DRAINING", chart: "enableScheduledEventDraining", to: acts(maintenance),
+	{env: "ENABLE_SPOT_INTERRUPTION_DRAINING", chart: "enableSpotInterruptionDraining", to: eventAction(spot), queue: &rule{why: everyKind}},
+	{env: "ENABLE_SCHEDULED_EVENT_DRAINING", chart: "enableScheduledEventDraining", to: eventAction(maintenance),
 		why: "stops and retirements are drained a day before their date, reboots ten to thirty minutes before: `codes`, `window` and `lead` say more", queue: &rule{why: everyKind}},
-	{env: "ENABLE_ASG_LIFECYCLE_DRAINING", chart: "enableASGLifecycleDraining", to: acts(asg), queue: &rule{why: everyKind}},
-	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: rebalances("cordon"),
+	{env: "ENABLE_ASG_LIFECYCLE_DRAINING", chart: "enableASGLifecycleDraining", to: eventAction(asg), queue: &rule{why: everyKind}},
+	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: rebalanceAction("cordon"),
 		why: "the cordon ends after `cordon_for`", idle: "no more is done for a recommendation than ENABLE_REBALANCE_DRAINING says", queue: &rule{why: everyRecommendation}},
-	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: rebalances("drain"), queue: &rule{to: queuedRebalances, always: true, why: everyRecommendation}},
-	{env: "CORDON_ONLY", chart: "cordonOnly", to: cordonsOnly, queue: &rule{to: queuedCordonsOnly}},
+	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: rebalanceAction("drain"), queue: &rule{to: queueRebalanceAction, always: true, why: everyRecommendation}},
+	{env: "CORDON_ONLY", chart: "cordonOnly", to: cordonOnly, queue: &rule{to: queueCordonOnly}},
 	{env: "DRY_RUN", chart: "dryRun", to: boolean("", "dry_run")},
 	{env: "INSTANCE_METADATA_URL", chart: "instanceMetadataURL", to: endpoint, queue: &rule{why: noMetadata}},
 	{env: "METADATA_TRIES", chart: "metadataTries", why: "a look that fails is repeated at the next poll, half a second later", queue: &rule{why: noMetadata}},
@@ -90,9 +106,9 @@ var rules = []rule{
 	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: template, idle: "WEBHOOK_TEMPLATE_FILE goes before it"},
 	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name it as `template_file` in [webhook]"},
 	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy, idle: "it holds a password, which is not shown: set `proxy` in [webhook] by hand, in a file that only root reads"},
-	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: listens,
+	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: metricsListen,
 		why: "`compatible` adds the metrics under their old names; the port is open to the network, as it was"},
-	{env: "PROMETHEUS_SERVER_PORT", chart: "prometheusServerPort", to: listensAt, idle: "counts only with ENABLE_PROMETHEUS_SERVER"},
+	{env: "PROMETHEUS_SERVER_PORT", chart: "prometheusServerPort", to: metricsPort, idle: "counts only with ENABLE_PROMETHEUS_SERVER"},
 	{env: "ENABLE_PROBES_SERVER", chart: "enableProbesServer", why: "the listener of [metrics] has /healthz; systemd's watchdog needs none"},
 	{env: "PROBES_SERVER_PORT", chart: "probesServerPort", why: "the listener of [metrics] has /healthz"},
 	{env: "PROBES_SERVER_ENDPOINT", chart: "probesServerEndpoint", why: "the listener of [metrics] has /healthz"},
@@ -101,20 +117,20 @@ var rules = []rule{
 	{env: "HEARTBEAT_INTERVAL", chart: "heartbeatInterval", why: "the interval follows from the hook's own timeout"},
 	{env: "HEARTBEAT_UNTIL", chart: "heartbeatUntil", why: "heartbeats end with the drain, which `budget` in [events.asg-termination] bounds"},
 	{env: "AWS_REGION", chart: "awsRegion", to: quoted("aws", "region")},
-	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: address("aws", "endpoint")},
+	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: urlSetting("aws", "endpoint")},
 
 	{env: "ENABLE_SQS_TERMINATION_DRAINING", chart: "enableSqsTerminationDraining", why: queueOnly, queue: &rule{why: "nth-queue is there for nothing else"}},
-	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: address("queue", "url")}},
-	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: checksTag, idle: "every node of the cluster is drained, as it was"}},
+	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: urlSetting("queue", "url")}},
+	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "there, only instances with this tag are drained for, unless CHECK_TAG_BEFORE_DRAINING=false", idle: "every node of the cluster is drained, as it was"}},
-	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checksTag, idle: "every node of the cluster is drained, as it was"}},
+	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "MANAGED_ASG_TAG", chart: "managedAsgTag", why: queueOnly, queue: &rule{to: managedTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{to: unknownNode}},
 	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{to: visibility, why: "it is extended while a drain goes on, and here it is ten seconds or more"}},
 }
 
-// of is the rule of the program for which the settings are.
-func (r rule) of(s Settings) rule {
+// forProgram is the rule of the program for which the settings are.
+func (r rule) forProgram(s Settings) rule {
 	if !s.queue || r.queue == nil {
 		return r
 	}
@@ -141,8 +157,8 @@ func ruleOfChart(key string) *rule {
 	return nil
 }
 
-// aboutPod are the chart's values about the pod and what comes with it.
-var aboutPod = []string{
+// podValues are the chart's values about the pod and what comes with it.
+var podValues = []string{
 	"affinity", "customLabels", "daemonsetAffinity", "daemonsetNodeSelector", "daemonsetPriorityClassName", "daemonsetTolerations",
 	"dnsConfig", "dnsPolicy", "fullnameOverride", "image", "imagePullSecrets", "labels", "linuxAffinity", "linuxDnsPolicy", "linuxNodeSelector",
 	"linuxPodAnnotations", "linuxPodLabels", "linuxTolerations", "linuxUpdateStrategy", "nameOverride", "nodeSelector", "nodeSelectorTermsArch", "nodeSelectorTermsOs", "podAnnotations",
@@ -152,5 +168,379 @@ var aboutPod = []string{
 	"windowsNodeSelector", "windowsPodAnnotations", "windowsPodLabels", "windowsTolerations", "windowsUpdateStrategy",
 }
 
-// aboutNodes are those of them that say where the pod is.
-var aboutNodes = []string{"affinity", "daemonsetAffinity", "daemonsetNodeSelector", "linuxAffinity", "linuxNodeSelector", "nodeSelector"}
+// placementValues are those of podValues that say on which nodes the pod runs.
+var placementValues = []string{"affinity", "daemonsetAffinity", "daemonsetNodeSelector", "linuxAffinity", "linuxNodeSelector", "nodeSelector"}
+
+// The conversions of values. Each returns what is wrong with the value, to be put after the setting's name and, if that may
+// be shown, its value.
+
+func parseBool(value string) (bool, error) {
+	b, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, errors.New("must be true or false")
+	}
+	return b, nil
+}
+
+func parseInt(value string) (int, error) {
+	// The chart's numbers may have been floats.
+	f, err := strconv.ParseFloat(value, 64)
+	if err != nil || f != float64(int(f)) {
+		return 0, errors.New("must be a whole number")
+	}
+	return int(f), nil
+}
+
+// parseSeconds refuses what a Duration cannot hold, which would become some other value.
+func parseSeconds(value string) (time.Duration, error) {
+	n, err := parseInt(value)
+	if longest := int(math.MaxInt64 / time.Second); err == nil && (n > longest || n < -longest) {
+		err = fmt.Errorf("must be no more than %d seconds", longest)
+	}
+	return time.Duration(n) * time.Second, err
+}
+
+func boolean(table, key string) func(Settings, string) ([]line, error) {
+	return func(_ Settings, value string) ([]line, error) {
+		b, err := parseBool(value)
+		return []line{{table: table, key: key, value: strconv.FormatBool(b)}}, err
+	}
+}
+
+func inverted(table, key string) func(Settings, string) ([]line, error) {
+	return func(_ Settings, value string) ([]line, error) {
+		b, err := parseBool(value)
+		return []line{{table: table, key: key, value: strconv.FormatBool(!b)}}, err
+	}
+}
+
+func quoted(table, key string) func(Settings, string) ([]line, error) {
+	return func(_ Settings, value string) ([]line, error) {
+		return []line{{table: table, key: key, value: quote(value)}}, nil
+	}
+}
+
+// eventAction is for a setting that enables a kind of event.
+func eventAction(table string) func(Settings, string) ([]line, error) {
+	return func(s Settings, value string) ([]line, error) {
+		on, err := parseBool(value)
+		action := "ignore"
+		if on {
+			action = s.limited("drain")
+		}
+		return []line{{table: table, key: "action", value: quote(action)}}, err
+	}
+}
+
+// rebalanceAction is for the two settings that together say what a rebalance recommendation leads to.
+func rebalanceAction(action string) func(Settings, string) ([]line, error) {
+	return func(s Settings, value string) ([]line, error) {
+		on, err := parseBool(value)
+		if !on || err != nil || action == "cordon" && s.is("ENABLE_REBALANCE_DRAINING") {
+			return nil, err
+		}
+		return []line{{table: rebalance, key: "action", value: quote(s.limited(action))}}, nil
+	}
+}
+
+// cordonOnly keeps nth from draining for anything, also for events that the handler does not know.
+func cordonOnly(s Settings, value string) ([]line, error) {
+	on, err := parseBool(value)
+	if !on || err != nil {
+		return nil, err
+	}
+	var lines []line
+	for table, env := range map[string]string{
+		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
+		shutdown: "", hibernation: "", reservation: "",
+	} {
+		if s.value(env) == "" || s.is(env) {
+			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
+		}
+	}
+	return lines, nil
+}
+
+// limited is the action, unless the handler was remark to cordon only.
+func (s Settings) limited(action string) string {
+	if s.is("CORDON_ONLY") {
+		return "cordon"
+	}
+	return action
+}
+
+func (s Settings) is(env string) bool {
+	on, err := parseBool(s.value(env))
+	return on && err == nil
+}
+
+// awsEndpoint is the metadata service's own address, which needs no setting.
+const awsEndpoint = "http://169.254.169.254"
+
+func endpoint(s Settings, value string) ([]line, error) {
+	if strings.TrimRight(value, "/") == awsEndpoint {
+		return nil, nil
+	}
+	return urlSetting("imds", "endpoint")(s, value)
+}
+
+// urlSetting is for a URL, which is shown in the file.
+func urlSetting(table, key string) func(Settings, string) ([]line, error) {
+	return func(s Settings, value string) ([]line, error) {
+		if hasPassword(value) {
+			return nil, errors.New("must be a URL without a password")
+		}
+		return quoted(table, key)(s, value)
+	}
+}
+
+// hasPassword reports whether a URL has credentials, or may have.
+func hasPassword(value string) bool {
+	u, err := url.Parse(value)
+	return err == nil && u.User != nil || err != nil && strings.Contains(value, "@")
+}
+
+// oldGrace is for the older of two settings, which the newer one overrides.
+func oldGrace(s Settings, value string) ([]line, error) {
+	if s.given["POD_TERMINATION_GRACE_PERIOD"] != (givenValue{}) {
+		return nil, nil
+	}
+	return grace(s, value)
+}
+
+func grace(_ Settings, value string) ([]line, error) {
+	grace, err := parseSeconds(value)
+	if err != nil || grace < 0 { // each pod's own
+		return nil, err
+	}
+	return []line{{table: "drain", key: "pod_grace_period", value: quote(grace.String())}}, nil
+}
+
+func jsonLog(_ Settings, value string) ([]line, error) {
+	on, err := parseBool(value)
+	if !on || err != nil {
+		return nil, err
+	}
+	return []line{{table: "log", key: "format", value: quote("json")}}, nil
+}
+
+func logLevel(_ Settings, value string) ([]line, error) {
+	level := strings.ToLower(value)
+	if !slices.Contains([]string{"debug", "info", "error"}, level) {
+		return nil, errors.New("must be debug, info or error")
+	}
+	return []line{{table: "log", key: "level", value: quote(level)}}, nil
+}
+
+func annotations(_ Settings, value string) ([]line, error) {
+	pairs := map[string]string{}
+	for pair := range strings.SplitSeq(value, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || strings.Contains(value, "=") {
+			return nil, errors.New("must be key=value pairs, with commas between them")
+		}
+		pairs[key] = value
+	}
+	return []line{{table: "kubernetes", key: "event_annotations", value: inlineTable(pairs)}}, nil
+}
+
+// headers converts all but the one that nth sends by default. Their values are secrets.
+func headers(s Settings, value string) ([]line, error) {
+	var pairs map[string]string
+	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
+		return nil, errors.New("must be a JSON object of strings")
+	}
+	open := true
+	for _, name := range sortedKeys(pairs) {
+		if !headerName.MatchString(name) {
+			return nil, errors.New("one of the names is none that a header may have")
+		}
+		if strings.ContainsFunc(pairs[name], unicode.IsControl) {
+			return nil, fmt.Errorf("the value of %q must be a text on one line", name)
+		}
+		if strings.EqualFold(name, "Content-Type") && pairs[name] == "application/json" {
+			delete(pairs, name)
+			continue
+		}
+		open = open && strings.EqualFold(name, "Content-Type")
+	}
+	switch {
+	case len(pairs) == 0:
+		return nil, nil
+	case open:
+		return []line{{table: "webhook", key: "headers", value: inlineTable(pairs)}}, nil
+	}
+	content, err := json.Marshal(pairs)
+	return []line{s.secretFile("headers_file", headersFile, string(content))}, err
+}
+
+// headerName is a token in HTTP.
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
+// The files of secrets, in the directory for them.
+const urlFile, headersFile, templateFile = "webhook-url", "webhook-headers", "webhook-template"
+
+// secretFile is a setting whose value is in a file.
+func (s Settings) secretFile(key, file, content string) line {
+	file = path.Join(s.secrets, file)
+	return line{table: "webhook", key: key, value: quote(file), file: file, secret: content}
+}
+
+func webhookURL(s Settings, value string) ([]line, error) {
+	if u, err := url.Parse(value); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, errors.New("must be a URL that begins with https:// or http://")
+	}
+	return append([]line{s.secretFile("url_file", urlFile, value)}, postOnce...), nil
+}
+
+// template is what is posted, unless there is a file for it. One from a Secret may contain a key.
+func template(s Settings, value string) ([]line, error) {
+	switch {
+	case s.given["WEBHOOK_TEMPLATE_FILE"] != (givenValue{}):
+		return nil, nil
+	case s.given["WEBHOOK_TEMPLATE"].secret:
+		return []line{s.secretFile("template_file", templateFile, value)}, nil
+	}
+	return []line{{table: "webhook", key: "template", value: quote(value)}}, nil
+}
+
+// postOnce has the webhook post as the handler does: once for each event, after the work.
+var postOnce = []line{{table: "webhook", key: "at_detection", value: "false"}, {table: "webhook", key: "at_close", value: "false"}}
+
+func webhookProxy(_ Settings, value string) ([]line, error) {
+	u, err := url.Parse(value)
+	if err != nil || u.Hostname() == "" {
+		return nil, errors.New("must be a URL such as tcp://proxy:3128")
+	}
+	if u.User != nil {
+		return nil, nil
+	}
+	return []line{{table: "webhook", key: "proxy", value: quote(value)}}, nil
+}
+
+// queueRebalanceAction is for the queue mode, in which no setting keeps the handler from draining.
+func queueRebalanceAction(s Settings, value string) ([]line, error) {
+	if value != "" {
+		if _, err := parseBool(value); err != nil {
+			return nil, err
+		}
+	}
+	return []line{{table: rebalance, key: "action", value: quote(s.limited("drain"))}}, nil
+}
+
+func queueCordonOnly(_ Settings, value string) ([]line, error) {
+	on, err := parseBool(value)
+	if !on || err != nil {
+		return nil, err
+	}
+	var lines []line
+	for _, table := range []string{spot, rebalance, maintenance, asg, reservation, stateChange} {
+		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
+	}
+	return lines, nil
+}
+
+// workers is how many nodes are drained at once. With none, the handler drains none, while here that would mean no limit.
+func workers(_ Settings, value string) ([]line, error) {
+	n, err := parseInt(value)
+	if err != nil || n < 1 {
+		return nil, errors.New("must be a whole number, and not zero")
+	}
+	return []line{{table: "fleet", key: "max_draining", value: strconv.Itoa(n)}}, nil
+}
+
+// checkTag is for the two settings that say whether only tagged instances are drained.
+func checkTag(s Settings, value string) ([]line, error) {
+	if _, err := parseBool(value); err != nil {
+		return nil, err
+	}
+	return managedTag(s, value)
+}
+
+// managedTag is for the four settings that together say which instances are drained: only tagged ones, unless one of the
+// settings says otherwise. The newer of two overrides the older.
+func managedTag(s Settings, _ string) ([]line, error) {
+	for _, env := range []string{"CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING"} {
+		if s.given[env] == (givenValue{}) {
+			continue
+		}
+		if check, err := parseBool(s.value(env)); err == nil && !check {
+			return nil, nil
+		}
+		break
+	}
+	tag := cmp.Or(s.value("MANAGED_TAG"), s.value("MANAGED_ASG_TAG"), handlerTag)
+	return []line{{table: "fleet", key: "managed_tag", value: quote(tag)}}, nil
+}
+
+// handlerTag is the handler's default.
+const handlerTag = "aws-node-termination-handler/managed"
+
+func unknownNode(_ Settings, value string) ([]line, error) {
+	deleted, err := parseBool(value)
+	unknown := "leave"
+	if deleted {
+		unknown = "delete"
+	}
+	return []line{{table: "fleet", key: "unknown", value: quote(unknown)}}, err
+}
+
+// visibility is at least what nth-queue accepts.
+func visibility(_ Settings, value string) ([]line, error) {
+	visibility, err := parseSeconds(value)
+	if err != nil {
+		return nil, err
+	}
+	return []line{{table: "queue", key: "visibility", value: quote(max(visibility, 10*time.Second).String())}}, nil
+}
+
+// metricsListen keeps the handler's port on all addresses.
+func metricsListen(s Settings, value string) ([]line, error) {
+	on, err := parseBool(value)
+	if !on || err != nil {
+		return nil, err
+	}
+	port, err := parseInt(s.value("PROMETHEUS_SERVER_PORT"))
+	if err != nil {
+		port = handlerPort // reported by the port's own rule
+	}
+	return []line{listener(port), {table: "metrics", key: "compatible", value: "true"}}, nil
+}
+
+// metricsPort is for the port alone.
+func metricsPort(s Settings, value string) ([]line, error) {
+	port, err := parseInt(value)
+	if err != nil || !s.is("ENABLE_PROMETHEUS_SERVER") {
+		return nil, err
+	}
+	return []line{listener(port)}, nil
+}
+
+// handlerPort is the handler's default.
+const handlerPort = 9092
+
+func listener(port int) line {
+	return line{table: "metrics", key: "listen", value: quote(fmt.Sprintf("0.0.0.0:%d", port))}
+}
+
+// quote writes a string as TOML, in single quotes if that saves escapes. JSON's escapes are valid in TOML.
+func quote(text string) string {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' }
+	if strings.ContainsAny(text, `"\`) && !strings.ContainsFunc(text, control) {
+		return "'" + text + "'"
+	}
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(text) // neither encoding a string nor writing to a Builder can fail
+	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
+}
+
+// inlineTable writes a table on one line.
+func inlineTable(pairs map[string]string) string {
+	var written []string
+	for _, key := range sortedKeys(pairs) {
+		written = append(written, quote(key)+" = "+quote(pairs[key]))
+	}
+	return "{ " + strings.Join(written, ", ") + " }"
+}

@@ -13,43 +13,43 @@ import (
 	"unicode/utf8"
 )
 
-// order is that of the tables in the file.
-var order = []string{
+// tableOrder is the order of the tables in the file.
+var tableOrder = []string{
 	"", "log", "imds", "queue", "kubernetes", "fleet", "drain", spot, rebalance, maintenance, asg, shutdown, hibernation, reservation, stateChange,
 	"aws", "webhook", "metrics",
 }
 
-// Target is the program that is to work by the settings.
+// Target is the program that the settings are for.
 type Target struct {
 	// Queue: it is nth-queue.
 	Queue bool
-	// Secrets is the directory for files of secrets; without one, secrets are named and not taken over.
+	// Secrets is the directory for files of secrets; if empty, secrets are reported and not converted.
 	Secrets string
 }
 
-// Result is what came of settings.
+// Result is the converted settings.
 type Result struct {
 	// Text is the file for the program.
 	Text string
-	// Secrets are the contents of the files that it names, by their paths.
+	// Secrets has the contents of the files that Text names, by their paths.
 	Secrets map[string]string
-	// Headers are those of the webhook, and Template is what it posts, wherever they stand; "" is nth's own.
+	// Headers are those of the webhook, and Template is what it posts, wherever they are kept; "" is nth's own.
 	Headers  map[string]string
 	Template string
 }
 
-// written is a line with the settings that it comes from.
-type written struct {
+// annotatedLine is a line with the settings that it comes from.
+type annotatedLine struct {
 	line
 	from []string
 	why  []string
 }
 
-// For makes a file of settings that explains itself. What cannot be understood is an error that names the setting, its value, unless
-// that may be a secret, and what would be right; all of them are named at once.
+// For makes a commented file of settings. The error names all values that cannot be understood, with the setting, the value,
+// unless that may be a secret, and what would be right.
 func (s Settings) For(t Target) (Result, error) {
 	s.queue, s.secrets = t.Queue, t.Secrets
-	if err := s.mode(); err != nil {
+	if err := s.checkMode(); err != nil {
 		return Result{}, err
 	}
 	lines, remarks, err := s.translate()
@@ -57,10 +57,10 @@ func (s Settings) For(t Target) (Result, error) {
 		return Result{}, err
 	}
 	result := Result{Secrets: map[string]string{}}
-	if s.given["WEBHOOK_TEMPLATE_FILE"] == (known{}) {
+	if s.given["WEBHOOK_TEMPLATE_FILE"] == (givenValue{}) {
 		result.Template = s.value("WEBHOOK_TEMPLATE")
 	}
-	_ = json.Unmarshal([]byte(s.value("WEBHOOK_HEADERS")), &result.Headers) // It has been, to come so far.
+	_ = json.Unmarshal([]byte(s.value("WEBHOOK_HEADERS")), &result.Headers) // translate has checked it.
 	for _, l := range lines {
 		if l.secret != "" {
 			result.Secrets[l.file] = l.secret
@@ -70,8 +70,8 @@ func (s Settings) For(t Target) (Result, error) {
 	fmt.Fprintf(b, `# /etc/nth/%s.toml, made from the settings of aws-node-termination-handler.
 # What is not named here is %s's default: see %s.toml(5). What was not set there is not set here.
 `, t.name(), t.name(), t.name())
-	for _, table := range order {
-		var inTable []written
+	for _, table := range tableOrder {
+		var inTable []annotatedLine
 		for _, l := range lines {
 			if l.table == table {
 				inTable = append(inTable, l)
@@ -79,13 +79,13 @@ func (s Settings) For(t Target) (Result, error) {
 		}
 		writeTable(b, table, inTable)
 	}
-	s.writeRest(b, remarks)
+	s.writeRemarks(b, remarks)
 	result.Text = b.String()
 	return result, nil
 }
 
-// mode tells that settings are those of the handler's other mode, which is another program here.
-func (s Settings) mode() error {
+// checkMode refuses settings of the handler's other mode, which is another program here.
+func (s Settings) checkMode() error {
 	const sqs, url = "ENABLE_SQS_TERMINATION_DRAINING", "QUEUE_URL"
 	queued, other := s.is(sqs), `; "nth config import" takes those of the other one`
 	switch {
@@ -108,7 +108,7 @@ func (t Target) name() string {
 	return "nth"
 }
 
-func writeTable(b *strings.Builder, table string, lines []written) {
+func writeTable(b *strings.Builder, table string, lines []annotatedLine) {
 	if len(lines) == 0 {
 		return
 	}
@@ -119,15 +119,15 @@ func writeTable(b *strings.Builder, table string, lines []written) {
 	for _, l := range lines {
 		fmt.Fprintf(b, "# From %s.", strings.Join(l.from, ", "))
 		for _, why := range l.why {
-			fmt.Fprintf(b, " %s.", sentence(why))
+			fmt.Fprintf(b, " %s.", capitalized(why))
 		}
 		fmt.Fprintf(b, "\n%s = %s\n", l.key, l.value)
 	}
 }
 
-// writeRest says what has no counterpart, and why.
-func (s Settings) writeRest(b *strings.Builder, remarks []string) {
-	remarks = append(remarks, s.ofPod()...)
+// writeRemarks says what has no counterpart, and why.
+func (s Settings) writeRemarks(b *strings.Builder, remarks []string) {
+	remarks = append(remarks, s.podRemarks()...)
 	for _, name := range s.missing {
 		remarks = append(remarks, name+": sets what stands in it, and is not in this file; add it behind a line ---, and import that")
 	}
@@ -145,11 +145,10 @@ func (s Settings) writeRest(b *strings.Builder, remarks []string) {
 	}
 }
 
-// ofPod says what is to be said of the pod.
-func (s Settings) ofPod() []string {
+func (s Settings) podRemarks() []string {
 	var nodes, rest, remarks []string
 	for _, key := range s.pod {
-		if slices.Contains(aboutNodes, key) && !s.queue {
+		if slices.Contains(placementValues, key) && !s.queue {
 			nodes = append(nodes, key)
 		} else {
 			rest = append(rest, key)
@@ -165,20 +164,20 @@ func (s Settings) ofPod() []string {
 	return remarks
 }
 
-// fileSetting names the setting that takes a file, for settings that come from the cluster.
-var fileSetting = map[string]string{
+// fileAdvice says which setting takes a file, for values that are in the cluster.
+var fileAdvice = map[string]string{
 	"WEBHOOK_URL":      ", put it into a file on the node, and name that as url_file in [webhook]",
 	"WEBHOOK_TEMPLATE": ", put it into a file on the node, and name that as template_file in [webhook]",
 	"WEBHOOK_HEADERS":  ", put it into a file on the node, and name that as headers_file in [webhook]",
 }
 
-// translate applies the rules: what becomes lines, and what is to be said about the rest.
-func (s Settings) translate() ([]written, []string, error) {
-	var lines []written
+// translate applies the rules. It returns the lines, and what is to be said about the rest.
+func (s Settings) translate() ([]annotatedLine, []string, error) {
+	var lines []annotatedLine
 	var remarks []string
 	var faults []error
 	for _, rule := range rules {
-		r := rule.of(s)
+		r := rule.forProgram(s)
 		given := s.given[r.env]
 		switch {
 		case given.from != "":
@@ -205,36 +204,36 @@ func (s Settings) translate() ([]written, []string, error) {
 		case len(found) == 0 && given.text != "":
 			remarks = append(remarks, fmt.Sprintf("%s: %s", s.shown(r.env), cmp.Or(r.idle, "as nth does by itself")))
 		}
-		lines = mergeAll(lines, open, r.env, r.why)
+		lines = addLines(lines, open, r.env, r.why)
 	}
 	if s.given["WEBHOOK_URL"].from != "" {
-		lines = mergeAll(lines, once, "WEBHOOK_URL", "the handler posts once for each event, after the work")
+		lines = addLines(lines, postOnce, "WEBHOOK_URL", "the handler posts once for each event, after the work")
 	}
 	return lines, remarks, errors.Join(faults...)
 }
 
-// fromElsewhere says of a setting that its value is not in the file.
+// fromElsewhere says that a setting's value is not in the file.
 func fromElsewhere(r rule, from string) string {
 	if r.to == nil {
 		return fmt.Sprintf("%s, from %s: %s", r.env, from, r.why)
 	}
-	by := cmp.Or(fileSetting[r.env], ", and set by hand what becomes of it")
+	by := cmp.Or(fileAdvice[r.env], ", and set by hand what becomes of it")
 	return fmt.Sprintf("%s comes from %s, which is not in this file: look it up there%s", r.env, from, by)
 }
 
-// mergeAll adds the lines that a setting has become. Why is said once.
-func mergeAll(lines []written, all []line, env, why string) []written {
+// addLines adds the lines that a setting has become. The reason is given once.
+func addLines(lines []annotatedLine, all []line, env, why string) []annotatedLine {
 	for _, l := range all {
-		lines, why = merge(lines, l, env, why), ""
+		lines, why = addLine(lines, l, env, why), ""
 	}
 	return lines
 }
 
-// merge adds a line, or its origin where there is that line already.
-func merge(lines []written, l line, env, why string) []written {
-	i := slices.IndexFunc(lines, func(w written) bool { return w.table == l.table && w.key == l.key })
+// addLine adds a line, or a further origin of an existing one.
+func addLine(lines []annotatedLine, l line, env, why string) []annotatedLine {
+	i := slices.IndexFunc(lines, func(w annotatedLine) bool { return w.table == l.table && w.key == l.key })
 	if i < 0 {
-		lines, i = append(lines, written{line: l}), len(lines)
+		lines, i = append(lines, annotatedLine{line: l}), len(lines)
 	}
 	lines[i].from = append(lines[i].from, env)
 	if why != "" {
@@ -243,62 +242,62 @@ func merge(lines []written, l line, env, why string) []written {
 	return lines
 }
 
-// shown is a setting as it was, but for what may be a secret.
+// shown is a setting with its value, unless that may be a secret.
 func (s Settings) shown(env string) string {
-	if s.hides(env) {
+	if s.isSecret(env) {
 		return env
 	}
 	return env + "=" + shortened(s.value(env))
 }
 
-// notShown stands for the value of a secret.
+// notShown replaces a secret.
 const notShown = "(not shown)"
 
-// quoted is a value in quotes, but for what may be a secret.
+// quoted is a value in quotes, unless it may be a secret.
 func (s Settings) quoted(env string) string {
-	if s.hides(env) {
+	if s.isSecret(env) {
 		return notShown
 	}
 	return strconv.Quote(shortened(s.value(env)))
 }
 
-// secrets are settings that are, and addresses those that are shown for what they are.
 var (
+	// secrets are settings that always are, and addresses those that may contain a URL.
 	secrets   = []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "WEBHOOK_TEMPLATE"}
 	addresses = []string{"INSTANCE_METADATA_URL", "AWS_ENDPOINT", "QUEUE_URL"}
 )
 
-// flagLike is the beginning of a flag that became another one's value.
+// flagLike is a flag that was taken for another one's value.
 var flagLike = regexp.MustCompile("^--?[a-zA-Z]")
 
-// hides tells whether the value of a setting may be a secret: by its kind, because it comes from a Secret, or because it is an
-// address, or a flag, that has got to the wrong place.
-func (s Settings) hides(env string) bool {
+// isSecret reports whether the value of a setting may be a secret: because of its kind, because it comes from a Secret, or
+// because it is a URL, or a flag, in the wrong place.
+func (s Settings) isSecret(env string) bool {
 	value := s.value(env)
 	switch {
 	case slices.Contains(secrets, env), s.given[env].secret, flagLike.MatchString(value):
 		return true
 	case slices.Contains(addresses, env):
-		return holdsPassword(value)
+		return hasPassword(value)
 	}
 	return strings.Contains(value, "://")
 }
 
-func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+func capitalized(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// longestShown is how many characters of a value are repeated.
-const longestShown = 60
+// maxShown is how many characters of a value are repeated.
+const maxShown = 60
 
-// shortened is a value as it is repeated where something is said of it.
+// shortened is a value as messages repeat it.
 func shortened(value string) string {
 	value = printable(value)
-	if runes := []rune(value); len(runes) > longestShown {
-		value = string(runes[:longestShown]) + "…"
+	if runes := []rune(value); len(runes) > maxShown {
+		value = string(runes[:maxShown]) + "…"
 	}
 	return value
 }
 
-// printable is a text on one line, and with nothing in it that a comment must not hold.
+// printable puts a text on one line, without anything that a comment must not contain.
 func printable(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
