@@ -1,7 +1,7 @@
 // Command nth-imds simulates EC2's instance metadata service, so that people can rehearse an interruption on their own
-// machine: one nth-imds serves, others tell it what EC2 announces and how the service breaks.
+// machine: one nth-imds serves, others tell it what EC2 announces and how the service fails.
 //
-// It is a thin shell around pkg/imds/imdstest, where the service, its control API and the client of that live.
+// It is a thin shell around pkg/imds/imdstest, which has the service, its control API and the client for that.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
@@ -31,7 +32,6 @@ func main() {
 	os.Exit(status)
 }
 
-// command is one word that may follow "nth-imds".
 type command struct {
 	name, summary, usage string
 	run                  func(ctx context.Context, args []string, out io.Writer) error
@@ -50,10 +50,10 @@ func commands() []command {
 	}
 }
 
-// run is the whole program but for its exit.
+// run is the program up to its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := dispatch(ctx, args, stdout)
-	var help helpWanted
+	var help helpRequest
 	var usage usageError
 	var invalid imdstest.InvalidError
 	switch {
@@ -92,11 +92,11 @@ func isHelp(word string) bool {
 
 func helpFor(args []string) error {
 	if len(args) == 0 {
-		return helpWanted{help()}
+		return helpRequest{help()}
 	}
 	for _, c := range commands() {
 		if c.name == args[0] {
-			return helpWanted{c.usage}
+			return helpRequest{c.usage}
 		}
 	}
 	return noCommand(args[0])
@@ -109,3 +109,65 @@ func noCommand(name string) error {
 	}
 	return usageError{fmt.Sprintf("there is no command %q: want one of %s", name, strings.Join(names, ", "))}
 }
+
+const defaultListen = "127.0.0.1:1338"
+
+// serve serves until ctx ends.
+func serve(ctx context.Context, args []string, out io.Writer) error {
+	f := newFlags("serve", serveUsage)
+	listen := f.String("listen", defaultListen, "")
+	lifeCycle := f.String("life-cycle", "spot", "")
+	verbose := f.Bool("verbose", false, "")
+	if _, err := f.parse(args); err != nil {
+		return err
+	}
+	if *lifeCycle != "spot" && *lifeCycle != "on-demand" {
+		return usageError{fmt.Sprintf("serve: --life-cycle is %q: want spot or on-demand", *lifeCycle)}
+	}
+	srv, err := imdstest.Listen(*listen)
+	if err != nil {
+		return err
+	}
+	srv.SetLifeCycle(*lifeCycle)
+	printBanner(out, srv.URL, *lifeCycle)
+	logChanges(srv, out, *verbose)
+	<-ctx.Done()
+	srv.OnChange(nil)
+	srv.Close()
+	seen := srv.Requests()
+	_, _ = fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
+	return nil
+}
+
+// printBanner says what is served where. The first line is for programs, too: its last word is the address.
+func printBanner(out io.Writer, url, lifeCycle string) {
+	server := ""
+	if url != defaultServer {
+		server = " --server " + url
+	}
+	_, _ = fmt.Fprintf(out, `nth-imds serves the instance metadata service, version 2, on %s
+  instance   %s, %s, %s in %s; nothing is announced
+  interrupt  nth-imds trigger spot --in 2m%s
+  more       nth-imds help
+`, url, imdstest.InstanceID, imdstest.InstanceType, lifeCycle, imdstest.AvailabilityZone, server)
+}
+
+// logChanges prints each change and, if verbose, each request. The simulator makes one call at a time.
+func logChanges(srv *imdstest.Server, out io.Writer, verbose bool) {
+	srv.OnChange(func(change string) { _, _ = fmt.Fprintf(out, "%s %s\n", clock(), change) })
+	if !verbose {
+		return
+	}
+	srv.OnRequest(func(e imdstest.Exchange) {
+		status := "no answer"
+		if e.Status != 0 {
+			status = fmt.Sprint(e.Status)
+		}
+		if e.Fault != "" {
+			status += ", fault: " + e.Fault
+		}
+		_, _ = fmt.Fprintf(out, "%s %s %s: %s\n", clock(), e.Method, e.Path, status)
+	})
+}
+
+func clock() string { return time.Now().Format("15:04:05.000") }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"strings"
+	"time"
 )
 
 // help is what "nth-imds help" says.
@@ -113,3 +117,70 @@ Tells what is announced, which changes wait, which faults are in force, and what
   --json            as JSON
   --server URL      the simulator (default $NTH_IMDS, else http://127.0.0.1:1338)
 `
+
+// usageError is an invalid command line. Its text says what would be right.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+// helpRequest has a text printed instead of anything being done.
+type helpRequest struct{ text string }
+
+func (helpRequest) Error() string { return "help is wanted" }
+
+// flags is a FlagSet that prints nothing itself, and accepts flags before, between and after words.
+type flags struct {
+	*flag.FlagSet
+	usage string
+}
+
+func newFlags(name, usage string) flags {
+	set := flag.NewFlagSet(name, flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	return flags{set, usage}
+}
+
+// duration defines a flag for a duration that is not negative.
+func (f flags) duration(d *time.Duration, name string) {
+	f.Func(name, "", func(text string) error {
+		parsed, err := time.ParseDuration(text)
+		if err != nil || parsed < 0 {
+			return errors.New("want a duration such as 90s or 2m")
+		}
+		*d = parsed
+		return nil
+	})
+}
+
+// parse returns the words among args; there must be as many as names says.
+func (f flags) parse(args []string, names ...string) ([]string, error) {
+	var words []string
+	for {
+		err := f.Parse(args)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, helpRequest{f.usage}
+		case err != nil:
+			return nil, usageError{fmt.Sprintf("%s: %v", f.Name(), err)}
+		case f.NArg() == 0:
+			return f.checked(words, names)
+		}
+		words = append(words, f.Arg(0))
+		args = f.Args()[1:]
+	}
+}
+
+func (f flags) checked(words, names []string) ([]string, error) {
+	switch {
+	case len(words) < len(names):
+		return nil, usageError{fmt.Sprintf("%s: %s is missing, see \"nth-imds help %s\"", f.Name(), names[len(words)], f.command())}
+	case len(words) > len(names):
+		return nil, usageError{fmt.Sprintf("%s: %q is one word too many, see \"nth-imds help %s\"", f.Name(), words[len(names)], f.command())}
+	}
+	return words, nil
+}
+
+func (f flags) command() string {
+	first, _, _ := strings.Cut(f.Name(), " ")
+	return first
+}

@@ -1,7 +1,12 @@
 package imdstest
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/standin"
@@ -13,12 +18,12 @@ const (
 	lifecyclePath = "meta-data/autoscaling/target-lifecycle-state"
 )
 
-// SetSpot announces a spot interruption: action is "terminate", "stop" or "hibernate", at is when EC2 acts.
+// SetSpot announces a spot interruption: action is "terminate", "stop" or "hibernate", and at is when EC2 acts.
 func (s *Simulator) SetSpot(action string, at time.Time) {
 	s.announcing.Lock()
 	defer s.announcing.Unlock()
 	s.service.SetSpot(action, at)
-	s.tellChange("spot interruption: %s at %s", action, standin.Timestamp(at))
+	s.reportChange("spot interruption: %s at %s", action, standin.Timestamp(at))
 }
 
 // ClearSpot withdraws the spot interruption.
@@ -26,20 +31,20 @@ func (s *Simulator) ClearSpot() {
 	s.announcing.Lock()
 	defer s.announcing.Unlock()
 	if s.service.ClearSpot() {
-		s.tellChange("spot interruption withdrawn")
+		s.reportChange("spot interruption withdrawn")
 	}
 }
 
 // SetRebalance announces a rebalance recommendation, given at noticeTime.
 func (s *Simulator) SetRebalance(noticeTime time.Time) {
 	s.service.Set(rebalancePath, fmt.Sprintf(`{"noticeTime": %q}`, standin.Timestamp(noticeTime)))
-	s.tellChange("rebalance recommendation, noticed at %s", standin.Timestamp(noticeTime))
+	s.reportChange("rebalance recommendation, noticed at %s", standin.Timestamp(noticeTime))
 }
 
 // ClearRebalance withdraws the rebalance recommendation.
 func (s *Simulator) ClearRebalance() {
 	if s.service.Unset(rebalancePath) {
-		s.tellChange("rebalance recommendation withdrawn")
+		s.reportChange("rebalance recommendation withdrawn")
 	}
 }
 
@@ -47,12 +52,225 @@ func (s *Simulator) ClearRebalance() {
 // "Terminated". The document is absent until it is first set.
 func (s *Simulator) SetLifecycleState(state string) {
 	s.service.Set(lifecyclePath, state)
-	s.tellChange("target lifecycle state: %s", state)
+	s.reportChange("target lifecycle state: %s", state)
 }
 
 // ClearLifecycleState makes the instance one without a target lifecycle state, as outside of an Auto Scaling group.
 func (s *Simulator) ClearLifecycleState() {
 	if s.service.Unset(lifecyclePath) {
-		s.tellChange("target lifecycle state withdrawn")
+		s.reportChange("target lifecycle state withdrawn")
 	}
+}
+
+const (
+	scheduledPath = "meta-data/events/maintenance/scheduled"
+	historyPath   = "meta-data/events/maintenance/history"
+)
+
+// MaintenanceEvent is one entry of events/maintenance/scheduled and events/maintenance/history.
+type MaintenanceEvent struct {
+	// NotBefore and NotAfter bound the time of the maintenance, and NotBeforeDeadline is until when it can be postponed. Zero
+	// times are left out.
+	NotBefore, NotAfter, NotBeforeDeadline time.Time
+	// RawNotBefore and RawNotAfter are served instead of the times above, for invalid dates.
+	RawNotBefore, RawNotAfter string
+	// Code is instance-reboot, system-reboot, system-maintenance, instance-retirement or instance-stop on EC2. Any
+	// text is served.
+	Code string
+	// Description is EC2's sentence for the Code and State unless given.
+	Description string
+	// EventId is derived from Code and NotBefore unless given, so the same event keeps its identity.
+	EventId string //nolint:revive,staticcheck // EC2 spells it so
+	// State is active unless given; EC2 also knows canceled and completed.
+	State string
+}
+
+// SetMaintenance serves these events, and no others, as scheduled. Without events the document is an empty list.
+func (s *Simulator) SetMaintenance(events ...MaintenanceEvent) {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	s.setScheduled(complete(events))
+}
+
+// SetHistory serves these events, and no others, as past ones. Without events the document is an empty list.
+func (s *Simulator) SetHistory(events ...MaintenanceEvent) {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	s.setHistory(complete(events))
+}
+
+// AddMaintenance schedules one more event, or updates the one with the same EventId. An event that is canceled or completed
+// also enters the history; an active one is not in it. It returns the event as it is served.
+func (s *Simulator) AddMaintenance(event MaintenanceEvent) MaintenanceEvent {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	if i := indexOf(s.scheduled, event.EventId); i >= 0 {
+		event = event.updating(s.scheduled[i])
+	}
+	event = event.complete()
+	s.setScheduled(put(s.scheduled, event))
+	past := indexOf(s.history, event.EventId)
+	switch {
+	case event.State != "active":
+		s.setHistory(put(s.history, event))
+	case past >= 0:
+		s.setHistory(slices.Delete(slices.Clone(s.history), past, past+1))
+	}
+	return event
+}
+
+// WithdrawMaintenance cancels the scheduled event with this ID, or all if id is empty, as EC2 does: an event leaves the
+// schedule and enters the history as canceled. With noHistory it only leaves the schedule, as EC2's history may lag by an
+// hour. It returns the IDs that were withdrawn.
+func (s *Simulator) WithdrawMaintenance(id string, noHistory bool) []string {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	var kept []MaintenanceEvent
+	var withdrawn []string
+	history := s.history
+	for _, event := range s.scheduled {
+		if id != "" && event.EventId != id {
+			kept = append(kept, event)
+			continue
+		}
+		withdrawn = append(withdrawn, event.EventId)
+		if event.State == "active" {
+			event.Description = "[Canceled] " + event.Description
+			event.State = "canceled"
+		}
+		history = put(history, event)
+	}
+	if len(withdrawn) == 0 {
+		return nil
+	}
+	s.setScheduled(kept)
+	if !noHistory {
+		s.setHistory(history)
+	}
+	return withdrawn
+}
+
+func (s *Simulator) setScheduled(events []MaintenanceEvent) {
+	s.scheduled = events
+	s.service.Set(scheduledPath, list(events))
+	s.reportChange("scheduled maintenance: %s", summary(events))
+}
+
+func (s *Simulator) setHistory(events []MaintenanceEvent) {
+	s.history = events
+	s.service.Set(historyPath, list(events))
+	s.reportChange("maintenance history: %s", summary(events))
+}
+
+func complete(events []MaintenanceEvent) []MaintenanceEvent {
+	completed := make([]MaintenanceEvent, len(events))
+	for i, event := range events {
+		completed[i] = event.complete()
+	}
+	return completed
+}
+
+// complete fills in defaults.
+func (e MaintenanceEvent) complete() MaintenanceEvent {
+	e.State = cmp.Or(e.State, "active")
+	if e.Description == "" {
+		e.Description = describe(e.Code, e.State)
+	}
+	if e.EventId == "" {
+		sum := sha256.Sum256([]byte(e.Code + e.notBefore()))
+		e.EventId = fmt.Sprintf("instance-event-0%x", sum[:8])
+	}
+	return e
+}
+
+// updating returns e with what it leaves out taken from an earlier version of the event.
+func (e MaintenanceEvent) updating(earlier MaintenanceEvent) MaintenanceEvent {
+	e.Code = cmp.Or(e.Code, earlier.Code)
+	if e.NotBefore.IsZero() && e.RawNotBefore == "" {
+		e.NotBefore, e.RawNotBefore = earlier.NotBefore, earlier.RawNotBefore
+	}
+	if e.NotAfter.IsZero() && e.RawNotAfter == "" {
+		e.NotAfter, e.RawNotAfter = earlier.NotAfter, earlier.RawNotAfter
+	}
+	if e.NotBeforeDeadline.IsZero() {
+		e.NotBeforeDeadline = earlier.NotBeforeDeadline
+	}
+	return e
+}
+
+func describe(code, state string) string {
+	text := cmp.Or(map[string]string{
+		"instance-reboot":     "scheduled reboot",
+		"system-reboot":       "scheduled reboot",
+		"system-maintenance":  "scheduled maintenance",
+		"instance-retirement": "The instance is running on degraded hardware",
+		"instance-stop":       "The instance is running on degraded hardware",
+	}[code], code)
+	switch state {
+	case "canceled":
+		return "[Canceled] " + text
+	case "completed":
+		return "[Completed] " + text
+	}
+	return text
+}
+
+func (e MaintenanceEvent) notBefore() string {
+	return cmp.Or(e.RawNotBefore, maintenanceDate(e.NotBefore))
+}
+func (e MaintenanceEvent) notAfter() string {
+	return cmp.Or(e.RawNotAfter, maintenanceDate(e.NotAfter))
+}
+
+// maintenanceDate is a time as EC2 writes it in these two documents alone; empty for the zero time.
+func maintenanceDate(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2 Jan 2006 15:04:05 GMT")
+}
+
+// MarshalJSON renders the event as EC2 does.
+func (e MaintenanceEvent) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		NotBefore         string `json:",omitempty"`
+		Code              string
+		Description       string
+		EventID           string `json:"EventId"`
+		NotAfter          string `json:",omitempty"`
+		NotBeforeDeadline string `json:",omitempty"`
+		State             string
+	}{e.notBefore(), e.Code, e.Description, e.EventId, e.notAfter(), maintenanceDate(e.NotBeforeDeadline), e.State})
+}
+
+func list(events []MaintenanceEvent) string {
+	if len(events) == 0 {
+		return "[]"
+	}
+	return standin.Indented(events)
+}
+
+func summary(events []MaintenanceEvent) string {
+	if len(events) == 0 {
+		return "none"
+	}
+	parts := make([]string, len(events))
+	for i, e := range events {
+		parts[i] = fmt.Sprintf("%s %s not before %s (%s)", e.EventId, e.Code, cmp.Or(e.notBefore(), "?"), e.State)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// put returns events with event in place of the one with its ID, or at the end.
+func put(events []MaintenanceEvent, event MaintenanceEvent) []MaintenanceEvent {
+	events = slices.Clone(events)
+	if i := indexOf(events, event.EventId); i >= 0 {
+		events[i] = event
+		return events
+	}
+	return append(events, event)
+}
+
+func indexOf(events []MaintenanceEvent, id string) int {
+	return slices.IndexFunc(events, func(e MaintenanceEvent) bool { return e.EventId == id })
 }

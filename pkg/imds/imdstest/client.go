@@ -12,21 +12,22 @@ import (
 	"time"
 )
 
-// InvalidError says what is wrong with something that a simulator was asked for, and what would be right.
+// InvalidError is a request that makes no sense to a simulator, with what would be right.
 type InvalidError string
 
+// Error implements error.
 func (e InvalidError) Error() string { return string(e) }
 
-// Client drives a simulator, in this process or another, through its control API. Each change returns what was done,
-// in one line. A change that makes no sense to the simulator is an InvalidError.
+// Client controls a simulator, in this process or another. Each change returns what was done, in one line, or an
+// InvalidError if the simulator refuses it.
 type Client struct {
 	// URL is the simulator's, such as http://127.0.0.1:1338.
 	URL string
-	// After puts off each change.
+	// After delays each change.
 	After time.Duration
 }
 
-// Maintenance is what a Client schedules. Only Code is needed, and for an event that is known by its ID, not even that.
+// Maintenance is what a Client schedules. Only Code is needed, and not even that if there is an event with this ID.
 type Maintenance struct {
 	Code, ID, State string
 	// In is how long after the announcement the maintenance begins, and For how long it takes; 1 and 2 hours unless
@@ -34,7 +35,7 @@ type Maintenance struct {
 	In, For time.Duration
 }
 
-// TriggerSpot announces a spot interruption: EC2 will act so long after the announcement.
+// TriggerSpot announces a spot interruption. in is how long after the announcement EC2 acts.
 func (c Client) TriggerSpot(ctx context.Context, action string, in time.Duration) (string, error) {
 	return c.put(ctx, "spot", url.Values{"action": {action}, "in": {in.String()}})
 }
@@ -44,7 +45,7 @@ func (c Client) TriggerRebalance(ctx context.Context) (string, error) {
 	return c.put(ctx, "rebalance", nil)
 }
 
-// TriggerMaintenance schedules one more maintenance event, or changes the one with this ID.
+// TriggerMaintenance schedules one more maintenance event, or updates the one with this ID.
 func (c Client) TriggerMaintenance(ctx context.Context, m Maintenance) (string, error) {
 	q := url.Values{}
 	setText(q, "code", m.Code)
@@ -60,12 +61,12 @@ func (c Client) TriggerLifecycle(ctx context.Context, state string) (string, err
 	return c.put(ctx, "lifecycle", url.Values{"state": {state}})
 }
 
-// Withdraw takes back what was announced: "spot", "rebalance", "maintenance", "lifecycle" or "all".
+// Withdraw withdraws an announcement: "spot", "rebalance", "maintenance", "lifecycle" or "all".
 func (c Client) Withdraw(ctx context.Context, what string) (string, error) {
 	return c.delete(ctx, what, nil)
 }
 
-// WithdrawMaintenance takes back one maintenance event, all if id is empty. With noHistory it just disappears.
+// WithdrawMaintenance withdraws one maintenance event, or all if id is empty. With noHistory it just disappears.
 func (c Client) WithdrawMaintenance(ctx context.Context, id string, noHistory bool) (string, error) {
 	q := url.Values{}
 	setText(q, "id", id)
@@ -94,7 +95,7 @@ func (c Client) ExpireTokens(ctx context.Context) (string, error) {
 	return c.delete(ctx, "tokens", nil)
 }
 
-// Set serves a document as it is.
+// Set serves a document.
 func (c Client) Set(ctx context.Context, path, body string) (string, error) {
 	return c.do(ctx, http.MethodPut, "document", url.Values{"path": {path}}, body)
 }
@@ -104,7 +105,7 @@ func (c Client) Unset(ctx context.Context, path string) (string, error) {
 	return c.delete(ctx, "document", url.Values{"path": {path}})
 }
 
-// State asks what the simulator serves.
+// State returns the simulator's state.
 func (c Client) State(ctx context.Context) (State, error) {
 	text, err := c.do(ctx, http.MethodGet, "", nil, "")
 	if err != nil {
@@ -144,17 +145,13 @@ func (c Client) do(ctx context.Context, method, name string, q url.Values, body 
 	if err != nil {
 		return "", fmt.Errorf("reading the simulator's answer: %w", err)
 	}
-	return judge(response.StatusCode, strings.TrimSpace(string(text)))
-}
-
-func judge(status int, text string) (string, error) {
-	switch status {
+	switch line := strings.TrimSpace(string(text)); response.StatusCode {
 	case http.StatusOK:
-		return text, nil
+		return line, nil
 	case http.StatusBadRequest:
-		return "", InvalidError(text)
+		return "", InvalidError(line)
 	default:
-		return "", fmt.Errorf("the control API answered %d: is this nth-imds?", status)
+		return "", fmt.Errorf("the control API answered %d: is this nth-imds?", response.StatusCode)
 	}
 }
 

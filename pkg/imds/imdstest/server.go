@@ -22,7 +22,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	listener net.Listener // nil while connections are refused
-	release  func()       // gives up the hold on the port while nothing listens on it
+	release  func()       // ends the reservation of the port while nothing listens on it
 	closed   bool
 }
 
@@ -52,7 +52,7 @@ func Listen(address string) (*Server, error) {
 	s.http = &http.Server{
 		Handler:   mux,
 		ConnState: s.countConnection,
-		// Clients that reset or leave are what this server is for; net/http need not report them.
+		// net/http need not report clients that reset or leave.
 		ErrorLog:          log.New(io.Discard, "", 0),
 		ReadHeaderTimeout: time.Minute,
 	}
@@ -61,11 +61,11 @@ func Listen(address string) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the service: connections are cut, and all handlers have returned when Close does.
+// Close cuts all connections and waits for their handlers.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
-	s.letGo()
+	s.releasePort()
 	s.mu.Unlock()
 	s.delayed.stop()
 	_ = s.http.Close()
@@ -73,7 +73,7 @@ func (s *Server) Close() {
 	s.Lift()
 }
 
-// openOrClose makes the port do what the faults in force ask for.
+// openOrClose opens or closes the port, as the active faults ask for.
 func (s *Server) openOrClose() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,15 +86,15 @@ func (s *Server) openOrClose() {
 	case !refuse && s.listener == nil:
 		listener, err := net.ListenTCP("tcp", s.address)
 		if err != nil {
-			s.tellChange("opening the port again: %v", err)
+			s.reportChange("opening the port again: %v", err)
 			return
 		}
-		s.letGo()
+		s.releasePort()
 		s.serve(listener)
 	}
 }
 
-func (s *Server) letGo() {
+func (s *Server) releasePort() {
 	if s.release != nil {
 		s.release()
 		s.release = nil
@@ -104,13 +104,12 @@ func (s *Server) letGo() {
 func (s *Server) serve(listener net.Listener) {
 	s.listener = listener
 	s.serving.Go(func() {
-		// Serve ends when the listener is closed, by Close or by a fault; both are wanted.
-		_ = s.http.Serve(listener)
+		_ = s.http.Serve(listener) // It ends when Close or a fault closes the listener.
 	})
 }
 
-// countConnection lets Close wait for the handlers of all connections: http.Server.Close does not. A connection is
-// closed after its handler has returned; a hijacked one is the handler's own and ends with it.
+// countConnection lets Close wait for all handlers, which http.Server.Close does not. A connection is closed after its
+// handler has returned; a hijacked one is the handler's own and ends with it.
 func (s *Server) countConnection(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:

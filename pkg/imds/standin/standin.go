@@ -1,14 +1,22 @@
 // Package standin answers as EC2's instance metadata service does, version 2: documents, behind session tokens.
 //
-// It is what a rehearsal and the simulator for tests have in common: "nth rehearse" serves one in its own process, and
-// pkg/imds/imdstest adds what only tests and nth-imds need, which is faults, counts, delays and a way to be steered.
-// A Service starts as that of a healthy spot instance for which nothing is announced. Everything is safe for concurrent use, and a
-// change is visible to every request that begins after the call returned.
+// "nth rehearse" serves one in its own process, and the simulator for tests, pkg/imds/imdstest, adds faults, counts, delays
+// and remote control. A Service starts as that of a healthy spot instance for which nothing is announced. Everything is safe
+// for concurrent use, and a change is visible to every request that begins after the call returned.
 package standin
 
 import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 )
 
@@ -30,7 +38,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := s.Answer(r)
 	body := answer.Header(w)
 	w.WriteHeader(answer.Status)
-	_, _ = w.Write(body) // The client may have left; nothing is to be done about that.
+	_, _ = w.Write(body) // The client may have left.
 }
 
 const (
@@ -38,7 +46,7 @@ const (
 	terminationTimePath = "meta-data/spot/termination-time"
 )
 
-// SetSpot announces a spot interruption: action is "terminate", "stop" or "hibernate", at is when EC2 acts.
+// SetSpot announces a spot interruption: action is "terminate", "stop" or "hibernate", and at is when EC2 acts.
 func (s *Service) SetSpot(action string, at time.Time) {
 	s.Set(spotPath, fmt.Sprintf(`{"action": %q, "time": %q}`, action, Timestamp(at)))
 	if action == "terminate" {
@@ -48,8 +56,340 @@ func (s *Service) SetSpot(action string, at time.Time) {
 	}
 }
 
-// ClearSpot withdraws the spot interruption, and tells whether there was one.
+// ClearSpot withdraws the spot interruption, and reports whether there was one.
 func (s *Service) ClearSpot() bool {
 	s.Unset(terminationTimePath)
 	return s.Unset(spotPath)
+}
+
+// The headers of version 2 of the protocol.
+const (
+	tokenHeader    = "X-Aws-Ec2-Metadata-Token"
+	tokenTTLHeader = "X-Aws-Ec2-Metadata-Token-Ttl-Seconds"
+)
+
+// Answer is an HTTP answer before it is written.
+type Answer struct {
+	// Status is the HTTP status, and Body the document.
+	Status int
+	Body   string
+	// TTL is the remaining lifetime of the request's token in seconds; 0 leaves the header out.
+	TTL int
+	// Allow names the allowed methods; empty unless another one was used.
+	Allow string
+}
+
+// Answer applies the rules of the protocol, in the order in which EC2 applies them.
+func (s *Service) Answer(r *http.Request) Answer {
+	version, path := SplitVersion(r.URL.Path)
+	if path == "api/token" {
+		return s.answerToken(r, version)
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return Answer{Status: http.StatusMethodNotAllowed, Allow: "GET, HEAD"}
+	}
+	ttl, valid := s.tokens.check(r.Header.Get(tokenHeader))
+	if !valid {
+		return Answer{Status: http.StatusUnauthorized}
+	}
+	if version == "" && path == "" {
+		return Answer{Status: http.StatusOK, Body: "2021-07-15\n2022-09-24\nlatest", TTL: ttl}
+	}
+	body, found := s.documents.get(path)
+	if version == "" || !found {
+		return Answer{Status: http.StatusNotFound, TTL: ttl}
+	}
+	return Answer{Status: http.StatusOK, Body: body, TTL: ttl}
+}
+
+// answerToken issues a token. A PUT that came through a proxy is refused, so that an open proxy on the machine cannot be
+// used to fetch one.
+func (s *Service) answerToken(r *http.Request, version string) Answer {
+	switch {
+	case r.Method != http.MethodPut:
+		return Answer{Status: http.StatusMethodNotAllowed, Allow: "OPTIONS, PUT"}
+	case version != "latest", r.Header.Get("X-Forwarded-For") != "":
+		return Answer{Status: http.StatusForbidden}
+	}
+	ttl, err := strconv.Atoi(r.Header.Get(tokenTTLHeader))
+	if err != nil || ttl < 1 || ttl > 21600 {
+		return Answer{Status: http.StatusBadRequest}
+	}
+	return Answer{Status: http.StatusOK, Body: s.tokens.issue(ttl), TTL: ttl}
+}
+
+// Header sets the answer's headers and returns its body, which is a page about it for an error.
+func (a Answer) Header(w http.ResponseWriter) []byte {
+	body, kind := a.Body, "text/plain"
+	if a.Status != http.StatusOK {
+		body, kind = errorPage(a.Status), "text/html"
+	}
+	h := w.Header()
+	SetServer(h)
+	h.Set("Content-Type", kind)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if a.TTL > 0 {
+		h.Set(tokenTTLHeader, strconv.Itoa(a.TTL))
+	}
+	if a.Allow != "" {
+		h.Set("Allow", a.Allow)
+	}
+	return []byte(body)
+}
+
+// SetServer sets the headers of all of EC2's answers. Each connection serves a single request.
+func SetServer(h http.Header) {
+	h.Set("Server", "EC2ws")
+	h.Set("Connection", "close")
+}
+
+// errorPage is the XHTML page with which EC2 explains a status.
+func errorPage(status int) string {
+	title := fmt.Sprintf("%d - %s", status, http.StatusText(status))
+	return `<?xml version="1.0" encoding="iso-8859-1"?>
+<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Transitional//EN"
+	"http://www.w3.org/TR/xhtml1/DTD/xhtml1-transitional.dtd">
+<html xmlns="http://www.w3.org/1999/xhtml" xml:lang="en" lang="en">
+ <head>
+  <title>` + title + `</title>
+ </head>
+ <body>
+  <h1>` + title + `</h1>
+ </body>
+</html>
+`
+}
+
+var versions = regexp.MustCompile(`^(latest|1\.0|\d{4}-\d{2}-\d{2})$`)
+
+// SplitVersion splits a request's path: /latest/meta-data/spot/ is version "latest" of the document meta-data/spot. For a
+// path without a valid version it is "".
+func SplitVersion(path string) (version, document string) {
+	path = strings.Trim(path, "/")
+	first, rest, _ := strings.Cut(path, "/")
+	if !versions.MatchString(first) {
+		return "", path
+	}
+	return first, rest
+}
+
+// documents are served by their path below the version, such as "meta-data/instance-id".
+type documents struct {
+	mu   sync.RWMutex
+	body map[string]string
+}
+
+// get returns the document at path or, if path is a folder, the list of its content.
+func (d *documents) get(path string) (body string, found bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if body, found = d.body[path]; found {
+		return body, true
+	}
+	entries := d.list(path)
+	return strings.Join(entries, "\n"), len(entries) > 0
+}
+
+// list returns the sorted names in a folder, with a slash after folders but for those at the top, as on EC2.
+func (d *documents) list(folder string) []string {
+	prefix, slash := folder+"/", "/"
+	if folder == "" {
+		prefix, slash = "", ""
+	}
+	names := map[string]bool{}
+	for path := range d.body {
+		below, inside := strings.CutPrefix(path, prefix)
+		if !inside {
+			continue
+		}
+		name, _, isFolder := strings.Cut(below, "/")
+		if isFolder {
+			name += slash
+		}
+		names[name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func (d *documents) set(path, body string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.body == nil {
+		d.body = map[string]string{}
+	}
+	d.body[path] = body
+}
+
+func (d *documents) unset(path string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, found := d.body[path]
+	delete(d.body, path)
+	return found
+}
+
+// Get returns what is served at a path: a document or, if the path is a folder, the list of its content.
+func (s *Service) Get(path string) (body string, found bool) {
+	return s.documents.get(DocumentPath(path))
+}
+
+// Set serves body at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces whatever is
+// served there, also an announcement, until that is changed.
+func (s *Service) Set(path, body string) { s.documents.set(DocumentPath(path), body) }
+
+// Unset removes the document at path, and reports whether there was one.
+func (s *Service) Unset(path string) bool { return s.documents.unset(DocumentPath(path)) }
+
+// DocumentPath is a document's path without a version and without slashes at its ends.
+func DocumentPath(path string) string {
+	_, document := SplitVersion(path)
+	return document
+}
+
+// The machine that every Service starts as. Set changes any of it.
+const (
+	InstanceID       = "i-0a1b2c3d4e5f60718"
+	InstanceType     = "m7i.large"
+	AvailabilityZone = "eu-central-1a"
+	Region           = "eu-central-1"
+	LocalIPv4        = "10.0.12.34"
+	LocalHostname    = "ip-10-0-12-34.eu-central-1.compute.internal"
+	// Role is the instance's IAM role. Its credentials are made up and open nothing.
+	Role = "nth-rehearsal"
+)
+
+// credentialsTTL is longer than EC2's six hours, and than any rehearsal, because the credentials are made only once.
+const credentialsTTL = 30 * 24 * time.Hour
+
+func (s *Service) setMachine() {
+	for path, body := range map[string]string{
+		"meta-data/instance-id":                      InstanceID,
+		"meta-data/instance-type":                    InstanceType,
+		"meta-data/instance-life-cycle":              "spot",
+		"meta-data/hostname":                         LocalHostname,
+		"meta-data/local-hostname":                   LocalHostname,
+		"meta-data/local-ipv4":                       LocalIPv4,
+		"meta-data/placement/availability-zone":      AvailabilityZone,
+		"meta-data/placement/region":                 Region,
+		"meta-data/services/domain":                  "amazonaws.com",
+		"meta-data/events/maintenance/scheduled":     "[]",
+		"meta-data/events/maintenance/history":       "[]",
+		"dynamic/instance-identity/document":         identityDocument(time.Now()),
+		"meta-data/iam/security-credentials/" + Role: credentials(time.Now()),
+	} {
+		s.Set(path, body)
+	}
+}
+
+func identityDocument(launched time.Time) string {
+	return Indented(struct {
+		AccountID        string `json:"accountId"`
+		Architecture     string `json:"architecture"`
+		AvailabilityZone string `json:"availabilityZone"`
+		ImageID          string `json:"imageId"`
+		InstanceID       string `json:"instanceId"`
+		InstanceType     string `json:"instanceType"`
+		PendingTime      string `json:"pendingTime"`
+		PrivateIP        string `json:"privateIp"`
+		Region           string `json:"region"`
+		Version          string `json:"version"`
+	}{
+		AccountID:        "123456789012",
+		Architecture:     "x86_64",
+		AvailabilityZone: AvailabilityZone,
+		ImageID:          "ami-0a1b2c3d4e5f60718",
+		InstanceID:       InstanceID,
+		InstanceType:     InstanceType,
+		PendingTime:      Timestamp(launched),
+		PrivateIP:        LocalIPv4,
+		Region:           Region,
+		Version:          "2017-09-30",
+	})
+}
+
+func credentials(now time.Time) string {
+	return Indented(struct {
+		Code            string
+		LastUpdated     string
+		Type            string
+		AccessKeyID     string `json:"AccessKeyId"`
+		SecretAccessKey string
+		Token           string
+		Expiration      string
+	}{
+		Code:            "Success",
+		LastUpdated:     Timestamp(now),
+		Type:            "AWS-HMAC",
+		AccessKeyID:     "ASIAREHEARSALONLY000",
+		SecretAccessKey: "not-a-secret-only-for-rehearsals",
+		Token:           "not-a-token-only-for-rehearsals",
+		Expiration:      Timestamp(now.Add(credentialsTTL)),
+	})
+}
+
+// Indented renders a document as EC2 does its longer ones.
+func Indented(v any) string {
+	text, _ := json.MarshalIndent(v, "", "  ") // cannot fail for plain structs of strings
+	return string(text)
+}
+
+// Timestamp is a time as EC2 writes it in JSON: UTC, whole seconds.
+func Timestamp(t time.Time) string {
+	return t.UTC().Format(time.RFC3339)
+}
+
+// tokens are the valid session tokens.
+type tokens struct {
+	mu      sync.Mutex
+	expires map[string]time.Time
+}
+
+// issue makes a token that is valid for ttl seconds. Like EC2's it has 56 characters of base64.
+func (t *tokens) issue(ttl int) string {
+	random := make([]byte, 40)
+	_, _ = rand.Read(random) // never fails, by its documentation
+	token := base64.URLEncoding.EncodeToString(random)
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removeExpired()
+	if t.expires == nil {
+		t.expires = map[string]time.Time{}
+	}
+	t.expires[token] = time.Now().Add(time.Duration(ttl) * time.Second)
+	return token
+}
+
+// check returns how many seconds a token still has, rounded up, and whether it is valid at all.
+func (t *tokens) check(token string) (ttl int, valid bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := time.Until(t.expires[token])
+	if left <= 0 {
+		return 0, false
+	}
+	return int((left + time.Second - 1) / time.Second), true
+}
+
+func (t *tokens) removeExpired() {
+	for token, at := range t.expires {
+		if time.Until(at) <= 0 {
+			delete(t.expires, token)
+		}
+	}
+}
+
+// ExpireTokens makes every token invalid: requests with one get 401.
+func (s *Service) ExpireTokens() {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	clear(s.tokens.expires)
+}
+
+// ValidTokens counts the valid tokens.
+func (s *Service) ValidTokens() int {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	s.tokens.removeExpired()
+	return len(s.tokens.expires)
 }

@@ -1,10 +1,14 @@
 package imdstest_test
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -212,5 +216,128 @@ func TestFoldersListWhatTheyHoldNow(t *testing.T) {
 	_, after := get(t, srv, "/latest/meta-data/")
 	if slices.Contains(strings.Fields(before), "spot/") || !slices.Contains(strings.Fields(after), "spot/") {
 		t.Errorf("the list of meta-data must gain spot/ with the notice: before %q, after %q", before, after)
+	}
+}
+
+const (
+	tokenHeader = "X-aws-ec2-metadata-token"
+	ttlHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
+)
+
+// patience bounds every wait for something that must happen. No test waits that long unless it fails.
+const patience = 30 * time.Second
+
+func start(t *testing.T) *imdstest.Server {
+	t.Helper()
+	srv := imdstest.NewServer()
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// bounded is a context for requests that must come to an end.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// try sends a request on a connection of its own, headers given in pairs, and returns the answer without its body.
+func try(ctx context.Context, method, url string, headers ...string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Add(headers[i], headers[i+1])
+	}
+	return (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+}
+
+// do sends a request that must be answered, and returns the answer with its body read.
+func do(t *testing.T, method, url string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	response, err := try(bounded(t), method, url, headers...)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, url, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("reading the answer to %s %s: %v", method, url, err)
+	}
+	return response, string(body)
+}
+
+func token(t *testing.T, srv *imdstest.Server) string {
+	t.Helper()
+	response, body := do(t, "PUT", srv.URL+"/latest/api/token", ttlHeader, "21600")
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("asking for a token: status %d", response.StatusCode)
+	}
+	return body
+}
+
+// get reads a document with a token of its own.
+func get(t *testing.T, srv *imdstest.Server, path string) (status int, body string) {
+	t.Helper()
+	response, body := do(t, "GET", srv.URL+path, tokenHeader, token(t, srv))
+	return response.StatusCode, body
+}
+
+func TestRequestsAreCounted(t *testing.T) {
+	srv := start(t)
+	get(t, srv, spot)
+	get(t, srv, instanceID)
+	do(t, "GET", srv.URL+instanceID)
+	do(t, "PUT", srv.URL+"/latest/api/token")
+
+	counts := srv.Requests()
+	if counts.Total != 6 || counts.Tokens != 3 {
+		t.Errorf("%d requests, %d for tokens; want 6 and 3", counts.Total, counts.Tokens)
+	}
+	if counts.ByPath[spot] != 1 || counts.ByPath[instanceID] != 2 || counts.ByPath["/latest/api/token"] != 3 {
+		t.Errorf("by path: %v", counts.ByPath)
+	}
+	if counts.ByStatus[200] != 3 || counts.ByStatus[404] != 1 || counts.ByStatus[401] != 1 || counts.ByStatus[400] != 1 {
+		t.Errorf("by status: %v", counts.ByStatus)
+	}
+	if counts.MostInFlight < 1 {
+		t.Errorf("most at once: %d", counts.MostInFlight)
+	}
+}
+
+func TestAwaitEndsWithItsContext(t *testing.T) {
+	srv := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := srv.Await(ctx, func(imdstest.Counts) bool { return false }); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+}
+
+func TestChangesAndRequestsAreTold(t *testing.T) {
+	srv := start(t)
+	var mu sync.Mutex
+	var changes []string
+	told := make(chan imdstest.Exchange, 10)
+	srv.OnChange(func(change string) {
+		mu.Lock()
+		defer mu.Unlock()
+		changes = append(changes, change)
+	})
+	srv.OnRequest(func(e imdstest.Exchange) { told <- e })
+
+	srv.SetSpot("stop", noon)
+	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 503, Path: "meta-data/spot"})
+	do(t, "GET", srv.URL+spot)
+	want := imdstest.Exchange{Method: "GET", Path: spot, Status: 503, Fault: "status 503 on meta-data/spot"}
+	if got := <-told; got != want {
+		t.Errorf("told of request %+v, want %+v", got, want)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"spot interruption: stop at 2019-01-21T10:00:43Z", "fault: status 503 on meta-data/spot"}; !slices.Equal(changes, want) {
+		t.Errorf("told of changes %q, want %q", changes, want)
 	}
 }
