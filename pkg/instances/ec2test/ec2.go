@@ -1,5 +1,6 @@
-// Package ec2test is an EC2 for tests: it describes instances, by the one filter or the IDs that it is asked with, their status, and
-// capacity reservations, in EC2's query protocol. Calls are kept, and requests can be made to fail or refused (pkg/internal/querytest).
+// Package ec2test is an EC2 for tests: it describes instances, by one filter or by IDs, their status, and capacity
+// reservations, in EC2's query protocol. Calls are recorded, and requests can be made to fail or be refused
+// (pkg/internal/querytest).
 package ec2test
 
 import (
@@ -25,14 +26,11 @@ type Instance struct {
 
 // Reservation is one capacity reservation.
 type Reservation struct {
-	// ID is its ID, and InstanceType what it is of.
 	ID, InstanceType string
-	// Block tells that it is a Capacity Block, and Interruptible that its owner may take it back.
+	// Block makes it a Capacity Block, and Interruptible one that its owner may take back.
 	Block, Interruptible bool
-	// State is how it stands; "" is "active".
-	State string
-	// End is its end; zero if it has none.
-	End time.Time
+	State string    // "" is "active"
+	End   time.Time // zero if it has none
 }
 
 // Service is EC2 in one region. The zero value knows no instances.
@@ -60,7 +58,7 @@ func (s *Service) Add(instances ...Instance) {
 	s.instances = append(s.instances, instances...)
 }
 
-// Enter lets an instance that is known enter another state.
+// Enter changes the state of an instance.
 func (s *Service) Enter(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +72,7 @@ func (s *Service) Enter(id, state string) {
 // Throttle refuses the next requests.
 func (s *Service) Throttle(requests int) { s.throttle("", requests) }
 
-// ThrottleInstances refuses the next requests that ask for instances, and lets those for their status pass.
+// ThrottleInstances refuses the next requests for instances, and not those for their status.
 func (s *Service) ThrottleInstances(requests int) { s.throttle("DescribeInstances", requests) }
 
 func (s *Service) throttle(action string, requests int) {
@@ -84,14 +82,14 @@ func (s *Service) throttle(action string, requests int) {
 	}
 }
 
-// Page makes an answer hold so many instances at most.
+// Page limits the number of instances in an answer.
 func (s *Service) Page(instances int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.page = instances
 }
 
-// Asked are the values by which instances were asked for so far, by whoever may.
+// Asked returns the filter values or IDs of all requests for instances that were neither refused nor dry runs.
 func (s *Service) Asked() [][]string {
 	var asked [][]string
 	for _, c := range s.Calls("DescribeInstances") {
@@ -103,7 +101,7 @@ func (s *Service) Asked() [][]string {
 	return asked
 }
 
-// filter is what instances are asked for by, and its values.
+// filter returns the filter of a request and its values.
 func filter(form url.Values) (by string, values []string) {
 	if by = form.Get("Filter.1.Name"); by == "" {
 		return "instance-id", listed(form, "InstanceId")
@@ -149,7 +147,7 @@ type reservations struct {
 	All     []reserved `xml:"capacityReservationSet>item"`
 }
 
-// listed are the values of a list in a request.
+// listed returns the values of a list in a request.
 func listed(form url.Values, name string) []string {
 	var values []string
 	for i := 1; form.Has(name + "." + strconv.Itoa(i)); i++ {
@@ -158,7 +156,7 @@ func listed(form url.Values, name string) []string {
 	return values
 }
 
-// unauthorized is how EC2 refuses, and dryRun says that it would not.
+// unauthorized is the code of a refusal, and dryRun that of a dry run that would have succeeded.
 const unauthorized, dryRun = "UnauthorizedOperation", "DryRunOperation"
 
 // ServeHTTP answers a request.
@@ -178,7 +176,6 @@ func refusal(string) *querytest.Failure {
 	return &querytest.Failure{Status: http.StatusForbidden, Code: unauthorized}
 }
 
-// perform does what is asked for.
 func (s *Service) perform(action string, form url.Values) (any, *querytest.Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +204,7 @@ func (s *Service) describeReservations(ids []string) (any, *querytest.Failure) {
 			one.Type = "capacity-block"
 		}
 		if !r.End.IsZero() {
-			one.EndType, one.End = "limited", r.End.UTC().Format("2006-01-02T15:04:05.000Z")
+			one.EndType, one.End = "limited", inEC2(r.End)
 		}
 		found.All = append(found.All, one)
 	}
@@ -217,7 +214,7 @@ func (s *Service) describeReservations(ids []string) (any, *querytest.Failure) {
 	return found, nil
 }
 
-// filtered is what a filter looks at.
+// filtered is the value that a filter compares.
 func (i Instance) filtered(by string) string {
 	if key, tagged := strings.CutPrefix(by, "tag:"); tagged {
 		return i.Tags[key]
@@ -229,14 +226,14 @@ func (i Instance) filtered(by string) string {
 }
 
 func (s *Service) describe(by string, values []string, token string) any {
-	from, _ := strconv.Atoi(token) // No token is the first page.
+	from, _ := strconv.Atoi(token) // none for the first page
 	var found answer
-	met := 0
+	seen := 0
 	for _, i := range s.instances {
 		if !slices.Contains(values, i.filtered(by)) {
 			continue
 		}
-		if met++; met <= from {
+		if seen++; seen <= from {
 			continue
 		}
 		if s.page > 0 && len(found.Reservations) == s.page {
@@ -264,4 +261,145 @@ func send(w http.ResponseWriter, _ string, found any, problem *querytest.Failure
 		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in this package
 	}
 	_, _ = w.Write(text) // a client that has left needs no answer
+}
+
+// Planned is an event that is scheduled for an instance. Zero times are left out.
+type Planned struct {
+	ID, Code, Description string
+	NotBefore, NotAfter   time.Time
+}
+
+type status struct {
+	planned          []Planned
+	instance, system time.Time // since when the check fails; zero if it passes
+}
+
+// statusOf returns the status of an instance, which the caller may change. s.mu is held.
+func (s *Service) statusOf(id string) *status {
+	if s.statuses == nil {
+		s.statuses = map[string]*status{}
+	}
+	if s.statuses[id] == nil {
+		s.statuses[id] = &status{}
+	}
+	return s.statuses[id]
+}
+
+// Schedule sets the events of an instance, past ones included.
+func (s *Service) Schedule(id string, planned ...Planned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.statusOf(id).planned = planned
+}
+
+// Impair makes the status checks of an instance, and of its system, fail since these times; with zero they pass.
+func (s *Service) Impair(id string, instance, system time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is := s.statusOf(id)
+	is.instance, is.system = instance, system
+}
+
+type plannedItem struct {
+	ID          string `xml:"instanceEventId"`
+	Code        string `xml:"code"`
+	Description string `xml:"description"`
+	NotBefore   string `xml:"notBefore,omitempty"`
+	NotAfter    string `xml:"notAfter,omitempty"`
+}
+
+type detail struct {
+	Name   string `xml:"name"`
+	Status string `xml:"status"`
+	Since  string `xml:"impairedSince,omitempty"`
+}
+
+type check struct {
+	Status  string   `xml:"status"`
+	Details []detail `xml:"details>item"`
+}
+
+type statusItem struct {
+	ID       string        `xml:"instanceId"`
+	State    string        `xml:"instanceState>name"`
+	Planned  []plannedItem `xml:"eventsSet>item"`
+	System   check         `xml:"systemStatus"`
+	Instance check         `xml:"instanceStatus"`
+}
+
+type statuses struct {
+	XMLName   xml.Name     `xml:"DescribeInstanceStatusResponse"`
+	All       []statusItem `xml:"instanceStatusSet>item"`
+	NextToken string       `xml:"nextToken,omitempty"`
+}
+
+// inEC2 formats a time as EC2 does.
+func inEC2(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+func checkOf(since time.Time) check {
+	if since.IsZero() {
+		return check{"ok", []detail{{"reachability", "passed", ""}}}
+	}
+	return check{"impaired", []detail{{"reachability", "failed", inEC2(since)}}}
+}
+
+func (i statusItem) has(by string, values []string) bool {
+	switch by {
+	case "event.code":
+		return slices.ContainsFunc(i.Planned, func(p plannedItem) bool { return slices.Contains(values, p.Code) })
+	case "instance-status.status":
+		return slices.Contains(values, i.Instance.Status)
+	case "system-status.status":
+		return slices.Contains(values, i.System.Status)
+	}
+	return slices.Contains(values, i.ID)
+}
+
+// describeStatus describes instances by their IDs or a filter. As in EC2, there may be up to 100 IDs, an unknown one fails
+// the request, and without IncludeAllInstances only those that run are described. s.mu is held.
+func (s *Service) describeStatus(form url.Values) (any, *querytest.Failure) {
+	invalid := func(code string) (any, *querytest.Failure) {
+		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: code}
+	}
+	by, values := filter(form)
+	if named := listed(form, "InstanceId"); len(named) > 0 {
+		if form.Has("MaxResults") {
+			return invalid("InvalidParameterCombination")
+		}
+		if len(named) > 100 {
+			return invalid("InvalidParameterValue")
+		}
+		for _, id := range named {
+			if !slices.ContainsFunc(s.instances, func(i Instance) bool { return i.ID == id }) {
+				return invalid("InvalidInstanceID.NotFound")
+			}
+		}
+	}
+	from, _ := strconv.Atoi(form.Get("NextToken")) // none for the first page
+	var found statuses
+	seen := 0
+	for _, i := range s.instances {
+		is := s.statusOf(i.ID)
+		one := statusItem{ID: i.ID, State: i.State, System: checkOf(is.system), Instance: checkOf(is.instance)}
+		for _, p := range is.planned {
+			one.Planned = append(one.Planned, plannedItem{p.ID, p.Code, p.Description, inEC2(p.NotBefore), inEC2(p.NotAfter)})
+		}
+		if !one.has(by, values) || i.State != "running" && form.Get("IncludeAllInstances") != "true" {
+			continue
+		}
+		if seen++; seen <= from {
+			continue
+		}
+		if s.page > 0 && len(found.All) == s.page {
+			found.NextToken = strconv.Itoa(from + s.page)
+			break
+		}
+		found.All = append(found.All, one)
+	}
+	return found, nil
 }
