@@ -378,8 +378,8 @@ func (a *Agent) progressed(p drain.Progress) {
 	case drain.TargetsLeft, drain.TargetsOut:
 		a.balanced(p)
 	case drain.Standing, drain.Drained:
-	case drain.Found, drain.Arrived, drain.Evicted, drain.Deleted, drain.Held, drain.Refused, drain.Overdue, drain.Returning,
-		drain.LeftToReturn, drain.Gone, drain.Volumes:
+	case drain.Found, drain.Arrived, drain.Evicted, drain.Deleted, drain.Held, drain.Refused, drain.Restarting, drain.Overdue,
+		drain.Returning, drain.LeftToReturn, drain.Gone, drain.Volumes:
 		a.podProgressed(p)
 	}
 }
@@ -442,19 +442,8 @@ func (a *Agent) podProgressed(p drain.Progress) {
 	case drain.Deleted:
 		delete(a.held, p.Pod)
 		say(systemd.PodDeleted).Warnf("deleted %s, which could not be evicted in time", p.Pod)
-	case drain.Held:
-		a.held[p.Pod] = "PDB " + p.Detail
-		say(systemd.PodHeld).Infof("disruption budget %s blocks the eviction of %s; retrying", p.Detail, p.Pod)
-	case drain.Refused:
-		if p.Pod == "" {
-			say(systemd.PodHeld).Warn(p.Detail)
-			return
-		}
-		a.held[p.Pod] = p.Detail
-		say(systemd.PodHeld).Warnf("eviction of %s refused: %s; retrying", p.Pod, p.Detail)
-	case drain.Overdue:
-		a.held[p.Pod] = p.Detail
-		say(systemd.PodHeld).Warnf("%s is still running after its grace period; critical pods no longer wait for it", p.Pod)
+	case drain.Held, drain.Refused, drain.Restarting, drain.Overdue:
+		a.podHeld(p)
 	case drain.Returning:
 		say(systemd.PodHeld).Warnf("%s keeps recreating pods on the cordoned node; backing off", p.Detail)
 	case drain.LeftToReturn:
@@ -464,6 +453,27 @@ func (a *Agent) podProgressed(p drain.Progress) {
 		say(systemd.PodGone).Infof("%s is gone, %d of %d left", p.Pod, p.Left, p.Total)
 	case drain.Volumes:
 		say(systemd.PodGone).Infof("waiting for volumes: %s still in use", p.Detail)
+	}
+}
+
+// podHeld tells what holds a pod.
+func (a *Agent) podHeld(p drain.Progress) {
+	say := a.sayOfWork(systemd.PodHeld, p.Pod)
+	switch {
+	case p.Pod == "":
+		say.Warn(p.Detail)
+	case p.What == drain.Held:
+		a.held[p.Pod] = "PDB " + p.Detail
+		say.Infof("disruption budget %s blocks the eviction of %s; retrying", p.Detail, p.Pod)
+	case p.What == drain.Refused:
+		a.held[p.Pod] = p.Detail
+		say.Warnf("eviction of %s refused: %s; retrying", p.Pod, p.Detail)
+	case p.What == drain.Restarting:
+		a.held[p.Pod] = "the restart of " + p.Detail
+		say.Infof("%s is restarted; waiting for another pod in place of %s", p.Detail, p.Pod)
+	default:
+		a.held[p.Pod] = p.Detail
+		say.Warnf("%s is still running after its grace period; critical pods no longer wait for it", p.Pod)
 	}
 }
 

@@ -31,6 +31,7 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		"a pod is deleted":      {pod(drain.Deleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
 		"a pod is overdue":      {pod(drain.Overdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
 		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
+		"another pod is made":   {pod(drain.Restarting, "Deployment a/b"), systemd.PodHeld, []string{"info: Deployment a/b is restarted; waiting for another pod in place of default/web"}},
 		"pods cannot be listed": {drain.Progress{What: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
 		"there is no Node":      {drain.Progress{What: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
 	} {
@@ -52,17 +53,23 @@ const begun = "warning: draining the node: EC2 will terminate this spot instance
 func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []drain.What{drain.Evicted, drain.Deleted, drain.Gone} {
-		for _, holds := range []drain.Progress{pod(drain.Held, "web"), pod(drain.Refused, "PDB web"), pod(drain.Overdue, "PDB web")} {
-			t.Run(string(holds.What)+" until "+string(ends), func(t *testing.T) {
+		for _, row := range []struct {
+			holds drain.Progress
+			by    string
+		}{
+			{pod(drain.Held, "web"), "PDB web"}, {pod(drain.Refused, "PDB web"), "PDB web"}, {pod(drain.Overdue, "PDB web"), "PDB web"},
+			{pod(drain.Restarting, "Deployment web"), "the restart of Deployment web"},
+		} {
+			t.Run(string(row.holds.What)+" until "+string(ends), func(t *testing.T) {
 				t.Parallel()
 				bubble(t, func(r *rig) {
 					r.node.toGuard(func(_ context.Context, g *guard) {
-						g.say(holds)
+						g.say(row.holds)
 						time.Sleep(time.Second)
 						g.say(pod(ends, ""))
 					})
 					r.runFor(r.spot("a", 2*time.Minute))
-					r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 120 s left, held by PDB web")
+					r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 120 s left, held by " + row.by)
 					r.pass(time.Second)
 					r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 119 s left")
 				})

@@ -23,6 +23,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -39,7 +40,7 @@ const (
 	// ActionAnnotation on a Node names the most that is done to it: LeaveNode and its like, or OnlyCordon. Anything else
 	// means nothing.
 	ActionAnnotation = KeyPrefix + "action"
-	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline or Never. Anything else means nothing.
+	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline, AfterRestart or Never. Anything else means nothing.
 	EvictAnnotation = KeyPrefix + "evict"
 )
 
@@ -50,6 +51,8 @@ const (
 	OnlyCordon = "cordon"
 	// AtDeadline lets the pod run until just its grace is left before the deadline. Without a deadline it is left alone.
 	AtDeadline = "at-deadline"
+	// AfterRestart has the pod's workload make another one in its place first, where Options.Restart can. Elsewhere it means nothing.
+	AfterRestart = "after-restart"
 	// Never leaves the pod to end with the machine.
 	Never = "never"
 )
@@ -88,6 +91,12 @@ type Options struct {
 	LoadBalancers LoadBalancers
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
+	// Restart, if set, is asked to have the workload of a pod replace its pods, as "kubectl rollout restart" does, if the pod's annotation wants
+	// that: once for each pod, before its first eviction. It returns in words which workload does so, or "" for a pod that is to be evicted as any
+	// other, and tells by itself why. RestartWait is for how long the pod is then not evicted while it is there, half of the time before a
+	// deadline at most.
+	Restart     func(ctx context.Context, pod *corev1.Pod) (workload string)
+	RestartWait time.Duration
 	// Last, as "namespace/name", is a pod that goes when no other is left, whatever the deadline: the one that the drain itself runs in.
 	// "" is none.
 	Last string
@@ -188,6 +197,8 @@ const (
 	Held What = "held"
 	// Refused: an attempt failed for another reason, given in Detail; it will be repeated.
 	Refused What = "refused"
+	// Restarting: the workload in Detail makes another pod in place of this one, which is not evicted meanwhile.
+	Restarting What = "restarting"
 	// Overdue: the pod is terminating and should have ended; critical pods wait for it no longer.
 	Overdue What = "overdue"
 	// Returning: the controller in Detail keeps bringing pods back to the cordoned node, which are evicted ever more
@@ -249,7 +260,7 @@ type Result struct {
 	Evicted, Deleted, Skipped int
 	// Left names the evictable pods that are there, sorted.
 	Left []string
-	// HeldBy names, for pods in Left, what holds them: a disruption budget or the last refusal.
+	// HeldBy names, for pods in Left, what holds them: a disruption budget, the restart of their workload or the last refusal.
 	HeldBy map[string]string
 	// NodeGone tells that the Node object was deleted.
 	NodeGone bool

@@ -97,6 +97,7 @@ type target struct {
 	endBy     time.Time
 	overdue   bool
 	shortened bool
+	restart   restart
 }
 
 // budget is a disruption budget that holds pods. While it refuses, one of them asks for all; as it yields, more do.
@@ -256,7 +257,10 @@ func given(pod *corev1.Pod) time.Duration {
 
 // ending notes when a pod that is terminating should have ended. The time is counted from now, when that is first seen, on the
 // monotonic clock: the pod's own times are the API server's.
-func (t *target) ending() { t.endBy = time.Now().Add(given(t.pod) + overdueAfter) }
+func (t *target) ending() {
+	t.endBy = time.Now().Add(given(t.pod) + overdueAfter)
+	t.restart.holds = false
+}
 
 // credit counts how a pod was made to go, if that was our doing. The watch may be faster than the answer to the request.
 func (g *guard) credit(t *target) {
@@ -474,7 +478,7 @@ func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
 	case !turned && now.Before(g.opens):
 		return true, g.opens
 	case b == nil:
-		return false, time.Time{}
+		return g.restarting(t, turned, now)
 	case now.Before(b.next):
 		return true, b.next
 	default:
@@ -482,14 +486,15 @@ func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
 	}
 }
 
-// isPreceded tells whether a pod is left that is to go before this one.
+// isPreceded tells whether a pod is left that is to go before this one. Who waits for another pod in its place holds up the last one only,
+// whose end would be that of who asks.
 func (g *guard) isPreceded(pod *corev1.Pod) bool {
 	rank := g.node.opts.rank(pod)
 	if rank == 0 || !g.synced {
 		return rank > 0
 	}
 	for _, t := range g.targets {
-		if g.node.opts.rank(t.pod) < rank && !t.overdue {
+		if g.node.opts.rank(t.pod) < rank && !t.overdue && (rank == lastRank || !t.restart.holds) {
 			return true
 		}
 	}
@@ -502,6 +507,9 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	hard, pod, sent := g.goal.Hard, t.pod, new(atomic.Bool)
 	ctx, cancel := context.WithCancel(g.ctx)
 	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, sent
+	if t.restart.holds {
+		t.restart.holds, t.held = false, ""
+	}
 	urgent := !end.IsZero() && !now.Before(turn)
 	if urgent && !t.urgent {
 		t.backoff = evictions // What it has met before costs it nothing now.

@@ -25,7 +25,7 @@ const (
 	DrainStarted = "bb6c9e7cc06c4f04bb0fcf37571c0a47"
 	// PodEvicted: the API server accepted the eviction of a pod.
 	PodEvicted = "b87259c24809441aa966610643a0d8e2"
-	// PodHeld: the API server refuses an eviction, for a disruption budget's sake; it is asked again.
+	// PodHeld: the API server refuses an eviction, for a disruption budget's sake; it is asked again. Or another pod is made first.
 	PodHeld = "85727e0151db4ee987d2a72ae0bbc9ee"
 	// PodDeleted: a pod that could not be evicted in time was deleted.
 	PodDeleted = "1b834d577df2444489f9d6feade3f7fa"

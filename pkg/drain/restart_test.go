@@ -1,0 +1,376 @@
+package drain_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// rollouts are asked to restart workloads.
+type rollouts struct {
+	// answers is how long an answer takes. refused are the pods for which it is that nothing is restarted.
+	answers time.Duration
+	refused []string
+	// restarted is called when a workload is.
+	restarted func(pod string)
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (r *rollouts) restart(ctx context.Context, pod *corev1.Pod) string {
+	r.mu.Lock()
+	r.asked = append(r.asked, pod.Name)
+	r.mu.Unlock()
+	if !drain.Await(ctx, nil, r.answers) || slices.Contains(r.refused, pod.Name) {
+		return ""
+	}
+	if r.restarted != nil {
+		r.restarted(pod.Namespace + "/" + pod.Name)
+	}
+	return "Deployment default/" + pod.Name
+}
+
+func (r *rollouts) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(slices.Values(r.asked))
+}
+
+// replacing is the setting, for so long.
+func (r *rollouts) replacing(wait time.Duration) drain.Options {
+	return drain.Options{Restart: r.restart, RestartWait: wait, Margin: 2 * time.Second}
+}
+
+// afterRestart is a pod that is to be replaced first.
+var afterRestart = annotated(drain.EvictAnnotation, drain.AfterRestart)
+
+func TestAPodIsNotEvictedWhileItsWorkloadMakesAnotherInItsPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart), apitest.Ending(time.Second))
+		s.AddPod(pod("api"), 0)
+		s.AddPod(pod("dns", critical), 0)
+		workloads := &rollouts{answers: 2 * time.Second, restarted: func(pod string) { time.AfterFunc(40*time.Second, func() { s.DeletePod(pod) }) }}
+		r := begin(t, s, workloads.replacing(5*time.Minute))
+		time.Sleep(39 * time.Second)
+		result := r.guard.Result()
+		if !slices.Equal(result.Left, []string{"default/web"}) || result.HeldBy["default/web"] != "the restart of Deployment default/web" {
+			t.Errorf("meanwhile the result is %+v", result)
+		}
+		if told := r.of(drain.Restarting); len(told) != 1 || told[0].Pod != "default/web" || told[0].Detail != "Deployment default/web" {
+			t.Errorf("told %+v", told)
+		}
+		if result := r.succeed(); result.Evicted != 2 || result.Deleted != 0 || len(s.Requests("evict default/web")) > 0 {
+			t.Errorf("the result is %+v, after %+v", result, s.Requests("evict"))
+		}
+		for _, q := range s.Requests("evict") {
+			if after := q.At.Sub(r.began); after > 2100*time.Millisecond {
+				t.Errorf("%s after %s, want it not to wait", q.What, after)
+			}
+		}
+		if asked := workloads.all(); !slices.Equal(asked, []string{"web"}) {
+			t.Errorf("asked for were %q", asked)
+		}
+	})
+}
+
+// The replacement never comes.
+func TestAPodWaitsForAnotherInItsPlaceNoLongerThanItMay(t *testing.T) {
+	t.Parallel()
+	const wait = 90 * time.Second
+	for name, c := range map[string]struct {
+		change []func(*corev1.Pod)
+		hard   bool
+		limit  time.Duration // 0 for no deadline
+		want   time.Duration // when it is evicted
+	}{
+		"without a deadline":                             {want: wait},
+		"with a deadline that is far":                    {limit: time.Hour, want: wait},
+		"for half of the time":                           {limit: 2 * time.Minute, want: 59 * time.Second},
+		"for half of the time that the machine is there": {hard: true, limit: 2 * time.Minute, want: 59 * time.Second},
+		"as long as its grace fits":                      {[]func(*corev1.Pod){grace(100)}, true, 2 * time.Minute, 18 * time.Second},
+		"as long as its grace fits, softly":              {[]func(*corev1.Pod){grace(100)}, false, 2 * time.Minute, 18 * time.Second},
+		"not, where its grace does not fit at all":       {[]func(*corev1.Pod){grace(600)}, true, 2 * time.Minute, 0},
+		"also if it is critical":                         {[]func(*corev1.Pod){critical}, false, 0, wait},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", append(c.change, afterRestart)...), 0)
+			r := beginWithin(t, s, (&rollouts{}).replacing(wait), c.hard, c.limit)
+			if result := r.succeed(); result.Evicted != 1 || len(result.HeldBy) > 0 {
+				t.Errorf("the result is %+v", result)
+			}
+			asked := s.Requests("evict")[0]
+			if after := asked.At.Sub(r.began); after != c.want {
+				t.Errorf("evicted after %s, want %s", after, c.want)
+			}
+			if g := asked.Options.GracePeriodSeconds; g != nil && c.want > 0 {
+				t.Errorf("evicted with a grace of %d s, which is not its own", *g)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotRestartedIsEvictedAtOnce(t *testing.T) {
+	t.Parallel()
+	ask := func(asked int) func(*testing.T, *rollouts) {
+		return func(t *testing.T, r *rollouts) {
+			if all := r.all(); len(all) != asked {
+				t.Errorf("asked for were %q, want %d", all, asked)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		opts   func(*drain.Options)
+		asked  func(*testing.T, *rollouts)
+	}{
+		"as nothing can be":        {afterRestart, func(*drain.Options) {}, ask(1)},
+		"as it does not want that": {func(*corev1.Pod) {}, func(*drain.Options) {}, ask(0)},
+		"as it has ended":          {func(p *corev1.Pod) { afterRestart(p); p.Status.Phase = corev1.PodFailed }, func(*drain.Options) {}, ask(0)},
+		"as there is no time set":  {afterRestart, func(o *drain.Options) { o.RestartWait = 0 }, ask(0)},
+		"as nobody can do so":      {afterRestart, func(o *drain.Options) { o.Restart = nil }, ask(0)},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", c.change), 0)
+			workloads := &rollouts{refused: []string{"a"}}
+			opts := workloads.replacing(time.Minute)
+			c.opts(&opts)
+			r := drained(t, s, opts)
+			if after := s.Requests("evict")[0].At.Sub(r.began); after > 0 || len(r.of(drain.Restarting)) > 0 {
+				t.Errorf("evicted after %s; told %+v", after, r.of(drain.Restarting))
+			}
+			c.asked(t, workloads)
+		})
+	}
+}
+
+// The machine is found to be lost in half a minute.
+func TestADeadlineThatComesUpEndsTheWaitForAnotherPod(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart, grace(25)), 0)
+		r := beginWithin(t, s, (&rollouts{}).replacing(time.Hour), false, 0)
+		r.await(drain.Restarting)
+		time.Sleep(time.Minute)
+		lost := time.Now()
+		r.adjust(func(g *drain.Goal) { g.Hard = lost.Add(30 * time.Second) })
+		r.succeed()
+		asked := s.Requests("evict")[0]
+		if after := asked.At.Sub(lost); after > 3*time.Second || asked.Options.GracePeriodSeconds != nil {
+			t.Errorf("evicted after %s with %+v; it has a grace of 25 s", after, asked.Options)
+		}
+	})
+}
+
+// Its turn before the deadline comes, and its budget refuses. It is deleted with all of its grace.
+func TestAPodThatWaitedForAnotherKeepsItsGraceBeforeAHardDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("web", afterRestart, grace(100)))
+		r := beginWithin(t, s, (&rollouts{}).replacing(time.Hour), true, 2*time.Minute)
+		if result := r.succeed(); result.Deleted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		asked := s.Requests("delete")[0]
+		if after := asked.At.Sub(r.began); after != 18*time.Second || asked.Options.GracePeriodSeconds != nil {
+			t.Errorf("deleted after %s with %+v", after, asked.Options)
+		}
+	})
+}
+
+// What is asked answers never. Cluster DNS goes after the pod, if that turns out to be evicted as any other.
+func TestNothingWaitsLongForWhoIsToRestartAWorkload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart), 0)
+		s.AddPod(pod("api"), 0)
+		s.AddPod(pod("dns", critical), 0)
+		r := drained(t, s, (&rollouts{answers: time.Hour}).replacing(10*time.Minute))
+		var order []string
+		for _, q := range s.Requests("evict") {
+			order = append(order, q.What+" after "+q.At.Sub(r.began).Truncate(time.Second).String())
+		}
+		if want := []string{"evict default/api after 0s", "evict default/web after 20s", "evict default/dns after 20s"}; !slices.Equal(order, want) {
+			t.Errorf("the order is %q, want %q", order, want)
+		}
+	})
+}
+
+// A budget refuses its first eviction.
+func TestAWorkloadIsAskedForOncePerPod(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("web", afterRestart))
+		s.AddPod(pod("api", afterRestart), 0)
+		workloads := &rollouts{}
+		r := begin(t, s, workloads.replacing(10*time.Second))
+		r.await(drain.Held, "default/web")
+		s.ChangePod("default/web", func(p *corev1.Pod) { p.Labels = map[string]string{"changed": "yes"} })
+		time.Sleep(time.Minute)
+		free()
+		r.succeed()
+		if asked := workloads.all(); !slices.Equal(asked, []string{"api", "web"}) {
+			t.Errorf("asked for were %q", asked)
+		}
+	})
+}
+
+// They tolerate the cordon: a restart would bring about others on the same node.
+func TestPodsThatComeBackToTheClosedNodeAreNotReplacedFirst(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		workloads := &rollouts{}
+		replace(t, s, "static", afterRestart)
+		r := begin(t, s, workloads.replacing(10*time.Second))
+		r.await(drain.LeftToReturn)
+		if asked := workloads.all(); !slices.Equal(asked, []string{"static-0"}) {
+			t.Errorf("asked for were %q", asked)
+		}
+	})
+}
+
+func TestAPodThatGoesWhileItsWorkloadIsAskedForIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, goes := range map[string]func(s *apitest.Server){
+		"it is gone":    func(s *apitest.Server) { s.RemovePod("default/web") },
+		"it ends":       func(s *apitest.Server) { s.DeletePod("default/web") },
+		"it is to stay": func(s *apitest.Server) { s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never)) },
+		"it has failed": func(s *apitest.Server) { s.ChangePod("default/web", phase(corev1.PodFailed)) },
+		"it wants less": func(s *apitest.Server) { s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = nil }) },
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", afterRestart), 0)
+			r := begin(t, s, (&rollouts{answers: 10 * time.Second}).replacing(10*time.Minute))
+			time.Sleep(2 * time.Second)
+			goes(s)
+			r.succeed()
+			if after := r.drainedAt().Sub(r.began); after > 4*time.Second || len(r.of(drain.Restarting)) > 0 {
+				t.Errorf("drained after %s; told %+v", after, r.of(drain.Restarting))
+			}
+		})
+	}
+}
+
+// With it, who asks for the others would go.
+func TestTheLastPodWaitsForThoseThatAreBeingReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart), 0)
+		s.AddPod(pod("queue", critical), 0)
+		workloads := &rollouts{restarted: func(pod string) { time.AfterFunc(40*time.Second, func() { s.DeletePod(pod) }) }}
+		opts := workloads.replacing(5 * time.Minute)
+		opts.Last = "default/queue"
+		r := drained(t, s, opts)
+		if after := s.Requests("evict default/queue")[0].At.Sub(r.began); after < 40*time.Second || after > 42*time.Second {
+			t.Errorf("the last pod was evicted after %s", after)
+		}
+	})
+}
+
+func TestAnEventThatJoinsHasNoWorkloadAskedForAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart), 0)
+		workloads := &rollouts{}
+		r := begin(t, s, workloads.replacing(time.Minute))
+		r.await(drain.Restarting)
+		time.Sleep(30 * time.Second)
+		r.adjust(joining)
+		r.succeed()
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute || len(workloads.all()) != 1 {
+			t.Errorf("evicted after %s; asked for were %q", after, workloads.all())
+		}
+	})
+}
+
+// It has waited for half of the time that there was, and then there is more.
+func TestAPodThatWasEvictedOnceDoesNotWaitAgainForAnotherInItsPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("web", afterRestart))
+		r := beginWithin(t, s, (&rollouts{}).replacing(2*time.Minute), false, time.Minute)
+		time.Sleep(35 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Soft = time.Time{} })
+		free()
+		time.Sleep(10 * time.Second)
+		if s.HasPod("default/web") {
+			t.Errorf("its budget yields, and it was evicted %d times", count(s, "evict"))
+		}
+	})
+}
+
+func TestWhatIsHeardTooLateOfARestartHoldsNoPod(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		wait time.Duration
+		then func(s *apitest.Server)
+		want string // what holds it
+	}{
+		"it does not want it any more": {time.Hour, func(s *apitest.Server) {
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = nil })
+		}, "budget"},
+		"it is ending by then": {time.Hour, func(s *apitest.Server) { s.DeletePod("default/web", 60) }, ""},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", afterRestart, grace(60)), apitest.Ending(time.Minute))
+			workloads := &rollouts{restarted: func(string) {
+				c.then(s)
+				time.Sleep(2 * time.Second)
+			}}
+			r := begin(t, s, workloads.replacing(c.wait))
+			time.Sleep(5 * time.Second)
+			if told, by := r.of(drain.Restarting), r.guard.Result().HeldBy["default/web"]; len(told) > 0 || by != c.want {
+				t.Errorf("told %+v; it is held by %q, want %q", told, by, c.want)
+			}
+		})
+	}
+}
+
+// What other pods may need goes after a pod that is on its way out, as ever.
+func TestACriticalPodWaitsForAPodWhoseWaitForAnotherIsOver(t *testing.T) {
+	t.Parallel()
+	for name, over := range map[string]func(s *apitest.Server){
+		"as it is ending":             func(s *apitest.Server) { s.DeletePod("default/web", 60) },
+		"as it is evicted, or is yet": func(s *apitest.Server) { s.Always("evict default/web", apitest.HeldBy("budget", 0)) },
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", afterRestart, grace(60)), apitest.Ending(time.Minute))
+			r := begin(t, s, (&rollouts{}).replacing(time.Minute))
+			time.Sleep(58 * time.Second)
+			over(s)
+			time.Sleep(5 * time.Second)
+			s.AddPod(pod("dns", critical), 0)
+			time.Sleep(20 * time.Second)
+			if n := count(s, "evict default/dns"); n > 0 {
+				t.Errorf("%d evictions of a critical pod, with %v left", n, r.guard.Result().Left)
+			}
+		})
+	}
+}
+
+func TestOnceItIsEvictedAPodIsNotSaidToWaitForAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart), 0)
+		s.Always("evict", apitest.Hang())
+		r := begin(t, s, (&rollouts{}).replacing(time.Minute))
+		time.Sleep(61 * time.Second)
+		if result := r.guard.Result(); len(result.HeldBy) > 0 || count(s, "evict") == 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
