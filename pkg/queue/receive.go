@@ -15,46 +15,45 @@ import (
 )
 
 const (
-	sentAt       = types.MessageSystemAttributeNameSentTimestamp
-	receiveCount = types.MessageSystemAttributeNameApproximateReceiveCount
+	sentTimestamp = types.MessageSystemAttributeNameSentTimestamp
+	receiveCount  = types.MessageSystemAttributeNameApproximateReceiveCount
 )
 
-const firstPause, longestPause = 500 * time.Millisecond, 30 * time.Second
+const minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
 
-// receive asks for messages, one request after the other, until ctx ends. It waits while it is paused, and while SQS cannot
-// be asked, for longer each time.
-func (q *Queue) receive(ctx context.Context, number int, take func(*Lease)) {
+// receive requests messages until ctx ends. It waits while it is paused, and backs off while SQS cannot be reached.
+func (q *Queue) receive(ctx context.Context, receiver int, take func(*Lease)) {
 	failures := 0
 	for ctx.Err() == nil {
-		q.beat(number)
-		if q.Held() >= mostHeld || q.opts.Paused != nil && q.opts.Paused() {
-			sleep(ctx, firstPause)
+		q.beat(receiver)
+		if q.Held() >= maxHeld || q.opts.Paused != nil && q.opts.Paused() {
+			role.Sleep(ctx, minBackoff)
 			continue
 		}
-		messages, err := q.ask(ctx)
+		messages, err := q.request(ctx)
 		if ctx.Err() != nil && err != nil {
 			return
 		}
-		q.heard(err)
+		q.noteAnswer(err)
 		if err != nil {
 			failures++
-			sleep(ctx, role.Pause(failures, firstPause, longestPause))
+			role.Sleep(ctx, role.Pause(failures, minBackoff, maxBackoff))
 			continue
 		}
 		failures = 0
 		for _, m := range messages {
-			q.meet(m, take)
+			q.handle(m, take)
 		}
 	}
 }
 
-func (q *Queue) ask(ctx context.Context) ([]types.Message, error) {
-	ctx, cancel := context.WithTimeout(ctx, longPoll+patience)
+func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, longPoll+requestTimeout)
 	defer cancel()
 	answer, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl: &q.opts.URL, MaxNumberOfMessages: batch,
+		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch,
 		VisibilityTimeout: seconds(q.opts.Visibility), WaitTimeSeconds: seconds(longPoll),
-		MessageSystemAttributeNames: []types.MessageSystemAttributeName{sentAt, receiveCount},
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{sentTimestamp, receiveCount},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("receiving from the queue %s: %w", q.opts.URL, err)
@@ -62,13 +61,13 @@ func (q *Queue) ask(ctx context.Context) ([]types.Message, error) {
 	return answer.Messages, nil
 }
 
-// heard passes on whether the queue can be read, the good news only after bad.
-func (q *Queue) heard(err error) {
+// noteAnswer reports whether the queue can be read; success only after a failure.
+func (q *Queue) noteAnswer(err error) {
 	q.mu.Lock()
-	news := err != nil || q.troubled
-	q.troubled = err != nil
+	news := err != nil || q.failing
+	q.failing = err != nil
 	if err == nil {
-		q.answered = time.Now()
+		q.lastAnswer = time.Now()
 	}
 	q.mu.Unlock()
 	if news && q.opts.Trouble != nil {
@@ -76,53 +75,44 @@ func (q *Queue) heard(err error) {
 	}
 }
 
-// meet takes in one message.
-func (q *Queue) meet(m types.Message, take func(*Lease)) {
-	l := &Lease{
-		queue: q, ID: aws.ToString(m.MessageId), Sent: sent(m), Receives: received(m),
-		handle: aws.ToString(m.ReceiptHandle), until: time.Now().Add(q.opts.Visibility),
-	}
+func (q *Queue) handle(m types.Message, take func(*Lease)) {
+	l := newLease(q, m)
 	if !q.admit(l) {
 		return
 	}
-	q.tell(l.report(Received, ""))
-	var stranger NotOursError
+	q.report(l.report(Received, ""))
+	var notOurs NotOursError
 	var err error
 	switch l.Notices, err = Parse(aws.ToString(m.Body)); {
 	case err == nil:
-		l.date()
+		for i := range l.Notices {
+			if ev := &l.Notices[i].Event; ev.Noticed.IsZero() {
+				ev.Noticed = l.Sent
+			}
+		}
 		take(l)
-	case errors.As(err, &stranger):
-		q.tell(l.report(NotOurs, stranger.Why))
+	case errors.As(err, &notOurs):
+		q.report(l.report(NotOurs, notOurs.Why))
 		l.Done()
 	default:
 		q.leave(l, err)
 	}
 }
 
-// date gives what does not tell when it is of the time at which it was put into the queue.
-func (l *Lease) date() {
-	for i := range l.Notices {
-		if ev := &l.Notices[i].Event; ev.Noticed.IsZero() {
-			ev.Noticed = l.Sent
-		}
-	}
-}
-
-// admit takes a lease in, unless its message is known: then the one that is known gets the new handle.
+// admit accepts a message unless it is known: then the known one gets the new receipt handle.
 func (q *Queue) admit(l *Lease) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// What is on its way back into the queue has arrived there, and begins anew.
-	if known, held := q.leases[l.ID]; held && known.wants != returning {
-		known.handle, known.until, known.again, known.lost = l.handle, l.until, time.Time{}, false
-		q.nudge()
+	// One that was being returned has arrived in the queue, and begins anew.
+	if known, held := q.leases[l.ID]; held && known.intent != returnMessage {
+		known.handle, known.visibleAt, known.retryAt, known.lost = l.handle, l.visibleAt, time.Time{}, false
+		q.wakeSync()
 		return false
 	}
 	if q.finished.has(l.ID) {
 		if !q.opts.DryRun {
-			l.wants, q.leases[l.ID] = deletion, l
-			q.nudge()
+			l.intent, q.leases[l.ID] = deleteMessage, l
+			q.wakeSync()
 		}
 		return false
 	}
@@ -130,42 +120,126 @@ func (q *Queue) admit(l *Lease) bool {
 	return true
 }
 
-// leave leaves a message that nobody understands where it is, and says so once.
+// leave leaves a message that cannot be understood in the queue, and reports it once.
 func (q *Queue) leave(l *Lease, err error) {
 	q.mu.Lock()
 	delete(q.leases, l.ID)
-	told := q.poisoned.has(l.ID)
+	reported := q.poisoned.has(l.ID)
 	q.poisoned.add(l.ID)
 	q.mu.Unlock()
-	if !told {
-		q.tell(l.report(Poisoned, err.Error()))
+	if !reported {
+		q.report(l.report(Poisoned, err.Error()))
 	}
 }
 
-func sent(m types.Message) time.Time {
-	ms, err := strconv.ParseInt(m.Attributes[string(sentAt)], 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms)
-}
-
-func received(m types.Message) int {
-	n, err := strconv.Atoi(m.Attributes[string(receiveCount)])
-	if err != nil {
-		return 1
-	}
-	return n
-}
-
-// seconds rounds up, as SQS knows nothing shorter.
+// seconds rounds up to SQS's unit.
 func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
 
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+// Lease is a message that is in flight while its work is done. Either Done or Return ends it, once.
+type Lease struct {
+	// ID is the message's, Sent when it was put into the queue, and Receives how often it has been received so far.
+	ID       string
+	Sent     time.Time
+	Receives int
+	// Notices are what it says.
+	Notices []Notice
+
+	queue *Queue
+	// The queue's mutex guards what follows.
+	handle      string
+	visibleAt   time.Time // when others may see the message again, as far as is known
+	intent      intent
+	returnAfter time.Duration // how long others shall not see it once it is returned
+	busy        bool          // a request for it is under way
+	retryAt     time.Time     // when the next may be made after failures
+	failures    int
+	lost        bool // it cannot be extended any more
+}
+
+// intent is what is to be done with a message.
+type intent int
+
+const (
+	holdMessage intent = iota
+	returnMessage
+	deleteMessage
+)
+
+func newLease(q *Queue, m types.Message) *Lease {
+	l := &Lease{
+		queue: q, ID: aws.ToString(m.MessageId), Receives: 1,
+		handle: aws.ToString(m.ReceiptHandle), visibleAt: time.Now().Add(q.opts.Visibility),
 	}
+	if ms, err := strconv.ParseInt(m.Attributes[string(sentTimestamp)], 10, 64); err == nil {
+		l.Sent = time.UnixMilli(ms)
+	}
+	if n, err := strconv.Atoi(m.Attributes[string(receiveCount)]); err == nil {
+		l.Receives = n
+	}
+	return l
+}
+
+// Done has the message deleted: all work for it is done, or is none of ours.
+func (l *Lease) Done() {
+	q := l.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.finished.add(l.ID)
+	if q.opts.DryRun {
+		delete(q.leases, l.ID)
+		return
+	}
+	l.intent, l.retryAt = deleteMessage, time.Time{}
+	q.wakeSync()
+}
+
+// Return leaves the work to whoever receives the message after that time, which is rounded up to seconds.
+func (l *Lease) Return(after time.Duration) {
+	q := l.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l.intent, l.returnAfter, l.retryAt = returnMessage, min(max(after, 0), maxReturn), time.Time{}
+	q.wakeSync()
+}
+
+// maxReturn is a little less than the twelve hours for which SQS hides a message at most.
+const maxReturn = 12*time.Hour - 10*time.Minute
+
+func (l *Lease) report(what What, why string) Report {
+	return Report{What: what, Message: l.ID, Why: why, Sent: l.Sent, Receives: l.Receives}
+}
+
+// isDue reports whether a request for the message is to be made.
+func (l *Lease) isDue(now time.Time, visibility time.Duration) bool {
+	switch {
+	case l.busy, l.retryAt.After(now):
+		return false
+	case l.intent == holdMessage:
+		return !l.lost && !l.visibleAt.Add(-visibility*2/3).After(now)
+	}
+	return true
+}
+
+// recentIDs remembers the last few thousand IDs.
+type recentIDs struct {
+	known map[string]bool
+	order []string
+}
+
+const maxRecent = 8192
+
+func newRecentIDs() recentIDs { return recentIDs{known: map[string]bool{}} }
+
+func (r *recentIDs) has(id string) bool { return r.known[id] }
+
+func (r *recentIDs) add(id string) {
+	if r.known[id] {
+		return
+	}
+	if len(r.order) >= maxRecent {
+		delete(r.known, r.order[0])
+		r.order = r.order[1:]
+	}
+	r.known[id] = true
+	r.order = append(r.order, id)
 }

@@ -29,8 +29,8 @@ type Reservation struct {
 	ID, InstanceType string
 	// Block makes it a Capacity Block, and Interruptible one that its owner may take back.
 	Block, Interruptible bool
-	State string    // "" is "active"
-	End   time.Time // zero if it has none
+	State                string    // "" is "active"
+	End                  time.Time // zero if it has none
 }
 
 // Service is EC2 in one region. The zero value knows no instances.
