@@ -78,7 +78,7 @@ func TestATreeThatIsAdoptedNamesNobodyElse(t *testing.T) {
 	}
 	run(top, fmt.Sprintf("git ls-files -co --exclude-standard | tar -cf - --ignore-failed-read -T - | tar -xf - -C %q", copied))
 	run(copied, "git init -q && git add -A && packaging/adopt github.com/somebody/else 'Some Body <some@body.example>'")
-	if left := run(copied, "git grep -nI nth-pro[j]ect || true"); left != "" {
+	if left := run(copied, "git grep -nI nth-[p]roject || true"); left != "" {
 		t.Errorf("it still names the owner before:\n%s", left)
 	}
 	run(copied, "grep -qx 'module github.com/somebody/else' go.mod && grep -qF 'KeyPrefix = \"somebody.github.io/\"' pkg/drain/keys.go && go vet ./pkg/drain")

@@ -280,20 +280,9 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 	}
 	news := map[event.Kind]bool{}
 	for _, ev := range events {
-		t := s.tasks[ev.ID]
-		if t == nil || t.lifts || sameWord(t.notice.Event, ev) {
-			continue
-		}
-		t.notice.Event, s.announced[ev.ID], news[ev.Kind] = ev, ev, true
-		if ev.State != event.Pending && s.begun {
-			f.background(func(ctx context.Context) {
-				f.unmark(ctx, n.name)
-				s.mark(ctx) // For what else it is.
-			})
-		} else if ev.State != event.Pending {
-			delete(s.tasks, ev.ID)
-			delete(s.announced, ev.ID)
-			t.done() // What was done for it before it came into the line is taken back by another session.
+		if t := s.tasks[ev.ID]; t != nil && !t.lifts && !sameWord(t.notice.Event, ev) {
+			s.change(t, ev)
+			news[ev.Kind] = true
 		}
 	}
 	if len(news) > 0 && !s.begun {
@@ -301,6 +290,24 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 	}
 	for kind := range news {
 		s.announce(kind)
+	}
+}
+
+// change takes in what EC2 says now of the event that a task is for. f.mu is held.
+func (s *session) change(t *task, to event.Event) {
+	f := s.fleet
+	t.notice.Event, s.announced[to.ID] = to, to
+	switch {
+	case to.State == event.Pending:
+	case s.begun:
+		f.background(func(ctx context.Context) {
+			f.unmark(ctx, s.node)
+			s.mark(ctx) // For what else it is.
+		})
+	default:
+		delete(s.tasks, to.ID)
+		delete(s.announced, to.ID)
+		t.done() // What was done for it before it came into the line is taken back by another session.
 	}
 }
 
