@@ -14,10 +14,22 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	if done || err != nil {
 		return err
 	}
-	if err = watch(ctx, read, to); err != nil && lookAround().contained {
+	if lookAround().contained {
+		return supervise(args, to)
+	}
+	return watch(ctx, read, to)
+}
+
+// commandUnderParent is "nth run" in a host container, below the parent that starts it again.
+func commandUnderParent(ctx context.Context, args []string, to program.Streams) error {
+	read, done, err := runSettings(args, to)
+	if done || err != nil {
+		return err
+	}
+	if err := watch(ctx, read, to); err != nil {
 		return complainContained(to.Out, err)
 	}
-	return err
+	return nil
 }
 
 // watch runs the daemon with the settings that read reads, until a signal asks it to stop.

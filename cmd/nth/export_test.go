@@ -21,6 +21,7 @@ import (
 var (
 	Run         = nth().Run
 	UntilSignal = program.UntilSignal
+	UnderParent = underParent
 	Complain    = logging.Complain("nth")
 
 	PolicyOf  = policyOf
@@ -103,6 +104,24 @@ func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
 
 // GiveUp ends a process that has stalled.
 var GiveUp = giveUp
+
+// Supervised is a process that a supervisor looks after.
+type Supervised = supervised
+
+// Supervise keeps a process running, as the parent in a host container does.
+func Supervise(start func() (Supervised, error), log *logrus.Entry, signals <-chan os.Signal) (status int) {
+	return supervisor{start, log}.run(signals)
+}
+
+// RunAsParent is "nth run" in a host container.
+func RunAsParent(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	const asParent = "run-as-parent"
+	p := nth()
+	p.Hidden = append(p.Hidden, program.Command{Name: asParent, Run: func(_ context.Context, args []string, to program.Streams) error {
+		return supervise(args, to)
+	}})
+	return p.Run(ctx, append([]string{asParent}, args...), stdout, stderr)
+}
 
 // Usages are the help texts of the commands.
 func Usages() map[string]string {

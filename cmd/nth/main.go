@@ -34,7 +34,7 @@ Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other
 			{Name: "config", Summary: "print or validate the configuration", Usage: configUsage, Run: commandConfig},
 			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: version},
 		},
-		Hidden:   []program.Command{{Name: inRoot, Run: commandInRoot}},
+		Hidden:   []program.Command{{Name: inRoot, Run: commandInRoot}, {Name: underParent, Run: commandUnderParent}},
 		Version:  version,
 		Complain: logging.Complain("nth"),
 	}

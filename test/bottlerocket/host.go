@@ -50,15 +50,15 @@ const (
 //go:embed host-ctr.sh
 var hostCtr string
 
-// service is the host container's, as Bottlerocket has it. It does not wait for 45 s before it starts again what has
-// ended. systemd stops host-ctr alone, which on Bottlerocket is not the parent of what it runs.
+// service is the host container's, as Bottlerocket has it: nobody watches, and what has ended is started again after 45 s. systemd
+// stops host-ctr alone, which on Bottlerocket is not the parent of what it runs. What goes to the console there goes into a file.
 const service = `[Unit]
 Description=Host container: %i
 [Service]
 Type=simple
 ExecStart=/usr/bin/host-ctr %i
 Restart=always
-RestartSec=1
+RestartSec=45
 TimeoutStopSec=60
 KillMode=mixed
 SyslogIdentifier=host-containers@%i
@@ -164,6 +164,18 @@ func (h *Host) Start(t lab.TB) {
 func (h *Host) Inside(t lab.TB, args ...string) machine.Outcome {
 	t.Helper()
 	return h.Try(t, "runc", append([]string{"exec", name, "/usr/bin/nth"}, args...)...)
+}
+
+// Daemon is the process of nth that watches, as the machine numbers it: the container begins with its parent.
+func (h *Host) Daemon(t lab.TB) string {
+	t.Helper()
+	pid := ""
+	h.Await(t, "the daemon runs", func() bool {
+		// The brackets keep the search from finding itself.
+		pid = strings.TrimSpace(h.Try(t, "sh", "-c", `grep -l 'run-under-paren[t]' /proc/[0-9]*/cmdline 2>/dev/null | cut -d / -f 3`).Stdout)
+		return pid != "" && !strings.Contains(pid, "\n")
+	})
+	return pid
 }
 
 // WaitStatus waits until "nth status" says so in its first line.

@@ -12,6 +12,9 @@ import (
 	"github.com/nth-project/nth/test/lab"
 )
 
+// unit is the container's.
+const unit = "host-containers@nth.service"
+
 // superpowered returns a host on which nth watches with the kubelet's plugin.
 func superpowered(t *testing.T) *bottlerocket.Host {
 	t.Helper()
@@ -58,7 +61,7 @@ func finish(t *testing.T, h *bottlerocket.Host) {
 func TestASettingThatIsChangedOnTheHostKillsTheContainerAndNotItsDrain(t *testing.T) {
 	h := inMidDrain(t)
 	// Bottlerocket stops every host container, and ends with SIGKILL what is left.
-	h.Run(t, "systemctl", "restart", "host-containers@nth.service")
+	h.Run(t, "systemctl", "restart", unit)
 	h.WaitStatus(t, "draining")
 	h.Run(t, "runc", "kill", "nth", "KILL")
 	h.WaitSaid(t, "watching for interruptions", 3)
@@ -68,10 +71,46 @@ func TestASettingThatIsChangedOnTheHostKillsTheContainerAndNotItsDrain(t *testin
 	}
 }
 
+// Bottlerocket itself takes 45 s for that, of the 120 that a spot notice gives.
+func TestADaemonThatDiesInItsContainerIsStartedAgainAtOnceAndGoesOnWithItsDrain(t *testing.T) {
+	h := inMidDrain(t)
+	dead := h.Daemon(t)
+	h.Run(t, "kill", "-KILL", dead)
+	h.WaitSaid(t, "nth has ended after ", 1)
+	h.WaitStatus(t, "draining")
+	if alive := h.Daemon(t); alive == dead {
+		t.Errorf("process %s is still there", dead)
+	}
+	finish(t, h)
+	if restarts := h.Property(t, unit, "NRestarts"); restarts != "0" {
+		t.Errorf("systemd has started the container again, %s times", restarts)
+	}
+	said := h.Said(t, "nth has ended after ")
+	if len(said) != 1 || !strings.HasSuffix(said[0].Message(), " (signal: killed); starting it again in 500ms") || said[0]["PRIORITY"] != "3" {
+		t.Errorf("the journal has %v", said)
+	}
+}
+
+func TestAContainerThatIsNotSuperpoweredHasAParentForItsDaemonToo(t *testing.T) {
+	t.Parallel()
+	h := bottlerocket.New(t, lab.Shared(t), bottlerocket.Normal)
+	h.Start(t)
+	h.Run(t, "kill", "-ABRT", h.Daemon(t)) // as a watchdog would
+	h.WaitSaid(t, "(exit status 2); starting it again in 500ms", 1)
+	mustDrain(t, h)
+	h.Run(t, "systemctl", "stop", unit)
+	if text := h.Errors(t); strings.Contains(text, "killing the container") {
+		t.Errorf("the container had to be killed when it was asked to stop:\n%s", text)
+	}
+	if restarts := h.Property(t, unit, "NRestarts"); restarts != "0" {
+		t.Errorf("systemd has started the container again, %s times", restarts)
+	}
+}
+
 func TestAContainerThatHangsIsKilledAfter20SecondsAndGoesOnWithItsDrain(t *testing.T) {
 	h := inMidDrain(t)
-	h.Run(t, "runc", "kill", "nth", "STOP")
-	h.Run(t, "systemctl", "restart", "host-containers@nth.service")
+	h.Run(t, "kill", "-STOP", h.Daemon(t))
+	h.Run(t, "systemctl", "restart", unit)
 	if text := h.Errors(t); !strings.Contains(text, "killing the container") {
 		t.Errorf("the container was not killed:\n%s", text)
 	}
