@@ -12,8 +12,8 @@ var (
 	sourceRow = regexp.MustCompile(`(?m)^\| ([A-Z]\d+) \| (.*) \|$`)
 	// sourceUse is how a page refers to one, from wherever it is.
 	sourceUse = regexp.MustCompile(`\[([A-Z]\d+)\]\((?:docs/|\.\./docs/)?sources\.md\)`)
-	// readOn is a day, a month whose reading has grown old, or that no reading is needed.
-	readOn = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}|\d{4}-\d{2}, not read again|not verified|seen)$`)
+	// readOn is a day, or why there is none.
+	readOn = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}|not read again|seen)$`)
 )
 
 // What pages say of other projects is one list with versions and places, which can be gone through again.
