@@ -231,12 +231,13 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 
 // follow takes in a change of a pod that has to go. Once it is ending, by whoever's hand, it is not evicted any more: a
 // second request would do nothing for it, and others would take it for a second eviction. All that may be left to do is
-// to shorten its grace before the deadline.
+// to shorten its grace before the deadline. A request that has been sent is not taken back: an API server that is about to remove a pod
+// without a grace writes first that it is ending, and whoever leaves then leaves it so for ever.
 func (g *guard) follow(t *target, pod *corev1.Pod) {
 	t.pod = pod
 	g.noteAddresses(pod)
 	if pod.DeletionTimestamp != nil && t.endBy.IsZero() {
-		if t.cancel != nil {
+		if t.cancel != nil && !t.sent.Load() {
 			t.cancel()
 		}
 		g.credit(t)
@@ -578,6 +579,8 @@ func (g *guard) answered(t *target, asked *corev1.Pod, what What, err error, can
 			t.unanswered = what
 		}
 		return
+	case t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil:
+		return // It is ending all the same.
 	case answer(err).Code == 0:
 		t.unanswered = what
 	default:

@@ -558,3 +558,26 @@ func TestAnEvictionOfWhichNothingBecomesIsAskedForAgain(t *testing.T) {
 		}
 	})
 }
+
+// The API server writes that a pod without a grace is ending, and then removes it. Whoever sees the first must let it do the second.
+func TestAnEvictionThatIsUnderWayIsNotTakenBackWhenThePodIsSeenEnding(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(10)), apitest.Ending(10*time.Second))
+		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
+			s.DeletePod("default/a")
+			time.Sleep(time.Second)
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("it was taken back: %v", err)
+			}
+			return false
+		})
+		r := begin(t, s, drain.Options{})
+		if result := r.succeed(); result.Evicted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		if told := r.of(drain.Refused); len(told) > 0 || count(s, "evict") != 1 {
+			t.Errorf("after %d evictions was told %+v", count(s, "evict"), told)
+		}
+	})
+}
