@@ -76,10 +76,11 @@ func TestCadenceOfAFailingService(t *testing.T) {
 				began, before := time.Now(), counts()
 				time.Sleep(20 * time.Minute)
 				synctest.Wait()
-				// Urgent ones at half their cadence or better, the others about once a minute. Where nothing is answered, one after the other.
+				// Urgent ones at half their cadence or better, the others about once a minute. If nothing is answered, one after the
+				// other, each for 15 seconds, and a few more beside them whenever a session token is renewed, as that is answered.
 				urgent := rate{57, 123}
 				if name == "documents hang" {
-					urgent = rate{1.8, 4.2}
+					urgent = rate{1.8, 4.6}
 				}
 				for path, right := range map[string]rate{
 					spotPath: urgent, targetStatePath: urgent, rebalancePath: {0.9, 1.4}, scheduledPath: {0.9, 1.4},
