@@ -100,8 +100,10 @@ type Options struct {
 	// Last, as "namespace/name", is a pod that goes when no other is left, whatever the deadline: the one that the drain itself runs in.
 	// "" is none.
 	Last string
-	// Gate, if set, is shared with the drains of other nodes.
-	Gate *Gate
+	// Gate, if set, is shared with the drains of other nodes, for evictions and deletions, and Requests for what is asked of Nodes and
+	// written to them. Urgent, if set, tells whether the node is among those that are urgent there; it may be called from any goroutine.
+	Gate, Requests *Gate
+	Urgent         func() bool
 }
 
 // LoadBalancers know when they are done with a machine.

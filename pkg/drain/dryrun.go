@@ -85,7 +85,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 
 // look tells what would be done. Left stays empty, as if all had gone.
 func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
-	node, err := g.node.get(ctx)
+	node, err := g.node.get(ctx, false)
 	gone := apierrors.IsNotFound(err) && goal.NodeSeen
 	result, state := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict, Looked: true}
 	if result.NodeGone {
@@ -134,7 +134,7 @@ func (g *dryGuard) done(result Result, news []Progress) []Progress {
 // Uncordon tells whether there is a cordon of ours to lift.
 func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (result UncordonResult, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
-		node, err := d.get(ctx)
+		node, err := d.get(ctx, false)
 		if result = UncordonNodeGone; err == nil {
 			result = d.uncordonOf(node)
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
 
-// Gate bounds how many evictions and deletions, of the pods of all nodes that share it, wait for an answer at once. An
-// API server that is asked thousands of things in one moment answers most of them too late, and is asked again. What is urgent,
-// since its turn before a deadline has come, has places of its own, so that it never waits behind what is not. Pods whose volumes
-// have to be attached elsewhere take theirs before others. The nil Gate is always open.
+// Gate bounds how many requests of a kind, for all nodes that share it, wait for an answer at once: evictions and deletions of pods at one
+// gate, reads and writes of Nodes at another. An API server that is asked thousands of things in one moment answers most of them too late,
+// and is asked again. What is urgent has places of its own, so that it never waits behind what is not: a pod whose turn before a deadline
+// has come, a node that is gone in minutes. Of the others and of these, what is first, such as a pod whose volumes have to be attached
+// elsewhere, takes a place before what has come earlier. The nil Gate is always open.
 type Gate struct {
 	mu             sync.Mutex
 	polite, urgent lane
@@ -35,6 +37,25 @@ func (g *Gate) Quiet() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.quiet
+}
+
+// longestPass is how long a request is counted that has entered. What takes longer does so for a reason of its own, such as a webhook that
+// does not answer, and is not to hold up all nodes.
+const longestPass = 2 * time.Second
+
+// Enter waits for a place for a request, and returns how to leave it, which must be called. The time that the request may take begins
+// only then. The error is ctx's.
+func (g *Gate) Enter(ctx context.Context, urgent, first bool) (leave func(), err error) {
+	left, err := g.line(urgent, first)(ctx)
+	if err != nil {
+		return nil, err
+	}
+	once := sync.OnceFunc(left)
+	limit := time.AfterFunc(longestPass, once)
+	return func() {
+		limit.Stop()
+		once()
+	}, nil
 }
 
 // line takes a place, or one in the line for it. It returns what waits for the turn, which must be called, and returns how to leave

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
@@ -263,5 +264,78 @@ func TestAPodWithAVolumePassesThoseOfOtherNodesThatWaitAtTheGate(t *testing.T) {
 			t.Errorf("it came after %d others", n)
 		}
 		r.succeed()
+	})
+}
+
+func TestThePodsOfAnUrgentNodeWaitBehindThoseOfNoOtherNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(2)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		for i := range 5 {
+			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			lost.AddPod(pod(fmt.Sprint("pod-", i)), apitest.Ending(time.Second))
+		}
+		hanging.Always("evict", apitest.Hang())
+		begin(t, hanging, drain.Options{Gate: gate})
+		await(t, "evictions that hang", func() bool { return count(hanging, "evict") == 2 })
+		r := begin(t, lost, drain.Options{Gate: gate, Urgent: func() bool { return true }})
+		if result := r.succeed(); result.Evicted != 5 {
+			t.Errorf("the result is %+v", result)
+		}
+		if n := count(hanging, "evict"); n != 2 {
+			t.Errorf("the node was drained after %d evictions of the other one had begun", n)
+		}
+	})
+}
+
+// enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
+func enter(t *testing.T, gate *drain.Gate, urgent, first bool) <-chan func() {
+	t.Helper()
+	entered := make(chan func(), 1)
+	go func() {
+		if leave, err := gate.Enter(t.Context(), urgent, first); err == nil {
+			entered <- leave
+		}
+	}()
+	synctest.Wait()
+	return entered
+}
+
+func TestRequestsEnterByTurnTheFirstAndTheUrgentBeforeOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(1)
+		leave := <-enter(t, gate, false, false)
+		later, cordon := enter(t, gate, false, false), enter(t, gate, false, true)
+		if spot := enter(t, gate, true, false); len(spot) != 1 || len(later)+len(cordon) != 0 {
+			t.Errorf("of the urgent %d have entered, of the others %d", len(spot), len(later)+len(cordon))
+		}
+		leave()
+		leave()
+		if synctest.Wait(); len(cordon) != 1 || len(later) != 0 {
+			t.Errorf("after one has left, %d of the first and %d of the others have entered", len(cordon), len(later))
+		}
+		(<-cordon)()
+		(<-later)()
+		<-gate.Quiet()
+	})
+}
+
+// A webhook may not answer.
+func TestARequestThatTakesLongHoldsUpOthersForAWhileOnly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(1)
+		leave := <-enter(t, gate, false, false)
+		began := time.Now()
+		(<-enter(t, gate, false, false))()
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("the next one has waited %s", waited)
+		}
+		leave()
+		if given := enter(t, gate, false, false); len(given) != 1 {
+			t.Error("there is no place once all have left")
+		}
+		if more := enter(t, gate, false, false); len(more) != 0 {
+			t.Error("a place that was given up is given up once more")
+		}
 	})
 }

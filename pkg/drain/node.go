@@ -110,7 +110,7 @@ type memory struct {
 
 // close looks at the Node and cordons it, if that is to be done.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
-	node, err := n.get(ctx)
+	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
 		return view{err: err, missing: apierrors.IsNotFound(err)}
 	}
@@ -302,7 +302,7 @@ func onlyCordon(node *corev1.Node) bool {
 // or another program's. A label of this writer's without such a cordon, as beside somebody else's, is a claim, too, of the event
 // "label". Without an error there is a Node.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
-	node, err := n.get(ctx)
+	node, err := n.get(ctx, false)
 	if err != nil {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
@@ -390,7 +390,7 @@ func neededBy(node *corev1.Node) UncordonResult {
 func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (UncordonResult, error) {
 	var result UncordonResult
 	err := retry(ctx, func(ctx context.Context) error {
-		node, err := n.get(ctx)
+		node, err := n.get(ctx, false)
 		if apierrors.IsNotFound(err) {
 			result = UncordonNodeGone
 			return nil

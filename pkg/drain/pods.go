@@ -521,7 +521,8 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	if t.budget != nil {
 		t.budget.asking++
 	}
-	enter := g.node.opts.Gate.line(urgent, attaches(pod))
+	pressed := g.node.opts.Urgent != nil && g.node.opts.Urgent()
+	enter := g.node.opts.Gate.line(urgent || pressed, attaches(pod) || urgent && pressed)
 	g.workers.Go(func() {
 		defer cancel()
 		leave, err := enter(ctx)

@@ -34,16 +34,50 @@ const attemptTimeout = 8 * time.Second
 
 func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
-func (n *Node) get(ctx context.Context) (*corev1.Node, error) {
+// enter waits for a place among the requests about Nodes. The first of a node are before what others of the same urgency have begun to
+// wait for earlier: it is to be closed soon once somebody has begun to.
+func (n *Node) enter(ctx context.Context, first bool) (leave func(), err error) {
+	return n.opts.Requests.Enter(ctx, n.opts.Urgent != nil && n.opts.Urgent(), first)
+}
+
+func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	node := &corev1.Node{}
-	err := n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
+	err = n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
 	return node, err
 }
 
 // patch changes the Node, under the writer's name as field manager, and returns it as it is then.
 func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return n.write(ctx, patch)
+}
+
+// patchToEnd is patch, but that it is not canceled halfway: the API server might carry it out when nobody expects it any more, and what
+// it has set is to be seen by whoever takes it back.
+func (n *Node) patchToEnd(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return n.write(context.WithoutCancel(ctx), patch)
+}
+
+func (n *Node) write(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	body, err := json.Marshal(patch)
@@ -55,15 +89,6 @@ func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, e
 		VersionedParams(&metav1.PatchOptions{FieldManager: n.opts.Writer}, scheme.ParameterCodec).
 		Body(body).MaxRetries(0).Do(ctx).Into(node)
 	return node, err
-}
-
-// patchToEnd is patch, but that it is not canceled halfway: the API server might carry it out when nobody expects it any more, and what
-// it has set is to be seen by whoever takes it back.
-func (n *Node) patchToEnd(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return n.patch(context.WithoutCancel(ctx), patch)
 }
 
 func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {

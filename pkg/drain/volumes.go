@@ -20,7 +20,7 @@ const volumePoll = time.Second
 func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left string)) int {
 	left, told := VolumesUnknown, 0
 	for {
-		switch node, err := n.get(ctx); {
+		switch node, err := n.get(ctx, false); {
 		case err == nil:
 			left = len(staying.without(ctx, n, volumesOf(node)))
 		case apierrors.IsNotFound(err):

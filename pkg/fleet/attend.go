@@ -39,16 +39,16 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	mind := &mind{session: s}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{mind}, Identity: mind,
-		Node: f.target(s.node), NodeName: s.node, Record: s.book, Policy: s.rules,
+		Node: f.target(s.node, s.urgent.Load), NodeName: s.node, Record: s.book, Policy: s.rules,
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.settled, Rested: func(ev event.Event, again time.Time) { s.rested(ctx, ev, again) }, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
 }
 
-// target is a node as it is acted upon.
-func (f *Fleet) target(name string) agent.Node {
+// target is a node as it is acted upon. urgent, if not nil, tells whether that waits behind nothing else.
+func (f *Fleet) target(name string, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
-	options.Writer = drain.Queue
+	options.Writer, options.Requests, options.Urgent = drain.Queue, f.claims.gate, urgent
 	if own := f.opts.Own; name == own.Node {
 		options.Last = own.Namespace + "/" + own.Pod
 	}

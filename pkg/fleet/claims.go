@@ -53,10 +53,26 @@ func (c claim) text() string {
 	return string(text)
 }
 
+// requestsAtOnce is how many requests about Nodes are under way at once, and as many that are urgent: enough to keep an API server busy,
+// and little enough for it to answer each in time.
+const requestsAtOnce = 50
+
 // claims makes and ends the claims of this process.
 type claims struct {
 	client kubernetes.Interface
 	leases *leases
+	gate   *drain.Gate
+}
+
+// enter waits until something may be asked of a Node or written to it. It returns the context in which that is to be answered, whose
+// time begins only then, and how to end it. The error is ctx's.
+func (c claims) enter(ctx context.Context, urgent bool) (asking context.Context, leave func(), err error) {
+	left, err := c.gate.Enter(ctx, urgent, false)
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // it is that of ctx
+	}
+	asking, cancel := context.WithTimeout(ctx, attemptTimeout)
+	return asking, func() { cancel(); left() }, nil
 }
 
 // errClaimed says that another process drains the node, and when that is worth another look.
@@ -71,10 +87,8 @@ func (e errClaimed) Error() string { return e.holder + " drains it already" }
 var errLost = errors.New("the claim on the node is no longer ours")
 
 // take claims a node, as it is known, for a process, and returns the Node as it is then. What is known may be behind;
-// the API server then says so, and the Node is read anew.
+// the API server then says so, and the Node is read anew. ctx is that of enter.
 func (c claims) take(ctx context.Context, process string, known node) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	if err := c.free(process, known); err != nil {
 		return nil, err
 	}
@@ -131,9 +145,12 @@ var claimPath = "/metadata/annotations/" + strings.ReplaceAll(ClaimAnnotation, "
 
 // release takes the claim off the node if it still has that text.
 func (c claims) release(ctx context.Context, name, text string) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	_, err := c.patch(ctx, name, types.JSONPatchType, []map[string]any{
+	ctx, leave, err := c.enter(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	_, err = c.patch(ctx, name, types.JSONPatchType, []map[string]any{
 		{"op": "test", "path": claimPath, "value": text}, {"op": "remove", "path": claimPath},
 	})
 	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
@@ -144,9 +161,12 @@ func (c claims) release(ctx context.Context, name, text string) error {
 
 // disown takes the claim of this process off a node if that still has the version that is known.
 func (c claims) disown(ctx context.Context, known node) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	_, err := c.patch(ctx, known.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
+	ctx, leave, err := c.enter(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	_, err = c.patch(ctx, known.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
 		"resourceVersion": known.version, "annotations": map[string]any{ClaimAnnotation: nil, drain.OldKey(ClaimAnnotation): nil},
 	}})
 	return err

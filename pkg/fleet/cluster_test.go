@@ -52,6 +52,38 @@ type cluster struct {
 	numbered, nameless bool
 	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
 	stalled chan struct{}
+	// busy, if set, is how slow it is.
+	busy *busy
+}
+
+// busy is an API server that answers so many requests at once, each after a while. The others wait until it comes to them.
+type busy struct {
+	places chan struct{}
+	takes  time.Duration
+
+	mu        sync.Mutex
+	now, most int // requests about Nodes that are under way
+}
+
+// wait waits until a request's turn has come and it has been worked on.
+func (b *busy) wait(r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
+		b.count(1)
+		defer b.count(-1)
+	}
+	select {
+	case b.places <- struct{}{}:
+		time.Sleep(b.takes)
+		<-b.places
+	case <-r.Context().Done():
+	}
+}
+
+func (b *busy) count(more int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.now += more
+	b.most = max(b.most, b.now)
 }
 
 // bubble runs f with a cluster.
@@ -62,7 +94,13 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 			t: t, store: fake.NewClientset(), asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
 			leases: map[string]*coordination.Lease{},
 		}
-		c.server = pipetest.Serve(c.routes())
+		routes := c.routes()
+		c.server = pipetest.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if c.busy != nil && r.URL.Query().Get("watch") == "" {
+				c.busy.wait(r)
+			}
+			routes.ServeHTTP(w, r)
+		}))
 		t.Cleanup(c.server.Close)
 		f(t, c)
 	})

@@ -157,8 +157,11 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 
 // tryNotes changes the notes, and returns those that it has dropped of which nobody has told yet that their events are over.
 func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*note) (dropped notes, err error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
+	ctx, leave, err := f.claims.enter(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil

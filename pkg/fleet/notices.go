@@ -255,7 +255,7 @@ func (f *Fleet) reopen(ctx context.Context, name string, t *task) {
 	}
 	if err == nil {
 		booted := func(id string) bool { return id != claim.BootID }
-		_, err = f.target(name).Uncordon(limited, booted)
+		_, err = f.target(name, nil).Uncordon(limited, booted)
 	}
 	if err != nil {
 		f.failed(ctx, t, err)

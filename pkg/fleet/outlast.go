@@ -42,8 +42,11 @@ func (s *session) handOver(ctx context.Context) error {
 	if to.ID == "" || f.opts.DryRun {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
+	ctx, leave, err := f.claims.enter(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	node, err := f.opts.Client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,8 @@ type session struct {
 	fleet *Fleet
 	node  string
 	group string
+	// urgent tells that what is done for it waits behind no other node.
+	urgent atomic.Bool
 
 	// The fleet's mutex guards what follows.
 	begun bool // it is no longer in the line
@@ -75,6 +78,10 @@ func (f *Fleet) join(n node, t *task) {
 	s.tasks[ev.ID], s.announced[ev.ID] = t, ev
 	if s.announce(ev.Kind); s.sink != nil {
 		f.background(s.mark)
+	}
+	pressed := urgent(ev) || t.lifts
+	if pressed {
+		s.urgent.Store(true)
 	}
 	if !s.begun {
 		f.line.join(s.placeOf(t, time.Now()))
@@ -138,6 +145,9 @@ func (f *Fleet) start(t *term, begin []place) {
 			continue
 		}
 		s.begun = true
+		if p.urgent {
+			s.urgent.Store(true) // Its deadline may have come near in the line.
+		}
 		ctx, stop := context.WithCancel(t.ctx)
 		s.stop = stop
 		f.work.Add(1)
@@ -205,8 +215,11 @@ func (f *Fleet) mindClaims(t *term) {
 // mindClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
 func (s *session) mindClaim(ctx context.Context) {
 	f := s.fleet
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
+	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
+	if err != nil {
+		return
+	}
+	defer leave()
 	now, err := f.opts.Client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,7 +252,7 @@ func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 		if err := s.leaveToOthers(ctx, t.process, known); err != nil {
 			return nil, err
 		}
-		held, err := f.claims.take(ctx, t.process, known)
+		held, err := s.take(ctx, t, known)
 		switch {
 		case err == nil:
 			return held, nil
@@ -264,6 +277,23 @@ func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// take claims the node, as it is known when its turn has come.
+func (s *session) take(ctx context.Context, t *term, known node) (*corev1.Node, error) {
+	f := s.fleet
+	if err := f.claims.free(t.process, known); err != nil {
+		return nil, err // Nobody else is to wait for that.
+	}
+	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if now, there := f.nodes.named(s.node); there {
+		known = now
+	}
+	return f.claims.take(ctx, t.process, known)
 }
 
 // spend takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the

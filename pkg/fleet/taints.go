@@ -99,8 +99,11 @@ func (f *Fleet) changeTaints(ctx context.Context, name string, change func([]cor
 }
 
 func (f *Fleet) tryTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
+	ctx, leave, err := f.claims.enter(ctx, f.presses(name))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err

@@ -43,3 +43,11 @@ func (f *Fleet) hurry() {
 		}
 	}
 }
+
+// presses tells whether what is done for a node waits behind no other.
+func (f *Fleet) presses(node string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sessions[node]
+	return s != nil && s.urgent.Load()
+}
