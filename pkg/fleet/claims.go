@@ -60,6 +60,7 @@ const requestsAtOnce = 50
 // claims makes and ends the claims of this process.
 type claims struct {
 	client kubernetes.Interface
+	nodes  *nodes
 	leases *leases
 	gate   *drain.Gate
 }
@@ -207,5 +208,9 @@ func (c claims) patch(ctx context.Context, name string, kind types.PatchType, pa
 	if err != nil {
 		return nil, err
 	}
-	return c.client.CoreV1().Nodes().Patch(ctx, name, kind, body, metav1.PatchOptions{FieldManager: manager})
+	written, err := c.client.CoreV1().Nodes().Patch(ctx, name, kind, body, metav1.PatchOptions{FieldManager: manager})
+	if err == nil {
+		c.nodes.learn(written)
+	}
+	return written, err
 }

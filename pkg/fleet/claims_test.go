@@ -139,3 +139,18 @@ func TestAClaimThatNobodyDrainsUnderDoesNotStay(t *testing.T) {
 		})
 	}
 }
+
+func TestAClaimThatHasEndedIsNotEndedAgainWhereTheWatchIsBehind(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.ending, c.lag = 20*time.Second, 40*time.Second
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		m := newParcel()
+		c.run(draining).Take(interruption(instance, event.SpotInterruption), 1, m)
+		m.want(t, "done")
+		time.Sleep(2 * time.Minute) // The watch tells of it all.
+		if n := c.times("claim"); n != 2 {
+			t.Errorf("the claim was written and ended %d times, want 2", n)
+		}
+	})
+}

@@ -91,7 +91,7 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{
-			t: t, store: fake.NewClientset(), asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
+			t: t, version: 1, store: fake.NewClientset(), asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
 			leases: map[string]*coordination.Lease{},
 		}
 		routes := c.routes()
@@ -111,7 +111,7 @@ func (c *cluster) add(objects ...runtime.Object) {
 	c.t.Helper()
 	for _, o := range objects {
 		if n, is := o.(*corev1.Node); is {
-			n.ResourceVersion = "0"
+			n.ResourceVersion = "1" // 0 is none.
 		}
 		if err := c.store.Tracker().Add(o); err != nil {
 			c.t.Fatal(err)

@@ -122,7 +122,7 @@ func New(opts Options) *Fleet {
 	}
 	f.roll, f.kin = newRoll(opts.Client, f.nodes, f.background), newKin(f.nodes, opts.Instances)
 	f.leases = newLeases(opts.Leases, opts.DryRun, f.nudge)
-	f.claims, f.places = claims{client: opts.Client, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &places{leases: f.leases}
+	f.claims, f.places = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &places{leases: f.leases}
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f
 }

@@ -179,7 +179,7 @@ func (f *Fleet) verified(t *task) bool {
 func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 	if n.instance == "" {
 		n.machine = t.notice.Instance
-		f.nodes.learn(n.name, n.machine)
+		f.nodes.identify(n.name, n.machine)
 	}
 	said, known, err := f.opts.Schedule.Status(ctx, t.notice.Instance)
 	switch {

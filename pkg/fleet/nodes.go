@@ -109,8 +109,8 @@ func (n *nodes) anonymous() bool {
 	return len(n.silent) > 0
 }
 
-// learn takes in which instance a node is that does not tell it.
-func (n *nodes) learn(name, instance string) {
+// identify takes in which instance a node is that does not tell it.
+func (n *nodes) identify(name, instance string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if known, there := n.byName[name]; there && known.instance == "" {
@@ -286,14 +286,36 @@ func silent(providerID string) bool {
 
 var errNotANode = errors.New("not a Node")
 
-// put takes a node in, of which something was known before, or nothing. n.mu is held.
-func (n *nodes) put(full *corev1.Node, before node) {
+// after tells whether a node is known as it was after a Node was so.
+func (n node) after(full *corev1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(n.version, full.ResourceVersion)
+	return err == nil && order > 0 && n.uid == full.UID
+}
+
+// learn takes in a Node as the API server has answered, of which the watch has yet to tell: what it goes on to tell from before that is
+// old then.
+func (n *nodes) learn(full *corev1.Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if before, there := n.byName[full.Name]; there && before.uid == full.UID && !before.after(full) {
+		n.put(n.following(full, before))
+		n.happened()
+	}
+}
+
+// following is what is kept of a Node of which something was known before, or nothing.
+func (n *nodes) following(full *corev1.Node, before node) node {
 	kept := n.of(full)
 	kept.claim, kept.claimSeen = before.claim, before.claimSeen
 	kept.seeClaim(ownKeys(full.Annotations)[ClaimAnnotation])
 	if kept.machine == "" && kept.uid == before.uid {
 		kept.machine = before.machine
 	}
+	return kept
+}
+
+// put takes a node in. n.mu is held.
+func (n *nodes) put(kept node) {
 	n.forget(kept.name)
 	n.byName[kept.name] = kept
 	if kept.instance != "" {

@@ -24,8 +24,10 @@ func (n *nodes) Add(object any) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.put(full, n.byName[full.Name])
-	n.happened()
+	if before := n.byName[full.Name]; !before.after(full) {
+		n.put(n.following(full, before))
+		n.happened()
+	}
 	return nil
 }
 
@@ -55,8 +57,11 @@ func (n *nodes) Replace(objects []any, version string) error {
 	clear(n.byInstance)
 	clear(n.silent)
 	for _, object := range objects {
-		if full, ok := object.(*corev1.Node); ok {
-			n.put(full, before[full.Name])
+		full, ok := object.(*corev1.Node)
+		if known := before[full.GetName()]; ok && known.after(full) {
+			n.put(known)
+		} else if ok {
+			n.put(n.following(full, known))
 		}
 	}
 	n.happened()

@@ -104,12 +104,12 @@ func (f *Fleet) serve(t *term, begun func()) {
 	defer ticks.Stop()
 	for t.ctx.Err() == nil {
 		f.dispatch(t)
-		f.mindClaims(t)
-		f.endOrphans(t)
 		select {
 		case <-t.ctx.Done():
 		case <-f.changed:
-		case <-ticks.C:
+		case <-ticks.C: // All Nodes are looked at for these, which would be too often in a storm of changes.
+			f.mindClaims(t)
+			f.endOrphans(t)
 		}
 	}
 	f.abandon(func(t *task) { t.again(0) }) // Others can go on at once.

@@ -73,6 +73,6 @@ func factFrom(e daemon.Entry) (fact, bool) {
 // budgetIn finds the budget's name in nth's "disruption budget NAME blocks the eviction of POD; retrying".
 func budgetIn(message string) (string, bool) {
 	rest, found := strings.CutPrefix(message, "disruption budget ")
-	name, _, holds := strings.Cut(rest, " holds ")
+	name, _, holds := strings.Cut(rest, " blocks the eviction of ")
 	return name, found && holds
 }

@@ -165,7 +165,7 @@ func TestANoticeThatIsWithdrawnLeavesTheCordonToTheOtherDrainer(t *testing.T) {
 			c.node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
 			c.watch(t)
 			c.imds.SetSpot("terminate", twoMinutes())
-			c.nth.WaitSays(t, "disruption budget db holds ")
+			c.nth.WaitSays(t, "disruption budget db blocks the eviction of ")
 			c.rival.start(t)
 			c.node.WaitFor(t, "closed by the other drainer, too", func(node *corev1.Node) bool {
 				return len(node.Spec.Taints) > 1 // beside the one that the cordon brings

@@ -53,7 +53,7 @@ func TestCheckFindsAGoodNodeGoodAndChangesNothing(t *testing.T) {
 		`ok    right       delete pods`,
 		`ok    eviction    tried with `+s.node.Namespace+`/regular-.*`,
 		`ok    clock       in sync with that of the API server`,
-		`ok    clock       it agrees with that of the metadata service`,
+		`ok    clock       in sync with that of the metadata service`,
 	)
 	s.mustBeUntouched(t)
 }
@@ -65,7 +65,7 @@ func TestCheckRehearsesAnEvictionThatABudgetHolds(t *testing.T) {
 	imds := imdstest.NewServer()
 	t.Cleanup(imds.Close)
 	machine := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL})
-	mustSay(t, check(t, machine), `ok    eviction    tried with .*, which the disruption budget db holds at present`)
+	mustSay(t, check(t, machine), `ok    eviction    tried with .*, which the disruption budget db blocks at present`)
 }
 
 func TestCheckNamesWhatIsWrong(t *testing.T) {

@@ -41,7 +41,7 @@ func TestAMixedNodeIsDrainedAsDesigned(t *testing.T) {
 	s.nth.WaitStatus(t, "watching")
 
 	s.imds.SetSpot("terminate", twoMinutes())
-	held := s.nth.WaitSays(t, "disruption budget db holds "+s.node.Namespace+"/db-")
+	held := s.nth.WaitSays(t, "disruption budget db blocks the eviction of "+s.node.Namespace+"/db-")
 	if held.Fields["MESSAGE_ID"] != systemd.PodHeld || !strings.HasPrefix(held.Fields[systemd.FieldPod], s.node.Namespace+"/db-") {
 		t.Errorf("the budget is told with the fields %v", held.Fields)
 	}
@@ -133,7 +133,7 @@ func TestABudgetThatNeverYieldsGivesWayBeforeTheDeadline(t *testing.T) {
 	s.nth.WaitStatus(t, "watching")
 
 	s.imds.SetSpot("terminate", time.Now().Add(20*time.Second))
-	s.nth.WaitSays(t, "disruption budget web holds ")
+	s.nth.WaitSays(t, "disruption budget web blocks the eviction of ")
 	s.waitDrained(t)
 	s.nth.Stop(t)
 	s.mustSayNothingOf(t, systemd.DrainIncomplete) // as it would if the deadline had come first

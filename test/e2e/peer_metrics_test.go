@@ -70,8 +70,8 @@ func TestMetricsThatCannotBeShownDoNotHoldADrain(t *testing.T) {
 	}
 	defer occupant.Close()
 	s := play(t, fmt.Sprintf("[metrics]\nlisten = %q\ntextfile = %q\n", address, filepath.Join(t.TempDir(), "not there", "nth.prom")))
-	s.nth.WaitSays(t, "address already in use; nth goes on without")
-	s.nth.WaitSays(t, "no such file or directory; nth goes on without")
+	s.nth.WaitSays(t, "address already in use; nth continues without metrics")
+	s.nth.WaitSays(t, "no such file or directory; nth continues without metrics")
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
 	if told := len(s.nth.Logged(systemd.MetricsTrouble)); told != 2 {

@@ -50,7 +50,7 @@ func (s *stage) waitShown(t *testing.T, what string, wanted func(told) bool) tol
 
 func TestTheStatusFollowsADrainAndOutlivesTheDaemon(t *testing.T) {
 	s := prepare(t, "[events.rebalance-recommendation]\naction = \"ignore\"\n")
-	if before := s.status(t); before.State != "unknown" || !strings.Contains(before.Why, "does not run") {
+	if before := s.status(t); before.State != "unknown" || !strings.Contains(before.Why, "is not running") {
 		t.Errorf("before the first start: %+v", before)
 	}
 	s.node.AddDeployment(t, "db", 1, lab.MinAvailable(1))

@@ -28,7 +28,7 @@ func (s *stage) drainDownTo(t *testing.T, app string) {
 	t.Helper()
 	s.start(t)
 	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "disruption budget "+app+" holds ")
+	s.nth.WaitSays(t, "disruption budget "+app+" blocks the eviction of ")
 	s.waitLeft(t, app)
 }
 
@@ -58,7 +58,7 @@ func TestANoticeThatIsMissingForAMomentIsNotUndone(t *testing.T) {
 	s.imds.SetSpot("terminate", at)
 	s.waitDrained(t)
 	s.imds.ClearSpot()
-	s.nth.WaitSays(t, "no longer announced; waiting to be sure")
+	s.nth.WaitSays(t, "no longer announced; waiting to confirm")
 	s.imds.SetSpot("terminate", at)
 	s.stopAfterLooks(t)
 
@@ -141,7 +141,7 @@ func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *tes
 
 	s.start(t)
 	s.nth.WaitSays(t, "someone uncordoned the node for this event")
-	s.nth.WaitSays(t, "disruption budget web holds ")
+	s.nth.WaitSays(t, "disruption budget web blocks the eviction of ")
 	s.node.Scale(t, "web", 0)
 	s.nth.WaitLog(t, systemd.Drained)
 	s.nth.Stop(t)
@@ -262,7 +262,7 @@ func TestARestartInMidDrainGoesOnWithIt(t *testing.T) {
 			}
 
 			s.start(t)
-			s.nth.WaitSays(t, "disruption budget web holds ")
+			s.nth.WaitSays(t, "disruption budget web blocks the eviction of ")
 			s.node.Scale(t, "web", 2)
 			s.waitDrained(t)
 			s.nth.Stop(t)
@@ -283,7 +283,7 @@ func TestALostRecordIsFoundAgainOnTheNode(t *testing.T) {
 	s.machine.Forget(t)
 	s.imds.ClearSpot()
 	s.start(t)
-	s.nth.WaitSays(t, "taking it over")
+	s.nth.WaitSays(t, "adopting our cordon")
 	s.waitPodsBack(t)
 	s.nth.WaitLog(t, systemd.Uncordoned)
 }

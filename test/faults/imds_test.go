@@ -136,7 +136,7 @@ func (s *scene) hold(t *testing.T, fault string) {
 		s.met.await(t, timesOf(fault))
 	}
 	for _, kind := range urgent {
-		s.nth.WaitSays(t, "cannot tell about "+string(kind))
+		s.nth.WaitSays(t, "cannot read "+string(kind))
 	}
 	s.nth.WaitStatus(t, "metadata service unreachable since")
 }
@@ -146,7 +146,7 @@ func (s *scene) hold(t *testing.T, fault string) {
 func (s *scene) mustTellOnce(t *testing.T) {
 	t.Helper()
 	for _, kind := range urgent {
-		s.nth.WaitSays(t, string(kind)+" can be told again")
+		s.nth.WaitSays(t, string(kind)+" is readable again")
 	}
 	told := map[string]int{}
 	for _, e := range s.nth.Logged(systemd.SourceTrouble) {

@@ -54,7 +54,7 @@ func TestANodeObjectThatIsDeletedBeforeADrainIsASuccess(t *testing.T) {
 	s.watch(t)
 	s.deleteNode(t)
 	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "there is no Node any more")
+	s.nth.WaitSays(t, "the Node no longer exists")
 	s.nth.Stop(t)
 	if e := s.remembered(t); e.Phase != record.Drained {
 		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)

@@ -52,7 +52,7 @@ func TestCriticalPodsDoNotWaitForAPodBehindAFinalizer(t *testing.T) {
 	s.node.AddPod(t, "stuck", lab.Grace(time.Second), lab.Edit(withFinalizer))
 	s.watch(t)
 	s.imds.SetRebalance(time.Now())
-	said := s.nth.WaitSays(t, "has not ended within its grace period")
+	said := s.nth.WaitSays(t, "is still running after its grace period")
 	s.node.WaitGone(t, "dns")
 	if !strings.Contains(said.Message, "/stuck ") {
 		t.Errorf("nth said %q, want it to name the pod that is stuck", said.Message)
@@ -112,7 +112,7 @@ func TestAPodThatTwoBudgetsSelectIsHeldUntilOneIsGone(t *testing.T) {
 	}
 	s.nth.WaitStatus(t, "more than one PodDisruptionBudget")
 	s.release(t, "one")
-	s.nth.WaitSays(t, "disruption budget two holds ")
+	s.nth.WaitSays(t, "disruption budget two blocks the eviction of ")
 	s.release(t, "two")
 	s.waitDrained(t)
 	s.nth.Stop(t)
@@ -158,7 +158,7 @@ func TestPodsThatTolerateTheCordonAreNotEvictedWithoutEnd(t *testing.T) {
 	s.watch(t)
 	s.imds.SetRebalance(time.Now())
 	s.nth.WaitSays(t, "stubborn-")
-	said := s.nth.WaitSays(t, "keeps bringing pods back to the cordoned node; leaving them there").Message
+	said := s.nth.WaitSays(t, "keeps recreating pods on the cordoned node; leaving them there").Message
 	if !strings.Contains(said, "ReplicaSet "+s.node.Namespace+"/stubborn-") {
 		t.Errorf("nth said %q, want it to name the controller", said)
 	}

@@ -30,7 +30,7 @@ func TestCheckAndStatusTellHowThingsStand(t *testing.T) {
 		}
 	}
 	consumer.Stop(t)
-	if said, err := consumer.Ask("status"); err == nil || !strings.Contains(said, "nth-queue does not run: it stopped as asked") {
+	if said, err := consumer.Ask("status"); err == nil || !strings.Contains(said, "nth-queue is not running: stopped at") {
 		t.Errorf("after the stop: %v\n%s", err, said)
 	}
 }
