@@ -41,6 +41,10 @@ type notices struct {
 	passing context.Context //nolint:containedctx // of all who pass on; it ends after the drains
 	stop    context.CancelFunc
 	work    sync.WaitGroup
+
+	mu sync.Mutex
+	// keepers are those who keep the conditions of nodes, by node.
+	keepers map[string]*notify.Kubernetes
 }
 
 func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, turns *turns, meter *meter, log *logrus.Entry) *notices {
@@ -109,12 +113,12 @@ func (n *notices) begin() (end func()) {
 }
 
 // of makes those who are told what happens to a node; it implements fleet.Options.Listeners.
-func (n *notices) of(node string, entries func() []record.Entry) (told []agent.Listener, end func()) {
+func (n *notices) of(node string, entries func() []record.Entry) (told []agent.Listener, end func(lost bool)) {
 	told = []agent.Listener{n.webhook}
 	if n.meter != nil {
 		told = append(told, n.meter)
 	}
-	forget := func() { n.webhook.Forget(node) }
+	forget := func(bool) { n.webhook.Forget(node) }
 	if n.dryRun || !n.cfg.Condition && !n.cfg.LifecycleConditions && !n.cfg.Events {
 		return told, forget
 	}
@@ -128,11 +132,36 @@ func (n *notices) of(node string, entries func() []record.Entry) (told []agent.L
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
 		Turn:     n.turns.take, Dropped: n.meter.counted().EventsDropped, Trouble: n.trouble,
 	})
-	n.work.Go(func() { k.Run(n.passing) })
-	return append(told, k), func() {
+	n.keep(node, k)
+	return append(told, k), func(lost bool) {
+		if lost {
+			k.Cede()
+		}
 		k.Finish()
-		forget()
+		forget(lost)
 	}
+}
+
+// keep lets somebody tell the cluster of a node, who alone keeps its conditions from now on: an earlier one may still have to write what
+// stands there no more.
+func (n *notices) keep(node string, k *notify.Kubernetes) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.keepers == nil {
+		n.keepers = map[string]*notify.Kubernetes{}
+	}
+	if before := n.keepers[node]; before != nil {
+		before.Cede()
+	}
+	n.keepers[node] = k
+	n.work.Go(func() {
+		k.Run(n.passing)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.keepers[node] == k {
+			delete(n.keepers, node)
+		}
+	})
 }
 
 func machineOf(d fleet.Description) notify.Machine {

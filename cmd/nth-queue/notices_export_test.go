@@ -2,8 +2,17 @@ package main
 
 import (
 	"context"
+	"io"
 
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
 )
 
 // PassOn passes on what a webhook has to tell, and what some other work does, until it is ended.
@@ -12,4 +21,22 @@ func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Cont
 	n.passing, n.stop = context.WithCancel(ctx)
 	n.work.Go(func() { work(n.passing) })
 	return n.begin()
+}
+
+// KeepConditions makes those who keep the conditions of nodes in a cluster, by those rules.
+func KeepConditions(
+	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings,
+) (of func(node string, entries func() []record.Entry) ([]agent.Listener, func(lost bool)), end func()) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	quiet := make(chan struct{})
+	close(quiet)
+	n := &notices{
+		cfg: config.QueueKubernetes{ToldCluster: config.ToldCluster{Condition: true}}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
+		nodes: &descriptions{ask: func(context.Context, string) (fleet.Description, error) { return fleet.Description{}, nil }},
+		turns: newTurns(func() <-chan struct{} { return quiet }),
+	}
+	n.rules.Store(&rules)
+	n.passing, n.stop = context.WithCancel(ctx)
+	return n.of, n.begin()
 }

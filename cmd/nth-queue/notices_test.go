@@ -2,12 +2,24 @@ package main_test
 
 import (
 	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
 	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -23,4 +35,57 @@ func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
 		}
 		close(hangs)
 	})
+}
+
+// The API server does not take the condition while a node is worked on, and does minutes later.
+func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
+	for name, row := range map[string]struct {
+		lost, another bool
+		want          string
+	}{
+		"nobody else works on it since":                {want: "is cordoned"},
+		"it is another process's since":                {lost: true},
+		"this process works on it again":               {another: true, want: "is being drained"},
+		"this process works on it again, and loses it": {another: true, lost: true, want: "is being drained"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outbox, _ := record.OpenOutbox(t.TempDir())
+			synctest.Test(t, func(t *testing.T) {
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+				client := fake.NewClientset(node)
+				var away atomic.Bool
+				away.Store(true)
+				var written []string
+				client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					if away.Load() {
+						return true, nil, apierrors.NewServiceUnavailable("not now")
+					}
+					written = append(written, string(a.(clienttesting.PatchAction).GetPatch()))
+					return false, nil, nil
+				})
+				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{Outbox: outbox}),
+					policy.Settings{event.StateChange: {Action: policy.Drain}})
+				in := func(phase record.Phase) func() []record.Entry {
+					e := record.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase}
+					return func() []record.Entry { return []record.Entry{e} }
+				}
+				_, end := of("a", in(record.Cordoned))
+				time.Sleep(10 * time.Second)
+				end(row.lost)
+				if row.another {
+					time.Sleep(time.Minute)
+					_, end := of("a", in(record.Draining))
+					defer end(false)
+				}
+				time.Sleep(time.Minute)
+				away.Store(false)
+				time.Sleep(3 * time.Minute)
+				synctest.Wait()
+				if len(written) == 0 != (row.want == "") || slices.ContainsFunc(written, func(w string) bool { return !strings.Contains(w, row.want) }) {
+					t.Errorf("written was %q, want that the node %q", written, row.want)
+				}
+				stop()
+			})
+		})
+	}
 }

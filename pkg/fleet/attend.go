@@ -32,9 +32,9 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	extras.Go(func() { s.mark(context.WithoutCancel(ctx)) })
 	var listeners []agent.Listener
 	if f.opts.Listeners != nil {
-		var end func()
-		listeners, end = f.opts.Listeners(s.node, s.book.Entries)
-		defer end()
+		var end func(lost bool)
+		listeners, end = f.opts.Listeners(s.node, s.entries)
+		defer func() { end(isLost(context.Cause(ctx))) }()
 	}
 	mind := &mind{session: s}
 	_ = agent.New(agent.Config{
@@ -43,6 +43,12 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.settled, Rested: func(ev event.Event, again time.Time) { s.rested(ctx, ev, again) }, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
+}
+
+// entries are what is known of the node's events: of those that the session is for, and of others.
+func (s *session) entries() []record.Entry {
+	own := s.book.Entries()
+	return append(own, s.fleet.beside(s.node, own)...)
 }
 
 // target is a node as it is acted upon. urgent, if not nil, tells whether that waits behind nothing else.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,10 +19,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
@@ -31,9 +36,11 @@ import (
 // measured is exact. client-go's fake keeps the objects. What goes beyond it is what a fleet and its drains live on: they
 // speak HTTP, a patch of a version that is not there any more is refused, and pods are evicted.
 type cluster struct {
-	t      *testing.T
-	store  *fake.Clientset
-	server *pipetest.Server
+	t       *testing.T
+	store   *fake.Clientset
+	objects clienttesting.ObjectTracker // of the store
+	handler http.Handler
+	server  *pipetest.Server // of the handler
 
 	mu      sync.Mutex
 	version int
@@ -91,19 +98,44 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{
-			t: t, version: 1, store: fake.NewClientset(), asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
+			t: t, version: 1, asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
 			leases: map[string]*coordination.Lease{},
 		}
+		c.store, c.objects = newStore(t)
 		routes := c.routes()
-		c.server = pipetest.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.busy != nil && r.URL.Query().Get("watch") == "" {
 				c.busy.wait(r)
 			}
 			routes.ServeHTTP(w, r)
-		}))
+		})
+		c.server = pipetest.Serve(c.handler)
 		t.Cleanup(c.server.Close)
 		f(t, c)
 	})
+}
+
+// newStore is fake.NewClientset of no more than Nodes and pods. That one goes through all kinds of objects that Kubernetes has each time that
+// one of them is written.
+func newStore(t *testing.T) (*fake.Clientset, clienttesting.ObjectTracker) {
+	t.Helper()
+	kinds := runtime.NewScheme()
+	if err := corev1.AddToScheme(kinds); err != nil {
+		t.Fatal(err)
+	}
+	objects := clienttesting.NewFieldManagedObjectTracker(kinds, serializer.NewCodecFactory(kinds).UniversalDecoder(),
+		applyconfigurations.NewTypeConverter(kinds))
+	store := &fake.Clientset{}
+	store.AddReactor("*", "*", clienttesting.ObjectReaction(objects))
+	store.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		options := metav1.ListOptions{}
+		if of, is := a.(clienttesting.WatchActionImpl); is {
+			options = of.ListOptions
+		}
+		events, err := objects.Watch(a.GetResource(), a.GetNamespace(), options)
+		return err == nil, events, err
+	})
+	return store, objects
 }
 
 // add makes Nodes, and pods on the nodes that they name.
@@ -113,7 +145,7 @@ func (c *cluster) add(objects ...runtime.Object) {
 		if n, is := o.(*corev1.Node); is {
 			n.ResourceVersion = "1" // 0 is none.
 		}
-		if err := c.store.Tracker().Add(o); err != nil {
+		if err := c.objects.Add(o); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -135,7 +167,7 @@ func (c *cluster) client(by *way) kubernetes.Interface {
 	c.t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: "http://cluster.test", QPS: -1, Dial: c.server.Dial, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
-		WrapTransport: func(next http.RoundTripper) http.RoundTripper { by.next = next; return by },
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { by.next, by.handler = next, c.handler; return by },
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -143,10 +175,12 @@ func (c *cluster) client(by *way) kubernetes.Interface {
 	return client
 }
 
-// way leads one process to the cluster, until it is broken.
+// way leads one process to the cluster, until it is broken: watches through its network and, as that costs more than all the rest where a
+// process lives for hours, everything else straight to its handler.
 type way struct {
-	next   http.RoundTripper
-	broken atomic.Bool
+	next    http.RoundTripper
+	handler http.Handler
+	broken  atomic.Bool
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -154,7 +188,25 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if w.broken.Load() {
 		return nil, errors.New("no route to host")
 	}
-	return w.next.RoundTrip(r)
+	if r.URL.Query().Get("watch") != "" {
+		return w.next.RoundTrip(r)
+	}
+	asked := r.Clone(r.Context())
+	if asked.Body == nil {
+		asked.Body = http.NoBody
+	}
+	answered := make(chan *http.Response, 1)
+	go func() {
+		answer := httptest.NewRecorder()
+		w.handler.ServeHTTP(answer, asked)
+		answered <- answer.Result()
+	}()
+	select {
+	case answer := <-answered:
+		return answer, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
 }
 
 // before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint", "change" or "remove"

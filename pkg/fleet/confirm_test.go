@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,20 +31,22 @@ func TestAnInstanceIsAStrangerOnlyIfTheAPIServerSaysSoNow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := fake.NewClientset()
-			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, &corev1.NodeList{Items: row.there}, row.err
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, &corev1.NodeList{Items: row.there}, row.err
+				})
+				client.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
+					return true, watchOf(nil), nil
+				})
+				r := begin(t, client, func(o *fleet.Options) {
+					draining(o)
+					o.LeaveUnknown = row.leave
+				})
+				m := newParcel()
+				r.Take(interruption(instance, event.SpotInterruption), 1, m)
+				m.want(t, row.want)
 			})
-			client.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
-				return true, watchOf(nil), nil
-			})
-			r := begin(t, client, func(o *fleet.Options) {
-				draining(o)
-				o.LeaveUnknown = row.leave
-			})
-			m := newParcel()
-			r.Take(interruption(instance, event.SpotInterruption), 1, m)
-			m.want(t, row.want)
 		})
 	}
 }

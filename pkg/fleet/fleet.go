@@ -79,8 +79,8 @@ type Options struct {
 	DeleteNode bool
 	Taints     Taints
 	// Listeners, if set, makes those who are told what happens to a node. entries are what is known of its events; end is
-	// called when nothing more is going to be told.
-	Listeners func(node string, entries func() []record.Entry) (told []agent.Listener, end func())
+	// called when nothing more is going to be told. lost tells that the node may be another process's since, who says how it stands.
+	Listeners func(node string, entries func() []record.Entry) (told []agent.Listener, end func(lost bool))
 }
 
 // Fleet works off what it is told. Its methods may be called from several goroutines.

@@ -134,8 +134,8 @@ func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options
 		Policy: policy.Settings{
 			event.SpotInterruption: {Action: policy.Notify}, event.StateChange: {Action: policy.Notify},
 		},
-		Listeners: func(string, func() []record.Entry) ([]agent.Listener, func()) {
-			return []agent.Listener{r.ear}, func() {}
+		Listeners: func(string, func() []record.Entry) ([]agent.Listener, func(bool)) {
+			return []agent.Listener{r.ear}, func(bool) {}
 		},
 	}
 	if change != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -174,18 +175,20 @@ func TestAGroupWaitsForNoNodeThatOurClusterDoesNotHave(t *testing.T) {
 // The watch may be behind what the API server knows.
 func TestAGroupWaitsForANodeThatHasJustCome(t *testing.T) {
 	t.Parallel()
-	group := &waiting{}
-	r := newRig(t, func(o *fleet.Options) {
-		draining(o)
-		o.Hooks, o.Instances = group, &knowledge{groups: map[string][]string{"workers": {instance, other}}}
-	}, nodeOf("b", other, nil))
-	if _, err := r.client.CoreV1().Nodes().Create(t.Context(), nodeOf("a", instance, nil), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	m := newParcel()
-	r.Take(atHook(queue.Interruption, instance), 1, m)
-	m.want(t, "returned")
-	if heard := group.heard(); len(heard) > 0 {
-		t.Errorf("the group has heard %q", heard)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		group := &waiting{}
+		r := newRig(t, func(o *fleet.Options) {
+			draining(o)
+			o.Hooks, o.Instances = group, &knowledge{groups: map[string][]string{"workers": {instance, other}}}
+		}, nodeOf("b", other, nil))
+		if _, err := r.client.CoreV1().Nodes().Create(t.Context(), nodeOf("a", instance, nil), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		m := newParcel()
+		r.Take(atHook(queue.Interruption, instance), 1, m)
+		m.want(t, "returned")
+		if heard := group.heard(); len(heard) > 0 {
+			t.Errorf("the group has heard %q", heard)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -56,16 +57,20 @@ func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
 	return ev, true
 }
 
-// tendAll does what is due for the nodes of which EC2 tells something, and for those that are closed or of which something is noted.
+// tendAll does what is due for the nodes of which EC2 tells something, and for those that are closed, of which something is noted, or for which
+// something is being done or waits in the line.
 func (f *Fleet) tendAll() {
 	type told struct {
 		node
 		said instances.Status
 	}
 	var some []told
+	f.mu.Lock()
+	busy := maps.Clone(f.sessions)
+	f.mu.Unlock()
 	f.nodes.each(func(n node) {
 		said, _ := f.outlook.of(n.machine)
-		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 {
+		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 || busy[n.name] != nil {
 			some = append(some, told{n, said})
 		}
 	})

@@ -154,19 +154,19 @@ func TestACanceledMaintenanceIsNotDrainedFor(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.booted()
-				reboot := at("system-reboot", 2*time.Hour)
+				reboot := at("system-reboot", 40*time.Minute)
 				s := (&schedule{}).say(instance, reboot)
 				r := c.run(within(s))
 				message, first := announced(reboot, event.Pending, 0), newParcel()
 				r.Take(message, 1, first)
 				first.want(t, "done") // EC2 keeps it in mind, and the fleet.
-				time.Sleep(time.Hour)
+				time.Sleep(20 * time.Minute)
 				row.cancel(s, reboot)
 				again := newParcel()
 				r.Take(message, 2, again)
 				again.want(t, "done")
-				time.Sleep(3 * time.Hour)
-				c.wantCordoned(false, 0, "hours after it was due")
+				time.Sleep(time.Hour)
+				c.wantCordoned(false, 0, "long after it was due")
 				told := r.ear.whats("a")
 				if over := row.told == 1; count(told, record.Announced) != row.told || (count(told, record.ClosedWith) > 0) != over {
 					t.Errorf("what was told is %v", told)
@@ -237,8 +237,8 @@ func TestADrainUnderWayIsTakenBackWhenItsMaintenanceIsCanceled(t *testing.T) {
 		m.want(t, "done")
 		c.wantCordoned(false, c.times("evict"), "after it was called off")
 		tried := c.times("evict")
-		time.Sleep(time.Hour)
-		c.wantCordoned(false, tried, "an hour later")
+		time.Sleep(20 * time.Minute)
+		c.wantCordoned(false, tried, "a while later")
 	})
 }
 
@@ -252,14 +252,14 @@ func TestMaintenanceThatIsMovedIsDrainedForWhenItIsDueThen(t *testing.T) {
 		c.run(within(s))
 		time.Sleep(time.Minute)
 		c.wantCordoned(true, 1, "in its window")
-		stop.NotBefore = stop.NotBefore.Add(5 * time.Hour)
+		stop.NotBefore = stop.NotBefore.Add(time.Hour)
 		s.say(instance, stop)
 		time.Sleep(2 * time.Minute)
 		c.wantCordoned(false, 1, "after it was moved")
 		c.add(podOn("a", "two"))
-		time.Sleep(4 * time.Hour)
+		time.Sleep(30 * time.Minute)
 		c.wantCordoned(false, 1, "before its window")
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		c.wantCordoned(true, 2, "in its window")
 	})
 }
@@ -271,7 +271,7 @@ func TestWhatWasAnnouncedBeforeIsKnownFromEC2(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.booted()
-				retirement := at("instance-retirement", 5*time.Hour)
+				retirement := at("instance-retirement", 160*time.Minute)
 				s := (&schedule{}).say(instance, retirement).say(other, at("instance-retirement", time.Hour)) // The latter is no Node here.
 				r := c.run(within(s))
 				if old {
@@ -279,9 +279,9 @@ func TestWhatWasAnnouncedBeforeIsKnownFromEC2(t *testing.T) {
 					r.Take(announced(retirement, event.Pending, 13*24*time.Hour), 1, m)
 					m.want(t, "done")
 				}
-				time.Sleep(2 * time.Hour)
+				time.Sleep(30 * time.Minute)
 				c.wantCordoned(false, 0, "before its window")
-				time.Sleep(2 * time.Hour)
+				time.Sleep(20 * time.Minute)
 				c.wantCordoned(true, 1, "in its window")
 				if told := r.ear.whats("a"); count(told, record.Announced) != 1 || count(told, record.Done) != 1 {
 					t.Errorf("what was told is %v", told)
@@ -295,12 +295,12 @@ func TestWhatEveryProcessSeesIsToldAndDoneOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.booted()
-		s := (&schedule{}).say(instance, at("instance-stop", 4*time.Hour))
+		s := (&schedule{}).say(instance, at("instance-stop", 150*time.Minute))
 		rigs := []*rig{c.run(within(s)), c.run(within(s))}
-		time.Sleep(time.Hour)
+		time.Sleep(20 * time.Minute)
 		rigs[1].stop()
 		rigs = append(rigs, c.run(within(s)))
-		time.Sleep(90 * time.Minute)
+		time.Sleep(20 * time.Minute)
 		c.wantCordoned(true, 1, "in its window")
 		rigs = append(rigs, c.run(within(s)))
 		time.Sleep(10 * time.Minute)
@@ -337,14 +337,14 @@ func TestWithoutThePermissionAMessageCountsAsItWasWritten(t *testing.T) {
 					logger.SetOutput(&said)
 					o.Log = logrus.NewEntry(logger)
 				})
-				reboot := at("system-reboot", time.Hour)
+				reboot := at("system-reboot", 30*time.Minute)
 				first, second := newParcel(), newParcel()
 				r.Take(announced(reboot, event.Pending, 0), 1, first)
 				became := first.want(t, "returned")
 				time.Sleep(became.after)
-				r.Take(announced(reboot, event.Pending, 50*time.Minute), 2, second)
+				r.Take(announced(reboot, event.Pending, 20*time.Minute), 2, second)
 				second.want(t, "done")
-				time.Sleep(time.Hour)
+				time.Sleep(30 * time.Minute)
 				c.wantCordoned(true, 1, "when it is due")
 				r.stop()
 				if times := strings.Count(said.String(), row.want); times != 1 {
@@ -406,8 +406,8 @@ func TestACordonForAScheduledRebootIsLiftedOnceTheMachineIsBack(t *testing.T) {
 				c.add(podOn("a", "two"))
 				r.stop()
 				c.run(within(s))
-				time.Sleep(time.Hour)
-				c.wantCordoned(!row.lifted, 1, "an hour later, and after a restart")
+				time.Sleep(20 * time.Minute)
+				c.wantCordoned(!row.lifted, 1, "a while later, and after a restart")
 			})
 		})
 	}
@@ -423,7 +423,7 @@ func TestANodeIsOpenedAfterItsRebootOnlyWhenItsKubeletSaysThatItIsReady(t *testi
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
 		time.Sleep(time.Minute)
 		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
-		time.Sleep(time.Hour)
+		time.Sleep(20 * time.Minute)
 		c.wantCordoned(true, 1, "while it is not Ready")
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		time.Sleep(time.Minute)
@@ -449,12 +449,12 @@ func TestAStatusCheckThatFailsForLongEnoughIsTold(t *testing.T) {
 		told    int
 		drained bool
 	}{
-		"it is only to be told":          {action: policy.Notify, timed: true, passing: 2 * time.Hour, told: 1},
-		"EC2 does not tell since when":   {action: policy.Notify, passing: 2 * time.Hour, told: 1},
+		"it is only to be told":          {action: policy.Notify, timed: true, passing: 40 * time.Minute, told: 1},
+		"EC2 does not tell since when":   {action: policy.Notify, passing: 40 * time.Minute, told: 1},
 		"it passes again soon":           {action: policy.Notify, timed: true, passing: 4 * time.Minute},
-		"it is to be ignored":            {action: policy.Ignore, timed: true, passing: 2 * time.Hour},
-		"its node is to be drained":      {action: policy.Drain, timed: true, passing: 2 * time.Hour, told: 1, drained: true},
-		"its node is drained, since now": {action: policy.Drain, passing: 2 * time.Hour, told: 1, drained: true},
+		"it is to be ignored":            {action: policy.Ignore, timed: true, passing: 40 * time.Minute},
+		"its node is to be drained":      {action: policy.Drain, timed: true, passing: 40 * time.Minute, told: 1, drained: true},
+		"its node is drained, since now": {action: policy.Drain, passing: 40 * time.Minute, told: 1, drained: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -607,7 +607,7 @@ func TestMaintenanceOfANodeThatDoesNotTellItsInstanceIsWaitedForByItsMessage(t *
 		n.Status.NodeInfo.BootID = "boot-1"
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: "a.internal"}}
 		c.add(n, podOn("a", "one"))
-		reboot := at("system-reboot", 5*time.Hour)
+		reboot := at("system-reboot", 70*time.Minute)
 		s := (&schedule{}).say(instance, reboot)
 		r := c.run(func(o *fleet.Options) {
 			within(s)(o)
@@ -618,10 +618,10 @@ func TestMaintenanceOfANodeThatDoesNotTellItsInstanceIsWaitedForByItsMessage(t *
 		began := time.Now()
 		notices := announced(reboot, event.Pending, 0)
 		for range 3 {
-			time.Sleep(min(r.takeOnce(t, notices, 1).after, time.Hour))
+			time.Sleep(min(r.takeOnce(t, notices, 1).after, 15*time.Minute))
 		}
 		r.toTheEnd(t, notices, 10)
-		if took := time.Since(began); took > 5*time.Hour {
+		if took := time.Since(began); took > 70*time.Minute {
 			t.Errorf("it took %s", took)
 		}
 		c.wantCordoned(true, 1, "when its time has come")
@@ -698,15 +698,15 @@ func TestOtherRulesHoldForMaintenanceThatWaits(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.booted()
-		s := (&schedule{}).say(instance, at("system-reboot", 10*time.Hour))
+		s := (&schedule{}).say(instance, at("system-reboot", 9*time.Hour))
 		r := c.run(within(s))
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		c.wantCordoned(false, 0, "long before")
 		rules := policy.Settings{event.ScheduledMaintenance: {
-			Action: policy.Drain, Lead: 8 * time.Hour, Codes: map[string]policy.When{"system-reboot": policy.Lead},
+			Action: policy.Drain, Lead: 8*time.Hour + 30*time.Minute, Codes: map[string]policy.When{"system-reboot": policy.Lead},
 		}}
 		r.Use(fleet.Rules{Policy: rules})
-		time.Sleep(2 * time.Hour)
+		time.Sleep(30 * time.Minute)
 		c.wantCordoned(true, 1, "when its time has come by the other rules")
 	})
 }

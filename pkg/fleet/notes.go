@@ -36,6 +36,8 @@ type note struct {
 	Over bool `json:"over,omitempty"`
 	// Action is what the rules asked for then: where they ask for more by now, that is still to be done.
 	Action policy.Action `json:"action,omitempty"`
+	// Phase is how far the node was taken for it, unless people want that left alone.
+	Phase record.Phase `json:"phase,omitempty"`
 	// Instance is the event's, on a Node that does not tell its own: EC2 is to be asked about it when the message is gone.
 	Instance string `json:"instance,omitempty"`
 }
@@ -117,6 +119,9 @@ func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
 	s.notes[ev.ID] = &note{
 		Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed,
 		Action: s.rules.Asks(record.Entry{Event: ev}),
+	}
+	if entry.OnNode && !entry.LeftAlone {
+		s.notes[ev.ID].Phase = entry.Phase
 	}
 	if on, _ := s.fleet.nodes.named(s.node); on.instance == "" {
 		s.notes[ev.ID].Instance = on.machine
@@ -227,6 +232,36 @@ func (f *Fleet) stands(n node, known note, events []event.Event) bool {
 		return time.Now().Before(known.At)
 	}
 	return f.endedAs(n, ev, state) == event.Pending
+}
+
+// beside are the entries of the events that stand at a node as is noted on it, but for those that are known otherwise. Nobody works on them any
+// more, and who says how the node stands would forget them over another event.
+func (f *Fleet) beside(name string, known []record.Entry) []record.Entry {
+	n, _ := f.nodes.named(name)
+	said, _ := f.outlook.of(n.machine)
+	var all []record.Entry
+	events := f.standing(n, said)
+	for _, noted := range n.notes {
+		same := func(e record.Entry) bool { return noted.means(e.Event) }
+		if !noted.Over && !slices.ContainsFunc(known, same) && f.stands(n, noted, events) {
+			all = append(all, n.entry(noted, events))
+		}
+	}
+	return all
+}
+
+// entry is how far a node was taken for one of its notes' events, in the words of EC2 if those are known.
+func (n node) entry(noted note, events []event.Event) record.Entry {
+	e := record.Entry{Event: noted.told(), Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID}
+	e.Event.State = event.Pending
+	if i := slices.IndexFunc(events, noted.means); i >= 0 {
+		e.Event = events[i]
+	}
+	if noted.Phase != "" && n.ours {
+		since := event.CredibleTime(n.cordon.Since)
+		e.Phase, e.OnNode, e.Reopened, e.FirstSeen, e.Changed, e.CordonedAt = noted.Phase, true, !n.unschedulable, since, since, since
+	}
+	return e
 }
 
 // tidy takes off the Node the notes of events that are over.

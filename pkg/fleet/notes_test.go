@@ -23,8 +23,7 @@ func TestAnInstanceIsReplacedByTheNextProcessWhereTheFirstCouldNot(t *testing.T)
 			t.Parallel()
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.booted()
-				retirement := at("instance-retirement", 100*time.Minute)
-				s := (&schedule{}).say(instance, retirement)
+				retirement, s := at("instance-retirement", 100*time.Minute), &schedule{}
 				asked, replaced := 0, 0
 				by := func(replace func(ctx context.Context) error) func(*fleet.Options) {
 					return func(o *fleet.Options) {
@@ -40,12 +39,15 @@ func TestAnInstanceIsReplacedByTheNextProcessWhereTheFirstCouldNot(t *testing.T)
 				m := newParcel()
 				if message {
 					r.Take(announced(retirement, event.Pending, 0), 1, m)
+				} else {
+					s.say(instance, retirement)
 				}
 				time.Sleep(2 * time.Minute)
 				if synctest.Wait(); asked != 1 {
 					t.Fatalf("its group was asked %d times", asked)
 				}
 				r.stop()
+				s.say(instance, retirement)
 				next := c.run(by(func(context.Context) error {
 					replaced++
 					return nil

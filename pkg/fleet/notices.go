@@ -275,8 +275,8 @@ func (f *Fleet) over(node string, e record.Entry) {
 	}
 	now := time.Now()
 	e.Phase, e.Changed = record.Closed, now.Round(0)
-	told, end := f.opts.Listeners(node, func() []record.Entry { return []record.Entry{e} })
-	defer end()
+	told, end := f.opts.Listeners(node, func() []record.Entry { return append(f.beside(node, []record.Entry{e}), e) })
+	defer end(false)
 	for _, l := range told {
 		l.Hear(record.Happening{What: record.ClosedWith, At: now, Node: node, Entry: e, Plan: f.policy().Describe(e)})
 	}

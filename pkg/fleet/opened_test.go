@@ -37,7 +37,7 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventWasDrainedFor(t *testing.T) 
 		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
 		r := c.run(func(o *fleet.Options) {
 			draining(o)
-			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour}
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 10 * time.Minute}
 		})
 		recommended := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
 			ID: "rebalance", Kind: event.RebalanceRecommendation, State: event.Pending,
@@ -54,7 +54,7 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventWasDrainedFor(t *testing.T) 
 		if became := r.takeOnce(t, retired, 1); became.what != "done" || c.times("evict") != 1 {
 			t.Fatalf("%+v, %d evicted", became, c.times("evict"))
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		became := r.takeOnce(t, recommended, 2)
 		if !c.node("a").Spec.Unschedulable {
 			t.Errorf("the recommendation is %+v, and the node that was drained for its retirement takes pods again", became)
@@ -138,9 +138,9 @@ func TestADryRunsMessageComesToAnEnd(t *testing.T) {
 		r.Take(without(event.RebalanceRecommendation), 1, one)
 		time.Sleep(time.Second)
 		r.Take(without(event.SpotInterruption), 1, other)
-		time.Sleep(12 * time.Hour)
+		time.Sleep(2 * time.Hour)
 		if len(one.became) == 0 || len(other.became) == 0 {
-			t.Errorf("after twelve hours, %d and %d of the messages have come to an end; the fleet stands as %+v", len(one.became), len(other.became), r.Standing())
+			t.Errorf("after two hours, %d and %d of the messages have come to an end; the fleet stands as %+v", len(one.became), len(other.became), r.Standing())
 		}
 	})
 }
@@ -180,7 +180,7 @@ func TestAnEventIsNotWithdrawnByAnotherOfItsKind(t *testing.T) {
 	})
 }
 
-// A retirement only cordons, by the rules, and for as long as it stands; a recommendation has cordoned the node before, for an hour.
+// A retirement only cordons, by the rules, and for as long as it stands; a recommendation has cordoned the node before, for ten minutes.
 func TestATimeToLiveDoesNotOpenANodeThatAnotherEventIsCordonedFor(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
@@ -197,7 +197,7 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventIsCordonedFor(t *testing.T) 
 		if became := r.takeOnce(t, noticed("retirement", event.ScheduledMaintenance, "instance-retirement", 7*24*time.Hour), 1); became.what != "done" {
 			t.Fatalf("%+v", became)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		became := r.takeOnce(t, recommended, 2)
 		if !c.node("a").Spec.Unschedulable {
 			t.Errorf("the recommendation is %+v, and the node that is cordoned for its retirement takes pods again", became)
@@ -214,10 +214,10 @@ func noticed(id string, kind event.Kind, code string, in time.Duration) []queue.
 	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: ev}}
 }
 
-// lasting makes every kind of event drain but recommendations, for which a node is cordoned for an hour.
+// lasting makes every kind of event drain but recommendations, for which a node is cordoned for ten minutes.
 func lasting(o *fleet.Options) {
 	draining(o)
-	o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour}
+	o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 10 * time.Minute}
 }
 
 // A drain for two events, which nth-queue's restart interrupts. People open the node meanwhile, and the messages are back one after the other.

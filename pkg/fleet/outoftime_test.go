@@ -183,14 +183,14 @@ func TestATimeToLiveDoesNotOpenANodeWhoseDrainRanOutOfTime(t *testing.T) {
 		c.before("evict", held)
 		r := c.run(func(o *fleet.Options) {
 			draining(o)
-			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour}
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 20 * time.Minute}
 		})
 		recommended := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
 			ID: "rebalance", Kind: event.RebalanceRecommendation, State: event.Pending,
 		}}}
 		r.takeOnce(t, recommended, 1)
 		r.toTheEnd(t, interruption(instance, event.StateChange), 10)
-		time.Sleep(time.Hour)
+		time.Sleep(20 * time.Minute)
 		r.takeOnce(t, recommended, 2)
 		if n := c.node("a"); !n.Spec.Unschedulable {
 			t.Errorf("the node takes pods again: %s", n.Annotations[drain.CordonAnnotation])

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,7 +98,10 @@ func TestCeilingsHoldForProcessesThatBeginAtTheSameMoment(t *testing.T) {
 					messages = append(messages, m)
 					three[i%2+i/6].Take(endless(id), 1, m) // at one moment
 				}
-				time.Sleep(30 * time.Minute)
+				waits := func(m parcel) bool { return len(m.became) == 0 }
+				for began := time.Now(); time.Since(began) < 30*time.Minute && slices.ContainsFunc(messages, waits); {
+					time.Sleep(time.Second)
+				}
 				for _, m := range messages {
 					m.want(t, "done")
 				}

@@ -25,10 +25,10 @@ func TestAPlannedChangeWaitsForItsInstancesShareOfTheFleetsTime(t *testing.T) {
 					Codes: map[string]policy.When{"instance-retirement": policy.Window},
 				}
 			})
-			begins := 36*time.Hour - 24*time.Hour + share
+			begins := 5*time.Minute + share
 			retired := []queue.Notice{{About: queue.Interruption, Instance: id, Event: event.Event{
 				ID: "retirement", Kind: event.ScheduledMaintenance, Code: "instance-retirement", State: event.Pending,
-				Deadline: time.Now().Add(36 * time.Hour).Round(0),
+				Deadline: time.Now().Add(24*time.Hour + 5*time.Minute).Round(0),
 			}}}
 			back := r.takeOnce(t, retired, 1)
 			if back.what != "returned" || (back.after-begins).Abs() > time.Minute || c.times("evict") > 0 {

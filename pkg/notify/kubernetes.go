@@ -86,6 +86,7 @@ type Kubernetes struct {
 	stale       map[area]bool // the conditions that may have to be written
 	eventsMuted time.Time     // no Events are written until then
 	finishBy    time.Time     // when Run ends at the latest; zero until Finish
+	ceded       bool          // the conditions are others' to keep
 
 	// These belong to Run's goroutine.
 	correlator   *clientrecord.EventCorrelator
@@ -173,6 +174,19 @@ func (k *Kubernetes) Finish() {
 	wake(k.wake)
 }
 
+// Cede says that others keep the node's conditions from now on: of those, at most the request is made that is under way. What was heard is
+// still written as Events.
+func (k *Kubernetes) Cede() {
+	k.mu.Lock()
+	k.ceded = true
+	k.mu.Unlock()
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// finished tells whether Run is to end.
 func (k *Kubernetes) finished() bool {
 	k.mu.Lock()
 	finishBy := k.finishBy
@@ -254,7 +268,7 @@ func (k *Kubernetes) jobs(now time.Time) []writeJob {
 	var jobs []writeJob
 	for _, a := range []area{conditionArea, lifecycleArea} {
 		refresh := k.refreshAt[a]
-		if (k.stale[a] || !refresh.IsZero() && !now.Before(refresh)) && !now.Before(k.refusedUntil[a]) {
+		if !k.ceded && (k.stale[a] || !refresh.IsZero() && !now.Before(refresh)) && !now.Before(k.refusedUntil[a]) {
 			jobs = append(jobs, writeJob{a, func(ctx context.Context, id Identity) error { return k.writeConditions(ctx, id, a) }, true})
 		}
 	}

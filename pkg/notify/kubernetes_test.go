@@ -309,3 +309,20 @@ func TestACordonThatIsLeftToOthersSaysToWhom(t *testing.T) {
 		s.wantLines("Node default/node-1 Normal Uncordon: the cordon is left to Karpenter, who still needs it: the reason")
 	})
 }
+
+// Somebody else works on the node since, and says how it stands.
+func TestWhoCedesTheConditionsWritesWhatHappenedAndNoCondition(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.away.Store(true)
+		s.cordoned()
+		s.k.Cede()
+		s.k.Finish()
+		s.pass(time.Minute)
+		s.away.Store(false)
+		s.ended.Wait()
+		if lines, condition := s.lines(), s.cluster.condition(); len(lines) != 1 || condition != nil {
+			t.Errorf("it wrote %v, and the condition is %v", lines, condition)
+		}
+	})
+}

@@ -74,7 +74,7 @@ func TestCheckFindsThatTheServiceDoesNotSeeAKubeconfigBelowTmp(t *testing.T) {
 	mustFind(1, `fail  daemon      it has no credential: .*/tmp/kubeconfig.* This check has found one in /tmp/kubeconfig: `)
 
 	h.Run(t, "systemctl", "stop", "nth")
-	mustFind(1, `fail  daemon      nth does not run`)
+	mustFind(1, `fail  daemon      nth is not running`)
 }
 
 // mustShow fails the test unless "systemctl status" shows the texts.
