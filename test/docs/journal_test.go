@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,6 +35,52 @@ func TestEveryMessageThatIsExplainedCanBeSaid(t *testing.T) {
 			t.Errorf("%q would be taken for something that nth says", made)
 		}
 	}
+}
+
+// Who is warned looks for what to do.
+func TestEveryWarningOfNTHQueueIsExplained(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(top, "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(page), -1)
+	found := 0
+	for _, dir := range []string{"pkg/fleet", "cmd/nth-queue"} {
+		eachSource(t, dir, func(source *ast.File) {
+			ast.Inspect(source, func(n ast.Node) bool {
+				text, warns := warning(n)
+				if !warns {
+					return true
+				}
+				found++
+				is := pattern(text)
+				if !slices.ContainsFunc(rows, func(row []string) bool { return is.MatchString(row[1]) }) {
+					t.Errorf("docs/operations.md does not explain %q", text)
+				}
+				return true
+			})
+		})
+	}
+	if found < 8 {
+		t.Errorf("there are only %d warnings: the source is read wrongly", found)
+	}
+}
+
+// warning returns what is said in the journal as a warning or an error, where that is said on the spot.
+func warning(n ast.Node) (text string, warns bool) {
+	call, is := n.(*ast.CallExpr)
+	if !is || len(call.Args) == 0 {
+		return "", false
+	}
+	f, is := call.Fun.(*ast.SelectorExpr)
+	if !is || !slices.Contains([]string{"Warn", "Warnf", "Error", "Errorf"}, f.Sel.Name) {
+		return "", false
+	}
+	if of, is := f.X.(*ast.Ident); is && (of.Name == "fmt" || of.Name == "c") { // An error, and a line of "nth-queue check".
+		return "", false
+	}
+	text, whole := literal(call.Args[0])
+	return text, whole && letters(text) >= 7
 }
 
 // A format is a text of the program with gaps.
@@ -74,14 +121,7 @@ func said(t *testing.T) []format {
 	t.Helper()
 	var formats []format
 	for _, dir := range []string{"pkg", "cmd/nth", "cmd/nth-queue", "cmd/internal"} {
-		err := filepath.WalkDir(filepath.Join(top, dir), func(file string, entry fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
-				return err
-			}
-			source, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-			if err != nil {
-				return err
-			}
+		eachSource(t, dir, func(source *ast.File) {
 			ast.Inspect(source, func(n ast.Node) bool {
 				text, whole := literal(n)
 				if whole && letters(text) >= 7 {
@@ -89,13 +129,27 @@ func said(t *testing.T) []format {
 				}
 				return !whole
 			})
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	return formats
+}
+
+// eachSource calls do for every source file below a directory but for those of tests.
+func eachSource(t *testing.T, dir string, do func(*ast.File)) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(top, dir), func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		source, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err == nil {
+			do(source)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // literal returns the text of a string literal, or of several that are added; what else is added is a gap.
