@@ -21,7 +21,7 @@ import (
 const fieldNode = systemd.FieldNode
 
 // attend runs an agent for the node until nothing is left for it to do, or ctx ends.
-func (s *session) attend(ctx context.Context, held *corev1.Node) {
+func (s *session) attend(ctx context.Context, t *term, held *corev1.Node) {
 	f := s.fleet
 	f.mu.Lock()
 	s.book, s.rules = s.remembered(held), f.policy()
@@ -29,7 +29,11 @@ func (s *session) attend(ctx context.Context, held *corev1.Node) {
 	s.spend()
 	var extras sync.WaitGroup
 	defer extras.Wait()
-	extras.Go(func() { s.mark(context.WithoutCancel(ctx)) })
+	extras.Go(func() {
+		marking, end := t.finishing(ctx)
+		defer end()
+		s.mark(marking)
+	})
 	var listeners []agent.Listener
 	if f.opts.Listeners != nil {
 		var end func(lost bool)

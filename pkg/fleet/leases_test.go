@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -321,4 +324,50 @@ func TestTheLeaseIsRenewedThoughNothingElseIsAnswered(t *testing.T) {
 		leases.broken.Store(false)
 		eventually(t, "there is a Lease again", func() bool { return !r.Paused() })
 	})
+}
+
+// Others write to the Node all the time, so that the taint is tried again and again.
+func TestWhatIsBegunEndsWithTheLeaseAndIsFinishedAtAnOrderlyEnd(t *testing.T) {
+	t.Parallel()
+	const slow = 5 * time.Second
+	for name, row := range map[string]struct {
+		lost bool // or it is stopped
+		// refused is how often the taint is refused.
+		refused int
+		tainted bool
+	}{
+		"the Lease is deleted":    {lost: true, refused: 10},
+		"the process is to stop":  {refused: 3, tainted: true},
+		"nothing holds the taint": {tainted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.ending = time.Minute
+				c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+				c.before("taint", func(times int) error {
+					if times > row.refused {
+						return nil
+					}
+					time.Sleep(slow)
+					return apierrors.NewConflict(corev1.Resource("nodes"), "a", errors.New("the object has been modified"))
+				})
+				r := c.run(tainting(byKind))
+				r.Take(interruption(instance, event.SpotInterruption), 1, newParcel())
+				time.Sleep(2 * time.Second)
+				first := c.processes()
+				if row.lost {
+					c.changeLease(first[0], nil)
+					time.Sleep(4*time.Second + slow) // It notices at the next renewal.
+					if now := c.processes(); len(now) != 1 || now[0] == first[0] {
+						t.Errorf("after %q there is %q", first, now)
+					}
+				}
+				r.stop()
+				if tries, is := c.times("taint"), len(c.taintsOf("a")) > 0; is != row.tainted || row.lost && tries > 3 {
+					t.Errorf("after %d tries the node is tainted: %t, want %t", tries, is, row.tainted)
+				}
+			})
+		})
+	}
 }

@@ -175,16 +175,16 @@ func (s *session) run(ctx context.Context, t *term) {
 		s.bear(text, lost)
 	}
 	if s.sift(claimed, held) {
-		s.attend(claimed, held)
+		s.attend(claimed, t, held)
 	}
 	cause := context.Cause(claimed)
 	if !isLost(cause) {
-		s.keepClosed(context.WithoutCancel(ctx)) // While the claim stands, so that no other works on the node.
-		s.keepNotes(context.WithoutCancel(ctx))
+		s.keepClosed(t.leased) // While the claim stands, so that no other works on the node.
+		s.keepNotes(t.leased)
 	}
 	s.end(cause)
 	if !s.fleet.opts.DryRun && !isLost(cause) {
-		s.release(context.WithoutCancel(ctx), text)
+		s.release(t.leased, text)
 	}
 }
 

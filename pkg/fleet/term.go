@@ -14,8 +14,9 @@ import (
 // term is a time in which this process holds a Lease, under a name that it has for that time alone. What is taken in it
 // ends with it. In a dry run there is one term without a Lease, and without a name.
 type term struct {
-	ctx     context.Context //nolint:containedctx // what is taken in the term ends with it
-	process string
+	// ctx ends with the term. leased ends when its Lease is lost, and not at an orderly end, when what has begun is finished first.
+	ctx, leased context.Context //nolint:containedctx // what is taken in the term ends with it
+	process     string
 	// sessions are those that have begun, and whatever else writes for the process.
 	sessions sync.WaitGroup
 	// orphans are the Nodes that bear a claim of this process under which nothing is drained, and since when that is so, or was last tried to
@@ -26,7 +27,7 @@ type term struct {
 // terms lead from one Lease to the next until ctx ends. begun is called in each.
 func (f *Fleet) terms(ctx context.Context, begun func()) {
 	if f.opts.DryRun {
-		f.serve(&term{ctx: ctx}, begun)
+		f.serve(&term{ctx: ctx, leased: context.WithoutCancel(ctx)}, begun)
 		return
 	}
 	for ctx.Err() == nil {
@@ -43,10 +44,11 @@ func (f *Fleet) terms(ctx context.Context, begun func()) {
 
 // holds serves for as long as a Lease is held that was asked for at that time.
 func (f *Fleet) holds(ctx context.Context, lease *coordination.Lease, asked time.Time, begun func()) {
-	t := &term{process: lease.Name}
-	held, lose := context.WithCancelCause(ctx)
+	leased, lose := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer lose(nil)
-	t.ctx = held
+	held, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	t := &term{ctx: held, leased: leased, process: lease.Name}
 	// The Lease is kept until the last drain has stopped, also after the end of ctx.
 	keeping, end := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
@@ -54,6 +56,7 @@ func (f *Fleet) holds(ctx context.Context, lease *coordination.Lease, asked time
 		if err := f.leases.keep(keeping, lease, asked); err != nil {
 			f.leased(ctx, err)
 			lose(errLeaseLost)
+			stop(errLeaseLost)
 		}
 	})
 	f.serve(t, begun)
@@ -114,6 +117,21 @@ func (f *Fleet) serve(t *term, begun func()) {
 	}
 	f.abandon(func(t *task) { t.again(0) }) // Others can go on at once.
 	t.sessions.Wait()
+}
+
+// finishing returns a context for what is finished also at an orderly end of ctx, which is one of the term's: it ends where the Lease, or what
+// ctx is for, is lost, as it may be another's then.
+func (t *term) finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	kept, end := context.WithCancelCause(t.leased)
+	forget := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); isLost(cause) {
+			end(cause)
+		}
+	})
+	return kept, func() {
+		forget()
+		end(nil)
+	}
 }
 
 // isLost tells whether a session ended since what it has claimed may be another's.
