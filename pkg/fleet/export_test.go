@@ -37,6 +37,30 @@ func (l *Line) Next(busy map[string]int) []string {
 	return names
 }
 
+// PlacesText is what is written of the nodes that processes drain, with their groups, and PlacesRead how many nodes of each group are read of
+// it.
+func PlacesText(drained map[string]map[string]string) string {
+	all := taken{}
+	for process, nodes := range drained {
+		all[process] = map[placeKey]string{}
+		for node, group := range nodes {
+			all[process][placeOf(node)] = group
+		}
+	}
+	return all.text()
+}
+
+// PlacesRead is described there.
+func PlacesRead(text string) map[string]int {
+	groups := map[string]int{}
+	for _, nodes := range readTaken(text) {
+		for _, group := range nodes {
+			groups[group]++
+		}
+	}
+	return groups
+}
+
 // InstanceOf, Silent and RetryPause are what they are called inside.
 var (
 	InstanceOf = instanceOf

@@ -1,10 +1,15 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
@@ -17,7 +22,7 @@ import (
 const (
 	// placesLease is the Lease by which all processes agree on who drains what, where there are ceilings.
 	placesLease = "places"
-	// PlacesAnnotation on that Lease says which nodes each process drains, as the JSON of taken.
+	// PlacesAnnotation on that Lease says which nodes each process drains, as taken.text has it.
 	PlacesAnnotation = drain.KeyPrefix + "places"
 	// placeTries is how often one change of the places is tried while others change them, too.
 	placeTries = 5
@@ -26,7 +31,61 @@ const (
 )
 
 // taken are the groups of the nodes that are being drained, by process and node.
-type taken map[string]map[string]string
+type taken map[string]map[placeKey]string
+
+// placeKey is short for a node's name, of which 10,000 do not fit into an annotation. Two names have the same key once in a few million
+// clusters of that size, and are counted as one then.
+type placeKey string
+
+// keyLength is how long a key is, in letters of which each is six bits of a hash of the name.
+const keyLength = 8
+
+func placeOf(node string) placeKey {
+	sum := sha256.Sum256([]byte(node))
+	return placeKey(base64.RawURLEncoding.EncodeToString(sum[:keyLength*6/8]))
+}
+
+// keysFollow begins a value that is the keys of all nodes of a group. No group has that in its name.
+const keysFollow = ":"
+
+// text is what is written: JSON of each process's groups, with the keys of their nodes one after another.
+func (all taken) text() string {
+	written := map[string]map[string]string{}
+	for process, nodes := range all {
+		groups := map[string]string{}
+		for _, key := range slices.Sorted(maps.Keys(nodes)) {
+			group := nodes[key]
+			groups[group] = cmp.Or(groups[group], keysFollow) + string(key)
+		}
+		written[process] = groups
+	}
+	text, _ := json.Marshal(written) //nolint:errchkjson // texts always encode
+	return string(text)
+}
+
+// readTaken reads what was written. Earlier versions have put down the group of each node by its name.
+func readTaken(text string) taken {
+	var written map[string]map[string]string
+	if json.Unmarshal([]byte(text), &written) != nil {
+		return taken{} // Somebody has written into it. Each process puts its own there again.
+	}
+	all := taken{}
+	for process, groups := range written {
+		nodes := map[placeKey]string{}
+		for group, value := range groups {
+			keys, ours := strings.CutPrefix(value, keysFollow)
+			if !ours {
+				nodes[placeOf(group)] = value
+				continue
+			}
+			for key := range slices.Chunk([]byte(keys), keyLength) {
+				nodes[placeKey(key)] = group
+			}
+		}
+		all[process] = nodes
+	}
+	return all
+}
 
 // places is what makes ceilings exact, however many processes begin at the same moment, and however far their watches are
 // behind: who wants to begin what may have to wait puts its node into one object first, guarded by the resourceVersion of
@@ -39,14 +98,6 @@ type places struct {
 	tidied, answered time.Time
 	// refused is how often in a row it could not be read or written.
 	refused int
-}
-
-func takenIn(lease *coordination.Lease) taken {
-	all := taken{}
-	if lease != nil && json.Unmarshal([]byte(lease.Annotations[PlacesAnnotation]), &all) != nil || all == nil {
-		return taken{} // Somebody has written into it. Each process puts its own there again.
-	}
-	return all
 }
 
 // read returns the object, which is made if it is not there. What a look has shown may be behind: whoever writes by it is
@@ -79,15 +130,11 @@ func (p *places) read(ctx context.Context) (*coordination.Lease, error) {
 func (p *places) write(ctx context.Context, read *coordination.Lease, all taken) error {
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
-	text, err := json.Marshal(all)
-	if err != nil {
-		return err
-	}
 	next := read.DeepCopy()
 	if next.Annotations == nil {
 		next.Annotations = map[string]string{}
 	}
-	next.Annotations[PlacesAnnotation] = string(text)
+	next.Annotations[PlacesAnnotation] = all.text()
 	p.known, p.tidied = nil, time.Now()
 	written, err := p.leases.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
 	p.answered = time.Now()
@@ -118,7 +165,7 @@ func (f *Fleet) place(t *term) error {
 		if err != nil {
 			return err
 		}
-		before := takenIn(read)
+		before := readTaken(read.Annotations[PlacesAnnotation])
 		next, begin := f.propose(t, before)
 		same := maps.Equal(before[t.process], next[t.process])
 		if len(begin) == 0 && (same || time.Since(p.tidied) < tidying) {
@@ -154,7 +201,7 @@ func (f *Fleet) propose(t *term, before taken) (next taken, begin []place) {
 	ours := f.draining()
 	begin = f.line.next(f.busy(t, next))
 	for _, p := range begin {
-		ours[p.node] = p.group
+		ours[placeOf(p.node)] = p.group
 	}
 	if len(ours) > 0 {
 		next[t.process], f.placed = ours, true // Also if the answer to what is written is lost.
@@ -162,12 +209,12 @@ func (f *Fleet) propose(t *term, before taken) (next taken, begin []place) {
 	return next, begin
 }
 
-// draining are the groups of the nodes that this process drains, by node. f.mu is held.
-func (f *Fleet) draining() map[string]string {
-	ours := map[string]string{}
+// draining are the groups of the nodes that this process drains. f.mu is held.
+func (f *Fleet) draining() map[placeKey]string {
+	ours := map[placeKey]string{}
 	for _, s := range f.sessions {
 		if s.begun && !s.leftAlone() {
-			ours[s.node] = s.group
+			ours[s.place] = s.group
 		}
 	}
 	return ours
@@ -185,7 +232,7 @@ func (f *Fleet) busy(t *term, others taken) counts {
 			return
 		}
 		if f.claims.free(t.process, n) != nil {
-			all[n.name] = n.group
+			all[placeOf(n.name)] = n.group
 		}
 	})
 	c := counts{all: len(all), group: map[string]int{}}

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -251,4 +252,42 @@ func TestAPlaceIsGivenBackThoughTheLastLookIsOfBeforeItWasTaken(t *testing.T) {
 		q.Take(endless(other), 1, next)
 		next.want(t, "done")
 	})
+}
+
+func TestThePlacesOfTenThousandNodesFitIntoAnAnnotation(t *testing.T) {
+	t.Parallel()
+	const most = 256 << 10 // bytes of all annotations of an object
+	drained, want := map[string]map[string]string{}, map[string]int{}
+	for i := range 10_000 {
+		process, zone := fmt.Sprintf("nth-queue-%016x", i%3), fmt.Sprintf("eu-central-1%c", 'a'+i%5)
+		if drained[process] == nil {
+			drained[process] = map[string]string{}
+		}
+		drained[process][fmt.Sprintf("ip-10-%d-%d-12.eu-central-1.compute.internal", i/200, i%200)] = zone
+		want[zone]++
+	}
+	text := fleet.PlacesText(drained)
+	if len(text) > most/2 {
+		t.Errorf("they take %d bytes, of %d that there are", len(text), most)
+	}
+	if got := fleet.PlacesRead(text); !maps.Equal(got, want) {
+		t.Errorf("read are %v, want %v", got, want)
+	}
+}
+
+func TestThePlacesThatAreRead(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]map[string]int{
+		`{"p":{"a":"zone","b":"zone","c":""},"q":{"d":"other"}}`:                             {"zone": 2, "other": 1, "": 1}, // of an earlier version
+		fleet.PlacesText(map[string]map[string]string{"p": {"a": "zone", "b": ""}, "q": {}}): {"zone": 1, "": 1},
+		`{"p":{"zone":":"}}`:    {},
+		`{"p":{"zone":":abc"}}`: {"zone": 1},
+		`{"p":null}`:            {},
+		"":                      {},
+		"what is this?":         {},
+	} {
+		if got := fleet.PlacesRead(text); !maps.Equal(got, want) {
+			t.Errorf("read of %s are %v, want %v", text, got, want)
+		}
+	}
 }

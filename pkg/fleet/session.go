@@ -21,6 +21,7 @@ type session struct {
 	fleet *Fleet
 	node  string
 	group string
+	place placeKey
 	// urgent tells that what is done for it waits behind no other node.
 	urgent atomic.Bool
 
@@ -62,7 +63,7 @@ func (f *Fleet) join(n node, t *task) {
 	s := f.sessions[n.name]
 	if s == nil || s.over {
 		s = &session{
-			fleet: f, node: n.name, group: n.group, tasks: map[string]*task{}, announced: map[string]event.Event{},
+			fleet: f, node: n.name, group: n.group, place: placeOf(n.name), tasks: map[string]*task{}, announced: map[string]event.Event{},
 			outcomes: map[string]event.Outcome{}, ended: make(chan struct{}),
 		}
 		f.sessions[n.name] = s
