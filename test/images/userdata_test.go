@@ -3,12 +3,14 @@ package images_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
 	"net/mail"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +79,33 @@ func TestCloudInitWritesSettingsThatNthTakes(t *testing.T) {
 func TestNodeadmGetsANodeConfigAndNthItsSettings(t *testing.T) {
 	t.Parallel()
 	judgeParts(t, read(t, "user-data/nodeadm.mime"), "application/node.eks.aws", "text/cloud-config")
+}
+
+// What the image does by itself from one version of Kubernetes on is what our user data asks for before that, and what the pages
+// that explain it say.
+func TestTheKubeletsGracefulShutdownIsTheImagesWhereverItIsWritten(t *testing.T) {
+	t.Parallel()
+	sources, err := os.ReadFile("../../docs/sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile("(?m)^\\| E5 \\| .*`shutdownGracePeriod: (\\d+)s` and `shutdownGracePeriodCriticalPods: (\\d+)s`").FindSubmatch(sources)
+	if said == nil {
+		t.Fatal("docs/sources.md does not say what the image sets")
+	}
+	page, err := os.ReadFile("../../docs/shutdown.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := fmt.Sprintf("%s s, %s s of them for critical pods [[E5](sources.md)]", said[1], said[2]); !strings.Contains(string(page), row) {
+		t.Errorf("docs/shutdown.md does not say %q", row)
+	}
+	settings := string(read(t, "user-data/nodeadm.mime"))
+	for name, seconds := range map[string][]byte{"shutdownGracePeriod": said[1], "shutdownGracePeriodCriticalPods": said[2]} {
+		if line := fmt.Sprintf("\n      %s: %ss\n", name, seconds); !strings.Contains(settings, line) {
+			t.Errorf("nodeadm.mime does not have %q", line)
+		}
+	}
 }
 
 func TestKarpenterGivesItsNodesSettings(t *testing.T) {
