@@ -49,9 +49,9 @@ func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 	}{
 		"all is well":            {func(*record.Status) {}, true, `ok    daemon      process \d+ watches for node made-up-node`},
 		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: nobody would drain this node.*`},
-		"it was stopped":         {func(s *record.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth does not run: it stopped as asked .*`},
-		"it has crashed":         {func(s *record.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 is gone.*`},
-		"it hangs":               {func(s *record.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may hang: .*`},
+		"it was stopped":         {func(s *record.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth is not running: stopped at .*`},
+		"it has crashed":         {func(s *record.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 died.*`},
+		"it hangs":               {func(s *record.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may be hung: .*`},
 		"it sees no kubeconfig":  {without, true, `fail  daemon      it has no credential: there is no kubeconfig\. This check has found one in .*/absent: .*PrivateTmp=.*`},
 		"nor does anybody":       {without, false, `fail  daemon      it has no credential: there is no kubeconfig`},
 		"its credential expired": {func(s *record.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},

@@ -115,7 +115,7 @@ func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 	mustSay(t, b.check(t, ""),
 		`ok    metadata    session token received from http://127\.0\.0\.1:\d+`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
-		`ok    clock       it agrees with that of the metadata service`,
+		`ok    clock       in sync with that of the metadata service`,
 		`fail  identity    .*/absent.*`,
 		`warn  shutdown    no advance notice: connecting to the system bus: .*`,
 		`ok    shutdown    the kubelet does not delay it`)

@@ -39,7 +39,7 @@ func TestImportedSecretsGoIntoFilesThatOnlyTheirOwnerReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, stdout, stderr := importing(t, "WEBHOOK_URL=https://hooks.example.com/other\nWEBHOOK_HEADERS={\"X-Token\":\"hunter3\"}\n", "--secrets", dir)
-	if !strings.Contains(stderr, dir+"/webhook-url is there, with something else in it") {
+	if !strings.Contains(stderr, dir+"/webhook-url already exists with other content") {
 		t.Errorf("a file that is there: %s", stderr)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "webhook-headers")); !os.IsNotExist(err) {
@@ -88,8 +88,8 @@ func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
 
 func TestImportSaysHowItIsUsed(t *testing.T) {
 	for args, want := range map[string]string{
-		"config import":                     "one FILE is needed",
-		"config import a b":                 "one FILE is needed",
+		"config import":                     "exactly one FILE is required",
+		"config import a b":                 "exactly one FILE is required",
 		"config import --nope a":            "flag provided but not defined: -nope",
 		"config import --secrets here file": `--secrets "here": must be an absolute path`,
 	} {

@@ -38,7 +38,7 @@ func TestTheCredentialsOfTheServiceAreJudgedBesideIt(t *testing.T) {
 	b.serve(t, "LoadCredential=webhook-url:/etc/nth/url", "LoadCredentialEncrypted=webhook-headers:/etc/nth/headers")
 	said := b.check(t, "--offline")
 	mustSay(t, said, `ok    webhook     read `+regexp.QuoteMeta(url),
-		`warn  webhook     passed over `+regexp.QuoteMeta(headers)+`: it is encrypted, and only the service gets it in the clear`,
+		`warn  webhook     ignored `+regexp.QuoteMeta(headers)+`: it is encrypted, and only the service gets it in the clear`,
 		`ok    webhook     the template renders every kind of notice; "nth check --webhook" posts a test`)
 	status, stdout, stderr := b.judge(t)
 	mustSay(t, stdout, regexp.QuoteMeta(b.settings)+": read", regexp.QuoteMeta(url)+": read", regexp.QuoteMeta(headers)+": ignored: it is encrypted, .*", regexp.QuoteMeta(b.settings)+": ok")
@@ -94,8 +94,8 @@ func TestWhatWasReadAndWhatWasPassedOverIsSaid(t *testing.T) {
 	b.put(t, "page.tmpl", `{"text": {{ toJson .Text }}}`)
 	said := b.check(t, "--offline")
 	mustSay(t, said, `ok    settings    read .*/nth\.toml`, `ok    settings    read .*/nth\.toml\.d/50-webhook\.toml`,
-		`warn  settings    passed over .*/60-old\.toml\.bak: its name does not end with \.toml`, `warn  settings    passed over .*/\.70\.toml: its name begins with a dot`,
-		`ok    webhook     read .*/page\.tmpl`, `warn  webhook     passed over the credential webhook-url \(SetCredential= of nth\.service\): webhook\.url goes before it`)
+		`warn  settings    ignored .*/60-old\.toml\.bak: its name does not end with \.toml`, `warn  settings    ignored .*/\.70\.toml: its name begins with a dot`,
+		`ok    webhook     read .*/page\.tmpl`, `warn  webhook     ignored the credential webhook-url \(SetCredential= of nth\.service\): webhook\.url goes before it`)
 	status, stdout, stderr := b.judge(t)
 	mustSay(t, stdout, `.*/nth\.toml: read`, `.*/50-webhook\.toml: read`, `.*/60-old\.toml\.bak: ignored: its name does not end with \.toml`,
 		`.*/page\.tmpl: read`, `the credential webhook-url \(SetCredential= of nth\.service\): ignored: webhook\.url goes before it`, `.*/nth\.toml, .*/50-webhook\.toml: ok`)
@@ -139,5 +139,5 @@ func TestMetricsThatNobodyCouldHaveFailTheCheck(t *testing.T) {
 		server.Close()
 	}
 	free := fmt.Sprintf("127.%d.%d.%d:9092", 1+rand.N(254), rand.N(256), 1+rand.N(254)) // which nobody else has
-	mustSay(t, metrics("listen = '"+free+"'", ""), "ok    metrics     "+regexp.QuoteMeta(free)+" can be listened at")
+	mustSay(t, metrics("listen = '"+free+"'", ""), "ok    metrics     can listen on "+regexp.QuoteMeta(free))
 }

@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,7 +61,7 @@ func (g *guard) restartedBy(asked time.Time) time.Time {
 // askToRestart has a pod's workload restarted, and does not wait for that.
 func (g *guard) askToRestart(t *target, until time.Time) {
 	ctx, cancel := context.WithDeadline(g.ctx, until)
-	t.cancel = cancel
+	t.cancel, t.sent = cancel, new(atomic.Bool)
 	pod := t.pod
 	g.workers.Go(func() {
 		defer cancel()

@@ -128,6 +128,7 @@ func Messages() map[string]string {
 		"MetricsTrouble":     MetricsTrouble,
 		"MessagesLost":       MessagesLost,
 		"ConfigInvalid":      ConfigInvalid,
+		"Stalled":            Stalled,
 		"MessagePoisoned":    MessagePoisoned,
 		"DryRun":             DryRun,
 	}
