@@ -140,7 +140,7 @@ func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *tes
 	back := s.podIDs(t)
 
 	s.start(t)
-	s.nth.WaitSays(t, "someone uncordoned the node for this event")
+	s.nth.WaitSays(t, "someone uncordoned the node during this event")
 	s.nth.WaitSays(t, "disruption budget web blocks the eviction of ")
 	s.node.Scale(t, "web", 0)
 	s.nth.WaitLog(t, systemd.Drained)

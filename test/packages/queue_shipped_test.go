@@ -101,7 +101,7 @@ func sortedWith(known map[string]string, more string) []string {
 }
 
 // onlyNTH are messages of nth on a node: nth-queue has no kubelet's identity, and is told of hooks by the queue.
-var onlyNTH = []string{"IdentityWaiting", "IdentityFound", "HookFound", "PowerButton", "TargetStateUnknown"}
+var onlyNTH = []string{"IdentityWaiting", "IdentityFound", "HookFound", "PowerButton", "TargetStateUnknown", "Stalled"}
 
 func TestTheCatalogOfNTHQueueExplainsItsMessages(t *testing.T) {
 	t.Parallel()

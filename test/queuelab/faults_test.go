@@ -47,7 +47,7 @@ func TestAnAPIServerThatIsAwayFromTheStartIsWaitedFor(t *testing.T) {
 	way.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})
 	consumer := s.open(t, shortly)
 	s.Send(t, region.Spot(id))
-	consumer.WaitStatus(t, "waiting for the API server")
+	consumer.WaitStatus(t, "waiting for the list of Nodes")
 
 	way.Lift()
 
