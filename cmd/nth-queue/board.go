@@ -14,8 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -25,7 +25,7 @@ type board struct {
 	file  *record.Board
 	log   *logrus.Entry
 	meter *meter
-	queue *queue.Queue
+	queue *sqs.Queue
 	fleet interface{ Standing() fleet.Standing }
 	// manager is the service manager, and pace how often it wants to be told that all goes on.
 	manager interface {

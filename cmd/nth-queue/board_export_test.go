@@ -7,8 +7,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // Manager is what the service manager is told.
@@ -24,12 +24,12 @@ func (f fleetAs) Standing() fleet.Standing { return fleet.Standing(f) }
 
 // Sentence is how an nth-queue that knows the nodes says how it stands.
 func Sentence(stand fleet.Standing) string {
-	b := &board{queue: queue.New(queue.Options{}), fleet: fleetAs(stand), ready: true}
+	b := &board{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), ready: true}
 	return b.status().Sentence
 }
 
 // Unready is why an nth-queue that stands so and reads these messages is not ready; "" if it is.
-func Unready(stand fleet.Standing, knows bool, messages *queue.Queue) string {
+func Unready(stand fleet.Standing, knows bool, messages *sqs.Queue) string {
 	b := &board{queue: messages, fleet: fleetAs(stand), ready: knows}
 	if err := b.unready(); err != nil {
 		return err.Error()
@@ -38,7 +38,7 @@ func Unready(stand fleet.Standing, knows bool, messages *queue.Queue) string {
 }
 
 // ShowAndBeat keeps the board of an nth-queue that reads these messages, until ctx ends.
-func ShowAndBeat(ctx context.Context, messages *queue.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
+func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
 	b := &board{file: record.NewBoard(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}
 	b.begin(ctx)()
 }

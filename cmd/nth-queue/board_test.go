@@ -17,7 +17,7 @@ import (
 
 	nthqueue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -48,14 +48,14 @@ func (l *line) Do(r *http.Request) (*http.Response, error) {
 func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		sqs, systemdIs := &line{back: make(chan struct{})}, &manager{}
+		service, systemdIs := &line{back: make(chan struct{})}, &manager{}
 		log, said := logtest.NewNullLogger()
-		messages := queue.New(queue.Options{
+		messages := sqs.New(sqs.Options{
 			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
-			AWS: aws.Config{Region: "eu-central-1", HTTPClient: sqs, Credentials: aws.AnonymousCredentials{}},
+			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
 		ctx, stop := context.WithCancel(t.Context())
-		go messages.Run(ctx, func(*queue.Lease) {})
+		go messages.Run(ctx, func(*sqs.Lease) {})
 		go nthqueue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
 		fed := func(passed time.Duration) int {
 			before := systemdIs.beats.Load()
@@ -67,7 +67,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 		if n := fed(5 * time.Minute); n < 299 || n > 301 {
 			t.Errorf("in five minutes with an empty queue, the watchdog was fed %d times", n)
 		}
-		sqs.dead.Store(true)
+		service.dead.Store(true)
 		fed(2 * time.Minute)
 		if n := fed(time.Minute); n != 0 {
 			t.Errorf("while nobody reads the queue, the watchdog was fed %d times", n)
@@ -75,8 +75,8 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 		if entry := said.LastEntry(); entry == nil || entry.Data[systemd.FieldMessageID] != systemd.SourceTrouble || len(said.AllEntries()) != 1 {
 			t.Errorf("it was said %v, want the trouble, once", said.AllEntries())
 		}
-		sqs.dead.Store(false)
-		close(sqs.back)
+		service.dead.Store(false)
+		close(service.back)
 		if n := fed(time.Minute); n < 59 || n > 61 {
 			t.Errorf("in a minute in which the queue is read again, the watchdog was fed %d times", n)
 		}
@@ -87,10 +87,10 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 
 func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sqs := &line{back: make(chan struct{})}
-		messages := queue.New(queue.Options{
+		service := &line{back: make(chan struct{})}
+		messages := sqs.New(sqs.Options{
 			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
-			AWS: aws.Config{Region: "eu-central-1", HTTPClient: sqs, Credentials: aws.AnonymousCredentials{}},
+			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
 		want := func(stand fleet.Standing, knows bool, why string) {
 			t.Helper()
@@ -104,16 +104,16 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 		want(fleet.Standing{}, true, "nothing was received from the queue yet")
 
 		ctx, stop := context.WithCancel(t.Context())
-		go messages.Run(ctx, func(*queue.Lease) {})
+		go messages.Run(ctx, func(*sqs.Lease) {})
 		time.Sleep(5 * time.Minute)
 		want(fleet.Standing{}, true, "")
 		want(fleet.Standing{Away: time.Now().Add(-time.Minute)}, true, "no list of Nodes from the API server for ")
 
-		sqs.dead.Store(true)
+		service.dead.Store(true)
 		time.Sleep(90 * time.Second)
 		want(fleet.Standing{}, true, "nothing was received from the queue for ")
-		sqs.dead.Store(false)
-		close(sqs.back)
+		service.dead.Store(false)
+		close(service.back)
 		time.Sleep(time.Minute)
 		want(fleet.Standing{}, true, "")
 		stop()

@@ -4,9 +4,9 @@ import (
 	"context"
 	"flag"
 
-	"github.com/nth-project/nth/cmd/internal/findings"
-	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 )
@@ -22,15 +22,15 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	if done || err != nil {
 		return err
 	}
-	c := &check{findings.For("nth-queue", to.Out)}
-	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
+	c := &check{checks.For("nth-queue", to.Out)}
+	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
 	cfg, looked, err := configBeside(ctx, path)
-	degraded, fatal := posting.Degraded(err)
+	degraded, fatal := webhooks.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
 	}
-	if err := findings.Hush(); err != nil {
+	if err := checks.Hush(); err != nil {
 		return err
 	}
 	c.settings(path, cfg)
@@ -51,7 +51,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 }
 
 // check finds out whether nth-queue can do its work here. It changes nothing in AWS or in the cluster.
-type check struct{ *findings.List }
+type check struct{ *checks.List }
 
 func (c *check) settings(path string, cfg config.Queue) {
 	sources, _ := config.QueueSources(path) // They have just been read.

@@ -9,10 +9,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
-	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -62,13 +62,13 @@ func sourceOf(found aws.Credentials) string {
 
 // services checks what is asked of EC2 and, as far as the settings need it, of Auto Scaling.
 func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.Census) {
-	catalog := instances.New(instances.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
+	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	switch {
 	case cfg.Fleet.ManagedTag != "":
-		c.mustDescribe(ctx, catalog, instances.DescribeInstances, "to know which instances have the tag in fleet.managed_tag")
-		c.mustDescribe(ctx, catalog, instances.DescribeTags, "to know which of their groups have it")
+		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to know which instances have the tag in fleet.managed_tag")
+		c.mustDescribe(ctx, catalog, ec2.DescribeTags, "to know which of their groups have it")
 	case nodes.Anonymous > 0:
-		c.mustDescribe(ctx, catalog, instances.DescribeInstances, "to find the nodes that do not tell their instance")
+		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to find the nodes that do not tell their instance")
 	default:
 		c.mayDescribe(ctx, catalog)
 	}
@@ -80,7 +80,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 			group = strings.Join(groups[:min(len(groups), 1)], "") // Without one, it is made up.
 		}
 	}
-	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches && cfg.Fleet.AfterDrain == string(lifecycle.Keep) {
+	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches && cfg.Fleet.AfterDrain == string(asg.Keep) {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.asg-termination, fleet.complete_launches")
 		return
 	}
@@ -95,21 +95,21 @@ func (c *check) owner(settings config.Fleet, names []string) {
 	set, tagged := clusterOf(settings), strings.Join(names, ", ")
 	switch {
 	case set != "" && slices.Contains(names, set), set == "" && len(names) == 1:
-		c.OK("cluster", "its instances have the tag %s%s", instances.ClusterTag, cmp.Or(set, tagged))
+		c.OK("cluster", "its instances have the tag %s%s", ec2.ClusterTag, cmp.Or(set, tagged))
 	case set != "" && len(names) == 0:
-		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes have no tag %s%s", set, instances.ClusterTag, set)
+		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes have no tag %s%s", set, ec2.ClusterTag, set)
 	case set != "":
-		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", set, tagged, instances.ClusterTag)
+		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", set, tagged, ec2.ClusterTag)
 	case len(names) == 0:
-		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so that nobody can say whose an instance is that has no Node: %s", instances.ClusterTag, withoutOwner)
+		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so that nobody can say whose an instance is that has no Node: %s", ec2.ClusterTag, withoutOwner)
 	default:
 		c.Warn("cluster", "the instances of its Nodes are tagged as of %s (%sNAME): set fleet.cluster, or nobody can say whose an instance is that has no Node and another name; %s",
-			tagged, instances.ClusterTag, withoutOwner)
+			tagged, ec2.ClusterTag, withoutOwner)
 	}
 }
 
 // mustDescribe checks a right that messages cannot be understood without.
-func (c *check) mustDescribe(ctx context.Context, catalog *instances.Catalog, right instances.Right, why string) {
+func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, why string) {
 	allowed, err := catalog.May(ctx, right)
 	if err != nil {
 		c.Fail("right", "%s", err)
@@ -120,34 +120,34 @@ func (c *check) mustDescribe(ctx context.Context, catalog *instances.Catalog, ri
 
 // mayDescribe checks the right that few messages need: those about stops, if they are minutes old, those about Capacity
 // Blocks, which do not name their instances, and those about hooks of instances that have no node.
-func (c *check) mayDescribe(ctx context.Context, catalog *instances.Catalog) {
-	allowed, err := catalog.May(ctx, instances.DescribeInstances)
+func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog) {
+	allowed, err := catalog.May(ctx, ec2.DescribeInstances)
 	switch {
 	case err != nil:
 		c.Warn("right", "%s", err)
 	case !allowed:
 		c.Warn("right", "%s: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: %s",
-			instances.DescribeInstances, withoutOwner)
+			ec2.DescribeInstances, withoutOwner)
 	default:
-		c.OK("right", "%s", instances.DescribeInstances)
+		c.OK("right", "%s", ec2.DescribeInstances)
 	}
 }
 
 // maySeeSchedule checks the right to know what EC2 has scheduled and which status checks fail, if the settings have anything done about
 // that. Without it, messages about maintenance count as they were written.
-func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *instances.Catalog) {
+func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *ec2.Catalog) {
 	if policy.Action(cfg.Events.ScheduledMaintenance.Action) == policy.Ignore && policy.Action(cfg.Events.StatusCheck.Action) == policy.Ignore {
 		return
 	}
-	allowed, err := catalog.May(ctx, instances.DescribeInstanceStatus)
+	allowed, err := catalog.May(ctx, ec2.DescribeInstanceStatus)
 	switch {
 	case err != nil:
 		c.Warn("right", "%s", err)
 	case !allowed:
 		c.Warn("right", "%s: refused; maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails",
-			instances.DescribeInstanceStatus)
+			ec2.DescribeInstanceStatus)
 	default:
-		c.OK("right", "%s", instances.DescribeInstanceStatus)
+		c.OK("right", "%s", ec2.DescribeInstanceStatus)
 	}
 }
 
@@ -155,8 +155,8 @@ func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *i
 // known, of one that is made up. What there is to answer is left alone.
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
-	told := lifecycle.NewTold(lifecycle.ToldOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
-	for _, p := range lifecycle.ToldPermissions(settings) {
+	told := asg.NewTold(asg.ToldOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
+	for _, p := range asg.ToldPermissions(settings) {
 		allowed, err := told.May(ctx, p, group)
 		switch {
 		case err != nil:
@@ -184,7 +184,7 @@ func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config,
 }
 
 // ours says which of a group's hooks would be completed.
-func (c *check) ours(ctx context.Context, told *lifecycle.Told, group string, launch bool) {
+func (c *check) ours(ctx context.Context, told *asg.Told, group string, launch bool) {
 	switch found, ours, err := told.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)

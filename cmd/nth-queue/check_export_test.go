@@ -3,7 +3,7 @@ package main
 import (
 	"io"
 
-	"github.com/nth-project/nth/cmd/internal/findings"
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -12,5 +12,5 @@ var Run = service().Run
 
 // CheckOwner is what "check" says of the cluster's name, where its Nodes' instances are tagged with those.
 func CheckOwner(to io.Writer, settings config.Fleet, names ...string) {
-	(&check{findings.For("nth-queue", to)}).owner(settings, names)
+	(&check{checks.For("nth-queue", to)}).owner(settings, names)
 }

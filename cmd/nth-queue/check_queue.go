@@ -13,25 +13,25 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // queue checks that the queue is there, that it can be read, and how it is set up. Nothing is received.
 func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config) {
-	q := queue.New(queue.Options{URL: cfg.Queue.URL, AWS: account, Visibility: cfg.Queue.Visibility})
+	q := sqs.New(sqs.Options{URL: cfg.Queue.URL, AWS: account, Visibility: cfg.Queue.Visibility})
 	found, allowed, err := q.Check(ctx)
 	switch {
 	case err != nil:
 		c.Fail("queue", "%s", err)
 		return
 	case !allowed:
-		c.Warn("queue", "%s: refused; how the queue is set up cannot be told, and nothing else needs it", queue.GetQueueAttributes)
+		c.Warn("queue", "%s: refused; how the queue is set up cannot be told, and nothing else needs it", sqs.GetQueueAttributes)
 	default:
 		c.OK("queue", "%d messages wait, %d are being worked on", found.Visible, found.InFlight)
 		c.lifeOf(cfg, found)
 		c.wayInto(found)
 	}
-	for _, right := range queue.Rights() {
+	for _, right := range sqs.Rights() {
 		allowed, err := q.May(ctx, right)
 		switch {
 		case err != nil:
@@ -48,7 +48,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 const day, longestRetention = 24 * time.Hour, 14 * 24 * time.Hour
 
 // lifeOf checks for how long a message lives.
-func (c *check) lifeOf(cfg config.Queue, found queue.Attributes) {
+func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 	waiting := time.Duration(0)
 	if waits(cfg.Events.ScheduledMaintenance) {
 		waiting = found.Retention
@@ -66,7 +66,7 @@ func (c *check) lifeOf(cfg config.Queue, found queue.Attributes) {
 	}
 	least := fleet.UrgentReceives(longestNotice)
 	if waiting > 0 {
-		least = max(least, queue.Receives(waiting))
+		least = max(least, sqs.Receives(waiting))
 	}
 	if found.MaxReceives >= least {
 		c.OK("queue", "a message whose drain fails is tried for %s, and goes to %s then", span(fleet.Endurance(found.MaxReceives)),
@@ -75,7 +75,7 @@ func (c *check) lifeOf(cfg config.Queue, found queue.Attributes) {
 	}
 	waiters := ""
 	if waiting > 0 {
-		waiters = fmt.Sprintf("; one that waits %s for a planned change is received %d times", span(waiting), queue.Receives(waiting))
+		waiters = fmt.Sprintf("; one that waits %s for a planned change is received %d times", span(waiting), sqs.Receives(waiting))
 	}
 	c.Warn("queue", "a message is given up when it has been received %d times (maxReceiveCount), so after %s if its drain fails%s: make it %d or more",
 		found.MaxReceives, span(fleet.Endurance(found.MaxReceives)), waiters, least)
@@ -93,7 +93,7 @@ func waits(c config.QueueMaintenance) bool {
 }
 
 // wayInto checks what keeps messages from getting into the queue in time, or out of it.
-func (c *check) wayInto(found queue.Attributes) {
+func (c *check) wayInto(found sqs.Attributes) {
 	if found.Delay > 0 {
 		c.Warn("queue", "messages are kept back for %s at first (DelaySeconds), of the two minutes that a spot interruption leaves", found.Delay)
 	}

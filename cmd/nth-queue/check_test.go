@@ -13,10 +13,10 @@ import (
 	"testing"
 
 	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/instances/ec2test"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
-	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
 
 // A bench is what "nth-queue check" looks at in AWS, without a cluster.

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"flag"
 
-	"github.com/nth-project/nth/cmd/internal/findings"
-	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/secrets"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -31,7 +31,7 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 		return judgeConfig(ctx, path, to)
 	}
 	cfg, err := effectiveConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return err
 	}
 	return errors.Join(config.EncodeQueue(to.Out, cfg), err)
@@ -40,14 +40,14 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 // judgeConfig says what was read and what was passed over, and whether it is right.
 func judgeConfig(ctx context.Context, path string, to program.Streams) error {
 	_, looked, err := configBeside(ctx, path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return err
 	}
 	sources, failed := config.QueueSources(path)
 	if failed != nil {
 		return program.ConfigError{Fault: failed}
 	}
-	return findings.Approve(to.Out, sources, config.QueueFile, looked.unit, append(looked.kubeconfig, looked.webhook...), err)
+	return checks.Approve(to.Out, sources, config.QueueFile, looked.unit, append(looked.kubeconfig, looked.webhook...), err)
 }
 
 // effectiveConfig reads the files, lets systemd's directories go before theirs, and finds the kubeconfig that systemd has
@@ -59,7 +59,7 @@ func effectiveConfig(path string) (config.Queue, error) {
 
 // looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
 type looked struct {
-	kubeconfig, webhook []posting.Finding
+	kubeconfig, webhook []webhooks.Finding
 	unit                secrets.Unit
 }
 
@@ -74,7 +74,7 @@ func configBeside(ctx context.Context, path string) (config.Queue, looked, error
 func configWith(path string, given secrets.Given) (config.Queue, looked, error) {
 	var found looked
 	cfg, err := config.LoadQueue(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return config.Queue{}, found, program.ConfigError{Fault: fatal}
 	}
 	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
@@ -84,11 +84,11 @@ func configWith(path string, given secrets.Given) (config.Queue, looked, error) 
 		if cfg.Kubernetes.Kubeconfig != "" {
 			before = "kubernetes.kubeconfig"
 		}
-		found.kubeconfig = []posting.Finding{posting.Of(kubeconfig, before)}
+		found.kubeconfig = []webhooks.Finding{webhooks.Of(kubeconfig, before)}
 		cfg.Kubernetes.Kubeconfig = cmp.Or(cfg.Kubernetes.Kubeconfig, kubeconfig.File)
 	}
-	found.webhook = posting.Look(&cfg.Webhook, "nth-queue", given)
-	if err = posting.Add(err, append(found.kubeconfig, found.webhook...)); err != nil {
+	found.webhook = webhooks.Look(&cfg.Webhook, "nth-queue", given)
+	if err = webhooks.Add(err, append(found.kubeconfig, found.webhook...)); err != nil {
 		err = program.ConfigError{Fault: err}
 	}
 	return cfg, found, err
@@ -103,7 +103,7 @@ func runSettings(args []string, to program.Streams) (read func() (config.Queue, 
 	}
 	return func() (config.Queue, error) {
 		cfg, err := effectiveConfig(flags.Config)
-		if _, fatal := posting.Degraded(err); fatal != nil {
+		if _, fatal := webhooks.Degraded(err); fatal != nil {
 			return config.Queue{}, fatal
 		}
 		cfg.DryRun = flags.DryRun(cfg.DryRun)

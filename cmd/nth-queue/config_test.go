@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/secrets"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	queue "github.com/nth-project/nth/cmd/nth-queue"
 )
 
@@ -20,15 +20,15 @@ func TestTheKubeconfigIsTheCredentialUnlessTheSettingsNameOne(t *testing.T) {
 		settings string
 		given    secrets.Credential
 		want     string
-		found    posting.Finding // but for its fault
+		found    webhooks.Finding // but for its fault
 		wrong    bool
 	}{
-		"none":                    {"", secrets.Credential{}, "", posting.Finding{}, false},
-		"a credential":            {"", given, "/given", posting.Finding{Source: name}, false},
-		"one of the settings":     {"[kubernetes]\nkubeconfig = \"/set\"", given, "/set", posting.Finding{Source: name, Passed: "kubernetes.kubeconfig goes before it"}, false},
-		"one that is encrypted":   {"", sealed, "", posting.Finding{Source: name, Passed: "it is encrypted"}, false},
-		"one that is missing":     {"", missing, "", posting.Finding{Source: name}, true},
-		"missing, and not needed": {"[kubernetes]\nkubeconfig = \"/set\"", missing, "/set", posting.Finding{Source: name, Passed: "kubernetes.kubeconfig goes before it"}, true},
+		"none":                    {"", secrets.Credential{}, "", webhooks.Finding{}, false},
+		"a credential":            {"", given, "/given", webhooks.Finding{Source: name}, false},
+		"one of the settings":     {"[kubernetes]\nkubeconfig = \"/set\"", given, "/set", webhooks.Finding{Source: name, Passed: "kubernetes.kubeconfig goes before it"}, false},
+		"one that is encrypted":   {"", sealed, "", webhooks.Finding{Source: name, Passed: "it is encrypted"}, false},
+		"one that is missing":     {"", missing, "", webhooks.Finding{Source: name}, true},
+		"missing, and not needed": {"[kubernetes]\nkubeconfig = \"/set\"", missing, "/set", webhooks.Finding{Source: name, Passed: "kubernetes.kubeconfig goes before it"}, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "nth-queue.toml")
@@ -41,11 +41,11 @@ func TestTheKubeconfigIsTheCredentialUnlessTheSettingsNameOne(t *testing.T) {
 				}
 				return row.given
 			})
-			if _, fatal := posting.Degraded(err); fatal != nil || (err != nil) != row.wrong || cfg.Kubernetes.Kubeconfig != row.want {
+			if _, fatal := webhooks.Degraded(err); fatal != nil || (err != nil) != row.wrong || cfg.Kubernetes.Kubeconfig != row.want {
 				t.Errorf("the kubeconfig is %q, %v; want %q", cfg.Kubernetes.Kubeconfig, err, row.want)
 			}
 			if len(found) == 0 {
-				found = []posting.Finding{{}}
+				found = []webhooks.Finding{{}}
 			}
 			if found[0].Fault = nil; len(found) != 1 || found[0] != row.found {
 				t.Errorf("found is %+v, want %+v", found, row.found)

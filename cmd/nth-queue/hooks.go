@@ -11,27 +11,27 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/counting"
 	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/lifecycle"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // hooks lets the fleet speak to Auto Scaling.
-type hooks struct{ told *lifecycle.Told }
+type hooks struct{ told *asg.Told }
 
 func newHooks(cfg config.Queue, asked aws.Config, counts counting.Counts, log *logrus.Entry) hooks {
-	return hooks{lifecycle.NewTold(lifecycle.ToldOptions{
+	return hooks{asg.NewTold(asg.ToldOptions{
 		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: counts.HookRequested,
-		Tell: func(n lifecycle.News) { tellHook(log, n) },
+		Tell: func(n asg.News) { tellHook(log, n) },
 	}, hookSettings(cfg))}
 }
 
 // hookSettings are the settings for the hooks of terminations and launches.
-func hookSettings(cfg config.Queue) lifecycle.Settings {
+func hookSettings(cfg config.Queue) asg.Settings {
 	settings := draining.Hooks(cfg.Events.ASGTermination)
-	settings.LaunchHooks, settings.AfterDrain = cfg.Fleet.LaunchHooks, lifecycle.AfterDrain(cfg.Fleet.AfterDrain)
+	settings.LaunchHooks, settings.AfterDrain = cfg.Fleet.LaunchHooks, asg.AfterDrain(cfg.Fleet.AfterDrain)
 	return settings
 }
 
@@ -52,36 +52,36 @@ func resourceOf(address, region string) string {
 }
 
 // tellHook writes news of lifecycle hooks into the journal.
-func tellHook(log *logrus.Entry, n lifecycle.News) {
+func tellHook(log *logrus.Entry, n asg.News) {
 	switch n.What {
-	case lifecycle.Trouble:
+	case asg.Trouble:
 		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
-	case lifecycle.Refused:
+	case asg.Refused:
 		log.WithField(systemd.FieldMessageID, systemd.HookRefused).Warn(n.Text)
-	case lifecycle.Completed:
+	case asg.Completed:
 		log.WithField(systemd.FieldMessageID, systemd.HookCompleted).Info(n.Text)
-	case lifecycle.Found:
+	case asg.Found:
 		log.WithField(systemd.FieldMessageID, systemd.HookFound).Info(n.Text)
 	}
 }
 
-func actionOf(instance string, hook queue.Hook, since time.Time) lifecycle.Action {
-	return lifecycle.Action{
+func actionOf(instance string, hook sqs.Hook, since time.Time) asg.Action {
+	return asg.Action{
 		Group: hook.Group, Hook: hook.Name, Instance: instance, Token: hook.Token, Launch: hook.Launch, Back: hook.Back, Since: since,
 	}
 }
 
 // Hold implements fleet.Hooks.
-func (h hooks) Hold(ctx context.Context, instance string, hook queue.Hook, since time.Time) {
+func (h hooks) Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time) {
 	h.told.Hold(ctx, actionOf(instance, hook, since))
 }
 
 // Complete implements fleet.Hooks.
-func (h hooks) Complete(ctx context.Context, instance string, hook queue.Hook, since time.Time, outcome event.Outcome) error {
+func (h hooks) Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error {
 	return h.told.Complete(ctx, actionOf(instance, hook, since), outcome)
 }
 
 // Loses implements fleet.Hooks.
-func (h hooks) Loses(ctx context.Context, instance string, hook queue.Hook) (bool, error) {
+func (h hooks) Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error) {
 	return h.told.Loses(ctx, actionOf(instance, hook, time.Time{}))
 }

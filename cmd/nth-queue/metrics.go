@@ -11,8 +11,8 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -21,7 +21,7 @@ import (
 type meter struct {
 	*metrics.Metrics
 	counts  counting.Counts
-	queue   *queue.Queue
+	queue   *sqs.Queue
 	board   *board
 	fleet   *fleet.Fleet
 	waiting func() int // notices
@@ -44,14 +44,14 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 		},
 	})
 	m.counts = counting.In(m.Metrics)
-	for _, what := range queue.Whats() {
+	for _, what := range sqs.Whats() {
 		m.Messages(string(what))
 	}
 	return m
 }
 
 // judges makes a queue and a fleet what the meter's health is judged by, and a board what tells whether it is ready.
-func (m *meter) judges(messages *queue.Queue, nodes *fleet.Fleet, board *board) {
+func (m *meter) judges(messages *sqs.Queue, nodes *fleet.Fleet, board *board) {
 	if m != nil {
 		m.queue, m.fleet, m.board = messages, nodes, board
 	}
@@ -74,13 +74,13 @@ func (m *meter) counted() counting.Counts {
 }
 
 // telling counts what becomes of messages, and then lets it be told.
-func (m *meter) telling(tell func(queue.Report)) func(queue.Report) {
+func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 	if m == nil {
 		return tell
 	}
-	return func(r queue.Report) {
+	return func(r sqs.Report) {
 		m.Message(string(r.What))
-		if r.What == queue.Received && r.Receives <= 1 && !r.Sent.IsZero() {
+		if r.What == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
 			m.Received(time.Since(r.Sent))
 		}
 		tell(r)
@@ -88,7 +88,7 @@ func (m *meter) telling(tell func(queue.Report)) func(queue.Report) {
 }
 
 // show notes how things stand.
-func (m *meter) show(status record.Status, nodes fleet.Standing, messages queue.Standing) {
+func (m *meter) show(status record.Status, nodes fleet.Standing, messages sqs.Standing) {
 	if m == nil {
 		return
 	}

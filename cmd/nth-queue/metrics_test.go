@@ -20,7 +20,7 @@ import (
 
 	nthqueue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 func TestAProcessWithoutALeaseIsNotHealthy(t *testing.T) {
@@ -38,7 +38,7 @@ func TestAProcessWithoutALeaseIsNotHealthy(t *testing.T) {
 	logger, _ := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	nodes := fleet.New(fleet.Options{Client: client, Log: log})
-	health := nthqueue.Health(queue.New(queue.Options{}), nodes, log)
+	health := nthqueue.Health(sqs.New(sqs.Options{}), nodes, log)
 	ask := func() *httptest.ResponseRecorder {
 		answer := httptest.NewRecorder()
 		health.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))

@@ -9,9 +9,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/secrets"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -65,7 +65,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 			return node, n.nodes.of(ctx, node).Labels
 		},
 		Told: func(t notify.Telling) {
-			posting.Tell(log, t)
+			webhooks.Tell(log, t)
 			meter.counted().Notice(t)
 		},
 	})
@@ -89,7 +89,7 @@ func outboxDirectory(cfg config.Queue) string {
 func (n *notices) use(cfg config.Queue) {
 	rules := policyOf(cfg.Events)
 	n.rules.Store(&rules)
-	settings, err := posting.Settings(cfg.Webhook, "nth-queue", secrets.Own)
+	settings, err := webhooks.Settings(cfg.Webhook, "nth-queue", secrets.Own)
 	if err != nil { // What is wrong with the settings was told when they were judged.
 		n.trouble(err)
 	}

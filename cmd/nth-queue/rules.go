@@ -6,9 +6,9 @@ import (
 	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -44,7 +44,7 @@ func budgeted(c config.Budgeted) policy.Rule {
 
 // clusterOf is this cluster's name in the tags of its instances, as far as the settings say it.
 func clusterOf(c config.Fleet) string {
-	if name, is := strings.CutPrefix(c.ManagedTag, instances.ClusterTag); is && c.Cluster == "" {
+	if name, is := strings.CutPrefix(c.ManagedTag, ec2.ClusterTag); is && c.Cluster == "" {
 		return name
 	}
 	return c.Cluster

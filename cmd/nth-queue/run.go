@@ -10,15 +10,15 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/notify"
-	sqs "github.com/nth-project/nth/pkg/queue"
+	sqs "github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -29,7 +29,7 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 		return err
 	}
 	cfg, err := read()
-	degraded, fatal := posting.Degraded(err)
+	degraded, fatal := webhooks.Degraded(err)
 	if fatal != nil {
 		return fatal
 	}
@@ -42,10 +42,10 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 		return err
 	}
 	log := logrus.NewEntry(logger)
-	posting.SayDegraded(log, degraded)
+	webhooks.SayDegraded(log, degraded)
 	manager := &systemd.Notifier{}
 	again := &reload.Reloader[config.Queue]{
-		Program: "nth-queue", Read: read, Judge: posting.Degraded, Keep: config.Queue.Telling, Service: manager, Log: log, Started: cfg, Current: cfg,
+		Program: "nth-queue", Read: read, Judge: webhooks.Degraded, Keep: config.Queue.Telling, Service: manager, Log: log, Started: cfg, Current: cfg,
 		Diff: config.DiffQueue, Late: late,
 	}
 	gate := drain.NewGate(evictionsAtOnce)
@@ -76,7 +76,7 @@ func serve(
 	if err != nil {
 		return fmt.Errorf("asking for the host's name: %w", err)
 	}
-	catalog := instances.New(instances.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
+	catalog := ec2.New(ec2.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
@@ -84,7 +84,7 @@ func serve(
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
-		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, instances.ClusterTag), Cluster: clusterOf(cfg.Fleet),
+		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		DeleteNode: cfg.Fleet.DeleteNode,
 		Listeners:  notices.of, Replace: hooks.told.Replace,

@@ -4,9 +4,9 @@ import (
 	"context"
 	"flag"
 
-	"github.com/nth-project/nth/cmd/internal/findings"
-	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -24,11 +24,11 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	if done || err != nil {
 		return err
 	}
-	c := &check{findings.For("nth", to.Out)}
-	ctx, cancel := context.WithTimeout(ctx, findings.Limit)
+	c := &check{checks.For("nth", to.Out)}
+	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
 	cfg, looked, err := configBeside(ctx, path, offline)
-	degraded, fatal := posting.Degraded(err)
+	degraded, fatal := webhooks.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
 	}
@@ -49,7 +49,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 var errToldConfig = program.ConfigError{Fault: program.ErrTold}
 
 // check finds out whether nth can do its work here.
-type check struct{ *findings.List }
+type check struct{ *checks.List }
 
 // settings tells where the settings come from, and what in them keeps nth from acting.
 func (c *check) settings(path string, cfg config.Config) {
@@ -100,7 +100,7 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 
 // surroundings checks what nth works with while it runs.
 func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
-	if err := findings.Hush(); err != nil {
+	if err := checks.Hush(); err != nil {
 		return err
 	}
 	metadata, err := checkedSource(cfg)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/standing"
+	"github.com/nth-project/nth/cmd/internal/statusfile"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -35,9 +35,9 @@ func blindTo(s record.Status) []record.DocumentStatus {
 // daemon checks whether nth runs here, and could act. It is a process of its own, whose unit shows it less of the machine
 // than whoever checks can see: what is found here need not be there. ours is the identity that this check has found.
 func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Identity) {
-	status, why := standing.Running("nth", cfg.RuntimeDirectory, time.Now())
+	status, why := statusfile.Running("nth", cfg.RuntimeDirectory, time.Now())
 	for why == "" && begins(status) && len(daemonFaults(status, ours)) > 0 && drain.Await(ctx, nil, daemonLook) {
-		status, why = standing.Running("nth", cfg.RuntimeDirectory, time.Now())
+		status, why = statusfile.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
 		c.Fail("daemon", "%s: nobody would drain this node; \"systemctl status nth\" tells more", why)

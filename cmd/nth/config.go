@@ -5,9 +5,9 @@ import (
 	"errors"
 	"flag"
 
-	"github.com/nth-project/nth/cmd/internal/findings"
-	"github.com/nth-project/nth/cmd/internal/posting"
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -29,7 +29,7 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 		return judgeConfig(ctx, path, to)
 	}
 	cfg, err := soundConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return err
 	}
 	return errors.Join(config.Encode(to.Out, cfg), err)
@@ -38,7 +38,7 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 // judgeConfig says what was read and what was passed over, and whether it is right.
 func judgeConfig(ctx context.Context, path string, to program.Streams) error {
 	_, looked, err := configBeside(ctx, path, false)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return err
 	}
 	place := lookAround().place()
@@ -46,14 +46,14 @@ func judgeConfig(ctx context.Context, path string, to program.Streams) error {
 	if failed != nil {
 		return program.ConfigError{Fault: failed}
 	}
-	return findings.Approve(to.Out, sources, place.File, looked.unit, looked.found, err)
+	return checks.Approve(to.Out, sources, place.File, looked.unit, looked.found, err)
 }
 
 // effectiveConfig reads the files and lets systemd's directories go before theirs. With config.Degraded, the settings are of use.
 func effectiveConfig(path string) (config.Config, error) {
 	around := lookAround()
 	cfg, degraded := around.place().Load(path)
-	if _, fatal := posting.Degraded(degraded); fatal != nil {
+	if _, fatal := webhooks.Degraded(degraded); fatal != nil {
 		return config.Config{}, program.ConfigError{Fault: fatal}
 	}
 	around.settle(&cfg)
@@ -66,8 +66,8 @@ func effectiveConfig(path string) (config.Config, error) {
 // libraries say nothing beside it.
 func quietConfig(path string) (config.Config, error) {
 	cfg, err := effectiveConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return config.Config{}, err
 	}
-	return cfg, findings.Hush()
+	return cfg, checks.Hush()
 }

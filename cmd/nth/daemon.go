@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -36,7 +36,7 @@ func commandUnderParent(ctx context.Context, args []string, to program.Streams) 
 func watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
 	sparing()
 	cfg, err := read()
-	degraded, fatal := posting.Degraded(err)
+	degraded, fatal := webhooks.Degraded(err)
 	if fatal != nil {
 		return fatal
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -76,7 +76,7 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 	hangups := make(chan os.Signal)
 	r := &reload.Reloader[config.Config]{
 		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Diff: config.Diff, Late: late,
-		Judge: posting.Degraded, Keep: config.Config.Telling,
+		Judge: webhooks.Degraded, Keep: config.Config.Telling,
 	}
 	r.Read = func() (config.Config, error) {
 		reading := readings[0]

@@ -8,7 +8,7 @@ import (
 )
 
 // policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
-// system take the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/lifecycle says.
+// system take the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/asg says.
 func policyOf(c config.Events) policy.Settings {
 	termination := draining.Termination(c.ASGTermination.Termination)
 	termination.WithdrawnAfter = c.ASGTermination.WithdrawnAfter

@@ -15,15 +15,15 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/draining"
 	"github.com/nth-project/nth/cmd/internal/logging"
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
-	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -42,7 +42,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	service := &systemd.Notifier{}
 	pulse := newVigil(service)
 	defer pulse.begin(ctx, log, stderr)()
-	posting.SayDegraded(log, degraded)
+	webhooks.SayDegraded(log, degraded)
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ type adjustable struct {
 	node    *self
 	board   *board
 	down    *shutdown
-	hooks   *lifecycle.Keeper
+	hooks   *asg.Keeper
 	notices *notices
 	daemon  *agent.Agent
 }
@@ -106,7 +106,7 @@ type adjustable struct {
 // reloader has them follow the settings, which read reads, with each hangup.
 func (a adjustable) reloader(started config.Config, read func() (config.Config, error), service *systemd.Notifier, log *logrus.Entry) *reload.Reloader[config.Config] {
 	return &reload.Reloader[config.Config]{
-		Program: "nth", Read: read, Judge: posting.Degraded, Keep: config.Config.Telling, Service: service, Log: log,
+		Program: "nth", Read: read, Judge: webhooks.Degraded, Keep: config.Config.Telling, Service: service, Log: log,
 		Started: started, Current: started, Diff: config.Diff, Late: late, Apply: a.use,
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/posting"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/secrets"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/notify"
@@ -18,7 +18,7 @@ import (
 // are of use.
 func soundConfig(path string) (config.Config, error) {
 	cfg, err := effectiveConfig(path)
-	if err = posting.Judge(err, &cfg.Webhook, "nth"); err != nil {
+	if err = webhooks.Judge(err, &cfg.Webhook, "nth"); err != nil {
 		err = program.ConfigError{Fault: err}
 	}
 	return cfg, err
@@ -26,19 +26,19 @@ func soundConfig(path string) (config.Config, error) {
 
 // looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
 type looked struct {
-	found []posting.Finding
+	found []webhooks.Finding
 	unit  secrets.Unit
 }
 
 // configBeside is soundConfig with the credentials that the service would get by its unit. Offline, systemd is not asked.
 func configBeside(ctx context.Context, path string, offline bool) (config.Config, looked, error) {
 	cfg, err := effectiveConfig(path)
-	if _, fatal := posting.Degraded(err); fatal != nil {
+	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return config.Config{}, looked{}, err
 	}
 	l := looked{unit: secrets.Beside(ctx, cfg.HostRoot, "nth.service", offline)}
-	l.found = posting.Look(&cfg.Webhook, "nth", l.unit.Find)
-	if err = posting.Add(err, l.found); err != nil {
+	l.found = webhooks.Look(&cfg.Webhook, "nth", l.unit.Find)
+	if err = webhooks.Add(err, l.found); err != nil {
 		err = program.ConfigError{Fault: err}
 	}
 	return cfg, l, err
@@ -62,13 +62,13 @@ func (n *notices) addWebhook(cfg config.Config, from told) {
 		},
 		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
 		Told: func(t notify.Telling) {
-			posting.Tell(from.log, t)
+			webhooks.Tell(from.log, t)
 			from.counts.Notice(t)
 		},
 	})
 	n.waiting = webhook.Waiting
 	n.reposted = func(cfg config.Config) {
-		settings, err := posting.Settings(cfg.Webhook, "nth", secrets.Own)
+		settings, err := webhooks.Settings(cfg.Webhook, "nth", secrets.Own)
 		if err != nil { // What is wrong with the settings was told when they were judged.
 			from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Error(err)
 		}

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/record"
 )
 
@@ -81,15 +81,15 @@ func TestMaintenanceThatEC2DoesNotListForAMomentStands(t *testing.T) {
 func TestMaintenanceThatIsCalledOffWhileItsNodeWaitsInTheLineLeavesIt(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		change  func(s *schedule, p instances.Planned)
+		change  func(s *schedule, p ec2.Planned)
 		also    bool // the group terminates the instance as well
 		waiting int
 	}{
-		"it is canceled":                         {func(s *schedule, p instances.Planned) { s.say(instance, canceled(p)) }, false, 0},
-		"EC2 lists it no more":                   {func(s *schedule, _ instances.Planned) { s.say(instance) }, false, 0},
-		"it is canceled, and terminated as well": {func(s *schedule, p instances.Planned) { s.say(instance, canceled(p)) }, true, 1},
-		"it stands":                              {func(*schedule, instances.Planned) {}, false, 1},
-		"it stands, and is moved by a few minutes": {func(s *schedule, p instances.Planned) {
+		"it is canceled":                         {func(s *schedule, p ec2.Planned) { s.say(instance, canceled(p)) }, false, 0},
+		"EC2 lists it no more":                   {func(s *schedule, _ ec2.Planned) { s.say(instance) }, false, 0},
+		"it is canceled, and terminated as well": {func(s *schedule, p ec2.Planned) { s.say(instance, canceled(p)) }, true, 1},
+		"it stands":                              {func(*schedule, ec2.Planned) {}, false, 1},
+		"it stands, and is moved by a few minutes": {func(s *schedule, p ec2.Planned) {
 			p.NotBefore = p.NotBefore.Add(5 * time.Minute)
 			s.say(instance, p)
 		}, false, 1},

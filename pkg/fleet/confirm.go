@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // confirm decides what becomes of a task whose instance has no Node, as far as the watch has told. What is another cluster's is left to it
@@ -30,7 +30,7 @@ func (f *Fleet) confirm(ctx context.Context, t *task) {
 	}
 	found, known := f.at(ctx, t.notice.Instance)
 	switch {
-	case known && t.notice.About == queue.Interruption:
+	case known && t.notice.About == sqs.Interruption:
 		f.begin(found, t)
 	case err != nil && !known:
 		f.failed(ctx, t, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // draining makes every kind of event drain.
@@ -270,7 +270,7 @@ func TestAllPartsOfAMessageAreDoneBeforeItIs(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		const other = "i-0fedcba9876543210"
 		c.add(nodeOf("a", instance, nil), nodeOf("b", other, claimed("other/space/2", time.Now().Add(20*time.Second))))
-		var notices []queue.Notice
+		var notices []sqs.Notice
 		for _, id := range []string{instance, other} {
 			notices = append(notices, interruption(id, event.ScheduledMaintenance)...)
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/ec2"
 )
 
 // knowledge is what EC2 knows of instances.
@@ -31,19 +31,19 @@ func (k *knowledge) say(how func(*knowledge)) {
 }
 
 // Look implements fleet.Instances with an answer of long ago: everything runs that is known.
-func (k *knowledge) Look(ctx context.Context, id string) (instances.Instance, bool, error) {
+func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
 	i, known, err := k.LookAnew(ctx, id)
 	i.State = "running"
 	return i, known, err
 }
 
 // LookAnew implements fleet.Instances.
-func (k *knowledge) LookAnew(_ context.Context, id string) (instances.Instance, bool, error) {
+func (k *knowledge) LookAnew(_ context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked++
 	state, known := k.states[id]
-	return instances.Instance{ID: id, State: state, Managed: k.managed[id], Clusters: k.clusters[id], DNS: k.dns[id]}, known, k.err
+	return ec2.Instance{ID: id, State: state, Managed: k.managed[id], Clusters: k.clusters[id], DNS: k.dns[id]}, known, k.err
 }
 
 // InGroup implements fleet.Instances.

@@ -25,8 +25,8 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // Message is a message that is held while its work is done. One of its methods is called, once.
@@ -145,21 +145,21 @@ func (f *Fleet) Run(ctx context.Context, ready func()) {
 }
 
 // Take begins what a message asks for. receives is how often the message has been received so far. It does not block.
-func (f *Fleet) Take(notices []queue.Notice, receives int, message Message) {
+func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
 	f.take(notices, retryPause(receives), message)
 }
 
-func (f *Fleet) take(notices []queue.Notice, pause time.Duration, message Message) {
+func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
 	w := &work{message: message, open: len(notices), pause: pause}
 	for _, n := range notices {
 		n.Event.Instance = n.Instance
 		t := &task{notice: n, work: w}
 		switch n.About {
-		case queue.Interruption:
+		case sqs.Interruption:
 			f.interrupted(t)
-		case queue.Running:
+		case sqs.Running:
 			f.started(t)
-		case queue.Launch:
+		case sqs.Launch:
 			f.launched(t)
 		default:
 			t.done()

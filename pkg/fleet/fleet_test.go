@@ -23,8 +23,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // parcel is a message that says what became of it.
@@ -178,12 +178,12 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 // interruption is a notice that an instance is taken: in two minutes, unless people or Auto Scaling do, who leave more time.
-func interruption(id string, kind event.Kind) []queue.Notice {
+func interruption(id string, kind event.Kind) []sqs.Notice {
 	left := 2 * time.Minute
 	if kind == event.StateChange || kind == event.ASGTermination {
 		left = 10 * time.Minute
 	}
-	return []queue.Notice{{About: queue.Interruption, Instance: id, Event: event.Event{
+	return []sqs.Notice{{About: sqs.Interruption, Instance: id, Event: event.Event{
 		ID: string(kind) + "-" + id, Kind: kind, Code: "terminate", State: event.Pending, Deadline: time.Now().Add(left).Round(0),
 	}}}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // waiting is Auto Scaling, with lifecycle actions that wait.
@@ -31,7 +31,7 @@ type waiting struct {
 }
 
 // Hold implements fleet.Hooks.
-func (w *waiting) Hold(ctx context.Context, _ string, _ queue.Hook, _ time.Time) {
+func (w *waiting) Hold(ctx context.Context, _ string, _ sqs.Hook, _ time.Time) {
 	w.count(1)
 	<-ctx.Done()
 	w.count(-1)
@@ -51,7 +51,7 @@ func (w *waiting) holding() int {
 }
 
 // Complete implements fleet.Hooks.
-func (w *waiting) Complete(_ context.Context, instance string, hook queue.Hook, _ time.Time, outcome event.Outcome) error {
+func (w *waiting) Complete(_ context.Context, instance string, hook sqs.Hook, _ time.Time, outcome event.Outcome) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.before != nil {
@@ -62,7 +62,7 @@ func (w *waiting) Complete(_ context.Context, instance string, hook queue.Hook, 
 }
 
 // Loses implements fleet.Hooks.
-func (w *waiting) Loses(context.Context, string, queue.Hook) (bool, error) { return w.loses, nil }
+func (w *waiting) Loses(context.Context, string, sqs.Hook) (bool, error) { return w.loses, nil }
 
 func (w *waiting) heard() []string {
 	w.mu.Lock()
@@ -71,12 +71,12 @@ func (w *waiting) heard() []string {
 }
 
 // atHook is the notice of a group that waits for an instance.
-func atHook(about queue.Subject, id string) []queue.Notice {
-	n := queue.Notice{About: about, Instance: id, Hook: &queue.Hook{Group: "workers", Name: "hook", Token: "token", Launch: about == queue.Launch}}
-	if about == queue.Interruption {
+func atHook(about sqs.Subject, id string) []sqs.Notice {
+	n := sqs.Notice{About: about, Instance: id, Hook: &sqs.Hook{Group: "workers", Name: "hook", Token: "token", Launch: about == sqs.Launch}}
+	if about == sqs.Interruption {
 		n.Event = interruption(id, event.ASGTermination)[0].Event
 	}
-	return []queue.Notice{n}
+	return []sqs.Notice{n}
 }
 
 const other = "i-0fedcba9876543210"
@@ -86,7 +86,7 @@ func TestAGroupWaitsForNoNodeThatOurClusterDoesNotHave(t *testing.T) {
 	for name, row := range map[string]struct {
 		ec2    *knowledge
 		change func(*fleet.Options)
-		about  queue.Subject
+		about  sqs.Subject
 		hidden bool // there is a Node that does not tell its instance
 		became outcome
 		heard  bool
@@ -131,7 +131,7 @@ func TestAGroupWaitsForNoNodeThatOurClusterDoesNotHave(t *testing.T) {
 		},
 		"a launch whose node never comes": {
 			ec2:    &knowledge{groups: map[string][]string{"workers": {instance, other}}},
-			change: func(o *fleet.Options) { o.CompleteLaunches = true }, about: queue.Launch, became: outcome{what: "done"},
+			change: func(o *fleet.Options) { o.CompleteLaunches = true }, about: sqs.Launch, became: outcome{what: "done"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestAGroupWaitsForNoNodeThatOurClusterDoesNotHave(t *testing.T) {
 				})
 				about := row.about
 				if about == "" {
-					about = queue.Interruption
+					about = sqs.Interruption
 				}
 				r.Take(atHook(about, instance), 1, m)
 				time.Sleep(31 * time.Minute) // A launch is waited for that long, in the bubble.
@@ -185,7 +185,7 @@ func TestAGroupWaitsForANodeThatHasJustCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := newParcel()
-		r.Take(atHook(queue.Interruption, instance), 1, m)
+		r.Take(atHook(sqs.Interruption, instance), 1, m)
 		m.want(t, "returned")
 		if heard := group.heard(); len(heard) > 0 {
 			t.Errorf("the group has heard %q", heard)

@@ -6,23 +6,23 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // Hooks speaks to Auto Scaling about the lifecycle actions that messages tell of, as far as their hooks are ours.
 type Hooks interface {
 	// Hold makes Auto Scaling wait, for what began at that time, until ctx ends or nothing waits any more.
-	Hold(ctx context.Context, instance string, hook queue.Hook, since time.Time)
+	Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time)
 	// Complete ends the waiting with the result that the outcome calls for, if it calls for one; a launch has none. It repeats that until
 	// it holds, or nothing waits any more; the error is ctx's.
-	Complete(ctx context.Context, instance string, hook queue.Hook, since time.Time, outcome event.Outcome) error
+	Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error
 	// Loses tells whether the machine is gone when its time is over and pods are left, although people would have it kept. The error is
 	// ctx's.
-	Loses(ctx context.Context, instance string, hook queue.Hook) (bool, error)
+	Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error)
 }
 
 // launchPatience is how long a new instance may take to become a Ready node.
@@ -116,7 +116,7 @@ func (f *Fleet) drains(t *task) bool {
 
 // finish ends a task for which nothing more is to be done at the node: the lifecycle action is completed first, as its outcome calls for.
 func (f *Fleet) finish(t *task, outcome event.Outcome) {
-	if !f.hooked(t) || t.notice.About == queue.Interruption && !f.drains(t) {
+	if !f.hooked(t) || t.notice.About == sqs.Interruption && !f.drains(t) {
 		t.done()
 		return
 	}
@@ -141,7 +141,7 @@ func (f *Fleet) leave(t *task) {
 }
 
 // awaited tells whether Auto Scaling waits for a task to terminate its instance.
-func (f *Fleet) awaited(t *task) bool { return t.notice.About == queue.Interruption && f.hooked(t) }
+func (f *Fleet) awaited(t *task) bool { return t.notice.About == sqs.Interruption && f.hooked(t) }
 
 // letGo ends a task of an instance of ours that has no Node: there is nothing to drain, and its group need not wait until
 // the hook times out.
@@ -179,7 +179,7 @@ func (f *Fleet) manages(ctx context.Context, t *task) bool {
 }
 
 // managed is what EC2 says of a task's instance, unless that is none of those that are managed, or EC2 cannot say: its task is ended then.
-func (f *Fleet) managed(ctx context.Context, t *task) (instances.Instance, bool) {
+func (f *Fleet) managed(ctx context.Context, t *task) (ec2.Instance, bool) {
 	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
 	switch {
 	case err != nil:
@@ -190,7 +190,7 @@ func (f *Fleet) managed(ctx context.Context, t *task) (instances.Instance, bool)
 	default:
 		return instance, true
 	}
-	return instances.Instance{}, false
+	return ec2.Instance{}, false
 }
 
 // completeReady completes a launch hook once the instance's node is Ready, or gives it up.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 const otherProcess = "nth-queue-00000000000000ff"
@@ -181,7 +181,7 @@ func TestAProcessThatCannotReachTheAPIServerLeavesItsWorkToOneThatCan(t *testing
 		sick, well := c.runBy(bad, launching), c.run(draining)
 		m, launch := newParcel(), newParcel()
 		sick.Take(interruption(instance, event.SpotInterruption), 1, m)
-		sick.Take(atHook(queue.Launch, "i-00000000000000000"), 1, launch)
+		sick.Take(atHook(sqs.Launch, "i-00000000000000000"), 1, launch)
 		time.Sleep(5 * time.Second)
 		bad.broken.Store(true)
 		broke := time.Now()

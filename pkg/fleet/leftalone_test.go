@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // terminating drains for terminations, for which there are ten minutes.
@@ -172,8 +172,8 @@ func (m parcel) wantOpen(t *testing.T) {
 }
 
 // timeless is the notice of a group that waits for an instance, and says not until when.
-func timeless(id string) []queue.Notice {
-	notices := atHook(queue.Interruption, id)
+func timeless(id string) []sqs.Notice {
+	notices := atHook(sqs.Interruption, id)
 	notices[0].Event.Code, notices[0].Event.Deadline = "Terminated", time.Time{}
 	return notices
 }

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/instances"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // standing are the events that EC2 tells of for a node.
-func (f *Fleet) standing(n node, said instances.Status) []event.Event {
+func (f *Fleet) standing(n node, said ec2.Status) []event.Event {
 	var all []event.Event
 	for _, p := range said.Planned {
 		ev := event.Event{
@@ -42,7 +42,7 @@ func (f *Fleet) standing(n node, said instances.Status) []event.Event {
 }
 
 // failing is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
-func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
+func (f *Fleet) failing(n node, said ec2.Status) (event.Event, bool) {
 	if said.Impaired == "" || n.instance == "" || f.outlook.failed(n.instance, said) < f.rules.Load().Impaired {
 		return event.Event{}, false
 	}
@@ -62,7 +62,7 @@ func (f *Fleet) failing(n node, said instances.Status) (event.Event, bool) {
 func (f *Fleet) tendAll() {
 	type told struct {
 		node
-		said instances.Status
+		said ec2.Status
 	}
 	var some []told
 	f.mu.Lock()
@@ -139,7 +139,7 @@ func (f *Fleet) pursue(n node, ev event.Event) {
 	p := f.outlook.plan(n.name, ev.ID)
 	e := record.Entry{Event: ev}
 	if pause, begun := p.begin(ev.Deadline, f.policy().Begins(e), f.policy().Asks(e)); begun {
-		f.take([]queue.Notice{{About: queue.Interruption, Instance: n.instance, Event: ev}}, pause, p)
+		f.take([]sqs.Notice{{About: sqs.Interruption, Instance: n.instance, Event: ev}}, pause, p)
 	}
 }
 
@@ -176,7 +176,7 @@ func reboots(code string) bool { return code == "system-reboot" || code == "inst
 // verified tells whether EC2 is to be asked about a task before it is begun.
 func (f *Fleet) verified(t *task) bool {
 	n := t.notice
-	return f.opts.Schedule != nil && n.Event.Kind == event.ScheduledMaintenance && n.Instance != "" && instances.Schedules(n.Event.Code)
+	return f.opts.Schedule != nil && n.Event.Kind == event.ScheduledMaintenance && n.Instance != "" && ec2.Schedules(n.Event.Code)
 }
 
 // verify begins a task of maintenance as EC2 lists that now, and ends it if that is over, or done. Where EC2 cannot be asked, what the
@@ -387,7 +387,7 @@ func (l lifting) Done() { l.end(false, lookPause) }
 
 // taskOf is a task of its own for one event of a node.
 func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
-	notice := queue.Notice{About: queue.Interruption, Instance: n.machine, Event: ev}
+	notice := sqs.Notice{About: sqs.Interruption, Instance: n.machine, Event: ev}
 	return &task{notice: notice, work: &work{message: message, open: 1, pause: pause}}
 }
 
@@ -441,7 +441,7 @@ func (f *Fleet) endedAs(n node, ev event.Event, said event.State) event.State {
 // listable tells whether EC2 lists an event as long as it stands: all that it has told of itself and, of what AWS Health writes of, what EC2
 // schedules.
 func listable(ev event.Event) bool {
-	return ev.Kind == event.StatusCheck || ev.Kind == event.ScheduledMaintenance && (!fromMessage(ev.ID) || instances.Schedules(ev.Code))
+	return ev.Kind == event.StatusCheck || ev.Kind == event.ScheduledMaintenance && (!fromMessage(ev.ID) || ec2.Schedules(ev.Code))
 }
 
 // claimed finds the event that a node is closed for among those that stand.

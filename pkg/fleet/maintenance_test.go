@@ -19,31 +19,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // schedule is what EC2 has scheduled.
 type schedule struct {
 	mu       sync.Mutex
-	statuses map[string]instances.Status
+	statuses map[string]ec2.Status
 	err      error
 }
 
 // say changes what EC2 tells of an instance.
-func (s *schedule) say(id string, planned ...instances.Planned) *schedule {
-	return s.tell(id, instances.Status{Planned: planned})
+func (s *schedule) say(id string, planned ...ec2.Planned) *schedule {
+	return s.tell(id, ec2.Status{Planned: planned})
 }
 
-func (s *schedule) tell(id string, status instances.Status) *schedule {
+func (s *schedule) tell(id string, status ec2.Status) *schedule {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.statuses == nil {
-		s.statuses = map[string]instances.Status{}
+		s.statuses = map[string]ec2.Status{}
 	}
 	s.statuses[id] = status
 	return s
@@ -57,18 +57,18 @@ func (s *schedule) fail(err error) {
 }
 
 // Status implements fleet.Schedule.
-func (s *schedule) Status(_ context.Context, id string) (instances.Status, bool, error) {
+func (s *schedule) Status(_ context.Context, id string) (ec2.Status, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.statuses[id], true, s.err
 }
 
 // Notable implements fleet.Schedule.
-func (s *schedule) Notable(_ context.Context, checks bool) (map[string]instances.Status, error) {
+func (s *schedule) Notable(_ context.Context, checks bool) (map[string]ec2.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	notable := maps.Clone(s.statuses)
-	maps.DeleteFunc(notable, func(_ string, is instances.Status) bool {
+	maps.DeleteFunc(notable, func(_ string, is ec2.Status) bool {
 		return len(is.Planned) == 0 && (is.Impaired == "" || !checks)
 	})
 	return notable, s.err
@@ -93,18 +93,18 @@ func within(s *schedule) func(*fleet.Options) {
 const planID = "instance-event-0123456789abcdef0"
 
 // at is an event that is due in some time.
-func at(code string, in time.Duration) instances.Planned {
-	return instances.Planned{ID: planID, Code: code, Description: "scheduled " + code, NotBefore: time.Now().Add(in).UTC().Round(0)}
+func at(code string, in time.Duration) ec2.Planned {
+	return ec2.Planned{ID: planID, Code: code, Description: "scheduled " + code, NotBefore: time.Now().Add(in).UTC().Round(0)}
 }
 
-func canceled(p instances.Planned) instances.Planned {
+func canceled(p ec2.Planned) ec2.Planned {
 	p.Canceled = true
 	return p
 }
 
 // announced is the message about such an event, of some time ago.
-func announced(p instances.Planned, state event.State, ago time.Duration) []queue.Notice {
-	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+func announced(p ec2.Planned, state event.State, ago time.Duration) []sqs.Notice {
+	return []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 		ID: "scheduled-maintenance-0123", Kind: event.ScheduledMaintenance, Code: p.Code, State: state, Deadline: p.NotBefore,
 		Noticed: time.Now().Add(-ago).Round(0),
 	}}}
@@ -139,13 +139,13 @@ func (c *cluster) reboot(boot string) {
 func TestACanceledMaintenanceIsNotDrainedFor(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		cancel func(*schedule, instances.Planned)
+		cancel func(*schedule, ec2.Planned)
 		told   int
 	}{
-		"EC2 says so":          {func(s *schedule, p instances.Planned) { s.say(instance, canceled(p)) }, 1},
-		"EC2 lists it no more": {func(s *schedule, _ instances.Planned) { s.say(instance) }, 1},
-		"it has happened":      {func(s *schedule, p instances.Planned) { p.Completed = true; s.say(instance, p) }, 1},
-		"it was moved to next month": {func(s *schedule, p instances.Planned) {
+		"EC2 says so":          {func(s *schedule, p ec2.Planned) { s.say(instance, canceled(p)) }, 1},
+		"EC2 lists it no more": {func(s *schedule, _ ec2.Planned) { s.say(instance) }, 1},
+		"it has happened":      {func(s *schedule, p ec2.Planned) { p.Completed = true; s.say(instance, p) }, 1},
+		"it was moved to next month": {func(s *schedule, p ec2.Planned) {
 			p.NotBefore = p.NotBefore.Add(30 * 24 * time.Hour)
 			s.say(instance, p)
 		}, 2},
@@ -183,11 +183,11 @@ func count(told []record.What, what record.What) int {
 func TestWhatWasDoneForMaintenanceIsTakenBackIfItIsCanceled(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		cancel func(*schedule, instances.Planned)
+		cancel func(*schedule, ec2.Planned)
 		within time.Duration
 	}{
-		"EC2 says so":          {func(s *schedule, p instances.Planned) { s.say(instance, canceled(p)) }, 2 * time.Minute},
-		"EC2 lists it no more": {func(s *schedule, _ instances.Planned) { s.say(instance) }, 20 * time.Minute},
+		"EC2 says so":          {func(s *schedule, p ec2.Planned) { s.say(instance, canceled(p)) }, 2 * time.Minute},
+		"EC2 lists it no more": {func(s *schedule, _ ec2.Planned) { s.say(instance) }, 20 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -321,7 +321,7 @@ func TestWithoutThePermissionAMessageCountsAsItWasWritten(t *testing.T) {
 		err  error
 		want string
 	}{
-		"IAM refuses it":      {fmt.Errorf("asking EC2: %w", instances.ErrRefused), "maintenance is drained for as it was once announced"},
+		"IAM refuses it":      {fmt.Errorf("asking EC2: %w", ec2.ErrRefused), "maintenance is drained for as it was once announced"},
 		"EC2 does not answer": {errors.New("not now"), "what EC2 has scheduled stands as it was known"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -460,7 +460,7 @@ func TestAStatusCheckThatFailsForLongEnoughIsTold(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.booted()
-				s, is := &schedule{}, instances.Status{Impaired: "system"}
+				s, is := &schedule{}, ec2.Status{Impaired: "system"}
 				r := c.run(checking(s, row.action))
 				if row.timed {
 					is.Since = time.Now()
@@ -471,7 +471,7 @@ func TestAStatusCheckThatFailsForLongEnoughIsTold(t *testing.T) {
 					t.Errorf("after four minutes was told %v", told)
 				}
 				time.Sleep(row.passing - 4*time.Minute)
-				s.tell(instance, instances.Status{})
+				s.tell(instance, ec2.Status{})
 				evicted := 0
 				if row.drained {
 					evicted = 1
@@ -505,7 +505,7 @@ func TestANodeStaysClosedForWhatStillStands(t *testing.T) {
 		c.run(within(s))
 		time.Sleep(time.Minute)
 		c.wantCordoned(true, 1, "in both windows")
-		for _, left := range [][]instances.Planned{{canceled(stop), retirement}, {canceled(stop), canceled(retirement)}} {
+		for _, left := range [][]ec2.Planned{{canceled(stop), retirement}, {canceled(stop), canceled(retirement)}} {
 			s.say(instance, left...)
 			open := left[1].Canceled
 			for range 60 {
@@ -667,13 +667,13 @@ func TestAStatusCheckCountsAsFailedOnlyForAsLongAsEC2HasSaidSo(t *testing.T) {
 		then  func(*schedule)
 	}{
 		"EC2 does not answer any more":                       {true, func(s *schedule) { s.fail(errors.New("not now")) }},
-		"it passes, and fails again, EC2 does not say since": {false, func(s *schedule) { s.tell(instance, instances.Status{}) }},
+		"it passes, and fails again, EC2 does not say since": {false, func(s *schedule) { s.tell(instance, ec2.Status{}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.booted()
-				s, is := &schedule{}, instances.Status{Impaired: "system"}
+				s, is := &schedule{}, ec2.Status{Impaired: "system"}
 				r := c.run(checking(s, policy.Drain))
 				if row.timed {
 					is.Since = time.Now()

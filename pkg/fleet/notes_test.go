@@ -8,9 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 )
@@ -169,7 +169,7 @@ func TestRulesThatAskForMoreHoldForWhatStandsAlready(t *testing.T) {
 				c.booted()
 				s := (&schedule{}).say(instance, at("instance-retirement", 100*time.Minute))
 				if row.check {
-					s.tell(instance, instances.Status{Impaired: "system", Since: time.Now().Add(-time.Hour)})
+					s.tell(instance, ec2.Status{Impaired: "system", Since: time.Now().Add(-time.Hour)})
 				}
 				rules := func(action policy.Action, code policy.When) func(*fleet.Options) {
 					return func(o *fleet.Options) {

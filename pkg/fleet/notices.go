@@ -9,17 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/instances"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // Instances knows what EC2 knows.
 type Instances interface {
-	Look(ctx context.Context, id string) (found instances.Instance, known bool, err error)
+	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	// LookAnew is Look, and nothing counts that was said before.
-	LookAnew(ctx context.Context, id string) (found instances.Instance, known bool, err error)
+	LookAnew(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	// InGroup are the IDs of the instances of an Auto Scaling group.
 	InGroup(ctx context.Context, group string) ([]string, error)
 	// InReservation are those of the instances that run in a capacity reservation.
@@ -135,7 +135,7 @@ func (f *Fleet) bare(t *task) {
 	switch ev := t.notice.Event; {
 	case f.awaited(t) && f.drains(t):
 		f.letGo(t)
-	case t.notice.About == queue.Interruption && urgent(ev) && time.Now().Before(ev.Deadline):
+	case t.notice.About == sqs.Interruption && urgent(ev) && time.Now().Before(ev.Deadline):
 		t.failed()
 	default:
 		f.sayBare(t)
@@ -143,7 +143,7 @@ func (f *Fleet) bare(t *task) {
 	}
 }
 
-func about(n queue.Notice) string {
+func about(n sqs.Notice) string {
 	if n.Event.Kind != "" {
 		return string(n.Event.Kind)
 	}
@@ -171,7 +171,7 @@ func (f *Fleet) reserved(ctx context.Context, t *task) {
 		f.failed(ctx, t, err)
 		return
 	}
-	notices := make([]queue.Notice, 0, len(found))
+	notices := make([]sqs.Notice, 0, len(found))
 	for _, id := range found {
 		n := t.notice
 		n.Instance, n.Reservation = id, ""

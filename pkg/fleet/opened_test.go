@@ -12,11 +12,11 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
-func (r *rig) takeOnce(t *testing.T, notices []queue.Notice, receives int) outcome {
+func (r *rig) takeOnce(t *testing.T, notices []sqs.Notice, receives int) outcome {
 	t.Helper()
 	m := newParcel()
 	r.Take(notices, receives, m)
@@ -39,10 +39,10 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventWasDrainedFor(t *testing.T) 
 			draining(o)
 			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 10 * time.Minute}
 		})
-		recommended := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		recommended := []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 			ID: "rebalance", Kind: event.RebalanceRecommendation, State: event.Pending,
 		}}}
-		retired := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		retired := []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 			ID: "retirement", Kind: event.ScheduledMaintenance, Code: "instance-retirement", State: event.Pending,
 			Deadline: time.Now().Add(7 * 24 * time.Hour).Round(0),
 		}}}
@@ -70,7 +70,7 @@ func TestAnUncordonBetweenTwoReceivesIsAnOrder(t *testing.T) {
 		c.before("evict", held)
 		r := c.run(draining)
 		c.before("renew", func(int) error { return fail(c) })
-		notice := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		notice := []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 			ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending,
 			Deadline: time.Now().Add(2 * time.Minute).Round(0),
 		}}}
@@ -96,7 +96,7 @@ func TestAnUncordonWhileNthQueueIsRestartedIsAnOrder(t *testing.T) {
 		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
 		c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
 		r := c.run(draining)
-		notice := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		notice := []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 			ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending,
 			Deadline: time.Now().Add(48 * time.Hour).Round(0),
 		}}}
@@ -130,7 +130,7 @@ func TestADryRunsMessageComesToAnEnd(t *testing.T) {
 			o.Policy = policy.Settings{event.SpotInterruption: {Action: policy.Cordon}, event.RebalanceRecommendation: {Action: policy.Cordon}}
 		})
 		one, other := newParcel(), newParcel()
-		without := func(kind event.Kind) []queue.Notice {
+		without := func(kind event.Kind) []sqs.Notice {
 			notices := interruption(instance, kind)
 			notices[0].Event.Deadline = time.Time{}
 			return notices
@@ -157,8 +157,8 @@ func TestAnEventIsNotWithdrawnByAnotherOfItsKind(t *testing.T) {
 			rule.Codes, rule.Lead = map[string]policy.When{"system-reboot": policy.Lead, "other": policy.Now}, time.Hour
 			o.Policy[event.ScheduledMaintenance] = rule
 		})
-		maintenance := func(id, code string, in time.Duration) []queue.Notice {
-			return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		maintenance := func(id, code string, in time.Duration) []sqs.Notice {
+			return []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 				ID: id, Kind: event.ScheduledMaintenance, Code: code, State: event.Pending, Deadline: time.Now().Add(in).Round(0),
 			}}}
 		}
@@ -206,12 +206,12 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventIsCordonedFor(t *testing.T) 
 }
 
 // noticed is a notice about the instance; with a time, if there is one.
-func noticed(id string, kind event.Kind, code string, in time.Duration) []queue.Notice {
+func noticed(id string, kind event.Kind, code string, in time.Duration) []sqs.Notice {
 	ev := event.Event{ID: id, Kind: kind, Code: code, State: event.Pending}
 	if in > 0 {
 		ev.Deadline = time.Now().Add(in).Round(0)
 	}
-	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: ev}}
+	return []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: ev}}
 }
 
 // lasting makes every kind of event drain but recommendations, for which a node is cordoned for ten minutes.

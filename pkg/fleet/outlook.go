@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -19,10 +19,10 @@ import (
 // instances.ErrRefused.
 type Schedule interface {
 	// Status asks about one instance; known is false if EC2 does not know it.
-	Status(ctx context.Context, id string) (found instances.Status, known bool, err error)
+	Status(ctx context.Context, id string) (found ec2.Status, known bool, err error)
 	// Notable asks for all instances of the region, by ID, for which events are scheduled and, with checks, for those whose status
 	// checks fail.
-	Notable(ctx context.Context, checks bool) (map[string]instances.Status, error)
+	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
 }
 
 const (
@@ -37,15 +37,15 @@ const (
 // outlook is what EC2 has said last of all instances, and what the fleet makes of it.
 type outlook struct {
 	mu      sync.Mutex
-	said    map[string]instances.Status // by instance: what was notable
-	looked  time.Time                   // when the last good look began; zero if EC2 refuses, or was not asked yet
-	trouble string                      // why the last look was none; that was said
-	first   map[string]time.Time        // when something was first noticed
+	said    map[string]ec2.Status // by instance: what was notable
+	looked  time.Time             // when the last good look began; zero if EC2 refuses, or was not asked yet
+	trouble string                // why the last look was none; that was said
+	first   map[string]time.Time  // when something was first noticed
 	plans   map[string]*plan
 }
 
 func newOutlook() *outlook {
-	return &outlook{said: map[string]instances.Status{}, first: map[string]time.Time{}, plans: map[string]*plan{}}
+	return &outlook{said: map[string]ec2.Status{}, first: map[string]time.Time{}, plans: map[string]*plan{}}
 }
 
 // plan is what has come of an event that EC2 lists, at one node. It is the message of its tasks.
@@ -111,17 +111,17 @@ func (o *outlook) plan(node, what string) *plan {
 }
 
 // of is what EC2 has said of an instance; known is false while EC2 has said nothing of any, and for a node that does not tell its instance.
-func (o *outlook) of(instance string) (said instances.Status, known bool) {
+func (o *outlook) of(instance string) (said ec2.Status, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if instance == "" {
-		return instances.Status{}, false
+		return ec2.Status{}, false
 	}
 	return o.said[instance], !o.looked.IsZero()
 }
 
 // heed takes in what EC2 has just said of one instance.
-func (o *outlook) heed(instance string, said instances.Status) {
+func (o *outlook) heed(instance string, said ec2.Status) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(said.Planned) == 0 && said.Impaired == "" {
@@ -149,7 +149,7 @@ func (o *outlook) lasting(what string, now bool) time.Duration {
 const impaired = " impaired"
 
 // failed is for how long a status check of an instance had failed by the last good look: nobody knows what has become of it since.
-func (o *outlook) failed(instance string, said instances.Status) time.Duration {
+func (o *outlook) failed(instance string, said ec2.Status) time.Duration {
 	lasting := o.lasting(instance+impaired, true)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -160,7 +160,7 @@ func (o *outlook) failed(instance string, said instances.Status) time.Duration {
 }
 
 // replace takes in a good look, and forgets the plans of what it does not show, and since when the checks have failed that pass.
-func (o *outlook) replace(said map[string]instances.Status, at time.Time) (recovered bool) {
+func (o *outlook) replace(said map[string]ec2.Status, at time.Time) (recovered bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	recovered = o.trouble != ""
@@ -182,13 +182,13 @@ const forgetting = time.Hour
 
 // fails takes in that EC2 could not be asked, and tells whether that is news.
 func (o *outlook) fails(err error) (news bool) {
-	refused := errors.Is(err, instances.ErrRefused)
+	refused := errors.Is(err, ec2.ErrRefused)
 	why := "trouble"
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if refused {
 		why = "refused"
-		o.said, o.looked = map[string]instances.Status{}, time.Time{}
+		o.said, o.looked = map[string]ec2.Status{}, time.Time{}
 	}
 	news = o.trouble != why
 	o.trouble = why
@@ -232,7 +232,7 @@ func (f *Fleet) survey(ctx context.Context) time.Duration {
 
 // unasked says, once, that EC2 does not tell what it has scheduled, and returns when to ask again.
 func (f *Fleet) unasked(err error) time.Duration {
-	refused := errors.Is(err, instances.ErrRefused)
+	refused := errors.Is(err, ec2.ErrRefused)
 	if f.outlook.fails(err) {
 		log := f.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 		if refused {

@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // never is longer than anything lasts here.
@@ -25,7 +25,7 @@ func held(int) error {
 }
 
 // toTheEnd lets a message come again for as long as it is returned, and tells how often it was received until it was done.
-func (r *rig) toTheEnd(t *testing.T, notices []queue.Notice, most int) (receives int) {
+func (r *rig) toTheEnd(t *testing.T, notices []sqs.Notice, most int) (receives int) {
 	t.Helper()
 	for receives = 1; ; receives++ {
 		m := newParcel()
@@ -185,7 +185,7 @@ func TestATimeToLiveDoesNotOpenANodeWhoseDrainRanOutOfTime(t *testing.T) {
 			draining(o)
 			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 20 * time.Minute}
 		})
-		recommended := []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		recommended := []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 			ID: "rebalance", Kind: event.RebalanceRecommendation, State: event.Pending,
 		}}}
 		r.takeOnce(t, recommended, 1)
@@ -260,7 +260,7 @@ func TestALaunchHookIsCompletedOnlyForAnInstanceThatIsManaged(t *testing.T) {
 					o.Instances = &knowledge{states: map[string]string{instance: "running"}, managed: map[string]bool{instance: row.managed}}
 				})
 				m := newParcel()
-				r.Take(atHook(queue.Launch, instance), 1, m)
+				r.Take(atHook(sqs.Launch, instance), 1, m)
 				if became := m.want(t, row.became.what); became != row.became {
 					t.Errorf("the message was %+v, want %+v", became, row.became)
 				}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nth-project/nth/pkg/instances"
+	"github.com/nth-project/nth/pkg/ec2"
 )
 
 // owner is whose an instance is that has no Node here, as far as AWS tells.
@@ -135,12 +135,12 @@ func newKin(nodes *nodes, ec2 Instances) *kin {
 }
 
 // look is Instances.Look, but fails with what EC2 has said if it has just failed.
-func (k *kin) look(ctx context.Context, id string) (instances.Instance, bool, error) {
+func (k *kin) look(ctx context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	err, til := k.err, k.til
 	k.mu.Unlock()
 	if time.Now().Before(til) {
-		return instances.Instance{}, false, err
+		return ec2.Instance{}, false, err
 	}
 	found, known, err := k.ec2.Look(ctx, id)
 	if err != nil && ctx.Err() == nil {
@@ -180,7 +180,7 @@ func (k *kin) learn(ctx context.Context) (map[string]bool, error) {
 
 // ask takes in the tags of some instances.
 func (k *kin) ask(ctx context.Context, ids []string) error {
-	found, failed := make([]instances.Instance, len(ids)), make([]error, len(ids))
+	found, failed := make([]ec2.Instance, len(ids)), make([]error, len(ids))
 	var all sync.WaitGroup
 	for i, id := range ids {
 		all.Go(func() { found[i], _, failed[i] = k.look(ctx, id) })

@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // someInstance is one of many that have no Node.
@@ -203,7 +203,7 @@ func TestWhoseAnInstanceWithoutANodeIs(t *testing.T) {
 						draining(o)
 						o.Instances, o.LeaveUnknown, o.Cluster, o.UncordonStarted = ec2, leave, row.cluster, true
 					})
-					for what, notices := range map[string][]queue.Notice{
+					for what, notices := range map[string][]sqs.Notice{
 						"ends":     entered(other, "terminated", 0),
 						"is taken": interruption(other, event.ASGTermination),
 						"runs":     runs(other),
@@ -225,7 +225,7 @@ func TestWhoseAnInstanceWithoutANodeIs(t *testing.T) {
 }
 
 // runs is the notice that an instance runs by now.
-func runs(id string) []queue.Notice {
+func runs(id string) []sqs.Notice {
 	notices := running(time.Now())
 	notices[0].Instance = id
 	return notices
@@ -235,18 +235,18 @@ func runs(id string) []queue.Notice {
 func TestWhatIsLeftToOthersIsGivenBackAtOnceAndNotHeld(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		notices func() []queue.Notice
+		notices func() []sqs.Notice
 		rules   policy.Action
 		alone   bool // launches are not completed here, and nothing is uncordoned
 	}{
-		"a spot interruption":              {notices: func() []queue.Notice { return interruption(other, event.SpotInterruption) }},
-		"one that is ignored here":         {notices: func() []queue.Notice { return interruption(other, event.SpotInterruption) }, rules: policy.Ignore},
-		"that it runs":                     {notices: func() []queue.Notice { return runs(other) }},
-		"that it runs, not minded here":    {notices: func() []queue.Notice { return runs(other) }, alone: true},
-		"its launch":                       {notices: func() []queue.Notice { return atHook(queue.Launch, other) }},
-		"its launch, not completed here":   {notices: func() []queue.Notice { return atHook(queue.Launch, other) }, alone: true},
-		"its termination at a hook":        {notices: func() []queue.Notice { return atHook(queue.Interruption, other) }},
-		"its termination, that is ignored": {notices: func() []queue.Notice { return atHook(queue.Interruption, other) }, rules: policy.Ignore},
+		"a spot interruption":              {notices: func() []sqs.Notice { return interruption(other, event.SpotInterruption) }},
+		"one that is ignored here":         {notices: func() []sqs.Notice { return interruption(other, event.SpotInterruption) }, rules: policy.Ignore},
+		"that it runs":                     {notices: func() []sqs.Notice { return runs(other) }},
+		"that it runs, not minded here":    {notices: func() []sqs.Notice { return runs(other) }, alone: true},
+		"its launch":                       {notices: func() []sqs.Notice { return atHook(sqs.Launch, other) }},
+		"its launch, not completed here":   {notices: func() []sqs.Notice { return atHook(sqs.Launch, other) }, alone: true},
+		"its termination at a hook":        {notices: func() []sqs.Notice { return atHook(sqs.Interruption, other) }},
+		"its termination, that is ignored": {notices: func() []sqs.Notice { return atHook(sqs.Interruption, other) }, rules: policy.Ignore},
 	} {
 		for whose, ec2 := range map[string]fleet.Instances{
 			"another cluster's": &knowledge{states: map[string]string{other: "running"}, clusters: map[string][]string{instance: {"shop"}, other: {"till"}}},
@@ -301,7 +301,7 @@ func TestALaunchIsWaitedForWhereItMayBeOurs(t *testing.T) {
 					o.LeaveUnknown, o.Hooks, o.CompleteLaunches, o.Instances = row.leave, group, true, row.ec2
 				})
 				m := newParcel()
-				r.Take(atHook(queue.Launch, other), 1, m)
+				r.Take(atHook(sqs.Launch, other), 1, m)
 				time.Sleep(10 * time.Minute)
 				c.join(nodeOf("b", other, nil))
 				m.want(t, "done")
@@ -347,7 +347,7 @@ func TestANodeThatDoesNotTellItsInstanceIsFoundByItsNameForWhateverIsTold(t *tes
 			o.Instances = &knowledge{states: map[string]string{instance: "running"}, dns: map[string]string{instance: n.Name}, managed: map[string]bool{instance: true}}
 		})
 		launched := newParcel()
-		r.Take(atHook(queue.Launch, instance), 1, launched)
+		r.Take(atHook(sqs.Launch, instance), 1, launched)
 		time.Sleep(time.Minute)
 		c.change(n.Name, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		launched.want(t, "done")

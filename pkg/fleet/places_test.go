@@ -16,11 +16,11 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // endless is a notice without a deadline.
-func endless(id string) []queue.Notice {
+func endless(id string) []sqs.Notice {
 	notices := interruption(id, event.StateChange)
 	notices[0].Event.Deadline = time.Time{}
 	return notices

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // detaching is how long after the drain of a terminated instance has begun its Node is kept for the volumes that are attached to it, and for
@@ -29,7 +29,7 @@ func (f *Fleet) removes(t *task) bool {
 }
 
 // terminated tells whether a notice says that its instance is terminated.
-func terminated(n queue.Notice) bool { return n.Stopped && n.Event.Code == "terminated" }
+func terminated(n sqs.Notice) bool { return n.Stopped && n.Event.Code == "terminated" }
 
 // patienceWithNode is until when the Node of a task's instance is kept for its volumes. f.mu is held.
 func (f *Fleet) patienceWithNode(t *task) time.Time {
@@ -63,7 +63,7 @@ func (f *Fleet) remove(ctx context.Context, name string, t *task, until time.Tim
 
 // survives asks EC2, and tells why the Node of an instance that is said to be terminated is not to be deleted; "" if the instance is
 // terminated or gone, which is for good. What EC2 describes may be behind what it has told.
-func (f *Fleet) survives(ctx context.Context, n queue.Notice) (why string, err error) {
+func (f *Fleet) survives(ctx context.Context, n sqs.Notice) (why string, err error) {
 	instance, known, err := f.opts.Instances.LookAnew(ctx, n.Instance)
 	switch {
 	case err != nil:

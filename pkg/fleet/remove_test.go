@@ -17,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // removed deletes a Node if it is the one, in the version, that is meant.
@@ -72,9 +72,9 @@ func attach(volumes ...corev1.AttachedVolume) func(*corev1.Node) {
 
 func TestTheNodeOfATerminatedInstanceIsDeleted(t *testing.T) {
 	t.Parallel()
-	gone := func() []queue.Notice { return entered(instance, "terminated", time.Second) }
+	gone := func() []sqs.Notice { return entered(instance, "terminated", time.Second) }
 	for name, row := range map[string]struct {
-		notices func() []queue.Notice
+		notices func() []sqs.Notice
 		state   string // what EC2 says; "" if it does not know it any more
 		prepare func(c *cluster)
 		change  func(o *fleet.Options)
@@ -83,14 +83,14 @@ func TestTheNodeOfATerminatedInstanceIsDeleted(t *testing.T) {
 		"EC2 says so":                          {notices: gone, state: "terminated"},
 		"EC2 does not know it any more":        {notices: gone},
 		"it was to be cordoned only":           {notices: gone, state: "terminated", change: func(o *fleet.Options) { o.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon} }},
-		"it was told three days ago":           {notices: func() []queue.Notice { return entered(instance, "terminated", days) }},
+		"it was told three days ago":           {notices: func() []sqs.Notice { return entered(instance, "terminated", days) }},
 		"nobody asked for that":                {notices: gone, state: "terminated", change: func(o *fleet.Options) { o.DeleteNode = false }, stays: true},
 		"it is a dry run":                      {notices: gone, state: "terminated", change: func(o *fleet.Options) { o.DryRun = true }, stays: true},
 		"it was to be told only":               {notices: gone, state: "terminated", change: func(o *fleet.Options) { o.Policy[event.StateChange] = policy.Rule{Action: policy.Notify} }, stays: true},
 		"EC2 cannot be asked at all":           {notices: gone, change: func(o *fleet.Options) { o.Instances = nil }, stays: true},
-		"it has stopped":                       {notices: func() []queue.Notice { return entered(instance, "stopped", time.Second) }, state: "stopped", stays: true},
-		"it is shutting down":                  {notices: func() []queue.Notice { return entered(instance, "shutting-down", time.Second) }, state: "terminated", stays: true},
-		"it is taken for spot":                 {notices: func() []queue.Notice { return reclaimed(instance, "terminate", time.Second) }, state: "terminated", stays: true},
+		"it has stopped":                       {notices: func() []sqs.Notice { return entered(instance, "stopped", time.Second) }, state: "stopped", stays: true},
+		"it is shutting down":                  {notices: func() []sqs.Notice { return entered(instance, "shutting-down", time.Second) }, state: "terminated", stays: true},
+		"it is taken for spot":                 {notices: func() []sqs.Notice { return reclaimed(instance, "terminate", time.Second) }, state: "terminated", stays: true},
 		"EC2 goes on to say that it runs":      {notices: gone, state: "running", stays: true},
 		"EC2 goes on to say that it is ending": {notices: gone, state: "shutting-down", stays: true},
 		"nobody knows whether it is managed":   {notices: gone, change: func(o *fleet.Options) { o.ManagedOnly = true }, stays: true},

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/instances"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -84,7 +84,7 @@ func TestAnInstanceIsNotReplacedWhoseMaintenanceIsCalledOff(t *testing.T) {
 				stop := at("instance-stop", 100*time.Minute)
 				s := (&schedule{}).say(instance, stop)
 				if row.refused {
-					s.fail(instances.ErrRefused)
+					s.fail(ec2.ErrRefused)
 				}
 				var replaced []string
 				r := c.run(func(o *fleet.Options) {

@@ -8,7 +8,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // The shares are those of pkg/policy's tests: the nth on the machine begins at the same moment.
@@ -26,7 +26,7 @@ func TestAPlannedChangeWaitsForItsInstancesShareOfTheFleetsTime(t *testing.T) {
 				}
 			})
 			begins := 5*time.Minute + share
-			retired := []queue.Notice{{About: queue.Interruption, Instance: id, Event: event.Event{
+			retired := []sqs.Notice{{About: sqs.Interruption, Instance: id, Event: event.Event{
 				ID: "retirement", Kind: event.ScheduledMaintenance, Code: "instance-retirement", State: event.Pending,
 				Deadline: time.Now().Add(24*time.Hour + 5*time.Minute).Round(0),
 			}}}

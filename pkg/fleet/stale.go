@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // lag is for how long it is believed what a message says has happened to an instance. That is longer than a message is on
@@ -18,13 +18,13 @@ const lag = 2 * time.Minute
 // stale tells whether what a notice says may have been undone since: who was stopped may have been started again. What
 // was terminated has not, so a spot instance that still runs after its termination was due is about to go. A message
 // that does not tell when it is of is not stale.
-func stale(n queue.Notice) bool {
+func stale(n sqs.Notice) bool {
 	stops := stopped(n)
 	return !stops.IsZero() && time.Since(stops) > lag
 }
 
 // stopped is when a notice says that its instance stops; zero if it says something else.
-func stopped(n queue.Notice) time.Time {
+func stopped(n sqs.Notice) time.Time {
 	switch ev := n.Event; {
 	case ev.Kind == event.StateChange:
 		return ev.Noticed
@@ -37,7 +37,7 @@ func stopped(n queue.Notice) time.Time {
 // overtaken tells whether a stale notice is over: its instance runs. It is EC2 who knows. Where EC2 cannot be asked at
 // all, a Node that is Ready will do, as a machine that has been down for longer than lag has none: to leave an instance to
 // itself that is slow to stop costs less than to empty one that has come back.
-func (f *Fleet) overtaken(ctx context.Context, n queue.Notice, at node) (bool, error) {
+func (f *Fleet) overtaken(ctx context.Context, n sqs.Notice, at node) (bool, error) {
 	if f.opts.Instances == nil {
 		return at.ready, nil
 	}

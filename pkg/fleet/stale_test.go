@@ -10,23 +10,23 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // entered is what EC2 told some time ago: that an instance had entered a state.
-func entered(id, state string, ago time.Duration) []queue.Notice {
+func entered(id, state string, ago time.Duration) []sqs.Notice {
 	n := interruption(id, event.StateChange)[0]
 	n.Event.Code, n.Event.Deadline, n.Event.Noticed = state, time.Time{}, time.Now().Add(-ago).Round(0)
 	n.Stopped = state == "stopped" || state == "terminated"
-	return []queue.Notice{n}
+	return []sqs.Notice{n}
 }
 
 // reclaimed is the warning, some time ago, that a spot instance would be taken in two minutes.
-func reclaimed(id, action string, ago time.Duration) []queue.Notice {
+func reclaimed(id, action string, ago time.Duration) []sqs.Notice {
 	n := interruption(id, event.SpotInterruption)[0]
 	n.Event.Code, n.Event.Noticed = action, time.Now().Add(-ago).Round(0)
 	n.Event.Deadline = n.Event.Noticed.Add(2 * time.Minute)
-	return []queue.Notice{n}
+	return []sqs.Notice{n}
 }
 
 // outOfService drains for everything, and taints what has stopped.
@@ -50,26 +50,26 @@ const days = 3 * 24 * time.Hour
 func TestAnOldMessageCountsIfItsInstanceDoesNotRunAgain(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		notices func() []queue.Notice
+		notices func() []sqs.Notice
 		state   string // what EC2 says now
 		drained bool
 	}{
-		"it has stopped a minute ago, whatever EC2 says": {func() []queue.Notice { return entered(instance, "stopped", time.Minute) }, "running", true},
-		"it has stopped and is stopped":                  {func() []queue.Notice { return entered(instance, "stopped", days) }, "stopped", true},
-		"it was stopping and still is":                   {func() []queue.Notice { return entered(instance, "stopping", 5*time.Minute) }, "stopping", true},
-		"it was stopping and is terminated":              {func() []queue.Notice { return entered(instance, "stopping", days) }, "terminated", true},
-		"it was shutting down, and nobody knows it":      {func() []queue.Notice { return entered(instance, "shutting-down", days) }, "", true},
-		"it was stopping and runs again":                 {func() []queue.Notice { return entered(instance, "stopping", 3*time.Minute) }, "running", false},
-		"it has stopped and runs again":                  {func() []queue.Notice { return entered(instance, "stopped", days) }, "running", false},
-		"it has stopped and is being started":            {func() []queue.Notice { return entered(instance, "stopped", days) }, "pending", false},
-		"it was to be stopped for spot and runs again":   {func() []queue.Notice { return reclaimed(instance, "stop", days) }, "running", false},
-		"it was to be hibernated and runs again":         {func() []queue.Notice { return reclaimed(instance, "hibernate", days) }, "running", false},
-		"it was to be stopped for spot by now":           {func() []queue.Notice { return reclaimed(instance, "stop", 3*time.Minute) }, "running", true},
+		"it has stopped a minute ago, whatever EC2 says": {func() []sqs.Notice { return entered(instance, "stopped", time.Minute) }, "running", true},
+		"it has stopped and is stopped":                  {func() []sqs.Notice { return entered(instance, "stopped", days) }, "stopped", true},
+		"it was stopping and still is":                   {func() []sqs.Notice { return entered(instance, "stopping", 5*time.Minute) }, "stopping", true},
+		"it was stopping and is terminated":              {func() []sqs.Notice { return entered(instance, "stopping", days) }, "terminated", true},
+		"it was shutting down, and nobody knows it":      {func() []sqs.Notice { return entered(instance, "shutting-down", days) }, "", true},
+		"it was stopping and runs again":                 {func() []sqs.Notice { return entered(instance, "stopping", 3*time.Minute) }, "running", false},
+		"it has stopped and runs again":                  {func() []sqs.Notice { return entered(instance, "stopped", days) }, "running", false},
+		"it has stopped and is being started":            {func() []sqs.Notice { return entered(instance, "stopped", days) }, "pending", false},
+		"it was to be stopped for spot and runs again":   {func() []sqs.Notice { return reclaimed(instance, "stop", days) }, "running", false},
+		"it was to be hibernated and runs again":         {func() []sqs.Notice { return reclaimed(instance, "hibernate", days) }, "running", false},
+		"it was to be stopped for spot by now":           {func() []sqs.Notice { return reclaimed(instance, "stop", 3*time.Minute) }, "running", true},
 		"it was to be terminated for spot and still runs": {
-			func() []queue.Notice { return reclaimed(instance, "terminate", days) }, "running", true,
+			func() []sqs.Notice { return reclaimed(instance, "terminate", days) }, "running", true,
 		},
 		"a message that does not tell when it is of": {
-			func() []queue.Notice { return interruption(instance, event.StateChange) }, "running", true,
+			func() []sqs.Notice { return interruption(instance, event.StateChange) }, "running", true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
@@ -28,7 +28,7 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 	for name, row := range map[string]struct {
 		change  func(*fleet.Options)
 		prepare func(c *cluster)
-		notice  func() []queue.Notice
+		notice  func() []sqs.Notice
 		want    fleet.Standing
 		phase   record.Phase
 		left    bool
@@ -36,7 +36,7 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 	}{
 		"that people want left alone": {
 			change: terminating(&waiting{}, 0), prepare: func(c *cluster) { c.change("a", asking(drain.LeaveNode)) },
-			notice: func() []queue.Notice { return timeless(instance) },
+			notice: func() []sqs.Notice { return timeless(instance) },
 			want:   fleet.Standing{Nodes: 1, LeftAlone: 1}, phase: record.Draining, left: true,
 			plan: "; the node is left alone because of its annotation",
 		},
@@ -44,14 +44,14 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 			change: maintained, prepare: func(c *cluster) {
 				c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
 			},
-			notice: func() []queue.Notice { return planned(leadTime / 2) },
+			notice: func() []sqs.Notice { return planned(leadTime / 2) },
 			want:   fleet.Standing{Nodes: 1, Draining: 1}, phase: record.Draining, plan: "; drain now",
 		},
 		"that is due, and waits for another's drain": {
 			change: maintained, prepare: func(c *cluster) {
 				c.add(nodeOf("b", other, claimed("other/space/2", time.Now().Add(time.Hour))))
 			},
-			notice: func() []queue.Notice { return planned(leadTime / 2) },
+			notice: func() []sqs.Notice { return planned(leadTime / 2) },
 			want:   fleet.Standing{Nodes: 2, Waiting: 1}, phase: record.Seen, plan: "; drain now",
 		},
 	} {
@@ -80,8 +80,8 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 }
 
 // planned is a stop that is due in some time.
-func planned(in time.Duration) []queue.Notice {
-	return []queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+func planned(in time.Duration) []sqs.Notice {
+	return []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 		ID: "stop", Kind: event.ScheduledMaintenance, Code: "instance-stop", State: event.Pending, Deadline: time.Now().Add(in).Round(0),
 	}}}
 }

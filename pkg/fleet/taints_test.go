@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // tainting drains for everything, and puts taints on the nodes.
@@ -39,7 +39,7 @@ func (c *cluster) taintsOf(name string) []string {
 }
 
 // stopped is a notice that an instance is in a state, and whether EC2 says so of one that does not run any more.
-func stopped(known bool) queue.Notice {
+func stopped(known bool) sqs.Notice {
 	n := interruption(instance, event.StateChange)[0]
 	n.Stopped = known
 	return n
@@ -47,12 +47,12 @@ func stopped(known bool) queue.Notice {
 
 func TestTheTaintsThatANodeGets(t *testing.T) {
 	t.Parallel()
-	kind := func(k event.Kind) queue.Notice { return interruption(instance, k)[0] }
+	kind := func(k event.Kind) sqs.Notice { return interruption(instance, k)[0] }
 	long := kind(event.SpotInterruption)
 	long.Event.ID = strings.Repeat("x", 70)
 	for name, row := range map[string]struct {
 		taints fleet.Taints
-		notice queue.Notice
+		notice sqs.Notice
 		change func(*fleet.Options)
 		there  []corev1.Taint
 		want   []string
@@ -102,7 +102,7 @@ func TestTheTaintsThatANodeGets(t *testing.T) {
 						row.change(o)
 					}
 				})
-				r.Take([]queue.Notice{row.notice}, 1, m)
+				r.Take([]sqs.Notice{row.notice}, 1, m)
 				m.want(t, "done")
 				synctest.Wait()
 				if got := c.taintsOf("a"); !slices.Equal(got, row.want) {
@@ -186,8 +186,8 @@ func TestATaintThatDoesNotGetThroughHoldsNoDrainUp(t *testing.T) {
 }
 
 // running is a notice that an instance runs, as of that time.
-func running(at time.Time) []queue.Notice {
-	return []queue.Notice{{About: queue.Running, Instance: instance, Event: event.Event{ID: "runs", Kind: event.StateChange, Noticed: at}}}
+func running(at time.Time) []sqs.Notice {
+	return []sqs.Notice{{About: sqs.Running, Instance: instance, Event: event.Event{ID: "runs", Kind: event.StateChange, Noticed: at}}}
 }
 
 func TestAnInstanceThatRunsAgainLosesWhatNTHHasPutOnItsNode(t *testing.T) {
@@ -285,7 +285,7 @@ func TestATaintStaysWhoseEventStandsWhenMaintenanceIsCalledOff(t *testing.T) {
 			o.Taints = fleet.Taints{Kinds: true, Effect: corev1.TaintEffectNoSchedule}
 		})
 		time.Sleep(time.Minute)
-		r.Take([]queue.Notice{{About: queue.Interruption, Instance: instance, Event: event.Event{
+		r.Take([]sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: event.Event{
 			ID: "termination", Kind: event.ASGTermination, State: event.Pending, Code: "Terminated",
 		}}}, 1, newParcel())
 		time.Sleep(time.Minute)

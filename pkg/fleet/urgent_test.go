@@ -8,7 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // managed drains what EC2 says is managed.
@@ -22,12 +22,12 @@ func managed(ec2 fleet.Instances) func(*fleet.Options) {
 func TestWhatIsUrgentIsNotLeftAloneForLong(t *testing.T) {
 	t.Parallel()
 	const often = 20
-	spot := func(ago time.Duration) func() []queue.Notice {
-		return func() []queue.Notice { return reclaimed(instance, "terminate", ago) }
+	spot := func(ago time.Duration) func() []sqs.Notice {
+		return func() []sqs.Notice { return reclaimed(instance, "terminate", ago) }
 	}
-	other := func() []queue.Notice { return interruption(instance, event.StateChange) }
+	other := func() []sqs.Notice { return interruption(instance, event.StateChange) }
 	for name, row := range map[string]struct {
-		notices  func() []queue.Notice // In the bubble it is another time.
+		notices  func() []sqs.Notice // In the bubble it is another time.
 		receives int
 		refuses  bool // the API server, not EC2
 		want     time.Duration
@@ -62,8 +62,8 @@ func TestWhatIsUrgentIsNotLeftAloneForLong(t *testing.T) {
 }
 
 // lent is the notice that an interruptible reservation is wanted back in so much time.
-func lent(left time.Duration) func() []queue.Notice {
-	return func() []queue.Notice {
+func lent(left time.Duration) func() []sqs.Notice {
+	return func() []sqs.Notice {
 		n := interruption(instance, event.ReservationEnd)
 		n[0].Event.Code, n[0].Event.Deadline = "interruptible", time.Now().Add(left).Round(0)
 		return n
@@ -73,7 +73,7 @@ func lent(left time.Duration) func() []queue.Notice {
 func TestWhatLeavesNoTimeDoesNotWaitInTheLineWhateverItsKind(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		notices func() []queue.Notice
+		notices func() []sqs.Notice
 		after   time.Duration
 		waits   bool
 	}{
@@ -108,8 +108,8 @@ func TestWhatLeavesNoTimeDoesNotWaitInTheLineWhateverItsKind(t *testing.T) {
 }
 
 // undated is a notice of a kind that says not until when there is time.
-func undated(kind event.Kind) func() []queue.Notice {
-	return func() []queue.Notice {
+func undated(kind event.Kind) func() []sqs.Notice {
+	return func() []sqs.Notice {
 		n := interruption(instance, kind)
 		n[0].Event.Deadline = time.Time{}
 		return n

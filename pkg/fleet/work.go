@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nth-project/nth/pkg/queue"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // work is what one message asks for. It goes back into the queue if a part of it must wait, and only when every part
@@ -23,7 +23,7 @@ type work struct {
 
 // task is one part of a message: one notice. One of its methods counts, the first that is called.
 type task struct {
-	notice queue.Notice
+	notice sqs.Notice
 	work   *work
 	once   sync.Once
 	// others are of messages that say the same.

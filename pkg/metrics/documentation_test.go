@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 var documented = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (counter|gauge|histogram) \\| ([a-z_`, ]*)\\|")
@@ -119,8 +119,8 @@ func everything() *metrics.Metrics {
 	m.Renewed(nil)
 	m.Renewed(errors.New("no answer"))
 	m.Requested("GET", 200)
-	for _, request := range lifecycle.Requests() {
-		for _, answer := range lifecycle.Answers() {
+	for _, request := range asg.Requests() {
+		for _, answer := range asg.Answers() {
 			m.HookRequested(string(request), string(answer))
 		}
 	}
@@ -133,7 +133,7 @@ func everythingOfQueue() *metrics.Metrics {
 	m.Hear(spot(record.Done, 0, time.Minute))
 	m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
 	m.ShowQueue(metrics.QueueStanding{})
-	for _, what := range queue.Whats() {
+	for _, what := range sqs.Whats() {
 		m.Message(string(what))
 	}
 	return m

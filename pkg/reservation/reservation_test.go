@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/instances/ec2test"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
 	"github.com/nth-project/nth/pkg/reservation"
 )

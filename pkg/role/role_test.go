@@ -27,15 +27,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
 
+	"github.com/nth-project/nth/pkg/asg"
+	nthec2 "github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/ekstoken"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/instances"
-	"github.com/nth-project/nth/pkg/instances/ec2test"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
-	"github.com/nth-project/nth/pkg/lifecycle"
-	"github.com/nth-project/nth/pkg/queue"
 	"github.com/nth-project/nth/pkg/reservation"
 	"github.com/nth-project/nth/pkg/role"
+	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/targets"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
 )
@@ -194,12 +194,12 @@ func asked(t *testing.T, region string) []string {
 	}
 	nobody := &refusing{hosts: map[string]bool{}}
 	account.HTTPClient = nobody
-	if _, _, err := instances.New(instances.Options{AWS: account}).Look(t.Context(), "i-1"); !role.Refused(err) {
+	if _, _, err := nthec2.New(nthec2.Options{AWS: account}).Look(t.Context(), "i-1"); !role.Refused(err) {
 		t.Errorf("EC2 says %v", err)
 	}
 	// That is in the words of EC2; of the others, only the host is of interest.
-	_, _ = lifecycle.NewTold(lifecycle.ToldOptions{AWS: account}, lifecycle.Settings{}).May(t.Context(), lifecycle.ToldPermissions(lifecycle.Settings{})[0], "workers")
-	_, _, _ = queue.New(queue.Options{AWS: account, URL: "https://sqs.example/1/queue"}).Check(t.Context())
+	_, _ = asg.NewTold(asg.ToldOptions{AWS: account}, asg.Settings{}).May(t.Context(), asg.ToldPermissions(asg.Settings{})[0], "workers")
+	_, _, _ = sqs.New(sqs.Options{AWS: account, URL: "https://sqs.example/1/queue"}).Check(t.Context())
 	for _, source := range []*ekstoken.Source{ekstoken.Of(account), ekstoken.New(metadata(region), "")} {
 		token, _, err := source.Token(t.Context(), "production", "")
 		if err != nil {

@@ -201,7 +201,7 @@ func TestBothTemplatesHaveTheSameRules(t *testing.T) {
 // The source names each kind in full.
 func TestTheRulesLetThroughWhatIsReadAndNothingElse(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../../pkg/queue/parse.go")
+	source, err := os.ReadFile("../../pkg/sqs/parse.go")
 	if err != nil {
 		t.Fatal(err)
 	}

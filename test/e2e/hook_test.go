@@ -10,8 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/lab"
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/instances/ec2test"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 

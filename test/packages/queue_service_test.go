@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
 
 // textfiles is what docs/metrics.md tells the administrator of a host with node_exporter to write.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/host"
 	"github.com/nth-project/nth/test/lab"

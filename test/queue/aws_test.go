@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/instances/ec2test"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
-	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"
 )

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/instances/ec2test"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/test/lab"
 )
 

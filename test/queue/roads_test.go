@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/pkg/instances/ec2test"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"
 	"github.com/nth-project/nth/test/region"

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/instances/ec2test"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"

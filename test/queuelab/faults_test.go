@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/faultproxy"

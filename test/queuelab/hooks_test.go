@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/test/lab"
 	"github.com/nth-project/nth/test/region"
 )

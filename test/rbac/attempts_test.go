@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"
 )

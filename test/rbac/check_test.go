@@ -10,7 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/pkg/queue/sqstest"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/test/daemon"
 	"github.com/nth-project/nth/test/lab"
 )

@@ -21,8 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nth-project/nth/pkg/instances/ec2test"
-	"github.com/nth-project/nth/pkg/lifecycle/asgtest"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/test/lab"
 )
 

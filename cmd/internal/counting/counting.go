@@ -2,7 +2,7 @@
 package counting
 
 import (
-	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -13,7 +13,7 @@ type Counts struct{ in *metrics.Metrics }
 
 // In returns Counts that count in m.
 func In(m *metrics.Metrics) Counts {
-	m.HookRequests(texts(lifecycle.Requests()), texts(lifecycle.Answers()))
+	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))
 	return Counts{m}
 }
 
@@ -51,7 +51,7 @@ func (c Counts) Requested(method string, status int) {
 }
 
 // HookRequested counts a request about a lifecycle hook.
-func (c Counts) HookRequested(what lifecycle.Request, answer lifecycle.Answer) {
+func (c Counts) HookRequested(what asg.Request, answer asg.Answer) {
 	if c.in != nil {
 		c.in.HookRequested(string(what), string(answer))
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/cmd/internal/counting"
-	"github.com/nth-project/nth/pkg/lifecycle"
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -20,7 +20,7 @@ func happen(c counting.Counts) {
 	c.Notice(notify.Telling{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
 	c.EventsDropped(5)
 	c.Requested(http.MethodGet, http.StatusOK)
-	c.HookRequested(lifecycle.Heartbeat, lifecycle.NotAllowed)
+	c.HookRequested(asg.Heartbeat, asg.NotAllowed)
 }
 
 func TestWhatBothProgramsDoIsCounted(t *testing.T) {

@@ -4,9 +4,9 @@ package draining
 import (
 	"time"
 
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/lifecycle"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -24,8 +24,8 @@ func Codes(settings map[string]string) map[string]policy.When {
 
 // Hooks are the settings for the lifecycle hooks of terminations. Where nodes are not drained, it is not for us to say when the machine may
 // go.
-func Hooks(c config.Termination) lifecycle.Settings {
-	return lifecycle.Settings{
+func Hooks(c config.Termination) asg.Settings {
+	return asg.Settings{
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
 		Hooks:    c.Hooks,
 		Budget:   c.Budget,

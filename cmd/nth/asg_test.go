@@ -1,0 +1,68 @@
+package main_test
+
+import (
+	"testing"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	nth "github.com/nth-project/nth/cmd/nth"
+	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+func TestTheBudgetOfATerminationIsSoftWhereMachinesMayBeKept(t *testing.T) {
+	for _, row := range []struct {
+		incomplete string
+		complete   bool
+		want       bool
+	}{{"abandon", true, true}, {"continue", true, false}, {"abandon", false, false}} {
+		c := config.Default().Events
+		c.ASGTermination.OnIncomplete, c.ASGTermination.CompleteHook = row.incomplete, row.complete
+		if rule := nth.PolicyOf(c)[event.ASGTermination]; rule.SoftBudget != row.want || !rule.Hard {
+			t.Errorf("%s, %t: %+v", row.incomplete, row.complete, rule)
+		}
+	}
+}
+
+// An instance may leave its group's service, return, and leave again within one boot, under the same ID: what is over must not take
+// from the time of what begins.
+func TestADepartureThatIsOverWasNotTheFirstOfTheNext(t *testing.T) {
+	at := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		phase record.Phase
+		want  time.Time
+	}{
+		{record.Closed, time.Time{}}, {record.Seen, at}, {record.Draining, at}, {record.Incomplete, at}, {record.Undoing, at},
+	} {
+		book, warnings := record.Open(t.TempDir(), "boot-1")
+		if len(warnings) > 0 {
+			t.Fatal(warnings)
+		}
+		book.Put(nil, record.Entry{Event: event.Event{ID: "a", Kind: event.ASGTermination}, Phase: row.phase, FirstSeen: at, Changed: at})
+		if got := nth.FirstSeen(book, "a"); !got.Equal(row.want) {
+			t.Errorf("one that is %s was first seen at %s, want %s", row.phase, got, row.want)
+		}
+		if err := book.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNewsOfHooksHaveAMessageOfTheirOwn(t *testing.T) {
+	for what, id := range map[asg.What]string{
+		asg.Found: systemd.HookFound, asg.Trouble: systemd.HookTrouble,
+		asg.Refused: systemd.HookRefused, asg.Completed: systemd.HookCompleted,
+	} {
+		logger, hook := logtest.NewNullLogger()
+		nth.TellHook(logger.WithField("a", "b"), asg.News{What: what, Event: event.Event{ID: "e", Kind: event.ASGTermination}, Text: "so it is"})
+		entry := hook.LastEntry()
+		if entry == nil || entry.Message != "so it is" || entry.Data[systemd.FieldMessageID] != id ||
+			entry.Data[systemd.FieldEventID] != "e" || entry.Data[systemd.FieldEventKind] != "asg-termination" {
+			t.Errorf("%s was told as %+v", what, entry)
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package asg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/internal/pipetest"
+)
+
+const (
+	instance = "i-0a1b2c3d4e5f60718"
+	group    = "workers"
+)
+
+// rig is a Keeper, the source before it and Auto Scaling behind it, on a network and a clock of their own: hours take no
+// time, and a time measured is exact.
+type rig struct {
+	t        *testing.T
+	aws      *asgtest.Service
+	opts     asg.Options
+	settings asg.Settings
+	metadata map[string]string
+	ahead    atomic.Int64 // by how much the wall clock has been set
+	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+
+	start  time.Time
+	keeper *asg.Keeper
+	source *source
+	stop   func()
+
+	mu   sync.Mutex
+	news []asg.News
+}
+
+// hook is the group's in most tests.
+var hook = asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute}
+
+// bubble runs f with a rig that is not running yet, for an instance in a group with the hooks.
+func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{
+			t: t, aws: asgtest.New(), start: time.Now(), settings: asg.Settings{Complete: true, Budget: 15 * time.Minute},
+			metadata: role("ASIAREHEARSALONLY000"),
+		}
+		r.opts = asg.Options{Metadata: r.document, Tell: r.tell, Endpoint: "http://autoscaling.test"}
+		r.aws.AddGroup(group, hooks...)
+		r.aws.AddInstance(group, instance)
+		server := pipetest.Serve(r.aws)
+		r.dial = server.Dial
+		defer func() {
+			if r.stop != nil {
+				r.end()
+			}
+			server.Close()
+		}()
+		f(r)
+	})
+}
+
+// role is what the metadata service says of the instance and its role.
+func role(key string) map[string]string {
+	credentials := fmt.Sprintf(`{"Code": "Success", "AccessKeyId": %q, "SecretAccessKey": "secret", "Token": "token", "Expiration": "2030-01-01T00:00:00Z"}`, key)
+	return map[string]string{
+		"instance-id": instance, "placement/region": "eu-central-1",
+		"iam/security-credentials/": "nodes", "iam/security-credentials/nodes": credentials,
+	}
+}
+
+func (r *rig) document(_ context.Context, path string) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	body, found := r.metadata[path]
+	if !found {
+		return nil, fs.ErrNotExist
+	}
+	return []byte(body), nil
+}
+
+func (r *rig) tell(n asg.News) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.news = append(r.news, n)
+}
+
+// run starts a Keeper.
+func (r *rig) run() {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	r.source = &source{started: make(chan struct{})}
+	r.keeper = asg.New(r.source, r.opts, r.settings)
+	r.keeper.DialWith(r.dial)
+	r.keeper.ReadClock(func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) })
+	ended := make(chan error, 1)
+	go func() { ended <- r.keeper.Run(ctx, r.source) }()
+	<-r.source.started
+	r.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			r.t.Errorf("Run returned %v, want nil", err)
+		}
+	}
+}
+
+// end stops the Keeper, which must not take time.
+func (r *rig) end() {
+	r.t.Helper()
+	before := time.Now()
+	r.stop()
+	r.stop = nil
+	if took := time.Since(before); took > 0 {
+		r.t.Errorf("Run took %s to end", took)
+	}
+}
+
+// pass lets time pass, in which the source looks twice a second and always sees the same.
+func (r *rig) pass(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		r.source.look()
+		synctest.Wait()
+		time.Sleep(min(500*time.Millisecond, time.Until(end)))
+	}
+	r.source.look()
+	synctest.Wait()
+}
+
+// ending is the termination that is announced.
+var ending = event.Event{ID: "asg-termination-1", Kind: event.ASGTermination, Code: "Terminated", State: event.Pending}
+
+// announce has the source see these events from now on.
+func (r *rig) announce(events ...event.Event) {
+	r.source.see(events)
+	r.pass(0)
+}
+
+// terminate starts a Keeper, and has the group terminate the instance, which waits at its hooks, and the source see that.
+func (r *rig) terminate() {
+	r.t.Helper()
+	r.run()
+	r.aws.Terminate(instance)
+	r.announce(ending)
+}
+
+// deadline is the event's as it was last delivered, counted from the start; zero if it has none.
+func (r *rig) deadline() time.Duration {
+	r.t.Helper()
+	if len(r.source.delivered) != 1 {
+		r.t.Fatalf("%d events were delivered, want one", len(r.source.delivered))
+	}
+	if at := r.source.delivered[0].Deadline; !at.IsZero() {
+		return at.Sub(r.start.Round(0))
+	}
+	return 0
+}
+
+// wantActions compares what became of the instance's hooks with a text for each: "drain beaten at 0s 100s, CONTINUE at 2m".
+// A time such as 1m~7s is that of the last of several pauses which are up to so long together, and at least half as long.
+func (r *rig) wantActions(want ...string) {
+	r.t.Helper()
+	var got []string
+	for _, a := range r.aws.Actions(instance) {
+		var beats []string
+		for _, at := range a.Heartbeats {
+			beats = append(beats, at.Sub(r.start).String())
+		}
+		text := fmt.Sprintf("%s beaten at %s", a.Hook, strings.Join(beats, " "))
+		if a.Result != "" {
+			text += fmt.Sprintf(", %s at %s", a.Result, a.Ended.Sub(r.start))
+		}
+		if a.TimedOut {
+			text += ", timed out"
+		}
+		got = append(got, text)
+	}
+	if !slices.EqualFunc(got, want, alike) {
+		r.t.Errorf("the hooks were\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// alike compares what was done with what was wanted, word by word.
+func alike(got, want string) bool {
+	return slices.EqualFunc(strings.Fields(got), strings.Fields(want), func(got, want string) bool {
+		begin, pauses, around := strings.Cut(strings.TrimSuffix(want, ","), "~")
+		if !around {
+			return got == want
+		}
+		at, err := time.ParseDuration(strings.TrimSuffix(got, ","))
+		from, fault := time.ParseDuration(begin)
+		most, wrong := time.ParseDuration(pauses)
+		return errors.Join(err, fault, wrong) == nil && at >= from+most/2 && at <= from+most
+	})
+}
+
+// wantCalls fails unless so many requests were made for an action.
+func (r *rig) wantCalls(action string, want int) {
+	r.t.Helper()
+	if calls := r.aws.Calls(action); len(calls) != want {
+		r.t.Errorf("%d requests for %s, want %d: %v", len(calls), action, want, calls)
+	}
+}
+
+// wantNews compares what was told since the last time: each line begins with the kind and has all words of the text's.
+func (r *rig) wantNews(want ...string) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var got []string
+	for _, n := range r.news {
+		got = append(got, fmt.Sprintf("%s: %s", n.What, n.Text))
+		if n.Event.ID != ending.ID {
+			r.t.Errorf("%q was told of event %q", n.Text, n.Event.ID)
+		}
+	}
+	r.news = nil
+	if !slices.EqualFunc(got, want, strings.Contains) {
+		r.t.Errorf("the news are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// source is a source of events, and what comes out at the other end.
+type source struct {
+	started chan struct{}
+	sink    event.Sink
+
+	mu        sync.Mutex
+	events    []event.Event
+	delivered []event.Event
+	troubles  int
+}
+
+func (s *source) Run(ctx context.Context, sink event.Sink) error {
+	s.sink = sink
+	close(s.started)
+	<-ctx.Done()
+	return nil
+}
+
+func (s *source) see(events []event.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = events
+}
+
+// look is one look of the source.
+func (s *source) look() {
+	s.mu.Lock()
+	events := s.events
+	s.mu.Unlock()
+	s.sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption})
+	s.sink.Snapshot(event.Snapshot{Kind: event.ASGTermination, Events: events})
+}
+
+// Snapshot implements event.Sink.
+func (s *source) Snapshot(snapshot event.Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if snapshot.Kind == event.ASGTermination {
+		s.delivered = snapshot.Events
+	}
+}
+
+// Trouble implements event.Sink.
+func (s *source) Trouble(event.Kind, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.troubles++
+}

@@ -1,0 +1,177 @@
+package ec2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/role"
+)
+
+// Status is what EC2 has scheduled for an instance, and the result of its status checks.
+type Status struct {
+	// Planned are its events, including past ones, which EC2 lists for up to a week.
+	Planned []Planned
+	// Impaired is the status check that fails, "system" before "instance"; "" if none does. Since is when it began to fail,
+	// zero if EC2 does not say.
+	Impaired string
+	Since    time.Time
+}
+
+// Planned is an event that EC2 has scheduled for an instance.
+type Planned struct {
+	// ID is EC2's, as in the instance's own metadata, and Code what is going to happen: system-reboot, instance-stop, ...
+	ID, Code, Description string
+	// NotBefore is when it begins at the earliest, and NotAfter when it ends at the latest; zero if EC2 does not say.
+	NotBefore, NotAfter time.Time
+	// Canceled and Completed say that it is over.
+	Canceled, Completed bool
+}
+
+// ErrRefused means that IAM does not allow the request.
+var ErrRefused = errors.New("it is not allowed")
+
+const (
+	// maxIDs is how many IDs a request for statuses takes. It has no filter for them.
+	maxIDs = 100
+	// impaired is EC2's word for a failing status check.
+	impaired = string(types.SummaryStatusImpaired)
+)
+
+// eventCodes are the codes of events that EC2 schedules.
+var eventCodes = []types.EventCode{
+	types.EventCodeInstanceReboot, types.EventCodeSystemReboot, types.EventCodeSystemMaintenance, types.EventCodeInstanceRetirement,
+	types.EventCodeInstanceStop,
+}
+
+// Schedules reports whether EC2 schedules events with that code.
+func Schedules(code string) bool { return slices.Contains(eventCodes, types.EventCode(code)) }
+
+// Status returns the current status of an instance, running or not; known is false if EC2 does not know it (any more). The
+// error is ErrRefused if IAM does not allow the request.
+func (c *Catalog) Status(ctx context.Context, id string) (found Status, known bool, err error) {
+	found, known, err = c.statuses.fetch(ctx, id)
+	if err != nil {
+		return Status{}, false, fmt.Errorf("asking EC2 for the status of %s: %w", id, refused(err))
+	}
+	return found, known, nil
+}
+
+// Notable returns, by their IDs, all instances of the region for which events are scheduled and, with checks, those whose
+// status checks fail. The error is ErrRefused if IAM does not allow the request.
+func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	codes := make([]string, len(eventCodes))
+	for i, code := range eventCodes {
+		codes[i] = string(code)
+	}
+	filters := []types.Filter{{Name: aws.String("event.code"), Values: codes}}
+	if checks { // A request with both filters would return the instances for which both checks fail.
+		for _, name := range []string{"instance-status.status", "system-status.status"} {
+			filters = append(filters, types.Filter{Name: &name, Values: []string{impaired}})
+		}
+	}
+	all := map[string]Status{}
+	for _, filter := range filters {
+		some, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{MaxResults: new(int32(maxPage)), Filters: []types.Filter{filter}})
+		if err != nil {
+			return nil, fmt.Errorf("asking EC2 for scheduled events and failed status checks: %w", refused(err))
+		}
+		maps.Copy(all, some)
+	}
+	return all, nil
+}
+
+// refused wraps an error that is a refusal in ErrRefused.
+func refused(err error) error {
+	if role.Refused(err) {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return err
+}
+
+func (c *Catalog) describeStatuses(ctx context.Context, ids []string) (map[string]Status, error) {
+	all := map[string]Status{}
+	for some := range slices.Chunk(ids, maxIDs) {
+		found, err := c.statusByID(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, found)
+	}
+	return all, nil
+}
+
+// statusByID splits a request that fails because of an unknown ID into halves, until the others are found without it.
+func (c *Catalog) statusByID(ctx context.Context, ids []string) (map[string]Status, error) {
+	found, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{InstanceIds: ids})
+	api, ok := errors.AsType[smithy.APIError](err)
+	if err == nil || !ok || !strings.HasPrefix(api.ErrorCode(), "InvalidInstanceID.") {
+		return found, err
+	}
+	all := map[string]Status{}
+	if len(ids) < 2 {
+		return all, nil
+	}
+	for _, half := range [][]string{ids[:len(ids)/2], ids[len(ids)/2:]} {
+		if found, err = c.statusByID(ctx, half); err != nil {
+			return nil, err
+		}
+		maps.Copy(all, found)
+	}
+	return all, nil
+}
+
+func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatusInput) (map[string]Status, error) {
+	in.IncludeAllInstances = new(true)
+	pages := ec2.NewDescribeInstanceStatusPaginator(c.ec2, in)
+	all := map[string]Status{}
+	for pages.HasMorePages() {
+		page, err := retryEC2(ctx, func(ctx context.Context) (*ec2.DescribeInstanceStatusOutput, error) { return pages.NextPage(ctx) })
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range page.InstanceStatuses {
+			all[aws.ToString(s.InstanceId)] = convertStatus(s)
+		}
+	}
+	return all, nil
+}
+
+func convertStatus(s types.InstanceStatus) Status {
+	var found Status
+	for _, e := range s.Events {
+		description := strings.ToLower(aws.ToString(e.Description))
+		found.Planned = append(found.Planned, Planned{
+			ID: aws.ToString(e.InstanceEventId), Code: string(e.Code), Description: aws.ToString(e.Description),
+			NotBefore: aws.ToTime(e.NotBefore), NotAfter: aws.ToTime(e.NotAfter),
+			Canceled:  strings.HasPrefix(description, "[canceled]") || strings.HasPrefix(description, "[cancelled]"),
+			Completed: strings.HasPrefix(description, "[completed]"),
+		})
+	}
+	for _, check := range []struct {
+		name    string
+		summary *types.InstanceStatusSummary
+	}{{"system", s.SystemStatus}, {"instance", s.InstanceStatus}} {
+		if check.summary == nil || string(check.summary.Status) != impaired || found.Impaired != "" {
+			continue
+		}
+		found.Impaired = check.name
+		for _, d := range check.summary.Details {
+			if since := aws.ToTime(d.ImpairedSince); found.Since.IsZero() || !since.IsZero() && since.Before(found.Since) {
+				found.Since = since
+			}
+		}
+	}
+	return found
+}

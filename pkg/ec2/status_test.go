@@ -1,0 +1,139 @@
+package ec2_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
+)
+
+// scheduled are events of an instance: one to come, one that was called off, and one that has happened.
+func scheduled(at time.Time) []ec2test.Planned {
+	return []ec2test.Planned{
+		{ID: "instance-event-1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: at, NotAfter: at.Add(time.Hour)},
+		{ID: "instance-event-2", Code: "instance-stop", Description: "[Canceled] The instance is running on degraded hardware", NotBefore: at},
+		{ID: "instance-event-3", Code: "system-maintenance", Description: "[Completed] power maintenance"},
+	}
+}
+
+func TestWhatEC2HasScheduledIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, at := &wire{}, time.Now().UTC().Truncate(time.Second).Add(24*time.Hour)
+		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
+		w.ec2.Schedule("i-1", scheduled(at)...)
+		found, known, err := w.catalog().Status(t.Context(), "i-1")
+		want := []ec2.Planned{
+			{ID: "instance-event-1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: at, NotAfter: at.Add(time.Hour)},
+			{ID: "instance-event-2", Code: "instance-stop", Description: "[Canceled] The instance is running on degraded hardware", NotBefore: at, Canceled: true},
+			{ID: "instance-event-3", Code: "system-maintenance", Description: "[Completed] power maintenance", Completed: true},
+		}
+		if err != nil || !known || !slices.Equal(found.Planned, want) || found.Impaired != "" {
+			t.Errorf("its status is %+v, %t (%v), want %+v", found, known, err, want)
+		}
+	})
+}
+
+func TestAnInstanceThatEC2DoesNotKnowHidesNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		const many = 250 // More than one request may name.
+		for n := range many {
+			if id := fmt.Sprintf("i-%d", n); n != 70 && n != 71 {
+				w.ec2.Add(ec2test.Instance{ID: id, State: "running"})
+				w.ec2.Schedule(id, ec2test.Planned{ID: "instance-event-" + id, Code: "instance-stop"})
+			}
+		}
+		catalog := w.catalog()
+		var all sync.WaitGroup
+		for n := range many {
+			all.Go(func() {
+				id := fmt.Sprintf("i-%d", n)
+				found, known, err := catalog.Status(t.Context(), id)
+				if there := n != 70 && n != 71; err != nil || known != there || there && found.Planned[0].ID != "instance-event-"+id {
+					t.Errorf("the status of %s is %+v, %t (%v)", id, found, known, err)
+				}
+			})
+		}
+		all.Wait()
+		if asked := len(w.ec2.Calls("DescribeInstanceStatus")); asked > 40 {
+			t.Errorf("EC2 was asked %d times about %d instances", asked, many)
+		}
+	})
+}
+
+func TestWhoAsksForAStatusIsToldHowThingsStandNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
+		w.ec2.Schedule("i-1", ec2test.Planned{ID: "instance-event-1", Code: "instance-stop"})
+		catalog := w.catalog()
+		for _, want := range []int{1, 0} {
+			found, _, err := catalog.Status(t.Context(), "i-1")
+			if err != nil || len(found.Planned) != want {
+				t.Errorf("its status is %+v (%v), want %d events", found, err, want)
+			}
+			w.ec2.Schedule("i-1")
+		}
+	})
+}
+
+func TestAllThatIsScheduledAndAllThatFailsItsChecksIsFound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, at := &wire{}, time.Now().UTC().Truncate(time.Second)
+		for n := range 7 {
+			id := fmt.Sprintf("i-%d", n)
+			w.ec2.Add(ec2test.Instance{ID: id, State: "running"})
+			if n < 3 {
+				w.ec2.Schedule(id, scheduled(at)...)
+			}
+		}
+		w.ec2.Page(2)
+		w.ec2.Impair("i-0", at.Add(-time.Hour), time.Time{})
+		w.ec2.Impair("i-4", time.Time{}, at.Add(-time.Minute))
+		w.ec2.Impair("i-5", at.Add(-time.Hour), at.Add(-time.Minute))
+		for checks, want := range map[bool]map[string]string{
+			false: {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 "},
+			true:  {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 ", "i-4": "0 system", "i-5": "0 system"},
+		} {
+			found, err := w.catalog().Notable(t.Context(), checks)
+			got := map[string]string{}
+			for id, s := range found {
+				got[id] = fmt.Sprint(len(s.Planned), " ", s.Impaired)
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) || err != nil {
+				t.Errorf("with checks %t, it is %v (%v), want %v", checks, got, err, want)
+			}
+			if since := found["i-5"].Since; checks && !since.Equal(at.Add(-time.Minute)) {
+				t.Errorf("the system of i-5 fails since %s, want a minute", since)
+			}
+		}
+	})
+}
+
+func TestARefusalToTellTheStatusIsKnownAsOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		w.ec2.Deny("DescribeInstanceStatus")
+		_, _, one := w.catalog().Status(t.Context(), "i-1")
+		_, all := w.catalog().Notable(t.Context(), true)
+		if !errors.Is(one, ec2.ErrRefused) || !errors.Is(all, ec2.ErrRefused) {
+			t.Errorf("it says %v and %v", one, all)
+		}
+		w.ec2.Allow()
+		w.ec2.Throttle(1000)
+		if _, err := w.catalog().Notable(t.Context(), true); err == nil || errors.Is(err, ec2.ErrRefused) {
+			t.Errorf("where it is throttled, it says %v", err)
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package sqs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/role"
+)
+
+// Right is an action of SQS that nth-queue needs. Rights lists them.
+type Right struct {
+	// Name is its name in IAM policies, and For what it is needed for.
+	Name, For string
+	// Vague is set if SQS may look at the request before it looks at the right, so that only a refusal is certain.
+	Vague bool
+
+	try func(*Queue, context.Context) error
+}
+
+// Rights lists what reading the queue needs.
+func Rights() []Right {
+	return []Right{
+		{Name: "sqs:ReceiveMessage", For: "to hear of anything", Vague: true, try: (*Queue).tryReceive},
+		{Name: "sqs:ChangeMessageVisibility", For: "to keep a message while its node is drained, and to give it back", try: (*Queue).tryChange},
+		{Name: "sqs:DeleteMessage", For: "to be done with a message", try: (*Queue).tryDelete},
+	}
+}
+
+// May tries a right without effect: no message is received or changed.
+func (q *Queue) May(ctx context.Context, r Right) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := r.try(q, ctx)
+	switch {
+	case role.Refused(err):
+		return false, nil
+	case err == nil, isInvalidRequest(err):
+		return true, nil
+	}
+	return false, fmt.Errorf("trying %s: %w", r.Name, err)
+}
+
+// invalidHandle is a receipt handle that SQS has never issued.
+const invalidHandle = "nth-queue-check"
+
+// The two batches are the requests that sync makes. SQS reports an error for each of their messages in a successful answer,
+// which means that the request as such was allowed.
+func (q *Queue) tryDelete(ctx context.Context) error {
+	_, err := q.delete(ctx, []update{{handle: invalidHandle}})
+	return err
+}
+
+func (q *Queue) tryChange(ctx context.Context) error {
+	_, err := q.changeVisibility(ctx, []update{{handle: invalidHandle, visibility: q.opts.Visibility}})
+	return err
+}
+
+// tryReceive makes an invalid request: too many messages, with negative times. No valid request is sure to receive no
+// message: one with a visibility of zero counts as a receipt, too.
+func (q *Queue) tryReceive(ctx context.Context) error {
+	_, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch + 1, VisibilityTimeout: -1, WaitTimeSeconds: -1,
+	})
+	return err
+}
+
+func isInvalidRequest(err error) bool {
+	api, ok := errors.AsType[smithy.APIError](err)
+	if !ok {
+		return false
+	}
+	code := api.ErrorCode()
+	switch code[strings.LastIndexByte(code, '.')+1:] { // Some have the prefix "AWS.SimpleQueueService".
+	case "InvalidParameterValue", "InvalidParameterValueException", "ReceiptHandleIsInvalid":
+		return true
+	}
+	return false
+}
+
+// GetQueueAttributes is what Check needs, by its name in IAM policies. Nothing else does.
+const GetQueueAttributes = "sqs:GetQueueAttributes"
+
+// Attributes are what SQS says of a queue.
+type Attributes struct {
+	// Visible is how many messages wait, and InFlight how many are being worked on; both are approximate.
+	Visible, InFlight int
+	// Retention is how long a message is kept, and Delay how long it is invisible at first.
+	Retention, Delay time.Duration
+	// DeadLetters is the ARN of the queue to which a message goes that has been received more than MaxReceives times; ""
+	// if there is none.
+	DeadLetters string
+	MaxReceives int
+	// Key is the KMS key that messages are encrypted with; "" if they are encrypted with SQS's own, or not at all.
+	Key string
+	// FIFO is set if the queue keeps an order.
+	FIFO bool
+	// Policy is set if the queue has a policy of its own, which can allow others to write into it.
+	Policy bool
+}
+
+// Check returns the queue's attributes; allowed is false if it may not read them.
+func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	answer, err := q.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: &q.opts.URL, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
+	})
+	switch {
+	case role.Refused(err):
+		return Attributes{}, false, nil
+	case err != nil:
+		return Attributes{}, false, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, err)
+	}
+	found, err = parseAttributes(answer.Attributes)
+	if err != nil {
+		return Attributes{}, false, fmt.Errorf("reading the attributes of the queue %s: %w", q.opts.URL, err)
+	}
+	return found, true, nil
+}
+
+// parseAttributes leaves zero what SQS does not say.
+func parseAttributes(attributes map[string]string) (Attributes, error) {
+	number := func(name types.QueueAttributeName) int {
+		n, _ := strconv.Atoi(attributes[string(name)])
+		return n
+	}
+	found := Attributes{
+		Visible:   number(types.QueueAttributeNameApproximateNumberOfMessages),
+		InFlight:  number(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible),
+		Retention: time.Duration(number(types.QueueAttributeNameMessageRetentionPeriod)) * time.Second,
+		Delay:     time.Duration(number(types.QueueAttributeNameDelaySeconds)) * time.Second,
+		Key:       attributes[string(types.QueueAttributeNameKmsMasterKeyId)],
+		FIFO:      attributes[string(types.QueueAttributeNameFifoQueue)] == "true",
+		Policy:    attributes[string(types.QueueAttributeNamePolicy)] != "",
+	}
+	text := attributes[string(types.QueueAttributeNameRedrivePolicy)]
+	if text == "" {
+		return found, nil
+	}
+	var redrive struct {
+		Target string `json:"deadLetterTargetArn"`
+		Count  any    `json:"maxReceiveCount"` // a number, or a string with one
+	}
+	if err := json.Unmarshal([]byte(text), &redrive); err != nil {
+		return Attributes{}, fmt.Errorf("RedrivePolicy: %w", err)
+	}
+	found.DeadLetters = redrive.Target
+	found.MaxReceives, _ = strconv.Atoi(fmt.Sprint(redrive.Count))
+	return found, nil
+}
+
+// Receives is the least number of times that a message is received which waits in the queue for so long: SQS hides it for
+// half a day at a time.
+func Receives(waiting time.Duration) int {
+	return int((waiting+maxReturn-1)/maxReturn) + 1
+}
