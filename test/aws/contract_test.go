@@ -16,7 +16,7 @@ import (
 )
 
 // callers are the packages of nth-queue that call AWS, with the SDK's package for each service.
-var callers = []string{"queue", "instances", "lifecycle"}
+var callers = []string{"sqs", "ec2", "asg"}
 
 // elsewhere are calls that the same packages make for nth on a node, and those that nth-queue makes where people ask for it only: docs/queue.md
 // has a policy of their own for these.
