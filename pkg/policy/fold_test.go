@@ -218,6 +218,26 @@ func TestABudgetBeginsAnewWithAnEventThatIsBack(t *testing.T) {
 	}
 }
 
+// Its budget counts from when it names no deadline any more.
+func TestABudgetBeginsAnewWithEachDeadlineThatIsTakenBack(t *testing.T) {
+	t.Parallel()
+	limited := termination("a")
+	limited.Deadline = at(time.Hour)
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(limited), Past: past(entry(limited, record.Draining))}
+	for _, look := range []struct {
+		ev       event.Event
+		timeless time.Time
+	}{{limited, time.Time{}}, {termination("a"), at(2 * time.Minute)}, {limited, time.Time{}}, {termination("a"), at(4 * time.Minute)}} {
+		sit.Now, sit.Known = sit.Now.Add(time.Minute), known(look.ev)
+		if changed := rules().Fold(sit); len(changed) > 0 {
+			sit.Past = past(changed[0])
+		}
+		if got := sit.Past[0].Timeless; !got.Equal(look.timeless) {
+			t.Errorf("with the deadline %s, there has been none since %s, want %s", look.ev.Deadline, got, look.timeless)
+		}
+	}
+}
+
 // step is a row of what one Fold makes of one entry.
 type step struct {
 	name string

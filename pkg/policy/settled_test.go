@@ -223,6 +223,16 @@ func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 			entry(ofKind(event.ReservationEnd, "capacity-block"), record.Seen),
 			"the capacity-block reservation of this instance ends at 13:00:00 UTC on 1 Mar 2026; nothing will be done",
 		},
+		{entry(ofKind(event.Hibernation, ""), record.Seen), "the system is going to sleep; nothing will be done"},
+		{entry(ofKind(event.StatusCheck, "instance"), record.Seen), "EC2's instance status check of this instance fails; nothing will be done"},
+		{
+			entry(ofKind(event.ASGTermination, "Warmed:Hibernated"), record.Seen),
+			"the Auto Scaling group takes this instance back to its warm pool (Warmed:Hibernated); drain now",
+		},
+		{
+			entry(ofKind(event.ASGTermination, "Standby"), record.Seen),
+			"the Auto Scaling group takes this instance out of service (Standby); drain now",
+		},
 		{entry(rebalance("a"), record.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
 		{
 			entry(maintenance("a", "system-reboot", time.Hour), record.Seen),

@@ -133,16 +133,17 @@ func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
 		up    time.Duration
 		want  time.Duration // 0: none does
 	}{
-		"at its deadline":                            {past: past(entry(soft("s", time.Hour), record.Draining)), want: time.Hour},
-		"a while after it began, overdue":            {past: past(entry(soft("s", -time.Hour), record.Seen)), want: 30 * time.Second},
-		"a while after a start, drained before":      {past: past(entry(soft("s", -time.Hour), record.Drained)), up: 10 * time.Second, want: 20 * time.Second},
-		"which was before now":                       {past: past(entry(soft("s", -time.Minute), record.Draining, begun(-time.Hour))), want: -time.Minute},
-		"one that is to come, beside an overdue one": {past: past(entry(soft("s", -time.Hour), record.Incomplete), entry(soft("t", time.Hour), record.Draining)), want: time.Hour},
-		"the nearest":                                {past: past(entry(soft("s", 2*time.Hour), record.Draining), entry(soft("t", time.Hour), record.Seen)), want: time.Hour},
-		"a machine that is lost":                     {past: past(entry(soft("s", 2*time.Minute), record.Draining), entry(spot("l", time.Hour), record.Draining)), want: time.Hour},
-		"one that was to be lost, and another":       {past: past(entry(spot("k", -time.Hour), record.Seen), entry(spot("l", time.Hour), record.Draining)), want: 30 * time.Second},
-		"a soft one, beside what may last for ever":  {rules: endless, past: past(entry(soft("s", time.Hour), record.Draining), entry(termination("l"), record.Draining)), want: time.Hour},
-		"not one that is not drained for":            {rules: withAction(event.ScheduledMaintenance, policy.Cordon), past: past(entry(soft("s", time.Hour), record.Cordoned))},
+		"at its deadline":                              {past: past(entry(soft("s", time.Hour), record.Draining)), want: time.Hour},
+		"a while after it began, overdue":              {past: past(entry(soft("s", -time.Hour), record.Seen)), want: 30 * time.Second},
+		"a while after a start, drained before":        {past: past(entry(soft("s", -time.Hour), record.Drained)), up: 10 * time.Second, want: 20 * time.Second},
+		"which was before now":                         {past: past(entry(soft("s", -time.Minute), record.Draining, begun(-time.Hour))), want: -time.Minute},
+		"one that is to come, beside an overdue one":   {past: past(entry(soft("s", -time.Hour), record.Incomplete), entry(soft("t", time.Hour), record.Draining)), want: time.Hour},
+		"the nearest":                                  {past: past(entry(soft("s", 2*time.Hour), record.Draining), entry(soft("t", time.Hour), record.Seen)), want: time.Hour},
+		"one that is to come before the while is over": {past: past(entry(soft("s", -time.Hour), record.Seen), entry(soft("t", 10*time.Second), record.Draining)), want: 10 * time.Second},
+		"a machine that is lost":                       {past: past(entry(soft("s", 2*time.Minute), record.Draining), entry(spot("l", time.Hour), record.Draining)), want: time.Hour},
+		"one that was to be lost, and another":         {past: past(entry(spot("k", -time.Hour), record.Seen), entry(spot("l", time.Hour), record.Draining)), want: 30 * time.Second},
+		"a soft one, beside what may last for ever":    {rules: endless, past: past(entry(soft("s", time.Hour), record.Draining), entry(termination("l"), record.Draining)), want: time.Hour},
+		"not one that is not drained for":              {rules: withAction(event.ScheduledMaintenance, policy.Cordon), past: past(entry(soft("s", time.Hour), record.Cordoned))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -59,6 +59,7 @@ func TestAFleetDoesNotBeginAsOne(t *testing.T) {
 		"what would be lost before is begun in time":       {kept(6 * time.Hour), on(second, noticed(maintenance("a", "instance-retirement", week))), week - 6*time.Hour + 9*time.Minute + 45*time.Second},
 		"what would be lost after is begun when it is":     {kept(160 * time.Hour), on(second, noticed(maintenance("a", "system-reboot", week))), week - 160*time.Hour + 9*time.Minute + 45*time.Second},
 		"what is not lost before it is begun":              {kept(week), on(second, noticed(maintenance("a", "system-reboot", week))), 19*time.Minute + 45*time.Second},
+		"nor is what is kept for as long as it takes":      {kept(0), on(second, noticed(maintenance("a", "system-reboot", week))), 19*time.Minute + 45*time.Second},
 		"of what nobody says when it was, nothing is lost": {kept(time.Hour), on(second, maintenance("a", "system-reboot", week)), 19*time.Minute + 45*time.Second},
 	} {
 		if got := row.ev.Deadline.Sub(begins(row.rules, row.ev)); got != row.want {
@@ -173,10 +174,12 @@ func TestTheBeginningIsToldWithItsSpreadAndHowToBeSooner(t *testing.T) {
 	ev := on("i-1234567890abcdef0", maintenance("a", "instance-retirement", 48*time.Hour))
 	const text = "EC2 has scheduled instance-retirement at 12:00:00 UTC on 3 Mar 2026; "
 	for want, rules := range map[string]policy.Settings{
-		"drain begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m, sooner with kubectl drain)": fleet(),
-		"drain begins at 12:00:00 UTC on 2 Mar 2026 (sooner with kubectl drain)":                  spreading(0),
-		"cordon begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m)":                           changed(fleet(), func(r *policy.Rule) { r.Action = policy.Cordon }),
-		"cordon begins at 12:00:00 UTC on 2 Mar 2026":                                             changed(spreading(0), func(r *policy.Rule) { r.Action = policy.Cordon }),
+		"drain begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m, sooner with kubectl drain)":   fleet(),
+		"drain begins at 12:00:00 UTC on 2 Mar 2026 (sooner with kubectl drain)":                    spreading(0),
+		"drain begins at 12:01:15 UTC on 2 Mar 2026 (spread over 1m30s, sooner with kubectl drain)": spreading(90 * time.Second),
+		"drain begins at 12:10:15 UTC on 2 Mar 2026 (spread over 1h, sooner with kubectl drain)":    spreading(time.Hour),
+		"cordon begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m)":                             changed(fleet(), func(r *policy.Rule) { r.Action = policy.Cordon }),
+		"cordon begins at 12:00:00 UTC on 2 Mar 2026":                                               changed(spreading(0), func(r *policy.Rule) { r.Action = policy.Cordon }),
 	} {
 		if got, _ := strings.CutPrefix(rules.Describe(entry(ev, record.Seen)), text); got != want {
 			t.Errorf("told as %q, want %q", got, want)
