@@ -11,7 +11,7 @@ import "time"
 // the journal, and never changes.
 type Kind string
 
-// The kinds of events nth knows.
+// The kinds of events nth knows: kinds.go has the table of them.
 const (
 	// SpotInterruption is EC2 taking a spot instance back, with about two minutes' notice.
 	SpotInterruption Kind = "spot-interruption"
@@ -32,28 +32,6 @@ const (
 	// StatusCheck is EC2's status check of the instance, or of the system below it, failing for some time.
 	StatusCheck Kind = "status-check"
 )
-
-// Kinds lists the kinds that a machine hears of by itself, in the order in which documentation and output name them.
-func Kinds() []Kind {
-	return append(PolledKinds(), Shutdown, Hibernation, ReservationEnd)
-}
-
-// PolledKinds lists those of them that the metadata service tells of, in the same order.
-func PolledKinds() []Kind {
-	return []Kind{SpotInterruption, RebalanceRecommendation, ScheduledMaintenance, ASGTermination}
-}
-
-// QueuedKinds lists the kinds that whoever reads a queue hears of, there or by asking EC2, in the same order.
-func QueuedKinds() []Kind {
-	return append(PolledKinds(), ReservationEnd, StateChange, StatusCheck)
-}
-
-// AllKinds lists every kind there is, the one that goes before others first.
-func AllKinds() []Kind { return append(Kinds(), StateChange, StatusCheck) }
-
-// Local tells whether the machine itself announces events of this kind when it comes to that, and goes down or to sleep
-// then. All others are announced by EC2, and looked for.
-func (k Kind) Local() bool { return k == Shutdown || k == Hibernation }
 
 // State is how far an announced event has come, as its source reports it.
 type State string

@@ -25,14 +25,6 @@ type Taints struct {
 // TaintEffect is what a taint does: NoSchedule, PreferNoSchedule or NoExecute.
 type TaintEffect = corev1.TaintEffect
 
-// taintKeys are the keys by which those who know aws-node-termination-handler know what happens to a node.
-var taintKeys = map[event.Kind]string{
-	event.SpotInterruption:        "aws-node-termination-handler/spot-itn",
-	event.ScheduledMaintenance:    "aws-node-termination-handler/scheduled-maintenance",
-	event.ASGTermination:          "aws-node-termination-handler/asg-lifecycle-termination",
-	event.RebalanceRecommendation: "aws-node-termination-handler/rebalance-recommendation",
-}
-
 // outOfService tells Kubernetes that nothing runs on a node any more, so that volumes can be taken from it.
 var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
 
@@ -42,7 +34,7 @@ const longestValue = 63
 // wanted are the taints that an event brings.
 func (t Taints) wanted(ev event.Event, stopped bool) []corev1.Taint {
 	var taints []corev1.Taint
-	if key, known := taintKeys[ev.Kind]; known && t.Kinds {
+	if key := ev.Kind.Info().Handler.Taint; key != "" && t.Kinds {
 		taints = append(taints, corev1.Taint{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect})
 	}
 	if stopped && t.OutOfService {
@@ -56,12 +48,7 @@ func (t Taints) ours(taint corev1.Taint) bool {
 	if t.OutOfService && taint.MatchTaint(&outOfService) && taint.Value == outOfService.Value {
 		return true
 	}
-	for _, key := range taintKeys {
-		if t.Kinds && taint.Key == key {
-			return true
-		}
-	}
-	return false
+	return t.Kinds && slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return k.Info().Handler.Taint == taint.Key })
 }
 
 // taint puts taints on a node that has none of the same key.

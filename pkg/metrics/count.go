@@ -200,15 +200,7 @@ func (p *drainProgress) follow(h record.Happening) {
 	}
 }
 
-// monitors are aws-node-termination-handler's names for polling a kind of event.
-var monitors = map[event.Kind]string{
-	event.SpotInterruption:        "SPOT_ITN_MONITOR",
-	event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION_MONITOR",
-	event.ScheduledMaintenance:    "SCHEDULED_EVENT_MONITOR",
-	event.ASGTermination:          "ASG_LIFECYCLE_MONITOR",
-}
-
-// compatibleActions are its names for the steps.
+// compatibleActions are aws-node-termination-handler's names for the steps.
 var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-and-drain", "uncordon": "uncordon"}
 
 // countCompatible counts as aws-node-termination-handler does: a task before each cordon or drain, which does nothing here
@@ -228,7 +220,7 @@ func (m *Metrics) countCompatible(h record.Happening) {
 	case record.Failed, record.RanOut:
 		count(compatibleActions[h.Action], "error")
 	case record.SourceLost:
-		if monitor, has := monitors[h.Entry.Event.Kind]; has {
+		if monitor := h.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" {
 			m.series.compatibleErrors.WithLabelValues(monitor).Inc()
 		}
 	}

@@ -27,19 +27,6 @@ const nothingPending = "NothingPending"
 // heartbeatInterval is how often an unchanged condition is written: as often as the kubelet writes its own.
 const heartbeatInterval = 5 * time.Minute
 
-// conditionReasons are the reasons of a condition that is True.
-var conditionReasons = map[event.Kind]string{
-	event.SpotInterruption:        "SpotInterruption",
-	event.RebalanceRecommendation: "RebalanceRecommendation",
-	event.ScheduledMaintenance:    "ScheduledMaintenance",
-	event.ASGTermination:          "ASGTermination",
-	event.Shutdown:                "Shutdown",
-	event.Hibernation:             "Hibernation",
-	event.ReservationEnd:          "ReservationEnd",
-	event.StateChange:             "StateChange",
-	event.StatusCheck:             "StatusCheckFailed",
-}
-
 // wantedCondition derives the condition from the record, without times: True while an event is open that is not ignored,
 // with the reason of the one whose deadline is nearest.
 func wantedCondition(entries []record.Entry, rules policy.Settings) corev1.NodeCondition {
@@ -56,7 +43,7 @@ func wantedCondition(entries []record.Entry, rules policy.Settings) corev1.NodeC
 	}
 	return corev1.NodeCondition{
 		Type: ConditionType, Status: corev1.ConditionTrue,
-		Reason:  cmp.Or(conditionReasons[open[0].Event.Kind], "Other"),
+		Reason:  open[0].Event.Kind.Info().Reason,
 		Message: truncate(strings.Join(sentences, ". Also: ")),
 	}
 }
@@ -73,7 +60,7 @@ func openEntries(entries []record.Entry, rules policy.Settings) []record.Entry {
 		}
 		return 0
 	}
-	order := func(e record.Entry) int { return slices.Index(event.AllKinds(), e.Event.Kind) }
+	order := func(e record.Entry) int { return e.Event.Kind.Precedence() }
 	slices.SortStableFunc(open, func(a, b record.Entry) int {
 		return cmp.Or(cmp.Compare(never(a), never(b)), a.Event.Deadline.Compare(b.Event.Deadline), cmp.Compare(order(a), order(b)))
 	})
@@ -233,7 +220,7 @@ func lifecycleOf(entries []record.Entry, rules policy.Settings, now time.Time) (
 }
 
 func (l lifecycle) addEntry(e record.Entry, rules policy.Settings, now time.Time) {
-	kind, why := cmp.Or(conditionReasons[e.Event.Kind], "Other"), rules.Reason(e)
+	kind, why := e.Event.Kind.Info().Reason, rules.Reason(e)
 	switch {
 	case isDraining(e):
 		reason, prefix, since := drainStarted, "", e.Changed

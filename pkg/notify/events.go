@@ -43,19 +43,6 @@ const (
 	errorSuffix    = "Error"
 )
 
-// eventReasons are the reasons of Events that announce an interruption.
-var eventReasons = map[event.Kind]string{
-	event.SpotInterruption:        "SpotInterruption",
-	event.RebalanceRecommendation: "RebalanceRecommendation",
-	event.ScheduledMaintenance:    "ScheduledEvent",
-	event.ASGTermination:          "ASGLifecycle",
-	event.Shutdown:                "Shutdown",
-	event.Hibernation:             "Hibernation",
-	event.ReservationEnd:          "ReservationEnd",
-	event.StateChange:             "StateChange",
-	event.StatusCheck:             "StatusCheckFailed",
-}
-
 // actionReasons are the reasons of Events about a step that has ended; with errorSuffix if it has not ended well.
 var actionReasons = map[string]string{
 	string(policy.Cordon):   "Cordon",
@@ -125,7 +112,7 @@ func nodeEvent(h record.Happening, warning bool, reason, message string) eventDr
 }
 
 func announcement(h record.Happening, rules policy.Settings) []eventDraft {
-	reason := eventReasons[h.Entry.Event.Kind]
+	reason := h.Entry.Event.Kind.Info().EventReason
 	if rules.Ignores(h.Entry) || reason == "" {
 		return nil
 	}

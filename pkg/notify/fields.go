@@ -92,37 +92,9 @@ func (f *Fields) setMachine(m Machine) {
 	}
 }
 
-// awsnthKinds are aws-node-termination-handler's names of the kinds of events. A kind that it does not know has the name
-// of the nearest one: a shutdown and a hibernation that of a stopped instance, and a failing status check that of a
-// scheduled event, which such an instance gets in the end.
-var awsnthKinds = map[event.Kind]string{
-	event.SpotInterruption:        "SPOT_ITN",
-	event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
-	event.ScheduledMaintenance:    "SCHEDULED_EVENT",
-	event.ASGTermination:          "ASG_LIFECYCLE",
-	event.Shutdown:                "STATE_CHANGE",
-	event.Hibernation:             "STATE_CHANGE",
-	event.ReservationEnd:          "SCHEDULED_EVENT",
-	event.StateChange:             "STATE_CHANGE",
-	event.StatusCheck:             "SCHEDULED_EVENT",
-}
-
-// awsnthStates are its names, and EC2's, for the state of an event.
+// awsnthStates are aws-node-termination-handler's names, and EC2's, for the state of an event.
 var awsnthStates = map[event.State]string{
 	event.Pending: "active", event.Canceled: "canceled", event.Completed: "completed",
-}
-
-// descriptions say what is announced, if the source has no description.
-var descriptions = map[event.Kind]string{
-	event.SpotInterruption:        "EC2 is going to take the spot instance back",
-	event.RebalanceRecommendation: "the spot instance runs an elevated risk of interruption",
-	event.ScheduledMaintenance:    "EC2 has planned maintenance",
-	event.ASGTermination:          "the Auto Scaling group is going to terminate the instance",
-	event.Shutdown:                "the operating system is going down",
-	event.Hibernation:             "the operating system is going to sleep",
-	event.ReservationEnd:          "the capacity reservation that the instance runs in ends",
-	event.StateChange:             "the instance is being stopped or terminated",
-	event.StatusCheck:             "a status check of EC2's fails for the instance",
 }
 
 // newFields fills in all but the machine.
@@ -164,12 +136,12 @@ func deadlineOf(h record.Happening) time.Time {
 // setAWSNTHFields fills in what aws-node-termination-handler would, as far as it is about the event.
 func (f *Fields) setAWSNTHFields(e record.Entry, pods []string) {
 	ev := e.Event
-	f.EventID, f.Kind, f.NodeName = ev.ID, awsnthKinds[ev.Kind], f.Node
+	f.EventID, f.Kind, f.NodeName = ev.ID, ev.Kind.Info().Handler.Event, f.Node
 	f.Monitor = f.Kind + "_MONITOR"
 	f.State = awsnthStates[ev.State]
 	f.Description = ev.Description
 	if f.Description == "" {
-		f.Description = descriptions[ev.Kind]
+		f.Description = ev.Kind.Info().Description
 	}
 	f.NodeLabels, f.Pods = map[string]string{}, append([]string{}, pods...)
 	f.StartTime, f.EndTime = ev.Deadline, ev.Until

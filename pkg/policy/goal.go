@@ -147,7 +147,7 @@ func (s Settings) urgency(a, b record.Entry) int {
 	return cmp.Or(
 		cmp.Compare(rank(a), rank(b)),
 		byDeadline(s.plan(a).deadline, s.plan(b).deadline),
-		cmp.Compare(slices.Index(event.AllKinds(), a.Event.Kind), slices.Index(event.AllKinds(), b.Event.Kind)),
+		cmp.Compare(a.Event.Kind.Precedence(), b.Event.Kind.Precedence()),
 		cmp.Compare(a.Event.ID, b.Event.ID),
 	)
 }
