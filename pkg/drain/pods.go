@@ -97,7 +97,10 @@ type target struct {
 	endBy     time.Time
 	overdue   bool
 	shortened bool
-	restart   restart
+	// late tells that it came when the node was being emptied already. A Deployment that is restarted makes other pods before those
+	// go, and as another ReplicaSet's: no round tells that they come back.
+	late    bool
+	restart restart
 }
 
 // budget is a disruption budget that holds pods. While it refuses, one of them asks for all; as it yields, more do.
@@ -207,6 +210,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	now := time.Now()
 	g.noteAddresses(pod)
 	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
+	t.late = fresh && !g.opens.IsZero()
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
 	}
