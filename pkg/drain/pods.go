@@ -207,13 +207,8 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		return false
 	}
 	delete(g.spared, pod.UID)
-	now := time.Now()
 	g.noteAddresses(pod)
-	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
-	t.late = fresh && !g.opens.IsZero()
-	if fresh && g.view.closed() || g.view.uid == "" {
-		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
-	}
+	t := g.newTarget(pod, round, fresh)
 	g.targets[pod.UID] = t
 	g.total++
 	g.touched = append(g.touched, t)
@@ -231,6 +226,18 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		t.ending()
 	}
 	return true
+}
+
+// newTarget is a pod that has to go from now on. A fresh one was not there before.
+func (g *guard) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
+	now := time.Now()
+	t := &target{
+		pod: pod, round: round, met: now, late: fresh && !g.opens.IsZero(), backoff: evictions, notBefore: now.Add(rounds[round]),
+	}
+	if fresh && g.view.closed() || g.view.uid == "" {
+		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
+	}
+	return t
 }
 
 // follow takes in a change of a pod that has to go. Once it is ending, by whoever's hand, it is not evicted any more: a
