@@ -448,3 +448,44 @@ func TestATerminationWhoseCordonPeopleHaveLiftedIsNotSaidToBeDrained(t *testing.
 		}
 	})
 }
+
+// The recommendation stands, and its cordon has had its time.
+func TestWhatOnlyACordonHadExpiredForIsDrainedForOnceTheRulesAskForThat(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		s.AddPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, apitest.Ending(time.Second))
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Minute, WithdrawnAfter: time.Minute}
+		r.run()
+		r.announce(recommended("b"))
+		r.pass(2 * time.Minute)
+		if e := r.entry("b"); e.Ending != record.Expired || s.CurrentNode().Spec.Unschedulable {
+			t.Fatalf("not as it should be: %+v", e)
+		}
+		r.set(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
+		r.pass(2 * time.Minute)
+		if e := r.entry("b"); e.Phase != record.Drained || s.HasPod("default/web") {
+			t.Errorf("the entry is %+v, and the pod is there: %t", e, s.HasPod("default/web"))
+		}
+	})
+}
+
+// A budget holds the pod.
+func TestTheStatusOfADrainedNodeTellsOfPodsThatHaveComeSince(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.run()
+		r.announce(r.stopping("a", time.Hour))
+		r.pass(10 * time.Second)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		s.AddPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, apitest.Ending(time.Second))
+		r.pass(20 * time.Minute)
+		r.wantStatus("node node-a is drained for scheduled-maintenance; 1 pods have come since, held by PDB budget")
+		s.RemovePod("default/late")
+		r.pass(10 * time.Second)
+		r.wantStatus("node node-a is drained for scheduled-maintenance")
+	})
+}

@@ -51,7 +51,11 @@ func (a *Agent) sentence() string {
 	if e, ok := a.foremost(); ok && (e.Phase == record.Seen || e.Reopened || e.LeftAlone) {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
-		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+		text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+		if e.Phase == record.Drained && a.work != nil && a.left > 0 {
+			text += fmt.Sprintf("; %d pods have come since%s", a.left, a.holders())
+		}
+		return text
 	}
 	return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
 }
