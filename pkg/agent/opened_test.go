@@ -52,6 +52,42 @@ func TestACordonIsLiftedThoughAReopenedDrainGoesOn(t *testing.T) {
 	})
 }
 
+// People have opened it for the drain, and it is closed for what is only cordoned for. What goes on is still the drain for the first.
+func TestWhatIsToldOfADrainIsWhatItIsForThoughTheNodeIsClosedForAnother(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, e *ear) {
+		s := apitest.New(r.t)
+		s.AddPod(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}, apitest.Ending(time.Second))
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Minute}
+		shown := &board{}
+		r.cfg.Board = shown
+		r.run()
+		r.announce(r.spot("a", time.Hour))
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		r.announce(r.spot("a", time.Hour), recommended("b"))
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); !e.Reopened || e.Phase != record.Draining || !s.CurrentNode().Spec.Unschedulable {
+			t.Fatalf("not as it should be: %+v", e)
+		}
+		r.wantStatus("draining node node-a for spot-interruption: 0 of 1 pods gone, 3570 s left, held by PDB budget")
+		if step := shown.last().Step; step == nil || step.Event != "a" || !strings.HasPrefix(step.Reason, "EC2 will terminate") {
+			t.Errorf("the step is %+v", step)
+		}
+		e.take()
+		s.RemovePod("default/web")
+		r.pass(time.Millisecond)
+		if heard := e.take(); len(heard) == 0 || !strings.HasPrefix(heard[0], "pod-gone a drain") {
+			t.Errorf("heard is %q", heard)
+		}
+	})
+}
+
 // handedOver has the node drained for an event a, which another one, b, joins and outlasts. EC2 has dropped a from its list then.
 func handedOver(r *rig) (b event.Event) {
 	a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
@@ -410,5 +446,46 @@ func TestATerminationWhoseCordonPeopleHaveLiftedIsNotSaidToBeDrained(t *testing.
 		if len(s.Requests("evict")) > 0 {
 			t.Error("a pod was evicted")
 		}
+	})
+}
+
+// The recommendation stands, and its cordon has had its time.
+func TestWhatOnlyACordonHadExpiredForIsDrainedForOnceTheRulesAskForThat(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		s.AddPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, apitest.Ending(time.Second))
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Minute, WithdrawnAfter: time.Minute}
+		r.run()
+		r.announce(recommended("b"))
+		r.pass(2 * time.Minute)
+		if e := r.entry("b"); e.Ending != record.Expired || s.CurrentNode().Spec.Unschedulable {
+			t.Fatalf("not as it should be: %+v", e)
+		}
+		r.set(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
+		r.pass(2 * time.Minute)
+		if e := r.entry("b"); e.Phase != record.Drained || s.HasPod("default/web") {
+			t.Errorf("the entry is %+v, and the pod is there: %t", e, s.HasPod("default/web"))
+		}
+	})
+}
+
+// A budget holds the pod.
+func TestTheStatusOfADrainedNodeTellsOfPodsThatHaveComeSince(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
+		r.run()
+		r.announce(r.stopping("a", time.Hour))
+		r.pass(10 * time.Second)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		s.AddPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, apitest.Ending(time.Second))
+		r.pass(20 * time.Minute)
+		r.wantStatus("node node-a is drained for scheduled-maintenance; 1 pods have come since, held by PDB budget")
+		s.RemovePod("default/late")
+		r.pass(10 * time.Second)
+		r.wantStatus("node node-a is drained for scheduled-maintenance")
 	})
 }

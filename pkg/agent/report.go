@@ -37,7 +37,7 @@ func (a *Agent) sayIn(id string, e record.Entry) *logrus.Entry {
 
 // sayOfWork is for what happens to the node or to a pod while a guard stands.
 func (a *Agent) sayOfWork(id, pod string) *logrus.Entry {
-	l := a.sayIn(id, a.entry(a.work.goal.Event))
+	l := a.sayIn(id, a.first())
 	if pod != "" {
 		l = l.WithField(systemd.FieldPod, pod)
 	}
@@ -294,15 +294,22 @@ func (a *Agent) endedUncordon(w *work, l landed, e record.Entry) {
 
 func (a *Agent) drained(e record.Entry) string {
 	r := a.result
-	if r.NodeGone {
+	switch {
+	case r.NodeGone && r.Evicted+r.Deleted == 0:
 		return "the Node no longer exists; nothing to drain"
-	}
-	if a.cfg.DryRun {
+	case a.cfg.DryRun:
 		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %d pods, %d left alone", r.Evicted, r.Skipped)
 	}
 	text := fmt.Sprintf("drained: %d pods evicted, %d deleted, %d left in place", r.Evicted, r.Deleted, r.Skipped)
 	if deadline, _ := a.cfg.Policy.Deadline(e); !deadline.IsZero() {
-		text += fmt.Sprintf("; %.0f s before the deadline", deadline.Sub(a.now()).Seconds())
+		left, side := deadline.Sub(a.now()).Seconds(), "before"
+		if left < 0 {
+			left, side = -left, "after"
+		}
+		text += fmt.Sprintf("; %.0f s %s the deadline", left, side)
+	}
+	if r.NodeGone {
+		text += "; the Node no longer exists"
 	}
 	return text
 }
@@ -314,6 +321,9 @@ func (a *Agent) incomplete(e record.Entry) string {
 		return "the deadline passed before nth could continue; remaining pods unknown"
 	case len(r.Left) == 0 && r.Cordon == drain.CordonNone:
 		return "the node could not be cordoned; remaining pods unknown"
+	}
+	if len(r.Left) == 0 { // Those that are there have not been listed, or it was not certain yet that there are none.
+		return fmt.Sprintf("%d pods evicted, %d deleted, left: not known", r.Evicted, r.Deleted)
 	}
 	var left []string
 	for _, pod := range r.Left {
@@ -342,7 +352,7 @@ func (a *Agent) reports(p drain.Progress) {
 	h := record.Happening{What: what}
 	if p.Pod != "" {
 		h.Pod, h.PodUID, h.PodLabels, h.Detail = p.Pod, p.PodUID, p.PodLabels, p.Detail
-		a.during(a.work.goal.Action, a.entry(a.work.goal.Event), h)
+		a.during(a.work.goal.Action, a.first(), h)
 		return
 	}
 	for _, e := range a.unfinished() {

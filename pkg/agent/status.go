@@ -51,7 +51,11 @@ func (a *Agent) sentence() string {
 	if e, ok := a.foremost(); ok && (e.Phase == record.Seen || e.Reopened || e.LeftAlone) {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
-		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+		text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+		if e.Phase == record.Drained && a.work != nil && a.left > 0 {
+			text += fmt.Sprintf("; %d pods have come since%s", a.left, a.holders())
+		}
+		return text
 	}
 	return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
 }
@@ -70,7 +74,7 @@ func (a *Agent) doings() string {
 	if deadline := a.deadline(goal); !deadline.IsZero() {
 		left = fmt.Sprintf(", %d s left", int(max(deadline.Sub(a.now()), 0).Seconds()))
 	}
-	text := fmt.Sprintf("draining %s for %s", node, goal.Event.Kind)
+	text := fmt.Sprintf("draining %s for %s", node, a.first().Event.Kind)
 	switch {
 	case goal.Action != policy.Drain:
 		text = fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
@@ -211,10 +215,13 @@ func (a *Agent) stepStatus() *record.StepStatus {
 	if !a.busy() {
 		return nil
 	}
-	goal := a.work.goal
-	deadline := a.deadline(goal)
+	goal, first := a.work.goal, a.first()
+	deadline, reason := a.deadline(goal), goal.Reason
+	if goal.Action == policy.Drain {
+		reason = a.cfg.Policy.Reason(first)
+	}
 	return &record.StepStatus{
-		Action: string(goal.Action), Event: goal.Event.ID, Kind: goal.Event.Kind, Reason: goal.Reason,
+		Action: string(goal.Action), Event: first.Event.ID, Kind: first.Event.Kind, Reason: reason,
 		Began: a.work.began.Round(0), Deadline: deadline, Hard: !goal.Hard.IsZero() && deadline.Equal(goal.Hard),
 		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held), Targets: a.targets,
 	}

@@ -188,7 +188,7 @@ func TestHowADrainEndedIsSaid(t *testing.T) {
 		result drain.Result
 		want   string
 	}{
-		"that found no pods in time":  {drain.Result{Cordon: drain.CordonSet}, "0 pods evicted, 0 deleted, left: "},
+		"that found no pods in time":  {drain.Result{Cordon: drain.CordonSet}, "0 pods evicted, 0 deleted, left: not known"},
 		"that went on without cordon": {drain.Result{Deleted: 1, Left: []string{"default/web"}}, "0 pods evicted, 1 deleted, left: default/web"},
 		"that could do nothing":       {drain.Result{}, "the node could not be cordoned; remaining pods unknown"},
 	} {
@@ -199,6 +199,40 @@ func TestHowADrainEndedIsSaid(t *testing.T) {
 				r.runFor(r.spot("a", 2*time.Minute))
 				r.pass(2 * time.Minute)
 				r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want)
+			})
+		})
+	}
+}
+
+// The node is empty only after the deadline, or there is no Node any more.
+func TestHowADrainEndedIsSaidAsItWas(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		result drain.Result
+		after  time.Duration
+		want   string
+	}{
+		"after the deadline": {
+			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
+			"drained: 1 pods evicted, 0 deleted, 0 left in place; 30 s after the deadline",
+		},
+		"when the Node was deleted meanwhile": {
+			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
+			"drained: 3 pods evicted, 0 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.node.toGuard(func(_ context.Context, g *guard) {
+					g.close()
+					time.Sleep(row.after)
+					g.did(row.result)
+					g.drain()
+				})
+				r.runFor(r.spot("a", 2*time.Minute))
+				r.pass(row.after)
+				r.wantSaid(systemd.Drained, "warning: "+row.want)
 			})
 		})
 	}

@@ -257,6 +257,16 @@ func (a *Agent) uncordonFailed(w *work, l landed) {
 	}
 }
 
+// first is the entry of the most urgent of the events that the work is for, which is what people are told of it. The node is closed for
+// another one where people have opened it for this one, whose drain goes on.
+func (a *Agent) first() record.Entry {
+	goal := a.work.goal
+	if e, met := policy.Find(a.cfg.Record.Entries(), goal.Events[0]); met {
+		return e
+	}
+	return a.entry(goal.Event)
+}
+
 // wanting are the entries of the events that want what the guard works for.
 func (a *Agent) wanting() []record.Entry {
 	var all []record.Entry

@@ -97,7 +97,10 @@ type target struct {
 	endBy     time.Time
 	overdue   bool
 	shortened bool
-	restart   restart
+	// late tells that it came when the node was being emptied already. A Deployment that is restarted makes other pods before those
+	// go, and as another ReplicaSet's: no round tells that they come back.
+	late    bool
+	restart restart
 }
 
 // budget is a disruption budget that holds pods. While it refuses, one of them asks for all; as it yields, more do.
@@ -204,12 +207,8 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		return false
 	}
 	delete(g.spared, pod.UID)
-	now := time.Now()
 	g.noteAddresses(pod)
-	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
-	if fresh && g.view.closed() || g.view.uid == "" {
-		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
-	}
+	t := g.newTarget(pod, round, fresh)
 	g.targets[pod.UID] = t
 	g.total++
 	g.touched = append(g.touched, t)
@@ -227,6 +226,18 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		t.ending()
 	}
 	return true
+}
+
+// newTarget is a pod that has to go from now on. A fresh one was not there before.
+func (g *guard) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
+	now := time.Now()
+	t := &target{
+		pod: pod, round: round, met: now, late: fresh && !g.opens.IsZero(), backoff: evictions, notBefore: now.Add(rounds[round]),
+	}
+	if fresh && g.view.closed() || g.view.uid == "" {
+		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
+	}
+	return t
 }
 
 // follow takes in a change of a pod that has to go. Once it is ending, by whoever's hand, it is not evicted any more: a

@@ -25,15 +25,16 @@ type restart struct {
 
 // restarts tells whether a pod's workload is to be restarted before the pod is evicted.
 func (o Options) restarts(pod *corev1.Pod) bool {
-	return o.Restart != nil && o.RestartWait > 0 && pod.Annotations[EvictAnnotation] == AfterRestart && !finished(pod)
+	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	return o.Restart != nil && o.RestartWait > 0 && when == AfterRestart && !finished(pod)
 }
 
 // restarting tells whether a pod is not to be evicted yet because its workload makes another in its place, and when that is over at the
-// latest. The workload is asked for once, and only before the first eviction; not for a pod that came back to the closed node, in whose
-// place another one would come there, too.
+// latest. The workload is asked for once, and only before the first eviction; not for a pod that came while the node was being emptied, in
+// whose place another one would come there, too.
 func (g *guard) restarting(t *target, turned bool, now time.Time) (bool, time.Time) {
 	r := &t.restart
-	if turned || t.last != "" || t.round > 0 || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
+	if turned || t.last != "" || t.round > 0 || t.late || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
 		return false, time.Time{}
 	}
 	_, turn := g.limits(t, now)

@@ -2,6 +2,7 @@ package drain_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -371,6 +372,54 @@ func TestOnceItIsEvictedAPodIsNotSaidToWaitForAnother(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		if result := r.guard.Result(); len(result.HeldBy) > 0 || count(s, "evict") == 0 {
 			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// Its pods tolerate the cordon. Each is made before the one that it replaces goes, and has a ReplicaSet of its own.
+func TestAPodThatCameInPlaceOfAnotherToTheSameNodeIsNotReplacedAgain(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"without a deadline": false, "where the machine is lost, and the cordon is refused": true} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			limit := time.Duration(0)
+			if hard {
+				limit = time.Hour
+				s.Always("patch", apitest.Forbidden("no cordons here"))
+			}
+			workloads, made := &rollouts{}, 0
+			of := func(n int) func(*corev1.Pod) {
+				return func(p *corev1.Pod) {
+					p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "ReplicaSet", fmt.Sprintf("web-%d", n)
+				}
+			}
+			workloads.restarted = func(before string) {
+				made++
+				n := made
+				time.AfterFunc(time.Second, func() { s.AddPod(pod(fmt.Sprintf("web-%d", n), afterRestart, of(n)), 0) })
+				time.AfterFunc(10*time.Second, func() { s.DeletePod(before) })
+			}
+			s.AddPod(pod("web-0", afterRestart, of(0)), 0)
+			r := beginWithin(t, s, workloads.replacing(5*time.Minute), hard, limit)
+			time.Sleep(5 * time.Minute)
+			if asked := workloads.all(); !slices.Equal(asked, []string{"web-0"}) {
+				t.Errorf("asked for were %q", asked)
+			}
+			if left := r.guard.Result().Left; len(left) > 0 {
+				t.Errorf("left are %q", left)
+			}
+		})
+	}
+}
+
+func TestThatAPodIsToBeReplacedFirstIsReadFromTheOldKey(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", annotated(drain.OldKey(drain.EvictAnnotation), drain.AfterRestart)), 0)
+		workloads := &rollouts{}
+		drained(t, s, workloads.replacing(time.Minute))
+		if asked := workloads.all(); len(asked) != 1 {
+			t.Errorf("asked for were %q", asked)
 		}
 	})
 }

@@ -70,6 +70,9 @@ func meet(sit Situation, ev event.Event) record.Entry {
 func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.Entry {
 	if e.Phase == record.Closed {
 		givenUp := []record.Ending{record.Withdrawn, record.Canceled, record.Completed, record.Ignored}
+		if s.plan(e).action == Drain { // A cordon's time to live is no reason against what is asked for now.
+			givenUp = append(givenUp, record.Expired)
+		}
 		if slices.Contains(givenUp, e.Ending) && s.worthMeeting(ev) {
 			e = meet(sit, ev)
 			e.Anew = true

@@ -64,6 +64,12 @@ func (g *generator) calm() {
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
 	}
+	if g.IntN(3) == 0 {
+		g.add(happening{what: "option", name: "restart", span: g.span(3 * time.Minute)})
+	}
+	if g.IntN(5) == 0 {
+		g.add(happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
+	}
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
@@ -129,7 +135,7 @@ var calmSorts = []sort{
 	{1, func(g *generator) { g.addPod("pod") }},
 	{1, func(g *generator) { g.addPod("late-pod") }},
 	{1, func(g *generator) {
-		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "whenever")})
+		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "after-restart", "whenever")})
 	}},
 	{1, func(g *generator) { g.add(happening{what: "yield", name: g.some(g.pods)}) }},
 	{1, func(g *generator) { g.add(happening{what: "admin", kind: g.pick("cordon", "uncordon", "recordon")}) }},
@@ -229,6 +235,12 @@ func (g *generator) setUp() {
 		g.add(happening{what: "option", name: "volumes", span: g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(4 * time.Minute)})
 	}
+	if g.IntN(3) == 0 {
+		g.add(happening{what: "option", name: "restart", span: g.span(2 * time.Minute)})
+	}
+	if g.IntN(5) == 0 {
+		g.add(happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
+	}
 	if g.IntN(8) == 0 {
 		g.add(happening{what: "credential", span: g.span(time.Minute)})
 	}
@@ -264,7 +276,9 @@ func (g *generator) name(prefix string) string {
 
 func (g *generator) announce() {
 	h := happening{what: "announce"}
-	switch g.IntN(10) {
+	switch g.IntN(11) {
+	case 10:
+		h.name, h.kind, h.span = g.name("reservation"), "reservation-end/interruptible", g.span(4*time.Minute)-20*time.Second
 	case 0, 1, 2:
 		h.name, h.kind = g.name("spot"), "spot-interruption/"+g.pick("terminate", "terminate", "stop", "hibernate")
 		h.span = 120 * time.Second
@@ -292,7 +306,7 @@ func (g *generator) announce() {
 func (g *generator) addPod(what string) {
 	h := happening{what: what, name: g.name("pod"), kind: "plain", span: time.Duration(1+g.IntN(40)) * time.Second, n: g.IntN(10)}
 	if g.IntN(2) == 0 {
-		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "stuck", "hangs")
+		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "after-restart", "after-restart", "stuck", "hangs")
 	}
 	g.pods = append(g.pods, h.name)
 	g.add(h)
@@ -385,7 +399,7 @@ var sorts = []sort{
 	{2, func(g *generator) { g.addPod("late-pod") }},
 	{1, func(g *generator) { g.addWorkload() }},
 	{2, func(g *generator) {
-		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "whenever")})
+		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "after-restart", "whenever")})
 	}},
 	{2, func(g *generator) { g.add(happening{what: g.pick("guard", "guard", "yield"), name: g.some(g.pods)}) }},
 	{1, func(g *generator) { g.add(happening{what: "finish", name: g.some(g.pods)}) }},

@@ -44,6 +44,9 @@ func (w *world) action(n *notice) (action want, from time.Time) {
 	if n.kind == event.SpotInterruption && n.code == "hibernate" {
 		action = min(action, wants[rule.Hibernate])
 	}
+	if n.kind == event.ReservationEnd && rule.Lead > 0 && !n.deadline.IsZero() {
+		from = n.deadline.Add(-rule.Lead)
+	}
 	if n.kind != event.ScheduledMaintenance {
 		return action, from
 	}
@@ -342,11 +345,17 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	w.judged(evictedWhileDue)
 	for _, pod := range pods {
 		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
+		held = held || w.replacedFirst(pod)
 		held = held || time.Since(w.server.LastRemoval()) < time.Second // It may have waited for what is gone.
 		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(arrived(pod)) > quiet {
 			w.violatedNow(evictedWhileDue, "%s is there since %s; %s", pod.Name, arrived(pod).Sub(w.start), w.standing())
 		}
 	}
+}
+
+// replacedFirst tells whether a pod may be waiting for another one in its place.
+func (w *world) replacedFirst(pod *corev1.Pod) bool {
+	return pod.Annotations[drain.EvictAnnotation] == drain.AfterRestart && w.options.Restart != nil && !w.steady(w.options.RestartWait+quiet)
 }
 
 // duePod tells whether some notice surely wants a pod to go.
