@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -505,9 +506,9 @@ func (g *guard) isPreceded(pod *corev1.Pod) bool {
 // ask asks for a pod's end. It does not wait for it: the watch sees that.
 func (g *guard) ask(t *target, what What, now time.Time) {
 	end, turn := g.limits(t, now)
-	hard, pod, sent := g.goal.Hard, t.pod, new(atomic.Bool)
+	pod := t.pod
 	ctx, cancel := context.WithCancel(g.ctx)
-	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, sent
+	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, new(atomic.Bool)
 	if t.restart.holds {
 		t.restart.holds, t.held = false, ""
 	}
@@ -527,18 +528,41 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 		defer cancel()
 		leave, err := enter(ctx)
 		if err == nil {
-			sent.Store(true)
-			now, limit := time.Now(), attemptTimeout // It may have waited long.
-			if !end.IsZero() {
-				// The margin is there to be used, where the API server is slow.
-				limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, hard.Sub(now)/3, time.Second/2))
+			if options, limit := g.send(ctx, t, pod, what); options != nil {
+				err = g.node.end(ctx, what, pod, options, limit)
+			} else {
+				err = errUnwanted
 			}
-			err = g.node.end(ctx, what, pod, g.node.opts.ending(pod, end, now), limit)
 			leave()
 		}
-		canceled := ctx.Err() != nil // before it is canceled below
+		canceled := errors.Is(err, errUnwanted) || ctx.Err() != nil // before it is canceled below
 		g.post(func() { g.answered(t, pod, what, err, canceled) })
 	})
+}
+
+var errUnwanted = errors.New("it is no longer wanted")
+
+// send is with what, and for how long, a pod's end is asked for once the gate lets that through; nil if it is no longer wanted. That may
+// have taken long, so that it goes by the deadline as it is now.
+func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what What) (options *metav1.DeleteOptions, limit time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	end, turn := g.limits(t, now)
+	due := turn
+	if pod.DeletionTimestamp != nil {
+		due = end.Add(-time.Second) // as in planEnding
+	}
+	if ctx.Err() != nil || what == Deleted && (end.IsZero() || now.Before(due)) {
+		return nil, 0
+	}
+	t.sent.Store(true)
+	limit = attemptTimeout
+	if !end.IsZero() {
+		// The margin is there to be used, where the API server is slow.
+		limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, g.goal.Hard.Sub(now)/3, time.Second/2))
+	}
+	return g.node.opts.ending(pod, end, now), limit
 }
 
 // ending is what a pod is evicted or deleted with: the grace that it has or that the deadline leaves, and its UID,
