@@ -672,11 +672,19 @@ func (g *guard) cameSince(pod *corev1.Pod) bool {
 // node themselves: their controller replaces each that is evicted, on the same node. So they are evicted in rounds, with pauses
 // that grow, and left there after some.
 
-// family is that of the pod's controller. A pod without one is its own.
+// family is that of the pod's controller. Who makes pods need not say that it controls them: then it is that of an owner, or of what
+// their names begin with. Any other pod is its own.
 func (g *guard) family(pod *corev1.Pod) *family {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil && len(pod.OwnerReferences) > 0 {
+		owner = &pod.OwnerReferences[0]
+	}
 	name := "pod " + podName(pod)
-	if owner := metav1.GetControllerOf(pod); owner != nil {
+	switch {
+	case owner != nil:
 		name = owner.Kind + " " + pod.Namespace + "/" + owner.Name
+	case pod.GenerateName != "":
+		name = "the maker of pods " + pod.Namespace + "/" + pod.GenerateName + "*"
 	}
 	if g.families[name] == nil {
 		g.families[name] = &family{name: name}
