@@ -245,6 +245,11 @@ func (g *guard) follow(t *target, pod *corev1.Pod) {
 		t.held = ""
 		g.leaves(t)
 		t.ending()
+	} else if pod.DeletionTimestamp != nil { // It may have been given less since, or its containers have ended and a finalizer holds it.
+		t.endBy = soonest(t.endBy, time.Now().Add(given(pod)+overdueAfter))
+	}
+	if t.restart.holds && !g.node.opts.restarts(pod) {
+		t.restart.holds, t.held = false, ""
 	}
 	g.touched = append(g.touched, t)
 }
