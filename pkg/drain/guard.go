@@ -71,7 +71,7 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
 		untidy: failures, pods: pods{
-			targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
+			targets: map[types.UID]*target{}, replaced: map[types.UID]restart{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
 			families: map[string]*family{}, budgets: map[string]*budget{}, round: 1,
 		},
 	}

@@ -41,6 +41,8 @@ type pods struct {
 	synced  bool
 	found   bool
 	targets map[types.UID]*target
+	// replaced is what became of the restarts for pods that had to go, and do not now.
+	replaced map[types.UID]restart
 	// spared are those that stay. Of them, kept came to a node that somebody has uncordoned, or are left in peace.
 	spared map[types.UID]*corev1.Pod
 	kept   map[types.UID]bool
@@ -137,6 +139,8 @@ func (g *guard) replace(all []*corev1.Pod) {
 		g.meet(pod)
 	}
 	maps.DeleteFunc(g.spared, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
+	maps.DeleteFunc(g.kept, func(uid types.UID, _ bool) bool { return !there[uid] })
+	maps.DeleteFunc(g.replaced, func(uid types.UID, _ restart) bool { return !there[uid] })
 	clear(g.left)
 	if !g.synced {
 		g.synced, g.all = true, true
@@ -208,6 +212,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	now := time.Now()
 	g.noteAddresses(pod)
 	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
+	g.recallRestart(t)
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
 	}
@@ -306,6 +311,7 @@ func (g *guard) accept(t *target, how What) {
 func (g *guard) lose(last *corev1.Pod) {
 	delete(g.spared, last.UID)
 	delete(g.kept, last.UID)
+	delete(g.replaced, last.UID)
 	g.left[last.UID] = true
 	t, known := g.targets[last.UID]
 	if !known {
@@ -335,6 +341,7 @@ func (g *guard) drop(t *target) {
 // release leaves a target where it is.
 func (g *guard) release(t *target) {
 	g.drop(t)
+	g.noteRestart(t)
 	g.total--
 	g.spared[t.pod.UID] = t.pod
 }

@@ -25,7 +25,8 @@ type restart struct {
 
 // restarts tells whether a pod's workload is to be restarted before the pod is evicted.
 func (o Options) restarts(pod *corev1.Pod) bool {
-	return o.Restart != nil && o.RestartWait > 0 && pod.Annotations[EvictAnnotation] == AfterRestart && !finished(pod)
+	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	return o.Restart != nil && o.RestartWait > 0 && when == AfterRestart && !finished(pod)
 }
 
 // restarting tells whether a pod is not to be evicted yet because its workload makes another in its place, and when that is over at the
@@ -81,5 +82,25 @@ func (g *guard) restarted(t *target, workload string) {
 	if workload != "" && t.pod.DeletionTimestamp == nil {
 		t.restart.holds, t.held, g.all = true, "the restart of "+workload, true
 		g.say(aboutPod(Restarting, t.pod, workload))
+	}
+}
+
+// noteRestart remembers what has become of the restart for a pod that is to stay now, as it may have to go again: the workload is asked for
+// once. An answer that has not come is waited for no more.
+func (g *guard) noteRestart(t *target) {
+	switch r := t.restart; {
+	case t.last != "":
+		g.replaced[t.pod.UID] = restart{answered: true}
+	case !r.asked.IsZero():
+		g.replaced[t.pod.UID] = restart{asked: r.asked, answered: true, workload: r.workload}
+	}
+}
+
+// recallRestart has a pod that is to go again wait for what is left of its wait for another one in its place.
+func (g *guard) recallRestart(t *target) {
+	t.restart = g.replaced[t.pod.UID]
+	delete(g.replaced, t.pod.UID)
+	if workload := t.restart.workload; workload != "" && t.pod.DeletionTimestamp == nil && g.node.opts.restarts(t.pod) {
+		t.restart.holds, t.held = true, "the restart of "+workload
 	}
 }
