@@ -113,8 +113,13 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
 	}
-	all, deadline := len(pods.Items), !goal.Hard.IsZero() || !goal.Soft.IsZero()
-	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !g.node.opts.concerns(&p) || stays(&p, deadline) })
+	all, deadline, since := len(pods.Items), !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
+	if since.IsZero() && result.Cordon == CordonLifted {
+		since = g.node.viewOf(node, result.Cordon).since
+	}
+	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+		return !g.node.opts.concerns(&p) || stays(&p, deadline) || cameAfter(&p, since)
+	})
 	result.Evicted, result.Skipped = len(left), all-len(left)
 	for i := range left {
 		evicted := aboutPod(Evicted, &left[i], "")

@@ -668,10 +668,16 @@ func (g *guard) hold(t *target, what What, by string) {
 // cameSince tells of a pod that came to the node since somebody has opened it again, before this guard began: of those that were
 // bound after our cordon, to a second, none can have come sooner.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
-	since, came := cmp.Or(g.goal.Reopened, g.since), pod.CreationTimestamp.Time
+	since := cmp.Or(g.goal.Reopened, g.since)
 	if g.witnessed { // What the goal says is by the machine's clock.
 		since = cmp.Or(g.since, since)
 	}
+	return cameAfter(pod, since)
+}
+
+// cameAfter tells whether a pod was created or bound after a time; never after zero.
+func cameAfter(pod *corev1.Pod, since time.Time) bool {
+	came := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(came) {
 			came = c.LastTransitionTime.Time
