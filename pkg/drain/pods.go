@@ -26,6 +26,8 @@ const (
 	checkPatience = 3 * time.Second
 	// shortestPause is the shortest between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
+	// shortestNews is how long the news that a pod is ending may take at least.
+	shortestNews = time.Second
 	// widestWindow is how many of a budget's pods ask at once at most. A node has fewer pods.
 	widestWindow = 1 << 10
 )
@@ -397,10 +399,11 @@ func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
 }
 
 // planRunning is plan for a pod that runs and for which nothing is being asked.
-func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (What, time.Time) {
+func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now time.Time) (What, time.Time) {
+	hard, effect := !end.IsZero(), t.effectBy(end, turned)
 	switch {
-	case t.accepted != "" && now.Before(t.asked.Add(overdueAfter)):
-		return "", t.asked.Add(overdueAfter) // by when something must have become of it
+	case t.accepted != "" && now.Before(effect):
+		return "", soonest(effect, wake)
 	case t.check > g.looked && !hard:
 		return "", time.Time{}
 	case t.check > g.looked && now.Before(g.checkedBy(t, turned)):
@@ -417,6 +420,20 @@ func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (
 		return "", soonest(again, wake)
 	}
 	return Evicted, time.Time{}
+}
+
+// effectBy is when something must have become of what was accepted. Once the pod's turn before a hard deadline has come, the news of that is
+// waited for no longer than its grace allows: as for an answer, until a third of the time is over.
+func (t *target) effectBy(end time.Time, turned bool) time.Time {
+	patience := overdueAfter
+	switch {
+	case end.IsZero() || !turned:
+	case t.urgent:
+		patience = min(patience, max(end.Sub(t.asked)/3, shortestNews))
+	default:
+		patience = shortestNews
+	}
+	return t.asked.Add(patience)
 }
 
 // checkedBy is until when a pod waits for the look at the Node before a hard deadline: an API server that does not answer must not
