@@ -51,7 +51,9 @@ type pods struct {
 	// left are those that have left the node since the last complete list.
 	left     map[types.UID]bool
 	families map[string]*family
-	budgets  map[string]*budget
+	// returning names the families that have brought pods back to the closed node.
+	returning map[string]bool
+	budgets   map[string]*budget
 
 	total, evicted, deleted int
 	// all and touched are the targets to act upon, and wake is when to come back to the others.
@@ -202,6 +204,9 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	}
 	f := g.family(pod)
 	round := f.attempt(pod.CreationTimestamp.Time)
+	if round > 0 {
+		g.returning[f.name] = true
+	}
 	if round >= len(rounds) {
 		g.kept[pod.UID] = true
 		if !f.left {
@@ -214,7 +219,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	now := time.Now()
 	g.noteAddresses(pod)
 	t := &target{pod: pod, round: round, met: now, backoff: evictions, notBefore: now.Add(rounds[round])}
-	g.recallRestart(t)
+	g.recallRestart(t, f)
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.check = g.lookNow() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
 	}
@@ -395,7 +400,7 @@ func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
 	case g.node.opts.rank(t.pod) == lastRank && g.isPreceded(t.pod):
 		return "", time.Time{} // Its end would be that of who asks for the others'.
 	}
-	return g.planRunning(t, hard, turned, wake, now)
+	return g.planRunning(t, end, turned, wake, now)
 }
 
 // planRunning is plan for a pod that runs and for which nothing is being asked.

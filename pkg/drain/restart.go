@@ -30,11 +30,10 @@ func (o Options) restarts(pod *corev1.Pod) bool {
 }
 
 // restarting tells whether a pod is not to be evicted yet because its workload makes another in its place, and when that is over at the
-// latest. The workload is asked for once, and only before the first eviction; not for a pod that came back to the closed node, in whose
-// place another one would come there, too.
+// latest. The workload is asked for once, and only before the first eviction.
 func (g *guard) restarting(t *target, turned bool, now time.Time) (bool, time.Time) {
 	r := &t.restart
-	if turned || t.last != "" || t.round > 0 || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
+	if turned || t.last != "" || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
 		return false, time.Time{}
 	}
 	_, turn := g.limits(t, now)
@@ -96,10 +95,14 @@ func (g *guard) noteRestart(t *target) {
 	}
 }
 
-// recallRestart has a pod that is to go again wait for what is left of its wait for another one in its place.
-func (g *guard) recallRestart(t *target) {
+// recallRestart has a pod that is to go again wait for what is left of its wait for another one in its place. For one of those that come back
+// to the closed node, nothing is restarted: another one would come there, too.
+func (g *guard) recallRestart(t *target, of *family) {
 	t.restart = g.replaced[t.pod.UID]
 	delete(g.replaced, t.pod.UID)
+	if t.restart.asked.IsZero() && g.returning[of.name] {
+		t.restart.answered = true
+	}
 	if workload := t.restart.workload; workload != "" && t.pod.DeletionTimestamp == nil && g.node.opts.restarts(t.pod) {
 		t.restart.holds, t.held = true, "the restart of "+workload
 	}

@@ -436,3 +436,21 @@ func TestAPodThatIsNoLongerToBeReplacedIsNotSaidToWaitForThat(t *testing.T) {
 		}
 	})
 }
+
+func TestForAnEventThatJoinsPodsThatComeBackAreNotReplacedEither(t *testing.T) {
+	t.Parallel()
+	for _, joins := range []time.Duration{1200 * time.Millisecond, 4 * time.Second, time.Minute} {
+		run(t, "after "+joins.String(), func(t *testing.T) {
+			s := apitest.New(t)
+			workloads := &rollouts{}
+			replace(t, s, "static", afterRestart)
+			r := begin(t, s, workloads.replacing(time.Second))
+			time.Sleep(joins)
+			r.adjust(joining)
+			time.Sleep(time.Minute)
+			if asked := workloads.all(); !slices.Equal(asked, []string{"static-0"}) {
+				t.Errorf("asked for were %q", asked)
+			}
+		})
+	}
+}
