@@ -204,9 +204,6 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	}
 	f := g.family(pod)
 	round := f.attempt(pod.CreationTimestamp.Time)
-	if round > 0 {
-		g.returning[f.name] = true
-	}
 	if round >= len(rounds) {
 		g.kept[pod.UID] = true
 		if !f.left {

@@ -100,6 +100,9 @@ func (g *guard) noteRestart(t *target) {
 func (g *guard) recallRestart(t *target, of *family) {
 	t.restart = g.replaced[t.pod.UID]
 	delete(g.replaced, t.pod.UID)
+	if t.round > 0 {
+		g.returning[of.name] = true
+	}
 	if t.restart.asked.IsZero() && g.returning[of.name] {
 		t.restart.answered = true
 	}
