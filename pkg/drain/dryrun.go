@@ -113,8 +113,8 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
 	}
-	all, deadline := len(pods.Items), !goal.Hard.IsZero() || !goal.Soft.IsZero()
-	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !g.node.opts.concerns(&p) || stays(&p, deadline) })
+	all, stay := len(pods.Items), g.stay(node, goal, result.Cordon)
+	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return stay(&p) })
 	result.Evicted, result.Skipped = len(left), all-len(left)
 	for i := range left {
 		evicted := aboutPod(Evicted, &left[i], "")
@@ -122,6 +122,17 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 		news = append(news, evicted)
 	}
 	return g.done(result, append(news, Progress{What: Drained, Goal: goal.Number, State: state, Total: result.Evicted})), nil
+}
+
+// stay returns what tells which pods would stay on a Node that was found so.
+func (g *dryGuard) stay(node *corev1.Node, goal Goal, found CordonResult) func(*corev1.Pod) bool {
+	deadline, since := !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
+	if since.IsZero() && found == CordonLifted {
+		since = g.node.viewOf(node, found).since
+	}
+	return func(pod *corev1.Pod) bool {
+		return !g.node.opts.concerns(pod) || stays(pod, deadline) || cameAfter(pod, since)
+	}
 }
 
 func (g *dryGuard) done(result Result, news []Progress) []Progress {

@@ -3,6 +3,7 @@ package drain_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -338,4 +339,52 @@ func TestARequestThatTakesLongHoldsUpOthersForAWhileOnly(t *testing.T) {
 			t.Error("a place that was given up is given up once more")
 		}
 	})
+}
+
+// Another node's request has the only place meanwhile.
+func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
+	t.Parallel()
+	held := func(s *apitest.Server) { addHeld(s, pod("a", grace(25))) }
+	long := func(s *apitest.Server) { s.AddPod(pod("a", grace(300)), 0) }
+	elses := func(s *apitest.Server) { s.AddPod(pod("a", grace(3600), ending(3600)), apitest.Never) }
+	for name, c := range map[string]struct {
+		add   func(*apitest.Server)
+		waits time.Duration // from when
+	}{
+		"an eviction, which gets what grace there is": {long, 0},
+		"a deletion at the turn":                      {held, 35 * time.Second},
+		"a deletion that shortens another":            {elses, 59 * time.Second},
+	} {
+		for how, moves := range map[string]func(*drain.Goal){
+			"goes away": func(g *drain.Goal) { g.Hard = time.Time{} },
+			"is later":  func(g *drain.Goal) { g.Hard = g.Hard.Add(time.Hour) },
+		} {
+			run(t, name+", "+how, func(t *testing.T) {
+				s, gate := apitest.New(t), drain.NewGate(1)
+				c.add(s)
+				var leave func()
+				if c.waits == 0 {
+					leave = <-enter(t, gate, true, false)
+				}
+				r := beginWithin(t, s, drain.Options{Gate: gate}, true, time.Minute)
+				if c.waits > 0 {
+					time.Sleep(c.waits - 500*time.Millisecond)
+					leave = <-enter(t, gate, true, false)
+				}
+				time.Sleep(time.Second)
+				r.adjust(moves)
+				time.Sleep(100 * time.Millisecond)
+				leave()
+				time.Sleep(time.Minute)
+				for _, q := range s.Requests("evict", "delete") {
+					if q.Options.GracePeriodSeconds != nil || strings.HasPrefix(q.What, "delete") {
+						t.Errorf("%s after %s with %+v", q.What, q.At.Sub(r.began), q.Options)
+					}
+				}
+				if c.waits == 0 && count(s, "evict") == 0 {
+					t.Error("it was never asked for")
+				}
+			})
+		}
+	}
 }

@@ -71,8 +71,8 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
 		untidy: failures, pods: pods{
-			targets: map[types.UID]*target{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
-			families: map[string]*family{}, budgets: map[string]*budget{}, round: 1,
+			targets: map[types.UID]*target{}, replaced: map[types.UID]restart{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
+			families: map[string]*family{}, returning: map[string]bool{}, budgets: map[string]*budget{}, round: 1,
 		},
 	}
 }
@@ -460,6 +460,7 @@ func (g *guard) seeNode(v view) {
 	g.view = v.after(before)
 	if opened && !g.lifted {
 		g.forgetReturns() // What came back to an open node says nothing of what comes back to a closed one.
+		clear(g.returning)
 		g.rejudge()
 	}
 	if g.decided.IsZero() && (v.closed() || !Joined(g.events, g.goal.Events)) { // For one that has joined, it is yet to be closed.

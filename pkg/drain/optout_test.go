@@ -189,3 +189,32 @@ func TestOfThePodsOnANodeThatWasOpenedThoseStayThatCameSince(t *testing.T) {
 		})
 	}
 }
+
+func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"as the goal knows": true, "as a claim on the open node shows": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("old"), 0)
+			time.Sleep(10 * time.Second)
+			goal := goalWithin(false, plenty)
+			if known {
+				goal.Reopened, goal.Open = time.Now(), true
+			} else {
+				onlyCordon := goal
+				onlyCordon.Evict = false
+				r := start(t, s, drain.Options{}, onlyCordon)
+				r.await(drain.NodeCordoned)
+				r.cancel()
+				<-r.done
+				s.UncordonAs("kubectl")
+			}
+			time.Sleep(10 * time.Second)
+			s.AddPod(pod("new"), 0)
+			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(drain.Evicted, "default/old")) != 1 {
+				t.Errorf("the result is %+v; told is %+v", result, r.of(drain.Evicted))
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -25,6 +26,8 @@ const (
 	checkPatience = 3 * time.Second
 	// shortestPause is the shortest between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
+	// shortestNews is how long the news that a pod is ending may take at least.
+	shortestNews = time.Second
 	// widestWindow is how many of a budget's pods ask at once at most. A node has fewer pods.
 	widestWindow = 1 << 10
 )
@@ -40,13 +43,17 @@ type pods struct {
 	synced  bool
 	found   bool
 	targets map[types.UID]*target
+	// replaced is what became of the restarts for pods that had to go, and do not now.
+	replaced map[types.UID]restart
 	// spared are those that stay. Of them, kept came to a node that somebody has uncordoned, or are left in peace.
 	spared map[types.UID]*corev1.Pod
 	kept   map[types.UID]bool
 	// left are those that have left the node since the last complete list.
 	left     map[types.UID]bool
 	families map[string]*family
-	budgets  map[string]*budget
+	// returning names the families that have brought pods back to the closed node.
+	returning map[string]bool
+	budgets   map[string]*budget
 
 	total, evicted, deleted int
 	// all and touched are the targets to act upon, and wake is when to come back to the others.
@@ -139,6 +146,8 @@ func (g *guard) replace(all []*corev1.Pod) {
 		g.meet(pod)
 	}
 	maps.DeleteFunc(g.spared, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
+	maps.DeleteFunc(g.kept, func(uid types.UID, _ bool) bool { return !there[uid] })
+	maps.DeleteFunc(g.replaced, func(uid types.UID, _ restart) bool { return !there[uid] })
 	clear(g.left)
 	if !g.synced {
 		g.synced, g.all = true, true
@@ -209,6 +218,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	delete(g.spared, pod.UID)
 	g.noteAddresses(pod)
 	t := g.newTarget(pod, round, fresh)
+	g.recallRestart(t, f)
 	g.targets[pod.UID] = t
 	g.total++
 	g.touched = append(g.touched, t)
@@ -255,6 +265,11 @@ func (g *guard) follow(t *target, pod *corev1.Pod) {
 		t.held = ""
 		g.leaves(t)
 		t.ending()
+	} else if pod.DeletionTimestamp != nil { // It may have been given less since, or its containers have ended and a finalizer holds it.
+		t.endBy = soonest(t.endBy, time.Now().Add(given(pod)+overdueAfter))
+	}
+	if t.restart.holds && !g.node.opts.restarts(pod) {
+		t.restart.holds, t.held = false, ""
 	}
 	g.touched = append(g.touched, t)
 }
@@ -311,6 +326,7 @@ func (g *guard) accept(t *target, how What) {
 func (g *guard) lose(last *corev1.Pod) {
 	delete(g.spared, last.UID)
 	delete(g.kept, last.UID)
+	delete(g.replaced, last.UID)
 	g.left[last.UID] = true
 	t, known := g.targets[last.UID]
 	if !known {
@@ -340,6 +356,7 @@ func (g *guard) drop(t *target) {
 // release leaves a target where it is.
 func (g *guard) release(t *target) {
 	g.drop(t)
+	g.noteRestart(t)
 	g.total--
 	g.spared[t.pod.UID] = t.pod
 }
@@ -391,14 +408,15 @@ func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
 	case g.node.opts.rank(t.pod) == lastRank && g.isPreceded(t.pod):
 		return "", time.Time{} // Its end would be that of who asks for the others'.
 	}
-	return g.planRunning(t, hard, turned, wake, now)
+	return g.planRunning(t, end, turned, wake, now)
 }
 
 // planRunning is plan for a pod that runs and for which nothing is being asked.
-func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (What, time.Time) {
+func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now time.Time) (What, time.Time) {
+	hard, effect := !end.IsZero(), t.effectBy(end, turned)
 	switch {
-	case t.accepted != "" && now.Before(t.asked.Add(overdueAfter)):
-		return "", t.asked.Add(overdueAfter) // by when something must have become of it
+	case t.accepted != "" && now.Before(effect):
+		return "", soonest(effect, wake)
 	case t.check > g.looked && !hard:
 		return "", time.Time{}
 	case t.check > g.looked && now.Before(g.checkedBy(t, turned)):
@@ -415,6 +433,20 @@ func (g *guard) planRunning(t *target, hard, turned bool, wake, now time.Time) (
 		return "", soonest(again, wake)
 	}
 	return Evicted, time.Time{}
+}
+
+// effectBy is when something must have become of what was accepted. Once the pod's turn before a hard deadline has come, the news of that is
+// waited for no longer than its grace allows: as for an answer, until a third of the time is over.
+func (t *target) effectBy(end time.Time, turned bool) time.Time {
+	patience := overdueAfter
+	switch {
+	case end.IsZero() || !turned:
+	case t.urgent:
+		patience = min(patience, max(end.Sub(t.asked)/3, shortestNews))
+	default:
+		patience = shortestNews
+	}
+	return t.asked.Add(patience)
 }
 
 // checkedBy is until when a pod waits for the look at the Node before a hard deadline: an API server that does not answer must not
@@ -516,9 +548,9 @@ func (g *guard) isPreceded(pod *corev1.Pod) bool {
 // ask asks for a pod's end. It does not wait for it: the watch sees that.
 func (g *guard) ask(t *target, what What, now time.Time) {
 	end, turn := g.limits(t, now)
-	hard, pod, sent := g.goal.Hard, t.pod, new(atomic.Bool)
+	pod := t.pod
 	ctx, cancel := context.WithCancel(g.ctx)
-	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, sent
+	t.asking, t.last, t.asked, t.cancel, t.sent = what, what, now, cancel, new(atomic.Bool)
 	if t.restart.holds {
 		t.restart.holds, t.held = false, ""
 	}
@@ -538,18 +570,41 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 		defer cancel()
 		leave, err := enter(ctx)
 		if err == nil {
-			sent.Store(true)
-			now, limit := time.Now(), attemptTimeout // It may have waited long.
-			if !end.IsZero() {
-				// The margin is there to be used, where the API server is slow.
-				limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, hard.Sub(now)/3, time.Second/2))
+			if options, limit := g.send(ctx, t, pod, what); options != nil {
+				err = g.node.end(ctx, what, pod, options, limit)
+			} else {
+				err = errUnwanted
 			}
-			err = g.node.end(ctx, what, pod, g.node.opts.ending(pod, end, now), limit)
 			leave()
 		}
-		canceled := ctx.Err() != nil // before it is canceled below
+		canceled := errors.Is(err, errUnwanted) || ctx.Err() != nil // before it is canceled below
 		g.post(func() { g.answered(t, pod, what, err, canceled) })
 	})
+}
+
+var errUnwanted = errors.New("it is no longer wanted")
+
+// send is with what, and for how long, a pod's end is asked for once the gate lets that through; nil if it is no longer wanted. That may
+// have taken long, so that it goes by the deadline as it is now.
+func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what What) (options *metav1.DeleteOptions, limit time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	end, turn := g.limits(t, now)
+	due := turn
+	if pod.DeletionTimestamp != nil {
+		due = end.Add(-time.Second) // as in planEnding
+	}
+	if ctx.Err() != nil || what == Deleted && (end.IsZero() || now.Before(due)) {
+		return nil, 0
+	}
+	t.sent.Store(true)
+	limit = attemptTimeout
+	if !end.IsZero() {
+		// The margin is there to be used, where the API server is slow.
+		limit = min(limit, max(turn.Sub(now), end.Sub(now)/3, g.goal.Hard.Sub(now)/3, time.Second/2))
+	}
+	return g.node.opts.ending(pod, end, now), limit
 }
 
 // ending is what a pod is evicted or deleted with: the grace that it has or that the deadline leaves, and its UID,
@@ -643,10 +698,16 @@ func (g *guard) hold(t *target, what What, by string) {
 // cameSince tells of a pod that came to the node since somebody has opened it again, before this guard began: of those that were
 // bound after our cordon, to a second, none can have come sooner.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
-	since, came := cmp.Or(g.goal.Reopened, g.since), pod.CreationTimestamp.Time
+	since := cmp.Or(g.goal.Reopened, g.since)
 	if g.witnessed { // What the goal says is by the machine's clock.
 		since = cmp.Or(g.since, since)
 	}
+	return cameAfter(pod, since)
+}
+
+// cameAfter tells whether a pod was created or bound after a time; never after zero.
+func cameAfter(pod *corev1.Pod, since time.Time) bool {
+	came := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(came) {
 			came = c.LastTransitionTime.Time
@@ -659,11 +720,19 @@ func (g *guard) cameSince(pod *corev1.Pod) bool {
 // node themselves: their controller replaces each that is evicted, on the same node. So they are evicted in rounds, with pauses
 // that grow, and left there after some.
 
-// family is that of the pod's controller. A pod without one is its own.
+// family is that of the pod's controller. Who makes pods need not say that it controls them: then it is that of an owner, or of what
+// their names begin with. Any other pod is its own.
 func (g *guard) family(pod *corev1.Pod) *family {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil && len(pod.OwnerReferences) > 0 {
+		owner = &pod.OwnerReferences[0]
+	}
 	name := "pod " + podName(pod)
-	if owner := metav1.GetControllerOf(pod); owner != nil {
+	switch {
+	case owner != nil:
 		name = owner.Kind + " " + pod.Namespace + "/" + owner.Name
+	case pod.GenerateName != "":
+		name = "the maker of pods " + pod.Namespace + "/" + pod.GenerateName + "*"
 	}
 	if g.families[name] == nil {
 		g.families[name] = &family{name: name}

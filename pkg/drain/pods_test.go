@@ -317,6 +317,32 @@ func TestCriticalPodsDoNotWaitForAPodThatDoesNotEnd(t *testing.T) {
 	})
 }
 
+// It began to end with an hour. A finalizer holds it, or its kubelet does.
+func TestCriticalPodsDoNotWaitForAPodThatWasToEndSooner(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ends    apitest.Ending
+		shorter func(*apitest.Server)
+	}{
+		"as it is deleted without grace":   {apitest.Never, func(s *apitest.Server) { s.DeletePod("default/web", 0) }},
+		"as it is deleted with less grace": {apitest.Never, func(s *apitest.Server) { s.DeletePod("default/web", 5) }},
+		"as its containers have ended":     {apitest.Ending(2 * time.Second), func(*apitest.Server) {}},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", grace(3600), func(p *corev1.Pod) { p.Finalizers = []string{"example.com/held"} }), c.ends)
+			s.AddPod(pod("dns", critical), 0)
+			r := beginWithin(t, s, drain.Options{}, false, 0)
+			time.Sleep(5 * time.Second)
+			c.shorter(s)
+			time.Sleep(20 * time.Second)
+			if s.HasPod("default/dns") || len(r.of(drain.Overdue, "default/web")) != 1 {
+				t.Errorf("left are %v; told is %+v", r.guard.Result().Left, r.of(drain.Overdue))
+			}
+		})
+	}
+}
+
 // What a disruption budget holds still runs, and may need them.
 func TestCriticalPodsWaitForAPodThatIsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {

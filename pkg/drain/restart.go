@@ -34,7 +34,7 @@ func (o Options) restarts(pod *corev1.Pod) bool {
 // whose place another one would come there, too.
 func (g *guard) restarting(t *target, turned bool, now time.Time) (bool, time.Time) {
 	r := &t.restart
-	if turned || t.last != "" || t.round > 0 || t.late || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
+	if turned || t.last != "" || t.late || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
 		return false, time.Time{}
 	}
 	_, turn := g.limits(t, now)
@@ -82,5 +82,32 @@ func (g *guard) restarted(t *target, workload string) {
 	if workload != "" && t.pod.DeletionTimestamp == nil {
 		t.restart.holds, t.held, g.all = true, "the restart of "+workload, true
 		g.say(aboutPod(Restarting, t.pod, workload))
+	}
+}
+
+// noteRestart remembers what has become of the restart for a pod that is to stay now, as it may have to go again: the workload is asked for
+// once. An answer that has not come is waited for no more.
+func (g *guard) noteRestart(t *target) {
+	switch r := t.restart; {
+	case t.last != "":
+		g.replaced[t.pod.UID] = restart{answered: true}
+	case !r.asked.IsZero():
+		g.replaced[t.pod.UID] = restart{asked: r.asked, answered: true, workload: r.workload}
+	}
+}
+
+// recallRestart has a pod that is to go again wait for what is left of its wait for another one in its place. For one of those that come back
+// to the closed node, nothing is restarted: another one would come there, too.
+func (g *guard) recallRestart(t *target, of *family) {
+	t.restart = g.replaced[t.pod.UID]
+	delete(g.replaced, t.pod.UID)
+	if t.round > 0 {
+		g.returning[of.name] = true
+	}
+	if t.restart.asked.IsZero() && g.returning[of.name] {
+		t.restart.answered = true
+	}
+	if workload := t.restart.workload; workload != "" && t.pod.DeletionTimestamp == nil && g.node.opts.restarts(t.pod) {
+		t.restart.holds, t.held = true, "the restart of "+workload
 	}
 }

@@ -139,6 +139,9 @@ func TestWhatIsNotRestartedIsEvictedAtOnce(t *testing.T) {
 		"as it has ended":          {func(p *corev1.Pod) { afterRestart(p); p.Status.Phase = corev1.PodFailed }, func(*drain.Options) {}, ask(0)},
 		"as there is no time set":  {afterRestart, func(o *drain.Options) { o.RestartWait = 0 }, ask(0)},
 		"as nobody can do so":      {afterRestart, func(o *drain.Options) { o.Restart = nil }, ask(0)},
+		"as nothing can be, which is asked for under the old key": {
+			annotated(drain.OldKey(drain.EvictAnnotation), drain.AfterRestart), func(*drain.Options) {}, ask(1),
+		},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -412,14 +415,79 @@ func TestAPodThatCameInPlaceOfAnotherToTheSameNodeIsNotReplacedAgain(t *testing.
 	}
 }
 
-func TestThatAPodIsToBeReplacedFirstIsReadFromTheOldKey(t *testing.T) {
+func TestAWorkloadIsAskedForOnceThoughItsPodIsToStayForAWhile(t *testing.T) {
+	t.Parallel()
+	never, again := annotated(drain.EvictAnnotation, drain.Never), afterRestart
+	for name, c := range map[string]struct{ stays, goes func(*apitest.Server, *trial) }{
+		"as the node is only to be cordoned": {
+			func(_ *apitest.Server, r *trial) { r.adjust(func(g *drain.Goal) { g.Evict = false }) },
+			func(_ *apitest.Server, r *trial) { r.adjust(func(g *drain.Goal) { g.Evict = true }) },
+		},
+		"as people want the node's pods left alone": {
+			func(s *apitest.Server, _ *trial) {
+				s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = drain.OnlyCordon })
+			},
+			func(s *apitest.Server, _ *trial) {
+				s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+			},
+		},
+		"as people want the pod left alone": {
+			func(s *apitest.Server, _ *trial) { s.ChangePod("default/web", never) },
+			func(s *apitest.Server, _ *trial) { s.ChangePod("default/web", again) },
+		},
+	} {
+		for when, wait := range map[string]time.Duration{"while it waits for another": time.Minute, "after its first eviction": 5 * time.Second} {
+			run(t, name+", "+when, func(t *testing.T) {
+				s := apitest.New(t)
+				free := addHeld(s, pod("web", afterRestart))
+				workloads := &rollouts{}
+				r := begin(t, s, workloads.replacing(wait))
+				time.Sleep(10 * time.Second)
+				c.stays(s, r)
+				time.Sleep(10 * time.Second)
+				c.goes(s, r)
+				time.Sleep(10 * time.Second)
+				free()
+				time.Sleep(time.Minute)
+				asked := s.Requests("evict")
+				if len(workloads.all()) != 1 || s.HasPod("default/web") || asked[0].At.Sub(r.began) < wait {
+					t.Errorf("asked for were %q, and the first of %d evictions came after %s", workloads.all(), len(asked), asked[0].At.Sub(r.began))
+				}
+			})
+		}
+	}
+}
+
+// People change their mind while its workload makes another one.
+func TestAPodThatIsNoLongerToBeReplacedIsNotSaidToWaitForThat(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("web", annotated(drain.OldKey(drain.EvictAnnotation), drain.AfterRestart)), 0)
-		workloads := &rollouts{}
-		drained(t, s, workloads.replacing(time.Minute))
-		if asked := workloads.all(); len(asked) != 1 {
-			t.Errorf("asked for were %q", asked)
+		s.AddPod(pod("web", afterRestart), 0)
+		r := begin(t, s, (&rollouts{}).replacing(time.Hour))
+		r.await(drain.Restarting)
+		s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.AtDeadline))
+		s.AddPod(pod("dns", critical), 0)
+		time.Sleep(time.Minute)
+		if by := r.guard.Result().HeldBy; len(by) > 0 || count(s, "evict") > 0 {
+			t.Errorf("held are %v, after %d evictions", by, count(s, "evict"))
 		}
 	})
+}
+
+func TestForAnEventThatJoinsPodsThatComeBackAreNotReplacedEither(t *testing.T) {
+	t.Parallel()
+	for _, joins := range []time.Duration{1200 * time.Millisecond, 4 * time.Second, time.Minute} {
+		run(t, "after "+joins.String(), func(t *testing.T) {
+			s := apitest.New(t)
+			workloads := &rollouts{}
+			replace(t, s, "static", afterRestart)
+			r := begin(t, s, workloads.replacing(time.Second))
+			time.Sleep(joins)
+			r.adjust(joining)
+			time.Sleep(time.Minute)
+			if asked := workloads.all(); !slices.Equal(asked, []string{"static-0"}) {
+				t.Errorf("asked for were %q", asked)
+			}
+		})
+	}
 }

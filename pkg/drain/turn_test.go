@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"io"
 	"math"
 	"net/http"
 	"testing"
@@ -223,6 +224,36 @@ func TestARequestThatHangsLeavesTimeForOthers(t *testing.T) {
 				if after := asked[i+1].At.Sub(asked[i].At); after <= limit || after > limit+pause {
 					t.Errorf("with %s left, it was given up and asked for again after %s", left, after)
 				}
+			}
+		})
+	}
+}
+
+// Each eviction is answered as if it were accepted.
+func TestAnEvictionOfWhichNothingBecomesGivesWayToADeletionInTime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		grace       int64
+		opens, want time.Duration
+	}{
+		"before the turn": {30, 25 * time.Second, 30 * time.Second},
+		"at the turn":     {30, time.Minute, 40 * time.Second},
+		"of little grace": {6, time.Minute, 56 * time.Second},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", grace(c.grace)), 0)
+			s.Always("evict", func(w http.ResponseWriter, _ *http.Request) bool {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusCreated)
+				_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success","code":201}`)
+				return err == nil
+			})
+			r := beginWithin(t, s, drain.Options{EvictAfter: c.opens}, true, time.Minute)
+			result := r.succeed()
+			asked := s.Requests("delete")[0]
+			if after := asked.At.Sub(r.began); after != c.want || count(s, "evict") != 1 || result.Evicted != 0 || result.Deleted != 1 {
+				t.Errorf("deleted after %s, and %d evictions; the result is %+v", after, count(s, "evict"), result)
 			}
 		})
 	}
