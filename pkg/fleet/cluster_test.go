@@ -50,8 +50,10 @@ type cluster struct {
 	lag time.Duration
 	// leases are those in fleet.LeaseNamespace, by name.
 	leases map[string]*coordination.Lease
-	// ending is how long a pod takes to end. A watch of the fake's does not tell what ended while it was being opened.
+	// ending is how long a pod takes to end. ended are those that have: a watch of pods begins with them, as one of the fake's does not tell
+	// what ended while it was being opened.
 	ending time.Duration
+	ended  []runtime.Object
 	// lists and glances count the lists of all Nodes, and of one.
 	lists, glances int
 	// numbered gives lists of Nodes the cluster's version, and their watches a bookmark each minute; nameless gives those of one Node a
@@ -102,6 +104,7 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 			leases: map[string]*coordination.Lease{},
 		}
 		c.store, c.objects = newStore(t)
+		c.store.PrependReactor("delete", "pods", c.ends)
 		routes := c.routes()
 		c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.busy != nil && r.URL.Query().Get("watch") == "" {
