@@ -43,6 +43,7 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	}
 	log := logrus.NewEntry(logger)
 	webhooks.SayDegraded(log, degraded)
+	program.SpareMemory()
 	manager := &systemd.Notifier{}
 	again := &reload.Reloader[config.Queue]{
 		Program: "nth-queue", Read: read, Judge: webhooks.Degraded, Keep: config.Queue.Telling, Service: manager, Log: log, Started: cfg, Current: cfg,
