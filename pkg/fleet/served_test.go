@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordination "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -117,7 +118,7 @@ func answer(w http.ResponseWriter, o runtime.Object, err error) {
 
 func encoded(o runtime.Object) []byte {
 	o = o.DeepCopyObject() // To encode it is to write its kind into it, and the store and all watches share it.
-	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, coordination.SchemeGroupVersion), o))
+	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, coordination.SchemeGroupVersion, appsv1.SchemeGroupVersion), o))
 }
 
 // stream writes that objects are gone, and then the events of those that are wanted until nobody reads them any more.
