@@ -60,7 +60,7 @@ type cluster struct {
 	// version that says nothing.
 	numbered, nameless bool
 	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
-	stalled chan struct{}
+	stalled   chan struct{}
 	workloads *workloads
 	// busy, if set, is how slow it is.
 	busy *busy

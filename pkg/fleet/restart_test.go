@@ -88,7 +88,7 @@ func (w *workloads) patch(path string, body []byte) (runtime.Object, error) {
 		return nil, err
 	}
 	var of struct{ Metadata metav1.ObjectMeta }
-	accessor, _ := meta.Accessor(old) //nolint:errcheck // it is an object
+	accessor, _ := meta.Accessor(old)
 	if json.Unmarshal(body, &of) != nil || of.Metadata.ResourceVersion != accessor.GetResourceVersion() {
 		return nil, apierrors.NewConflict(appsv1.Resource("deployments"), path, errors.New("the object has been modified"))
 	}
@@ -112,7 +112,7 @@ func (w *workloads) patch(path string, body []byte) (runtime.Object, error) {
 // keep makes a workload the next version. The cluster's mutex is held.
 func (w *workloads) keep(path string, o runtime.Object) {
 	w.cluster.version++
-	accessor, _ := meta.Accessor(o) //nolint:errcheck // it is an object
+	accessor, _ := meta.Accessor(o)
 	accessor.SetResourceVersion(strconv.Itoa(w.cluster.version))
 	w.byPath[path] = o
 }
@@ -130,7 +130,7 @@ func (w *workloads) add(objects ...runtime.Object) {
 		case *appsv1.StatefulSet:
 			kind = "statefulsets"
 		}
-		accessor, _ := meta.Accessor(o) //nolint:errcheck // it is an object
+		accessor, _ := meta.Accessor(o)
 		w.keep(kind+"/"+accessor.GetName(), o)
 	}
 }
