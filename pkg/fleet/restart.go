@@ -100,9 +100,9 @@ func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
 		n.refused = true
 		log.Warnf("pods are evicted without a restart of their workload before: %s", err)
 	case errors.As(err, new(unfit)):
-		log.Infof("the pod %s/%s is evicted without a restart of its workload: %s", pod.Namespace, pod.Name, err)
+		log.Infof("the pod %s is evicted without a restart of its workload: %s", pod.Namespace+"/"+pod.Name, err)
 	default:
-		log.Warnf("the pod %s/%s is evicted without a restart of its workload: %s", pod.Namespace, pod.Name, err)
+		log.Warnf("the pod %s is evicted without a restart of its workload: %s", pod.Namespace+"/"+pod.Name, err)
 	}
 }
 
