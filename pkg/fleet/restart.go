@@ -26,13 +26,13 @@ const (
 	revision = "deployment.kubernetes.io/revision"
 	// answerLife is for how long what was found out for one pod holds for the others of its batch, which ask at the same moment.
 	answerLife = 10 * time.Second
-	// restartAgain is how long after a failure a restart is tried again.
-	restartAgain = time.Second
+	// restartAgain is how long after a failure a restart is tried again, and restartAnew after somebody else has written to the workload.
+	restartAgain, restartAnew = time.Second, 100 * time.Millisecond
 )
 
-// restarts have workloads replace their pods. They go by what the workloads themselves say: a pod whose workload has another template by now
-// is being replaced already. So one restart serves all pods of a workload, on whichever nodes, and whoever has asked for it. A pod of the
-// latest template needs another restart.
+// restarts have workloads replace their pods, as kubectl does (k8s.io/kubectl/pkg/polymorphichelpers, objectrestarter.go). They go by what
+// the workloads themselves say: a pod whose workload has another template by now is being replaced already. So one restart serves all pods of
+// a workload, on whichever nodes, and whoever has asked for it. A pod of the latest template needs another restart.
 type restarts struct {
 	fleet *Fleet
 
@@ -155,19 +155,21 @@ func (r *restarts) batch(key string) (b *batch, leave func()) {
 
 // persist tries to have a workload restarted until ctx ends, or what hinders it will not pass by itself.
 func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
-	for {
+	for last := error(nil); ; {
 		name, err := n.try(ctx, pod, controller)
-		switch {
-		case err == nil, errors.As(err, new(unfit)), apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		if err == nil || errors.As(err, new(unfit)) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 			return name, err
-		case apierrors.IsConflict(err): // Its controller has written to it.
-			if ctx.Err() == nil {
-				continue
-			}
-		case drain.Await(ctx, nil, restartAgain):
-			continue
 		}
-		return "", fmt.Errorf("restarting its workload: %w", err)
+		if ctx.Err() == nil || last == nil { // That the time was over says less than what it was spent on.
+			last = err
+		}
+		pause := restartAgain
+		if apierrors.IsConflict(err) {
+			pause = restartAnew
+		}
+		if !drain.Await(ctx, nil, pause) {
+			return "", fmt.Errorf("restarting its workload: %w", last)
+		}
 	}
 }
 
