@@ -33,7 +33,7 @@ func (a adjustable) use(cfg config.Queue, degraded []string) {
 // rulesOf are those of the fleet's settings that may change while it works.
 func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 	return fleet.Rules{
-		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
+		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
 		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Impaired: cfg.Events.StatusCheck.After,
 	}
 }
@@ -41,7 +41,7 @@ func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 // late tells whether a setting takes effect at the next start only.
 func late(name string, _, _ config.Queue) bool {
 	switch name {
-	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain":
+	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain", "fleet.restart_wait":
 		return false
 	}
 	for _, table := range []string{"drain.", "webhook.", "events."} {

@@ -58,8 +58,8 @@ func taintsOf(c config.Fleet) fleet.Taints {
 // control plane with two processors, fewer tell the last pod later to go, and with more the cordons of other nodes wait.
 const evictionsAtOnce = 100
 
-func drainOptions(c config.Drain, gate *drain.Gate) drain.Options {
-	options := draining.Options(c)
-	options.Gate = gate
+func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
+	options := draining.Options(c.Drain)
+	options.Gate, options.RestartWait = gate, c.Fleet.RestartWait
 	return options
 }

@@ -43,6 +43,7 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	}
 	log := logrus.NewEntry(logger)
 	webhooks.SayDegraded(log, degraded)
+	program.SpareMemory()
 	manager := &systemd.Notifier{}
 	again := &reload.Reloader[config.Queue]{
 		Program: "nth-queue", Read: read, Judge: webhooks.Degraded, Keep: config.Queue.Telling, Service: manager, Log: log, Started: cfg, Current: cfg,
@@ -80,7 +81,7 @@ func serve(
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg.Drain, gate),
+		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
 		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
 		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,

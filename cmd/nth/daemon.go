@@ -34,7 +34,7 @@ func commandUnderParent(ctx context.Context, args []string, to program.Streams) 
 
 // watch runs the daemon with the settings that read reads, until a signal asks it to stop.
 func watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
-	sparing()
+	program.SpareMemory()
 	cfg, err := read()
 	degraded, fatal := webhooks.Degraded(err)
 	if fatal != nil {

@@ -53,6 +53,7 @@ type Fleet struct {
 	TaintEffect      string
 	OutOfService     bool
 	DeleteNode       bool
+	RestartWait      time.Duration // 0 restarts nothing
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only one
 	AfterDrain       string   // keep, terminate or detach

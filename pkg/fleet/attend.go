@@ -59,6 +59,9 @@ func (s *session) entries() []record.Entry {
 func (f *Fleet) target(name string, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.Requests, options.Urgent = drain.Queue, f.claims.gate, urgent
+	if urgent != nil && options.RestartWait > 0 {
+		options.Restart = f.restart.of(name, urgent)
+	}
 	if own := f.opts.Own; name == own.Node {
 		options.Last = own.Namespace + "/" + own.Pod
 	}

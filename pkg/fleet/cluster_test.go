@@ -50,15 +50,18 @@ type cluster struct {
 	lag time.Duration
 	// leases are those in fleet.LeaseNamespace, by name.
 	leases map[string]*coordination.Lease
-	// ending is how long a pod takes to end. A watch of the fake's does not tell what ended while it was being opened.
+	// ending is how long a pod takes to end. ended are those that have: a watch of pods begins with them, as one of the fake's does not tell
+	// what ended while it was being opened.
 	ending time.Duration
+	ended  []runtime.Object
 	// lists and glances count the lists of all Nodes, and of one.
 	lists, glances int
 	// numbered gives lists of Nodes the cluster's version, and their watches a bookmark each minute; nameless gives those of one Node a
 	// version that says nothing.
 	numbered, nameless bool
 	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
-	stalled chan struct{}
+	stalled   chan struct{}
+	workloads *workloads
 	// busy, if set, is how slow it is.
 	busy *busy
 }
@@ -101,7 +104,9 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 			t: t, version: 1, asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
 			leases: map[string]*coordination.Lease{},
 		}
+		c.workloads = &workloads{cluster: c, byPath: map[string]runtime.Object{}}
 		c.store, c.objects = newStore(t)
+		c.store.PrependReactor("delete", "pods", c.ends)
 		routes := c.routes()
 		c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.busy != nil && r.URL.Query().Get("watch") == "" {
@@ -294,6 +299,7 @@ func (c *cluster) routes() http.Handler {
 		}
 	})
 	c.serveLeases(mux)
+	c.workloads.serve(mux)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if !c.begins(w, "delete") {

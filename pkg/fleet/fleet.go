@@ -48,6 +48,7 @@ type Options struct {
 	// Own is where this process itself runs, if that is in a pod.
 	Own    Own
 	Policy policy.Settings
+	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
 	Drain  drain.Options
 	Limits Limits
 	Log    *logrus.Entry
@@ -94,6 +95,7 @@ type Fleet struct {
 	claims  claims
 	places  *places // of whoever sets placing
 	chances chances
+	restart *restarts
 	outlook *outlook
 	changed chan struct{} // has an element when the line may move
 	work    sync.WaitGroup
@@ -123,6 +125,7 @@ func New(opts Options) *Fleet {
 	f.roll, f.kin = newRoll(opts.Client, f.nodes, f.background), newKin(f.nodes, opts.Instances)
 	f.leases = newLeases(opts.Leases, opts.DryRun, f.nudge)
 	f.claims, f.places = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &places{leases: f.leases}
+	f.restart = &restarts{fleet: f, batches: map[string]*batch{}}
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f
 }

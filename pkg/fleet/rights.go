@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apps "k8s.io/api/apps/v1"
 	authorization "k8s.io/api/authorization/v1"
 	coordination "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
@@ -18,6 +19,8 @@ type Extras struct {
 	Condition, Events, Volumes bool
 	// Delete deletes the Nodes of terminated instances.
 	Delete bool
+	// Restart restarts the workloads of pods that ask for it.
+	Restart bool
 }
 
 // Rights lists what a drain of any node needs, for all nodes and in all namespaces, with its extras, and what a process needs in LeaseNamespace.
@@ -44,6 +47,13 @@ func Rights(extras Extras) []apiserver.Right {
 	}
 	if extras.Delete {
 		rights = append(rights, on("nodes", "", "to delete the Nodes of terminated instances", "delete")...)
+	}
+	if extras.Restart {
+		const why = "to restart the workloads of pods that ask for it"
+		for _, right := range append(on("replicasets", "", why, "get"), append(on("deployments", "", why, "get", "patch"), on("statefulsets", "", why, "get", "patch")...)...) {
+			right.Attributes.Group = apps.GroupName
+			rights = append(rights, right)
+		}
 	}
 	for i := range rights[needed:] {
 		rights[needed+i].Optional = true

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordination "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // podOn is a pod on a node.
@@ -34,7 +37,7 @@ func (c *cluster) pods(w http.ResponseWriter, r *http.Request) {
 	pods := c.store.CoreV1().Pods("")
 	if query.Get("watch") != "" {
 		events, err := pods.Watch(r.Context(), metav1.ListOptions{ResourceVersion: query.Get("resourceVersion")})
-		stream(w, r, events, err, ours)
+		stream(w, r, events, err, ours, c.gone()...)
 		return
 	}
 	list, err := pods.List(r.Context(), metav1.ListOptions{})
@@ -49,6 +52,34 @@ func (c *cluster) pods(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	answer(w, found, nil)
+}
+
+// ends keeps a pod in mind that is about to be deleted.
+func (c *cluster) ends(a clienttesting.Action) (handled bool, result runtime.Object, err error) {
+	deleted, is := a.(clienttesting.DeleteAction)
+	if !is {
+		return false, nil, nil
+	}
+	if pod, err := c.objects.Get(a.GetResource(), a.GetNamespace(), deleted.GetName()); err == nil {
+		c.mu.Lock()
+		c.ended = append(c.ended, pod)
+		c.mu.Unlock()
+	}
+	return false, nil, nil
+}
+
+// gone are the pods that have ended and are not there again.
+func (c *cluster) gone() []runtime.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.ended), func(o runtime.Object) bool {
+		pod, is := o.(*corev1.Pod)
+		if !is {
+			return true
+		}
+		_, err := c.objects.Get(corev1.SchemeGroupVersion.WithResource("pods"), pod.Namespace, pod.Name)
+		return err == nil
+	})
 }
 
 // evict begins the end of a pod.
@@ -87,11 +118,11 @@ func answer(w http.ResponseWriter, o runtime.Object, err error) {
 
 func encoded(o runtime.Object) []byte {
 	o = o.DeepCopyObject() // To encode it is to write its kind into it, and the store and all watches share it.
-	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, coordination.SchemeGroupVersion), o))
+	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, coordination.SchemeGroupVersion, appsv1.SchemeGroupVersion), o))
 }
 
-// stream writes the events of objects that are wanted until nobody reads them any more.
-func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error, of func(runtime.Object) bool) {
+// stream writes that objects are gone, and then the events of those that are wanted until nobody reads them any more.
+func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error, of func(runtime.Object) bool, gone ...runtime.Object) {
 	if err == nil {
 		defer func() {
 			events.Stop()
@@ -104,17 +135,26 @@ func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err 
 		return
 	}
 	flush := http.NewResponseController(w).Flush
+	tell := func(e watch.Event) error {
+		if !of(e.Object) {
+			return nil
+		}
+		line, _ := json.Marshal(map[string]any{"type": e.Type, "object": json.RawMessage(encoded(e.Object))}) //nolint:errchkjson // text and JSON encode
+		_, err := w.Write(append(line, '\n'))
+		return err
+	}
+	for _, o := range gone {
+		if tell(watch.Event{Type: watch.Deleted, Object: o}) != nil {
+			return
+		}
+	}
 	for {
 		if flush() != nil {
 			return
 		}
 		select {
 		case e := <-events.ResultChan():
-			if !of(e.Object) {
-				continue
-			}
-			line, _ := json.Marshal(map[string]any{"type": e.Type, "object": json.RawMessage(encoded(e.Object))}) //nolint:errchkjson // text and JSON encode
-			if _, err := w.Write(append(line, '\n')); err != nil {
+			if tell(e) != nil {
 				return
 			}
 		case <-r.Context().Done():

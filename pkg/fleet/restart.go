@@ -1,0 +1,306 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/drain"
+)
+
+const (
+	// restartedAt is the annotation of a pod template by which "kubectl rollout restart" has a workload replace its pods: its value is new.
+	restartedAt = "kubectl.kubernetes.io/restartedAt"
+	// revision is the number that a Deployment's controller gives each pod template: on the Deployment that of the latest one, and on each
+	// ReplicaSet that of its own.
+	revision = "deployment.kubernetes.io/revision"
+	// answerLife is for how long what was found out for one pod holds for the others of its batch, which ask at the same moment.
+	answerLife = 10 * time.Second
+	// restartAgain is how long after a failure a restart is tried again, and restartAnew after somebody else has written to the workload.
+	restartAgain, restartAnew = time.Second, 100 * time.Millisecond
+)
+
+// restarts have workloads replace their pods, as kubectl does (k8s.io/kubectl/pkg/polymorphichelpers, objectrestarter.go). They go by what
+// the workloads themselves say: a pod whose workload has another template by now is being replaced already. So one restart serves all pods of
+// a workload, on whichever nodes, and whoever has asked for it. A pod of the latest template needs another restart.
+type restarts struct {
+	fleet *Fleet
+
+	mu sync.Mutex
+	// batches are those that pods were asked for of lately.
+	batches map[string]*batch
+	// refused tells that the rights are missing, as was said.
+	refused bool
+}
+
+// batch is the pods that one controller has made of one template. The mutex of restarts guards it but for turn.
+type batch struct {
+	turn  chan struct{} // holds an element while somebody asks
+	users int
+	// until is for how long the answer holds: what replaces its pods, or why nothing does.
+	until    time.Time
+	workload string
+	err      error
+}
+
+// workload is a Deployment or a StatefulSet, as far as a restart goes by it.
+type workload struct {
+	kind, namespace, name, version string
+	// unfit is why a restart would not bring about another pod first; "" if it would.
+	unfit string
+	// replaces tells that it is replacing the pods of the batch already.
+	replaces bool
+}
+
+func (w workload) String() string { return w.kind + " " + w.namespace + "/" + w.name }
+
+// unfit says why a pod's workload is not restarted.
+type unfit string
+
+func (u unfit) Error() string { return string(u) }
+
+// nodeRestarts are those of one drain, which restarts each workload once: where another pod of it comes to the closed node, the next would, too.
+type nodeRestarts struct {
+	*restarts
+	node   string
+	urgent func() bool
+	done   map[string]bool // by the workload's name
+}
+
+// of returns what has the workload of a pod on a node replace its pods, as drain.Options.Restart says.
+func (r *restarts) of(node string, urgent func() bool) func(context.Context, *corev1.Pod) string {
+	n := &nodeRestarts{restarts: r, node: node, urgent: urgent, done: map[string]bool{}}
+	return func(ctx context.Context, pod *corev1.Pod) string {
+		name, err := n.replace(ctx, pod)
+		n.tell(ctx, pod, err)
+		return name
+	}
+}
+
+// tell says why a pod is evicted without a restart. That the rights are missing is said once.
+func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
+	log := n.fleet.opts.Log.WithField(fieldNode, n.node)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case err == nil:
+		n.refused = false
+	case apierrors.IsForbidden(err) && n.refused, errors.Is(ctx.Err(), context.Canceled):
+	case apierrors.IsForbidden(err):
+		n.refused = true
+		log.Warnf("pods are evicted without a restart of their workload before: %s", err)
+	case errors.As(err, new(unfit)):
+		log.Infof("the pod %s is evicted without a restart of its workload: %s", pod.Namespace+"/"+pod.Name, err)
+	default:
+		log.Warnf("the pod %s is evicted without a restart of its workload: %s", pod.Namespace+"/"+pod.Name, err)
+	}
+}
+
+// replace has a pod's workload replace its pods, and returns which one does. Of a batch, one pod asks for all.
+func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, error) {
+	controller := metav1.GetControllerOf(pod)
+	if controller == nil {
+		return "", unfit("it has no controller")
+	}
+	b, leave := n.batch(string(controller.UID) + "/" + pod.Labels[appsv1.ControllerRevisionHashLabelKey])
+	defer leave()
+	select {
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	n.mu.Lock()
+	known, name, err := time.Now().Before(b.until), b.workload, b.err
+	n.mu.Unlock()
+	if known {
+		return name, err
+	}
+	name, err = n.persist(ctx, pod, *controller)
+	if ctx.Err() == nil {
+		n.mu.Lock()
+		b.until, b.workload, b.err = time.Now().Add(answerLife), name, err
+		n.mu.Unlock()
+	}
+	return name, err
+}
+
+// batch returns the batch of that key, and how to say that it is needed no longer.
+func (r *restarts) batch(key string) (b *batch, leave func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b = r.batches[key]
+	if b == nil {
+		maps.DeleteFunc(r.batches, func(_ string, old *batch) bool { return old.users == 0 && time.Now().After(old.until) })
+		b = &batch{turn: make(chan struct{}, 1)}
+		r.batches[key] = b
+	}
+	b.users++
+	return b, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		b.users--
+	}
+}
+
+// persist tries to have a workload restarted until ctx ends, or what hinders it will not pass by itself.
+func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
+	for last := error(nil); ; {
+		name, err := n.try(ctx, pod, controller)
+		if err == nil || errors.As(err, new(unfit)) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+			return name, err
+		}
+		if ctx.Err() == nil || last == nil { // That the time was over says less than what it was spent on.
+			last = err
+		}
+		pause := restartAgain
+		if apierrors.IsConflict(err) {
+			pause = restartAnew
+		}
+		if !drain.Await(ctx, nil, pause) {
+			return "", fmt.Errorf("restarting its workload: %w", last)
+		}
+	}
+}
+
+// try restarts a pod's workload, unless the pod is being replaced.
+func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
+	ctx, leave, err := n.fleet.claims.enter(ctx, n.urgent())
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	w, err := n.find(ctx, pod, controller)
+	if err != nil {
+		return "", err
+	}
+	name := w.String()
+	n.mu.Lock()
+	done := n.done[name]
+	n.mu.Unlock()
+	switch {
+	case w.unfit != "":
+		return "", unfit(name + " " + w.unfit)
+	case w.replaces:
+		return name, nil
+	case done:
+		return "", unfit(name + " was restarted for this drain already")
+	}
+	if err := n.patch(ctx, w); err != nil {
+		return "", err
+	}
+	n.mu.Lock()
+	n.done[name] = true
+	n.mu.Unlock()
+	n.fleet.opts.Log.WithField(fieldNode, n.node).Infof("%s is restarted, for its pods on the node", name)
+	return name, nil
+}
+
+// find looks for the workload that is behind a pod's controller.
+func (r *restarts) find(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (workload, error) {
+	apps := r.fleet.opts.Client.AppsV1()
+	switch controller.APIVersion + " " + controller.Kind {
+	case "apps/v1 StatefulSet":
+		set, err := apps.StatefulSets(pod.Namespace).Get(ctx, controller.Name, metav1.GetOptions{})
+		if err != nil {
+			return workload{}, err
+		}
+		return ofStatefulSet(set, pod, controller), nil
+	case "apps/v1 ReplicaSet":
+		set, err := apps.ReplicaSets(pod.Namespace).Get(ctx, controller.Name, metav1.GetOptions{})
+		if err != nil {
+			return workload{}, err
+		}
+		owner := metav1.GetControllerOf(set)
+		if set.UID != controller.UID || owner == nil || owner.Kind != "Deployment" {
+			return workload{kind: controller.Kind, namespace: pod.Namespace, name: controller.Name, unfit: "is no Deployment's"}, nil
+		}
+		deployment, err := apps.Deployments(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		if err != nil {
+			return workload{}, err
+		}
+		return ofDeployment(deployment, set), nil
+	}
+	return workload{kind: controller.Kind, namespace: pod.Namespace, name: controller.Name, unfit: "is neither a Deployment nor a StatefulSet"}, nil
+}
+
+// ofDeployment is a Deployment, for the pods of one of its ReplicaSets.
+func ofDeployment(d *appsv1.Deployment, pods *appsv1.ReplicaSet) workload {
+	w := workload{kind: "Deployment", namespace: d.Namespace, name: d.Name, version: d.ResourceVersion}
+	// What the controller has not numbered yet is seen by the annotation.
+	w.replaces = d.Annotations[revision] != pods.Annotations[revision] ||
+		d.Spec.Template.Annotations[restartedAt] != pods.Spec.Template.Annotations[restartedAt]
+	switch {
+	case !metav1.IsControlledBy(pods, d):
+		w.unfit = "is another one by now"
+	case d.DeletionTimestamp != nil:
+		w.unfit = "is being deleted"
+	case d.Spec.Paused:
+		w.unfit = "is paused"
+	case d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
+		w.unfit = "has the strategy Recreate, by which all of its pods would end first"
+	case w.replaces && stuck(d):
+		w.unfit = "makes no progress with its rollout"
+	}
+	return w
+}
+
+// stuck tells whether a Deployment's controller has given up a rollout.
+func stuck(d *appsv1.Deployment) bool {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentProgressing {
+			return c.Status == corev1.ConditionFalse && d.Status.ObservedGeneration >= d.Generation
+		}
+	}
+	return false
+}
+
+// ofStatefulSet is a StatefulSet, for one of its pods.
+func ofStatefulSet(s *appsv1.StatefulSet, pod *corev1.Pod, controller metav1.OwnerReference) workload {
+	w := workload{kind: controller.Kind, namespace: s.Namespace, name: s.Name, version: s.ResourceVersion}
+	made := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+	w.replaces = s.Status.UpdateRevision != "" && made != "" && s.Status.UpdateRevision != made ||
+		s.Spec.Template.Annotations[restartedAt] != pod.Annotations[restartedAt]
+	rolling := s.Spec.UpdateStrategy.RollingUpdate
+	switch {
+	case s.UID != controller.UID:
+		w.unfit = "is another one by now"
+	case s.DeletionTimestamp != nil:
+		w.unfit = "is being deleted"
+	case s.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType:
+		w.unfit = "has the update strategy OnDelete, by which it replaces no pod by itself"
+	case rolling != nil && rolling.Partition != nil && *rolling.Partition > 0:
+		w.unfit = "is updated by a partition, which keeps some of its pods as they are"
+	}
+	return w
+}
+
+// patch restarts a workload if it still has the version that was seen: another process may have restarted it since.
+func (r *restarts) patch(ctx context.Context, w workload) error {
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": w.version},
+		"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
+			"annotations": map[string]string{restartedAt: time.Now().Format(time.RFC3339)},
+		}}},
+	})
+	if err != nil {
+		return err //nolint:wrapcheck // texts always encode
+	}
+	apps, options := r.fleet.opts.Client.AppsV1(), metav1.PatchOptions{FieldManager: manager}
+	if w.kind == "Deployment" {
+		_, err = apps.Deployments(w.namespace).Patch(ctx, w.name, types.StrategicMergePatchType, body, options)
+	} else {
+		_, err = apps.StatefulSets(w.namespace).Patch(ctx, w.name, types.StrategicMergePatchType, body, options)
+	}
+	return err
+}

@@ -1,0 +1,67 @@
+package queuelab_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/region"
+)
+
+// mayRestart gives a scene's process the rights that fleet.restart_wait takes beside those of the manifest.
+func (s *scene) mayRestart(t *testing.T) {
+	t.Helper()
+	const user = "nth-queue-that-restarts"
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: user + "-"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"apps"}, Resources: []string{"replicasets"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets"}, Verbs: []string{"get", "patch"}},
+	}}
+	role, err := s.cp.Admin.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.cp.Admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kubeconfig = s.cp.AddUser(t, user, "nth-queue").Kubeconfig
+}
+
+// Its disruption budget grants no eviction: without the restart it would end with the machine.
+func TestAPodIsReplacedByARestartOfItsWorkloadBeforeItsMachineGoes(t *testing.T) {
+	t.Parallel()
+	asks := lab.Edit(func(pod *corev1.PodTemplateSpec) {
+		pod.Annotations = map[string]string{"nth-project.github.io/evict": "after-restart"}
+	})
+	for kind, add := range map[string]func(n *lab.Node){
+		"Deployment":  func(n *lab.Node) { n.AddDeployment(t, "web", 1, asks, lab.MinAvailable(1)) },
+		"StatefulSet": func(n *lab.Node) { n.AddStatefulSet(t, "web", 1, asks, lab.MinAvailable(1)) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.mayRestart(t)
+			node, id := s.add(t)
+			add(node)
+			spare := node.AddSpare(t)
+			consumer := s.start(t, "[fleet]\nrestart_wait = \"10m\"\n")
+
+			s.Send(t, region.Spot(id))
+
+			consumer.WaitSays(t, kind+" "+node.Namespace+"/web is restarted, for its pods on the node")
+			node.WaitEmpty(t)
+			spare.WaitForPods(t, "another pod stands there", func(pods []*corev1.Pod) bool {
+				return len(pods) == 1 && pods[0].Annotations["kubectl.kubernetes.io/restartedAt"] != ""
+			})
+			s.WaitEmpty(t)
+			consumer.Stop(t)
+		})
+	}
+}
