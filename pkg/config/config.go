@@ -57,6 +57,7 @@ type Kubernetes struct {
 	Source     string // kubeconfig or bottlerocket
 	Token      string // auto, plugin or eks
 	KeepWarm   time.Duration
+	Heartbeat  time.Duration // 0 is none
 	ToldCluster
 }
 
@@ -166,7 +167,7 @@ func Default() Config {
 			MaintenanceInterval: 30 * time.Second,
 		},
 		Kubernetes: Kubernetes{
-			Source: "kubeconfig", Token: "auto", KeepWarm: 5 * time.Minute,
+			Source: "kubeconfig", Token: "auto", KeepWarm: 5 * time.Minute, Heartbeat: 5 * time.Minute,
 			ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth"},
 		},
 		Drain:   Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},

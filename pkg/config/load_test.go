@@ -65,7 +65,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
 		},
 		Kubernetes: config.Kubernetes{
-			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, ToldCluster: config.ToldCluster{
+			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
 				Condition: false, LifecycleConditions: true, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 			},
 		},

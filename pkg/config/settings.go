@@ -40,7 +40,7 @@ func (c *Config) tables() []table {
 func (c *Config) top() table {
 	return table{"", "", []setting{
 		{"dry_run", boolean{&c.DryRun},
-			"Watch, decide and log what would be done, but write nothing to the cluster."},
+			"Watch, decide and log what would be done, but write nothing to the cluster except `kubernetes.heartbeat`."},
 		{"state_directory", directory(&c.StateDirectory),
 			"Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, overrides it."},
 		{"runtime_directory", directory(&c.RuntimeDirectory),
