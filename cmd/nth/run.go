@@ -63,7 +63,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	identity := around.identityOptions(cfg, metadata.Document)
 	identity.Requested = meter.counted().Requested
 	borrowed := kubelet.New(identity)
-	node := newSelf(borrowed, cfg, balancers(cfg, metadata))
+	node := newSelf(borrowed, cfg, balancers(cfg, metadata), around.scripts(cfg))
 	hooks := newHooks(metadata, cfg, book, board, meter.counted(), log)
 	alive.follow(metadata)
 	notices := newNotices(cfg, told{borrowed, book, &machine{ask: metadata.Instance}, alive.alive, meter.counted(), log})

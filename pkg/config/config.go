@@ -73,6 +73,7 @@ type ToldCluster struct {
 
 // Drain is the table [drain].
 type Drain struct {
+	ScriptsWait              time.Duration // nth only; 0 is none
 	EvictAfter               time.Duration
 	Margin                   time.Duration
 	PodGracePeriod           *time.Duration // nil is each pod's own

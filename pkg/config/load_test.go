@@ -71,7 +71,8 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 		},
 		AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},
 		Drain: config.Drain{
-			EvictAfter: 5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
+			ScriptsWait: 15 * time.Second,
+			EvictAfter:  5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
 			ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
 		},
 		LoadBalancers: config.LoadBalancers{
