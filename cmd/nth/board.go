@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
@@ -17,7 +18,7 @@ import (
 // board is the agent's, and adds what only the wiring knows: what process this is, what proves the identity, and what is
 // switched off.
 type board struct {
-	next    interface{ Show(record.Status) }
+	next    shower
 	program string
 	dryRun  bool
 	failing func() []string // what does not work at present of what is only told
@@ -32,8 +33,11 @@ type board struct {
 	target, hook string
 }
 
-func newBoard(next interface{ Show(record.Status) }, failing func() []string, program string, cfg config.Config) *board {
-	b := &board{next: next, failing: failing, program: program, dryRun: cfg.DryRun}
+// newBoard returns a board that shows to next. failing lists what does not work at present of what is only told, and degraded what is wrong
+// with the settings of it.
+func newBoard(next shower, failing func() []string, degraded []string, cfg config.Config) *board {
+	version, _ := program.BuildVersion()
+	b := &board{next: next, failing: failing, degraded: degraded, program: version, dryRun: cfg.DryRun}
 	b.configured(policyOf(cfg.Events))
 	return b
 }

@@ -68,6 +68,9 @@ func handle(ctx context.Context, cfg config.Config, undo bool, out io.Writer) er
 	}
 	options := draining.Options(cfg.Drain)
 	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, drain.NewGate(evictionsAtOnce), balancers(cfg, metadata)
+	if options.ScriptsWait > 0 {
+		options.Scripts = lookAround().scripts(cfg)
+	}
 	whole := drain.New(id.Client, id.Node, options)
 	h := &handwork{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}
 	switch {

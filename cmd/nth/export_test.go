@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -101,6 +102,23 @@ func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
 	go v.watch(ctx, stalled)
 	return v.Beat, v.Stopping
 }
+
+// Watching is shown how the daemon stands, and says whether it does its work; stuck says what has come to a stop.
+func Watching(stuck func() error) (show func(record.Status), alive func() bool) {
+	w := &watching{shower: unseen{}}
+	w.follow(pulse(stuck))
+	return w.Show, w.alive
+}
+
+// unseen is a shower that nobody looks at.
+type unseen struct{}
+
+func (unseen) Show(record.Status) {}
+
+// pulse is a source of which nothing is asked but whether it is stuck.
+type pulse func() error
+
+func (p pulse) Stuck() error { return p() }
 
 // GiveUp ends a process that has stalled.
 var GiveUp = giveUp

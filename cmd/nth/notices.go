@@ -37,6 +37,7 @@ type told struct {
 	identity *kubelet.Kubelet
 	record   *record.Store
 	machine  *machine
+	alive    func() bool // the daemon does its work
 	counts   counting.Counts
 	log      *logrus.Entry
 }
@@ -79,10 +80,13 @@ func (f told) trouble() func(error) {
 	return func(err error) { f.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) }
 }
 
-// addKubernetes adds what tells the cluster. A dry run writes nothing there.
+// addKubernetes adds what tells the cluster. A dry run writes its heartbeat there, and nothing else.
 func (n *notices) addKubernetes(cfg config.Config, from told) {
 	cluster := cfg.Kubernetes.ToldCluster
-	if cfg.DryRun || !cluster.Condition && !cluster.LifecycleConditions && !cluster.Events {
+	if cfg.DryRun {
+		cluster = config.ToldCluster{Condition: cluster.Condition && cfg.Kubernetes.Heartbeat > 0}
+	}
+	if !cluster.Condition && !cluster.LifecycleConditions && !cluster.Events {
 		return
 	}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -93,6 +97,9 @@ func (n *notices) addKubernetes(cfg config.Config, from told) {
 		Entries:     from.record.Entries,
 		Rules:       func() policy.Settings { return *n.rules.Load() },
 		Condition:   cluster.Condition,
+		Heartbeat:   cfg.Kubernetes.Heartbeat,
+		Alive:       from.alive,
+		DryRun:      cfg.DryRun,
 		Lifecycle:   cluster.LifecycleConditions,
 		Writer:      drain.Host,
 		Events:      cluster.Events,

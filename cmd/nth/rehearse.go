@@ -164,7 +164,7 @@ func (s *stage) perform(ctx context.Context, rules policy.Settings, notice time.
 func (s *stage) agent(rules policy.Settings, source *imds.Source, told *timeline, settled chan<- event.Outcome) *agent.Agent {
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
-		Node:      newSelf(s.borrowed, s.cfg, nil),
+		Node:      newSelf(s.borrowed, s.cfg, nil, nil),
 		Identity:  warm{kubelet: s.borrowed, every: s.cfg.Kubernetes.KeepWarm, found: s.found},
 		Record:    record.InMemory(s.bootID),
 		Policy:    rules,

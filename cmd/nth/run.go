@@ -47,11 +47,10 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	if err != nil {
 		return err
 	}
-	version, _ := program.BuildVersion()
 	file := record.NewBoard(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	meter := newMeter(cfg, log)
-	board := newBoard(meter.both(file), meter.troubles, version, cfg)
-	board.degrade(degraded)
+	alive := &watching{shower: meter.both(file)}
+	board := newBoard(alive, meter.troubles, degraded, cfg)
 	rules := policyOf(cfg.Events)
 	ends := &ending{board: board}
 	book := openRecord(cfg, bootID, log)
@@ -64,9 +63,10 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	identity := around.identityOptions(cfg, metadata.Document)
 	identity.Requested = meter.counted().Requested
 	borrowed := kubelet.New(identity)
-	node := newSelf(borrowed, cfg, balancers(cfg, metadata))
+	node := newSelf(borrowed, cfg, balancers(cfg, metadata), around.scripts(cfg))
 	hooks := newHooks(metadata, cfg, book, board, meter.counted(), log)
-	notices := newNotices(cfg, told{identity: borrowed, record: book, machine: &machine{ask: metadata.Instance}, counts: meter.counted(), log: log})
+	alive.follow(metadata)
+	notices := newNotices(cfg, told{borrowed, book, &machine{ask: metadata.Instance}, alive.alive, meter.counted(), log})
 	meter.join(notices, metadata)
 	daemon := agent.New(agent.Config{
 		Sources:   append(ends.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),

@@ -26,15 +26,17 @@ type self struct {
 	gate    *drain.Gate
 	// balancers are asked when they are done with the node; nil if they are not.
 	balancers drain.LoadBalancers
-	options   atomic.Pointer[drain.Options] // for what begins now
+	// scripts are run before evictions, where the settings have them waited for; nil if there are none here.
+	scripts drain.Scripts
+	options atomic.Pointer[drain.Options] // for what begins now
 }
 
 // evictionsAtOnce are those of a node as large as a kubelet takes unless told otherwise. An API server that one node asks a
 // thousand things in one moment answers most of them too late, and is asked again.
 const evictionsAtOnce = 128
 
-func newSelf(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers) *self {
-	s := &self{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers}
+func newSelf(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *self {
+	s := &self{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
 	s.use(draining.Options(cfg.Drain))
 	return s
 }
@@ -42,6 +44,9 @@ func newSelf(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadB
 // use replaces the options for all that begins from now on.
 func (s *self) use(options drain.Options) {
 	options.Gate, options.LoadBalancers = s.gate, s.balancers
+	if options.ScriptsWait > 0 {
+		options.Scripts = s.scripts
+	}
 	s.options.Store(&options)
 }
 

@@ -383,10 +383,8 @@ func (a *Agent) progressed(p drain.Progress) {
 		a.nodeProgressed(p)
 	case drain.Unclosable:
 		a.unclosable(p)
-	case drain.Holding:
-		a.sayOfWork(systemd.DrainStarted, "").Infof("delaying evictions for %s", p.Detail)
-	case drain.TargetsLeft, drain.TargetsOut:
-		a.balanced(p)
+	case drain.Holding, drain.Unscripted, drain.TargetsLeft, drain.TargetsOut:
+		a.waited(p)
 	case drain.Standing, drain.Drained:
 	case drain.Found, drain.Arrived, drain.Evicted, drain.Deleted, drain.Held, drain.Refused, drain.Restarting, drain.Overdue,
 		drain.Returning, drain.LeftToReturn, drain.Gone, drain.Volumes:
@@ -422,10 +420,19 @@ func (a *Agent) nodeProgressed(p drain.Progress) {
 	a.closable()
 }
 
-// balanced tells what load balancers are waited for, or why they are no more.
-func (a *Agent) balanced(p drain.Progress) {
+// waited tells what else than pods is waited for, or why it is no more.
+func (a *Agent) waited(p drain.Progress) {
+	say := a.sayOfWork(systemd.DrainStarted, "")
+	switch p.What { //nolint:exhaustive // the others concern the node and its pods
+	case drain.Holding:
+		say.Infof("delaying evictions for %s", p.Detail)
+		return
+	case drain.Unscripted:
+		say.Warnf("the units that are to run before the drain: %s", p.Detail)
+		return
+	}
 	a.targets = ""
-	switch say := a.sayOfWork(systemd.DrainStarted, ""); {
+	switch {
 	case p.What == drain.TargetsLeft:
 		a.targets = p.Detail
 		say.Infof("waiting for load balancers: %s", p.Detail)

@@ -171,6 +171,20 @@ func TestWhatLoadBalancersAreWaitedForIsSaidAndShown(t *testing.T) {
 	}
 }
 
+func TestWhatIsWrongWithTheScriptsIsSaid(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.say(drain.Progress{What: drain.Unscripted, Detail: "failed: save.service"})
+			stuck(ctx, g)
+		})
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.pass(time.Second)
+		r.wantSaid(systemd.DrainStarted, "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)",
+			"warning: the units that are to run before the drain: failed: save.service")
+	})
+}
+
 func TestHowADrainEndedIsSaid(t *testing.T) {
 	t.Parallel()
 	t.Run("of a node whose pods are to be left alone", func(t *testing.T) {

@@ -57,6 +57,7 @@ type Kubernetes struct {
 	Source     string // kubeconfig or bottlerocket
 	Token      string // auto, plugin or eks
 	KeepWarm   time.Duration
+	Heartbeat  time.Duration // 0 is none
 	ToldCluster
 }
 
@@ -72,6 +73,7 @@ type ToldCluster struct {
 
 // Drain is the table [drain].
 type Drain struct {
+	ScriptsWait              time.Duration // nth only; 0 is none
 	EvictAfter               time.Duration
 	Margin                   time.Duration
 	PodGracePeriod           *time.Duration // nil is each pod's own
@@ -166,7 +168,7 @@ func Default() Config {
 			MaintenanceInterval: 30 * time.Second,
 		},
 		Kubernetes: Kubernetes{
-			Source: "kubeconfig", Token: "auto", KeepWarm: 5 * time.Minute,
+			Source: "kubeconfig", Token: "auto", KeepWarm: 5 * time.Minute, Heartbeat: 5 * time.Minute,
 			ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: "nth"},
 		},
 		Drain:   Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},

@@ -65,13 +65,14 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
 		},
 		Kubernetes: config.Kubernetes{
-			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, ToldCluster: config.ToldCluster{
+			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
 				Condition: false, LifecycleConditions: true, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 			},
 		},
 		AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},
 		Drain: config.Drain{
-			EvictAfter: 5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
+			ScriptsWait: 15 * time.Second,
+			EvictAfter:  5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
 			ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
 		},
 		LoadBalancers: config.LoadBalancers{

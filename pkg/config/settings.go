@@ -33,14 +33,14 @@ var (
 
 // tables describes every key there is, with its place in c.
 func (c *Config) tables() []table {
-	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.AWS.table(), c.Kubernetes.table(), c.Drain.table(), c.LoadBalancers.table(), c.Webhook.table(), c.Metrics.table()}
+	tables := []table{c.top(), c.Log.table(), c.IMDS.table(), c.AWS.table(), c.Kubernetes.table(), c.Drain.hostTable(), c.LoadBalancers.table(), c.Webhook.table(), c.Metrics.table()}
 	return append(tables, c.Events.tables()...)
 }
 
 func (c *Config) top() table {
 	return table{"", "", []setting{
 		{"dry_run", boolean{&c.DryRun},
-			"Watch, decide and log what would be done, but write nothing to the cluster."},
+			"Watch, decide and log what would be done, but write nothing to the cluster except `kubernetes.heartbeat`."},
 		{"state_directory", directory(&c.StateDirectory),
 			"Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, overrides it."},
 		{"runtime_directory", directory(&c.RuntimeDirectory),
@@ -72,6 +72,16 @@ func (c *IMDS) table() table {
 		{"life_cycles", choices{&c.LifeCycles, lifeCycles},
 			"Watch only on instances of these life cycles (`[\"spot\"]`), so that one image serves all. Empty is all of them."},
 	}}
+}
+
+// hostTable is the table for a program on the machine itself, where there are scripts to run.
+func (c *Drain) hostTable() table {
+	t := c.table()
+	t.settings = append([]setting{
+		{"scripts_wait", duration{&c.ScriptsWait, 0, time.Hour},
+			"The longest wait, once the node is cordoned, for the units that `nth-before-drain.target` wants, before the first eviction; a quarter of the time before a hard deadline at most. With `0s` the target is not started."},
+	}, t.settings...)
+	return t
 }
 
 func (c *Drain) table() table {

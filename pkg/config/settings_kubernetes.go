@@ -21,6 +21,8 @@ func (c *Kubernetes) table() table {
 			"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`."},
 		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
 			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
+		{"heartbeat", duration{&c.Heartbeat, 0, day},
+			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."},
 	}, c.ToldCluster.settings()...)}
 }
 

@@ -73,6 +73,10 @@ const (
 type Options struct {
 	// Writer is who writes, Host unless set. What others wrote is left alone.
 	Writer string
+	// Scripts, if set, are run once the node is closed, and each time that pods are to go anew, and evictions wait for them, for ScriptsWait and
+	// a quarter of the time before a hard deadline at most. What becomes of them changes nothing else.
+	Scripts     Scripts
+	ScriptsWait time.Duration
 	// EvictAfter holds evictions back for so long after the cordon, but never past what the deadline allows.
 	EvictAfter time.Duration
 	// Margin is kept free before a hard deadline, so that the last pod's end can still be seen.
@@ -185,6 +189,8 @@ const (
 	Unclosable What = "unclosable"
 	// Holding: evictions wait for the time in Detail.
 	Holding What = "holding"
+	// Unscripted: evictions begin although something is wrong with the scripts, which Detail says.
+	Unscripted What = "unscripted"
 	// TargetsLeft: load balancers are not done with the node, as Detail says. Evictions wait for that, or the end of the drain.
 	// TargetsOut: that wait is over; Detail says why it is if they are not done.
 	TargetsLeft What = "targets-left"

@@ -42,6 +42,7 @@ func (o Options) forecast(pods []corev1.Pod, notice time.Duration) Forecast {
 	if o.ExcludeFromLoadBalancers {
 		opens = max(opens, o.LoadBalancerWait)
 	}
+	opens += min(o.ScriptsWait, notice/4)
 	var f Forecast
 	others := time.Duration(0) // when those are gone that critical pods wait for
 	for _, last := range []bool{false, true} {

@@ -61,6 +61,7 @@ type guard struct {
 	// opens.
 	decided, opens time.Time
 
+	scripted
 	pods
 }
 
@@ -165,7 +166,7 @@ func (g *guard) take(goal Goal) {
 		g.forgetReturns()
 	}
 	if begins {
-		g.opens = time.Time{}
+		g.opens, g.ran = time.Time{}, false
 	}
 	if begins || !goal.Evict {
 		g.endWait(nil)
@@ -252,8 +253,9 @@ func (g *guard) advance(now time.Time) time.Time {
 
 // decide begins the evictions once it is known what becomes of the cordon, and returns when to come back.
 func (g *guard) decide(now time.Time) time.Time {
+	scripts := g.awaitScripts(now)
 	if !g.opens.IsZero() || g.view.limited {
-		return g.letGo(now)
+		return soonest(scripts, g.letGo(now))
 	}
 	if g.decided.IsZero() {
 		if g.goal.Hard.IsZero() {
@@ -263,6 +265,10 @@ func (g *guard) decide(now time.Time) time.Time {
 		if patience := g.patience(g.closing); now.Before(patience) {
 			return patience
 		}
+	}
+	if g.node.opts.Scripts != nil && !g.ran {
+		g.runScripts(now)
+		return g.awaitScripts(now)
 	}
 	wait := g.node.opts.EvictAfter
 	if g.node.opts.ExcludeFromLoadBalancers {
@@ -539,7 +545,7 @@ func (g *guard) sayRefused(last *string, err error) {
 // concludeDrain finds out whether the node is drained, and tells it. It returns when to come back.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained || g.needed > 0 || g.view.limited:
+	case g.drained || g.needed > 0 || g.view.limited || g.running != nil:
 		return time.Time{}
 	case !g.synced || len(g.targets) > 0 || g.decided.IsZero() || g.unclosed():
 		return time.Time{}

@@ -24,9 +24,6 @@ const ConditionType = "InterruptionPending"
 // nothingPending is the reason of a condition that is False.
 const nothingPending = "NothingPending"
 
-// heartbeatInterval is how often an unchanged condition is written: as often as the kubelet writes its own.
-const heartbeatInterval = 5 * time.Minute
-
 // wantedCondition derives the condition from the record, without times: True while an event is open that is not ignored,
 // with the reason of the one whose deadline is nearest.
 func wantedCondition(entries []record.Entry, rules policy.Settings) corev1.NodeCondition {
@@ -99,54 +96,35 @@ func describeEntry(e record.Entry, rules policy.Settings) string {
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	wanted := wantedCondition(k.opts.Entries(), k.opts.Rules())
+	wanted := dryRunCondition()
+	if !k.opts.DryRun {
+		wanted = wantedCondition(k.opts.Entries(), k.opts.Rules())
+	}
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
 	if err != nil {
-		return nextHeartbeat(wanted), err
+		return k.beat.next(wanted, time.Now()), err
 	}
-	condition, necessary := renewCondition(node.Status.Conditions, wanted, time.Now())
-	if necessary {
-		err = patchConditions(ctx, id, "", condition)
-	}
-	return nextHeartbeat(condition), err
-}
-
-// renewCondition returns the condition to write, and whether it has to be written. One that is absent, or not True, is
-// never made False: a node for which nothing was ever announced has no such condition.
-func renewCondition(existing []corev1.NodeCondition, wanted corev1.NodeCondition, now time.Time) (corev1.NodeCondition, bool) {
-	i := slices.IndexFunc(existing, func(c corev1.NodeCondition) bool { return c.Type == ConditionType })
-	if wanted.Status == corev1.ConditionFalse && (i < 0 || existing[i].Status != corev1.ConditionTrue) {
-		return wanted, false
+	now := time.Now()
+	existing := findCondition(node, ConditionType)
+	switch {
+	case !k.beat.has(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
+		return time.Time{}, nil // Where nothing was ever announced, there is no condition.
+	case existing != nil && sameContent(*existing, wanted) && !k.beat.due(*existing, now):
+		return k.beat.next(*existing, now), nil
+	case !isChange(existing, wanted) && !k.beat.alive():
+		return now.Add(silence), nil
 	}
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
-	if i < 0 {
-		return wanted, true
+	if existing != nil && existing.Status == wanted.Status {
+		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
-	old := existing[i]
-	if old.Status == wanted.Status {
-		wanted.LastTransitionTime = old.LastTransitionTime
-	}
-	age := now.Sub(old.LastHeartbeatTime.Time)
-	if sameContent(old, wanted) && age >= 0 && age < heartbeatInterval {
-		return old, false
-	}
-	return wanted, true
+	k.beat.draw()
+	return k.beat.next(wanted, now), patchConditions(ctx, id, "", wanted)
 }
 
 // sameContent reports whether two conditions say the same, but for their times.
 func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
-}
-
-func nextHeartbeat(c corev1.NodeCondition) time.Time {
-	if c.Status != corev1.ConditionTrue {
-		return time.Time{}
-	}
-	last := c.LastHeartbeatTime.Time
-	if last.IsZero() {
-		last = time.Now()
-	}
-	return last.Add(heartbeatInterval)
 }
 
 // patchConditions sends a strategic merge patch: the API server merges conditions by their type, so it contains ours

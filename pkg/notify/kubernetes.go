@@ -54,6 +54,15 @@ type KubernetesOptions struct {
 	// Condition, Lifecycle and Events enable what is written: nth's own condition, Kubernetes' lifecycle conditions, and
 	// Events.
 	Condition, Lifecycle, Events bool
+	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
+	// there also where nothing was ever announced. 0 is no heartbeat: it is then there from the first announcement on, and refreshed while
+	// it is True, every five minutes.
+	Heartbeat time.Duration
+	// Alive reports whether the work is done at present that the heartbeat is to prove: without a yes there is none. It is needed with
+	// Heartbeat, is called from Run's goroutine, and must not block.
+	Alive func() bool
+	// DryRun says that nothing is done to the node: the condition says so, and tells of no event.
+	DryRun bool
 	// Writer is the field manager by which the API server remembers who has set a lifecycle condition: the product in the
 	// user agent of the identity's client, before the slash. It is needed with Lifecycle.
 	Writer string
@@ -91,6 +100,7 @@ type Kubernetes struct {
 	// These belong to Run's goroutine.
 	correlator   *clientrecord.EventCorrelator
 	sending      *correlatedEvent
+	beat         *heartbeat
 	notBefore    time.Time // of the next write
 	backoffs     map[area]backoff
 	refusedUntil map[area]time.Time // conditions are not written before
@@ -121,7 +131,7 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
 		opts: opts, wake: make(chan struct{}, 1), stale: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
 		correlator: newCorrelator(), backoffs: map[area]backoff{}, refusedUntil: map[area]time.Time{}, refreshAt: map[area]time.Time{},
-		failing: map[area]bool{},
+		failing: map[area]bool{}, beat: newHeartbeat(opts.Heartbeat, opts.Alive),
 	}
 }
 

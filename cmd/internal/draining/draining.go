@@ -44,6 +44,7 @@ func Termination(c config.Termination) policy.Rule {
 // Options says how a node is drained.
 func Options(c config.Drain) drain.Options {
 	return drain.Options{
+		ScriptsWait:              c.ScriptsWait,
 		EvictAfter:               c.EvictAfter,
 		Margin:                   c.Margin,
 		GracePeriod:              c.PodGracePeriod,

@@ -1,0 +1,50 @@
+package main_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	nth "github.com/nth-project/nth/cmd/nth"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/record"
+)
+
+func TestADaemonHasAHeartbeatWhileItCouldHearAndAct(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*record.Status)
+		then   time.Duration
+		stuck  error
+		alive  bool
+	}{
+		"all is well":                           {func(*record.Status) {}, 20 * time.Second, nil, true},
+		"nothing is looked for":                 {func(s *record.Status) { s.Documents = nil }, 0, nil, true},
+		"its loop hangs":                        {func(*record.Status) {}, 31 * time.Second, nil, false},
+		"a source hangs":                        {func(*record.Status) {}, 0, errors.New("stuck"), false},
+		"there is no identity yet":              {func(s *record.Status) { s.Node = "" }, 0, nil, false},
+		"its credential is refused":             {func(s *record.Status) { s.Identity.Trouble = "refused" }, 0, nil, false},
+		"a look fails":                          {func(s *record.Status) { s.Documents[1].Trouble = "connection refused" }, 0, nil, false},
+		"a document has never been looked at":   {func(s *record.Status) { s.Documents[0].LastGood = time.Time{} }, 0, nil, false},
+		"it has stopped":                        {func(s *record.Status) { s.Stopped = time.Now() }, 0, nil, false},
+		"something is announced, and it drains": {func(s *record.Status) { s.Step = &record.StepStatus{Action: "drain"} }, 0, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				show, alive := nth.Watching(func() error { return c.stuck })
+				if alive() {
+					t.Errorf("it is alive before it has begun")
+				}
+				status := record.Status{Node: "node-1", Documents: []record.DocumentStatus{
+					{Kind: event.SpotInterruption, LastGood: time.Now()}, {Kind: event.ASGTermination, LastGood: time.Now()},
+				}}
+				c.change(&status)
+				show(status)
+				time.Sleep(c.then)
+				if alive() != c.alive {
+					t.Errorf("it is alive: %t, want %t", alive(), c.alive)
+				}
+			})
+		})
+	}
+}

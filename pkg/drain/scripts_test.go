@@ -1,0 +1,133 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+)
+
+// scripts take a time, and come to something.
+type scripts struct {
+	take time.Duration
+	err  error
+	deaf bool // they run to their end though nobody waits any more
+
+	runs   atomic.Int32
+	closed atomic.Bool // the node was, when they began
+	server *apitest.Server
+}
+
+func (s *scripts) Run(ctx context.Context) error {
+	s.runs.Add(1)
+	s.closed.Store(s.server.CurrentNode().Spec.Unschedulable)
+	if s.deaf {
+		time.Sleep(s.take)
+		return s.err
+	}
+	if !drain.Await(ctx, nil, s.take) {
+		return ctx.Err()
+	}
+	return s.err
+}
+
+func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *testing.T) {
+	t.Parallel()
+	const late = "their time is over, and evictions begin without them"
+	for name, c := range map[string]struct {
+		scripts    *scripts
+		wait       time.Duration
+		evictAfter time.Duration
+		limit      time.Duration // hard; 0 is no deadline
+		want       time.Duration
+		told       string
+	}{
+		"that take no time":                        {&scripts{}, time.Minute, 0, 0, 0, ""},
+		"that take ten seconds":                    {&scripts{take: 10 * time.Second}, time.Minute, 0, 0, 10 * time.Second, ""},
+		"that fail":                                {&scripts{take: time.Second, err: errors.New("failed: save.service")}, time.Minute, 0, 0, time.Second, "failed: save.service"},
+		"that take too long":                       {&scripts{take: time.Hour}, time.Minute, 0, 0, time.Minute, late},
+		"that hear nobody":                         {&scripts{take: 2 * time.Minute, deaf: true}, time.Minute, 0, 0, time.Minute, late},
+		"that take a quarter of what there is":     {&scripts{take: time.Hour}, time.Minute, 0, 2 * time.Minute, 30 * time.Second, late},
+		"that run where nothing is left":           {&scripts{take: time.Hour}, time.Minute, 0, time.Nanosecond, 0, late},
+		"before the wait that holds all evictions": {&scripts{take: 10 * time.Second}, time.Minute, 20 * time.Second, 0, 30 * time.Second, ""},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			c.scripts.server = s
+			s.AddPod(pod("a", grace(1)), 0)
+			r := beginWithin(t, s, drain.Options{Scripts: c.scripts, ScriptsWait: c.wait, EvictAfter: c.evictAfter}, c.limit > 0, c.limit)
+			r.await(drain.Drained)
+			ended := append(s.Requests("evict"), s.Requests("delete")...)
+			if after := ended[0].At.Sub(r.began); after != c.want {
+				t.Errorf("the pod was evicted after %s, want %s", after, c.want)
+			}
+			if n := c.scripts.runs.Load(); n != 1 || !c.scripts.closed.Load() {
+				t.Errorf("the scripts ran %d times, on a closed node: %t", n, c.scripts.closed.Load())
+			}
+			told := r.of(drain.Unscripted)
+			if (c.told != "") != (len(told) == 1) || c.told != "" && told[0].Detail != c.told {
+				t.Errorf("told %+v, want %q", told, c.told)
+			}
+		})
+	}
+}
+
+func TestNoPodWaitsForScriptsBeyondItsTurn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("long", grace(110)), 0)
+		r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, true, 2*time.Minute)
+		r.await(drain.Drained)
+		if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
+			t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
+		}
+	})
+}
+
+// What comes of a node without pods, such as the end of the machine, waits for them, too.
+func TestANodeWithoutPodsIsDrainedWhenTheScriptsHaveRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{Scripts: &scripts{take: 10 * time.Second, server: s}, ScriptsWait: time.Minute})
+		if after := r.drainedAt().Sub(r.began); after < 10*time.Second || after > 12*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+}
+
+func TestANodeThatIsOnlyCordonedRunsNoScriptsUntilItIsDrained(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		own := &scripts{server: s}
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := start(t, s, drain.Options{Scripts: own, ScriptsWait: time.Minute}, goal)
+		r.await(drain.NodeCordoned)
+		time.Sleep(time.Minute)
+		if n := own.runs.Load(); n != 0 {
+			t.Errorf("they ran %d times", n)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		r.await(drain.Drained)
+		if n := own.runs.Load(); n != 1 {
+			t.Errorf("they ran %d times", n)
+		}
+	})
+}
+
+func TestAForecastTakesAccountOfScriptsThatNeedAllOfTheirTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(20)), 0)
+		for wait, want := range map[time.Duration]time.Duration{0: 20 * time.Second, 10 * time.Second: 30 * time.Second, time.Hour: 50 * time.Second} {
+			f, err := drain.New(s.Client(), apitest.Node, drain.Options{ScriptsWait: wait}).Forecast(t.Context(), 2*time.Minute)
+			if err != nil || f.Needs != want {
+				t.Errorf("with scripts that may take %s, a drain needs %s, want %s (%v)", wait, f.Needs, want, err)
+			}
+		}
+	})
+}

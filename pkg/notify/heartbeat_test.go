@@ -1,0 +1,192 @@
+package notify_test
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/record"
+)
+
+// beating lets a stage have a heartbeat every five minutes, as long as what it returns is true.
+func beating(s *stage) *atomic.Bool {
+	alive := &atomic.Bool{}
+	alive.Store(true)
+	s.opts.Events, s.opts.Heartbeat, s.opts.Alive = false, 5*time.Minute, alive.Load
+	return alive
+}
+
+// age is how old the heartbeat is.
+func (s *stage) age() time.Duration {
+	s.t.Helper()
+	c := s.cluster.condition()
+	if c == nil {
+		s.t.Fatal("there is no condition")
+	}
+	return time.Since(c.LastHeartbeatTime.Time)
+}
+
+// writes counts the writes of the condition since the requests were last asked for.
+func (s *stage) writes() int {
+	return len(slices.DeleteFunc(s.cluster.asked(), func(what string) bool { return what != "patch condition" }))
+}
+
+func TestANodeThatIsWatchedBearsAHeartbeatThoughNothingIsAnnounced(t *testing.T) {
+	play(t, func(t *testing.T) *cluster { return newCluster(t, kubelets) }, func(s *stage) {
+		beating(s)
+		s.start()
+		s.want(corev1.ConditionFalse, "NothingPending")
+		first := *s.cluster.condition()
+		s.writes()
+		for range 24 * 60 {
+			s.pass(time.Minute)
+			if age := s.age(); age > 5*time.Minute+31*time.Second {
+				t.Fatalf("the heartbeat is %s old", age)
+			}
+		}
+		if n := s.writes(); n < 24*60*10/55-2 || n > 24*60*10/45+2 {
+			t.Errorf("%d writes in a day, want one about every five minutes", n)
+		}
+		if again := *s.cluster.condition(); again.LastTransitionTime != first.LastTransitionTime || s.cluster.conditions[0] != kubelets {
+			t.Errorf("the conditions became %+v, and ours was %+v at first", s.cluster.conditions, first)
+		}
+	})
+}
+
+// A fleet that was started in one moment must not write in one moment for ever.
+func TestHeartbeatsAreNotInStep(t *testing.T) {
+	times := map[time.Time]bool{}
+	for range 8 {
+		play(t, bare, func(s *stage) {
+			beating(s)
+			s.start()
+			s.pass(time.Hour)
+			times[s.cluster.condition().LastHeartbeatTime.Time] = true
+		})
+	}
+	if len(times) == 1 {
+		t.Errorf("eight nodes had their last heartbeat in one moment")
+	}
+}
+
+func TestWithoutALookThatIsGoodThereIsNoHeartbeat(t *testing.T) {
+	t.Run("since the start", func(t *testing.T) {
+		play(t, bare, func(s *stage) {
+			beating(s).Store(false)
+			s.start()
+			s.pass(time.Hour)
+			if c := s.cluster.condition(); c != nil {
+				t.Errorf("the condition is %+v, want none", c)
+			}
+		})
+	})
+	for name, pending := range map[string]bool{"while nothing is announced": false, "while something is": true} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				alive := beating(s)
+				s.start()
+				if pending {
+					s.tell(announced(spot(record.Seen)))
+					s.pass(10 * time.Second)
+				}
+				alive.Store(false)
+				s.writes()
+				s.pass(3 * time.Hour)
+				if n := s.writes(); n != 0 || s.age() < 3*time.Hour {
+					t.Errorf("the condition was written %d times, and is %s old", n, s.age())
+				}
+				alive.Store(true)
+				s.pass(2 * time.Minute)
+				if age := s.age(); age > 2*time.Minute {
+					t.Errorf("the heartbeat is %s old after all is well for two minutes", age)
+				}
+			})
+		})
+	}
+}
+
+func TestWithoutAnIdentityThereIsNoHeartbeat(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		beating(s)
+		s.start()
+		s.away.Store(true)
+		s.pass(time.Hour)
+		if age := s.age(); age < time.Hour {
+			t.Errorf("the heartbeat is %s old", age)
+		}
+		s.away.Store(false)
+		s.pass(2 * time.Minute)
+		if age := s.age(); age > 2*time.Minute {
+			t.Errorf("the heartbeat is %s old after the identity is back for two minutes", age)
+		}
+	})
+}
+
+// What is announced is told, by whoever has learned of it.
+func TestWhatIsAnnouncedIsToldThoughALookIsNotGood(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		beating(s).Store(false)
+		s.start()
+		s.tell(announced(spot(record.Seen)))
+		s.pass(10 * time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		closed := spot(record.Closed)
+		closed.Ending = record.Withdrawn
+		s.tell(step(record.Done, "uncordon", closed))
+		s.pass(10 * time.Second)
+		s.want(corev1.ConditionFalse, "NothingPending")
+	})
+}
+
+// Starting again costs no write: what the process before has written is young enough.
+func TestAProcessThatFollowsAnotherWaitsForItsTurn(t *testing.T) {
+	young := stale()
+	young.Status, young.Reason, young.Message = corev1.ConditionFalse, "NothingPending", "nothing is announced for this machine"
+	play(t, func(t *testing.T) *cluster { return newCluster(t, young) }, func(s *stage) {
+		beating(s)
+		s.start()
+		s.cluster.wantAsked("get node")
+		s.pass(6 * time.Minute)
+		if n := s.writes(); n != 1 {
+			t.Errorf("%d writes in six minutes, want one", n)
+		}
+	})
+}
+
+// The clock was wrong when it was written, and a heartbeat that comes years ahead would prove nothing.
+func TestAHeartbeatFromTheFutureIsReplaced(t *testing.T) {
+	ahead := stale()
+	ahead.Status, ahead.Reason, ahead.Message = corev1.ConditionFalse, "NothingPending", "nothing is announced for this machine"
+	ahead.LastHeartbeatTime = metav1.NewTime(ahead.LastHeartbeatTime.AddDate(1, 0, 0))
+	play(t, func(t *testing.T) *cluster { return newCluster(t, ahead) }, func(s *stage) {
+		beating(s)
+		s.start()
+		if age := s.age(); age < 0 {
+			t.Errorf("the heartbeat comes %s ahead", -age)
+		}
+	})
+}
+
+func TestADryRunHasAHeartbeatAndTellsOfNoEvent(t *testing.T) {
+	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
+		beating(s)
+		s.opts.DryRun = true
+		s.start()
+		s.want(corev1.ConditionFalse, "DryRun", "dry run")
+		s.tell(announced(spot(record.Draining)))
+		s.cordoned()
+		s.pass(time.Hour)
+		s.want(corev1.ConditionFalse, "DryRun")
+		if age := s.age(); age > 6*time.Minute {
+			t.Errorf("the heartbeat is %s old", age)
+		}
+		if strings.Contains(strings.Join(s.cluster.asked(), " "), "event") {
+			t.Errorf("a dry run wrote Events")
+		}
+	})
+}
