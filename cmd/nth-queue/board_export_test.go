@@ -18,19 +18,19 @@ type Manager interface {
 }
 
 // fleetAs stands as it is said to.
-type fleetAs fleet.Standing
+type fleetAs fleet.Status
 
-func (f fleetAs) Standing() fleet.Standing { return fleet.Standing(f) }
+func (f fleetAs) Status() fleet.Status { return fleet.Status(f) }
 
 // Sentence is how an nth-queue that knows the nodes says how it stands.
-func Sentence(stand fleet.Standing) string {
-	b := &board{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), ready: true}
+func Sentence(stand fleet.Status) string {
+	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), ready: true}
 	return b.status().Sentence
 }
 
 // Unready is why an nth-queue that stands so and reads these messages is not ready; "" if it is.
-func Unready(stand fleet.Standing, knows bool, messages *sqs.Queue) string {
-	b := &board{queue: messages, fleet: fleetAs(stand), ready: knows}
+func Unready(stand fleet.Status, knows bool, messages *sqs.Queue) string {
+	b := &statusReporter{queue: messages, fleet: fleetAs(stand), ready: knows}
 	if err := b.unready(); err != nil {
 		return err.Error()
 	}
@@ -39,6 +39,6 @@ func Unready(stand fleet.Standing, knows bool, messages *sqs.Queue) string {
 
 // ShowAndBeat keeps the board of an nth-queue that reads these messages, until ctx ends.
 func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
-	b := &board{file: record.NewBoard(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}
+	b := &statusReporter{file: record.NewStatusFile(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}
 	b.begin(ctx)()
 }

@@ -55,7 +55,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
 		ctx, stop := context.WithCancel(t.Context())
-		go messages.Run(ctx, func(*sqs.Lease) {})
+		go messages.Run(ctx, func(*sqs.InFlightMessage) {})
 		go nthqueue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
 		fed := func(passed time.Duration) int {
 			before := systemdIs.beats.Load()
@@ -92,37 +92,37 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
 			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
-		want := func(stand fleet.Standing, knows bool, why string) {
+		want := func(stand fleet.Status, knows bool, why string) {
 			t.Helper()
 			synctest.Wait()
 			if got := nthqueue.Unready(stand, knows, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
 				t.Errorf("not ready because of %q, want %q", got, why)
 			}
 		}
-		want(fleet.Standing{}, false, "no list of Nodes from the API server yet")
-		want(fleet.Standing{Away: time.Now().Add(-3 * time.Second)}, false, "no list of Nodes from the API server for ")
-		want(fleet.Standing{}, true, "nothing was received from the queue yet")
+		want(fleet.Status{}, false, "no list of Nodes from the API server yet")
+		want(fleet.Status{Away: time.Now().Add(-3 * time.Second)}, false, "no list of Nodes from the API server for ")
+		want(fleet.Status{}, true, "nothing was received from the queue yet")
 
 		ctx, stop := context.WithCancel(t.Context())
-		go messages.Run(ctx, func(*sqs.Lease) {})
+		go messages.Run(ctx, func(*sqs.InFlightMessage) {})
 		time.Sleep(5 * time.Minute)
-		want(fleet.Standing{}, true, "")
-		want(fleet.Standing{Away: time.Now().Add(-time.Minute)}, true, "no list of Nodes from the API server for ")
+		want(fleet.Status{}, true, "")
+		want(fleet.Status{Away: time.Now().Add(-time.Minute)}, true, "no list of Nodes from the API server for ")
 
 		service.dead.Store(true)
 		time.Sleep(90 * time.Second)
-		want(fleet.Standing{}, true, "nothing was received from the queue for ")
+		want(fleet.Status{}, true, "nothing was received from the queue for ")
 		service.dead.Store(false)
 		close(service.back)
 		time.Sleep(time.Minute)
-		want(fleet.Standing{}, true, "")
+		want(fleet.Status{}, true, "")
 		stop()
 		synctest.Wait()
 	})
 }
 
 func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
-	for want, stand := range map[string]fleet.Standing{
+	for want, stand := range map[string]fleet.Status{
 		"reading the queue for 9 nodes; nothing is announced":                              {Nodes: 9},
 		"draining 1 nodes, 2 wait; 0 messages are being worked on":                         {Nodes: 9, Draining: 1, Waiting: 2},
 		"draining 1 nodes, 2 wait; 3 nodes are left alone; 0 messages are being worked on": {Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
@@ -135,7 +135,7 @@ func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
 }
 
 func TestTheSentenceSaysThatThereIsNoLease(t *testing.T) {
-	stand := fleet.Standing{Nodes: 9, Leaseless: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	stand := fleet.Status{Nodes: 9, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	want := "reading the queue for 9 nodes; nothing is announced; paused without a Lease since 12:00:00"
 	if got := nthqueue.Sentence(stand); got != want {
 		t.Errorf("it is told as %q, want %q", got, want)

@@ -53,7 +53,7 @@ func TestAProcessWithoutALeaseIsNotHealthy(t *testing.T) {
 		defer close(ended)
 		nodes.Run(ctx, func() { t.Error("it takes messages") })
 	}()
-	for deadline := time.Now().Add(time.Minute); nodes.Leaseless() == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); nodes.LeaseError() == nil && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if answer := ask(); answer.Code != http.StatusServiceUnavailable || !strings.Contains(answer.Body.String(), "the namespace is not there") {

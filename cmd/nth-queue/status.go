@@ -2,17 +2,202 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
 
-	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/statusfile"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/apiserver"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// commandStatus is "nth-queue status".
-func commandStatus(_ context.Context, args []string, to program.Streams) error {
-	return statusfile.Command("nth-queue", statusUsage, args, to, func(path string) (string, error) {
-		cfg, err := effectiveConfig(path)
-		_, fatal := webhooks.Degraded(err)
-		return cfg.RuntimeDirectory, fatal
-	})
+// statusReporter keeps the status current: the sentence that "systemctl status" shows, and the file for "nth-queue status". As long
+// as it can, and the queue is read, it also feeds the service manager's watchdog.
+type statusReporter struct {
+	file  *record.StatusFile
+	log   *logrus.Entry
+	meter *meter
+	queue *sqs.Queue
+	fleet interface{ Status() fleet.Status }
+	// manager is the service manager, and pace how often it wants to be told that all goes on.
+	manager interface {
+		Status(format string, args ...any)
+		Beat()
+	}
+	pace     time.Duration
+	began    time.Time
+	version  string
+	dryRun   bool
+	identity record.IdentityStatus
+
+	mu       sync.Mutex
+	degraded []string
+	ready    bool
+	trouble  string // why the queue cannot be read; empty if it can
+	since    time.Time
+
+	stuck bool // run's own: that was said
+}
+
+// glance is how often the status is looked at, at least, and refresh in how many glances it is written without a change.
+const glance, refresh = time.Second, 10
+
+// begin shows how things stand from now on. The function that it returns waits, once ctx has ended, for the last word.
+func (b *statusReporter) begin(ctx context.Context) (wait func()) {
+	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var writer, shower sync.WaitGroup
+	writer.Go(func() { b.file.Run(writing) })
+	shower.Go(func() { b.run(ctx) })
+	return func() {
+		shower.Wait()
+		stop()
+		writer.Wait()
+	}
+}
+
+// run shows how things stand until ctx ends, and then that the process has stopped.
+func (b *statusReporter) run(ctx context.Context) {
+	ticks := time.NewTicker(b.pace)
+	defer ticks.Stop()
+	last := ""
+	for n := 0; ; n++ {
+		status := b.status()
+		b.manager.Status("%s", status.Sentence)
+		b.meter.show(status, b.fleet.Status(), b.queue.Status())
+		if status.Sentence != last || n%refresh == 0 {
+			b.file.Show(status)
+		}
+		last = status.Sentence
+		b.beat()
+		select {
+		case <-ctx.Done():
+			status.Stopped = time.Now()
+			b.file.Show(status)
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// beat feeds the service manager's watchdog, unless a receiver is stuck: a service that no longer reads the queue is as good
+// as dead, and the service manager is to start it again.
+func (b *statusReporter) beat() {
+	err := b.queue.Stuck()
+	if err == nil {
+		b.manager.Beat()
+	} else if !b.stuck {
+		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).WithError(err).
+			Error("receiving from the queue stalled; waiting for the service manager to restart nth-queue")
+	}
+	b.stuck = err != nil
+}
+
+func (b *statusReporter) status() record.Status {
+	stand, held := b.fleet.Status(), b.queue.Held()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := record.Status{
+		Version: record.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
+		DryRun: b.dryRun, Identity: b.identity,
+		Degraded: slices.Concat(b.degraded, b.meter.troubles()), Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
+	}
+	switch {
+	case !b.ready:
+		s.Sentence = "waiting for the list of Nodes from the API server"
+	case stand.Draining+stand.Waiting+stand.LeftAlone > 0:
+		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %s%d messages are being worked on", stand.Draining, stand.Waiting, leftAlone(stand), held)
+	default:
+		s.Sentence = fmt.Sprintf("reading the queue for %d nodes; nothing is announced", stand.Nodes)
+	}
+	if b.trouble != "" {
+		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
+		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
+	}
+	if why := stand.LeaseError; why != nil {
+		s.Sentence += fmt.Sprintf("; paused without a Lease since %s", stand.Since.Format("15:04:05"))
+		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
+	}
+	if b.dryRun {
+		s.Sentence += " (dry run)"
+		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
+	}
+	return s
+}
+
+// lately is how long ago SQS may have answered who counts as ready: three times what it waits for a message before it says that there
+// is none.
+const lately = time.Minute
+
+// unready says why nothing of what the queue tells can be done at present; nil if it can.
+func (b *statusReporter) unready() error {
+	b.mu.Lock()
+	known := b.ready
+	b.mu.Unlock()
+	away, answered := b.fleet.Status().Away, b.queue.Status().Answered
+	switch {
+	case !away.IsZero():
+		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(away).Round(time.Second))
+	case !known:
+		return errors.New("no list of Nodes from the API server yet")
+	case answered.IsZero():
+		return errors.New("nothing was received from the queue yet")
+	case time.Since(answered) > lately:
+		return fmt.Errorf("nothing was received from the queue for %s", time.Since(answered).Round(time.Second))
+	}
+	return nil
+}
+
+// leftAlone tells of the nodes that people want left alone, if there are any.
+func leftAlone(stand fleet.Status) string {
+	if stand.LeftAlone == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d nodes are left alone; ", stand.LeftAlone)
+}
+
+// degrade notes what is wrong with settings of what is only told.
+func (b *statusReporter) degrade(faults []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.degraded = faults
+}
+
+// known notes that the nodes are known.
+func (b *statusReporter) known() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = true
+}
+
+// heard notes whether the queue can be read.
+func (b *statusReporter) heard(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err == nil:
+		b.trouble = ""
+	case b.trouble == "":
+		b.trouble, b.since = err.Error(), time.Now()
+	}
+}
+
+// newBoard returns the board of a process that begins now.
+func newBoard(cfg config.Queue, version string, client apiserver.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
+	pace := glance
+	if watched := manager.WatchdogInterval(); watched > 0 {
+		pace = min(glance, watched/3)
+	}
+	return &statusReporter{
+		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
+		version: version, dryRun: cfg.DryRun,
+		identity: record.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
+	}
 }

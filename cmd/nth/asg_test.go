@@ -58,7 +58,7 @@ func TestNewsOfHooksHaveAMessageOfTheirOwn(t *testing.T) {
 		asg.Refused: systemd.HookRefused, asg.Completed: systemd.HookCompleted,
 	} {
 		logger, hook := logtest.NewNullLogger()
-		nth.TellHook(logger.WithField("a", "b"), asg.News{What: what, Event: event.Event{ID: "e", Kind: event.ASGTermination}, Text: "so it is"})
+		nth.TellHook(logger.WithField("a", "b"), asg.HookReport{What: what, Event: event.Event{ID: "e", Kind: event.ASGTermination}, Text: "so it is"})
 		entry := hook.LastEntry()
 		if entry == nil || entry.Message != "so it is" || entry.Data[systemd.FieldMessageID] != id ||
 			entry.Data[systemd.FieldEventID] != "e" || entry.Data[systemd.FieldEventKind] != "asg-termination" {

@@ -17,7 +17,7 @@ import (
 // leave has a daemon of the bench leave a status.
 func (b *bench) leave(t *testing.T, s record.Status) {
 	t.Helper()
-	board := record.NewBoard(filepath.Join(b.host, "run"), func(err error) { t.Error(err) })
+	board := record.NewStatusFile(filepath.Join(b.host, "run"), func(err error) { t.Error(err) })
 	board.Show(s)
 	ended, stop := context.WithCancel(t.Context())
 	stop()

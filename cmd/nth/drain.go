@@ -62,17 +62,17 @@ func handle(ctx context.Context, cfg config.Config, undo bool, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	id, err := kubelet.New(lookAround().identityOptions(cfg, metadata.Document)).Identity(ctx)
+	id, err := kubelet.New(detectHost().identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if err != nil {
 		return err
 	}
 	options := draining.Options(cfg.Drain)
 	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, drain.NewGate(evictionsAtOnce), balancers(cfg, metadata)
 	if options.ScriptsWait > 0 {
-		options.Scripts = lookAround().scripts(cfg)
+		options.Scripts = detectHost().scripts(cfg)
 	}
 	whole := drain.New(id.Client, id.Node, options)
-	h := &handwork{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}
+	h := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}
 	switch {
 	case cfg.DryRun && undo:
 		return h.undo(ctx, drain.NewDryRun(whole), "would take")
@@ -85,8 +85,8 @@ func handle(ctx context.Context, cfg config.Config, undo bool, out io.Writer) er
 	return h.drain(ctx, whole)
 }
 
-// handwork is what "nth drain" does, and tells in lines with the time since it began.
-type handwork struct {
+// manualDrain is what "nth drain" does, and tells in lines with the time since it began.
+type manualDrain struct {
 	out          io.Writer
 	name, bootID string
 	mark         string // goes before each line
@@ -97,7 +97,7 @@ type handwork struct {
 }
 
 // undo takes back what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
-func (h *handwork) undo(ctx context.Context, node agent.Node, takes string) error {
+func (h *manualDrain) undo(ctx context.Context, node agent.Node, takes string) error {
 	result, err := node.Uncordon(ctx, func(id string) bool { return id == h.bootID })
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -123,7 +123,7 @@ var (
 )
 
 // drain drains the node with a guard of its own.
-func (h *handwork) drain(ctx context.Context, node agent.Node) error {
+func (h *manualDrain) drain(ctx context.Context, node agent.Node) error {
 	id := []string{drain.ByHand} // Each call is a new order, whatever people have lifted before.
 	goal := drain.Goal{
 		Number: 1, Evict: true, Events: id, Kinds: id, Unclosed: id, Anew: id,
@@ -167,12 +167,12 @@ func leftOf(result drain.Result) string {
 	return "; left: " + strings.Join(left, ", ")
 }
 
-func (h *handwork) say(format string, args ...any) {
+func (h *manualDrain) say(format string, args ...any) {
 	fmt.Fprintf(h.out, "%6.1f s  %s%s\n", time.Since(h.began).Seconds(), h.mark, fmt.Sprintf(format, args...))
 }
 
 // tell takes in what the guard tells, from one goroutine.
-func (h *handwork) tell(p drain.Progress) {
+func (h *manualDrain) tell(p drain.Progress) {
 	if h.ended {
 		return
 	}
@@ -180,23 +180,23 @@ func (h *handwork) tell(p drain.Progress) {
 		h.say("%s", text)
 	}
 	switch {
-	case p.What == drain.NodeReopened:
+	case p.Kind == drain.NodeReopened:
 		h.end(errLifted)
 	case p.State.Limited && p.State.Looked:
 		h.end(errLeft)
-	case p.What == drain.Drained:
+	case p.Kind == drain.Drained:
 		h.end(nil)
 	}
 }
 
-func (h *handwork) end(why error) {
+func (h *manualDrain) end(why error) {
 	h.ended, h.why = true, why
 	close(h.over)
 }
 
 // handWords say what the guard tells, with what belongs to it in braces. What is not here is told with what ends the drain, or is no
 // news to who waits for the end.
-var handWords = map[drain.What]string{
+var handWords = map[drain.ProgressKind]string{
 	drain.NodeCordoned:    "cordoned the node",
 	drain.NodeCordonFound: "the node was already cordoned by someone else; --undo will not uncordon it",
 	drain.NodeMissing:     "no Node object: {detail}; waiting",
@@ -218,8 +218,8 @@ var handWords = map[drain.What]string{
 
 // inHandWords says in words what the guard tells; "" for what is no news.
 func inHandWords(p drain.Progress) string {
-	text := handWords[p.What]
-	if p.What == drain.Refused && p.Pod == "" { // It concerns the node.
+	text := handWords[p.Kind]
+	if p.Kind == drain.Refused && p.Pod == "" { // It concerns the node.
 		text = "{detail}; retrying"
 	}
 	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(text)

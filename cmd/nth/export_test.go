@@ -34,12 +34,12 @@ var (
 
 // StopWithin is how long the stop job of a unit on a machine may drain for.
 func StopWithin(timeout time.Duration) time.Duration {
-	return surroundings{}.system(config.Config{}).stopWithin(timeout)
+	return hostInfo{}.system(config.Config{}).stopWithin(timeout)
 }
 
 // Token makes a token for an EKS cluster, by the settings.
 func Token(ctx context.Context, cfg config.Config, metadata func(context.Context, string) ([]byte, error), cluster, region string) (string, error) {
-	token, _, err := surroundings{}.identityOptions(cfg, metadata).Token(ctx, cluster, region)
+	token, _, err := hostInfo{}.identityOptions(cfg, metadata).Token(ctx, cluster, region)
 	return token, err
 }
 
@@ -77,7 +77,7 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 	hangups := make(chan os.Signal)
 	r := &reload.Reloader[config.Config]{
 		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Diff: config.Diff, Late: late,
-		Judge: webhooks.Degraded, Keep: config.Config.Telling,
+		Judge: webhooks.Degraded, Keep: config.Config.WithNotifications,
 	}
 	r.Read = func() (config.Config, error) {
 		reading := readings[0]
@@ -105,7 +105,7 @@ func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
 
 // Watching is shown how the daemon stands, and says whether it does its work; stuck says what has come to a stop.
 func Watching(stuck func() error) (show func(record.Status), alive func() bool) {
-	w := &watching{shower: unseen{}}
+	w := &watching{statusWriter: unseen{}}
 	w.follow(pulse(stuck))
 	return w.Show, w.alive
 }

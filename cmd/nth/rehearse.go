@@ -6,7 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -19,8 +24,11 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/imds/standin"
+	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/rehearsal"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // shortestNotice is the shortest that is rehearsed: what EC2 announces has whole seconds, and a drain is not told for one.
@@ -64,7 +72,7 @@ func rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, n
 	if err != nil {
 		return err
 	}
-	set, err := setStage(ctx, cfg, bootID, kubeconfig)
+	set, err := newRehearsal(ctx, cfg, bootID, kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -95,7 +103,7 @@ func rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, n
 }
 
 // forecast says what a dry run cannot: how long the pods of a real node may take.
-func (s *stage) forecast(ctx context.Context, notice time.Duration, out io.Writer) error {
+func (s *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out io.Writer) error {
 	id, err := s.borrowed.Identity(ctx)
 	if err != nil {
 		return err
@@ -116,7 +124,7 @@ func (s *stage) forecast(ctx context.Context, notice time.Duration, out io.Write
 var errUnsettled = errors.New("the time of the notice is over, and nth does not say what came of it")
 
 // perform announces a spot interruption to an agent, and returns what came of it.
-func (s *stage) perform(ctx context.Context, rules policy.Settings, notice time.Duration, told *timeline) (event.Outcome, error) {
+func (s *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notice time.Duration, told *timeline) (event.Outcome, error) {
 	metadata, watched := standin.New(), make(chan struct{})
 	endpoint, shut, err := serve(metadata)
 	if err != nil {
@@ -161,11 +169,11 @@ func (s *stage) perform(ctx context.Context, rules policy.Settings, notice time.
 }
 
 // agent is the daemon's, without what tells others or asks AWS. settled gets what comes of the notice.
-func (s *stage) agent(rules policy.Settings, source *imds.Source, told *timeline, settled chan<- event.Outcome) *agent.Agent {
+func (s *rehearsalRun) agent(rules policy.Settings, source *imds.Source, told *timeline, settled chan<- event.Outcome) *agent.Agent {
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
-		Node:      newSelf(s.borrowed, s.cfg, nil, nil),
-		Identity:  warm{kubelet: s.borrowed, every: s.cfg.Kubernetes.KeepWarm, found: s.found},
+		Node:      newLocalNode(s.borrowed, s.cfg, nil, nil),
+		Identity:  warmIdentity{kubelet: s.borrowed, every: s.cfg.Kubernetes.KeepWarm, found: s.found},
 		Record:    record.InMemory(s.bootID),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),
@@ -192,9 +200,9 @@ The metadata service is a stand-in, in this process. %s
 `
 
 // words say what is real and what is not.
-func (s *stage) words(path string) string {
+func (s *rehearsalRun) words(path string) string {
 	from := "the defaults"
-	place := lookAround().place()
+	place := detectHost().place()
 	sources, _ := place.Sources(path) // They have just been read.
 	for _, source := range sources {
 		if source.Passed == "" {
@@ -214,4 +222,270 @@ func (t *timeline) log() *logrus.Entry {
 	logger.SetOutput(t.out)
 	logger.SetFormatter(t)
 	return logrus.NewEntry(logger)
+}
+
+// rehearsalRun is where a rehearsal takes place: this node, of which nothing is changed, or a cluster that is made up.
+type rehearsalRun struct {
+	cfg      config.Config
+	bootID   string
+	borrowed *kubelet.Kubelet
+	// cluster says in words what the cluster is.
+	cluster string
+	shut    func()
+}
+
+// identityLimit is how long a rehearsal waits for the API server to say whose the credential is.
+const identityLimit = 15 * time.Second
+
+// newRehearsal finds this node as the service does, or by a kubeconfig. Where none is named and there is none to be had, the cluster is
+// made up. A node that is real is only looked at.
+func newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
+	if kubeconfig != "" {
+		absolute, err := filepath.Abs(kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("finding the kubeconfig: %w", err)
+		}
+		cfg.Kubernetes.Kubeconfig, cfg.HostRoot, cfg.Kubernetes.Source = absolute, "", config.Default().Kubernetes.Source
+	}
+	metadata, err := checkedSource(cfg) // the machine's own: the credential may need the instance's role
+	if err != nil {
+		return nil, err
+	}
+	borrowed := kubelet.New(detectHost().identityOptions(cfg, metadata.Document))
+	limited, cancel := context.WithTimeout(ctx, identityLimit)
+	defer cancel()
+	id, err := borrowed.Identity(limited)
+	switch {
+	case err == nil:
+		cfg.DryRun = true
+		return &rehearsalRun{
+			cfg: cfg, bootID: bootID, borrowed: borrowed, shut: func() {},
+			cluster: fmt.Sprintf("The node %s is real, at %s,\nand nothing is written there: this is a dry run, as if every pod went at once.", id.Node, id.Server),
+		}, nil
+	case kubeconfig != "":
+		return nil, err
+	}
+	return makeUp(cfg, bootID, err)
+}
+
+// makeUp makes a cluster up, for want of a real one, which why tells.
+func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) {
+	url, shut, err := serve(rehearsal.New(bootID))
+	if err != nil {
+		return nil, err
+	}
+	cfg.DryRun = false // There is nothing that could be harmed.
+	borrowed := kubelet.New(kubelet.Options{
+		UserAgent: "nth-rehearse",
+		Read: func(context.Context) (string, []byte, error) {
+			return "a kubeconfig that is made up", rehearsal.Kubeconfig(url), nil
+		},
+	})
+	var words strings.Builder
+	words.WriteString("So is the cluster.\n")
+	if errors.Is(why, kubelet.ErrNotYet) {
+		words.WriteString("This machine is no node, so the node and its pods are made up:\n")
+	} else {
+		fmt.Fprintf(&words, "The node and its pods are made up, as this machine's own cannot be used: %s\n", why)
+	}
+	for _, line := range rehearsal.Describe() {
+		words.WriteString("\n  " + line)
+	}
+	return &rehearsalRun{cfg: cfg, bootID: bootID, borrowed: borrowed, cluster: words.String(), shut: shut}, nil
+}
+
+// found takes no notice of what proves the identity: it has been told.
+func (*rehearsalRun) found(kubelet.Identity) {}
+
+func (s *rehearsalRun) close() { s.shut() }
+
+// serve serves on a free port of this machine's own, until shut is called.
+func serve(handler http.Handler) (url string, shut func(), err error) {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("opening a port for a stand-in: %w", err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }() // It ends when it is shut.
+	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
+}
+
+// timeline writes what nth says as lines with the time since the notice and the time that is left, in plain characters, which any
+// terminal shows:
+//
+//	 time      left
+//	0.5 s   119.4 s    cordoned the node after 4ms
+//	0.5 s   119.4 s  ! disruption budget web blocks the eviction of default/web-2; retrying
+//
+// It is a logrus.Formatter and an agent.Listener, and safe for concurrent use.
+type timeline struct {
+	out io.Writer
+	dry bool
+
+	mu           sync.Mutex
+	notice, ends time.Time
+	over         bool
+	pods         map[string]*podTimes
+	order        []string
+	result       *record.Result
+	took         time.Duration
+}
+
+// podTimes are when a pod was asked to end and was gone, since the notice; zero if it was not.
+type podTimes struct {
+	asked, gone time.Duration
+	deleted     bool
+	heldBy      string
+	held        time.Duration // since when
+}
+
+func newTimeline(out io.Writer, dry bool) *timeline {
+	return &timeline{out: out, dry: dry, pods: map[string]*podTimes{}}
+}
+
+// begin is when the notice is given, of an interruption at a time.
+func (t *timeline) begin(ends time.Time) {
+	t.mu.Lock()
+	t.notice, t.ends = time.Now(), ends
+	t.mu.Unlock()
+	fmt.Fprintf(t.out, "\n%7s  %8s\n", "time", "left")
+	t.say(fmt.Sprintf("EC2 gives notice that it takes the machine in %.0f s", time.Until(ends).Seconds()))
+}
+
+// say writes a line.
+func (t *timeline) say(text string) {
+	line, _ := t.Format(&logrus.Entry{Message: text}) // It cannot fail.
+	_, _ = t.out.Write(line)                          // Nobody may be reading any more.
+}
+
+// end keeps all from being told that is said from now on.
+func (t *timeline) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+}
+
+// troubles are the messages that deserve a mark.
+var troubles = map[any]bool{
+	systemd.PodHeld: true, systemd.PodDeleted: true, systemd.DrainIncomplete: true, systemd.DrainLeft: true,
+	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
+}
+
+// Format implements logrus.Formatter.
+func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return nil, nil
+	}
+	mark, text := " ", strings.TrimSpace(entry.Message)
+	if troubles[entry.Data[systemd.FieldMessageID]] {
+		mark = "!"
+	}
+	if err, found := entry.Data[logrus.ErrorKey]; found {
+		text += fmt.Sprintf(": %s", err)
+	}
+	if t.notice.IsZero() {
+		return fmt.Appendf(nil, "%7s  %8s  %s %s\n", "", "", mark, text), nil
+	}
+	left := max(time.Until(t.ends), 0)
+	return fmt.Appendf(nil, "%5.1f s  %6.1f s  %s %s\n", time.Since(t.notice).Seconds(), left.Seconds(), mark, text), nil
+}
+
+// OnTransition implements agent.Listener.
+func (t *timeline) OnTransition(h record.Transition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h.Entry.Result != nil {
+		t.result, t.took = h.Entry.Result, time.Since(t.notice)
+	}
+	if h.Pod == "" {
+		return
+	}
+	p, known := t.pods[h.Pod]
+	if !known {
+		p = &podTimes{}
+		t.pods[h.Pod], t.order = p, append(t.order, h.Pod)
+	}
+	switch now := time.Since(t.notice); h.Kind { //nolint:exhaustive // these are what happens to a pod
+	case record.PodEvicted, record.PodDeleted:
+		p.asked, p.deleted = now, h.Kind == record.PodDeleted
+	case record.PodGone:
+		p.gone = now
+	case record.PodHeld:
+		if p.heldBy == "" {
+			p.heldBy, p.held = h.Detail, now
+		}
+	}
+}
+
+// conclude says what came of it, and returns what the program ends with.
+func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprint(t.out, "\n", t.table())
+	switch outcome {
+	case event.Drained:
+		if t.dry {
+			fmt.Fprintln(t.out, "The node would be drained.")
+			return nil
+		}
+		fmt.Fprintf(t.out, "The node is drained after %.1f s, %.0f s before EC2 takes the machine.\n", t.took.Seconds(), max(time.Until(t.ends), 0).Seconds())
+	case event.NoDrain:
+		fmt.Fprintf(t.out, "The node is not drained, since the settings do not ask for it: events.%s.action is %q.\n",
+			event.SpotInterruption, rules[event.SpotInterruption].Action)
+	case event.LeftAlone:
+		fmt.Fprintln(t.out, "The node is left alone, as people ask for on the Node.")
+	case event.OutOfTime:
+		fmt.Fprintln(t.out, "The node is NOT drained in time. What is left would end with the machine.")
+		return program.ErrTold
+	}
+	return nil
+}
+
+// table is a line for each pod that had to go.
+func (t *timeline) table() string {
+	if t.dry || len(t.order) == 0 {
+		return ""
+	}
+	width := 0
+	for _, name := range t.order {
+		width = max(width, len(name))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-*s  %8s  %8s\n", width, "pod", "asked at", "gone at")
+	for _, name := range t.order {
+		p := t.pods[name]
+		line := fmt.Sprintf("%-*s  %8s  %8s  %s", width, name, moment(p.asked), moment(p.gone), p.note())
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String() + "\n"
+}
+
+// note says what deserves a look about a pod.
+func (p *podTimes) note() string {
+	var notes []string
+	by := p.heldBy
+	if !strings.Contains(by, " ") { // It is a name, and not why the API server refuses it.
+		by = "the disruption budget " + by
+	}
+	switch held := p.asked - p.held; {
+	case p.heldBy == "":
+	case p.asked == 0:
+		notes = append(notes, "held to the end by "+by)
+	case held >= time.Second/10:
+		notes = append(notes, fmt.Sprintf("held for %.1f s by %s", held.Seconds(), by))
+	}
+	if p.deleted {
+		notes = append(notes, "deleted, as no time was left")
+	}
+	return strings.Join(notes, "; ")
+}
+
+// moment is a time since the notice; "-" if there was none.
+func moment(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
 }

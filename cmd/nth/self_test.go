@@ -23,7 +23,7 @@ import (
 func TestAMachineThatIsNoNodeLetsItsShutdownGoAlsoWhileAGuardStands(t *testing.T) {
 	t.Parallel()
 	nothing := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) { return "nowhere", nil, fs.ErrNotExist }})
-	s := newSelf(nothing, config.Default(), nil, nil)
+	s := newLocalNode(nothing, config.Default(), nil, nil)
 	var mu sync.Mutex
 	drained := map[int]bool{}
 	spot := drain.Goal{Number: 1, Claim: drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}, Events: []string{"s"}, Evict: true}
@@ -93,7 +93,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	kubeconfig := `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"` + server.URL +
 		`"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{"token":"t"}}]}`
 	id := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) { return "here", []byte(kubeconfig), nil }})
-	s := newSelf(id, config.Default(), nil, nil)
+	s := newLocalNode(id, config.Default(), nil, nil)
 	if _, err := id.Identity(t.Context()); err != nil {
 		t.Fatalf("the test's API server is not good enough: %s", err)
 	}
@@ -103,7 +103,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	first := drain.Goal{Number: 1, Claim: drain.Claim{Event: "m", Kind: string(event.ScheduledMaintenance)}, Events: []string{"m"}, Evict: true}
 	closed := make(chan struct{}, 100)
 	g := s.Guard(first, func(p drain.Progress) {
-		if p.What == drain.NodeCordoned {
+		if p.Kind == drain.NodeCordoned {
 			closed <- struct{}{}
 		}
 	})

@@ -42,7 +42,7 @@ func statusOf(t *testing.T, s *record.Status, flags string) (status int, stdout,
 	t.Helper()
 	dir := t.TempDir()
 	if s != nil {
-		board := record.NewBoard(dir, func(err error) { t.Error(err) })
+		board := record.NewStatusFile(dir, func(err error) { t.Error(err) })
 		board.Show(*s)
 		ended, stop := context.WithCancel(t.Context())
 		stop()

@@ -71,7 +71,7 @@ type Identity interface {
 // Listener is told everything that happens, in order, from one goroutine, after the journal. Hear must not block: what
 // takes time is done elsewhere, so that nobody who listens can hold a drain up.
 type Listener interface {
-	Hear(record.Happening)
+	OnTransition(record.Transition)
 }
 
 // Config is what an Agent is made of. All fields are needed but for those that say otherwise.
@@ -106,8 +106,8 @@ type Config struct {
 	Rested func(ev event.Event, again time.Time)
 	// DryRun changes the words, so that nobody believes that something was done. The Node must be one that does nothing.
 	DryRun bool
-	// Board, if set, is shown how things stand.
-	Board Board
+	// StatusWriter, if set, is shown how things stand.
+	Board StatusWriter
 	// Listeners are told what happens.
 	Listeners []Listener
 }
@@ -206,23 +206,23 @@ func (a *Agent) Run(ctx context.Context) error {
 		if a.cfg.DryRun {
 			mode = ", as a dry run: nothing will be written to the cluster"
 		}
-		a.say(systemd.Started).Infof("watching for interruptions%s", mode)
+		a.logMessage(systemd.Started).Infof("watching for interruptions%s", mode)
 		a.cfg.Service.Ready()
 	}
 	if !a.cfg.ClaimRead {
-		a.tasks.Go(func() { a.adopt(inner) })
+		a.tasks.Go(func() { a.readClaim(inner) })
 	}
 
 	err := a.loop(inner)
 	if a.cfg.Service != nil {
 		a.cfg.Service.Stopping()
 	}
-	a.land()
+	a.stopWork()
 	a.flush(ctx)
 	if err == nil {
 		a.showStopped()
 		if a.cfg.Service != nil {
-			a.say(systemd.Stopping).Info("stopped; the node is left as it is")
+			a.logMessage(systemd.Stopping).Info("stopped; the node is left as it is")
 		}
 	}
 	return err
@@ -233,7 +233,7 @@ func (a *Agent) flush(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 	defer cancel()
 	if err := a.cfg.Record.Flush(limited); err != nil {
-		a.unwritten(err)
+		a.logUnwritten(err)
 	}
 }
 
@@ -255,14 +255,14 @@ func (a *Agent) loop(ctx context.Context) error {
 		case <-revisit.C:
 			a.compareClocks()
 		case <-ticks.C:
-			a.beat()
+			a.feedWatchdog()
 			a.compareClocks()
-			a.recovered()
+			a.reportRecovered()
 			a.rewrite()
 		case <-a.inbox.ready:
 			a.compareClocks()
-			if err := a.take(a.inbox.empty()); err != nil && ctx.Err() == nil {
-				a.judge() // What ended at the same time is recorded.
+			if err := a.handleInbox(a.inbox.empty()); err != nil && ctx.Err() == nil {
+				a.decide() // What ended at the same time is recorded.
 				return err
 			}
 		}
@@ -270,9 +270,9 @@ func (a *Agent) loop(ctx context.Context) error {
 	return nil
 }
 
-// beat feeds the service manager's watchdog, unless a source is stuck: a daemon that decides and no longer sees is as
+// feedWatchdog feeds the service manager's watchdog, unless a source is stuck: a daemon that decides and no longer sees is as
 // good as dead, and the service manager is to start it again.
-func (a *Agent) beat() {
+func (a *Agent) feedWatchdog() {
 	if a.cfg.Service == nil {
 		return
 	}
@@ -283,7 +283,7 @@ func (a *Agent) beat() {
 		}
 		if err := pulse.Stuck(); err != nil {
 			if !a.stuck {
-				a.say(systemd.SourceTrouble).WithError(err).Error("event source stalled; waiting for the service manager to restart nth")
+				a.logMessage(systemd.SourceTrouble).WithError(err).Error("event source stalled; waiting for the service manager to restart nth")
 			}
 			a.stuck = true
 			return
@@ -293,31 +293,31 @@ func (a *Agent) beat() {
 	a.cfg.Service.Beat()
 }
 
-// take works off the inbox, all of it: also when a source has given up, what came of the work must be recorded.
-func (a *Agent) take(news []any) error {
+// handleInbox works off the inbox, all of it: also when a source has given up, what came of the work must be recorded.
+func (a *Agent) handleInbox(news []any) error {
 	var gaveUp error
 	for _, n := range news {
 		switch n := n.(type) {
 		case event.Snapshot:
 			a.looked[n.Kind] = a.now()
-			a.known[n.Kind] = a.believed(n)
-			a.healed(n.Kind)
+			a.known[n.Kind] = a.credibleEvents(n)
+			a.noteHealthy(n.Kind)
 		case lookFailed:
-			a.troubled(n)
+			a.handleTrouble(n)
 		case identity:
-			a.identified(n)
+			a.handleIdentity(n)
 		case drain.Progress:
-			a.progressed(n)
-		case landed:
-			a.takeLanded(n)
+			a.handleProgress(n)
+		case workResult:
+			a.handleWorkResult(n)
 		case adopted:
-			a.takeClaim(n)
+			a.adoptClaim(n)
 		case newPolicy:
 			a.cfg.Policy = n.rules
 		case unwritten:
 			a.unsaved = time.Now()
 			if !n.again {
-				a.unwritten(n.err)
+				a.logUnwritten(n.err)
 			}
 		case sourceEnded:
 			if gaveUp == nil {
@@ -330,14 +330,14 @@ func (a *Agent) take(news []any) error {
 
 // advance brings the record up to date and sees to it that the goal is pursued. It returns when to look again without news.
 func (a *Agent) advance(ctx context.Context) time.Time {
-	sit, goal := a.judge()
-	a.pursue(ctx, goal)
+	sit, goal := a.decide()
+	a.pursueGoal(ctx, goal)
 	a.settled(sit)
 	return goal.Revisit
 }
 
-// judge brings the record up to date and names the goal.
-func (a *Agent) judge() (policy.Situation, policy.Goal) {
+// decide brings the record up to date and names the goal.
+func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
 	// What a guard has told holds for the events of its own goal, also if others join or some leave at the same moment.
@@ -374,7 +374,7 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 			}
 			a.changed(before, met, e)
 			if met && before.Acted() && e.Phase == record.Seen {
-				a.happened(record.Happening{What: record.PutOff, Entry: e}) // Something else keeps the node as it is.
+				a.notifyListeners(record.Transition{Kind: record.PutOff, Entry: e}) // Something else keeps the node as it is.
 			}
 		}
 	}

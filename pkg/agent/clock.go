@@ -43,15 +43,15 @@ func (c *clock) look() time.Duration {
 // the loop.
 func (a *Agent) now() time.Time { return a.clock.now() }
 
-// tolerance is how far the clock may be set without anybody noticing.
-const tolerance = 2 * time.Second
+// clockTolerance is how far the clock may be set without anybody noticing.
+const clockTolerance = 2 * time.Second
 
 // compareClocks looks whether somebody has set the clock.
 func (a *Agent) compareClocks() {
 	before := a.clock.now()
-	if by := a.clock.look(); by.Abs() > tolerance {
+	if by := a.clock.look(); by.Abs() > clockTolerance {
 		a.clock.since = a.clock.since.Add(by)
-		a.say(systemd.EventSeen).Warnf("the system clock was stepped by %s; recomputing deadlines", by.Round(time.Second))
+		a.logMessage(systemd.EventSeen).Warnf("the system clock was stepped by %s; recomputing deadlines", by.Round(time.Second))
 		a.moveSpans(before, by)
 	}
 }
@@ -62,7 +62,7 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 		if e.Phase == record.Closed {
 			continue
 		}
-		if moved := a.moved(e, before, by); moved != e {
+		if moved := a.movedEntry(e, before, by); moved != e {
 			a.put(moved)
 		}
 	}
@@ -71,20 +71,20 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	}
 	for kind, known := range a.known {
 		for i := range known {
-			if leaves(kind) {
+			if deadlineIsSpan(kind) {
 				shift(&known[i].Deadline, by)
 			}
 		}
 	}
 }
 
-// leaves tells whether the deadline of such an event is a span that is left, told as a time: what the machine itself announces, and how
+// deadlineIsSpan tells whether the deadline of such an event is a span that is left, told as a time: what the machine itself announces, and how
 // long Auto Scaling waits, for which no time is announced.
-func leaves(kind event.Kind) bool { return kind.Local() || kind == event.ASGTermination }
+func deadlineIsSpan(kind event.Kind) bool { return kind.Local() || kind == event.ASGTermination }
 
-// moved is an entry with its spans moved. Only times that were read off the clock as it was set before are meant: those
+// movedEntry is an entry with its spans moved. Only times that were read off the clock as it was set before are meant: those
 // of this boot, and among those of an earlier one what this process has added.
-func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record.Entry {
+func (a *Agent) movedEntry(e record.Entry, before time.Time, by time.Duration) record.Entry {
 	here := e.BootID == a.cfg.BootID
 	began := a.clock.since.Add(-by)
 	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.Missing, &e.CordonedAt} {
@@ -92,14 +92,14 @@ func (a *Agent) moved(e record.Entry, before time.Time, by time.Duration) record
 			shift(t, by)
 		}
 	}
-	if here && leaves(e.Event.Kind) {
+	if here && deadlineIsSpan(e.Event.Kind) {
 		shift(&e.Event.Deadline, by)
 	}
 	return e
 }
 
-// believed is what a source says, under the IDs that the record knows. A time that no record can hold is none.
-func (a *Agent) believed(s event.Snapshot) []event.Event {
+// credibleEvents is what a source says, under the IDs that the record knows. A time that no record can hold is none.
+func (a *Agent) credibleEvents(s event.Snapshot) []event.Event {
 	s.Events = slices.Clone(s.Events)
 	for i, ev := range s.Events {
 		s.Events[i] = ev.Credible()

@@ -51,7 +51,7 @@ type stepped struct {
 	begun func(by time.Duration) string
 }
 
-const farOff = 5 * time.Hour
+const longestSpan = 5 * time.Hour
 
 func always(what string) func(time.Duration) string {
 	return func(time.Duration) string { return what }
@@ -161,7 +161,7 @@ var steps = []stepped{
 func TestAClockThatIsSetMovesAnnouncedTimesAndNoSpans(t *testing.T) {
 	t.Parallel()
 	for _, row := range steps {
-		for direction, by := range map[string]time.Duration{"ahead": farOff, "back": -farOff} {
+		for direction, by := range map[string]time.Duration{"ahead": longestSpan, "back": -longestSpan} {
 			t.Run(row.name+", "+direction, func(t *testing.T) {
 				t.Parallel()
 				bubble(t, func(r *rig) {
@@ -201,7 +201,7 @@ func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		clock := &wall{}
-		clock.set(farOff)
+		clock.set(longestSpan)
 		r.cfg.Now = clock.now
 		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Hour}
 		earlier := r.start.Add(-time.Hour).UTC()
@@ -212,13 +212,13 @@ func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
 		r.run()
 		r.announce()
 		missing := r.entry("a").Missing
-		clock.set(-farOff)
+		clock.set(-longestSpan)
 		r.pass(time.Second)
 		e := r.entry("a")
 		if !e.FirstSeen.Equal(earlier) || !e.CordonedAt.Equal(earlier) {
 			t.Errorf("first seen at %s and cordoned at %s, want both at %s", e.FirstSeen, e.CordonedAt, earlier)
 		}
-		if want := missing.Add(-farOff); !e.Missing.Equal(want) {
+		if want := missing.Add(-longestSpan); !e.Missing.Equal(want) {
 			t.Errorf("missing since %s, want %s", e.Missing, want)
 		}
 	})

@@ -46,8 +46,8 @@ func TestNewsAreJudgedByTheClockAsItIsSetThen(t *testing.T) {
 	ticking(t, func(r *rig, clock *wall) {
 		r.run()
 		r.pass(1300 * time.Millisecond)
-		clock.set(farOff)
-		r.announce(r.rebooting("a", farOff+5*time.Minute))
+		clock.set(longestSpan)
+		r.announce(r.rebooting("a", longestSpan+5*time.Minute))
 		r.wantBegun("guard for a: drain, soft in 4m58.7s")
 	})
 }
@@ -58,10 +58,10 @@ func TestWhatIsDueIsJudgedByTheClockAsItIsSetThen(t *testing.T) {
 		r.run()
 		r.announce(r.rebooting("a", 10*time.Minute+1500*time.Millisecond))
 		r.pass(1300 * time.Millisecond)
-		clock.set(-farOff)
+		clock.set(-longestSpan)
 		r.pass(200 * time.Millisecond) // It would have been due now.
 		r.wantBegun()
-		r.pass(farOff)
+		r.pass(longestSpan)
 		r.wantBegun("guard for a: drain, soft in 10m0s")
 	})
 }
@@ -77,7 +77,7 @@ func TestWhatIsOverIsAsOldAsItWasWhenTheClockIsSet(t *testing.T) {
 		if before.Phase != record.Closed {
 			t.Fatalf("the entry is %+v", before)
 		}
-		clock.set(farOff)
+		clock.set(longestSpan)
 		r.pass(time.Second)
 		if e := r.entry("a"); !e.Changed.Equal(before.Changed) || !e.FirstSeen.Equal(before.FirstSeen) {
 			t.Errorf("the entry is %+v, and was %+v", e, before)
@@ -94,7 +94,7 @@ func TestAClockThatIsSetBackWhileLooksFailWithdrawsNothing(t *testing.T) {
 		r.announce()
 		r.trouble(event.SpotInterruption, "connection refused")
 		r.begins()
-		clock.set(-farOff)
+		clock.set(-longestSpan)
 		r.pass(time.Minute)
 		for _, call := range r.begins() {
 			if call == "uncordon" {
@@ -124,19 +124,19 @@ func TestAShutdownKeepsTheTimeThatItHad(t *testing.T) {
 		r.announce(down("a", 5*time.Minute), down("b", 6*time.Minute)) // it gets no farther
 		wantTimes("a", 4*time.Minute)
 		wantTimes("b", 6*time.Minute)
-		clock.set(farOff)
+		clock.set(longestSpan)
 		r.pass(time.Second)
-		wantTimes("a", farOff+4*time.Minute)
+		wantTimes("a", longestSpan+4*time.Minute)
 		r.announce(down("a", 4*time.Minute), down("b", 6*time.Minute)) // as logind has told it before
-		wantTimes("a", farOff+4*time.Minute)
-		wantTimes("b", farOff+6*time.Minute)
+		wantTimes("a", longestSpan+4*time.Minute)
+		wantTimes("b", longestSpan+6*time.Minute)
 	})
 }
 
 // The power button is pressed in the midst of a reboot for which logind grants more than EC2 leaves then.
 func TestAShutdownThatTurnsOutToBeNearerIsNearer(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]time.Duration{"by a clock that is right": 0, "after it was set ahead": farOff, "after it was set back": -farOff} {
+	for name, set := range map[string]time.Duration{"by a clock that is right": 0, "after it was set ahead": longestSpan, "after it was set back": -longestSpan} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ticking(t, func(r *rig, clock *wall) {

@@ -23,8 +23,8 @@ type ear struct {
 	heard []string
 }
 
-func (e *ear) Hear(h record.Happening) {
-	line := fmt.Sprintf("%s %s", h.What, h.Entry.Event.ID)
+func (e *ear) OnTransition(h record.Transition) {
+	line := fmt.Sprintf("%s %s", h.Kind, h.Entry.Event.ID)
 	if h.Action != "" {
 		line += fmt.Sprintf(" %s after %s", h.Action, h.Took)
 	}
@@ -70,13 +70,13 @@ func TestListenersHearADrainFromItsNoticeToItsEnd(t *testing.T) {
 	t.Parallel()
 	listened(t, func(r *rig, e *ear) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
-			pod := func(what drain.What, left int, detail string) drain.Progress {
-				return drain.Progress{What: what, Pod: "default/web", PodUID: "u1", Total: 1, Left: left, Detail: detail}
+			pod := func(what drain.ProgressKind, left int, detail string) drain.Progress {
+				return drain.Progress{Kind: what, Pod: "default/web", PodUID: "u1", Total: 1, Left: left, Detail: detail}
 			}
 			time.Sleep(time.Second)
 			g.close()
 			g.pods(
-				drain.Progress{What: drain.Found, Total: 1, Left: 1}, pod(drain.Held, 1, "default/pdb"), pod(drain.Evicted, 1, ""),
+				drain.Progress{Kind: drain.Found, Total: 1, Left: 1}, pod(drain.Held, 1, "default/pdb"), pod(drain.Evicted, 1, ""),
 				pod(drain.Gone, 0, ""),
 			)
 			emptied(ctx, g)
@@ -166,12 +166,12 @@ func TestListenersHearOnceThatANodeIsDrained(t *testing.T) {
 			g.close()
 			g.drain()
 			time.Sleep(5 * time.Second)
-			pod := drain.Progress{What: drain.Arrived, Pod: "default/late", PodUID: "u2", Total: 1, Left: 1}
+			pod := drain.Progress{Kind: drain.Arrived, Pod: "default/late", PodUID: "u2", Total: 1, Left: 1}
 			g.becomes(func(s *drain.State) { s.Drained = false }, pod)
-			pod.What = drain.Evicted
+			pod.Kind = drain.Evicted
 			g.say(pod)
 			time.Sleep(5 * time.Second)
-			pod.What, pod.Left = drain.Gone, 0
+			pod.Kind, pod.Left = drain.Gone, 0
 			g.say(pod)
 			g.drain()
 		})

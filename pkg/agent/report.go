@@ -18,7 +18,7 @@ import (
 
 // The words of the journal. Each message is one short sentence with the fields that make it findable.
 
-func (a *Agent) say(id string) *logrus.Entry {
+func (a *Agent) logMessage(id string) *logrus.Entry {
 	l := a.cfg.Log.WithField(systemd.FieldMessageID, id)
 	if a.node != "" {
 		l = l.WithField(systemd.FieldNode, a.node)
@@ -26,38 +26,38 @@ func (a *Agent) say(id string) *logrus.Entry {
 	return l
 }
 
-func (a *Agent) sayOf(id string, ev event.Event) *logrus.Entry {
-	return a.say(id).WithField(systemd.FieldEventID, ev.ID).WithField(systemd.FieldEventKind, string(ev.Kind))
+func (a *Agent) logEvent(id string, ev event.Event) *logrus.Entry {
+	return a.logMessage(id).WithField(systemd.FieldEventID, ev.ID).WithField(systemd.FieldEventKind, string(ev.Kind))
 }
 
-// sayIn is for what is said of an event in its phase.
-func (a *Agent) sayIn(id string, e record.Entry) *logrus.Entry {
-	return a.sayOf(id, e.Event).WithField(systemd.FieldPhase, string(e.Phase))
+// logEntry is for what is said of an event in its phase.
+func (a *Agent) logEntry(id string, e record.Entry) *logrus.Entry {
+	return a.logEvent(id, e.Event).WithField(systemd.FieldPhase, string(e.Phase))
 }
 
-// sayOfWork is for what happens to the node or to a pod while a guard stands.
-func (a *Agent) sayOfWork(id, pod string) *logrus.Entry {
-	l := a.sayIn(id, a.first())
+// logWork is for what happens to the node or to a pod while a guard stands.
+func (a *Agent) logWork(id, pod string) *logrus.Entry {
+	l := a.logEntry(id, a.first())
 	if pod != "" {
 		l = l.WithField(systemd.FieldPod, pod)
 	}
 	return l
 }
 
-// unwritten says that the record could not be written. Work goes on: a drain matters more than its memory.
-func (a *Agent) unwritten(err error) {
-	a.say(systemd.StateTrouble).WithError(err).Error("cannot write the state record; a restart now may forget what was done")
+// logUnwritten says that the record could not be written. Work goes on: a drain matters more than its memory.
+func (a *Agent) logUnwritten(err error) {
+	a.logMessage(systemd.StateTrouble).WithError(err).Error("cannot write the state record; a restart now may forget what was done")
 }
 
-// happened tells the listeners.
-func (a *Agent) happened(h record.Happening) {
+// notifyListeners tells the listeners.
+func (a *Agent) notifyListeners(h record.Transition) {
 	if len(a.cfg.Listeners) == 0 {
 		return
 	}
 	h.At, h.Node = a.now(), a.node
 	h.Plan = a.cfg.Policy.Describe(h.Entry)
 	for _, l := range a.cfg.Listeners {
-		l.Hear(h)
+		l.OnTransition(h)
 	}
 }
 
@@ -68,20 +68,20 @@ var actions = map[record.Phase]policy.Action{
 	record.Undoing: policy.Uncordon,
 }
 
-// during tells the listeners what happened in the course of an action for an event, or at its end.
-func (a *Agent) during(action policy.Action, e record.Entry, h record.Happening) {
+// notifyAction tells the listeners what happened in the course of an action for an event, or at its end.
+func (a *Agent) notifyAction(action policy.Action, e record.Entry, h record.Transition) {
 	h.Action, h.Entry, h.Reason, h.Total, h.Left = string(action), e, a.cfg.Policy.Reason(e), a.total, a.left
 	if action == policy.Drain {
 		h.Deadline, h.Hard = a.cfg.Policy.Deadline(e)
 	}
 	switch began, known := a.begun[e.Event.ID]; {
-	case h.What == record.Begun:
+	case h.Kind == record.Begun:
 	case known:
 		h.Took = time.Since(began)
 	case a.work != nil:
 		h.Took = time.Since(a.work.began) // An earlier process has begun it.
 	}
-	a.happened(h)
+	a.notifyListeners(h)
 }
 
 // changed tells what has changed of an entry.
@@ -94,10 +94,10 @@ func (a *Agent) changed(before record.Entry, met bool, e record.Entry) {
 	}
 	met = met && (before.Phase != record.Closed || e.Phase == record.Closed)
 	if met && actions[before.Phase] != actions[e.Phase] {
-		a.calledBack(before, e)
+		a.logCanceled(before, e)
 	}
 	if what := news(before, met, e); what != "" {
-		a.toldNews(what, e)
+		a.notifyEvent(what, e)
 	}
 	if !met || before.Phase == e.Phase {
 		return
@@ -112,7 +112,7 @@ func (a *Agent) changed(before record.Entry, met bool, e record.Entry) {
 }
 
 // news is what is to be told of an event as such; empty if there is nothing.
-func news(before record.Entry, met bool, e record.Entry) record.What {
+func news(before record.Entry, met bool, e record.Entry) record.TransitionKind {
 	switch {
 	case e.Phase == record.Closed:
 		return record.ClosedWith
@@ -126,27 +126,27 @@ func news(before record.Entry, met bool, e record.Entry) record.What {
 	return ""
 }
 
-// toldNews tells of an event as such.
-func (a *Agent) toldNews(what record.What, e record.Entry) {
+// notifyEvent tells of an event as such.
+func (a *Agent) notifyEvent(what record.TransitionKind, e record.Entry) {
 	switch what { //nolint:exhaustive // these are what is told of an event as such
 	case record.ClosedWith:
-		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: %s; nothing to undo", e.Event.Kind, e.Ending)
+		a.logEvent(systemd.EventWithdrawn, e.Event).Infof("%s: %s; nothing to undo", e.Event.Kind, e.Ending)
 	case record.Missed:
-		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to confirm before undoing anything", e.Event.Kind)
+		a.logEvent(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to confirm before undoing anything", e.Event.Kind)
 	case record.Announced:
-		a.sayIn(systemd.EventSeen, e).Warnf("%s: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
+		a.logEntry(systemd.EventSeen, e).Warnf("%s: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
 	default:
-		a.sayIn(systemd.EventSeen, e).Infof("%s: changed: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
+		a.logEntry(systemd.EventSeen, e).Infof("%s: changed: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
 	}
-	a.happened(record.Happening{What: what, Entry: e})
+	a.notifyListeners(record.Transition{Kind: what, Entry: e})
 }
 
-// calledBack tells that what was being done for an event is not done for it any more.
-func (a *Agent) calledBack(before, e record.Entry) {
+// logCanceled tells that what was being done for an event is not done for it any more.
+func (a *Agent) logCanceled(before, e record.Entry) {
 	action, id := actions[before.Phase], e.Event.ID
 	if _, begun := a.begun[id]; begun && before.Phase != record.Incomplete {
-		a.sayOf(systemd.EventWithdrawn, e.Event).Infof("stopping the %s for %s: no longer needed", action, e.Event.Kind)
-		a.during(action, e, record.Happening{What: record.CalledBack})
+		a.logEvent(systemd.EventWithdrawn, e.Event).Infof("stopping the %s for %s: no longer needed", action, e.Event.Kind)
+		a.notifyAction(action, e, record.Transition{Kind: record.CalledBack})
 	}
 	delete(a.begun, id)
 }
@@ -162,23 +162,23 @@ func (a *Agent) begin(goal policy.Goal) {
 			if deadline := a.deadline(goal); !deadline.IsZero() {
 				limit = fmt.Sprintf("%.0f s left", max(deadline.Sub(a.now()), 0).Seconds())
 			}
-			a.sayIn(systemd.DrainStarted, e).Warnf("%s the node: %s (%s)", a.doing("draining"), a.cfg.Policy.Reason(e), limit)
+			a.logEntry(systemd.DrainStarted, e).Warnf("%s the node: %s (%s)", a.doing("draining"), a.cfg.Policy.Reason(e), limit)
 		}
-		a.toldBegun(actions[e.Phase], e, time.Now())
+		a.notifyBegun(actions[e.Phase], e, time.Now())
 	}
 }
 
-// toldBegun tells that an action for an event began then, and that the node is closed already, for another one. Of the end of a
+// notifyBegun tells that an action for an event began then, and that the node is closed already, for another one. Of the end of a
 // cordon that is told then.
-func (a *Agent) toldBegun(action policy.Action, e record.Entry, at time.Time) {
+func (a *Agent) notifyBegun(action policy.Action, e record.Entry, at time.Time) {
 	a.begun[e.Event.ID] = at
-	a.during(action, e, record.Happening{What: record.Begun})
+	a.notifyAction(action, e, record.Transition{Kind: record.Begun})
 	if a.state.Closed && action == policy.Drain {
-		a.during(action, e, record.Happening{What: a.closedAs()})
+		a.notifyAction(action, e, record.Transition{Kind: a.closedAs()})
 	}
 }
 
-func (a *Agent) closedAs() record.What {
+func (a *Agent) closedAs() record.TransitionKind {
 	if a.state.Ours {
 		return record.NodeCordoned
 	}
@@ -188,8 +188,8 @@ func (a *Agent) closedAs() record.What {
 func (a *Agent) beginUncordon(goal policy.Goal) {
 	e := a.entry(goal.Event)
 	a.begun[e.Event.ID] = time.Now()
-	a.sayIn(systemd.EventWithdrawn, e).Infof("%s the node: %s", a.doing("uncordoning"), goal.Reason)
-	a.happened(record.Happening{What: record.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
+	a.logEntry(systemd.EventWithdrawn, e).Infof("%s the node: %s", a.doing("uncordoning"), goal.Reason)
+	a.notifyListeners(record.Transition{Kind: record.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
 }
 
 func (a *Agent) doing(what string) string {
@@ -208,29 +208,29 @@ func (a *Agent) did(what string) string {
 
 // endedDrain tells how the drain for an event ended.
 func (a *Agent) endedDrain(e record.Entry) {
-	h := record.Happening{What: record.Done}
+	h := record.Transition{Kind: record.Done}
 	if _, known := a.begun[e.Event.ID]; !known && e.Phase == record.Drained && a.work != nil {
-		a.toldBegun(policy.Drain, e, a.work.began) // It ran out of time in an earlier process, and who listens to this one has not heard of it.
+		a.notifyBegun(policy.Drain, e, a.work.began) // It ran out of time in an earlier process, and who listens to this one has not heard of it.
 	}
 	if e.Phase == record.Drained {
-		a.sayIn(systemd.Drained, e).Warn(a.drained(e))
+		a.logEntry(systemd.Drained, e).Warn(a.drained(e))
 		defer delete(a.begun, e.Event.ID)
 	} else {
-		h.What = record.RanOut
-		a.sayIn(systemd.DrainIncomplete, e).Errorf("the drain ran out of time: %s", a.incomplete(e))
+		h.Kind = record.RanOut
+		a.logEntry(systemd.DrainIncomplete, e).Errorf("the drain ran out of time: %s", a.incomplete(e))
 	}
-	a.during(policy.Drain, e, h)
+	a.notifyAction(policy.Drain, e, h)
 }
 
 // leftAlone tells that people want the node left alone, so that it is not drained for an event, or that they do not any more. Of what
 // it comes to then is told with that.
 func (a *Agent) leftAlone(e record.Entry) {
 	if e.LeftAlone {
-		a.sayIn(systemd.DrainLeft, e).Warnf("the node is left alone because of its annotation %s: its pods are not evicted for %s", drain.ActionAnnotation, e.Event.Kind)
-		a.during(policy.Drain, e, record.Happening{What: record.LeftAlone})
+		a.logEntry(systemd.DrainLeft, e).Warnf("the node is left alone because of its annotation %s: its pods are not evicted for %s", drain.ActionAnnotation, e.Event.Kind)
+		a.notifyAction(policy.Drain, e, record.Transition{Kind: record.LeftAlone})
 		delete(a.begun, e.Event.ID)
 	} else if e.Phase == record.Draining {
-		a.sayIn(systemd.DrainLeft, e).Infof("annotation %s no longer asks to leave the node alone", drain.ActionAnnotation)
+		a.logEntry(systemd.DrainLeft, e).Infof("annotation %s no longer asks to leave the node alone", drain.ActionAnnotation)
 	}
 }
 
@@ -238,16 +238,16 @@ func (a *Agent) leftAlone(e record.Entry) {
 // it, there is no cordon to tell of.
 func (a *Agent) endedCordon(before, e record.Entry) {
 	if e.Reopened {
-		a.calledBack(before, e)
+		a.logCanceled(before, e)
 		return
 	}
 	if a.state.Closed {
 		if a.state.Ours {
-			a.sayIn(systemd.Cordoned, e).Warnf("%s: %s", a.did("cordoned the node"), a.cfg.Policy.Reason(e))
+			a.logEntry(systemd.Cordoned, e).Warnf("%s: %s", a.did("cordoned the node"), a.cfg.Policy.Reason(e))
 		}
-		a.during(policy.Cordon, e, record.Happening{What: a.closedAs()})
+		a.notifyAction(policy.Cordon, e, record.Transition{Kind: a.closedAs()})
 	}
-	a.during(policy.Cordon, e, record.Happening{What: record.Done})
+	a.notifyAction(policy.Cordon, e, record.Transition{Kind: record.Done})
 	delete(a.begun, e.Event.ID)
 }
 
@@ -258,38 +258,38 @@ func (a *Agent) failed(e record.Entry) {
 		words = "the node could not be cordoned; retrying"
 	}
 	err := errors.New(e.Error)
-	a.sayIn(systemd.DrainIncomplete, e).WithError(err).Error(words)
-	a.during(actions[e.Phase], e, record.Happening{What: record.Failed, Err: err})
+	a.logEntry(systemd.DrainIncomplete, e).WithError(err).Error(words)
+	a.notifyAction(actions[e.Phase], e, record.Transition{Kind: record.Failed, Err: err})
 }
 
 // uncordoned says how the taking back ended.
-func (a *Agent) uncordoned(w *work, l landed) {
+func (a *Agent) uncordoned(w *work, l workResult) {
 	e := a.entry(w.goal.Event)
 	switch {
 	case l.err != nil:
-		a.sayIn(systemd.DrainIncomplete, e).WithError(l.err).Error("the node could not be uncordoned; retrying")
+		a.logEntry(systemd.DrainIncomplete, e).WithError(l.err).Error("the node could not be uncordoned; retrying")
 	case l.uncordon == drain.UncordonLifted:
-		a.sayIn(systemd.Uncordoned, e).Infof("%s: %s", a.did("uncordoned the node"), w.goal.Reason)
+		a.logEntry(systemd.Uncordoned, e).Infof("%s: %s", a.did("uncordoned the node"), w.goal.Reason)
 	case l.uncordon.LeftTo() != "":
-		a.sayIn(systemd.CordonLeft, e).Infof("%s: the cordon is left to %s, who still needs it", w.goal.Reason, l.uncordon.LeftTo())
+		a.logEntry(systemd.CordonLeft, e).Infof("%s: the cordon is left to %s, who still needs it", w.goal.Reason, l.uncordon.LeftTo())
 	case l.uncordon == drain.UncordonNodeGone:
-		a.sayIn(systemd.Uncordoned, e).Info("the Node no longer exists; nothing to uncordon")
+		a.logEntry(systemd.Uncordoned, e).Info("the Node no longer exists; nothing to uncordon")
 	default:
-		a.sayIn(systemd.Uncordoned, e).Info("our cordon is already gone")
+		a.logEntry(systemd.Uncordoned, e).Info("our cordon is already gone")
 	}
 }
 
 // endedUncordon tells the listeners how the taking back ended for the event that came first.
-func (a *Agent) endedUncordon(w *work, l landed, e record.Entry) {
-	h := record.Happening{
-		What: record.Done, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e,
+func (a *Agent) endedUncordon(w *work, l workResult, e record.Entry) {
+	h := record.Transition{
+		Kind: record.Done, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e,
 		Detail: l.uncordon.LeftTo(), Err: l.err, Took: time.Since(w.began),
 	}
 	if l.err != nil {
-		h.What = record.Failed
+		h.Kind = record.Failed
 	}
 	delete(a.begun, e.Event.ID)
-	a.happened(h)
+	a.notifyListeners(h)
 }
 
 func (a *Agent) drained(e record.Entry) string {
@@ -336,34 +336,34 @@ func (a *Agent) incomplete(e record.Entry) string {
 }
 
 // reported are the things in a drain that listeners are told.
-var reported = map[drain.What]record.What{
+var reported = map[drain.ProgressKind]record.TransitionKind{
 	drain.NodeCordoned: record.NodeCordoned, drain.NodeCordonFound: record.CordonFound,
 	drain.Evicted: record.PodEvicted, drain.Deleted: record.PodDeleted, drain.Gone: record.PodGone,
 	drain.Held: record.PodHeld, drain.Refused: record.PodHeld,
 }
 
-// reports tells the listeners of one thing that the guard tells: what concerns the node for each event, as each has been waiting
+// notifyProgress tells the listeners of one thing that the guard tells: what concerns the node for each event, as each has been waiting
 // for it, and what concerns a pod for the event that comes first.
-func (a *Agent) reports(p drain.Progress) {
-	what, worth := reported[p.What]
+func (a *Agent) notifyProgress(p drain.Progress) {
+	what, worth := reported[p.Kind]
 	if !worth || what == record.PodHeld && p.Pod == "" {
 		return
 	}
-	h := record.Happening{What: what}
+	h := record.Transition{Kind: what}
 	if p.Pod != "" {
 		h.Pod, h.PodUID, h.PodLabels, h.Detail = p.Pod, p.PodUID, p.PodLabels, p.Detail
-		a.during(a.work.goal.Action, a.first(), h)
+		a.notifyAction(a.work.goal.Action, a.first(), h)
 		return
 	}
 	for _, e := range a.unfinished() {
 		if e.Phase == record.Draining { // Of the end of a cordon it is told then.
-			a.during(policy.Drain, e, h)
+			a.notifyAction(policy.Drain, e, h)
 		}
 	}
 }
 
-// progressed takes in one thing that the guard tells, and how things stand.
-func (a *Agent) progressed(p drain.Progress) {
+// handleProgress takes in one thing that the guard tells, and how things stand.
+func (a *Agent) handleProgress(p drain.Progress) {
 	if a.work == nil || a.work.guard == nil {
 		return
 	}
@@ -377,25 +377,25 @@ func (a *Agent) progressed(p drain.Progress) {
 			a.drainedFor = slices.Clone(a.work.goal.Events)
 		}
 	}
-	a.reports(p)
-	switch p.What {
+	a.notifyProgress(p)
+	switch p.Kind {
 	case drain.NodeCordoned, drain.NodeCordonFound, drain.NodeReopened, drain.NodeLeft, drain.NodeMissing, drain.NodeExcluded:
-		a.nodeProgressed(p)
+		a.logNodeProgress(p)
 	case drain.Unclosable:
-		a.unclosable(p)
+		a.noteCordonFailed(p)
 	case drain.Holding, drain.Unscripted, drain.TargetsLeft, drain.TargetsOut:
 		a.waited(p)
 	case drain.Standing, drain.Drained:
 	case drain.Found, drain.Arrived, drain.Evicted, drain.Deleted, drain.Held, drain.Refused, drain.Restarting, drain.Overdue,
 		drain.Returning, drain.LeftToReturn, drain.Gone, drain.Volumes:
-		a.podProgressed(p)
+		a.logPodProgress(p)
 	}
 }
 
-// nodeProgressed tells of one thing that happened to the node.
-func (a *Agent) nodeProgressed(p drain.Progress) {
-	say := func(id string) *logrus.Entry { return a.sayOfWork(id, "") }
-	switch p.What { //nolint:exhaustive // the others concern pods
+// logNodeProgress tells of one thing that happened to the node.
+func (a *Agent) logNodeProgress(p drain.Progress) {
+	say := func(id string) *logrus.Entry { return a.logWork(id, "") }
+	switch p.Kind { //nolint:exhaustive // the others concern pods
 	case drain.NodeCordoned:
 		// What a guard before this one has done is no news, and of the end of a cordon it is told then.
 		left := a.unfinished()
@@ -406,7 +406,7 @@ func (a *Agent) nodeProgressed(p drain.Progress) {
 	case drain.NodeCordonFound:
 		say(systemd.CordonForeign).Info("the node was already cordoned by someone else; nth will not uncordon it")
 	case drain.NodeReopened:
-		if a.reopened(p) {
+		if a.noteReopened(p) {
 			say(systemd.CordonForeign).Info("someone uncordoned the node during this event; pods scheduled since then are left alone")
 		}
 	case drain.NodeLeft:
@@ -417,13 +417,13 @@ func (a *Agent) nodeProgressed(p drain.Progress) {
 	case drain.NodeExcluded:
 		say(systemd.Cordoned).Info("excluded the node from external load balancers")
 	}
-	a.closable()
+	a.noteCordonKnown()
 }
 
 // waited tells what else than pods is waited for, or why it is no more.
 func (a *Agent) waited(p drain.Progress) {
-	say := a.sayOfWork(systemd.DrainStarted, "")
-	switch p.What { //nolint:exhaustive // the others concern the node and its pods
+	say := a.logWork(systemd.DrainStarted, "")
+	switch p.Kind { //nolint:exhaustive // the others concern the node and its pods
 	case drain.Holding:
 		say.Infof("delaying evictions for %s", p.Detail)
 		return
@@ -433,7 +433,7 @@ func (a *Agent) waited(p drain.Progress) {
 	}
 	a.targets = ""
 	switch {
-	case p.What == drain.TargetsLeft:
+	case p.Kind == drain.TargetsLeft:
 		a.targets = p.Detail
 		say.Infof("waiting for load balancers: %s", p.Detail)
 	case p.Detail != "":
@@ -443,10 +443,10 @@ func (a *Agent) waited(p drain.Progress) {
 	}
 }
 
-// podProgressed tells of one thing that happened to a pod.
-func (a *Agent) podProgressed(p drain.Progress) {
-	say := func(id string) *logrus.Entry { return a.sayOfWork(id, p.Pod) }
-	switch p.What { //nolint:exhaustive // the others concern the node
+// logPodProgress tells of one thing that happened to a pod.
+func (a *Agent) logPodProgress(p drain.Progress) {
+	say := func(id string) *logrus.Entry { return a.logWork(id, p.Pod) }
+	switch p.Kind { //nolint:exhaustive // the others concern the node
 	case drain.Found:
 		if len(a.unfinished()) > 0 || p.Total > 0 { // A guard that only goes on standing has nothing to tell.
 			say(systemd.DrainStarted).Infof("%d pods to evict", p.Total)
@@ -460,7 +460,7 @@ func (a *Agent) podProgressed(p drain.Progress) {
 		delete(a.held, p.Pod)
 		say(systemd.PodDeleted).Warnf("deleted %s, which could not be evicted in time", p.Pod)
 	case drain.Held, drain.Refused, drain.Restarting, drain.Overdue:
-		a.podHeld(p)
+		a.logPodHeld(p)
 	case drain.Returning:
 		say(systemd.PodHeld).Warnf("%s keeps recreating pods on the cordoned node; backing off", p.Detail)
 	case drain.LeftToReturn:
@@ -473,19 +473,19 @@ func (a *Agent) podProgressed(p drain.Progress) {
 	}
 }
 
-// podHeld tells what holds a pod.
-func (a *Agent) podHeld(p drain.Progress) {
-	say := a.sayOfWork(systemd.PodHeld, p.Pod)
+// logPodHeld tells what holds a pod.
+func (a *Agent) logPodHeld(p drain.Progress) {
+	say := a.logWork(systemd.PodHeld, p.Pod)
 	switch {
 	case p.Pod == "":
 		say.Warn(p.Detail)
-	case p.What == drain.Held:
+	case p.Kind == drain.Held:
 		a.held[p.Pod] = "PDB " + p.Detail
 		say.Infof("disruption budget %s blocks the eviction of %s; retrying", p.Detail, p.Pod)
-	case p.What == drain.Refused:
+	case p.Kind == drain.Refused:
 		a.held[p.Pod] = p.Detail
 		say.Warnf("eviction of %s refused: %s; retrying", p.Pod, p.Detail)
-	case p.What == drain.Restarting:
+	case p.Kind == drain.Restarting:
 		a.held[p.Pod] = "the restart of " + p.Detail
 		say.Infof("%s is restarted; waiting for another pod in place of %s", p.Detail, p.Pod)
 	default:
@@ -494,22 +494,22 @@ func (a *Agent) podHeld(p drain.Progress) {
 	}
 }
 
-// identified tells when the credential comes, goes or changes.
-func (a *Agent) identified(n identity) {
+// handleIdentity tells when the credential comes, goes or changes.
+func (a *Agent) handleIdentity(n identity) {
 	switch {
 	case n.err == nil && (a.waiting != nil || a.node != n.node):
 		a.node = n.node
 		if a.cfg.Service == nil {
 			break // Whose part it is knows.
 		}
-		a.say(systemd.IdentityFound).Infof("acting for node %s", n.node)
+		a.logMessage(systemd.IdentityFound).Infof("acting for node %s", n.node)
 	case n.err != nil && (a.waiting == nil || !drain.Alike(a.waiting.Error(), n.err.Error())):
-		a.say(systemd.IdentityWaiting).Warnf("waiting for the kubelet's credential: %s", n.err)
+		a.logMessage(systemd.IdentityWaiting).Warnf("waiting for the kubelet's credential: %s", n.err)
 	}
 	a.waiting = n.err
 }
 
-func (a *Agent) troubled(n lookFailed) {
+func (a *Agent) handleTrouble(n lookFailed) {
 	known := a.trouble[n.kind]
 	if known.since.IsZero() {
 		known.since = time.Now()
@@ -521,31 +521,31 @@ func (a *Agent) troubled(n lookFailed) {
 	}
 	if !slices.ContainsFunc(known.said, func(said string) bool { return drain.Alike(text, said) }) {
 		known.said = append(known.said[max(0, len(known.said)+1-reasonsSaid):], text)
-		a.say(systemd.SourceTrouble).WithField(systemd.FieldEventKind, string(n.kind)).
+		a.logMessage(systemd.SourceTrouble).WithField(systemd.FieldEventKind, string(n.kind)).
 			Warnf("cannot read %s: %s; keeping last known state", n.kind, text)
 	}
 	a.trouble[n.kind] = known
-	a.happened(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
+	a.notifyListeners(record.Transition{Kind: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
 }
 
-// healed notes a good look of a kind. It is no end of the trouble yet: if a part of the document could not be read, the
+// noteHealthy notes a good look of a kind. It is no end of the trouble yet: if a part of the document could not be read, the
 // word of that comes right behind.
-func (a *Agent) healed(kind event.Kind) {
+func (a *Agent) noteHealthy(kind event.Kind) {
 	if t, was := a.trouble[kind]; was && t.over.IsZero() {
 		t.over = time.Now()
 		a.trouble[kind] = t
 	}
 }
 
-// recovered tells of the kinds that have been well for a while.
-func (a *Agent) recovered() {
+// reportRecovered tells of the kinds that have been well for a while.
+func (a *Agent) reportRecovered() {
 	for kind, t := range a.trouble {
 		if t.over.IsZero() || time.Since(t.over) < tick {
 			continue
 		}
 		delete(a.trouble, kind)
-		a.happened(record.Happening{What: record.SourceBack, Entry: record.Entry{Event: event.Event{Kind: kind}}})
-		a.say(systemd.SourceRecovered).WithField(systemd.FieldEventKind, string(kind)).
+		a.notifyListeners(record.Transition{Kind: record.SourceBack, Entry: record.Entry{Event: event.Event{Kind: kind}}})
+		a.logMessage(systemd.SourceRecovered).WithField(systemd.FieldEventKind, string(kind)).
 			Infof("%s is readable again after %s", kind, t.over.Sub(t.since).Round(time.Second))
 	}
 }

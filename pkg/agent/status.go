@@ -18,15 +18,15 @@ func (a *Agent) status() {
 	if a.cfg.Service == nil && a.cfg.Board == nil {
 		return
 	}
-	sentence := a.whole()
+	sentence := a.fullSentence()
 	if a.cfg.Service != nil {
 		a.cfg.Service.Status("%s", sentence)
 	}
 	a.show(sentence)
 }
 
-// whole is the sentence with what holds beside it.
-func (a *Agent) whole() string {
+// fullSentence is the sentence with what holds beside it.
+func (a *Agent) fullSentence() string {
 	sentence := a.sentence()
 	if since := a.outage(); !since.IsZero() {
 		sentence += fmt.Sprintf("; metadata service unreachable since %s", since.Format("15:04:05"))
@@ -39,7 +39,7 @@ func (a *Agent) whole() string {
 
 func (a *Agent) sentence() string {
 	if a.busy() {
-		return a.doings()
+		return a.workSentence()
 	}
 	if a.node == "" || a.waiting != nil {
 		why := "watching; waiting for the kubelet's credential"
@@ -48,7 +48,7 @@ func (a *Agent) sentence() string {
 		}
 		return why
 	}
-	if e, ok := a.foremost(); ok && (e.Phase == record.Seen || e.Reopened || e.LeftAlone) {
+	if e, ok := a.mainEntry(); ok && (e.Phase == record.Seen || e.Reopened || e.LeftAlone) {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
 		text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
@@ -63,8 +63,8 @@ func (a *Agent) sentence() string {
 // busy tells whether something is being done to the node that is not done yet. A guard that only stands is not busy.
 func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || len(a.unfinished()) > 0) }
 
-// doings is the sentence while something is being done.
-func (a *Agent) doings() string {
+// workSentence is the sentence while something is being done.
+func (a *Agent) workSentence() string {
 	goal := a.work.goal
 	node := "the node"
 	if a.node != "" {
@@ -104,8 +104,8 @@ func (a *Agent) holders() string {
 	return ", held by " + strings.Join(slices.Sorted(maps.Keys(by)), ", ")
 }
 
-// foremost is the entry that matters most while nothing is being done: the last one acted upon, else the last one seen.
-func (a *Agent) foremost() (record.Entry, bool) {
+// mainEntry is the entry that matters most while nothing is being done: the last one acted upon, else the last one seen.
+func (a *Agent) mainEntry() (record.Entry, bool) {
 	var best record.Entry
 	found := false
 	for _, e := range a.cfg.Record.Entries() {
@@ -137,8 +137,8 @@ func (a *Agent) outage() time.Time {
 	return since
 }
 
-// Board shows how the daemon stands. Show must not block, and must not change what the status refers to.
-type Board interface {
+// StatusWriter shows how the daemon stands. Show must not block, and must not change what the status refers to.
+type StatusWriter interface {
 	Show(record.Status)
 }
 
@@ -157,11 +157,11 @@ func (a *Agent) show(sentence string) {
 	if a.cfg.Board == nil || time.Since(a.shown.at) < tick {
 		return
 	}
-	status := a.standing(sentence)
+	status := a.buildStatus(sentence)
 	if time.Since(a.shown.at) < refresh && alikeStatus(status, a.shown.status) {
 		return
 	}
-	a.post(status)
+	a.showStatus(status)
 }
 
 // showStopped leaves word that the daemon has stopped as it was asked to.
@@ -169,13 +169,13 @@ func (a *Agent) showStopped() {
 	if a.cfg.Board == nil {
 		return
 	}
-	status := a.standing(a.whole())
+	status := a.buildStatus(a.fullSentence())
 	status.Stopped = a.now()
-	a.post(status)
+	a.showStatus(status)
 }
 
-// post puts a status on the board.
-func (a *Agent) post(status record.Status) {
+// showStatus puts a status on the board.
+func (a *Agent) showStatus(status record.Status) {
 	a.shown.at, a.shown.status = time.Now(), status
 	a.cfg.Board.Show(status)
 }
@@ -193,8 +193,8 @@ func alikeStatus(x, y record.Status) bool {
 	return reflect.DeepEqual(timeless(x), timeless(y))
 }
 
-// standing is the status as far as the agent knows it. It shares nothing with the agent.
-func (a *Agent) standing(sentence string) record.Status {
+// buildStatus is the status as far as the agent knows it. It shares nothing with the agent.
+func (a *Agent) buildStatus(sentence string) record.Status {
 	status := record.Status{
 		Version: record.StatusVersion, Started: a.began.Round(0), Updated: a.now(),
 		DryRun: a.cfg.DryRun, Node: a.node, Sentence: sentence,

@@ -16,24 +16,24 @@ import (
 // notes keeps all that it hears, as it was.
 type notes struct {
 	mu    sync.Mutex
-	heard []record.Happening
+	heard []record.Transition
 }
 
-func (n *notes) Hear(h record.Happening) {
+func (n *notes) OnTransition(h record.Transition) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = append(n.heard, h)
 }
 
-func (n *notes) find(what record.What) record.Happening {
+func (n *notes) find(what record.TransitionKind) record.Transition {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, h := range n.heard {
-		if h.What == what {
+		if h.Kind == what {
 			return h
 		}
 	}
-	return record.Happening{}
+	return record.Transition{}
 }
 
 func TestListenersHearWhenWhereWhyAndUntilWhen(t *testing.T) {
@@ -46,7 +46,7 @@ func TestListenersHearWhenWhereWhyAndUntilWhen(t *testing.T) {
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
 		r.pass(10 * time.Second)
-		for what, at := range map[record.What]time.Duration{record.Begun: 0, record.NodeCordoned: 0, record.Done: 10 * time.Second} {
+		for what, at := range map[record.TransitionKind]time.Duration{record.Begun: 0, record.NodeCordoned: 0, record.Done: 10 * time.Second} {
 			h := n.find(what)
 			if !h.At.Equal(r.in(at)) || h.Node != "node-a" || h.Reason != reason || !h.Deadline.Equal(r.in(2*time.Minute)) || !h.Hard {
 				t.Errorf("%s: at %s on %q, as %q, until %s, hard: %t", what, h.At, h.Node, h.Reason, h.Deadline, h.Hard)
@@ -120,7 +120,7 @@ func TestListenersHearThatACordonIsCalledBackIfPeopleOpenTheNode(t *testing.T) {
 	listened(t, func(r *rig, heard *ear) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			time.Sleep(time.Second)
-			g.say(drain.Progress{What: drain.NodeReopened, Events: g.wants().Events})
+			g.say(drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
 		})
 		r.run()
 		r.announce(r.hibernating("a", 2*time.Minute))
@@ -141,7 +141,7 @@ func TestAnOrderByHandIsWrittenOnce(t *testing.T) {
 		puts := 0
 		for range 2 {
 			puts = r.record.puts()
-			standing.say(drain.Progress{What: drain.NodeReopened, Events: []string{"a"}})
+			standing.say(drain.Progress{Kind: drain.NodeReopened, Events: []string{"a"}})
 			r.pass(time.Second)
 		}
 		if again := r.record.puts() - puts; again > 0 || !r.entry("a").Reopened {
@@ -269,7 +269,7 @@ func TestANodeIsDrainedForAnEventOnlyIfTheGuardSaysSoUnderItsGoal(t *testing.T) 
 }
 
 func drainedFor(goal drain.Goal) drain.Progress {
-	return drain.Progress{What: drain.Drained, Goal: goal.Number, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}}
+	return drain.Progress{Kind: drain.Drained, Goal: goal.Number, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}}
 }
 
 func TestTheBoardTellsWhetherTheMachineIsLostAtTheDeadline(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 )
 
 // pod is what is told of default/web.
-func pod(what drain.What, detail string) drain.Progress {
-	return drain.Progress{What: what, Pod: "default/web", Detail: detail, Total: 2, Left: 1}
+func pod(what drain.ProgressKind, detail string) drain.Progress {
+	return drain.Progress{Kind: what, Pod: "default/web", Detail: detail, Total: 2, Left: 1}
 }
 
 func TestWhatAGuardTellsIsSaid(t *testing.T) {
@@ -26,14 +26,14 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		id   string
 		want []string
 	}{
-		"pods are found":        {drain.Progress{What: drain.Found, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
-		"none is":               {drain.Progress{What: drain.Found}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
+		"pods are found":        {drain.Progress{Kind: drain.Found, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
+		"none is":               {drain.Progress{Kind: drain.Found}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
 		"a pod is deleted":      {pod(drain.Deleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
 		"a pod is overdue":      {pod(drain.Overdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
 		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
 		"another pod is made":   {pod(drain.Restarting, "Deployment a/b"), systemd.PodHeld, []string{"info: Deployment a/b is restarted; waiting for another pod in place of default/web"}},
-		"pods cannot be listed": {drain.Progress{What: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
-		"there is no Node":      {drain.Progress{What: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
+		"pods cannot be listed": {drain.Progress{Kind: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
+		"there is no Node":      {drain.Progress{Kind: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +52,7 @@ const begun = "warning: draining the node: EC2 will terminate this spot instance
 // What holds a pod does so until the pod is evicted, deleted or gone.
 func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 	t.Parallel()
-	for _, ends := range []drain.What{drain.Evicted, drain.Deleted, drain.Gone} {
+	for _, ends := range []drain.ProgressKind{drain.Evicted, drain.Deleted, drain.Gone} {
 		for _, row := range []struct {
 			holds drain.Progress
 			by    string
@@ -60,7 +60,7 @@ func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 			{pod(drain.Held, "web"), "PDB web"}, {pod(drain.Refused, "PDB web"), "PDB web"}, {pod(drain.Overdue, "PDB web"), "PDB web"},
 			{pod(drain.Restarting, "Deployment web"), "the restart of Deployment web"},
 		} {
-			t.Run(string(row.holds.What)+" until "+string(ends), func(t *testing.T) {
+			t.Run(string(row.holds.Kind)+" until "+string(ends), func(t *testing.T) {
 				t.Parallel()
 				bubble(t, func(r *rig) {
 					r.node.toGuard(func(_ context.Context, g *guard) {
@@ -135,7 +135,7 @@ func TestPodsThatComeToADrainedNodeAreSaid(t *testing.T) {
 			r.hook.Reset()
 			r.node.toGuard(func(_ context.Context, g *guard) {
 				g.closeAs(drain.NodeCordoned, drain.CordonOurs)
-				g.say(drain.Progress{What: drain.Found, Total: total, Left: total})
+				g.say(drain.Progress{Kind: drain.Found, Total: total, Left: total})
 			})
 			r.run()
 			r.wantSaid(systemd.DrainStarted, want...)
@@ -153,9 +153,9 @@ func TestWhatLoadBalancersAreWaitedForIsSaidAndShown(t *testing.T) {
 		bubble(t, func(r *rig) {
 			r.node.toGuard(func(ctx context.Context, g *guard) {
 				g.close()
-				g.say(drain.Progress{What: drain.TargetsLeft, Detail: left})
+				g.say(drain.Progress{Kind: drain.TargetsLeft, Detail: left})
 				time.Sleep(10 * time.Second)
-				g.say(drain.Progress{What: drain.TargetsOut, Detail: detail})
+				g.say(drain.Progress{Kind: drain.TargetsOut, Detail: detail})
 				stuck(ctx, g)
 			})
 			r.runFor(r.spot("a", 2*time.Minute))
@@ -175,7 +175,7 @@ func TestWhatIsWrongWithTheScriptsIsSaid(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
 			g.close()
-			g.say(drain.Progress{What: drain.Unscripted, Detail: "failed: save.service"})
+			g.say(drain.Progress{Kind: drain.Unscripted, Detail: "failed: save.service"})
 			stuck(ctx, g)
 		})
 		r.runFor(r.spot("a", 2*time.Minute))

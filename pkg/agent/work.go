@@ -17,7 +17,7 @@ import (
 type work struct {
 	goal  policy.Goal
 	guard drain.Guard // nil for an uncordon
-	// order is the goal as the guard was told it, with its times on the monotonic clock.
+	// guardGoal is the goal as the guard was told it, with its times on the monotonic clock.
 	order    drain.Goal
 	cancel   context.CancelFunc
 	stopping bool
@@ -25,14 +25,14 @@ type work struct {
 	done     chan struct{}
 }
 
-// landed is what came of work that has ended.
-type landed struct {
+// workResult is what came of work that has ended.
+type workResult struct {
 	uncordon drain.UncordonResult
 	err      error
 }
 
-// pursue sees to it that the goal is what is worked for. One sort of work ends before the other begins.
-func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
+// pursueGoal sees to it that the goal is what is worked for. One sort of work ends before the other begins.
+func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	closing := goal.Action == policy.Drain || goal.Action == policy.Cordon
 	switch w := a.work; {
 	case w == nil && closing:
@@ -52,16 +52,16 @@ func (a *Agent) pursue(ctx context.Context, goal policy.Goal) {
 	}
 }
 
-// recordPatience is how long the record is waited for before the node is touched. A disk that hangs is no reason to lose time;
+// recordTimeout is how long the record is waited for before the node is touched. A disk that hangs is no reason to lose time;
 // the Node's annotation remembers as well.
-const recordPatience = 250 * time.Millisecond
+const recordTimeout = 250 * time.Millisecond
 
 func (a *Agent) startGuard(all context.Context, goal policy.Goal) {
-	order := a.order(goal)
+	order := a.guardGoal(goal)
 	guard := a.cfg.Node.Guard(order, func(p drain.Progress) { a.inbox.put(p) })
-	a.start(all, work{goal: goal, guard: guard, order: order}, func(ctx context.Context) landed {
+	a.start(all, work{goal: goal, guard: guard, order: order}, func(ctx context.Context) workResult {
 		guard.Run(ctx)
-		return landed{}
+		return workResult{}
 	})
 }
 
@@ -71,14 +71,14 @@ func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
 	a.beginUncordon(goal)
-	a.start(all, work{goal: goal}, func(ctx context.Context) landed {
+	a.start(all, work{goal: goal}, func(ctx context.Context) workResult {
 		result, err := a.cfg.Node.Uncordon(ctx, booted)
-		return landed{uncordon: result, err: err}
+		return workResult{uncordon: result, err: err}
 	})
 }
 
 // start has work done beside the loop, once what is in the record is on disk.
-func (a *Agent) start(all context.Context, w work, do func(context.Context) landed) {
+func (a *Agent) start(all context.Context, w work, do func(context.Context) workResult) {
 	ctx, cancel := context.WithCancel(all)
 	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
 	a.work, a.state, a.stale, a.lookedFor, a.drainedFor = &w, drain.State{}, false, nil, nil
@@ -89,11 +89,11 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) land
 		if written != nil {
 			select {
 			case <-written:
-			case <-time.After(recordPatience):
+			case <-time.After(recordTimeout):
 			case <-ctx.Done():
 			}
 		}
-		l := landed{err: ctx.Err()}
+		l := workResult{err: ctx.Err()}
 		if l.err == nil {
 			l = do(ctx)
 		}
@@ -101,8 +101,8 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) land
 	})
 }
 
-// order is a goal as the guard is given it.
-func (a *Agent) order(goal policy.Goal) drain.Goal {
+// guardGoal is a goal as the guard is given it.
+func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	a.number++
 	seen, limited, kinds := a.nodeSeen, false, []string(nil)
 	for _, e := range a.cfg.Record.Entries() {
@@ -126,8 +126,8 @@ func (a *Agent) order(goal policy.Goal) drain.Goal {
 	}
 }
 
-// farOff is as far as a time is told apart from others on the monotonic clock: spans end at three centuries.
-const farOff = 100 * 365 * 24 * time.Hour
+// longestSpan is as far as a time is told apart from others on the monotonic clock: spans end at three centuries.
+const longestSpan = 100 * 365 * 24 * time.Hour
 
 // monotonic is a wall time on the monotonic clock. What is far off is as far from the start, so that it stays where it is.
 func (a *Agent) monotonic(wall time.Time) time.Time {
@@ -135,8 +135,8 @@ func (a *Agent) monotonic(wall time.Time) time.Time {
 		return wall
 	}
 	left := wall.Sub(a.now())
-	if left.Abs() > farOff {
-		return a.began.Add(max(min(left, farOff), -farOff))
+	if left.Abs() > longestSpan {
+		return a.began.Add(max(min(left, longestSpan), -longestSpan))
 	}
 	return time.Now().Add(left)
 }
@@ -145,7 +145,7 @@ func (a *Agent) monotonic(wall time.Time) time.Time {
 // is put right little by little is not worth a word.
 func (a *Agent) upToDate(told, before, now time.Time) bool {
 	off := told.Sub(a.monotonic(now)).Abs()
-	return off < tick/10 || off <= tolerance && before.Equal(now)
+	return off < tick/10 || off <= clockTolerance && before.Equal(now)
 }
 
 // deadline is the one that people are told of: the nearer, and one that is over only if no machine is lost at one that is to come.
@@ -167,7 +167,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 	if same {
 		return
 	}
-	w.order = a.order(goal)
+	w.order = a.guardGoal(goal)
 	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours, Limited: a.state.Limited} // It is told anew whether it is drained.
 	gone := func(id string) bool { return !slices.Contains(goal.Events, id) }
 	a.lookedFor, a.drainedFor = slices.DeleteFunc(a.lookedFor, gone), slices.DeleteFunc(a.drainedFor, gone)
@@ -185,24 +185,24 @@ func (a *Agent) resultNow() *record.Result {
 	return &record.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
 
-// land stops the work for good and takes in how far it came.
-func (a *Agent) land() {
+// stopWork stops the work for good and takes in how far it came.
+func (a *Agent) stopWork() {
 	if a.work == nil {
 		return
 	}
 	a.work.stopping = true
 	a.work.cancel()
 	<-a.work.done
-	_ = a.take(a.inbox.empty()) // a source that ended now ended because it was asked to
+	_ = a.handleInbox(a.inbox.empty()) // a source that ended now ended because it was asked to
 	for _, id := range slices.Sorted(maps.Keys(a.begun)) {
 		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == record.Undoing {
-			a.calledBack(e, e)
+			a.logCanceled(e, e)
 		}
 	}
 }
 
-// takeLanded takes in that work has ended.
-func (a *Agent) takeLanded(l landed) {
+// handleWorkResult takes in that work has ended.
+func (a *Agent) handleWorkResult(l workResult) {
 	w := a.work
 	w.cancel()
 	a.work, a.state = nil, drain.State{}
@@ -210,14 +210,14 @@ func (a *Agent) takeLanded(l landed) {
 	switch {
 	case w.guard != nil:
 	case l.err == nil:
-		a.undone(w, l)
+		a.recordUncordoned(w, l)
 	case !w.stopping:
 		a.uncordonFailed(w, l)
 	}
 }
 
-// undone takes into the record that nothing of ours is on the node any more, for any event.
-func (a *Agent) undone(w *work, l landed) {
+// recordUncordoned takes into the record that nothing of ours is on the node any more, for any event.
+func (a *Agent) recordUncordoned(w *work, l workResult) {
 	a.opened = true
 	a.uncordoned(w, l)
 	sit := a.situation()
@@ -229,21 +229,21 @@ func (a *Agent) undone(w *work, l landed) {
 			a.endedUncordon(w, l, e)
 		} else { // Others held it, too, or it came back meanwhile.
 			a.changed(before, true, e)
-			a.putOff(w, before, e)
+			a.reportReopened(w, before, e)
 		}
 	}
 }
 
-// putOff tells of an event that the node was opened for beside the one that came first, if it still stands.
-func (a *Agent) putOff(w *work, before, e record.Entry) {
+// reportReopened tells of an event that the node was opened for beside the one that came first, if it still stands.
+func (a *Agent) reportReopened(w *work, before, e record.Entry) {
 	if before.Phase == record.Undoing && e.Phase == record.Seen {
-		a.happened(record.Happening{
-			What: record.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
+		a.notifyListeners(record.Transition{
+			Kind: record.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
 		})
 	}
 }
 
-func (a *Agent) uncordonFailed(w *work, l landed) {
+func (a *Agent) uncordonFailed(w *work, l workResult) {
 	a.uncordoned(w, l)
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != record.Undoing {
@@ -267,8 +267,8 @@ func (a *Agent) first() record.Entry {
 	return a.entry(goal.Event)
 }
 
-// wanting are the entries of the events that want what the guard works for.
-func (a *Agent) wanting() []record.Entry {
+// goalEntries are the entries of the events that want what the guard works for.
+func (a *Agent) goalEntries() []record.Entry {
 	var all []record.Entry
 	entries := a.cfg.Record.Entries() // once: it is asked for at all that a guard tells
 	for _, id := range a.work.goal.Events {
@@ -281,13 +281,13 @@ func (a *Agent) wanting() []record.Entry {
 
 // unfinished are the entries for which the guard still has work to do, the one that comes first at the front.
 func (a *Agent) unfinished() []record.Entry {
-	return slices.DeleteFunc(a.wanting(), func(e record.Entry) bool { return !e.UnderWay() || e.LeftAlone })
+	return slices.DeleteFunc(a.goalEntries(), func(e record.Entry) bool { return !e.UnderWay() || e.LeftAlone })
 }
 
-// unclosable notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
-func (a *Agent) unclosable(p drain.Progress) {
+// noteCordonFailed notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
+func (a *Agent) noteCordonFailed(p drain.Progress) {
 	if !a.work.goal.Hard.IsZero() {
-		a.sayOfWork(systemd.PodHeld, "").Warn(p.Detail)
+		a.logWork(systemd.PodHeld, "").Warn(p.Detail)
 		return
 	}
 	for _, e := range a.unfinished() {
@@ -297,8 +297,8 @@ func (a *Agent) unclosable(p drain.Progress) {
 	}
 }
 
-// closable notes that what becomes of the cordon is known after all.
-func (a *Agent) closable() {
+// noteCordonKnown notes that what becomes of the cordon is known after all.
+func (a *Agent) noteCordonKnown() {
 	for _, e := range a.unfinished() {
 		if e.Error != "" {
 			e.Error, e.Failures = "", 0
@@ -307,10 +307,10 @@ func (a *Agent) closable() {
 	}
 }
 
-// reopened notes, for all events for which the node was closed, that somebody has opened it. For those that have joined since, it
+// noteReopened notes, for all events for which the node was closed, that somebody has opened it. For those that have joined since, it
 // is closed again. It returns whether that was not known of all.
-func (a *Agent) reopened(p drain.Progress) (news bool) {
-	for _, e := range a.wanting() {
+func (a *Agent) noteReopened(p drain.Progress) (news bool) {
+	for _, e := range a.goalEntries() {
 		if e.Phase != record.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
 			e.Reopened, news = true, true
 			a.put(e)
@@ -322,9 +322,9 @@ func (a *Agent) reopened(p drain.Progress) (news bool) {
 // adoptPause is how long to wait before the Node is asked again whose cordon it bears.
 const adoptPause = 5 * time.Second
 
-// adopt asks the Node once, as soon as it can be asked, whether it bears a cordon of ours. If the record has been lost,
+// readClaim asks the Node once, as soon as it can be asked, whether it bears a cordon of ours. If the record has been lost,
 // that is how it is found again.
-func (a *Agent) adopt(ctx context.Context) {
+func (a *Agent) readClaim(ctx context.Context) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil {
@@ -337,9 +337,9 @@ func (a *Agent) adopt(ctx context.Context) {
 	}
 }
 
-// takeClaim takes a cordon of ours into the record that it does not know of: the record was lost, or what was put last never
+// adoptClaim takes a cordon of ours into the record that it does not know of: the record was lost, or what was put last never
 // reached the disk.
-func (a *Agent) takeClaim(found adopted) {
+func (a *Agent) adoptClaim(found adopted) {
 	a.nodeSeen = true
 	claim := found.claim
 	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
@@ -363,5 +363,5 @@ func (a *Agent) takeClaim(found adopted) {
 	}
 	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
 	a.put(e)
-	a.sayOf(systemd.EventSeen, e.Event).Warn("adopting our cordon, missing from the record")
+	a.logEvent(systemd.EventSeen, e.Event).Warn("adopting our cordon, missing from the record")
 }

@@ -10,12 +10,17 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	authorization "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -207,3 +212,105 @@ func (e flat) Unwrap() error { return e.error }
 
 // OneLine makes the text of errors from client-go, some of which bring help for people at a terminal, one line.
 func OneLine(err error) error { return flat{err} }
+
+// counted tells of each request how it was answered.
+type counted struct {
+	next http.RoundTripper
+	tell func(method string, status int) // Options.Requested
+}
+
+var _ utilnet.RoundTripperWrapper = counted{}
+
+// WrappedRoundTripper lets client-go find the connections behind.
+func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }
+
+// RoundTrip is next's.
+func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := c.next.RoundTrip(request)
+	status := 0
+	if err == nil {
+		status = response.StatusCode
+	}
+	c.tell(request.Method, status)
+	return response, err
+}
+
+const (
+	// dialsAtOnce is how many requests may be without a connection at the same time. One dial makes room for a hundred requests
+	// where the API server speaks HTTP/2; more than one are tried, as one may hang.
+	dialsAtOnce = 4
+	// dialPause is for how long a request counts among those, so that others may try when all of them hang.
+	dialPause = 500 * time.Millisecond
+)
+
+// paced lets few requests look for a connection at the same time. net/http dials for each request that finds all connections full, and
+// knows only afterwards that one new connection has room for all of them: of a thousand requests at once, nine hundred would dial, and
+// each handshake takes milliseconds of both processors. Once the first has a connection, those that waited find room on it.
+type paced struct {
+	next   http.RoundTripper
+	places chan struct{}
+}
+
+var _ utilnet.RoundTripperWrapper = paced{}
+
+func newPaced(next http.RoundTripper) paced {
+	return paced{next: next, places: make(chan struct{}, dialsAtOnce)}
+}
+
+// WrappedRoundTripper lets client-go find the connections behind.
+func (p paced) WrappedRoundTripper() http.RoundTripper { return p.next }
+
+// RoundTrip is next's.
+func (p paced) RoundTrip(request *http.Request) (*http.Response, error) {
+	select {
+	case p.places <- struct{}{}:
+	case <-request.Context().Done():
+		if request.Body != nil {
+			_ = request.Body.Close() // as a RoundTripper must
+		}
+		return nil, context.Cause(request.Context())
+	}
+	leave := sync.OnceFunc(func() { <-p.places })
+	defer leave() // without a connection, too
+	defer time.AfterFunc(dialPause, leave).Stop()
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { leave() }}
+	return p.next.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
+}
+
+// Right is something that is asked of the API server.
+type Right struct {
+	// For says what it is needed for.
+	For string
+	// Optional tells that a drain does not need it.
+	Optional bool
+	// Attributes are how the API server knows it.
+	Attributes authorization.ResourceAttributes
+}
+
+// String is the right in the words of kubectl auth can-i.
+func (r Right) String() string {
+	a := r.Attributes
+	words := []string{a.Verb, a.Resource}
+	if a.Subresource != "" {
+		words[1] += "/" + a.Subresource
+	}
+	if a.Name != "" {
+		words = append(words, a.Name)
+	}
+	if a.Namespace != "" {
+		words = append(words, "-n", a.Namespace)
+	}
+	return strings.Join(words, " ")
+}
+
+// Allowed asks the API server whether the client has the right. Admission may still refuse a single request. The error is
+// client-go's.
+func (r Right) Allowed(ctx context.Context, client kubernetes.Interface) (bool, error) {
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
+		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.Attributes},
+	}, meta.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return answer.Status.Allowed, nil
+}

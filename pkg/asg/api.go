@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -12,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/smithy-go"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/role"
 )
 
@@ -188,4 +190,155 @@ func explain(action string, err error) error {
 		return errNothingWaits
 	}
 	return role.Explain(action, answerLimit, err)
+}
+
+// AfterDrain says what becomes of an instance whose node was drained for something that does not end it soon.
+type AfterDrain string
+
+// What may become of it.
+const (
+	// Keep: it stays where it is. Terminate: its group terminates it, and Detach: its group lets go of it; both have another in its place.
+	Keep      AfterDrain = "keep"
+	Terminate AfterDrain = "terminate"
+	Detach    AfterDrain = "detach"
+)
+
+// replaceLimit is how long it is tried to have an instance replaced.
+const replaceLimit = 5 * time.Minute
+
+// Replace has an instance's group put another one in its place, as the settings say: it is drained, and would be paid for until it ends by
+// itself. One that is in no group, or leaves it already, is left as it is. It repeats what may pass, for five minutes at most.
+func (t *HookClient) Replace(ctx context.Context, instance string) error {
+	how := t.settings.Load().AfterDrain
+	if how != Terminate && how != Detach {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, replaceLimit)
+	defer cancel()
+	s := t.service(Action{Instance: instance})
+	for failures := 1; ; failures++ {
+		group, err := s.replace(ctx, how)
+		switch {
+		case err == nil && group != "":
+			t.tell(Completed, "%s is drained, and the Auto Scaling group %s was asked to %s it and to have another in its place", instance, group, how)
+			return nil
+		case err == nil:
+			return nil
+		case unpermitted(err), !wait(ctx, time.Now().Add(pause(failures))):
+			return fmt.Errorf("having %s replaced, which is drained: %w", instance, err)
+		}
+	}
+}
+
+// replace asks the instance's group once, and returns it; none if there is none to ask.
+func (s *service) replace(ctx context.Context, how AfterDrain) (group string, err error) {
+	group, state, err := s.place(ctx)
+	if err != nil || group == "" || !strings.HasPrefix(state, "InService") && !strings.HasPrefix(state, "Standby") {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	if how == Detach {
+		_, err = s.sdk.DetachInstances(ctx, &autoscaling.DetachInstancesInput{
+			AutoScalingGroupName: &group, InstanceIds: []string{s.instance}, ShouldDecrementDesiredCapacity: aws.Bool(false),
+		})
+		return group, explain(detachInstances, err)
+	}
+	_, err = s.sdk.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
+		InstanceId: &s.instance, ShouldDecrementDesiredCapacity: aws.Bool(false),
+	})
+	return group, explain(terminateInstance, err)
+}
+
+// An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
+// its instance lifecycle policy says TerminateHookAbandon=retain is the instance kept, in the state Terminating:Retained, until people
+// end it. https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
+
+// result is that with which a hook is completed for what has come of a termination, and says why that is not what people ask for. It is
+// empty where the hook is not to be completed, and with an error if that could not be found out yet: what people want kept is not given
+// away because Auto Scaling did not answer once. An error with a result is a permission that is missing.
+func (s *service) result(ctx context.Context, group string, outcome event.Outcome, abandoning bool) (result, why string, err error) {
+	switch {
+	case outcome != event.Drained && outcome != event.OutOfTime: // It is not ours to say that the machine may go.
+		return "", "", nil
+	case outcome == event.Drained || !abandoning:
+		return proceed, "", nil
+	}
+	keeps, err := s.retains(ctx, group)
+	switch {
+	case unpermitted(err):
+		return proceed, "", err
+	case err != nil:
+		return "", "", fmt.Errorf("finding out whether the group keeps the machine: %w", err)
+	case !keeps:
+		return proceed, willNotKeep(group), nil
+	}
+	return abandon, "", nil
+}
+
+// result is that with which the hooks of the termination are completed.
+func (w *watch) result(ctx context.Context, outcome event.Outcome, settings Settings) (string, error) {
+	abandoning := settings.Abandon && !w.opts.DryRun
+	if abandoning && outcome == event.OutOfTime && !strings.HasSuffix(w.state, "Terminating:Wait") {
+		w.once("the instance is in state %s, in which no machine is kept whose hook is abandoned: the hook is completed with %s", w.state, proceed)
+		abandoning = false
+	}
+	result, why, err := w.service.result(ctx, w.group, outcome, abandoning)
+	switch {
+	case result == "":
+		w.asked++
+		return "", err
+	case err != nil:
+		w.judge(err)
+	case why != "":
+		w.once("%s", why)
+	}
+	w.asked = 0
+	return result, nil
+}
+
+// foresee finds out, where people want the machine kept, whether it is there still when its time is over with pods left: then none has to
+// be deleted for that time. What is due next, and err, are so anyway; it returns them with what comes of its own question.
+func (w *watch) foresee(ctx context.Context, next time.Time, err error) (time.Time, error) {
+	_, settings := w.now()
+	switch {
+	case w.foreseen || !settings.Abandon || next.IsZero() || ctx.Err() != nil:
+		return next, err
+	case !ends(w.event.Code):
+		w.foreseen = true
+		w.lose(true)
+		return next, err
+	case w.actions == nil: // Of which group it is, or which hooks there are, is not known; without an error it is of none.
+		w.lose(err == nil || unpermitted(err))
+		return next, err
+	}
+	keeps, asked := w.service.retains(ctx, w.group)
+	switch {
+	case unpermitted(asked):
+		w.judge(asked)
+	case asked != nil:
+		w.asked++
+		if again := time.Now().Add(pause(w.asked)); again.Before(next) {
+			next = again
+		}
+		if err == nil {
+			err = fmt.Errorf("finding out whether the group would keep the machine: %w", asked)
+		}
+		return next, err
+	case !keeps:
+		w.once("%s", willNotKeep(w.group))
+	}
+	w.asked, w.foreseen = 0, true
+	w.lose(asked != nil || !keeps)
+	return next, err
+}
+
+// willNotKeep and willKeep say what on_incomplete = "abandon" comes to.
+func willNotKeep(group string) string {
+	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
+		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
+}
+
+func willKeep(group string) string {
+	return fmt.Sprintf("out of time with pods left, hooks are abandoned, and the Auto Scaling group %s keeps the machine (Terminating:Retained)", group)
 }

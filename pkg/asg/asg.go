@@ -3,19 +3,19 @@
 // need not wait for the hook's timeout.
 //
 // Which of a group's hooks are ours, and what each is completed with, is the same for a Keeper, which speaks for its own machine, and for a
-// Told, which is told by messages of hooks that wait for any (told.go).
+// HookClient, which is told by messages of hooks that wait for any (messages.go).
 //
 // A Keeper stands before the source of events (pkg/imds) and lets everything through. When a termination is announced,
-// it looks with the instance's own role for the group and its hooks (keep.go, api.go), settles which of them are nth's
-// to complete (choose.go), and holds and completes those (action.go). It gives an event a deadline where Auto Scaling
+// it looks with the instance's own role for the group and its hooks (hooks.go, api.go), settles which of them are nth's
+// to complete (hooks.go), and holds and completes those (messages.go). It gives an event a deadline where Auto Scaling
 // will take the machine sooner than the drain is meant to end, and where it takes it then although people would have it kept
-// (retain.go). What to do about the event is decided elsewhere; Settled tells when that is done.
+// (api.go). What to do about the event is decided elsewhere; Settled tells when that is done.
 //
 // What waits at a hook is a machine that is terminated, returns to a warm pool, or has its root volume replaced; all are held and
 // completed alike, and called terminations here.
 //
 // Nothing is remembered on disk: Auto Scaling knows whether a hook still waits, and a restart asks it again. A hook is
-// completed with CONTINUE. It is abandoned only where people ask for that and the group keeps the machine then (retain.go), and it is
+// completed with CONTINUE. It is abandoned only where people ask for that and the group keeps the machine then (api.go), and it is
 // left to its own timeout where they want the node left alone. Where a permission is missing, that is told once, and the drain goes on
 // without.
 package asg
@@ -48,7 +48,7 @@ type Settings struct {
 	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
 	Abandon bool
-	// AfterDrain is what Told.Replace does; empty is Keep.
+	// AfterDrain is what HookClient.Replace does; empty is Keep.
 	AfterDrain AfterDrain
 }
 
@@ -62,7 +62,7 @@ type Options struct {
 	// FirstSeen, if set, returns when an event was first seen, in this run or in one before; zero if never.
 	FirstSeen func(eventID string) time.Time
 	// Tell is called with what people should know, from one goroutine at a time. It must not block.
-	Tell func(News)
+	Tell func(HookReport)
 	// Requested, if set, is told of each request about a hook that waits, once it has ended. It must not block.
 	Requested func(Request, Answer)
 	// DryRun asks, and changes nothing.
@@ -84,8 +84,8 @@ const (
 	Completed What = "completed"
 )
 
-// News is one thing that people should know, in words. What a message told of has no Event.
-type News struct {
+// HookReport is one thing that people should know, in words. What a message told of has no Event.
+type HookReport struct {
 	What  What
 	Event event.Event
 	Text  string

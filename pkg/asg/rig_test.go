@@ -42,7 +42,7 @@ type rig struct {
 	stop   func()
 
 	mu   sync.Mutex
-	news []asg.News
+	news []asg.HookReport
 }
 
 // hook is the group's in most tests.
@@ -90,7 +90,7 @@ func (r *rig) document(_ context.Context, path string) ([]byte, error) {
 	return []byte(body), nil
 }
 
-func (r *rig) tell(n asg.News) {
+func (r *rig) tell(n asg.HookReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.news = append(r.news, n)

@@ -15,7 +15,7 @@ import (
 )
 
 // told is who is told of actions by messages of a queue, on the rig's network and clock.
-func (r *rig) told(settings asg.Settings) *asg.Told {
+func (r *rig) told(settings asg.Settings) *asg.HookClient {
 	return asg.NewTold(asg.ToldOptions{AWS: aws.Config{
 		Region: "eu-central-1", BaseEndpoint: &r.opts.Endpoint, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: r.dial}},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
@@ -24,7 +24,7 @@ func (r *rig) told(settings asg.Settings) *asg.Told {
 	}, Queue: ":sqs:eu-central-1:123456789012:interruptions", Tell: r.tell}, settings)
 }
 
-// holding runs f while a Told holds actions, which begin now.
+// holding runs f while a HookClient holds actions, which begin now.
 func (r *rig) holding(f func(), actions ...asg.Action) {
 	ctx, release := context.WithCancel(r.t.Context())
 	told := r.told(r.settings)

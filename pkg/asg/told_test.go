@@ -15,13 +15,13 @@ import (
 )
 
 // toldOf returns an Auto Scaling where an instance waits at the hook "drain" of the group "workers", and who was told so.
-func toldOf(t *testing.T, timeout time.Duration) (*asgtest.Server, *asg.Told, asg.Action) {
+func toldOf(t *testing.T, timeout time.Duration) (*asgtest.Server, *asg.HookClient, asg.Action) {
 	t.Helper()
 	return countedOf(t, timeout, nil)
 }
 
 // countedOf does that, with somebody who is told of the requests.
-func countedOf(t *testing.T, timeout time.Duration, requested func(asg.Request, asg.Answer)) (*asgtest.Server, *asg.Told, asg.Action) {
+func countedOf(t *testing.T, timeout time.Duration, requested func(asg.Request, asg.Answer)) (*asgtest.Server, *asg.HookClient, asg.Action) {
 	t.Helper()
 	server := asgtest.NewServer()
 	t.Cleanup(server.Close)
@@ -33,7 +33,7 @@ func countedOf(t *testing.T, timeout time.Duration, requested func(asg.Request, 
 	})
 	told := asg.NewTold(asg.ToldOptions{
 		AWS:  aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials},
-		Tell: func(asg.News) {}, Requested: requested,
+		Tell: func(asg.HookReport) {}, Requested: requested,
 	}, asg.Settings{Complete: true})
 	return server, told, asg.Action{Group: "workers", Hook: "drain", Instance: "i-1", Since: time.Now()}
 }

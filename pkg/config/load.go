@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/BurntSushi/toml"
 )
 
 // Place is where the settings are if nobody names a file, and what they are without one.
@@ -43,14 +45,14 @@ type Degraded struct{ Faults []error }
 
 func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
 
-// Telling returns c with what is only told as it is in other.
-func (c Config) Telling(other Config) Config {
+// WithNotifications returns c with what is only told as it is in other.
+func (c Config) WithNotifications(other Config) Config {
 	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
 	return c
 }
 
-// Telling returns c with what is only told as it is in other.
-func (c Queue) Telling(other Queue) Queue {
+// WithNotifications returns c with what is only told as it is in other.
+func (c Queue) WithNotifications(other Queue) Queue {
 	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
 	return c
 }
@@ -142,4 +144,158 @@ func fileFault(file string, err error) error {
 		err = pathErr.Err
 	}
 	return fmt.Errorf("%s: %w", file, err)
+}
+
+// Decode reads the text of one file over cfg: keys that the text does not name keep their values. The name is used in
+// errors. Faults leave their keys as they were; the error has one line for each, and is Degraded if all concern what is told.
+func Decode(name string, text []byte, cfg *Config) error { return decode(name, text, cfg.tables()) }
+
+// DecodeQueue reads the text of one file over nth-queue's settings, as Decode does over nth's.
+func DecodeQueue(name string, text []byte, cfg *Queue) error { return decode(name, text, cfg.tables()) }
+
+// decode reads the text of one file into what the tables describe.
+func decode(name string, text []byte, tables []table) error {
+	var tree map[string]any
+	meta, err := toml.Decode(string(text), &tree)
+	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, works: true}
+	for _, t := range tables {
+		d.know(t)
+	}
+	if err != nil {
+		return d.syntaxFault(string(text), err)
+	}
+	for _, key := range meta.Keys() {
+		d.place(key)
+	}
+	return joined(d.faults, d.works)
+}
+
+// decoder takes the keys of one file to their places.
+type decoder struct {
+	file     string
+	tree     map[string]any
+	settings map[string]value // by full key
+	tables   map[string]bool  // by name, with the tables above them
+	done     map[string]bool  // keys already stored or found faulty, with all that is below them
+	faults   []error
+	works    bool // none of them but in what is only told
+}
+
+func (d *decoder) know(t table) {
+	parts := strings.Split(t.name, ".")
+	for i := range parts {
+		d.tables[strings.Join(parts[:i+1], ".")] = true
+	}
+	for _, s := range t.settings {
+		d.settings[fullKey(t, s)] = s.value
+	}
+}
+
+// place follows a key from the top of the file until it meets a setting or something that should not be there.
+func (d *decoder) place(key toml.Key) {
+	for i := range key {
+		at := key[:i+1]
+		name := at.String()
+		setting, known := d.settings[name]
+		switch {
+		case d.done[name]:
+			return
+		case known:
+			d.done[name] = true
+			setting.set(lookUp(d.tree, at), func(sub string, got any, want string) { d.fault(join(name, shownBelow(name, sub)), got, want) })
+			return
+		case !d.tables[name]:
+			d.done[name] = true
+			d.note(name, d.unknown(join(key[:i].String(), shownBelow(name, key[i]))))
+			return
+		}
+		if _, isTable := lookUp(d.tree, at).(map[string]any); !isTable {
+			d.done[name] = true
+			d.fault(name, lookUp(d.tree, at), fmt.Sprintf("a table: [%s]", name))
+			return
+		}
+	}
+}
+
+// fault notes that a key's value is not what it should be; without a wish, the key itself should not be.
+func (d *decoder) fault(key string, got any, want string) {
+	if want == "" {
+		d.note(key, d.unknown(key))
+		return
+	}
+	shown := render(got)
+	if secretive(key) {
+		shown = render(notShown) // A secret may have got to the wrong key.
+	}
+	d.note(key, fmt.Errorf("%s: %s = %s: must be %s", d.file, key, shown, want))
+}
+
+func (d *decoder) note(key string, fault error) {
+	d.faults, d.works = append(d.faults, fault), d.works && tellsOnly(key)
+}
+
+// lookUp finds the value of a key; nil if there is none.
+func lookUp(tree map[string]any, key toml.Key) any {
+	var at any = tree
+	for _, part := range key {
+		table, _ := at.(map[string]any)
+		at = table[part]
+	}
+	return at
+}
+
+func fullKey(t table, s setting) string {
+	if t.name == "" {
+		return s.name
+	}
+	return t.name + "." + s.name
+}
+
+// join appends one part to a key, with quotes if it needs them.
+func join(key, sub string) string {
+	switch {
+	case sub == "":
+		return key
+	case key == "":
+		return toml.Key{sub}.String()
+	case sub == notShown:
+		return key + "." + sub
+	}
+	return key + "." + toml.Key{sub}.String()
+}
+
+// Diff names the settings in which two configurations differ, as in "drain.margin", in the order of the documentation.
+func Diff(a, b Config) []string {
+	return append(diff(a.tables(), b.tables()), a.Webhook.rewritten(b.Webhook)...)
+}
+
+// DiffQueue is Diff for nth-queue.
+func DiffQueue(a, b Queue) []string {
+	return append(diff(a.tables(), b.tables()), a.Webhook.rewritten(b.Webhook)...)
+}
+
+// rewritten names the file of the template if it is the same and what is in it is not.
+func (c *Webhook) rewritten(now Webhook) []string {
+	if now.TemplateFile == "" || c.TemplateFile != now.TemplateFile || c.TemplateText == now.TemplateText {
+		return nil
+	}
+	return []string{"webhook.template_file"}
+}
+
+func diff(a, b []table) []string {
+	of := map[string]string{}
+	for _, t := range a {
+		for _, s := range t.settings {
+			of[fullKey(t, s)] = s.value.show()
+		}
+	}
+	var names []string
+	for _, t := range b {
+		for _, s := range t.settings {
+			if name := fullKey(t, s); s.value.show() != of[name] {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }

@@ -1,6 +1,11 @@
 package config
 
 import (
+	"net"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -204,5 +209,236 @@ func (c *ReservationEnd) table() table {
 			"How long before EC2 begins to terminate instances the action begins: that is half an hour before the end of a Capacity Block, and an hour for UltraServers."},
 		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day},
 			"How long the end must have been missing, while EC2 answers, before it counts as withdrawn and what was done for it is undone."},
+	}}
+}
+
+// AWS is the table [aws].
+type AWS struct {
+	Region   string // "" is the instance's, or the queue's
+	Endpoint string // "" is the region's own
+	// EC2Endpoint is nth's alone: nth-queue has one for all.
+	EC2Endpoint string
+}
+
+func (c *AWS) table() table {
+	return table{"aws", "AWS's own services, which are asked with the role of the instance.", []setting{
+		{"region", regionName(&c.Region),
+			"The region to ask in. Empty is the one that the instance is in."},
+		{"endpoint", optionalEndpoint(&c.Endpoint),
+			"Another address of Auto Scaling to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_AUTO_SCALING`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say."},
+		{"ec2_endpoint", optionalEndpoint(&c.EC2Endpoint),
+			"The same for EC2."},
+	}}
+}
+
+func (c *AWS) queueTable() table {
+	return table{"aws", "AWS's own services, which are asked with the credentials that AWS's programs would find: an instance's role, those of a pod or a service account, the environment.", []setting{
+		{"region", regionName(&c.Region),
+			"The region to ask in. Empty is the one in the queue's URL; of a URL that names none, it is what `AWS_REGION` in the environment says."},
+		{"endpoint", optionalEndpoint(&c.Endpoint),
+			"Another address to ask, for SQS, EC2 and Auto Scaling alike, such as a rehearsal's. Empty is the region's own; `AWS_ENDPOINT_URL_SQS` and its like in the environment lead to the endpoints of a VPC."},
+	}}
+}
+
+func regionName(at *string) text {
+	return text{at, func(s string) bool { return s == "" || region.MatchString(s) }, `a region such as "eu-central-1", or ""`}
+}
+
+var region = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
+
+var (
+	sources = []string{"kubeconfig", "bottlerocket"}
+	tokens  = []string{"auto", "plugin", "eks"}
+)
+
+func (c *Kubernetes) table() table {
+	return table{"kubernetes", "The way to the API server, with the kubelet's own identity, and what is told there.", append([]setting{
+		{"kubeconfig", optionalFile(&c.Kubeconfig),
+			"The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`."},
+		{"source", choice{&c.Source, sources},
+			"Where the API server, its certificate and the cluster's name are from: the kubelet's kubeconfig, or the settings of the Bottlerocket host on which nth is a host container."},
+		{"token", choice{&c.Token, tokens},
+			"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`."},
+		{"keep_warm", duration{&c.KeepWarm, time.Second, day},
+			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."},
+		{"heartbeat", duration{&c.Heartbeat, 0, day},
+			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."},
+	}, c.ToldCluster.settings()...)}
+}
+
+// settings describes what the cluster is told, which is the same for nth and for nth-queue.
+func (c *ToldCluster) settings() []setting {
+	return []setting{
+		{"condition", boolean{&c.Condition},
+			"Maintain the Node's condition `InterruptionPending`."},
+		{"lifecycle_conditions", boolean{&c.LifecycleConditions},
+			"Maintain the Node's conditions `DrainInProgress`, `Drained`, `MaintenancePlanned` and `MaintenanceInProgress`, as far as they are nobody else's. In Kubernetes they are alpha."},
+		{"events", boolean{&c.Events},
+			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
+		{"event_source", text{&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },
+			"a name of letters, digits, dashes and dots"},
+			"The component that Events name as their source."},
+		{"event_annotations", texts{&c.EventAnnotations, annotation,
+			`a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`},
+			"Annotations that every Event gets; of the same name, they go before those of nth."},
+	}
+}
+
+// The shapes of names and domains. How long they may be is no part of the expressions: a count in one is compiled into so
+// many copies, at every start.
+var (
+	component = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
+	keyName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	keyDomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+)
+
+const (
+	longestName   = 63
+	longestDomain = 253
+)
+
+// annotation tells whether the API server takes that for an annotation of reasonable size.
+func annotation(key, text string) bool { return isKey(key) && len(text) <= 1024 }
+
+// isKey tells whether that is the key of an annotation or a label: a name, after a domain and a slash or alone.
+func isKey(s string) bool {
+	domain, name, found := strings.Cut(s, "/")
+	if !found {
+		domain, name = "none", s
+	}
+	return len(domain) <= longestDomain && keyDomain.MatchString(domain) &&
+		len(name) <= longestName && keyName.MatchString(name)
+}
+
+// Metrics is the table [metrics].
+type Metrics struct {
+	Listen     string // "host:port"; "" is off
+	Textfile   string // "" is off
+	Compatible bool
+}
+
+func (c *Metrics) table() table {
+	return table{"metrics", "Metrics for Prometheus, and whether nth is alive. docs/metrics.md lists them.", []setting{
+		listenSetting(&c.Listen),
+		{"textfile", textfile(&c.Textfile),
+			"A file that node_exporter's textfile collector reads. The unit lets nth write into `/var/lib/node_exporter` and `/var/lib/prometheus/node-exporter`; another directory needs `ReadWritePaths=`. Empty is none."},
+		compatibleSetting(&c.Compatible),
+	}}
+}
+
+func listenSetting(at *string) setting {
+	return setting{
+		"listen", text{at, isListener, `an address such as ":9092" or "127.0.0.1:9092", or ""`},
+		"Where `/metrics` and `/healthz` are served. `\":9092\"` is every address of the machine; `\"127.0.0.1:9092\"` is reached from this machine only. Empty is nowhere.",
+	}
+}
+
+func compatibleSetting(at *bool) setting {
+	return setting{
+		"compatible", boolean{at},
+		"Add the counters of aws-node-termination-handler, `actions_total` and `events_error_total`, for dashboards that have them.",
+	}
+}
+
+// isListener tells whether something can be listened at there. A host is an IP address or a name.
+func isListener(s string) bool {
+	if s == "" {
+		return true
+	}
+	host, port, err := net.SplitHostPort(s)
+	number, bad := strconv.ParseUint(port, 10, 16)
+	return err == nil && bad == nil && number > 0 && !strings.ContainsAny(host, " /")
+}
+
+func textfile(at *string) text {
+	return text{at, isTextfile, `an absolute path that ends with ".prom", or ""`}
+}
+
+func isTextfile(s string) bool {
+	return s == "" || filepath.IsAbs(s) && filepath.Clean(s) == s && strings.HasSuffix(s, ".prom")
+}
+
+// LoadBalancers is the table [load_balancers].
+type LoadBalancers struct {
+	TargetGroups []string // ARNs, or "all" alone; nil is none
+	Endpoint     string   // "" is the region's own
+}
+
+func (c *LoadBalancers) table() table {
+	return table{"load_balancers", "Load balancers of AWS, which are asked with the role of the instance when they are done with it.", []setting{
+		{"target_groups", targetGroups{names{&c.TargetGroups, targetGroup, `a list of ARNs of target groups, or ["all"]`}},
+			"The target groups of Elastic Load Balancing that this node or its pods are in, by their ARNs. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. `[\"all\"]` stands for those of the instance's VPC. Empty asks nothing. It needs a policy on the instance's role, see docs/load-balancers.md."},
+		{"endpoint", optionalEndpoint(&c.Endpoint),
+			"Another address to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say."},
+	}}
+}
+
+// allGroups stands for the target groups of the VPC.
+const allGroups = "all"
+
+var targetGroupARN = regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:\d{12}:targetgroup/[A-Za-z0-9-]{1,32}/[0-9a-f]{16}$`)
+
+func targetGroup(s string) bool { return s == allGroups || targetGroupARN.MatchString(s) }
+
+// targetGroups are names, of which one stands for all and goes alone.
+type targetGroups struct{ names }
+
+func (v targetGroups) set(got any, fault func(string, any, string)) {
+	if list, ok := got.([]any); ok && len(list) > 1 {
+		for _, item := range list {
+			if item == allGroups {
+				fault("", got, v.want)
+				return
+			}
+		}
+	}
+	v.names.set(got, fault)
+}
+
+// Webhook is the table [webhook]. URL, Headers and Proxy are never printed.
+type Webhook struct {
+	URL, URLFile           string // both "" is a credential of the service, or off
+	Headers                map[string]string
+	HeadersFile            string
+	Template, TemplateFile string // both "" is nth's own
+	TemplateText           string // what is of use of these two, noted by who has judged them; no setting
+	Proxy                  string
+	CAFile                 string
+	Timeout                time.Duration
+	AtDetection            bool
+	AtEnd                  bool
+	AtClose                bool
+}
+
+func defaultWebhook() Webhook {
+	return Webhook{Timeout: 5 * time.Second, AtDetection: true, AtEnd: true, AtClose: true}
+}
+
+func (c *Webhook) table() table {
+	return table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []setting{
+		{"url", secret{&c.URL, isEndpoint, `a URL that begins with "https://" or "http://", or ""`},
+			"The address. Empty is what `url_file` says, or the service's credential `webhook-url`; without any, nothing is posted. It is never printed or logged."},
+		{"url_file", optionalFile(&c.URLFile),
+			"A file that holds the address, read for each notice."},
+		{"headers", secrets{&c.Headers},
+			"Headers to send, such as `{ Authorization = \"...\" }`. `Content-Type` is `application/json` unless one says otherwise. Their values are never printed or logged."},
+		{"headers_file", optionalFile(&c.HeadersFile),
+			"A file with a line `Name: value` for each further header, or an object in JSON, read for each notice. Empty is the service's credential `webhook-headers`, if it has one."},
+		{"template", anyText(&c.Template),
+			"What is posted: a template as Go's text/template has them, with the functions of sprig. Empty is `template_file`, or `{\"text\": \"...\"}` with one sentence."},
+		{"template_file", optionalFile(&c.TemplateFile),
+			"A file that holds the template, read at the start and at a reload. There are some in `/usr/share/nth/webhook`."},
+		{"proxy", secret{&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://", or ""`},
+			"The proxy to go through. Those in the environment are not used. It is never printed."},
+		{"ca_file", optionalFile(&c.CAFile),
+			"Certificates, in PEM, to trust beside the system's."},
+		{"timeout", duration{&c.Timeout, 100 * time.Millisecond, time.Minute},
+			"How long one attempt may take. One that fails is repeated, for a day at most."},
+		{"at_detection", boolean{&c.AtDetection},
+			"Post when an event is announced."},
+		{"at_end", boolean{&c.AtEnd},
+			"Post when what was to be done about it is done, its time is over, or it went wrong."},
+		{"at_close", boolean{&c.AtClose},
+			"Post when the event no longer stands and nothing of it is left on the node."},
 	}}
 }

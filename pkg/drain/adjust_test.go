@@ -13,7 +13,7 @@ import (
 )
 
 // numbered waits until something has been told under the last goal.
-func (r *trial) numbered(what drain.What) drain.Progress {
+func (r *trial) numbered(what drain.ProgressKind) drain.Progress {
 	r.t.Helper()
 	var last drain.Progress
 	await(r.t, string(what)+" under the last goal", func() bool {
@@ -299,7 +299,7 @@ func TestWhatPeopleWantedOfTheNodeBeforeAnEventJoinedIsNoProofForIt(t *testing.T
 			if s := p.State; p.Goal == r.goal.Number && s.Looked && s.Limited {
 				t.Errorf("told that people limit it for the event that has joined, from a look before that: %+v", p)
 			}
-			if p.What == drain.Drained && p.Goal == r.goal.Number && r.at[i].Before(s.LastRemoval()) {
+			if p.Kind == drain.Drained && p.Goal == r.goal.Number && r.at[i].Before(s.LastRemoval()) {
 				t.Errorf("told to be drained for another event %s before the pod was gone", s.LastRemoval().Sub(r.at[i]))
 			}
 		}
@@ -343,7 +343,7 @@ func TestANodeIsLookedAtOnceMoreWhenACordonBecomesADrain(t *testing.T) {
 	})
 }
 
-// What the policy makes of it depends on what stands in the way.
+// Kind the policy makes of it depends on what stands in the way.
 func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

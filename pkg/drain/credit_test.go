@@ -119,7 +119,7 @@ func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
 	})
 }
 
-// What a budget has held and somebody else has ended is held no more.
+// Kind a budget has held and somebody else has ended is held no more.
 func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -284,7 +284,7 @@ func TestAPodWhoseEndIsSeenBeforeItsAnswerIsShortenedAtTheEnd(t *testing.T) {
 		s.Answer("evict", answeredLate(s, func() { time.AfterFunc(time.Millisecond, func() { close(answered) }) }, answered))
 		goal := goalWithin(false, plenty)
 		guard := drain.New(s.Client(), apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
-			if p.What == drain.Found { // The process gets no time for a moment, in which both the news of the pod and the answer come.
+			if p.Kind == drain.Found { // The process gets no time for a moment, in which both the news of the pod and the answer come.
 				time.Sleep(10 * time.Millisecond)
 			}
 		})
@@ -339,7 +339,7 @@ func TestAPodThatIsThereAfterTheDeadlineGetsHalfAMinute(t *testing.T) {
 			r.await(drain.Gone, "default/a")
 			asked := s.Requests("evict", "delete")
 			last := asked[len(asked)-1]
-			// What failed before is asked for again after a pause.
+			// Kind failed before is asked for again after a pause.
 			if after := last.At.Sub(came); last.What != c.what+" default/a" || after < c.after || after > c.after+3*time.Second || c.mended == 0 && after > c.after {
 				t.Errorf("%s after %s", last.What, after)
 			}

@@ -5,7 +5,7 @@
 //
 // It is given a client and a node's name and works with the rights of that node's kubelet, which are narrow. What of
 // k8s.io/kubectl/pkg/drain holds with them is used: its filters decide which pods a drain concerns, run over a client
-// that answers from memory (concerns.go). The rest is our own, because with this identity it fails or falls short:
+// that answers from memory. The rest is our own, because with this identity it fails or falls short:
 //
 //   - kubectl looks up the DaemonSet of every DaemonSet pod; a kubelet may not, and one refusal fails the whole drain.
 //     We judge by the controller's ownerReference.
@@ -21,10 +21,18 @@ package drain
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	kubectl "k8s.io/kubectl/pkg/drain"
 )
 
 // Keys that nth writes on a Node. docs/node-contract.md says who may write and read them.
@@ -169,63 +177,63 @@ type Guard interface {
 	Result() Result
 }
 
-// What says which thing happened.
-type What string
+// ProgressKind says which thing happened.
+type ProgressKind string
 
 // The things that are told.
 const (
 	// NodeCordoned and NodeCordonFound: the node takes no more pods, by us or already by somebody else.
-	NodeCordoned    What = "cordoned"
-	NodeCordonFound What = "cordon-found"
+	NodeCordoned    ProgressKind = "cordoned"
+	NodeCordonFound ProgressKind = "cordon-found"
 	// NodeReopened: someone uncordoned the node.
-	NodeReopened What = "reopened"
+	NodeReopened ProgressKind = "reopened"
 	// NodeLeft: people want nothing done to this node.
-	NodeLeft What = "left-alone"
+	NodeLeft ProgressKind = "left-alone"
 	// NodeExcluded: the load balancer label is set.
-	NodeExcluded What = "excluded"
+	NodeExcluded ProgressKind = "excluded"
 	// NodeMissing: there is no Node, for the reason in Detail.
-	NodeMissing What = "missing"
+	NodeMissing ProgressKind = "missing"
 	// Unclosable: the cordon was refused, for the reason in Detail; it will be tried again.
-	Unclosable What = "unclosable"
+	Unclosable ProgressKind = "unclosable"
 	// Holding: evictions wait for the time in Detail.
-	Holding What = "holding"
+	Holding ProgressKind = "holding"
 	// Unscripted: evictions begin although something is wrong with the scripts, which Detail says.
-	Unscripted What = "unscripted"
+	Unscripted ProgressKind = "unscripted"
 	// TargetsLeft: load balancers are not done with the node, as Detail says. Evictions wait for that, or the end of the drain.
 	// TargetsOut: that wait is over; Detail says why it is if they are not done.
-	TargetsLeft What = "targets-left"
-	TargetsOut  What = "targets-out"
+	TargetsLeft ProgressKind = "targets-left"
+	TargetsOut  ProgressKind = "targets-out"
 	// Found: the pods to evict have been counted. Arrived: another one has come.
-	Found   What = "found"
-	Arrived What = "arrived"
+	Found   ProgressKind = "found"
+	Arrived ProgressKind = "arrived"
 	// Evicted and Deleted: the API server accepted the eviction, or the deletion that replaced it.
-	Evicted What = "evicted"
-	Deleted What = "deleted"
+	Evicted ProgressKind = "evicted"
+	Deleted ProgressKind = "deleted"
 	// Held: a disruption budget, named in Detail, refuses the eviction for now.
-	Held What = "held"
+	Held ProgressKind = "held"
 	// Refused: an attempt failed for another reason, given in Detail; it will be repeated.
-	Refused What = "refused"
+	Refused ProgressKind = "refused"
 	// Restarting: the workload in Detail makes another pod in place of this one, which is not evicted meanwhile.
-	Restarting What = "restarting"
+	Restarting ProgressKind = "restarting"
 	// Overdue: the pod is terminating and should have ended; critical pods wait for it no longer.
-	Overdue What = "overdue"
+	Overdue ProgressKind = "overdue"
 	// Returning: the controller in Detail keeps bringing pods back to the cordoned node, which are evicted ever more
 	// slowly. LeftToReturn: they are left there.
-	Returning    What = "returning"
-	LeftToReturn What = "left-to-return"
+	Returning    ProgressKind = "returning"
+	LeftToReturn ProgressKind = "left-to-return"
 	// Gone: the pod is no longer on the node.
-	Gone What = "gone"
+	Gone ProgressKind = "gone"
 	// Volumes: the pods are gone, and volumes are still in use.
-	Volumes What = "volumes"
+	Volumes ProgressKind = "volumes"
 	// Drained: nothing is left that has to go. The guard stands on.
-	Drained What = "drained"
+	Drained ProgressKind = "drained"
 	// Standing: the goal was changed; how things stand is in State.
-	Standing What = "standing"
+	Standing ProgressKind = "standing"
 )
 
 // Progress is one thing that happened, and how things stand then.
 type Progress struct {
-	What What
+	Kind ProgressKind
 	// Goal is the number of the goal.
 	Goal int
 	// State is what is known of the node.
@@ -237,7 +245,7 @@ type Progress struct {
 	PodLabels map[string]string
 	// Events are those of the goal for which the node was closed, with NodeReopened. For others it is closed again.
 	Events []string
-	// Detail names the budget, the reason or the time that belongs to What.
+	// Detail names the budget, the reason or the time that belongs to ProgressKind.
 	Detail string
 	// Total and Left count the pods to evict: all that were met, and those still on the node.
 	Total, Left int
@@ -280,3 +288,352 @@ type Result struct {
 
 // VolumesUnknown is how many volumes are in use of a Node that could not be read.
 const VolumesUnknown = -1
+
+// concerns tells whether a drain has to remove a pod, by kubectl's filters: mirror pods stay, finished pods go, and what a
+// setting protects stays. A DaemonSet's pods stay in any phase; kubectl removes the finished ones. Their controller makes
+// others, and a kubelet that goes down fails those as well, so that there would be no end to it.
+func (o Options) concerns(pod *corev1.Pod) bool {
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
+		return false
+	}
+	helper := kubectl.Helper{
+		Client:              inMemory{pod: pod},
+		Force:               !o.ProtectUnmanaged,
+		IgnoreAllDaemonSets: true,
+		DeleteEmptyDirData:  !o.ProtectEmptyDir,
+	}
+	list, protected := helper.GetPodsForDeletion(pod.Spec.NodeName)
+	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
+}
+
+// inMemory is a client that knows one pod. It answers the one question that is left to kubectl's filters to ask: which pods are on
+// the node. Any other call would be a change in kubectl, and fails loudly in the tests.
+type inMemory struct {
+	kubernetes.Interface
+	coreclient.CoreV1Interface
+	coreclient.PodInterface
+	pod *corev1.Pod
+}
+
+func (m inMemory) CoreV1() coreclient.CoreV1Interface  { return m }
+func (m inMemory) Pods(string) coreclient.PodInterface { return m }
+
+func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
+}
+
+// stays tells whether people want the pod left alone in a drain with or without a deadline.
+func stays(pod *corev1.Pod, deadline bool) bool {
+	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	return when == Never || when == AtDeadline && !deadline
+}
+
+// waits tells whether the pod may run until the deadline needs it gone.
+func waits(pod *corev1.Pod) bool {
+	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	return when == AtDeadline
+}
+
+// finished tells whether the pod's containers have ended for good.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// critical tells whether other pods may need this one until they are gone.
+func critical(pod *corev1.Pod) bool {
+	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
+}
+
+// lastRank is that of the pod that goes when no other is left.
+const lastRank = 2
+
+// rank orders the pods that go: those of a higher one go when none of a lower one is left that can be waited for.
+func (o Options) rank(pod *corev1.Pod) int {
+	switch {
+	case o.Last != "" && podName(pod) == o.Last:
+		return lastRank
+	case critical(pod):
+		return 1
+	}
+	return 0
+}
+
+// grace is the pod's own, or the one that replaces it.
+func (o Options) grace(pod *corev1.Pod) time.Duration {
+	switch {
+	case o.GracePeriod != nil:
+		return *o.GracePeriod
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		return seconds(*pod.Spec.TerminationGracePeriodSeconds)
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// forever is longer than any node stands.
+const forever = 365 * 24 * time.Hour
+
+// seconds is a duration of so many, but none that is too long for one: the API server takes any grace.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
+}
+
+func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// Forecast is how a drain of a node would come along if it began now, if each pod took all of the grace that it gets, and no disruption
+// budget held any.
+type Forecast struct {
+	// Pods counts those that would have to go, and Needs is how long that would take, from the notice on.
+	Pods  int
+	Needs time.Duration
+	// Cut are the pods that would get less than their own grace, in the order of their names.
+	Cut []Cut
+}
+
+// Cut is a pod, as "namespace/name", that would get less than its own grace before the deadline.
+type Cut struct {
+	Pod         string
+	Grace, Gets time.Duration
+}
+
+// Forecast looks at the node's pods, and says how a drain for a machine would come along that is gone so long after the notice. It asks once.
+func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, error) {
+	list, err := n.listPods(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Forecast{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
+	}
+	return n.opts.forecast(list.Items, notice), nil
+}
+
+// forecast goes by the rules of plan, limits and gated, with an API server that answers at once.
+func (o Options) forecast(pods []corev1.Pod, notice time.Duration) Forecast {
+	opens, end := o.EvictAfter, notice-o.Margin
+	if o.ExcludeFromLoadBalancers {
+		opens = max(opens, o.LoadBalancerWait)
+	}
+	opens += min(o.ScriptsWait, notice/4)
+	var f Forecast
+	others := time.Duration(0) // when those are gone that critical pods wait for
+	for _, last := range []bool{false, true} {
+		for i := range pods {
+			pod := &pods[i]
+			if critical(pod) != last || !o.concerns(pod) || stays(pod, true) {
+				continue
+			}
+			asked := opens
+			if last {
+				asked = max(opens, others)
+			}
+			gone, cut := o.foresee(pod, asked, end)
+			f.Pods, f.Needs = f.Pods+1, max(f.Needs, gone)
+			if cut != nil {
+				f.Cut = append(f.Cut, *cut)
+			}
+		}
+		others = f.Needs
+	}
+	slices.SortFunc(f.Cut, func(a, b Cut) int { return strings.Compare(a.Pod, b.Pod) })
+	return f
+}
+
+// foresee says when a pod would be gone that may be asked for from a time on, and has to be gone by the end.
+func (o Options) foresee(pod *corev1.Pod, asked, end time.Duration) (gone time.Duration, cut *Cut) {
+	if finished(pod) {
+		return 0, nil
+	}
+	if pod.DeletionTimestamp != nil {
+		return min(given(pod), max(end, 0)), nil
+	}
+	grace := o.grace(pod)
+	turn := max(end-grace, 0)
+	if asked = min(asked, turn); waits(pod) {
+		asked = turn
+	}
+	if left := max(end-asked, time.Second); left < grace {
+		left = left.Truncate(time.Second)
+		return asked + left, &Cut{Pod: podName(pod), Grace: grace, Gets: left}
+	}
+	return asked + grace, nil
+}
+
+// Rehearsal is what came of an eviction that was only rehearsed.
+type Rehearsal struct {
+	// Pod is "namespace/name" of the pod; empty if none on the node would have to go.
+	Pod string
+	// HeldBy is the disruption budget that would hold the pod back now; empty if none would.
+	HeldBy string
+}
+
+// Rehearse asks the API server to evict one of the node's pods, as a dry run: it says what it would do, admission
+// included, and does nothing. It asks once.
+func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	list, err := n.listPods(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Rehearsal{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
+	}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if pod.DeletionTimestamp != nil || !n.opts.concerns(pod) {
+			continue
+		}
+		rehearsed := Rehearsal{Pod: podName(pod)}
+		err := n.end(ctx, Evicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
+		if budget, held := heldBy(err); held {
+			rehearsed.HeldBy, err = budget, nil
+		}
+		if err != nil {
+			return rehearsed, fmt.Errorf("rehearsing the eviction of %s: %s", rehearsed.Pod, plain(err))
+		}
+		return rehearsed, nil
+	}
+	return Rehearsal{}, nil
+}
+
+// DryRun is a Node that is only looked at: its methods tell what would be done and write nothing.
+type DryRun struct{ *Node }
+
+// NewDryRun returns the looked-at twin of a node.
+func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
+
+// Guard returns a guard that tells what would be done, as if all went well at once, and stands then.
+func (d *DryRun) Guard(goal Goal, tell func(Progress)) Guard {
+	return &dryGuard{node: d.Node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
+}
+
+type dryGuard struct {
+	node     *Node
+	tell     func(Progress)
+	adjusted chan struct{}
+
+	mu     sync.Mutex
+	goal   Goal
+	result Result
+}
+
+// Adjust implements Guard.
+func (g *dryGuard) Adjust(goal Goal) {
+	g.mu.Lock()
+	g.goal = goal
+	g.mu.Unlock()
+	nudge(g.adjusted)
+}
+
+// Result implements Guard.
+func (g *dryGuard) Result() Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.result
+}
+
+// Run implements Guard.
+func (g *dryGuard) Run(ctx context.Context) {
+	var pause time.Duration
+	told, evicted, trouble := false, false, ""
+	for more := true; more; more = Await(ctx, g.adjusted, pause) {
+		g.mu.Lock()
+		goal := g.goal
+		g.mu.Unlock()
+		told = told && (evicted || !goal.Evict) // Kind a drain would do is told when it comes to one.
+		var news []Progress
+		err := retry(ctx, func(ctx context.Context) (err error) {
+			news, err = g.look(ctx, goal)
+			return err
+		})
+		if pause = forever; err != nil {
+			pause = lookEvery
+		}
+		if err != nil && ctx.Err() == nil && !Alike(err.Error(), trouble) {
+			trouble = err.Error()
+			g.tell(Progress{Kind: Unclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
+		}
+		if told && err == nil { // It is the state under the new goal that counts.
+			g.tell(Progress{Kind: Standing, Goal: goal.Number, State: news[0].State})
+		}
+		for _, p := range news {
+			if p.Kind == Drained || !told {
+				g.tell(p)
+			}
+		}
+		if err == nil {
+			told, evicted = true, evicted || goal.Evict
+		}
+	}
+}
+
+// look tells what would be done. Left stays empty, as if all had gone.
+func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
+	node, err := g.node.get(ctx, false)
+	gone := apierrors.IsNotFound(err) && goal.NodeSeen
+	result, state := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict, Looked: true}
+	if result.NodeGone {
+		return g.done(result, []Progress{{Kind: Drained, Goal: goal.Number, State: state}}), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading node %q: %w", g.node.name, err)
+	}
+	ordered := g.node.ordered(node, goal, memory{})
+	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, ordered), onlyCordon(node)
+	state.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
+	state.Closed = state.Ours || result.Cordon == CordonForeign
+	state.Left, state.Limited = result.Cordon == CordonLeft, result.Limited
+	state.Drained = state.Drained && !result.Limited
+	found := result.Cordon.progress()
+	found.Goal, found.State = goal.Number, state
+	if result.Cordon == CordonLifted {
+		found.Events = goal.Events
+	}
+	news := []Progress{found}
+	if !goal.Evict || result.Limited {
+		return g.done(result, news), nil
+	}
+	pods, err := g.node.listPods(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
+	}
+	all, stay := len(pods.Items), g.stay(node, goal, result.Cordon)
+	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return stay(&p) })
+	result.Evicted, result.Skipped = len(left), all-len(left)
+	for i := range left {
+		evicted := aboutPod(Evicted, &left[i], "")
+		evicted.Goal, evicted.State, evicted.Total = goal.Number, state, len(left)
+		news = append(news, evicted)
+	}
+	return g.done(result, append(news, Progress{Kind: Drained, Goal: goal.Number, State: state, Total: result.Evicted})), nil
+}
+
+// stay returns what tells which pods would stay on a Node that was found so.
+func (g *dryGuard) stay(node *corev1.Node, goal Goal, found CordonResult) func(*corev1.Pod) bool {
+	deadline, since := !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
+	if since.IsZero() && found == CordonLifted {
+		since = g.node.viewOf(node, found).since
+	}
+	return func(pod *corev1.Pod) bool {
+		return !g.node.opts.concerns(pod) || stays(pod, deadline) || cameAfter(pod, since)
+	}
+}
+
+func (g *dryGuard) done(result Result, news []Progress) []Progress {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.result = result
+	return news
+}
+
+// Uncordon tells whether there is a cordon of ours to lift.
+func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (result UncordonResult, err error) {
+	err = retry(ctx, func(ctx context.Context) error {
+		node, err := d.get(ctx, false)
+		if result = UncordonNodeGone; err == nil {
+			result = d.uncordonOf(node)
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("reading node %q: %w", d.name, err)
+	}
+	return result, nil
+}

@@ -156,11 +156,11 @@ func (r *trial) adjust(change func(*drain.Goal)) {
 func (r *trial) tell(p drain.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.What == drain.Drained {
+	if p.Kind == drain.Drained {
 		if p.Left > 0 || !p.State.Drained {
 			r.t.Errorf("told to be drained with %+v", p)
 		}
-		if !slices.ContainsFunc(r.told, func(p drain.Progress) bool { return p.What == drain.Drained }) {
+		if !slices.ContainsFunc(r.told, func(p drain.Progress) bool { return p.Kind == drain.Drained }) {
 			r.emptied = time.Now()
 			close(r.drained)
 		}
@@ -210,12 +210,12 @@ func (r *trial) leave() drain.Result {
 }
 
 // of returns what was told of a kind, and of a pod if one is given.
-func (r *trial) of(what drain.What, pod ...string) []drain.Progress {
+func (r *trial) of(what drain.ProgressKind, pod ...string) []drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []drain.Progress
 	for _, p := range r.told {
-		if p.What == what && (len(pod) == 0 || p.Pod == pod[0]) {
+		if p.Kind == what && (len(pod) == 0 || p.Pod == pod[0]) {
 			found = append(found, p)
 		}
 	}
@@ -237,7 +237,7 @@ func (r *trial) drainedAt() time.Time {
 }
 
 // await waits until something has been told.
-func (r *trial) await(what drain.What, pod ...string) {
+func (r *trial) await(what drain.ProgressKind, pod ...string) {
 	r.t.Helper()
 	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })
 }

@@ -175,7 +175,7 @@ func (g *guard) take(goal Goal) {
 		g.needed = g.lookNow()
 	}
 	g.rejudge()
-	g.say(Progress{What: Standing})
+	g.say(Progress{Kind: Standing})
 }
 
 // stillThere are those of some events that the goal still has. One that comes back is another.
@@ -245,7 +245,7 @@ func (g *guard) advance(now time.Time) time.Time {
 	wake := g.decide(now)
 	if g.synced && !g.opens.IsZero() && !g.found { // The list is often there before the cordon.
 		g.found = true
-		g.say(Progress{What: Found})
+		g.say(Progress{Kind: Found})
 	}
 	wake = soonest(wake, g.actOnPods(now))
 	return soonest(wake, g.concludeDrain(now))
@@ -279,7 +279,7 @@ func (g *guard) decide(now time.Time) time.Time {
 		return g.letGo(now)
 	}
 	if wait > 0 {
-		g.say(Progress{What: Holding, Detail: wait.String()})
+		g.say(Progress{Kind: Holding, Detail: wait.String()})
 	}
 	g.opens, g.all = now.Add(wait), true
 	return g.opens
@@ -345,7 +345,7 @@ func (g *guard) see(v view, number int, events []string) {
 	}
 	limits := g.seeLimit(before)
 	if news := g.closed() && !closed || g.view.ready && !before.ready || g.hasLooked() && !seen || limits; news && len(g.news) == told {
-		g.say(Progress{What: Standing})
+		g.say(Progress{Kind: Standing})
 	}
 }
 
@@ -379,13 +379,13 @@ func (g *guard) count(v view, number int, events []string) {
 // seeEvents tells for which events someone uncordoned the node.
 func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 	if len(v.reopened) > 0 {
-		g.say(Progress{What: NodeReopened, Events: v.reopened})
+		g.say(Progress{Kind: NodeReopened, Events: v.reopened})
 	}
 	switch joined := Joined(events, g.goal.Events); {
 	case v.opened && !joined:
 		g.seeLifted(v, looked, first)
 	case v.opened && !v.known: // For those that have joined while it was looked, it is none.
-		g.say(Progress{What: NodeReopened, Events: events})
+		g.say(Progress{Kind: NodeReopened, Events: events})
 	}
 }
 
@@ -410,7 +410,7 @@ func (g *guard) seeLifted(v view, looked int, first bool) {
 func (g *guard) tellLifted() {
 	if g.untold {
 		g.untold = false
-		g.say(Progress{What: NodeReopened, Events: g.goal.Events})
+		g.say(Progress{Kind: NodeReopened, Events: g.goal.Events})
 	}
 }
 
@@ -427,7 +427,7 @@ func (g *guard) see404(v view) {
 		if g.gone() {
 			why = "it was deleted"
 		}
-		g.say(Progress{What: NodeMissing, Detail: why})
+		g.say(Progress{Kind: NodeMissing, Detail: why})
 	}
 }
 
@@ -440,7 +440,7 @@ func (g *guard) seeTrouble(v view) {
 		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.shut = v.uid, false, CordonNone, v.limited, false
 	}
 	if v.reopened != nil {
-		g.say(Progress{What: NodeReopened, Events: v.reopened})
+		g.say(Progress{Kind: NodeReopened, Events: v.reopened})
 	}
 	if passing(v.err) {
 		return
@@ -449,7 +449,7 @@ func (g *guard) seeTrouble(v view) {
 		g.decided = time.Now()
 	}
 	if !Alike(text, known) || g.goal.Hard.IsZero() {
-		g.say(Progress{What: Unclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+		g.say(Progress{Kind: Unclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
 
@@ -465,7 +465,7 @@ func (g *guard) seeNode(v view) {
 	}
 	g.view = v.after(before)
 	if opened && !g.lifted {
-		g.forgetReturns() // What came back to an open node says nothing of what comes back to a closed one.
+		g.forgetReturns() // Kind came back to an open node says nothing of what comes back to a closed one.
 		clear(g.returning)
 		g.rejudge()
 	}
@@ -496,7 +496,7 @@ func (g *guard) tidy(v view) {
 		return
 	}
 	g.tidying = true
-	// What is taken back is so for certain: the guard may be told to end as soon as it is known that people have opened the node.
+	// Kind is taken back is so for certain: the guard may be told to end as soon as it is known that people have opened the node.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), attemptTimeout)
 	pause := g.untidy.pause()
 	g.workers.Go(func() {
@@ -527,7 +527,7 @@ func (g *guard) tidied(v view, node *corev1.Node, err error) {
 	}
 	if err == nil && v.excludes {
 		g.view.ours = true
-		g.say(Progress{What: NodeExcluded})
+		g.say(Progress{Kind: NodeExcluded})
 	}
 	if v.opened && (err == nil || !passing(err)) {
 		g.tellLifted()
@@ -538,7 +538,7 @@ func (g *guard) tidied(v view, node *corev1.Node, err error) {
 func (g *guard) sayRefused(last *string, err error) {
 	if text := err.Error(); !Alike(text, *last) {
 		*last = text
-		g.say(Progress{What: Refused, Detail: text})
+		g.say(Progress{Kind: Refused, Detail: text})
 	}
 }
 
@@ -569,7 +569,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		}
 	}
 	g.drained = true
-	g.say(Progress{What: Drained})
+	g.say(Progress{Kind: Drained})
 	return time.Time{}
 }
 
@@ -650,7 +650,7 @@ func (g *guard) volumesFree() bool {
 	g.workers.Go(func() {
 		defer stop()
 		left := g.node.awaitVolumes(ctx, staying, func(left string) {
-			g.post(func() { g.say(Progress{What: Volumes, Detail: left}) })
+			g.post(func() { g.say(Progress{Kind: Volumes, Detail: left}) })
 		})
 		g.post(func() {
 			g.freeing, g.freedFor, g.inUse = nil, round, left

@@ -269,7 +269,7 @@ func TestPodsThatAreBoundLateAreEvictedOneByOne(t *testing.T) {
 					continue
 				}
 				r.await(drain.Gone, "default/"+p.Name)
-				await(t, "the news that it is drained again", func() bool { return r.last().What == drain.Drained })
+				await(t, "the news that it is drained again", func() bool { return r.last().Kind == drain.Drained })
 			}
 			await(t, "the last one's end", func() bool { return len(r.of(drain.Gone)) == late+1 })
 			if told := append(r.of(drain.LeftToReturn), r.of(drain.Returning)...); len(told) != 0 {
@@ -328,7 +328,7 @@ func TestWhatPeopleWantOfTheNodeIsHeardAtAnyTime(t *testing.T) {
 		}
 		set(s, "")
 		r.await(drain.Gone, "default/a")
-		await(t, "that it is drained again", func() bool { return r.last().What == drain.Drained })
+		await(t, "that it is drained again", func() bool { return r.last().Kind == drain.Drained })
 		if result := r.guard.Result(); result.Limited || result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}

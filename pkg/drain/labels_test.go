@@ -110,7 +110,7 @@ func TestTheLoadBalancerLabelIsTakenBackThoughTheGuardEndsForIt(t *testing.T) {
 			ctx, end := context.WithCancel(t.Context())
 			defer end()
 			guard := drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}).Guard(goalWithin(false, plenty), func(p drain.Progress) {
-				switch p.What {
+				switch p.Kind {
 				case drain.Drained:
 					s.Answer("patch", answers...)
 					s.UncordonAs("kubectl")
@@ -155,7 +155,7 @@ func TestALabelOfOursAloneIsAClaim(t *testing.T) {
 	}
 }
 
-// What is left over of ours may have become another's just now.
+// Kind is left over of ours may have become another's just now.
 func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 	t.Parallel()
 	run(t, "the annotation, that nth-queue writes", func(t *testing.T) {

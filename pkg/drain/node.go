@@ -58,14 +58,14 @@ const (
 func (r CordonResult) progress() Progress {
 	switch r {
 	case CordonForeign:
-		return Progress{What: NodeCordonFound}
+		return Progress{Kind: NodeCordonFound}
 	case CordonLeft:
-		return Progress{What: NodeLeft}
+		return Progress{Kind: NodeLeft}
 	case CordonLifted:
-		return Progress{What: NodeReopened}
+		return Progress{Kind: NodeReopened}
 	case CordonSet, CordonOurs, CordonNone:
 	}
-	return Progress{What: NodeCordoned, Detail: string(r)}
+	return Progress{Kind: NodeCordoned, Detail: string(r)}
 }
 
 // view is what a look at the Node has shown, after what it asked for was done.

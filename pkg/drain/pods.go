@@ -88,13 +88,13 @@ type target struct {
 	notBefore time.Time
 	// asking is what is being asked for now, and cancel ends that. last is what was asked for last, asked is when, and urgent
 	// tells that its turn had come before.
-	asking, last What
+	asking, last ProgressKind
 	cancel       context.CancelFunc
 	asked        time.Time
 	sent         *atomic.Bool // tells that what is being asked for has left the gate
 	urgent       bool
 	// unanswered was asked for and may have been done. accepted was said to be done.
-	unanswered, accepted What
+	unanswered, accepted ProgressKind
 	backoff              backoff
 	budget               *budget
 	held                 string // what refuses it now
@@ -211,7 +211,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		g.kept[pod.UID] = true
 		if !f.left {
 			f.left = true
-			g.say(Progress{What: LeftToReturn, Detail: f.name})
+			g.say(Progress{Kind: LeftToReturn, Detail: f.name})
 		}
 		return false
 	}
@@ -226,13 +226,13 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	g.freeSince = time.Time{}
 	if round > 1 && !f.told {
 		f.told = true
-		g.say(Progress{What: Returning, Detail: f.name})
+		g.say(Progress{Kind: Returning, Detail: f.name})
 	}
 	if fresh && (g.drained || g.view.closed()) {
 		g.say(aboutPod(Arrived, pod, ""))
 	}
 	g.drained = false
-	if pod.DeletionTimestamp != nil { // What was ending before says nothing of who comes back.
+	if pod.DeletionTimestamp != nil { // Kind was ending before says nothing of who comes back.
 		t.ending()
 	}
 	return true
@@ -300,7 +300,7 @@ func (g *guard) credit(t *target) {
 	}
 }
 
-func (g *guard) accept(t *target, how What) {
+func (g *guard) accept(t *target, how ProgressKind) {
 	if b := t.budget; b != nil { // It yields: let more ask.
 		if t.asking != "" {
 			b.asking--
@@ -389,7 +389,7 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 }
 
 // plan says what is to be asked for now for a pod, or when to come back; zero if news has to come first.
-func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
+func (g *guard) plan(t *target, now time.Time) (ProgressKind, time.Time) {
 	end, turn := g.limits(t, now)
 	hard, turned, wake := !end.IsZero(), false, turn
 	if !turn.IsZero() && !now.Before(turn) {
@@ -412,7 +412,7 @@ func (g *guard) plan(t *target, now time.Time) (What, time.Time) {
 }
 
 // planRunning is plan for a pod that runs and for which nothing is being asked.
-func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now time.Time) (What, time.Time) {
+func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now time.Time) (ProgressKind, time.Time) {
 	hard, effect := !end.IsZero(), t.effectBy(end, turned)
 	switch {
 	case t.accepted != "" && now.Before(effect):
@@ -485,7 +485,7 @@ func (g *guard) limits(t *target, now time.Time) (end, turn time.Time) {
 // planEnding is plan for a pod that is terminating. It is left to end, unless that would take it past the deadline. It has had its
 // signal then and uses its time, and any shortening would make the kubelet count anew from a time of the API server's; so it
 // is shortened to a second in the last one.
-func (g *guard) planEnding(t *target, end, now time.Time) (What, time.Time) {
+func (g *guard) planEnding(t *target, end, now time.Time) (ProgressKind, time.Time) {
 	var again time.Time
 	if !t.overdue {
 		if now.Before(t.endBy) {
@@ -546,7 +546,7 @@ func (g *guard) isPreceded(pod *corev1.Pod) bool {
 }
 
 // ask asks for a pod's end. It does not wait for it: the watch sees that.
-func (g *guard) ask(t *target, what What, now time.Time) {
+func (g *guard) ask(t *target, what ProgressKind, now time.Time) {
 	end, turn := g.limits(t, now)
 	pod := t.pod
 	ctx, cancel := context.WithCancel(g.ctx)
@@ -556,7 +556,7 @@ func (g *guard) ask(t *target, what What, now time.Time) {
 	}
 	urgent := !end.IsZero() && !now.Before(turn)
 	if urgent && !t.urgent {
-		t.backoff = evictions // What it has met before costs it nothing now.
+		t.backoff = evictions // Kind it has met before costs it nothing now.
 	}
 	if t.urgent = urgent; !urgent {
 		g.wake = soonest(g.wake, turn)
@@ -586,7 +586,7 @@ var errUnwanted = errors.New("it is no longer wanted")
 
 // send is with what, and for how long, a pod's end is asked for once the gate lets that through; nil if it is no longer wanted. That may
 // have taken long, so that it goes by the deadline as it is now.
-func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what What) (options *metav1.DeleteOptions, limit time.Duration) {
+func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what ProgressKind) (options *metav1.DeleteOptions, limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -624,7 +624,7 @@ func (o Options) ending(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptio
 }
 
 // answered takes in what was said to a request for a pod as it was then, or that there was no answer.
-func (g *guard) answered(t *target, asked *corev1.Pod, what What, err error, canceled bool) {
+func (g *guard) answered(t *target, asked *corev1.Pod, what ProgressKind, err error, canceled bool) {
 	if g.targets[t.pod.UID] != t {
 		return
 	}
@@ -688,7 +688,7 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 }
 
 // hold notes what holds a pod, and tells it once.
-func (g *guard) hold(t *target, what What, by string) {
+func (g *guard) hold(t *target, what ProgressKind, by string) {
 	known := t.held
 	if t.held = by; by != known && (what == Held || !Alike(by, known)) {
 		g.say(aboutPod(what, t.pod, by))
@@ -699,7 +699,7 @@ func (g *guard) hold(t *target, what What, by string) {
 // bound after our cordon, to a second, none can have come sooner.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
 	since := cmp.Or(g.goal.Reopened, g.since)
-	if g.witnessed { // What the goal says is by the machine's clock.
+	if g.witnessed { // Kind the goal says is by the machine's clock.
 		since = cmp.Or(g.since, since)
 	}
 	return cameAfter(pod, since)
@@ -780,6 +780,6 @@ func (g *guard) leaves(t *target) {
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
 // aboutPod is a thing that happened to a pod.
-func aboutPod(what What, pod *corev1.Pod, detail string) Progress {
-	return Progress{What: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
+func aboutPod(what ProgressKind, pod *corev1.Pod, detail string) Progress {
+	return Progress{Kind: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }

@@ -77,7 +77,7 @@ func TestAllEvictionsAreAskedForBeforeTheFirstIsAnswered(t *testing.T) {
 		if r.result.Evicted != pods || count(s, "evict") != pods {
 			t.Errorf("%d evicted with %d requests; want %d", r.result.Evicted, count(s, "evict"), pods)
 		}
-		for _, what := range []drain.What{drain.Evicted, drain.Gone} {
+		for _, what := range []drain.ProgressKind{drain.Evicted, drain.Gone} {
 			if n := len(r.of(what)); n != pods {
 				t.Errorf("%d times %q was told; want %d", n, what, pods)
 			}
@@ -343,7 +343,7 @@ func TestCriticalPodsDoNotWaitForAPodThatWasToEndSooner(t *testing.T) {
 	}
 }
 
-// What a disruption budget holds still runs, and may need them.
+// Kind a disruption budget holds still runs, and may need them.
 func TestCriticalPodsWaitForAPodThatIsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
@@ -491,7 +491,7 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 	const words = "admission webhook denied request %d"
 	for name, c := range map[string]struct {
 		what string
-		told drain.What
+		told drain.ProgressKind
 	}{
 		"an eviction": {"evict", drain.Refused}, "a list": {"list", drain.Refused}, "a cordon": {"patch", drain.Unclosable},
 	} {

@@ -201,10 +201,10 @@ func (w *walk) judgeDrained() {
 	at := slices.Clone(w.r.at)
 	w.r.mu.Unlock()
 	for i, p := range told {
-		if p.What == drain.Gone {
+		if p.Kind == drain.Gone {
 			gone[p.Pod] = at[i]
 		}
-		if p.What != drain.Drained {
+		if p.Kind != drain.Drained {
 			continue
 		}
 		var list time.Time
@@ -270,11 +270,11 @@ func (w *walk) judgeBounds() {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	for _, p := range w.r.told {
-		if p.What == drain.NodeCordoned {
+		if p.Kind == drain.NodeCordoned {
 			break
 		}
-		if p.What == drain.Evicted && strings.HasPrefix(p.Pod, "default/back-") {
-			turns++ // What comes back to an open node counts by itself.
+		if p.Kind == drain.Evicted && strings.HasPrefix(p.Pod, "default/back-") {
+			turns++ // Kind comes back to an open node counts by itself.
 			break
 		}
 	}

@@ -50,7 +50,7 @@ func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
 		if result.Skipped != 1 || result.Evicted != 6 {
 			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
 		}
-		for what, want := range map[drain.What]string{drain.Returning: "ReplicaSet default/owner", drain.LeftToReturn: "ReplicaSet default/owner"} {
+		for what, want := range map[drain.ProgressKind]string{drain.Returning: "ReplicaSet default/owner", drain.LeftToReturn: "ReplicaSet default/owner"} {
 			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
 				t.Errorf("%s is told as %+v, want %q once", what, told, want)
 			}
@@ -190,7 +190,7 @@ func TestOfManyPodsTheOnesThatComeBackAreFollowedForFourRounds(t *testing.T) {
 				if told := r.last(); !told.State.Drained || told.Left != 0 {
 					t.Errorf("told %+v at last", told)
 				}
-				for range 5 { // What is left in peace may end, and come back again.
+				for range 5 { // Kind is left in peace may end, and come back again.
 					s.RemovePod("default/" + s.Pods()[0].Name)
 					time.Sleep(time.Minute)
 				}

@@ -113,13 +113,13 @@ func TestMaintenanceThatIsCalledOffWhileItsNodeWaitsInTheLineLeavesIt(t *testing
 					r.Take(timeless(instance), 1, newParcel())
 				}
 				time.Sleep(2 * time.Minute)
-				if waiting := r.Standing().Waiting; waiting != 1 {
+				if waiting := r.Status().Waiting; waiting != 1 {
 					t.Fatalf("%d nodes wait before anything is called off", waiting)
 				}
 				row.change(s, stop)
 				time.Sleep(20 * time.Minute)
 				synctest.Wait()
-				if stands := r.Standing(); stands.Waiting != row.waiting || stands.Draining != 1 {
+				if stands := r.Status(); stands.Waiting != row.waiting || stands.Draining != 1 {
 					t.Errorf("%d nodes wait, and %d are drained, want %d and 1", stands.Waiting, stands.Draining, row.waiting)
 				}
 				if row.waiting == 0 {

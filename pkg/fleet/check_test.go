@@ -12,7 +12,7 @@ func TestAMessageThatFailsIsTriedForAsLongAsItMayBeReceived(t *testing.T) {
 	for receives, want := range map[int]time.Duration{
 		0: 0, 1: 2 * time.Second, 2: 6 * time.Second, 5: 62 * time.Second, 100: 62*time.Second + 95*time.Minute,
 	} {
-		if got := fleet.Endurance(receives); got != want {
+		if got := fleet.RetryWindow(receives); got != want {
 			t.Errorf("with %d receipts it is tried for %s, want %s", receives, got, want)
 		}
 	}

@@ -58,7 +58,7 @@ func TestWhatWaitsForAClaimOfAnotherIsGivenBackAtTheEnd(t *testing.T) {
 	r := newRig(t, nil, nodeOf("a", instance, claimed("other/space/2", time.Now().Add(30*time.Second))))
 	m := newParcel()
 	r.Take(interruption(instance, event.SpotInterruption), 1, m)
-	eventually(t, "it has its place", func() bool { return r.Standing().Draining == 1 })
+	eventually(t, "it has its place", func() bool { return r.Status().Draining == 1 })
 	r.stop()
 	m.want(t, "returned")
 	if told := r.ear.whats("a"); len(told) > 0 {
@@ -85,7 +85,7 @@ func TestANodeThatCannotBeClaimedIsLeftToOthers(t *testing.T) {
 				if became := m.want(t, "returned"); became.after != 2*time.Second {
 					t.Errorf("it was returned for %s, want 2s", became.after)
 				}
-				if s := r.Standing(); s.Draining+s.Waiting > 0 || c.times("claim") != 2 {
+				if s := r.Status(); s.Draining+s.Waiting > 0 || c.times("claim") != 2 {
 					t.Errorf("after %d attempts to claim the fleet stands as %+v", c.times("claim"), s)
 				}
 				c.before("claim", nil)

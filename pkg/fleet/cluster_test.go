@@ -46,7 +46,7 @@ type cluster struct {
 	version int
 	asked   map[string]int
 	first   map[string]func(times int) error
-	// lag is how long a watch of Nodes is behind.
+	// staleAfter is how long a watch of Nodes is behind.
 	lag time.Duration
 	// leases are those in fleet.LeaseNamespace, by name.
 	leases map[string]*coordination.Lease
@@ -62,11 +62,11 @@ type cluster struct {
 	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
 	stalled   chan struct{}
 	workloads *workloads
-	// busy, if set, is how slow it is.
+	// countDraining, if set, is how slow it is.
 	busy *busy
 }
 
-// busy is an API server that answers so many requests at once, each after a while. The others wait until it comes to them.
+// countDraining is an API server that answers so many requests at once, each after a while. The others wait until it comes to them.
 type busy struct {
 	places chan struct{}
 	takes  time.Duration
@@ -215,7 +215,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint", "change" or "remove"
-// one, "evict" or "delete" a pod, list "peers"; "list leases", "make", "renew" or "end" Leases, and "place" in fleet.PlacesAnnotation. What
+// one, "evict" or "delete" a pod, list "peers"; "list leases", "make", "renew" or "end" Leases, and "place" in fleet.SlotsAnnotation. What
 // it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
@@ -255,7 +255,7 @@ func (c *cluster) node(name string) *corev1.Node {
 	return n
 }
 
-// change changes a Node as others would.
+// changeEvent changes a Node as others would.
 func (c *cluster) change(name string, how func(*corev1.Node)) {
 	n := c.node(name)
 	how(n)
@@ -264,7 +264,7 @@ func (c *cluster) change(name string, how func(*corev1.Node)) {
 	c.keep(n)
 }
 
-// keep makes a Node the next version. c.mu is held.
+// keepRenewed makes a Node the next version. c.mu is held.
 func (c *cluster) keep(n *corev1.Node) {
 	c.version++
 	n.ResourceVersion = strconv.Itoa(c.version)
@@ -273,7 +273,7 @@ func (c *cluster) keep(n *corev1.Node) {
 	}
 }
 
-// remove deletes a Node as others would.
+// deleteNodeFor deletes a Node as others would.
 func (c *cluster) remove(name string) {
 	if err := c.store.CoreV1().Nodes().Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		c.t.Error(err)

@@ -126,7 +126,7 @@ func TestANodeThatIsGoneMeanwhileNeedsNothingMore(t *testing.T) {
 				}
 				m.want(t, "done")
 				synctest.Wait()
-				if s := r.Standing(); s.Nodes+s.Draining+s.Waiting > 0 {
+				if s := r.Status(); s.Nodes+s.Draining+s.Waiting > 0 {
 					t.Errorf("the fleet stands as %+v", s)
 				}
 			})

@@ -11,14 +11,14 @@ type Place struct {
 }
 
 // Line is a line with limits.
-type Line struct{ line line }
+type Line struct{ line drainQueue }
 
 // NewLine returns an empty line.
-func NewLine(l Limits) *Line { return &Line{line{limits: l}} }
+func NewLine(l Limits) *Line { return &Line{drainQueue{limits: l}} }
 
 // Join puts a node into the line.
 func (l *Line) Join(p Place) {
-	l.line.join(place{node: p.Node, group: p.Group, urgent: p.Spot, deadline: p.Deadline, since: p.Since})
+	l.line.add(waitingNode{node: p.Node, group: p.Group, urgent: p.Spot, deadline: p.Deadline, since: p.Since})
 }
 
 // Next returns who may begin while so many are being drained in each group.
@@ -33,18 +33,18 @@ func (l *Line) Next(busy map[string]int) []string {
 	for _, p := range begin {
 		names = append(names, p.node)
 	}
-	l.line.leave(begin)
+	l.line.remove(begin)
 	return names
 }
 
 // PlacesText is what is written of the nodes that processes drain, with their groups, and PlacesRead how many nodes of each group are read of
 // it.
 func PlacesText(drained map[string]map[string]string) string {
-	all := taken{}
+	all := slots{}
 	for process, nodes := range drained {
-		all[process] = map[placeKey]string{}
+		all[process] = map[nodeKey]string{}
 		for node, group := range nodes {
-			all[process][placeOf(node)] = group
+			all[process][nodeKeyOf(node)] = group
 		}
 	}
 	return all.text()
@@ -53,7 +53,7 @@ func PlacesText(drained map[string]map[string]string) string {
 // PlacesRead is described there.
 func PlacesRead(text string) map[string]int {
 	groups := map[string]int{}
-	for _, nodes := range readTaken(text) {
+	for _, nodes := range parseSlots(text) {
 		for _, group := range nodes {
 			groups[group]++
 		}

@@ -14,16 +14,23 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -45,8 +52,8 @@ type Options struct {
 	Leases kubernetes.Interface
 	// Host is the name of the host, for people who look at the Leases; several may have the same.
 	Host string
-	// Own is where this process itself runs, if that is in a pod.
-	Own    Own
+	// OwnPod is where this process itself runs, if that is in a pod.
+	Own    OwnPod
 	Policy policy.Settings
 	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
 	Drain  drain.Options
@@ -86,31 +93,31 @@ type Options struct {
 
 // Fleet works off what it is told. Its methods may be called from several goroutines.
 type Fleet struct {
-	opts    Options
-	rules   atomic.Pointer[Rules]
-	nodes   *nodes
-	roll    *roll
-	kin     *kin
-	leases  *leases
-	claims  claims
-	places  *places // of whoever sets placing
-	chances chances
-	restart *restarts
-	outlook *outlook
-	changed chan struct{} // has an element when the line may move
-	work    sync.WaitGroup
-	term    atomic.Pointer[term] // the latest; nil before the first
+	opts        Options
+	rules       atomic.Pointer[Rules]
+	nodes       *nodes
+	lister      *nodeLister
+	clusterTags *clusterTags
+	leases      *leases
+	claims      claims
+	slots       *slotStore // of whoever sets placing
+	handovers   handovers
+	restart     *restarts
+	maintenance *ec2View
+	changed     chan struct{} // has an element when the line may move
+	work        sync.WaitGroup
+	term        atomic.Pointer[leaseTerm] // the latest; nil before the first
 
 	mu sync.Mutex
-	// leaseless is why there is no Lease, if one has been asked for, and leaselessSince since when.
-	leaseless      error
-	leaselessSince time.Time
-	// placing tells that places are being taken, and placed that this process may have some.
-	placing, placed bool
-	sessions        map[string]*session
-	line            line
-	// spending is since when the budget counts of events for which Auto Scaling waits, by their IDs.
-	spending map[string]time.Time
+	// leaseError is why there is no Lease, if one has been asked for, and leaselessSince since when.
+	leaseError      error
+	leaseErrorSince time.Time
+	// updatingSlots tells that places are being taken, and placed that this process may have some.
+	updatingSlots, holdsSlots bool
+	sessions                  map[string]*session
+	queue                     drainQueue
+	// budgetStarts is since when the budget counts of events for which Auto Scaling waits, by their IDs.
+	budgetStarts map[string]time.Time
 }
 
 // New returns a fleet that is not looked at yet.
@@ -119,26 +126,26 @@ func New(opts Options) *Fleet {
 		opts.Leases = opts.Client
 	}
 	f := &Fleet{
-		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), outlook: newOutlook(),
-		changed: make(chan struct{}, 1), sessions: map[string]*session{}, spending: map[string]time.Time{},
+		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), maintenance: newEC2View(),
+		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{},
 	}
-	f.roll, f.kin = newRoll(opts.Client, f.nodes, f.background), newKin(f.nodes, opts.Instances)
-	f.leases = newLeases(opts.Leases, opts.DryRun, f.nudge)
-	f.claims, f.places = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &places{leases: f.leases}
+	f.lister, f.clusterTags = newNodeLister(opts.Client, f.nodes, f.background), newClusterTags(f.nodes, opts.Instances)
+	f.leases = newLeases(opts.Leases, opts.DryRun, f.wake)
+	f.claims, f.slots = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &slotStore{leases: f.leases}
 	f.restart = &restarts{fleet: f, batches: map[string]*batch{}}
 	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
 	return f
 }
 
-// glance is how often the line is looked at while nothing has happened here: other processes end their drains, too.
-const glance = time.Second
+// dispatchInterval is how often the line is looked at while nothing has happened here: other processes end their drains, too.
+const dispatchInterval = time.Second
 
 // Run watches the Nodes until ctx ends. When they are known, and this process has its Lease, it calls ready, and from then on
 // Take may be called. Whenever the Lease is lost, and at the end, it stops all drains where they are and gives back what they
 // are for. It returns when that is done.
 func (f *Fleet) Run(ctx context.Context, ready func()) {
 	f.work.Go(func() { f.nodes.watch(ctx) })
-	f.work.Go(func() { f.leases.follow(ctx) })
+	f.work.Go(func() { f.leases.run(ctx) })
 	select {
 	case <-f.nodes.known:
 		f.terms(ctx, sync.OnceFunc(ready))
@@ -153,25 +160,25 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
 }
 
 func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
-	w := &work{message: message, open: len(notices), pause: pause}
+	w := &messageWork{message: message, open: len(notices), pause: pause}
 	for _, n := range notices {
 		n.Event.Instance = n.Instance
-		t := &task{notice: n, work: w}
+		t := &task{notice: n, message: w}
 		switch n.About {
 		case sqs.Interruption:
-			f.interrupted(t)
+			f.handleInterruption(t)
 		case sqs.Running:
-			f.started(t)
+			f.handleRunning(t)
 		case sqs.Launch:
-			f.launched(t)
+			f.handleLaunch(t)
 		default:
 			t.done()
 		}
 	}
 }
 
-// nudge lets the line move.
-func (f *Fleet) nudge() {
+// wake lets the line move.
+func (f *Fleet) wake() {
 	select {
 	case f.changed <- struct{}{}:
 	default:
@@ -182,4 +189,119 @@ func (f *Fleet) nudge() {
 func (f *Fleet) background(do func(ctx context.Context)) {
 	ctx := f.term.Load().ctx
 	f.work.Go(func() { do(ctx) })
+}
+
+// Rules are the settings that may change while a fleet is run.
+type Rules struct {
+	Policy policy.Settings
+	Drain  drain.Options
+	// Draining and Group are the ceilings of Limits.
+	Draining, Group int
+	// Impaired is for how long a status check must have failed.
+	Impaired time.Duration
+}
+
+// Use replaces the rules for all that begins from now on. What is being drained goes on as it was begun. It may be called
+// from any goroutine.
+func (f *Fleet) Use(rules Rules) {
+	f.rules.Store(&rules)
+	f.wake()
+}
+
+func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
+
+// limits are those in effect.
+func (f *Fleet) limits() Limits {
+	now := f.rules.Load()
+	return Limits{Draining: now.Draining, Group: now.Group, Label: f.opts.Limits.Label}
+}
+
+// Description is what a Node tells of its machine. What it does not tell is empty.
+type Description struct {
+	Instance, Type, Zone, Region             string
+	LocalIP, LocalName, PublicIP, PublicName string
+	Labels                                   map[string]string
+}
+
+// Describe asks the API server about a node.
+func (f *Fleet) Describe(ctx context.Context, name string) (Description, error) {
+	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return Description{}, fmt.Errorf("describing node %q: %w", name, err)
+	}
+	d := Description{
+		Instance: instanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
+		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion], Labels: n.Labels,
+	}
+	if d.Zone == "" && d.Instance != "" {
+		zone := strings.TrimPrefix(n.Spec.ProviderID, "aws:///")
+		d.Zone, _, _ = strings.Cut(zone, "/")
+	}
+	for _, a := range n.Status.Addresses {
+		switch a.Type {
+		case corev1.NodeInternalIP:
+			d.LocalIP = a.Address
+		case corev1.NodeInternalDNS:
+			d.LocalName = a.Address
+		case corev1.NodeExternalIP:
+			d.PublicIP = a.Address
+		case corev1.NodeExternalDNS:
+			d.PublicName = a.Address
+		case corev1.NodeHostName:
+		}
+	}
+	return d, nil
+}
+
+// Status is how the fleet stands.
+type Status struct {
+	// Nodes is how many the cluster has; Draining are being drained by this process, and Waiting wait in its line. LeftAlone are those
+	// that would be drained, if people did not want them left alone.
+	Nodes, Draining, Waiting, LeftAlone int
+	// Away is since when the API server has not answered who watches the Nodes, or has refused to; zero if it has answered.
+	Away time.Time
+	// LeaseError is why this process has no Lease, so that it drains nothing, and Since since when; nil if it has one.
+	LeaseError error
+	Since      time.Time
+	// Events are those that something is still to be done for.
+	Events []record.EventStatus
+}
+
+// Status tells how the fleet stands now.
+func (f *Fleet) Status() Status {
+	now := Status{Away: f.nodes.awaySince()}
+	f.nodes.each(func(node) { now.Nodes++ })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now.LeaseError, now.Since = f.leaseError, f.leaseErrorSince
+	for _, s := range f.sessions {
+		switch {
+		case !s.begun:
+			now.Waiting++
+		case s.leftAlone():
+			now.LeftAlone++
+		default:
+			now.Draining++
+		}
+		for _, t := range s.tasks {
+			entry := s.entry(t.notice.Event)
+			status := entry.Status(f.policy().Describe(entry))
+			status.Node = s.node
+			now.Events = append(now.Events, status)
+		}
+	}
+	slices.SortFunc(now.Events, func(a, b record.EventStatus) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
+	})
+	return now
+}
+
+// entry is how far the session has come with an event. s.fleet.mu is held.
+func (s *session) entry(ev event.Event) record.Entry {
+	if s.record != nil {
+		if e := s.record.entry(ev.ID); e.Phase != "" {
+			return e
+		}
+	}
+	return record.Entry{Event: ev, Phase: record.Seen, Changed: time.Now()}
 }

@@ -58,21 +58,21 @@ func (m parcel) want(t *testing.T, what string) outcome {
 // ear hears what happens to a node.
 type ear struct {
 	mu    sync.Mutex
-	heard []record.Happening
+	heard []record.Transition
 }
 
-func (e *ear) Hear(h record.Happening) {
+func (e *ear) OnTransition(h record.Transition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.heard = append(e.heard, h)
 }
 
-func (e *ear) whats(node string) (all []record.What) {
+func (e *ear) whats(node string) (all []record.TransitionKind) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, h := range e.heard {
 		if h.Node == node {
-			all = append(all, h.What)
+			all = append(all, h.Kind)
 		}
 	}
 	return all
@@ -123,7 +123,7 @@ func newRig(t *testing.T, change func(*fleet.Options), nodes ...*corev1.Node) *r
 	return begin(t, client, change)
 }
 
-// begin runs a fleet, and returns when it knows the nodes.
+// beginTask runs a fleet, and returns when it knows the nodes.
 func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options)) *rig {
 	t.Helper()
 	r := &rig{client: client, ear: &ear{}}
@@ -212,7 +212,7 @@ func TestWhatWaitsInTheLineIsGivenBackAtTheEnd(t *testing.T) {
 		nodeOf("a", instance, nil), nodeOf("b", "i-0fedcba9876543210", claimed("other/space/2", time.Now().Add(time.Hour))))
 	m := newParcel()
 	r.Take(interruption(instance, event.StateChange), 1, m)
-	eventually(t, "it waits", func() bool { return r.Standing().Waiting == 1 })
+	eventually(t, "it waits", func() bool { return r.Status().Waiting == 1 })
 	r.stop()
 	m.want(t, "returned")
 }

@@ -187,8 +187,8 @@ func TestAProcessThatCannotReachTheAPIServerLeavesItsWorkToOneThatCan(t *testing
 		broke := time.Now()
 		m.want(t, "returned")
 		launch.want(t, "returned")
-		if !sick.Paused() || sick.Leaseless() == nil || sick.Standing().Leaseless == nil || well.Paused() || well.Leaseless() != nil {
-			t.Errorf("the sick one stands as %+v, and the well one as %+v", sick.Standing(), well.Standing())
+		if !sick.Paused() || sick.LeaseError() == nil || sick.Status().LeaseError == nil || well.Paused() || well.LeaseError() != nil {
+			t.Errorf("the sick one stands as %+v, and the well one as %+v", sick.Status(), well.Status())
 		}
 		late := newParcel()
 		sick.Take(interruption(other, event.SpotInterruption), 1, late) // It was on its way.
@@ -202,7 +202,7 @@ func TestAProcessThatCannotReachTheAPIServerLeavesItsWorkToOneThatCan(t *testing
 			t.Errorf("the node was drained after %s, and pods were evicted %d times", took, c.times("evict"))
 		}
 		bad.broken.Store(false)
-		eventually(t, "it is well again", func() bool { return !sick.Paused() && sick.Leaseless() == nil })
+		eventually(t, "it is well again", func() bool { return !sick.Paused() && sick.LeaseError() == nil })
 	})
 }
 
@@ -309,7 +309,7 @@ func TestTheLeaseIsRenewedThoughNothingElseIsAnswered(t *testing.T) {
 		all.broken.Store(true)
 		time.Sleep(30 * time.Second)
 		if r.Paused() || len(m.became) > 0 {
-			t.Errorf("the process stands as %+v, and the message has become %d things", r.Standing(), len(m.became))
+			t.Errorf("the process stands as %+v, and the message has become %d things", r.Status(), len(m.became))
 		}
 		all.broken.Store(false)
 		m.want(t, "done")

@@ -5,20 +5,25 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// standing are the events that EC2 tells of for a node.
-func (f *Fleet) standing(n node, said ec2.Status) []event.Event {
+// listedEvents are the events that EC2 tells of for a node.
+func (f *Fleet) listedEvents(n node, said ec2.Status) []event.Event {
 	var all []event.Event
 	for _, p := range said.Planned {
 		ev := event.Event{
@@ -35,15 +40,15 @@ func (f *Fleet) standing(n node, said ec2.Status) []event.Event {
 		}
 		all = append(all, ev.Credible())
 	}
-	if ev, fails := f.failing(n, said); fails {
+	if ev, fails := f.statusCheckEvent(n, said); fails {
 		all = append(all, ev)
 	}
 	return all
 }
 
-// failing is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
-func (f *Fleet) failing(n node, said ec2.Status) (event.Event, bool) {
-	if said.Impaired == "" || n.instance == "" || f.outlook.failed(n.instance, said) < f.rules.Load().Impaired {
+// statusCheckEvent is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
+func (f *Fleet) statusCheckEvent(n node, said ec2.Status) (event.Event, bool) {
+	if said.Impaired == "" || n.instance == "" || f.maintenance.failed(n.instance, said) < f.rules.Load().Impaired {
 		return event.Event{}, false
 	}
 	sum := sha256.Sum256([]byte(n.instance + "\n" + strconv.FormatInt(said.Since.Unix(), 10)))
@@ -57,9 +62,9 @@ func (f *Fleet) failing(n node, said ec2.Status) (event.Event, bool) {
 	return ev, true
 }
 
-// tendAll does what is due for the nodes of which EC2 tells something, and for those that are closed, of which something is noted, or for which
+// reconcileAll does what is due for the nodes of which EC2 tells something, and for those that are closed, of which something is noted, or for which
 // something is being done or waits in the line.
-func (f *Fleet) tendAll() {
+func (f *Fleet) reconcileAll() {
 	type told struct {
 		node
 		said ec2.Status
@@ -69,29 +74,29 @@ func (f *Fleet) tendAll() {
 	busy := maps.Clone(f.sessions)
 	f.mu.Unlock()
 	f.nodes.each(func(n node) {
-		said, _ := f.outlook.of(n.machine)
+		said, _ := f.maintenance.of(n.machine)
 		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 || busy[n.name] != nil {
 			some = append(some, told{n, said})
 		}
 	})
 	for _, n := range some {
-		f.tend(n.node, f.standing(n.node, n.said))
+		f.reconcile(n.node, f.listedEvents(n.node, n.said))
 	}
 }
 
-// tend does what is due for a node for which those events stand.
-func (f *Fleet) tend(n node, events []event.Event) {
-	f.refresh(n, events)
-	if f.lift(n, events) {
+// reconcile does what is due for a node for which those events stand.
+func (f *Fleet) reconcile(n node, events []event.Event) {
+	f.refreshSession(n, events)
+	if f.beginLift(n, events) {
 		return
 	}
 	for _, ev := range events {
 		tells := n.instance != "" // Else its messages say what is to be done for it: who knows it by its name may be mistaken by now.
-		if tells && f.wanted(ev) && f.owed(n, ev) && !f.has(n, ev.ID, events) {
-			f.pursue(n, ev)
+		if tells && f.wanted(ev) && f.isDue(n, ev) && !f.isHandled(n, ev.ID, events) {
+			f.beginListed(n, ev)
 		}
 	}
-	f.tidy(n, events)
+	f.removeOldNotes(n, events)
 }
 
 // wanted tells whether anything may be done about an event.
@@ -99,8 +104,8 @@ func (f *Fleet) wanted(ev event.Event) bool {
 	return ev.State == event.Pending && !f.policy().Ignores(record.Entry{Event: ev})
 }
 
-// has tells whether one of the events that stand for a node is being worked on.
-func (f *Fleet) has(n node, id string, events []event.Event) bool {
+// isHandled tells whether one of the events that stand for a node is being worked on.
+func (f *Fleet) isHandled(n node, id string, events []event.Event) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sessions[n.name]
@@ -116,7 +121,7 @@ func (f *Fleet) has(n node, id string, events []event.Event) bool {
 func (s *session) announcedAs(events []event.Event) map[string]event.Event {
 	all := map[string]event.Event{}
 	for id, t := range s.tasks {
-		if fromMessage(id) && s.fleet.verified(t) {
+		if fromMessage(id) && s.fleet.needsVerification(t) {
 			if ev, listed := listedAs(t.notice.Event, events); listed {
 				listedID := ev.ID
 				ev.ID, ev.Noticed = id, t.notice.Event.Noticed
@@ -127,29 +132,29 @@ func (s *session) announcedAs(events []event.Event) map[string]event.Event {
 	return all
 }
 
-// attended tells whether there is a session for a node.
-func (f *Fleet) attended(n node) bool {
+// hasSession tells whether there is a session for a node.
+func (f *Fleet) hasSession(n node) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sessions[n.name] != nil
 }
 
-// pursue begins what is to be done about an event, as if a message had told of it.
-func (f *Fleet) pursue(n node, ev event.Event) {
-	p := f.outlook.plan(n.name, ev.ID)
+// beginListed begins what is to be done about an event, as if a message had told of it.
+func (f *Fleet) beginListed(n node, ev event.Event) {
+	p := f.maintenance.attemptsFor(n.name, ev.ID)
 	e := record.Entry{Event: ev}
 	if pause, begun := p.begin(ev.Deadline, f.policy().Begins(e), f.policy().Asks(e)); begun {
 		f.take([]sqs.Notice{{About: sqs.Interruption, Instance: n.instance, Event: ev}}, pause, p)
 	}
 }
 
-// owed tells whether something is to be done now about an event that stands: it has not been told of yet, its time has come, the rules ask
+// isDue tells whether something is to be done now about an event that stands: it has not been told of yet, its time has come, the rules ask
 // for more than was done, or it was moved to later and what was done is to be taken back.
-func (f *Fleet) owed(n node, ev event.Event) bool {
-	if happened(n, ev) {
+func (f *Fleet) isDue(n node, ev event.Event) bool {
+	if alreadyHappened(n, ev) {
 		return false
 	}
-	waits := f.waits(ev)
+	waits := f.isEarly(ev)
 	known, noted := n.notes.find(ev)
 	switch {
 	case waits && n.ours && n.cordon.Event == ev.ID, !noted, !known.At.Equal(ev.Deadline):
@@ -160,21 +165,21 @@ func (f *Fleet) owed(n node, ev event.Event) bool {
 	return known.fallsShort(f.policy().Asks(record.Entry{Event: ev}))
 }
 
-// waits tells whether the time of an event has not come.
-func (f *Fleet) waits(ev event.Event) bool {
+// isEarly tells whether the time of an event has not come.
+func (f *Fleet) isEarly(ev event.Event) bool {
 	return f.policy().Begins(record.Entry{Event: ev}).After(time.Now())
 }
 
-// happened tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
-func happened(n node, ev event.Event) bool {
-	return reboots(ev.Code) && !ev.Deadline.IsZero() && n.readySince.After(ev.Deadline)
+// notify tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
+func alreadyHappened(n node, ev event.Event) bool {
+	return isReboot(ev.Code) && !ev.Deadline.IsZero() && n.readySince.After(ev.Deadline)
 }
 
-// reboots tells whether what is scheduled is over once the machine has been rebooted.
-func reboots(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
+// isReboot tells whether what is scheduled is over once the machine has been rebooted.
+func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
 
-// verified tells whether EC2 is to be asked about a task before it is begun.
-func (f *Fleet) verified(t *task) bool {
+// needsVerification tells whether EC2 is to be asked about a task before it is begun.
+func (f *Fleet) needsVerification(t *task) bool {
 	n := t.notice
 	return f.opts.Schedule != nil && n.Event.Kind == event.ScheduledMaintenance && n.Instance != "" && ec2.Schedules(n.Event.Code)
 }
@@ -189,48 +194,48 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 	said, known, err := f.opts.Schedule.Status(ctx, t.notice.Instance)
 	switch {
 	case ctx.Err() != nil:
-		t.again(0)
+		t.retryAfter(0)
 		return
 	case err != nil:
-		f.unasked(err)
+		f.logPollError(err)
 		f.join(n, t)
 		return
 	case known:
-		f.outlook.heed(t.notice.Instance, said)
+		f.maintenance.update(t.notice.Instance, said)
 	}
-	ev, listed := listedAs(t.notice.Event, f.standing(n, said))
-	_, own := t.work.message.(*plan)
-	young := t.notice.Event.Noticed.IsZero() || time.Since(t.notice.Event.Noticed) < listing
+	ev, listed := listedAs(t.notice.Event, f.listedEvents(n, said))
+	_, own := t.message.message.(*attempts)
+	young := t.notice.Event.Noticed.IsZero() || time.Since(t.notice.Event.Noticed) < listDelay
 	switch {
 	case !listed && own:
-		t.again(lookPause) // It was listed a moment ago.
+		t.retryAfter(pollInterval) // It was listed a moment ago.
 	case !listed && young && t.notice.Event.State == event.Pending:
 		f.join(n, t)
 	case !listed || ev.State != event.Pending:
 		f.opts.Log.WithField(fieldNode, n.name).Infof("%s: EC2 has nothing more scheduled for the instance %s of what was announced (%s)",
-			about(t.notice), t.notice.Instance, t.notice.Event.Code)
+			describeNotice(t.notice), t.notice.Instance, t.notice.Event.Code)
 		t.done()
 	default:
 		ev.Instance = t.notice.Instance
 		t.notice.Event, t.listed = ev, !own && n.instance != ""
-		if f.owed(n, ev) {
+		if f.isDue(n, ev) {
 			f.join(n, t)
 		} else {
-			f.notOwed(n, t)
+			f.endNotDue(n, t)
 		}
 	}
 }
 
-// notOwed ends a task of maintenance for which nothing is to be done at a node now, as its notes say: another process may have seen to it. What
+// endNotDue ends a task of maintenance for which nothing is to be done at a node now, as its notes say: another process may have seen to it. What
 // EC2 lists is looked at again. Where a node does not tell its instance, only the message keeps it in mind.
-func (f *Fleet) notOwed(n node, t *task) {
+func (f *Fleet) endNotDue(n node, t *task) {
 	ev := t.notice.Event
-	_, own := t.work.message.(*plan)
+	_, own := t.message.message.(*attempts)
 	switch begins := f.policy().Begins(record.Entry{Event: ev}); {
 	case own:
-		t.again(lookPause)
+		t.retryAfter(pollInterval)
 	case n.instance == "" && begins.After(time.Now()):
-		t.again(time.Until(begins))
+		t.retryAfter(time.Until(begins))
 	default:
 		t.done()
 	}
@@ -262,8 +267,8 @@ func listedAs(told event.Event, events []event.Event) (event.Event, bool) {
 	return found, best > 0
 }
 
-// refresh tells the session of a node what EC2 says now of the events that it is for.
-func (f *Fleet) refresh(n node, events []event.Event) {
+// refreshSession tells the session of a node what EC2 says now of the events that it is for.
+func (f *Fleet) refreshSession(n node, events []event.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sessions[n.name]
@@ -285,29 +290,29 @@ func (f *Fleet) refresh(n node, events []event.Event) {
 	}
 	news := map[event.Kind]bool{}
 	for _, ev := range events {
-		if t := s.tasks[ev.ID]; t != nil && !t.lifts && !sameWord(t.notice.Event, ev) {
-			s.change(t, ev)
+		if t := s.tasks[ev.ID]; t != nil && !t.lifts && !sameEvent(t.notice.Event, ev) {
+			s.changeEvent(t, ev)
 			news[ev.Kind] = true
 		}
 	}
 	if len(news) > 0 && !s.begun {
-		s.lineUp()
+		s.requeue()
 	}
 	for kind := range news {
 		s.announce(kind)
 	}
 }
 
-// change takes in what EC2 says now of the event that a task is for. f.mu is held.
-func (s *session) change(t *task, to event.Event) {
+// changeEvent takes in what EC2 says now of the event that a task is for. f.mu is held.
+func (s *session) changeEvent(t *task, to event.Event) {
 	f := s.fleet
 	t.notice.Event, s.announced[to.ID] = to, to
 	switch {
 	case to.State == event.Pending:
 	case s.begun:
 		f.background(func(ctx context.Context) {
-			f.unmark(ctx, s.node)
-			s.mark(ctx) // For what else it is.
+			f.removeTaints(ctx, s.node)
+			s.addTaints(ctx) // For what else it is.
 		})
 	default:
 		delete(s.tasks, to.ID)
@@ -316,31 +321,31 @@ func (s *session) change(t *task, to event.Event) {
 	}
 }
 
-// lineUp gives a session that waits in the line the place of what it waits for now; without anything, it is gone. f.mu is held.
-func (s *session) lineUp() {
+// requeue gives a session that waits in the line the place of what it waits for now; without anything, it is gone. f.mu is held.
+func (s *session) requeue() {
 	f := s.fleet
 	since := time.Now()
-	f.line.places = slices.DeleteFunc(f.line.places, func(p place) bool {
+	f.queue.waiting = slices.DeleteFunc(f.queue.waiting, func(p waitingNode) bool {
 		if p.node == s.node {
 			since = p.since
 		}
 		return p.node == s.node
 	})
 	for _, t := range s.tasks {
-		f.line.join(s.placeOf(t, since))
+		f.queue.add(s.waitingFor(t, since))
 	}
 	if s.over = len(s.tasks) == 0; s.over {
 		delete(f.sessions, s.node)
 	}
 }
 
-// sameWord tells whether EC2 says the same of an event as it did.
-func sameWord(a, b event.Event) bool {
+// sameEvent tells whether EC2 says the same of an event as it did.
+func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
 }
 
-// unmark takes our taints off a node.
-func (f *Fleet) unmark(ctx context.Context, name string) {
+// removeTaints takes our taints off a node.
+func (f *Fleet) removeTaints(ctx context.Context, name string) {
 	if f.opts.DryRun {
 		return
 	}
@@ -349,46 +354,46 @@ func (f *Fleet) unmark(ctx context.Context, name string) {
 	}
 }
 
-// lift begins to take back what was done to a node, if that was for an event that is over, and tells whether it is. What else is due for
+// beginLift begins to take back what was done to a node, if that was for an event that is over, and tells whether it is. What else is due for
 // the node goes on in the same session, so that it is not opened in between. A session that is there ends first: what it knows of the
 // node's cordon, it has read at its beginning.
-func (f *Fleet) lift(n node, events []event.Event) bool {
-	if !n.ours || f.opts.DryRun || f.attended(n) {
+func (f *Fleet) beginLift(n node, events []event.Event) bool {
+	if !n.ours || f.opts.DryRun || f.hasSession(n) {
 		return false
 	}
 	ev, over := f.ended(n, events)
 	if !over {
 		return false
 	}
-	p := f.outlook.plan(n.name, "lift "+n.cordon.Event)
+	p := f.maintenance.attemptsFor(n.name, "lift "+n.cordon.Event)
 	pause, begun := p.begin(ev.Deadline, time.Time{}, "")
 	if !begun {
 		return true
 	}
 	f.background(func(ctx context.Context) {
-		f.unmark(ctx, n.name) // First, as the cordon tells the next attempt that something is left.
+		f.removeTaints(ctx, n.name) // First, as the cordon tells the next attempt that something is left.
 		for _, other := range events {
-			if other.ID != ev.ID && f.wanted(other) && !happened(n, other) && !f.waits(other) {
-				f.join(n, taskOf(n, other, lifting{&plan{}}, pause))
+			if other.ID != ev.ID && f.wanted(other) && !alreadyHappened(n, other) && !f.isEarly(other) {
+				f.join(n, taskOf(n, other, liftMessage{&attempts{}}, pause))
 			}
 		}
-		t := taskOf(n, ev, lifting{p}, pause)
+		t := taskOf(n, ev, liftMessage{p}, pause)
 		t.lifts = true
 		f.join(n, t)
 	})
 	return true
 }
 
-// lifting is the message of what takes something back. That it is done is seen by the Node, and tried again if it is not.
-type lifting struct{ *plan }
+// liftMessage is the message of what takes something back. That it is done is seen by the Node, and tried again if it is not.
+type liftMessage struct{ *attempts }
 
 // Done implements Message.
-func (l lifting) Done() { l.end(false, lookPause) }
+func (l liftMessage) Done() { l.end(false, pollInterval) }
 
 // taskOf is a task of its own for one event of a node.
 func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
 	notice := sqs.Notice{About: sqs.Interruption, Instance: n.machine, Event: ev}
-	return &task{notice: notice, work: &work{message: message, open: 1, pause: pause}}
+	return &task{notice: notice, message: &messageWork{message: message, open: 1, pause: pause}}
 }
 
 // ended tells whether the event that a node is closed for is over, and how it ended: the machine was rebooted as announced and its
@@ -405,17 +410,17 @@ func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 		Deadline: known.At, Instance: n.machine,
 	}
 	rebooted := claim.BootID != "" && n.bootID != "" && claim.BootID != n.bootID
-	if kind == event.ScheduledMaintenance && reboots(ev.Code) && rebooted {
+	if kind == event.ScheduledMaintenance && isReboot(ev.Code) && rebooted {
 		return ev, n.ready
 	}
 	state := f.endedAs(n, ev, said.State)
-	completed := f.outlook.lasting(n.name+" beyond "+claim.Event, listed && said.State == event.Completed)
+	completed := f.maintenance.holdsFor(n.name+" beyond "+claim.Event, listed && said.State == event.Completed)
 	switch {
 	case state == event.Pending:
 		return event.Event{}, false
 	case listed && state == event.Completed: // The machine may be about to go down.
 		ev.State = state
-		return ev, n.ready && (rebooted || !reboots(ev.Code) || completed >= listing)
+		return ev, n.ready && (rebooted || !isReboot(ev.Code) || completed >= listDelay)
 	}
 	ev.State = state
 	return ev, true
@@ -425,12 +430,12 @@ func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 func (f *Fleet) endedAs(n node, ev event.Event, said event.State) event.State {
 	without := n.name + " without " + ev.ID
 	if said != "" {
-		f.outlook.lasting(without, false)
+		f.maintenance.holdsFor(without, false)
 		return said
 	}
-	_, asked := f.outlook.of(n.machine)
-	switch missing := f.outlook.lasting(without, asked && listable(ev)); {
-	case missing < listing:
+	_, asked := f.maintenance.of(n.machine)
+	switch missing := f.maintenance.holdsFor(without, asked && listable(ev)); {
+	case missing < listDelay:
 		return event.Pending
 	case ev.Kind == event.StatusCheck:
 		return event.Completed
@@ -446,9 +451,247 @@ func listable(ev event.Event) bool {
 
 // claimed finds the event that a node is closed for among those that stand.
 func claimed(known note, claim drain.Claim, events []event.Event) (event.Event, bool) {
-	i := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == claim.Event || known.means(ev) })
+	i := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == claim.Event || known.matches(ev) })
 	if i < 0 {
 		return event.Event{}, false
 	}
 	return events[i], true
+}
+
+// Schedule knows what EC2 has scheduled for instances, and whose status checks fail. Where IAM does not allow to ask, an error is
+// instances.ErrRefused.
+type Schedule interface {
+	// Status asks about one instance; known is false if EC2 does not know it.
+	Status(ctx context.Context, id string) (found ec2.Status, known bool, err error)
+	// Notable asks for all instances of the region, by ID, for which events are scheduled and, with checks, for those whose status
+	// checks fail.
+	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
+}
+
+const (
+	// lookPause is between two looks at all that EC2 tells of, and refusedPause where it refuses to.
+	pollInterval, refusedInterval = time.Minute, 10 * time.Minute
+	// tendPause is between two looks at what is known.
+	reconcileInterval = 5 * time.Second
+	// listing is for how long EC2's list may be behind what was announced, and what was in it must have been missing to be over.
+	listDelay = 15 * time.Minute
+)
+
+// ec2View is what EC2 has said last of all instances, and what the fleet makes of it.
+type ec2View struct {
+	mu       sync.Mutex
+	listed   map[string]ec2.Status // by instance: what was notable
+	lastLook time.Time             // when the last good look began; zero if EC2 refuses, or was not asked yet
+	trouble  string                // why the last look was none; that was said
+	first    map[string]time.Time  // when something was first noticed
+	attempts map[string]*attempts
+}
+
+func newEC2View() *ec2View {
+	return &ec2View{listed: map[string]ec2.Status{}, first: map[string]time.Time{}, attempts: map[string]*attempts{}}
+}
+
+// attemptsFor is what has come of an event that EC2 lists, at one node. It is the message of its tasks.
+type attempts struct {
+	mu         sync.Mutex
+	busy, done bool
+	deadline   time.Time
+	begins     time.Time     // by the rules
+	asks       policy.Action // by the rules
+	next       time.Time     // not before then
+	tries      int
+}
+
+// beginTask begins a task, unless there is one, the last has come to its end for that deadline and what the rules ask for, or another attempt is
+// not due, which it is when other rules have it begin at another time. pause is how long it is left alone if it fails.
+func (p *attempts) begin(deadline, begins time.Time, asks policy.Action) (pause time.Duration, begun bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if (!deadline.Equal(p.deadline) || asks != p.asks) && !p.busy {
+		p.done, p.deadline, p.asks, p.next, p.tries = false, deadline, asks, time.Time{}, 0
+	}
+	if !begins.Equal(p.begins) && !p.busy {
+		p.begins, p.next = begins, time.Time{}
+	}
+	if p.busy || p.done || time.Now().Before(p.next) {
+		return 0, false
+	}
+	p.busy = true
+	p.tries++
+	return attemptPause(p.tries), true
+}
+
+// fastTries is how often something is tried that is worth the pauses of a message, and longestPlan the longest pause after that: what does
+// not work out stays listed for as long as EC2 likes, and no count of receipts puts an end to it.
+const fastTries, longestAttemptPause = 10, time.Hour
+
+// attemptPause is how long something is left alone that has failed so many times.
+func attemptPause(tries int) time.Duration {
+	return min(retryPause(tries)<<min(max(tries-fastTries, 0), fastTries), longestAttemptPause)
+}
+
+// Done implements Message.
+func (p *attempts) Done() { p.end(true, 0) }
+
+// Return implements Message.
+func (p *attempts) Return(after time.Duration) { p.end(false, after) }
+
+func (p *attempts) end(done bool, after time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy, p.done, p.next = false, done, time.Now().Add(after)
+}
+
+// attemptsFor returns what is known to have come of something at a node.
+func (o *ec2View) attemptsFor(node, what string) *attempts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := node + " " + what
+	if o.attempts[key] == nil {
+		o.attempts[key] = &attempts{}
+	}
+	return o.attempts[key]
+}
+
+// parse is what EC2 has said of an instance; known is false while EC2 has said nothing of any, and for a node that does not tell its instance.
+func (o *ec2View) of(instance string) (said ec2.Status, known bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if instance == "" {
+		return ec2.Status{}, false
+	}
+	return o.listed[instance], !o.lastLook.IsZero()
+}
+
+// update takes in what EC2 has just said of one instance.
+func (o *ec2View) update(instance string, said ec2.Status) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(said.Planned) == 0 && said.Impaired == "" {
+		delete(o.listed, instance)
+		return
+	}
+	o.listed[instance] = said
+}
+
+// holdsFor is for how long something has been so, by good looks, if it is so now.
+func (o *ec2View) holdsFor(what string, now bool) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !now {
+		delete(o.first, what)
+		return 0
+	}
+	if o.first[what].IsZero() {
+		o.first[what] = o.lastLook
+	}
+	return o.lastLook.Sub(o.first[what])
+}
+
+// impaired is at the end of what is first noticed of an instance whose status checks fail.
+const impaired = " impaired"
+
+// retry is for how long a status check of an instance had failed by the last good look: nobody knows what has become of it since.
+func (o *ec2View) failed(instance string, said ec2.Status) time.Duration {
+	lasting := o.holdsFor(instance+impaired, true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !said.Since.IsZero() {
+		lasting = o.lastLook.Sub(said.Since)
+	}
+	return lasting
+}
+
+// requestReplacement takes in a good look, and forgets the plans of what it does not show, and since when the checks have failed that pass.
+func (o *ec2View) replace(said map[string]ec2.Status, at time.Time) (recovered bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	recovered = o.trouble != ""
+	o.listed, o.lastLook, o.trouble = said, at, ""
+	maps.DeleteFunc(o.first, func(what string, _ time.Time) bool {
+		instance, check := strings.CutSuffix(what, impaired)
+		return check && said[instance].Impaired == ""
+	})
+	maps.DeleteFunc(o.attempts, func(_ string, p *attempts) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !p.busy && at.Sub(p.next) > forgetAfter
+	})
+	return recovered
+}
+
+// forgetAfter is when a plan is forgotten with which nothing has happened since. What it was for is in the Node's notes.
+const forgetAfter = time.Hour
+
+// noteError takes in that EC2 could not be asked, and tells whether that is news.
+func (o *ec2View) noteError(err error) (news bool) {
+	refused := errors.Is(err, ec2.ErrRefused)
+	why := "trouble"
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if refused {
+		why = "refused"
+		o.listed, o.lastLook = map[string]ec2.Status{}, time.Time{}
+	}
+	news = o.trouble != why
+	o.trouble = why
+	return news
+}
+
+// mergeInto keeps up with what EC2 tells of, and with what the nodes are closed for, until ctx ends.
+func (f *Fleet) runMaintenance(ctx context.Context) {
+	var next time.Time
+	ticks := time.NewTicker(reconcileInterval)
+	defer ticks.Stop()
+	for ctx.Err() == nil {
+		if !time.Now().Before(next) {
+			next = time.Now().Add(f.pollEC2(ctx))
+		}
+		f.reconcileAll()
+		select {
+		case <-ctx.Done():
+		case <-ticks.C:
+		}
+	}
+}
+
+// pollEC2 asks EC2 for all that is notable, and returns when to do so again.
+func (f *Fleet) pollEC2(ctx context.Context) time.Duration {
+	checks := !f.ignores(event.StatusCheck)
+	if f.opts.Schedule == nil || !checks && f.ignores(event.ScheduledMaintenance) {
+		return pollInterval
+	}
+	at := time.Now()
+	said, err := f.opts.Schedule.Notable(ctx, checks)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		return f.logPollError(err)
+	case f.maintenance.replace(said, at):
+		f.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 tells again what it has scheduled")
+	}
+	return pollInterval
+}
+
+// logPollError says, once, that EC2 does not tell what it has scheduled, and returns when to ask again.
+func (f *Fleet) logPollError(err error) time.Duration {
+	refused := errors.Is(err, ec2.ErrRefused)
+	if f.maintenance.noteError(err) {
+		log := f.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
+		if refused {
+			log.Warnf("maintenance is drained for as it was once announced, also if it is canceled or moved since, what was announced before "+
+				"nth-queue came is not known, nor are failed status checks: %s", err)
+		} else {
+			log.Warnf("what EC2 has scheduled stands as it was known: %s", err)
+		}
+	}
+	if refused {
+		return refusedInterval
+	}
+	return pollInterval
+}
+
+// ignores tells whether nothing is to be done about a kind of events, whatever they say.
+func (f *Fleet) ignores(kind event.Kind) bool {
+	return f.policy().Ignores(record.Entry{Event: event.Event{Kind: kind}})
 }

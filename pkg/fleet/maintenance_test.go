@@ -92,7 +92,7 @@ func within(s *schedule) func(*fleet.Options) {
 
 const planID = "instance-event-0123456789abcdef0"
 
-// at is an event that is due in some time.
+// findNode is an event that is due in some time.
 func at(code string, in time.Duration) ec2.Planned {
 	return ec2.Planned{ID: planID, Code: code, Description: "scheduled " + code, NotBefore: time.Now().Add(in).UTC().Round(0)}
 }
@@ -176,8 +176,8 @@ func TestACanceledMaintenanceIsNotDrainedFor(t *testing.T) {
 	}
 }
 
-func count(told []record.What, what record.What) int {
-	return len(slices.DeleteFunc(slices.Clone(told), func(w record.What) bool { return w != what }))
+func count(told []record.TransitionKind, what record.TransitionKind) int {
+	return len(slices.DeleteFunc(slices.Clone(told), func(w record.TransitionKind) bool { return w != what }))
 }
 
 func TestWhatWasDoneForMaintenanceIsTakenBackIfItIsCanceled(t *testing.T) {
@@ -211,7 +211,7 @@ func TestWhatWasDoneForMaintenanceIsTakenBackIfItIsCanceled(t *testing.T) {
 				if n := c.node("a"); n.Annotations[drain.CordonAnnotation] != "" || n.Annotations[fleet.NotesAnnotation] != "" || c.holder("a") != "" {
 					t.Errorf("what is left on the node is %v", n.Annotations)
 				}
-				if told := r.ear.whats("a"); !slices.Equal(told, []record.What{record.Begun, record.Done}) {
+				if told := r.ear.whats("a"); !slices.Equal(told, []record.TransitionKind{record.Begun, record.Done}) {
 					t.Errorf("what was told is %v", told)
 				}
 			})
@@ -305,7 +305,7 @@ func TestWhatEveryProcessSeesIsToldAndDoneOnce(t *testing.T) {
 		rigs = append(rigs, c.run(within(s)))
 		time.Sleep(10 * time.Minute)
 		c.wantCordoned(true, 1, "a while later")
-		var told []record.What
+		var told []record.TransitionKind
 		for _, r := range rigs {
 			told = append(told, r.ear.whats("a")...)
 		}
@@ -649,7 +649,7 @@ func TestMaintenanceThatEC2ListsAfterItsMessageIsOneEvent(t *testing.T) {
 		if told := r.ear.whats("a"); count(told, record.Announced) != 1 || count(told, record.Begun) != 1 {
 			t.Errorf("it was told of as %v", told)
 		}
-		if events := r.Standing().Events; len(events) != 1 {
+		if events := r.Status().Events; len(events) != 1 {
 			t.Errorf("what is worked on is %+v", events)
 		}
 		s.say(instance, canceled(stop))

@@ -75,23 +75,23 @@ func newNodes(client kubernetes.Interface, label string) *nodes {
 	}
 }
 
-// ofInstance finds the node of an EC2 instance.
-func (n *nodes) ofInstance(id string) (node, bool) {
+// findInstance finds the node of an EC2 instance.
+func (n *nodes) findInstance(id string) (node, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	name, found := n.byInstance[id]
 	return n.byName[name], found
 }
 
-func (n *nodes) named(name string) (node, bool) {
+func (n *nodes) find(name string) (node, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	found, there := n.byName[name]
 	return found, there
 }
 
-// withDNS finds the node with that private DNS name, among those that do not tell their instance.
-func (n *nodes) withDNS(name string) (node, bool) {
+// findDNS finds the node with that private DNS name, among those that do not tell their instance.
+func (n *nodes) findDNS(name string) (node, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	for silent := range n.silent {
@@ -102,8 +102,8 @@ func (n *nodes) withDNS(name string) (node, bool) {
 	return node{}, false
 }
 
-// anonymous tells whether there are nodes that may be of any instance.
-func (n *nodes) anonymous() bool {
+// hasUnidentified tells whether there are nodes that may be of any instance.
+func (n *nodes) hasUnidentified() bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return len(n.silent) > 0
@@ -128,16 +128,16 @@ func (n *nodes) each(do func(node)) {
 	}
 }
 
-// news returns a channel that is closed at the next change.
-func (n *nodes) news() <-chan struct{} {
+// changes returns a channel that is closed at the next change.
+func (n *nodes) changes() <-chan struct{} {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.changed
 }
 
-// shown waits until the watch has told of everything up to a version, for so long at most, and tells whether it has. Where versions are no
+// waitForVersion waits until the watch has told of everything up to a version, for so long at most, and tells whether it has. Where versions are no
 // numbers, it only waits.
-func (n *nodes) shown(ctx context.Context, version string, within time.Duration) bool {
+func (n *nodes) waitForVersion(ctx context.Context, version string, within time.Duration) bool {
 	for until := time.Now().Add(within); ; {
 		n.mu.RLock()
 		news, told := n.changed, n.version
@@ -190,8 +190,8 @@ func (n *nodes) awaySince() time.Time {
 	return n.away
 }
 
-// slim drops what is not kept as soon as a Node comes in, so that not even a first list is in memory whole.
-func (n *nodes) slim(object any) (any, error) {
+// strip drops what is not kept as soon as a Node comes in, so that not even a first list is in memory whole.
+func (n *nodes) strip(object any) (any, error) {
 	full, ok := object.(*corev1.Node)
 	if !ok {
 		return object, nil // A tombstone, or nothing that the watch is about.
@@ -230,7 +230,7 @@ func ownKeys(all map[string]string) map[string]string {
 	return ours
 }
 
-func (n *nodes) of(full *corev1.Node) node {
+func (n *nodes) parse(full *corev1.Node) node {
 	ours := ownKeys(full.Annotations)
 	kept := node{
 		name: full.Name, version: full.ResourceVersion, uid: full.UID, attached: len(full.Status.VolumesAttached) > 0,
@@ -286,26 +286,26 @@ func silent(providerID string) bool {
 
 var errNotANode = errors.New("not a Node")
 
-// after tells whether a node is known as it was after a Node was so.
-func (n node) after(full *corev1.Node) bool {
+// isNewer tells whether a node is known as it was after a Node was so.
+func (n node) isNewer(full *corev1.Node) bool {
 	order, err := resourceversion.CompareResourceVersion(n.version, full.ResourceVersion)
 	return err == nil && order > 0 && n.uid == full.UID
 }
 
-// learn takes in a Node as the API server has answered, of which the watch has yet to tell: what it goes on to tell from before that is
+// clusterNames takes in a Node as the API server has answered, of which the watch has yet to tell: what it goes on to tell from before that is
 // old then.
 func (n *nodes) learn(full *corev1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if before, there := n.byName[full.Name]; there && before.uid == full.UID && !before.after(full) {
+	if before, there := n.byName[full.Name]; there && before.uid == full.UID && !before.isNewer(full) {
 		n.put(n.following(full, before))
-		n.happened()
+		n.notify()
 	}
 }
 
 // following is what is kept of a Node of which something was known before, or nothing.
 func (n *nodes) following(full *corev1.Node, before node) node {
-	kept := n.of(full)
+	kept := n.parse(full)
 	kept.claim, kept.claimSeen = before.claim, before.claimSeen
 	kept.seeClaim(ownKeys(full.Annotations)[ClaimAnnotation])
 	if kept.machine == "" && kept.uid == before.uid {
@@ -335,8 +335,86 @@ func (n *nodes) forget(name string) {
 	delete(n.silent, name)
 }
 
-// happened tells those who wait. n.mu is held.
-func (n *nodes) happened() {
+// notify tells those who wait. n.mu is held.
+func (n *nodes) notify() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
+
+// The methods by which the Reflector fills the nodes.
+var (
+	_ cache.ReflectorStore    = (*nodes)(nil)
+	_ cache.TransformingStore = (*nodes)(nil)
+
+	_ cache.ResourceVersionUpdater = (*nodes)(nil)
+)
+
+// Transformer is what the Reflector asks when it streams the first list.
+func (n *nodes) Transformer() cache.TransformFunc { return n.strip }
+
+// Add takes in a Node that is there.
+func (n *nodes) Add(object any) error {
+	full, ok := object.(*corev1.Node)
+	if !ok {
+		return errNotANode
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if before := n.byName[full.Name]; !before.isNewer(full) {
+		n.put(n.following(full, before))
+		n.notify()
+	}
+	return nil
+}
+
+// Update takes in a Node that changed.
+func (n *nodes) Update(object any) error { return n.Add(object) }
+
+// Delete takes in that a Node is gone.
+func (n *nodes) Delete(object any) error {
+	full, ok := object.(*corev1.Node)
+	if !ok {
+		return errNotANode
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forget(full.Name)
+	n.notify()
+	return nil
+}
+
+// Replace takes in the complete list.
+func (n *nodes) Replace(objects []any, version string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.version = version
+	before := n.byName
+	n.byName = make(map[string]node, len(objects))
+	clear(n.byInstance)
+	clear(n.silent)
+	for _, object := range objects {
+		full, ok := object.(*corev1.Node)
+		if known := before[full.GetName()]; ok && known.isNewer(full) {
+			n.put(known)
+		} else if ok {
+			n.put(n.following(full, known))
+		}
+	}
+	n.notify()
+	if !n.synced {
+		n.synced = true
+		close(n.known)
+	}
+	return nil
+}
+
+// UpdateResourceVersion takes in up to which version everything has been told.
+func (n *nodes) UpdateResourceVersion(version string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.version = version
+	n.notify()
+}
+
+// Resync has nothing to do.
+func (n *nodes) Resync() error { return nil }

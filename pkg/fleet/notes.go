@@ -42,8 +42,8 @@ type note struct {
 	Instance string `json:"instance,omitempty"`
 }
 
-// told is the event that a note is of, as far as it says.
-func (n note) told() event.Event {
+// toEvent is the event that a note is of, as far as it says.
+func (n note) toEvent() event.Event {
 	ev := event.Event{ID: n.Event, Kind: event.ScheduledMaintenance, Code: n.Code, Deadline: n.At, Instance: n.Instance}
 	if strings.HasPrefix(n.Event, string(event.StatusCheck)+"-") {
 		ev.Kind = event.StatusCheck
@@ -61,7 +61,7 @@ func notesOf(text string) notes {
 	return all
 }
 
-// of is the note of an event; an empty one if there is none.
+// parse is the note of an event; an empty one if there is none.
 func (all notes) of(id string) note {
 	i := slices.IndexFunc(all, func(known note) bool { return known.Event == id })
 	if i < 0 {
@@ -90,22 +90,22 @@ func fromMessage(id string) bool {
 	return strings.HasPrefix(id, string(event.ScheduledMaintenance)+"-")
 }
 
-// means tells whether a note is of that event, under EC2's name for it or, of one that EC2 did not list yet, under its message's.
-func (n note) means(ev event.Event) bool {
+// matches tells whether a note is of that event, under EC2's name for it or, of one that EC2 did not list yet, under its message's.
+func (n note) matches(ev event.Event) bool {
 	return n.Event == ev.ID || fromMessage(n.Event) && n.Code == ev.Code && n.At.Equal(ev.Deadline)
 }
 
 // find is what the notes say of an event, under whichever name.
 func (all notes) find(ev event.Event) (note, bool) {
-	i := slices.IndexFunc(all, func(known note) bool { return known.means(ev) })
+	i := slices.IndexFunc(all, func(known note) bool { return known.matches(ev) })
 	if i < 0 {
 		return note{}, false
 	}
 	return all[i], true
 }
 
-// noted takes in what is to be noted of an event about which nothing is being done now: until a time, or for ever. f.mu is held.
-func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
+// addNote takes in what is to be noted of an event about which nothing is being done now: until a time, or for ever. f.mu is held.
+func (s *session) addNote(ev event.Event, entry record.Entry, again time.Time) {
 	if ev.Kind != event.ScheduledMaintenance && ev.Kind != event.StatusCheck {
 		return
 	}
@@ -123,13 +123,13 @@ func (s *session) noted(ev event.Event, entry record.Entry, again time.Time) {
 	if entry.OnNode && !entry.LeftAlone {
 		s.notes[ev.ID].Phase = entry.Phase
 	}
-	if on, _ := s.fleet.nodes.named(s.node); on.instance == "" {
+	if on, _ := s.fleet.nodes.find(s.node); on.instance == "" {
 		s.notes[ev.ID].Instance = on.machine
 	}
 }
 
-// keepNotes writes onto the Node what has come of events.
-func (s *session) keepNotes(ctx context.Context) {
+// writeNotes writes onto the Node what has come of events.
+func (s *session) writeNotes(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
 	fresh := maps.Clone(s.notes)
@@ -154,7 +154,7 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 			return fmt.Errorf("noting what was done for node %q: %w", name, err)
 		}
 		for _, known := range dropped {
-			f.over(name, record.Entry{Event: known.told(), Ending: record.Withdrawn})
+			f.reportClosed(name, record.Entry{Event: known.toEvent(), Ending: record.Withdrawn})
 		}
 		return nil
 	}
@@ -174,11 +174,11 @@ func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*not
 	if err != nil {
 		return nil, err
 	}
-	n := f.nodes.of(there)
-	known, _ := f.nodes.named(name)
+	n := f.nodes.parse(there)
+	known, _ := f.nodes.find(name)
 	n.machine = cmp.Or(n.machine, known.machine)
-	said, _ := f.outlook.of(n.machine)
-	before, events := n.notes, f.standing(n, said)
+	said, _ := f.maintenance.of(n.machine)
+	before, events := n.notes, f.listedEvents(n, said)
 	after := slices.DeleteFunc(slices.Clone(before), func(old note) bool {
 		_, renewed := fresh[old.Event]
 		gone := !renewed && !f.stands(n, old, events)
@@ -192,7 +192,7 @@ func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*not
 			after = append(after, *one)
 		}
 	}
-	if slices.EqualFunc(before, after, same) {
+	if slices.EqualFunc(before, after, sameNote) {
 		return nil, nil
 	}
 	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{"metadata": map[string]any{
@@ -201,7 +201,7 @@ func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*not
 	return dropped, err
 }
 
-func same(a, b note) bool {
+func sameNote(a, b note) bool {
 	at := a.At.Equal(b.At)
 	a.At = b.At
 	return at && a == b
@@ -218,31 +218,31 @@ func (all notes) text() any {
 
 // stands tells whether the event of a node's note is among those that EC2 tells of, or the node is closed for it.
 func (f *Fleet) stands(n node, known note, events []event.Event) bool {
-	if _, asked := f.outlook.of(n.machine); !asked || n.cordon.Event == known.Event {
+	if _, asked := f.maintenance.of(n.machine); !asked || n.cordon.Event == known.Event {
 		return true
 	}
 	state := event.State("")
 	for _, ev := range events {
-		if known.means(ev) {
+		if known.matches(ev) {
 			state = ev.State
 		}
 	}
-	ev := known.told()
+	ev := known.toEvent()
 	if state == "" && !listable(ev) {
 		return time.Now().Before(known.At)
 	}
 	return f.endedAs(n, ev, state) == event.Pending
 }
 
-// beside are the entries of the events that stand at a node as is noted on it, but for those that are known otherwise. Nobody works on them any
+// otherEntries are the entries of the events that stand at a node as is noted on it, but for those that are known otherwise. Nobody works on them any
 // more, and who says how the node stands would forget them over another event.
-func (f *Fleet) beside(name string, known []record.Entry) []record.Entry {
-	n, _ := f.nodes.named(name)
-	said, _ := f.outlook.of(n.machine)
+func (f *Fleet) otherEntries(name string, known []record.Entry) []record.Entry {
+	n, _ := f.nodes.find(name)
+	said, _ := f.maintenance.of(n.machine)
 	var all []record.Entry
-	events := f.standing(n, said)
+	events := f.listedEvents(n, said)
 	for _, noted := range n.notes {
-		same := func(e record.Entry) bool { return noted.means(e.Event) }
+		same := func(e record.Entry) bool { return noted.matches(e.Event) }
 		if !noted.Over && !slices.ContainsFunc(known, same) && f.stands(n, noted, events) {
 			all = append(all, n.entry(noted, events))
 		}
@@ -252,9 +252,9 @@ func (f *Fleet) beside(name string, known []record.Entry) []record.Entry {
 
 // entry is how far a node was taken for one of its notes' events, in the words of EC2 if those are known.
 func (n node) entry(noted note, events []event.Event) record.Entry {
-	e := record.Entry{Event: noted.told(), Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID}
+	e := record.Entry{Event: noted.toEvent(), Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID}
 	e.Event.State = event.Pending
-	if i := slices.IndexFunc(events, noted.means); i >= 0 {
+	if i := slices.IndexFunc(events, noted.matches); i >= 0 {
 		e.Event = events[i]
 	}
 	if noted.Phase != "" && n.ours {
@@ -264,19 +264,19 @@ func (n node) entry(noted note, events []event.Event) record.Entry {
 	return e
 }
 
-// tidy takes off the Node the notes of events that are over.
-func (f *Fleet) tidy(n node, events []event.Event) {
+// removeOldNotes takes off the Node the notes of events that are over.
+func (f *Fleet) removeOldNotes(n node, events []event.Event) {
 	old := func(known note) bool { return !f.stands(n, known, events) }
 	if f.opts.DryRun || !slices.ContainsFunc(n.notes, old) {
 		return
 	}
-	p := f.outlook.plan(n.name, "notes")
+	p := f.maintenance.attemptsFor(n.name, "notes")
 	if pause, begun := p.begin(time.Time{}, time.Time{}, ""); begun {
 		f.background(func(ctx context.Context) {
 			if err := f.changeNotes(ctx, n.name, nil); err != nil && ctx.Err() == nil {
 				f.opts.Log.WithField(fieldNode, n.name).Debug(err)
 			}
-			p.Return(max(pause, tendPause))
+			p.Return(max(pause, reconcileInterval))
 		})
 	}
 }

@@ -132,7 +132,7 @@ func TestWhatHasBeenToldIsNotToldAgainAfterTheClaimIsLost(t *testing.T) {
 				for _, r := range []*rig{first, second} {
 					r.ear.mu.Lock()
 					for _, h := range r.ear.heard {
-						if h.What == record.Announced && h.Entry.Event.ID == told.ID {
+						if h.Kind == record.Announced && h.Entry.Event.ID == told.ID {
 							times++
 						}
 					}

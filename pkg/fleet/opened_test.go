@@ -140,7 +140,7 @@ func TestADryRunsMessageComesToAnEnd(t *testing.T) {
 		r.Take(without(event.SpotInterruption), 1, other)
 		time.Sleep(2 * time.Hour)
 		if len(one.became) == 0 || len(other.became) == 0 {
-			t.Errorf("after two hours, %d and %d of the messages have come to an end; the fleet stands as %+v", len(one.became), len(other.became), r.Standing())
+			t.Errorf("after two hours, %d and %d of the messages have come to an end; the fleet stands as %+v", len(one.became), len(other.became), r.Status())
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestAnEventIsNotWithdrawnByAnotherOfItsKind(t *testing.T) {
 		r.ear.mu.Lock()
 		defer r.ear.mu.Unlock()
 		for _, h := range r.ear.heard {
-			if h.What == record.ClosedWith {
+			if h.Kind == record.ClosedWith {
 				t.Errorf("those who listen are told that %s is over: %s; EC2 still announces it", h.Entry.Event.ID, h.Entry.Ending)
 			}
 		}
@@ -186,7 +186,7 @@ func TestATimeToLiveDoesNotOpenANodeThatAnotherEventIsCordonedFor(t *testing.T) 
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.add(nodeOf("a", instance, nil))
 		r := c.run(func(o *fleet.Options) {
-			lasting(o)
+			durationOf(o)
 			o.Policy[event.ScheduledMaintenance] = policy.Rule{Action: policy.Cordon}
 		})
 		recommended := noticed("rebalance", event.RebalanceRecommendation, "", 0)
@@ -214,8 +214,8 @@ func noticed(id string, kind event.Kind, code string, in time.Duration) []sqs.No
 	return []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: ev}}
 }
 
-// lasting makes every kind of event drain but recommendations, for which a node is cordoned for ten minutes.
-func lasting(o *fleet.Options) {
+// holdsFor makes every kind of event drain but recommendations, for which a node is cordoned for ten minutes.
+func durationOf(o *fleet.Options) {
 	draining(o)
 	o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 10 * time.Minute}
 }

@@ -28,7 +28,7 @@ func consumer(node, name string) *corev1.Pod {
 func inPod(node, name string) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		draining(o)
-		o.Own = fleet.Own{Node: node, Namespace: "shop", Pod: name}
+		o.Own = fleet.OwnPod{Node: node, Namespace: "shop", Pod: name}
 	}
 }
 

@@ -150,7 +150,7 @@ func (c *cluster) taking(text string) {
 	defer c.mu.Unlock()
 	l := &coordination.Lease{}
 	l.Name, l.Namespace, l.UID = "places", fleet.LeaseNamespace, "uid-places"
-	l.Annotations = map[string]string{fleet.PlacesAnnotation: text}
+	l.Annotations = map[string]string{fleet.SlotsAnnotation: text}
 	c.keepLease(l)
 }
 
@@ -177,8 +177,8 @@ func TestPlacesOfProcessesThatAreNoMoreAreFree(t *testing.T) {
 				r := c.run(limited(1, 0))
 				m := newParcel()
 				r.Take(endless(ids[0]), 1, m)
-				if synctest.Wait(); row.lives && r.Standing().Waiting != 1 {
-					t.Errorf("the fleet stands as %+v", r.Standing())
+				if synctest.Wait(); row.lives && r.Status().Waiting != 1 {
+					t.Errorf("the fleet stands as %+v", r.Status())
 				}
 				time.Sleep(row.waits)
 				m.want(t, "done")
@@ -219,7 +219,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 			m.want(t, "done")
 			time.Sleep(10 * time.Second)
 			c.mu.Lock()
-			if text := c.leases["places"].Annotations[fleet.PlacesAnnotation]; text != "{}" {
+			if text := c.leases["places"].Annotations[fleet.SlotsAnnotation]; text != "{}" {
 				t.Errorf("after the drain is written %s", text)
 			}
 			c.mu.Unlock()
@@ -245,7 +245,7 @@ func TestAPlaceIsGivenBackThoughTheLastLookIsOfBeforeItWasTaken(t *testing.T) {
 		m.want(t, "done")
 		time.Sleep(10 * time.Second)
 		c.mu.Lock()
-		if text := c.leases["places"].Annotations[fleet.PlacesAnnotation]; text != "{}" {
+		if text := c.leases["places"].Annotations[fleet.SlotsAnnotation]; text != "{}" {
 			t.Errorf("after the drain is written %s", text)
 		}
 		c.mu.Unlock()

@@ -58,7 +58,7 @@ type workload struct {
 	kind, namespace, name, version string
 	// unfit is why a restart would not bring about another pod first; "" if it would.
 	unfit string
-	// replaces tells that it is replacing the pods of the batch already.
+	// wantsReplacement tells that it is replacing the pods of the batch already.
 	replaces bool
 }
 
@@ -77,7 +77,7 @@ type nodeRestarts struct {
 	done   map[string]bool // by the workload's name
 }
 
-// of returns what has the workload of a pod on a node replace its pods, as drain.Options.Restart says.
+// parse returns what has the workload of a pod on a node replace its pods, as drain.Options.Restart says.
 func (r *restarts) of(node string, urgent func() bool) func(context.Context, *corev1.Pod) string {
 	n := &nodeRestarts{restarts: r, node: node, urgent: urgent, done: map[string]bool{}}
 	return func(ctx context.Context, pod *corev1.Pod) string {
@@ -106,7 +106,7 @@ func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
 	}
 }
 
-// replace has a pod's workload replace its pods, and returns which one does. Of a batch, one pod asks for all.
+// requestReplacement has a pod's workload replace its pods, and returns which one does. Of a batch, one pod asks for all.
 func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, error) {
 	controller := metav1.GetControllerOf(pod)
 	if controller == nil {

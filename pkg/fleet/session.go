@@ -1,28 +1,35 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // session is what is being done for one node: from when its first event comes until nothing is left to be done for any.
 type session struct {
-	fleet *Fleet
-	node  string
-	group string
-	place placeKey
-	// urgent tells that what is done for it waits behind no other node.
+	fleet   *Fleet
+	node    string
+	group   string
+	nodeKey nodeKey
+	// isUrgent tells that what is done for it waits behind no other node.
 	urgent atomic.Bool
 
 	// The fleet's mutex guards what follows.
@@ -34,11 +41,11 @@ type session struct {
 	outcomes map[string]event.Outcome
 	// notes are what is to be noted on the Node of what has come of events; nil is for what needs no note any more.
 	notes map[string]*note
-	// lasting is an event that the node was drained or cordoned for and whose message has come to its end.
-	lasting event.Event
+	// holdsFor is an event that the node was drained or cordoned for and whose message has come to its end.
+	staysClosedFor event.Event
 	// sink gets the events while there is an agent; nil without one.
 	sink event.Sink
-	// over tells that it takes no more tasks.
+	// reportClosed tells that it takes no more tasks.
 	over bool
 	stop context.CancelFunc
 	// ended is closed when nothing more is done for the node.
@@ -47,53 +54,53 @@ type session struct {
 	// the Node, as the watch has shown it, that was last looked at for that.
 	claimed, looked string
 	lose            context.CancelCauseFunc
-	book            *book
+	record          *memoryRecord
 	// rules are those by which it was begun, and goes on.
 	rules policy.Settings
 }
 
-// join gives a task to its node's session. A new one goes into the line.
+// add gives a task to its node's session. A new one goes into the line.
 func (f *Fleet) join(n node, t *task) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.Paused() {
-		t.again(0)
+		t.retryAfter(0)
 		return
 	}
 	s := f.sessions[n.name]
 	if s == nil || s.over {
 		s = &session{
-			fleet: f, node: n.name, group: n.group, place: placeOf(n.name), tasks: map[string]*task{}, announced: map[string]event.Event{},
+			fleet: f, node: n.name, group: n.group, nodeKey: nodeKeyOf(n.name), tasks: map[string]*task{}, announced: map[string]event.Event{},
 			outcomes: map[string]event.Outcome{}, ended: make(chan struct{}),
 		}
 		f.sessions[n.name] = s
 	}
 	ev := t.notice.Event
-	if s.book != nil {
-		f.spend(t, time.Now())
+	if s.record != nil {
+		f.startBudget(t, time.Now())
 	}
 	if other, there := s.tasks[ev.ID]; there && other != t {
-		t.follow(other)
+		t.mergeInto(other)
 		return
 	}
 	s.tasks[ev.ID], s.announced[ev.ID] = t, ev
 	if s.announce(ev.Kind); s.sink != nil {
-		f.background(s.mark)
+		f.background(s.addTaints)
 	}
-	pressed := urgent(ev) || t.lifts
+	pressed := isUrgent(ev) || t.lifts
 	if pressed {
 		s.urgent.Store(true)
 	}
 	if !s.begun {
-		f.line.join(s.placeOf(t, time.Now()))
-		f.nudge()
+		f.queue.add(s.waitingFor(t, time.Now()))
+		f.wake()
 	}
 }
 
-// placeOf is the place in the line that one of the session's tasks calls for.
-func (s *session) placeOf(t *task, since time.Time) place {
+// nodeKeyOf is the place in the line that one of the session's tasks calls for.
+func (s *session) waitingFor(t *task, since time.Time) waitingNode {
 	ev := t.notice.Event
-	return place{node: s.node, group: s.group, urgent: urgent(ev) || t.lifts, deadline: ev.Deadline, since: since}
+	return waitingNode{node: s.node, group: s.group, urgent: isUrgent(ev) || t.lifts, deadline: ev.Deadline, since: since}
 }
 
 // announce tells the agent, if there is one, of the events of a kind. f.mu is held.
@@ -112,7 +119,7 @@ func (s *session) events(kind event.Kind) []event.Event {
 			continue
 		}
 		if t := s.tasks[id]; t != nil && t.lost {
-			ev.Deadline = s.fleet.ends(t).Round(0)
+			ev.Deadline = s.fleet.budgetEnd(t).Round(0)
 		}
 		all = append(all, ev)
 	}
@@ -120,26 +127,26 @@ func (s *session) events(kind event.Kind) []event.Event {
 }
 
 // dispatch lets those in the line begin for whom there is room.
-func (f *Fleet) dispatch(t *term) {
+func (f *Fleet) dispatch(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.line.limits = f.limits()
-	f.hurry()
-	f.start(t, f.line.hurried())
-	limited := f.line.limits.Draining > 0 || f.line.limits.Group > 0
+	f.queue.limits = f.limits()
+	f.promoteUrgent()
+	f.start(t, f.queue.exempt())
+	limited := f.queue.limits.Draining > 0 || f.queue.limits.Group > 0
 	switch {
 	case f.opts.DryRun:
-		f.start(t, f.line.next(f.busy(t, nil)))
-	case len(f.line.places) > 0:
-		f.leases.hurry()
-		f.settle(t)
-	case limited && len(f.draining()) > 0, f.placed:
-		f.settle(t)
+		f.start(t, f.queue.next(f.countDraining(t, nil)))
+	case len(f.queue.waiting) > 0:
+		f.leases.lookSoon()
+		f.updateSlots(t)
+	case limited && len(f.draining()) > 0, f.holdsSlots:
+		f.updateSlots(t)
 	}
 }
 
 // start begins the sessions of nodes that are in the line. f.mu is held.
-func (f *Fleet) start(t *term, begin []place) {
+func (f *Fleet) start(t *leaseTerm, begin []waitingNode) {
 	for _, p := range begin {
 		s := f.sessions[p.node]
 		if s == nil || s.begun || t.ctx.Err() != nil {
@@ -159,11 +166,11 @@ func (f *Fleet) start(t *term, begin []place) {
 			s.run(ctx, t)
 		})
 	}
-	f.line.leave(begin)
+	f.queue.remove(begin)
 }
 
 // run claims the node, lets an agent do what is to be done for it, and ends the claim.
-func (s *session) run(ctx context.Context, t *term) {
+func (s *session) run(ctx context.Context, t *leaseTerm) {
 	held, err := s.claim(ctx, t)
 	if err != nil {
 		s.end(err)
@@ -173,48 +180,48 @@ func (s *session) run(ctx context.Context, t *term) {
 	defer lost(nil)
 	text := held.Annotations[ClaimAnnotation]
 	if !s.fleet.opts.DryRun {
-		s.bear(text, lost)
+		s.noteClaim(text, lost)
 	}
-	if s.sift(claimed, held) {
-		s.attend(claimed, t, held)
+	if s.dropStale(claimed, held) {
+		s.runAgent(claimed, t, held)
 	}
 	cause := context.Cause(claimed)
-	if !isLost(cause) {
-		s.keepClosed(t.leased) // While the claim stands, so that no other works on the node.
-		s.keepNotes(t.leased)
+	if !isClaimLost(cause) {
+		s.keepCordon(t.leased) // While the claim stands, so that no other works on the node.
+		s.writeNotes(t.leased)
 	}
 	s.end(cause)
-	if !s.fleet.opts.DryRun && !isLost(cause) {
+	if !s.fleet.opts.DryRun && !isClaimLost(cause) {
 		s.release(t.leased, text)
 	}
 }
 
-// bear takes in the claim that the Node bears from now on. What the watch shows of the Node may be from before.
-func (s *session) bear(text string, lost context.CancelCauseFunc) {
+// noteClaim takes in the claim that the Node bears from now on. What the watch shows of the Node may be from before.
+func (s *session) noteClaim(text string, lost context.CancelCauseFunc) {
 	f := s.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	known, _ := f.nodes.named(s.node)
+	known, _ := f.nodes.find(s.node)
 	s.claimed, s.looked, s.lose = text, known.version, lost
 }
 
-// mindClaims looks at the Nodes on which the watch shows something else than our claims.
-func (f *Fleet) mindClaims(t *term) {
+// checkClaims looks at the Nodes on which the watch shows something else than our claims.
+func (f *Fleet) checkClaims(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.sessions {
 		if s.lose == nil {
 			continue
 		}
-		if now, there := f.nodes.named(s.node); there && now.claim != s.claimed && now.version != s.looked {
+		if now, there := f.nodes.find(s.node); there && now.claim != s.claimed && now.version != s.looked {
 			s.looked = now.version
-			t.sessions.Go(func() { s.mindClaim(t.ctx) })
+			t.sessions.Go(func() { s.checkClaim(t.ctx) })
 		}
 	}
 }
 
-// mindClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
-func (s *session) mindClaim(ctx context.Context) {
+// checkClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
+func (s *session) checkClaim(ctx context.Context) {
 	f := s.fleet
 	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
 	if err != nil {
@@ -229,7 +236,7 @@ func (s *session) mindClaim(ctx context.Context) {
 	case err != nil:
 		s.looked = "" // It is looked at again.
 	case now.Annotations[ClaimAnnotation] != s.claimed:
-		s.lose(errLost)
+		s.lose(errClaimLost)
 	}
 }
 
@@ -239,11 +246,11 @@ const claimTries = 2
 // claim waits until the node is ours to drain, and returns the Node as it is then, with the claim. It fails with
 // the context's error, because there is no such Node, because another process is to drain it, or because the API server does not
 // take the claim: another process may have a better way to it.
-func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
+func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error) {
 	f := s.fleet
 	for failures := 0; ; {
-		news := f.nodes.news()
-		known, there := f.nodes.named(s.node)
+		news := f.nodes.changes()
+		known, there := f.nodes.find(s.node)
 		if !there {
 			return nil, errGone
 		}
@@ -253,7 +260,7 @@ func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 		if err := s.leaveToOthers(ctx, t.process, known); err != nil {
 			return nil, err
 		}
-		held, err := s.take(ctx, t, known)
+		held, err := s.takeClaim(ctx, t, known)
 		switch {
 		case err == nil:
 			return held, nil
@@ -268,7 +275,7 @@ func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 			wait = other.look
 		} else {
 			news = nil
-			s.spend()
+			s.startBudgets()
 			f.opts.Log.WithField(fieldNode, s.node).Warn(err)
 			if failures++; failures == claimTries {
 				return nil, errUnclaimed
@@ -280,8 +287,8 @@ func (s *session) claim(ctx context.Context, t *term) (*corev1.Node, error) {
 	}
 }
 
-// take claims the node, as it is known when its turn has come.
-func (s *session) take(ctx context.Context, t *term, known node) (*corev1.Node, error) {
+// takeClaim claims the node, as it is known when its turn has come.
+func (s *session) takeClaim(ctx context.Context, t *leaseTerm, known node) (*corev1.Node, error) {
 	f := s.fleet
 	if err := f.claims.free(t.process, known); err != nil {
 		return nil, err // Nobody else is to wait for that.
@@ -291,27 +298,27 @@ func (s *session) take(ctx context.Context, t *term, known node) (*corev1.Node, 
 		return nil, err
 	}
 	defer leave()
-	if now, there := f.nodes.named(s.node); there {
+	if now, there := f.nodes.find(s.node); there {
 		known = now
 	}
 	return f.claims.take(ctx, t.process, known)
 }
 
-// spend takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the
+// startBudgets takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the
 // book says.
-func (s *session) spend() {
+func (s *session) startBudgets() {
 	f := s.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, t := range s.tasks {
 		since := time.Now()
-		if s.book != nil {
-			if e := s.book.entry(id); !e.FirstSeen.IsZero() {
+		if s.record != nil {
+			if e := s.record.entry(id); !e.FirstSeen.IsZero() {
 				since = since.Add(min(e.FirstSeen.Sub(since.Round(0)), 0))
 			}
 		}
 		for _, same := range append([]*task{t}, t.others...) {
-			f.spend(same, since)
+			f.startBudget(same, since)
 		}
 	}
 }
@@ -339,24 +346,24 @@ func (s *session) end(cause error) {
 		delete(f.sessions, s.node)
 	}
 	f.mu.Unlock()
-	var others errOthers
+	var others errLeaveToOthers
 	for _, t := range tasks {
 		switch {
 		case errors.Is(cause, errGone):
-			f.finish(t, event.Drained)
+			f.completeTask(t, event.Drained)
 		case errors.As(cause, &others):
-			t.again(others.pause)
-		case errors.Is(cause, errLost), errors.Is(cause, errUnclaimed):
-			t.failed()
+			t.retryAfter(others.pause)
+		case errors.Is(cause, errClaimLost), errors.Is(cause, errUnclaimed):
+			t.retry()
 		default:
-			t.again(0) // We are to stop, or have no Lease: others can go on at once.
+			t.retryAfter(0) // We are to stop, or have no Lease: others can go on at once.
 		}
 	}
-	f.nudge()
+	f.wake()
 }
 
-// abandon gives back what has not begun.
-func (f *Fleet) abandon(back func(*task)) {
+// returnWaiting gives back what has not begun.
+func (f *Fleet) returnWaiting(back func(*task)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, s := range f.sessions {
@@ -368,7 +375,7 @@ func (f *Fleet) abandon(back func(*task)) {
 			back(t)
 		}
 	}
-	f.line.places = nil
+	f.queue.waiting = nil
 }
 
 // leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.
@@ -381,26 +388,26 @@ func (s *session) leftAlone() bool {
 	return len(s.tasks) > 0
 }
 
-// settled takes in what has come of an event so far.
-func (s *session) settled(ev event.Event, outcome event.Outcome) {
+// onOutcome takes in what has come of an event so far.
+func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	f := s.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if outcome == event.LeftAlone && s.outcomes[ev.ID] != outcome {
-		f.nudge()
+		f.wake()
 	}
 	s.outcomes[ev.ID] = outcome
 }
 
-// fellShort tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
+// rulesAskForMore tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
 // done.
-func (s *session) fellShort(kind event.Kind) bool {
+func (s *session) rulesAskForMore(kind event.Kind) bool {
 	return s.fleet.policy()[kind].Action.Exceeds(s.rules[kind].Action)
 }
 
-// rested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a
+// onRested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a
 // message that came again would take a place in the line for it again, and tell of its end again.
-func (s *session) rested(ctx context.Context, ev event.Event, again time.Time) {
+func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time) {
 	f := s.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -408,55 +415,55 @@ func (s *session) rested(ctx context.Context, ev event.Event, again time.Time) {
 	if !ours || t.replaced {
 		return
 	}
-	entry, ends := s.book.entry(ev.ID), again.IsZero() || s.outcomes[ev.ID] == event.OutOfTime
-	if ends && f.lasting(entry) && (s.lasting.ID == "" || !revocable(ev.Kind)) {
-		s.lasting = ev
+	entry, ends := s.record.entry(ev.ID), again.IsZero() || s.outcomes[ev.ID] == event.OutOfTime
+	if ends && f.staysClosed(entry) && (s.staysClosedFor.ID == "" || !revocable(ev.Kind)) {
+		s.staysClosedFor = ev
 	}
-	if t.replaced = ends && s.replaces(t); t.replaced {
-		f.work.Go(func() { s.replace(ctx, t) })
+	if t.replaced = ends && s.wantsReplacement(t); t.replaced {
+		f.work.Go(func() { s.requestReplacement(ctx, t) })
 		return
 	}
-	s.noted(t.notice.Event, entry, again)
+	s.addNote(t.notice.Event, entry, again)
 	switch {
 	case ends:
-		s.conclude(t)
+		s.endTask(t)
 	case entry.Error == "" && t.listed:
 		t.done() // EC2 keeps it in mind.
 	case entry.Error == "":
-		t.again(time.Until(again))
+		t.retryAfter(time.Until(again))
 	case s.overdue(entry):
 		return // What is done now is the last effort, and comes to its end soon.
 	default:
-		t.failed()
+		t.retry()
 	}
-	s.left(ev.ID)
+	s.removeTask(ev.ID)
 }
 
-// left takes in that the session is done with an event. What is known of it by then is noted at once if the session goes on: if it loses its
+// removeTask takes in that the session is done with an event. What is known of it by then is noted at once if the session goes on: if it loses its
 // claim, nobody else would know. f.mu is held.
-func (s *session) left(id string) {
+func (s *session) removeTask(id string) {
 	delete(s.tasks, id)
 	if len(s.tasks) > 0 {
-		s.fleet.background(s.keepNotes)
+		s.fleet.background(s.writeNotes)
 		return
 	}
 	s.over = true
 	s.stop()
 }
 
-// conclude ends a task for whose event nothing more is going to be done. f.mu is held.
-func (s *session) conclude(t *task) {
+// endTask ends a task for whose event nothing more is going to be done. f.mu is held.
+func (s *session) endTask(t *task) {
 	f, outcome := s.fleet, s.outcomes[t.notice.Event.ID]
 	switch {
 	case outcome == event.LeftAlone:
-		f.leave(t)
-	case f.awaited(t) && s.fellShort(t.notice.Event.Kind):
-		t.failed()
-	case f.removes(t):
-		until := f.patienceWithNode(t)
-		f.background(func(ctx context.Context) { f.remove(ctx, s.node, t, until) })
+		f.endLeftAlone(t)
+	case f.groupWaits(t) && s.rulesAskForMore(t.notice.Event.Kind):
+		t.retry()
+	case f.wantsNodeDeleted(t):
+		until := f.keepNodeUntil(t)
+		f.background(func(ctx context.Context) { f.deleteNodeFor(ctx, s.node, t, until) })
 	default:
-		f.finish(t, outcome)
+		f.completeTask(t, outcome)
 	}
 }
 
@@ -464,4 +471,262 @@ func (s *session) conclude(t *task) {
 func (s *session) overdue(e record.Entry) bool {
 	deadline, _ := s.rules.Deadline(e)
 	return !deadline.IsZero() && !deadline.After(time.Now())
+}
+
+// fieldNode is the field of what is said about a node.
+const fieldNode = systemd.FieldNode
+
+// runAgent runs an agent for the node until nothing is left for it to do, or ctx ends.
+func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node) {
+	f := s.fleet
+	f.mu.Lock()
+	s.record, s.rules = s.recordFromNode(held), f.policy()
+	f.mu.Unlock()
+	s.startBudgets()
+	var extras sync.WaitGroup
+	defer extras.Wait()
+	extras.Go(func() {
+		marking, end := t.finishing(ctx)
+		defer end()
+		s.addTaints(marking)
+	})
+	var listeners []agent.Listener
+	if f.opts.Listeners != nil {
+		var end func(lost bool)
+		listeners, end = f.opts.Listeners(s.node, s.allEntries)
+		defer func() { end(isClaimLost(context.Cause(ctx))) }()
+	}
+	mind := &sessionSource{session: s}
+	_ = agent.New(agent.Config{
+		Sources: []agent.Source{mind}, Identity: mind,
+		Node: f.drainNode(s.node, s.urgent.Load), NodeName: s.node, Record: s.record, Policy: s.rules,
+		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
+		Settled: s.onOutcome, Rested: func(ev event.Event, again time.Time) { s.onRested(ctx, ev, again) }, Listeners: listeners,
+	}).Run(ctx) // Its one source never gives up.
+}
+
+// allEntries are what is known of the node's events: of those that the session is for, and of others.
+func (s *session) allEntries() []record.Entry {
+	own := s.record.Entries()
+	return append(own, s.fleet.otherEntries(s.node, own)...)
+}
+
+// drainNode is a node as it is acted upon. urgent, if not nil, tells whether that waits behind nothing else.
+func (f *Fleet) drainNode(name string, urgent func() bool) agent.Node {
+	options := f.rules.Load().Drain
+	options.Writer, options.Requests, options.Urgent = drain.Queue, f.claims.gate, urgent
+	if urgent != nil && options.RestartWait > 0 {
+		options.Restart = f.restart.of(name, urgent)
+	}
+	if own := f.opts.Own; name == own.Node {
+		options.Last = own.Namespace + "/" + own.Pod
+	}
+	n := drain.New(f.opts.Client, name, options)
+	if f.opts.DryRun {
+		return drain.NewDryRun(n)
+	}
+	return n
+}
+
+// recordFromNode is the book that the node itself has kept: the cordon that it bears, if nth-queue has set it for one of these events.
+// Where the node takes pods all the same, people have lifted that cordon, which is an order: only those pods go for the event that
+// were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. An event that has begun before
+// has no more time because it left no cordon. f.mu is held.
+func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
+	b := &memoryRecord{}
+	n := s.fleet.nodes.parse(held)
+	for id, t := range s.tasks {
+		if since, known := s.fleet.budgetStarts[id]; known {
+			seen := time.Now().Round(0).Add(-time.Since(since))
+			b.entries = append(b.entries, record.Entry{
+				Event: t.notice.Event, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: seen, Changed: seen,
+			})
+		}
+	}
+	claim := n.cordon
+	if t, ours := s.tasks[claim.Event]; ours && n.ours {
+		since := cmp.Or(event.CredibleTime(claim.Since), time.Now().UTC().Round(0))
+		e := record.Entry{
+			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, ListedIn: n.bootID, OnNode: true,
+			FirstSeen: since, Changed: since, CordonedAt: since,
+		}
+		if !held.Spec.Unschedulable {
+			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.
+			e.Phase, e.Reopened = record.Draining, true
+		}
+		b.Put(func(error) {}, e)
+	}
+	return s.addNotes(b, n)
+}
+
+// toEvent adds to a book what was told before of events whose time had not come then. f.mu is held.
+func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
+	for id, t := range s.tasks {
+		ev, now := t.notice.Event, time.Now().UTC().Round(0)
+		if known, noted := n.notes.find(ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
+			b.entries = append(b.entries, record.Entry{
+				Event: ev, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: now, Changed: now,
+			})
+		}
+	}
+	return b
+}
+
+// record is a record in memory.
+type memoryRecord struct {
+	mu      sync.Mutex
+	entries []record.Entry
+}
+
+// Entries implements agent.Record.
+func (b *memoryRecord) Entries() []record.Entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.entries)
+}
+
+// Put implements agent.Record.
+func (b *memoryRecord) Put(written func(error), entries ...record.Entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range entries {
+		i := slices.IndexFunc(b.entries, func(other record.Entry) bool { return other.Event.ID == e.Event.ID })
+		if i < 0 {
+			b.entries = append(b.entries, e)
+		} else {
+			b.entries[i] = e
+		}
+	}
+	written(nil)
+}
+
+// Flush implements agent.Record.
+func (b *memoryRecord) Flush(context.Context) error { return nil }
+
+func (b *memoryRecord) entry(id string) record.Entry {
+	for _, e := range b.Entries() {
+		if e.Event.ID == id {
+			return e
+		}
+	}
+	return record.Entry{}
+}
+
+// sessionSource is what the agent is told by: which node it is, and what is announced for it.
+type sessionSource struct {
+	session *session
+}
+
+// KeepWarm implements agent.Identity. The credential is everybody's, and is kept warm elsewhere.
+func (m *sessionSource) KeepWarm(ctx context.Context, tell func(node string, err error)) {
+	tell(m.session.node, nil)
+	<-ctx.Done()
+}
+
+// Run implements agent.Source.
+func (m *sessionSource) Run(ctx context.Context, sink event.Sink) error {
+	s := m.session
+	s.fleet.mu.Lock()
+	s.sink = sink
+	for _, kind := range event.QueuedKinds() {
+		if events := s.events(kind); len(events) > 0 {
+			sink.Snapshot(event.Snapshot{Kind: kind, Events: events})
+		}
+	}
+	s.fleet.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// addTaints puts the taints on the node that its events bring. It is done beside the drain and never holds it up.
+func (s *session) addTaints(ctx context.Context) {
+	f := s.fleet
+	var wanted []corev1.Taint
+	f.mu.Lock()
+	for _, t := range s.tasks {
+		if ev := t.notice.Event; f.policy()[ev.Kind].Action != policy.Notify && ev.State == event.Pending && !t.lifts {
+			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
+		}
+	}
+	f.mu.Unlock()
+	if len(wanted) == 0 || f.opts.DryRun {
+		return
+	}
+	if err := f.taint(ctx, s.node, wanted); err != nil && ctx.Err() == nil {
+		f.opts.Log.WithField(fieldNode, s.node).Warn(err)
+	}
+}
+
+// holdsFor tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
+// otherwise, unlike a cordon with a time to live. f.mu is held.
+func (f *Fleet) staysClosed(e record.Entry) bool {
+	done := e.Phase == record.Drained || e.Phase == record.Cordoned || e.Phase == record.Incomplete || e.LeftAlone
+	return done && e.OnNode && !e.Reopened && !f.cordonExpires(e.Event.Kind)
+}
+
+// cordonExpires tells whether a kind's cordon has a time to live.
+func (f *Fleet) cordonExpires(kind event.Kind) bool {
+	rule := f.policy()[kind]
+	return rule.Action == policy.Cordon && rule.CordonFor > 0
+}
+
+// revocable tells whether EC2 may yet say that a kind's event is over, so that its cordon is lifted.
+func revocable(kind event.Kind) bool {
+	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
+}
+
+// handOverCordon gives a cordon that has a time to live, or that is lifted when EC2 says so, to the event that the node was drained or cordoned for
+// meanwhile. Nobody else remembers that one once its message is gone, and the node would be opened when the time to live is over.
+func (s *session) handOverCordon(ctx context.Context) error {
+	f := s.fleet
+	f.mu.Lock()
+	to := s.staysClosedFor
+	f.mu.Unlock()
+	if to.ID == "" || f.opts.DryRun {
+		return nil
+	}
+	ctx, leave, err := f.claims.enter(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	node, err := f.opts.Client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err //nolint:wrapcheck // it says which Node
+	}
+	text, _ := drain.KeyValue(node.Annotations, drain.CordonAnnotation)
+	var claim drain.Claim
+	if !node.Spec.Unschedulable || json.Unmarshal([]byte(text), &claim) != nil || !claim.OfWriter(drain.Queue) || claim.Event == to.ID {
+		return nil
+	}
+	if kind := event.Kind(claim.Kind); !f.cordonExpires(kind) && (!revocable(kind) || revocable(to.Kind)) {
+		return nil
+	}
+	claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), node.Status.NodeInfo.BootID
+	claim.Events = append(claim.Events, to.ID)
+	next, err := json.Marshal(claim)
+	if err != nil {
+		return err //nolint:wrapcheck // a struct of strings and a time always encodes
+	}
+	// If anything has changed on the Node since, the cordon may be another's now.
+	_, err = f.claims.patch(ctx, s.node, types.MergePatchType, map[string]any{"metadata": map[string]any{
+		"resourceVersion": node.ResourceVersion, "annotations": drain.KeyPatch(node.Annotations, drain.CordonAnnotation, string(next)),
+	}})
+	return err
+}
+
+// keepCordon hands the cordon over, and tries again a few times: kubelets write to their Nodes at any time.
+func (s *session) keepCordon(ctx context.Context) {
+	var err error
+	for range 5 {
+		if err = s.handOverCordon(ctx); err == nil || !drain.Await(ctx, nil, firstPause/4) {
+			break
+		}
+	}
+	if err != nil {
+		s.fleet.opts.Log.WithField(fieldNode, s.node).Warnf("the node may be opened before its time: %s", err)
+	}
 }

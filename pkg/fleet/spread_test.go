@@ -41,7 +41,7 @@ func TestAPlannedChangeWaitsForItsInstancesShareOfTheFleetsTime(t *testing.T) {
 			r.ear.mu.Lock()
 			defer r.ear.mu.Unlock()
 			if told := r.ear.heard[0]; !strings.Contains(told.Plan, "drain begins at") || !strings.Contains(told.Plan, "spread over 20m") {
-				t.Errorf("those who listen are told %s: %s", told.What, told.Plan)
+				t.Errorf("those who listen are told %s: %s", told.Kind, told.Plan)
 			}
 		})
 	}

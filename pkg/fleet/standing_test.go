@@ -29,7 +29,7 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 		change  func(*fleet.Options)
 		prepare func(c *cluster)
 		notice  func() []sqs.Notice
-		want    fleet.Standing
+		want    fleet.Status
 		phase   record.Phase
 		left    bool
 		plan    string
@@ -37,7 +37,7 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 		"that people want left alone": {
 			change: terminating(&waiting{}, 0), prepare: func(c *cluster) { c.change("a", asking(drain.LeaveNode)) },
 			notice: func() []sqs.Notice { return timeless(instance) },
-			want:   fleet.Standing{Nodes: 1, LeftAlone: 1}, phase: record.Draining, left: true,
+			want:   fleet.Status{Nodes: 1, LeftAlone: 1}, phase: record.Draining, left: true,
 			plan: "; the node is left alone because of its annotation",
 		},
 		"that is being drained near its date": {
@@ -45,14 +45,14 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 				c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
 			},
 			notice: func() []sqs.Notice { return planned(leadTime / 2) },
-			want:   fleet.Standing{Nodes: 1, Draining: 1}, phase: record.Draining, plan: "; drain now",
+			want:   fleet.Status{Nodes: 1, Draining: 1}, phase: record.Draining, plan: "; drain now",
 		},
 		"that is due, and waits for another's drain": {
 			change: maintained, prepare: func(c *cluster) {
 				c.add(nodeOf("b", other, claimed("other/space/2", time.Now().Add(time.Hour))))
 			},
 			notice: func() []sqs.Notice { return planned(leadTime / 2) },
-			want:   fleet.Standing{Nodes: 2, Waiting: 1}, phase: record.Seen, plan: "; drain now",
+			want:   fleet.Status{Nodes: 2, Waiting: 1}, phase: record.Seen, plan: "; drain now",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 				r.Take(row.notice(), 1, newParcel())
 				time.Sleep(20 * time.Second)
 				synctest.Wait()
-				got := r.Standing()
+				got := r.Status()
 				if len(got.Events) != 1 {
 					t.Fatalf("it stands as %+v", got)
 				}
@@ -91,23 +91,23 @@ func TestTheStandingTellsSinceWhenTheAPIServerIsAway(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.add(nodeOf("a", instance, nil))
 		r := c.run(nil)
-		if away := r.Standing().Away; !away.IsZero() {
+		if away := r.Status().Away; !away.IsZero() {
 			t.Errorf("it is away since %s, and the nodes are known", away)
 		}
 		c.before("list", func(int) error { return apierrors.NewServiceUnavailable("a moment") })
 		c.server.Break()
 		time.Sleep(time.Minute)
-		away := r.Standing().Away
+		away := r.Status().Away
 		if away.IsZero() || time.Since(away) < 30*time.Second {
 			t.Errorf("after a minute without an answer it is away since %v", away)
 		}
 		time.Sleep(time.Minute)
-		if later := r.Standing().Away; !later.Equal(away) {
+		if later := r.Status().Away; !later.Equal(away) {
 			t.Errorf("it is away since %s, and a minute later since %s", away, later)
 		}
 		c.before("list", nil)
 		time.Sleep(2 * time.Minute)
-		if away := r.Standing().Away; !away.IsZero() {
+		if away := r.Status().Away; !away.IsZero() {
 			t.Errorf("it answers, and is away since %s", away)
 		}
 	})

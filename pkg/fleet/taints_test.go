@@ -38,8 +38,8 @@ func (c *cluster) taintsOf(name string) []string {
 	return all
 }
 
-// stopped is a notice that an instance is in a state, and whether EC2 says so of one that does not run any more.
-func stopped(known bool) sqs.Notice {
+// stopTime is a notice that an instance is in a state, and whether EC2 says so of one that does not run any more.
+func stopTime(known bool) sqs.Notice {
 	n := interruption(instance, event.StateChange)[0]
 	n.Stopped = known
 	return n
@@ -67,17 +67,17 @@ func TestTheTaintsThatANodeGets(t *testing.T) {
 			taints: byKind, notice: kind(event.RebalanceRecommendation),
 			want: []string{"rebalance-recommendation=rebalance-recommendation-" + instance + ":NoSchedule"},
 		},
-		"a state has none of its own":     {taints: byKind, notice: stopped(true)},
+		"a state has none of its own":     {taints: byKind, notice: stopTime(true)},
 		"a reservation has none, neither": {taints: byKind, notice: kind(event.ReservationEnd)},
 		"the effect is as it is set": {
 			taints: fleet.Taints{Kinds: true, Effect: corev1.TaintEffectPreferNoSchedule}, notice: kind(event.SpotInterruption),
 			want: []string{"spot-itn=spot-interruption-" + instance + ":PreferNoSchedule"},
 		},
 		"a value is as long as it may be":      {taints: byKind, notice: long, want: []string{"spot-itn=" + strings.Repeat("x", 63) + ":NoSchedule"}},
-		"it is known to have stopped":          {taints: fleet.Taints{OutOfService: true}, notice: stopped(true), want: []string{"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"}},
-		"it is only stopping":                  {taints: fleet.Taints{OutOfService: true}, notice: stopped(false)},
+		"it is known to have stopped":          {taints: fleet.Taints{OutOfService: true}, notice: stopTime(true), want: []string{"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"}},
+		"it is only stopping":                  {taints: fleet.Taints{OutOfService: true}, notice: stopTime(false)},
 		"it is taken, and runs for some time":  {taints: fleet.Taints{OutOfService: true}, notice: kind(event.SpotInterruption)},
-		"it has stopped and nobody wants that": {taints: byKind, notice: stopped(true)},
+		"it has stopped and nobody wants that": {taints: byKind, notice: stopTime(true)},
 		"those that are there stay, and none comes twice": {
 			taints: byKind, notice: kind(event.SpotInterruption),
 			there: []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}, {Key: "aws-node-termination-handler/spot-itn", Value: "before", Effect: corev1.TaintEffectNoSchedule}},

@@ -3,13 +3,19 @@ package kubelet
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
+	"golang.org/x/net/http/httpproxy"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -122,4 +128,132 @@ func (k *Kubelet) resolve(path string, kubeconfig *api.Config) error {
 		}
 	}
 	return nil
+}
+
+// proxyEvery is how often the proxy is asked for. It is the kubelet's, and changes when its unit does.
+const proxyEvery = 10 * time.Second
+
+// metadataAddresses are never reached through a proxy, which would be another machine's metadata service.
+var metadataAddresses = []string{"169.254.169.254", "fd00:ec2::254"}
+
+// Proxy is the proxy that an environment names, in the variables that Go's programs heed, the kubelet among them. The zero
+// value is none. It may hold a user and a password; what its methods tell does not.
+type Proxy struct {
+	// HTTPS is the address for https, HTTP for http, and None what is reached without: HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+	HTTPS, HTTP, None string
+	// From says in a few words whose environment it is.
+	From string
+}
+
+// OfTheKubeconfig stands for the proxy that the kubeconfig itself names, which goes before any other.
+var OfTheKubeconfig = Proxy{From: "the kubeconfig"}
+
+// ProxyOf takes the proxy from an environment, a list of "NAME=value" of which a later one goes before an earlier one.
+func ProxyOf(environment []string, from string) Proxy {
+	value := func(name string) string {
+		found := map[string]string{}
+		for _, variable := range environment {
+			if n, v, ok := strings.Cut(variable, "="); ok {
+				found[n] = v
+			}
+		}
+		if v := found[name]; v != "" {
+			return v
+		}
+		return found[strings.ToLower(name)]
+	}
+	return Proxy{HTTPS: value("HTTPS_PROXY"), HTTP: value("HTTP_PROXY"), None: value("NO_PROXY"), From: from}
+}
+
+// Or is the proxy, if it is one, or else another; what either reaches without is reached without.
+func (p Proxy) Or(other Proxy) Proxy {
+	if !p.set() && other.set() {
+		other.None = strings.Trim(other.None+","+p.None, ",")
+		return other
+	}
+	return p
+}
+
+func (p Proxy) set() bool { return p.HTTPS != "" || p.HTTP != "" }
+
+// PassedOver names the variables whose value is no address of a proxy. Go's programs go without then, and say nothing.
+func (p Proxy) PassedOver() []string {
+	var names []string
+	for _, variable := range []struct{ name, value, scheme string }{{"HTTPS_PROXY", p.HTTPS, "https"}, {"HTTP_PROXY", p.HTTP, "http"}} {
+		alone := Proxy{HTTPS: variable.value, HTTP: variable.value}
+		if found, err := alone.find(&url.URL{Scheme: variable.scheme, Host: anywhere}); variable.value != "" && (err != nil || found == nil) {
+			names = append(names, variable.name)
+		}
+	}
+	return names
+}
+
+// anywhere is a server that no rule is about.
+const anywhere = "apiserver.invalid"
+
+// String tells of the proxy without its user and password.
+func (p Proxy) String() string {
+	everywhere := p
+	everywhere.None = ""
+	text := cmp.Or(everywhere.For("https://"+anywhere), "none") + " for https"
+	if p.None != "" {
+		text += ", and none for " + p.None
+	}
+	return text
+}
+
+// For returns the proxy for a server, without its user and password; "" if there is none.
+func (p Proxy) For(server string) string {
+	address, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	found, err := p.find(address)
+	if err != nil || found == nil {
+		return ""
+	}
+	if found.Host == "" { // Go goes on with it, and fails. Its scheme may be a user, of "user:password@host".
+		return "what is no address of one"
+	}
+	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
+}
+
+// find applies the rules of the variables, as Go's programs do.
+func (p Proxy) find(server *url.URL) (*url.URL, error) {
+	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
+	return rules.ProxyFunc()(server)
+}
+
+// choose returns the function that client-go asks for each connection.
+func (p Proxy) choose() func(*http.Request) (*url.URL, error) {
+	return func(request *http.Request) (*url.URL, error) { return p.find(request.URL) }
+}
+
+// environment is that of a program which is to use the proxy.
+func (p Proxy) environment() []string {
+	if !p.set() {
+		return nil
+	}
+	none := strings.Join(metadataAddresses, ",")
+	if p.None != "" {
+		none = p.None + "," + none
+	}
+	var variables []string
+	for name, value := range map[string]string{"HTTPS_PROXY": p.HTTPS, "HTTP_PROXY": p.HTTP, "NO_PROXY": none} {
+		if value != "" {
+			variables = append(variables, name+"="+value, strings.ToLower(name)+"="+value)
+		}
+	}
+	return variables
+}
+
+// findProxy asks for the proxy, now and then.
+func (k *Kubelet) findProxy(ctx context.Context) {
+	if k.opts.Proxy == nil || !k.proxied.IsZero() && time.Since(k.proxied) < proxyEvery {
+		return
+	}
+	k.proxied = time.Now()
+	if found, err := k.opts.Proxy(ctx); err == nil {
+		k.proxy = found
+	}
 }

@@ -2,10 +2,13 @@ package logind
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
@@ -256,4 +259,176 @@ func (h Host) GoingDown(ctx context.Context) bool {
 	defer conn.Close()
 	state, err := conn.SystemStateContext(ctx)
 	return err == nil && state.Value.Value() == "stopping"
+}
+
+// Environment asks systemd for the environment of the first of these services that there is, whichever files say so: what
+// Environment= sets, "NAME=value" each, and the paths on the host that EnvironmentFile= names, which go before that. If there is
+// none of the services, all are empty.
+func (h Host) Environment(ctx context.Context, services ...string) (service string, variables, files []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	conn, err := h.systemd(ctx)
+	if err != nil {
+		return "", nil, nil, fmt.Errorf("asking for the environment of %s: %w", services[0], err)
+	}
+	defer conn.Close()
+	for _, service := range services {
+		state, err := conn.GetUnitPropertyContext(ctx, service, "LoadState")
+		if err != nil {
+			return "", nil, nil, fmt.Errorf("asking systemd for %s: %w", service, err)
+		}
+		if state.Value.Value() != "loaded" {
+			continue
+		}
+		if err := property(ctx, conn, service, "Environment", &variables); err != nil {
+			return "", nil, nil, err
+		}
+		var named []struct {
+			Path    string
+			Ignored bool // if it is not there
+		}
+		if err := property(ctx, conn, service, "EnvironmentFiles", &named); err != nil {
+			return "", nil, nil, err
+		}
+		for _, file := range named {
+			files = append(files, file.Path)
+		}
+		return service, variables, files, nil
+	}
+	return "", nil, nil, nil
+}
+
+// Credentials asks systemd which credentials a service is given, whichever files say so: each is a line as in a unit, such as
+// "LoadCredential=ID:PATH". stale tells that these files have changed since systemd has read them. If there is no such service,
+// loaded is false. A systemd that knows no credentials gives none.
+func (h Host) Credentials(ctx context.Context, service string) (lines []string, loaded, stale bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	conn, err := h.systemd(ctx)
+	if err != nil {
+		return nil, false, false, fmt.Errorf("asking for the credentials of %s: %w", service, err)
+	}
+	defer conn.Close()
+	state, err := conn.GetUnitPropertyContext(ctx, service, "LoadState")
+	if err != nil {
+		return nil, false, false, fmt.Errorf("asking systemd for %s: %w", service, err)
+	}
+	if state.Value.Value() != "loaded" {
+		return nil, false, false, nil
+	}
+	if waits, err := conn.GetUnitPropertyContext(ctx, service, "NeedDaemonReload"); err == nil {
+		stale, _ = waits.Value.Value().(bool)
+	}
+	for _, name := range []string{"LoadCredential", "LoadCredentialEncrypted"} {
+		var found []struct{ ID, Path string }
+		if err := ifKnown(property(ctx, conn, service, name, &found)); err != nil {
+			return nil, false, false, err
+		}
+		for _, c := range found {
+			lines = append(lines, name+"="+c.ID+":"+c.Path)
+		}
+	}
+	for _, name := range []string{"SetCredential", "SetCredentialEncrypted"} {
+		var found []struct {
+			ID   string
+			Data []byte
+		}
+		if err := ifKnown(property(ctx, conn, service, name, &found)); err != nil {
+			return nil, false, false, err
+		}
+		for _, c := range found {
+			lines = append(lines, name+"="+c.ID+":"+string(c.Data))
+		}
+	}
+	var globs []string
+	if err := ifKnown(property(ctx, conn, service, "ImportCredential", &globs)); err != nil {
+		return nil, false, false, err
+	}
+	for _, glob := range globs {
+		lines = append(lines, "ImportCredential="+glob)
+	}
+	return lines, true, stale, nil
+}
+
+// ifKnown is an error of a question, unless it is that this systemd does not know what it is asked for.
+func ifKnown(err error) error {
+	if fault, ok := errors.AsType[dbus.Error](err); ok && fault.Name == "org.freedesktop.DBus.Error.UnknownProperty" {
+		return nil
+	}
+	return err
+}
+
+// Delay asks logind how long it lets a shutdown be held, whichever file says so.
+func (h Host) Delay(ctx context.Context) (time.Duration, error) {
+	m, err := h.readManager(ctx)
+	return m.delay, err
+}
+
+// StartTarget has systemd start a target, and returns when all that the target wants has been started; of a unit with Type=oneshot that
+// is when it has run. The error says that the target could not be started, which of these units have failed, or that ctx has ended. What
+// runs then goes on.
+func (h Host) StartTarget(ctx context.Context, target string) error {
+	conn, err := h.systemd(ctx)
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", target, err)
+	}
+	defer conn.Close()
+	if err := startUnit(ctx, conn, target); err != nil {
+		return fmt.Errorf("starting %s: %w", target, err)
+	}
+	return wantedFailures(ctx, conn, target)
+}
+
+// startUnit starts a unit and waits until that has succeeded.
+func startUnit(ctx context.Context, conn *systemd.Conn, unit string) error {
+	if err := conn.Subscribe(); err != nil { // On the bus systemd tells of jobs only who has asked for that.
+		return fmt.Errorf("subscribing to systemd's signals: %w", err)
+	}
+	done := make(chan string, 1)
+	if _, err := conn.StartUnitContext(ctx, unit, "replace", done); err != nil {
+		return err
+	}
+	select {
+	case result := <-done:
+		if result != "done" {
+			return errors.New("systemd says " + result)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wantedFailures returns an error that names the failed ones among the units that a target wants: a target is there without them.
+func wantedFailures(ctx context.Context, conn *systemd.Conn, target string) error {
+	var wanted, failed []string
+	if err := unitProperty(ctx, conn, target, "Wants", &wanted); err != nil {
+		return err
+	}
+	for _, unit := range wanted {
+		state := ""
+		if err := unitProperty(ctx, conn, unit, "ActiveState", &state); err != nil {
+			return err
+		}
+		if state == "failed" {
+			failed = append(failed, unit)
+		}
+	}
+	if len(failed) > 0 {
+		slices.Sort(failed)
+		return fmt.Errorf("%s: failed: %s", target, strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// unitProperty reads one of those that all sorts of units have.
+func unitProperty(ctx context.Context, conn *systemd.Conn, unit, name string, into any) error {
+	p, err := conn.GetUnitPropertyContext(ctx, unit, name)
+	if err == nil {
+		err = p.Value.Store(into)
+	}
+	if err != nil {
+		return fmt.Errorf("asking systemd for %s of %s: %w", name, unit, err)
+	}
+	return nil
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// draining is a drain in record.Happening.Action.
+// draining is a drain in record.Transition.Action.
 const draining = "drain"
 
-// Hear counts what happens. It implements agent.Listener.
-func (m *Metrics) Hear(h record.Happening) {
+// OnTransition counts what happens. It implements agent.Listener.
+func (m *Metrics) OnTransition(h record.Transition) {
 	s := m.series
-	switch h.What {
+	switch h.Kind {
 	case record.Announced:
 		s.events.WithLabelValues(string(h.Entry.Event.Kind)).Inc()
 	case record.NodeCordoned:
@@ -36,7 +36,7 @@ func (m *Metrics) Hear(h record.Happening) {
 
 // cordoned observes how long the node was still open. Maintenance is announced days ahead and waited for, so for that it
 // is the time since the step began. A cordon that continues earlier work, of this process or the last one, says nothing.
-func (m *Metrics) cordoned(h record.Happening) {
+func (m *Metrics) cordoned(h record.Transition) {
 	took := h.At.Sub(h.Entry.FirstSeen)
 	if h.Entry.Event.Kind == event.ScheduledMaintenance {
 		took = h.Took
@@ -49,9 +49,9 @@ func (m *Metrics) cordoned(h record.Happening) {
 
 // ended counts work that has ended, or failed and goes on. The duration of a drain that was canceled, or left to people,
 // says nothing about drains.
-func (m *Metrics) ended(h record.Happening) {
-	m.series.actions.WithLabelValues(h.Action, string(h.What)).Inc()
-	if h.Action != draining || h.What == record.CalledBack || h.What == record.Failed || h.What == record.LeftAlone {
+func (m *Metrics) ended(h record.Transition) {
+	m.series.actions.WithLabelValues(h.Action, string(h.Kind)).Inc()
+	if h.Action != draining || h.Kind == record.CalledBack || h.Kind == record.Failed || h.Kind == record.LeftAlone {
 		return
 	}
 	m.series.drainTook.Observe(h.Took.Seconds())
@@ -146,7 +146,7 @@ type drainProgress struct {
 
 // countDrain follows a drain. The gauges have the sum of the current drains; if there is none, they keep the values of the
 // last one, to which a late pod may still be added.
-func (m *Metrics) countDrain(h record.Happening) {
+func (m *Metrics) countDrain(h record.Transition) {
 	d := &m.drains
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -172,7 +172,7 @@ func (m *Metrics) countDrain(h record.Happening) {
 }
 
 // of returns the drain that a happening belongs to; nil if there is none.
-func (d *drains) of(h record.Happening) *drainProgress {
+func (d *drains) of(h record.Transition) *drainProgress {
 	if d.running == nil {
 		d.running = map[string]*drainProgress{}
 	}
@@ -180,15 +180,15 @@ func (d *drains) of(h record.Happening) *drainProgress {
 		delete(d.running, "")
 		d.running[h.Node] = p
 	}
-	if h.What == record.Begun && d.running[h.Node] == nil {
+	if h.Kind == record.Begun && d.running[h.Node] == nil {
 		d.running[h.Node] = &drainProgress{events: map[string]bool{}, blocked: map[string]bool{}}
 	}
 	return d.running[h.Node]
 }
 
-func (p *drainProgress) follow(h record.Happening) {
+func (p *drainProgress) follow(h record.Transition) {
 	p.total, p.left = h.Total, h.Left
-	switch h.What { //nolint:exhaustive // The others neither begin nor end a drain, nor block or unblock a pod.
+	switch h.Kind { //nolint:exhaustive // The others neither begin nor end a drain, nor block or unblock a pod.
 	case record.Begun:
 		p.events[h.Entry.Event.ID] = true
 	case record.Done, record.RanOut, record.CalledBack, record.LeftAlone: // A failed drain goes on.
@@ -205,12 +205,12 @@ var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-a
 
 // countCompatible counts as aws-node-termination-handler does: a task before each cordon or drain, which does nothing here
 // and always succeeds, the step itself, and each failed poll.
-func (m *Metrics) countCompatible(h record.Happening) {
+func (m *Metrics) countCompatible(h record.Transition) {
 	if m.series.compatibleActions == nil {
 		return
 	}
 	count := func(action, status string) { m.series.compatibleActions.WithLabelValues(action, status).Inc() }
-	switch h.What {
+	switch h.Kind {
 	case record.Begun:
 		if h.Action != "uncordon" {
 			count("pre-drain", "success")

@@ -105,10 +105,10 @@ func TestThePageListsEveryOutcomeAndNoOther(t *testing.T) {
 // everything is a Metrics to which everything has happened.
 func everything() *metrics.Metrics {
 	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true, LinkLocalExceeded: func() map[string]uint64 { return map[string]uint64{"ens5": 7} }})
-	for _, what := range []record.What{record.Announced, record.Begun, record.NodeCordoned, record.PodEvicted, record.PodDeleted, record.Done} {
-		m.Hear(spot(what, 0, time.Minute))
+	for _, what := range []record.TransitionKind{record.Announced, record.Begun, record.NodeCordoned, record.PodEvicted, record.PodDeleted, record.Done} {
+		m.OnTransition(spot(what, 0, time.Minute))
 	}
-	m.Hear(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
+	m.OnTransition(record.Transition{Kind: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
 	m.Show(record.Status{
 		Events:    []record.EventStatus{{Kind: event.SpotInterruption, Deadline: time.Unix(1, 0)}},
 		Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: time.Unix(1, 0)}},
@@ -130,7 +130,7 @@ func everything() *metrics.Metrics {
 // everythingOfQueue is a Metrics of nth-queue to which everything has happened.
 func everythingOfQueue() *metrics.Metrics {
 	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Queue: true})
-	m.Hear(spot(record.Done, 0, time.Minute))
+	m.OnTransition(spot(record.Done, 0, time.Minute))
 	m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
 	m.ShowQueue(metrics.QueueStanding{})
 	for _, what := range sqs.Whats() {

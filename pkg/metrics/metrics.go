@@ -1,7 +1,7 @@
 // Package metrics counts what happens, for Prometheus. It listens and never steers: each call costs its caller a few
 // additions, and if nobody wants metrics there is no Metrics.
 //
-// Hear counts what happens, and Polled, Renewed and Requested the requests of the daemon (count.go); Show exports the
+// OnTransition counts what happens, and Polled, Renewed and Requested the requests of the daemon (count.go); Show exports the
 // status (show.go). All series are made in one place (series.go); docs/metrics.md lists them, and a test compares. Run
 // offers them in two ways, which can be enabled separately (serve.go): over HTTP, beside health checks, and in a file
 // for node_exporter. Neither can fail nth: errors are reported, and the attempt is repeated.

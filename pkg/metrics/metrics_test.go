@@ -36,19 +36,19 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 		time.Sleep(time.Minute)
 		announced := spot(record.Announced, 0, 2*time.Minute)
 		announced.Action = ""
-		m.Hear(announced)
-		m.Hear(spot(record.Begun, 0, 2*time.Minute))
+		m.OnTransition(announced)
+		m.OnTransition(spot(record.Begun, 0, 2*time.Minute))
 		want(t, m, map[string]float64{`nth_events_total{kind="spot-interruption"}`: 1, "nth_draining": 1})
 
-		m.Hear(spot(record.NodeCordoned, 200*time.Millisecond, 119*time.Second))
+		m.OnTransition(spot(record.NodeCordoned, 200*time.Millisecond, 119*time.Second))
 		for left := range 3 {
 			evicted := spot(record.PodEvicted, time.Second, 119*time.Second)
 			evicted.Total, evicted.Left = 4, 4-left
-			m.Hear(evicted)
+			m.OnTransition(evicted)
 		}
 		deleted := spot(record.PodDeleted, time.Second, 119*time.Second)
 		deleted.Total, deleted.Left = 4, 2
-		m.Hear(deleted)
+		m.OnTransition(deleted)
 		want(t, m, map[string]float64{
 			"nth_pods_evicted_total": 3, "nth_pods_deleted_total": 1, "nth_drain_pods": 4, "nth_drain_pods_left": 2,
 			"nth_notice_to_cordon_seconds_count": 1, "nth_notice_to_cordon_seconds_sum": 0.2, "nth_draining": 1,
@@ -56,7 +56,7 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 
 		done := spot(record.Done, 3*time.Second, 117*time.Second)
 		done.Total = 4
-		m.Hear(done)
+		m.OnTransition(done)
 		want(t, m, map[string]float64{
 			"nth_draining": 0, "nth_drain_pods": 4, "nth_drain_pods_left": 0,
 			`nth_actions_total{action="drain",outcome="done"}`:               1,
@@ -69,11 +69,11 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 
 func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
 	t.Parallel()
-	for outcome, took := range map[record.What]float64{record.RanOut: 1, record.Failed: 0, record.CalledBack: 0} {
+	for outcome, took := range map[record.TransitionKind]float64{record.RanOut: 1, record.Failed: 0, record.CalledBack: 0} {
 		m := metrics.New(metrics.Options{})
 		h := spot(outcome, time.Second, -time.Second)
 		h.Left, h.Total = 1, 2
-		m.Hear(h)
+		m.OnTransition(h)
 		want(t, m, map[string]float64{
 			`nth_actions_total{action="drain",outcome="` + string(outcome) + `"}`: 1,
 			"nth_drain_duration_seconds_count":                                    took, "nth_drain_pods_left": 1, "nth_draining": 0,
@@ -88,14 +88,14 @@ func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
 func TestADrainIsUnderWayUntilItHasEndedForTheLastOfItsEvents(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
-	hear := func(what record.What, id string, total, left int, under float64) {
+	hear := func(what record.TransitionKind, id string, total, left int, under float64) {
 		t.Helper()
 		h := spot(what, 0, time.Minute)
 		h.Entry.Event.ID, h.Node, h.Total, h.Left = id, "node-a", total, left
 		if id == "" {
 			h.Entry.Event.ID, h.Node = "a", ""
 		}
-		m.Hear(h)
+		m.OnTransition(h)
 		want(t, m, map[string]float64{"nth_draining": under, "nth_drain_pods": float64(total), "nth_drain_pods_left": float64(left)})
 	}
 	hear(record.Begun, "", 0, 0, 1) // before the node has a name
@@ -115,10 +115,10 @@ func TestACordonOrAnUncordonIsNoDrain(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
 	for _, action := range []string{"cordon", "uncordon"} {
-		for _, what := range []record.What{record.Begun, record.Done} {
+		for _, what := range []record.TransitionKind{record.Begun, record.Done} {
 			h := spot(what, time.Second, 0)
 			h.Action = action
-			m.Hear(h)
+			m.OnTransition(h)
 			want(t, m, map[string]float64{"nth_draining": 0, "nth_drain_duration_seconds_count": 0})
 		}
 		want(t, m, map[string]float64{`nth_actions_total{action="` + action + `",outcome="done"}`: 1})
@@ -130,24 +130,24 @@ func TestACordonOrAnUncordonIsNoDrain(t *testing.T) {
 func TestTheTimeToTheCordonIsMeasuredWhereItMeansSomething(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(h *record.Happening)
+		change func(h *record.Transition)
 		count  float64
 		sum    float64
 	}{
-		"met by this process": {func(*record.Happening) {}, 1, 5},
-		"met before the start": {func(h *record.Happening) {
+		"met by this process": {func(*record.Transition) {}, 1, 5},
+		"met before the start": {func(h *record.Transition) {
 			h.Entry.FirstSeen = h.At.Add(-2 * time.Hour)
 		}, 0, 0},
-		"cordoned in an earlier step": {func(h *record.Happening) {
+		"cordoned in an earlier step": {func(h *record.Transition) {
 			h.Entry.CordonedAt = h.At.Add(-4 * time.Second)
 			h.Took = time.Second
 		}, 0, 0},
-		"cordoned in this step": {func(h *record.Happening) { h.Entry.CordonedAt = h.At }, 1, 5},
-		"maintenance that was waited for": {func(h *record.Happening) {
+		"cordoned in this step": {func(h *record.Transition) { h.Entry.CordonedAt = h.At }, 1, 5},
+		"maintenance that was waited for": {func(h *record.Transition) {
 			h.Entry.Event.Kind = event.ScheduledMaintenance
 			h.Entry.FirstSeen, h.Took = h.At.Add(-time.Minute), time.Second
 		}, 1, 1},
-		"a clock that was set back": {func(h *record.Happening) { h.Entry.FirstSeen = h.At.Add(time.Hour) }, 1, 0},
+		"a clock that was set back": {func(h *record.Transition) { h.Entry.FirstSeen = h.At.Add(time.Hour) }, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestTheTimeToTheCordonIsMeasuredWhereItMeansSomething(t *testing.T) {
 				time.Sleep(time.Hour)
 				h := spot(record.NodeCordoned, 5*time.Second, time.Minute)
 				test.change(&h)
-				m.Hear(h)
+				m.OnTransition(h)
 				want(t, m, map[string]float64{"nth_notice_to_cordon_seconds_count": test.count, "nth_notice_to_cordon_seconds_sum": test.sum})
 			})
 		})
@@ -237,14 +237,14 @@ func TestTheNamesOfTheContainerBasedHandlerAreThereWhenTheyAreWanted(t *testing.
 	t.Parallel()
 	tell := func(m *metrics.Metrics) {
 		for _, action := range []string{"cordon", "drain", "uncordon"} {
-			for _, what := range []record.What{record.Begun, record.Done, record.Failed, record.CalledBack} {
+			for _, what := range []record.TransitionKind{record.Begun, record.Done, record.Failed, record.CalledBack} {
 				h := spot(what, 0, 0)
 				h.Action = action
-				m.Hear(h)
+				m.OnTransition(h)
 			}
 		}
 		for _, kind := range event.Kinds() {
-			m.Hear(record.Happening{What: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: kind}}})
+			m.OnTransition(record.Transition{Kind: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: kind}}})
 		}
 	}
 	m := metrics.New(metrics.Options{Compatible: true})
@@ -291,7 +291,7 @@ func TestPacketsThatEC2HasDroppedAreReadWithEachScrape(t *testing.T) {
 }
 
 // at is a happening of a drain at a node.
-func at(node string, what record.What, total, left int) record.Happening {
+func at(node string, what record.TransitionKind, total, left int) record.Transition {
 	h := spot(what, 0, time.Minute)
 	h.Node, h.Total, h.Left, h.Pod = node, total, left, "shop/"+node
 	return h
@@ -300,17 +300,17 @@ func at(node string, what record.What, total, left int) record.Happening {
 func TestDrainsOfManyNodesAreAddedUp(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{Queue: true})
-	m.Hear(at("a", record.Begun, 0, 0))
-	m.Hear(at("b", record.Begun, 0, 0))
-	m.Hear(at("a", record.PodEvicted, 4, 3))
-	m.Hear(at("b", record.PodHeld, 2, 2))
+	m.OnTransition(at("a", record.Begun, 0, 0))
+	m.OnTransition(at("b", record.Begun, 0, 0))
+	m.OnTransition(at("a", record.PodEvicted, 4, 3))
+	m.OnTransition(at("b", record.PodHeld, 2, 2))
 	want(t, m, map[string]float64{"nth_draining": 2, "nth_drain_pods": 6, "nth_drain_pods_left": 5, "nth_drain_pods_held": 1})
 
-	m.Hear(at("b", record.PodEvicted, 2, 2))
-	m.Hear(at("a", record.Done, 4, 0))
+	m.OnTransition(at("b", record.PodEvicted, 2, 2))
+	m.OnTransition(at("a", record.Done, 4, 0))
 	want(t, m, map[string]float64{"nth_draining": 1, "nth_drain_pods": 2, "nth_drain_pods_left": 2, "nth_drain_pods_held": 0})
 
-	m.Hear(at("b", record.RanOut, 2, 1))
+	m.OnTransition(at("b", record.RanOut, 2, 1))
 	want(t, m, map[string]float64{
 		"nth_draining": 0, "nth_drain_pods": 2, "nth_drain_pods_left": 1, `nth_actions_total{action="drain",outcome="deadline-exceeded"}`: 1,
 	})
@@ -452,8 +452,8 @@ func wantNone(t *testing.T, m *metrics.Metrics, names ...string) {
 }
 
 // spot is a happening of a drain for a spot interruption that was met so long ago and leaves so much time.
-func spot(what record.What, met, left time.Duration) record.Happening {
+func spot(what record.TransitionKind, met, left time.Duration) record.Transition {
 	now := time.Now()
 	e := record.Entry{FirstSeen: now.Add(-met).Round(0), Event: event.Event{ID: "a", Kind: event.SpotInterruption}}
-	return record.Happening{What: what, At: now, Entry: e, Action: "drain", Took: met, Deadline: now.Add(left).Round(0)}
+	return record.Transition{Kind: what, At: now, Entry: e, Action: "drain", Took: met, Deadline: now.Add(left).Round(0)}
 }

@@ -189,7 +189,7 @@ func (s *series) initialize(kinds []event.Kind) {
 		s.notices.WithLabelValues(outcome)
 	}
 	for _, action := range []string{"cordon", "drain", "uncordon"} {
-		for _, outcome := range []record.What{record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone} {
+		for _, outcome := range []record.TransitionKind{record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone} {
 			s.actions.WithLabelValues(action, string(outcome))
 		}
 	}

@@ -240,18 +240,18 @@ func TestTheFileIsWrittenAtOnceAtAChangeAndAtTheEnd(t *testing.T) {
 		}
 		evicted("0")
 		time.Sleep(5 * time.Second)
-		m.Hear(spot(record.PodEvicted, 0, 0))
+		m.OnTransition(spot(record.PodEvicted, 0, 0))
 		synctest.Wait()
 		evicted("1")
 		for range 10 { // are not worth writing the file for, each
-			m.Hear(spot(record.PodEvicted, 0, 0))
+			m.OnTransition(spot(record.PodEvicted, 0, 0))
 		}
 		synctest.Wait()
 		evicted("1")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		evicted("11")
-		m.Hear(spot(record.PodEvicted, 0, 0))
+		m.OnTransition(spot(record.PodEvicted, 0, 0))
 		stop()
 		evicted("12")
 	})

@@ -182,7 +182,7 @@ func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
 
 // The cordon has been refused, or lifted before this process began; it is known by then.
 func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
-	for _, what := range []record.What{record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone} {
+	for _, what := range []record.TransitionKind{record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone} {
 		t.Run(string(what), func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.start()
@@ -202,7 +202,7 @@ func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
 }
 
 func TestAStepThatNeverCordonsOpensTheWayAtItsEnd(t *testing.T) {
-	for what, asked := range map[record.What]int{record.Done: 4, record.Failed: 4, record.RanOut: 4, record.CalledBack: 3} {
+	for what, asked := range map[record.TransitionKind]int{record.Done: 4, record.Failed: 4, record.RanOut: 4, record.CalledBack: 3} {
 		t.Run(string(what), func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.start()
@@ -544,7 +544,7 @@ func TestALifecycleConditionOfSomebodyElseIsNeitherChangedNorCleared(t *testing.
 				for range 3 { // Whatever happens meanwhile.
 					changed := spot(record.Draining)
 					changed.Changed = l.entries[0].Changed
-					l.tell(record.Happening{What: record.Changed, Entry: changed})
+					l.tell(record.Transition{Kind: record.Changed, Entry: changed})
 					l.pass(time.Minute)
 				}
 				l.is(test.drains...)
@@ -581,9 +581,9 @@ func TestLifecycleConditionsThatSomebodyIsDoneWithAreTakenOver(t *testing.T) {
 // An order holds for as long as the drain that it was given in, whatever becomes of that.
 func TestAnOrderInTheMidstOfADrainStandsUntilThatIsOver(t *testing.T) {
 	ordered := []string{"DrainInProgress=False AdminRequested", "Drained=False DrainStarted", "MaintenanceInProgress=False AdminRequested"}
-	for name, next := range map[string]func() record.Happening{
-		"it runs out of time": func() record.Happening { return step(record.RanOut, "drain", spot(record.Incomplete)) },
-		"another event comes whose deadline is nearer": func() record.Happening {
+	for name, next := range map[string]func() record.Transition{
+		"it runs out of time": func() record.Transition { return step(record.RanOut, "drain", spot(record.Incomplete)) },
+		"another event comes whose deadline is nearer": func() record.Transition {
 			e := entry("spot-2", event.SpotInterruption, record.Draining)
 			e.Event.Deadline = time.Now().Add(time.Second)
 			return announced(e)

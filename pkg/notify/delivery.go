@@ -58,7 +58,7 @@ func (w *Webhook) Run(ctx context.Context) {
 	select {
 	case <-saved:
 	case <-time.After(lastSyncTimeout):
-		w.report(Telling{Err: errors.New("writing the outbox: the disk does not answer")})
+		w.report(DeliveryResult{Err: errors.New("writing the outbox: the disk does not answer")})
 	}
 }
 
@@ -108,7 +108,7 @@ func (w *Webhook) save(changed, stop <-chan struct{}) {
 		}
 		err := w.opts.Outbox.Sync()
 		if err != nil && !failing {
-			w.report(Telling{Err: err})
+			w.report(DeliveryResult{Err: err})
 		}
 		failing = err != nil
 		if stopped {
@@ -289,10 +289,10 @@ func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *
 	w.rendering--
 	w.mu.Unlock()
 	if err != nil {
-		w.report(Telling{Notice: n, Err: err, GivenUp: true})
+		w.report(DeliveryResult{Notice: n, Err: err, GivenUp: true})
 	}
 	for _, old := range lost {
-		w.report(Telling{Notice: old, Err: errTooMany, GivenUp: true})
+		w.report(DeliveryResult{Notice: old, Err: errTooMany, GivenUp: true})
 	}
 	wake(w.wake)
 }
@@ -320,7 +320,7 @@ func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h pendi
 	info := w.lookUp(ctx, h.Node)
 	h.Node = cmp.Or(h.Node, info.name)
 	phase := phaseOf(h.outcome)
-	f := newFields(h.Happening, phase, h.outcome, h.pods, w.opts.DryRun)
+	f := newFields(h.Transition, phase, h.outcome, h.pods, w.opts.DryRun)
 	f.setMachine(info.machine)
 	if info.labels != nil {
 		f.NodeLabels = info.labels
@@ -392,7 +392,7 @@ func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQ
 	w.posting--
 	w.mu.Unlock()
 	if !canceled {
-		w.report(Telling{Notice: n.Notice, Err: err, GivenUp: over, Again: n.tries > 0})
+		w.report(DeliveryResult{Notice: n.Notice, Err: err, GivenUp: over, Again: n.tries > 0})
 	}
 	wake(w.wake)
 }
@@ -408,7 +408,7 @@ func (w *Webhook) newestAge() time.Duration {
 	return newest
 }
 
-func (w *Webhook) report(t Telling) {
+func (w *Webhook) report(t DeliveryResult) {
 	w.reporting.Lock()
 	defer w.reporting.Unlock()
 	w.opts.Told(t)
@@ -417,7 +417,7 @@ func (w *Webhook) report(t Telling) {
 func (w *Webhook) reportDropped() {
 	w.mu.Lock()
 	dropped := w.dropped
-	w.dropped = Telling{}
+	w.dropped = DeliveryResult{}
 	w.mu.Unlock()
 	if dropped.GivenUp {
 		w.report(dropped)

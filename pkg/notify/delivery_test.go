@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-func onNode(name string) func(*record.Happening) {
-	return func(h *record.Happening) { h.Node = name }
+func onNode(name string) func(*record.Transition) {
+	return func(h *record.Transition) { h.Node = name }
 }
 
 // manyNodes is how nth-queue uses the webhook.
@@ -185,8 +185,8 @@ func TestThousandsOfDrainsLeaveNothingBehind(t *testing.T) {
 			r.hear(record.Begun, id, onNode(node), drain(record.Draining))
 			r.hear(record.NodeCordoned, id, onNode(node), drain(record.Draining))
 			for _, pod := range pods {
-				r.hook.Hear(record.Happening{
-					What: record.PodEvicted, At: time.Now(), Node: node, Pod: pod, Entry: r.entry(id, record.Draining), Action: "drain",
+				r.hook.OnTransition(record.Transition{
+					Kind: record.PodEvicted, At: time.Now(), Node: node, Pod: pod, Entry: r.entry(id, record.Draining), Action: "drain",
 				})
 			}
 			r.hear(record.Done, id, onNode(node), drain(record.Drained))
@@ -220,7 +220,7 @@ func TestThousandsOfDrainsLeaveNothingBehind(t *testing.T) {
 func TestANoticeIsTriedBeforeItIsTooOld(t *testing.T) {
 	t.Run("the clock was set since", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			r.hear(record.Announced, "a", func(h *record.Happening) { h.At = h.At.Add(-48 * time.Hour) })
+			r.hear(record.Announced, "a", func(h *record.Transition) { h.At = h.At.Add(-48 * time.Hour) })
 			r.want("a announced")
 		})
 	})
@@ -281,7 +281,7 @@ func TestOfANoticeThatIsGivenUpWhileItIsPostedOneEndIsTold(t *testing.T) {
 					r.stop()
 				}
 				r.pass(time.Second)
-				var ends []notify.Telling
+				var ends []notify.DeliveryResult
 				for _, told := range r.told() {
 					if told.Notice.Event == "first" && (told.GivenUp || told.Err == nil) {
 						ends = append(ends, told)

@@ -70,8 +70,8 @@ type eventBuilder struct {
 }
 
 // build returns the Events that a happening is worth.
-func (b *eventBuilder) build(h record.Happening, rules policy.Settings) []eventDraft {
-	switch h.What {
+func (b *eventBuilder) build(h record.Transition, rules policy.Settings) []eventDraft {
+	switch h.Kind {
 	case record.Announced, record.Changed:
 		return announcement(h, rules)
 	case record.ClosedWith:
@@ -85,14 +85,14 @@ func (b *eventBuilder) build(h record.Happening, rules policy.Settings) []eventD
 		}
 		b.events[h.Entry.Event.ID] = true
 	case record.NodeCordoned, record.CordonFound:
-		b.cordoned, b.foreignCordon = true, h.What == record.CordonFound
+		b.cordoned, b.foreignCordon = true, h.Kind == record.CordonFound
 		if h.Action == string(policy.Drain) {
 			return []eventDraft{nodeEvent(h, false, reasonDraining, fmt.Sprintf("%s; draining it: %s", b.cordonText(), h.Plan))}
 		}
 	case record.PodEvicted, record.PodDeleted:
 		return b.podEvent(h)
 	case record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone:
-		if h.What != record.Failed || h.Action == string(policy.Uncordon) { // A failed drain goes on.
+		if h.Kind != record.Failed || h.Action == string(policy.Uncordon) { // A failed drain goes on.
 			delete(b.events, h.Entry.Event.ID)
 		}
 		return append(b.remainingPods(h), b.stepEnd(h)...)
@@ -103,7 +103,7 @@ func (b *eventBuilder) build(h record.Happening, rules policy.Settings) []eventD
 	return nil
 }
 
-func nodeEvent(h record.Happening, warning bool, reason, message string) eventDraft {
+func nodeEvent(h record.Transition, warning bool, reason, message string) eventDraft {
 	d := eventDraft{at: h.At, warning: warning, reason: reason, message: truncate(message)}
 	if id := h.Entry.Event.ID; id != "" {
 		d.annotations = map[string]string{drain.KeyPrefix + "event": id, drain.KeyPrefix + "kind": string(h.Entry.Event.Kind)}
@@ -111,12 +111,12 @@ func nodeEvent(h record.Happening, warning bool, reason, message string) eventDr
 	return d
 }
 
-func announcement(h record.Happening, rules policy.Settings) []eventDraft {
+func announcement(h record.Transition, rules policy.Settings) []eventDraft {
 	reason := h.Entry.Event.Kind.Info().EventReason
 	if rules.Ignores(h.Entry) || reason == "" {
 		return nil
 	}
-	if h.What == record.Changed {
+	if h.Kind == record.Changed {
 		return []eventDraft{nodeEvent(h, false, reason, "changed: "+h.Plan)}
 	}
 	return []eventDraft{nodeEvent(h, false, reason, h.Plan)}
@@ -130,7 +130,7 @@ func (b *eventBuilder) cordonText() string {
 }
 
 // podEvent returns an Event about an evicted pod, or counts it.
-func (b *eventBuilder) podEvent(h record.Happening) []eventDraft {
+func (b *eventBuilder) podEvent(h record.Transition) []eventDraft {
 	if b.pods == nil || b.pods[h.Pod] || h.Pod == "" {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (b *eventBuilder) podEvent(h record.Happening) []eventDraft {
 		return nil
 	}
 	d := nodeEvent(h, false, reasonEviction, "evicted from node "+h.Node+": "+h.Reason)
-	if h.What == record.PodDeleted {
+	if h.Kind == record.PodDeleted {
 		d.warning, d.message = true, truncate("deleted from node "+h.Node+", as it could not be evicted in time: "+h.Reason)
 	}
 	d.namespace, d.pod, _ = strings.Cut(h.Pod, "/")
@@ -151,7 +151,7 @@ func (b *eventBuilder) podEvent(h record.Happening) []eventDraft {
 }
 
 // remainingPods returns, at the end of a step, one Event about the pods that were only counted.
-func (b *eventBuilder) remainingPods(h record.Happening) []eventDraft {
+func (b *eventBuilder) remainingPods(h record.Transition) []eventDraft {
 	pods := b.unreported
 	b.unreported = nil
 	if len(pods) == 0 {
@@ -162,17 +162,17 @@ func (b *eventBuilder) remainingPods(h record.Happening) []eventDraft {
 }
 
 // stepEnd says how a step ended. One that was canceled is followed by another one, or by the end of nth.
-func (b *eventBuilder) stepEnd(h record.Happening) []eventDraft {
+func (b *eventBuilder) stepEnd(h record.Transition) []eventDraft {
 	reason := actionReasons[h.Action]
 	took := h.Took.Round(time.Millisecond)
 	switch {
-	case reason == "" || h.What == record.CalledBack:
+	case reason == "" || h.Kind == record.CalledBack:
 		return nil
-	case h.What == record.Failed:
+	case h.Kind == record.Failed:
 		return []eventDraft{nodeEvent(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; retrying", h.Action, took, h.Err))}
-	case h.What == record.LeftAlone:
+	case h.Kind == record.LeftAlone:
 		return []eventDraft{nodeEvent(h, false, reasonAlone, "the node is left alone, as its annotation "+drain.KeyPrefix+"action asks; its pods are not evicted: "+h.Reason)}
-	case h.What == record.RanOut:
+	case h.Kind == record.RanOut:
 		return []eventDraft{nodeEvent(h, true, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", h.Action, took, podsLeft(h.Entry.Result)))}
 	case h.Action == string(policy.Uncordon) && h.Detail != "":
 		return []eventDraft{nodeEvent(h, false, reason, "the cordon is left to "+h.Detail+", who still needs it: "+h.Reason)}
@@ -208,9 +208,9 @@ func podsLeft(r *record.Result) string {
 }
 
 // sourceOutage reports once an outage that lasts. It hears of each failed poll, so it needs no clock.
-func (b *eventBuilder) sourceOutage(h record.Happening) []eventDraft {
+func (b *eventBuilder) sourceOutage(h record.Transition) []eventDraft {
 	kind := h.Entry.Event.Kind
-	if h.What == record.SourceBack {
+	if h.Kind == record.SourceBack {
 		delete(b.outages, kind)
 		return nil
 	}

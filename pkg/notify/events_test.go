@@ -39,7 +39,7 @@ func (s *stage) cordoned() {
 }
 
 // drained is the end of a drain that evicted so many.
-func drained(evicted int) record.Happening {
+func drained(evicted int) record.Transition {
 	e := spot(record.Drained)
 	e.Result = &record.Result{Evicted: evicted, Skipped: 2}
 	return step(record.Done, "drain", e)
@@ -204,7 +204,7 @@ func TestEventsReachTheClusterOneAfterAnother(t *testing.T) {
 func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 	held := spot(record.Incomplete)
 	held.Result = &record.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
-	for want, h := range map[string]record.Happening{
+	for want, h := range map[string]record.Transition{
 		"CordonError: cordon after 250ms: no answer; retrying": step(record.Failed, "cordon", spot(record.Cordoning)),
 		"CordonAndDrainError: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
 			"2 left: shop/a, shop/b (held by PDB shop/pdb)": step(record.RanOut, "drain", held),
@@ -223,7 +223,7 @@ func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 }
 
 func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
-	for what, want := range map[record.What]string{
+	for what, want := range map[record.TransitionKind]string{
 		record.NodeCordoned: "Cordon: cordoned the node: the reason",
 		record.CordonFound:  "Cordon: the node was already cordoned by someone else: the reason",
 		record.Begun:        "NodeLeftAlone: nothing was done to the node, as its annotation asks or it is gone: the reason",
@@ -248,7 +248,7 @@ func TestWhatIsIgnoredIsNotTold(t *testing.T) {
 		ignored.Event.Code = "system-maintenance"
 		s.tell(announced(ignored))
 		ignored.Phase, ignored.Ending = record.Closed, record.Completed
-		s.tell(record.Happening{What: record.ClosedWith, Entry: ignored})
+		s.tell(record.Transition{Kind: record.ClosedWith, Entry: ignored})
 		s.pass(time.Minute)
 		if events := s.lines(); len(events) != 0 {
 			t.Errorf("there are Events: %q", events)
@@ -262,7 +262,7 @@ func TestAnEndWithoutAnUndoingIsTold(t *testing.T) {
 		s.start()
 		e := entry("r", event.RebalanceRecommendation, record.Closed)
 		e.Ending = record.Withdrawn
-		s.tell(record.Happening{What: record.ClosedWith, Entry: e})
+		s.tell(record.Transition{Kind: record.ClosedWith, Entry: e})
 		s.pass(time.Second)
 		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing to undo")
 	})
@@ -272,9 +272,9 @@ func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		look := func(what record.What, times int) {
+		look := func(what record.TransitionKind, times int) {
 			for range times {
-				s.tell(record.Happening{What: what, Err: errors.New("no answer"),
+				s.tell(record.Transition{Kind: what, Err: errors.New("no answer"),
 					Entry: record.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
 				s.pass(time.Second)
 			}
@@ -349,8 +349,8 @@ func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
 	})
 	t.Run("by the webhook", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			for _, what := range []record.What{record.Done, record.LeftAlone, record.LeftAlone, record.Begun, record.NodeCordoned, record.Done, record.LeftAlone} {
-				r.hear(what, "a", drain(record.Drained), func(h *record.Happening) { h.Entry.LeftAlone = what == record.LeftAlone })
+			for _, what := range []record.TransitionKind{record.Done, record.LeftAlone, record.LeftAlone, record.Begun, record.NodeCordoned, record.Done, record.LeftAlone} {
+				r.hear(what, "a", drain(record.Drained), func(h *record.Transition) { h.Entry.LeftAlone = what == record.LeftAlone })
 				r.pass(time.Minute)
 			}
 			var texts []string

@@ -98,7 +98,7 @@ var awsnthStates = map[event.State]string{
 }
 
 // newFields fills in all but the machine.
-func newFields(h record.Happening, phase Phase, outcome string, pods []string, dryRun bool) Fields {
+func newFields(h record.Transition, phase Phase, outcome string, pods []string, dryRun bool) Fields {
 	e := h.Entry
 	f := Fields{
 		NoticeID: noticeID(e, outcome, h.At), Phase: phase, Outcome: outcome, DryRun: dryRun, Made: h.At, Node: h.Node,
@@ -126,7 +126,7 @@ func newFields(h record.Happening, phase Phase, outcome string, pods []string, d
 }
 
 // deadlineOf is the event's deadline, or else that of the step.
-func deadlineOf(h record.Happening) time.Time {
+func deadlineOf(h record.Transition) time.Time {
 	if d := h.Entry.Event.Deadline; !d.IsZero() {
 		return d
 	}
@@ -269,7 +269,7 @@ var (
 // sample makes up a notice. One that is not full comes from a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	phase := phaseOf(outcome)
-	h := record.Happening{
+	h := record.Transition{
 		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
 		Entry: record.Entry{
 			Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime,
@@ -287,7 +287,7 @@ func sample(kind event.Kind, outcome string, full bool) Fields {
 	return f
 }
 
-func fillSample(h *record.Happening, phase Phase) {
+func fillSample(h *record.Transition, phase Phase) {
 	ev := &h.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
 	ev.Noticed, ev.Deadline, ev.Until = sampleTime, sampleTime.Add(2*time.Minute), sampleTime.Add(time.Hour)

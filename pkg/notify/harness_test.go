@@ -281,7 +281,7 @@ func (s *stage) pass(d time.Duration) {
 }
 
 // tell tells what happens, with the entry as it then is in the record.
-func (s *stage) tell(h record.Happening) {
+func (s *stage) tell(h record.Transition) {
 	s.t.Helper()
 	s.mu.Lock()
 	i := slices.IndexFunc(s.entries, func(e record.Entry) bool { return e.Event.ID == h.Entry.Event.ID })
@@ -295,7 +295,7 @@ func (s *stage) tell(h record.Happening) {
 	if h.Plan == "" {
 		h.Plan = rules.Describe(h.Entry)
 	}
-	s.k.Hear(h)
+	s.k.OnTransition(h)
 	synctest.Wait()
 }
 
@@ -314,17 +314,17 @@ func spot(phase record.Phase) record.Entry {
 	return e
 }
 
-func announced(e record.Entry) record.Happening {
-	return record.Happening{What: record.Announced, Entry: e}
+func announced(e record.Entry) record.Transition {
+	return record.Transition{Kind: record.Announced, Entry: e}
 }
 
 // step is what happens in the course of a step.
-func step(what record.What, action string, e record.Entry) record.Happening {
-	return record.Happening{What: what, Entry: e, Action: action, Reason: "the reason", Took: 250 * time.Millisecond}
+func step(what record.TransitionKind, action string, e record.Entry) record.Transition {
+	return record.Transition{Kind: what, Entry: e, Action: action, Reason: "the reason", Took: 250 * time.Millisecond}
 }
 
 // pod is what happens to a pod in a drain.
-func pod(what record.What, name string) record.Happening {
+func pod(what record.TransitionKind, name string) record.Transition {
 	h := step(what, "drain", spot(record.Draining))
 	h.Pod, h.PodUID, h.PodLabels = "shop/"+name, "uid-"+name, map[string]string{"app": "web"}
 	return h
@@ -347,7 +347,7 @@ type hookRig struct {
 	mu       sync.Mutex // for these, which the webhook's goroutine uses, too
 	answer   func(ctx context.Context, text string) error
 	posts    []post
-	tellings []notify.Telling
+	tellings []notify.DeliveryResult
 
 	settings notify.WebhookSettings
 	change   func(*notify.WebhookOptions)
@@ -404,7 +404,7 @@ func (r *hookRig) posted() []post {
 }
 
 // told returns all that became of notices.
-func (r *hookRig) told() []notify.Telling {
+func (r *hookRig) told() []notify.DeliveryResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.tellings)
@@ -439,7 +439,7 @@ func (r *hookRig) start() {
 		Node: func(context.Context, string) (string, map[string]string) {
 			return "ip-10-0-0-1", map[string]string{"team": "web"}
 		},
-		Told: func(t notify.Telling) {
+		Told: func(t notify.DeliveryResult) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.tellings = append(r.tellings, t)
@@ -462,12 +462,12 @@ func (r *hookRig) start() {
 }
 
 // hear tells the webhook that something happened to the event, and lets it do what it does at once.
-func (r *hookRig) hear(what record.What, id string, change ...func(*record.Happening)) {
-	h := record.Happening{What: what, At: time.Now(), Node: "ip-10-0-0-1", Entry: r.entry(id, record.Seen)}
+func (r *hookRig) hear(what record.TransitionKind, id string, change ...func(*record.Transition)) {
+	h := record.Transition{Kind: what, At: time.Now(), Node: "ip-10-0-0-1", Entry: r.entry(id, record.Seen)}
 	for _, c := range change {
 		c(&h)
 	}
-	r.hook.Hear(h)
+	r.hook.OnTransition(h)
 	synctest.Wait()
 }
 
@@ -479,12 +479,12 @@ func (r *hookRig) entry(id string, phase record.Phase) record.Entry {
 }
 
 // drain is the step that a happening belongs to, with the phase that its entry is in.
-func drain(phase record.Phase) func(*record.Happening) {
-	return func(h *record.Happening) { h.Action, h.Entry.Phase = "drain", phase }
+func drain(phase record.Phase) func(*record.Transition) {
+	return func(h *record.Transition) { h.Action, h.Entry.Phase = "drain", phase }
 }
 
-func endsAs(ending record.Ending) func(*record.Happening) {
-	return func(h *record.Happening) { h.Entry.Phase, h.Entry.Ending = record.Closed, ending }
+func endsAs(ending record.Ending) func(*record.Transition) {
+	return func(h *record.Transition) { h.Entry.Phase, h.Entry.Ending = record.Closed, ending }
 }
 
 // pass lets time go by.

@@ -135,15 +135,15 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	}
 }
 
-// Hear implements agent.Listener.
-func (k *Kubernetes) Hear(h record.Happening) {
+// OnTransition implements agent.Listener.
+func (k *Kubernetes) OnTransition(h record.Transition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gate.hear(h)
 	if k.opts.Events && time.Now().After(k.eventsMuted) {
 		k.enqueue(k.builder.build(h, k.opts.Rules()))
 	}
-	if h.Pod == "" && h.What != record.SourceLost && h.What != record.SourceBack {
+	if h.Pod == "" && h.Kind != record.SourceLost && h.Kind != record.SourceBack {
 		k.stale[conditionArea], k.stale[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
 	}
 	wake(k.wake)

@@ -73,8 +73,8 @@ func phaseOf(outcome string) Phase {
 }
 
 // outcomeOf returns the outcome of a happening; "" if it is not worth a notice.
-func outcomeOf(h record.Happening) string {
-	switch h.What {
+func outcomeOf(h record.Transition) string {
+	switch h.Kind {
 	case record.Announced:
 		return Announced.String()
 	case record.ClosedWith:
@@ -154,15 +154,15 @@ type WebhookOptions struct {
 	Machine func(ctx context.Context, node string) Machine
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
 	// Told is called with the result of each attempt to deliver a notice, one call at a time.
-	Told func(Telling)
+	Told func(DeliveryResult)
 	// DryRun marks every notice.
 	DryRun bool
 	// Backlog is how many happenings wait at most until a notice is made of them; 0 is enough for one node.
 	Backlog int
 }
 
-// Telling is the result of an attempt to deliver a notice.
-type Telling struct {
+// DeliveryResult is the result of an attempt to deliver a notice.
+type DeliveryResult struct {
 	Notice record.Notice
 	// Err is why it was not delivered; nil if it was.
 	Err error
@@ -189,7 +189,7 @@ type Webhook struct {
 	gates    map[string]*gate       // by node
 	queues   map[string]*eventQueue // by event
 	backlog  int                    // happenings in all queues
-	dropped  Telling                // happenings that were dropped since the last report
+	dropped  DeliveryResult         // happenings that were dropped since the last report
 	pods     map[string]*podList    // by event
 	nodes    map[string]nodeInfo    // by name
 	endpoint endpoint
@@ -210,7 +210,7 @@ type eventQueue struct {
 
 // pendingHappening is one that a notice is to be made of.
 type pendingHappening struct {
-	record.Happening
+	record.Transition
 	outcome string
 	pods    []string
 }
@@ -284,11 +284,11 @@ func (w *Webhook) Waiting() int {
 	return count
 }
 
-// Hear implements agent.Listener.
-func (w *Webhook) Hear(h record.Happening) {
+// OnTransition implements agent.Listener.
+func (w *Webhook) OnTransition(h record.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if h.What == record.Begun {
+	if h.Kind == record.Begun {
 		w.pods[h.Entry.Event.ID] = &podList{node: h.Node}
 	}
 	w.gate(h.Node).hear(h)
@@ -332,7 +332,7 @@ func (w *Webhook) enqueue(h pendingHappening) {
 			return
 		}
 		n := record.Notice{Event: id, Node: h.Node, What: h.outcome}
-		w.dropped = Telling{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
+		w.dropped = DeliveryResult{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
 		return
 	}
 	q := w.queue(id, h.Node)
@@ -351,8 +351,8 @@ func (w *Webhook) Forget(node string) {
 }
 
 // notePod notes a drain's pod, without its namespace. A drain is one for all events of the node, and reports a pod once.
-func (w *Webhook) notePod(h record.Happening) {
-	if h.Pod == "" || h.What == record.PodGone {
+func (w *Webhook) notePod(h record.Transition) {
+	if h.Pod == "" || h.Kind == record.PodGone {
 		return
 	}
 	_, name, ok := strings.Cut(h.Pod, "/")
@@ -380,7 +380,7 @@ func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(re
 	}
 	for _, e := range entries {
 		for _, outcome := range w.outcomesSoFar(e, now) {
-			w.enqueue(pendingHappening{record.Happening{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
+			w.enqueue(pendingHappening{record.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
 		}
 	}
 	w.gate("").closeUntil(now.Add(decisionTime)) // A step that a crash has interrupted begins again at once.

@@ -26,7 +26,7 @@ func TestAWebhookTellsOfADrainFromItsNoticeToItsEnd(t *testing.T) {
 		r.hear(record.Done, "a", drain(record.Drained))
 		r.want("a drained @1.3s")
 		r.hear(record.Missed, "a", drain(record.Drained))
-		r.hear(record.Begun, "a", func(h *record.Happening) { h.Action = "uncordon" })
+		r.hear(record.Begun, "a", func(h *record.Transition) { h.Action = "uncordon" })
 		r.hear(record.Done, "a", endsAs(record.Withdrawn))
 		r.want("a withdrawn @1.3s")
 	})
@@ -44,14 +44,14 @@ func TestANoticeWaitsForTheCordonOfItsNodeOnlySoLong(t *testing.T) {
 			r.hear(record.Begun, "a", drain(record.Draining))
 		}, []string{"a announced @5s"}},
 		"the node has no name yet": {func(r *hookRig) {
-			nameless := func(h *record.Happening) { h.Node = "" }
+			nameless := func(h *record.Transition) { h.Node = "" }
 			r.hear(record.Announced, "a", drain(record.Draining), nameless)
 			r.hear(record.Begun, "a", drain(record.Draining), nameless)
 			r.pass(300 * time.Millisecond)
 			r.hear(record.NodeCordoned, "a", drain(record.Draining))
 		}, []string{"a announced @300ms"}},
 		"it is another node's": {func(r *hookRig) {
-			elsewhere := func(h *record.Happening) { h.Node = "ip-10-0-0-2" }
+			elsewhere := func(h *record.Transition) { h.Node = "ip-10-0-0-2" }
 			r.hear(record.Announced, "b", drain(record.Draining), elsewhere)
 			r.hear(record.Begun, "b", drain(record.Draining), elsewhere)
 			r.hear(record.Announced, "a")
@@ -134,9 +134,9 @@ func TestANoticeTellsWhatTheDrainDid(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .Node }} {{ .InstanceID }} {{ .NodeLabels.team }} {{ .Pods }} {{ .Evicted }} {{ .Deleted }} {{ .Left }} {{ .HeldBy }} {{ .SecondsLeft }}`)
 		for _, pod := range []string{"default/web-1", "default/web-2", "default/web-1"} {
-			r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Happening) { h.Pod = pod })
+			r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Transition) { h.Pod = pod })
 		}
-		r.hear(record.RanOut, "a", drain(record.Incomplete), func(h *record.Happening) {
+		r.hear(record.RanOut, "a", drain(record.Incomplete), func(h *record.Transition) {
 			h.Entry.Result = &record.Result{
 				Evicted: 2, Deleted: 1, Left: []string{"default/web-1"}, HeldBy: map[string]string{"default/web-1": "default/pdb"},
 			}
@@ -149,11 +149,11 @@ func TestANoticeTellsWhatTheDrainDid(t *testing.T) {
 func TestTheNoticesOfAllEventsOfADrainNameItsPods(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Pods }}`)
-		elsewhere := func(h *record.Happening) { h.Node = "ip-10-0-0-2" }
+		elsewhere := func(h *record.Transition) { h.Node = "ip-10-0-0-2" }
 		r.hear(record.Begun, "a", drain(record.Draining))
 		r.hear(record.Begun, "b", drain(record.Draining))
 		r.hear(record.Begun, "c", drain(record.Draining), elsewhere)
-		r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Happening) { h.Pod = "default/web" })
+		r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Transition) { h.Pod = "default/web" })
 		r.hear(record.Done, "b", drain(record.Drained))
 		r.hear(record.RanOut, "a", drain(record.Incomplete))
 		r.hear(record.Done, "c", drain(record.Drained), elsewhere)
@@ -192,7 +192,7 @@ func TestAnOutageIsToldOnceForEachNoticeAndItsEnd(t *testing.T) {
 		r.pass(time.Minute)
 		r.up()
 		r.pass(time.Minute)
-		fresh := slices.DeleteFunc(r.told(), func(t notify.Telling) bool { return t.Err != nil && t.Again })
+		fresh := slices.DeleteFunc(r.told(), func(t notify.DeliveryResult) bool { return t.Err != nil && t.Again })
 		if len(fresh) != 2 || fresh[0].Err == nil || fresh[0].GivenUp || fresh[1].Err != nil || len(r.told()) < 4 {
 			t.Errorf("told were %+v", r.told())
 		}
@@ -227,8 +227,8 @@ func TestAnEndpointThatHangsHoldsNobodyUp(t *testing.T) {
 		r.pass(2 * time.Second)
 		heard := time.Now()
 		for range 10_000 {
-			r.hook.Hear(record.Happening{What: record.PodEvicted, At: time.Now(), Pod: "default/web"})
-			r.hook.Hear(record.Happening{What: record.Announced, At: time.Now(), Entry: r.entry("b", record.Seen)})
+			r.hook.OnTransition(record.Transition{Kind: record.PodEvicted, At: time.Now(), Pod: "default/web"})
+			r.hook.OnTransition(record.Transition{Kind: record.Announced, At: time.Now(), Entry: r.entry("b", record.Seen)})
 		}
 		if took := time.Since(heard); took != 0 {
 			t.Errorf("it took %s to be heard", took)
@@ -419,7 +419,7 @@ func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 			r.hear(record.Done, id, drain(record.Drained))
 		}
 		r.posted()
-		uncordoned := func(h *record.Happening) { h.Action = "uncordon" }
+		uncordoned := func(h *record.Transition) { h.Action = "uncordon" }
 		r.hear(record.Done, "a", uncordoned)
 		r.hear(record.PutOff, "b", uncordoned)
 		r.hear(record.PutOff, "c")
@@ -435,7 +435,7 @@ func TestWhatWasPutOffIsToldAgainWhenItsTimeComes(t *testing.T) {
 		r.use(func(s *notify.WebhookSettings) { s.AtClose = false })
 		r.hear(record.Announced, "a")
 		r.hear(record.Done, "a", drain(record.Drained))
-		r.hear(record.Done, "a", func(h *record.Happening) { h.Action, h.Entry.Phase = "uncordon", record.Seen })
+		r.hear(record.Done, "a", func(h *record.Transition) { h.Action, h.Entry.Phase = "uncordon", record.Seen })
 		r.hear(record.Announced, "a")
 		r.hear(record.Done, "a", drain(record.Drained))
 		r.want("a announced", "a drained", "a drained")

@@ -15,22 +15,22 @@ const memoryName = "power-key"
 
 // A memory holds the first press, in a file that has no place on any disk and that the next process finds again. Times are
 // by the clock that has run since the boot, of which nobody sets the hands.
-type memory struct {
+type pressMemory struct {
 	mu   sync.Mutex
 	file *os.File
 	ours func() bool       // whether a press is nobody else's as things stand
 	down func(fd int) bool // whether the power key of a device is down
 }
 
-func newMemory(opts Options) (*memory, error) {
+func newMemory(opts Options) (*pressMemory, error) {
 	if file := opts.Kept[memoryName]; file != nil {
-		return &memory{file: file, ours: opts.Ours, down: down}, nil
+		return &pressMemory{file: file, ours: opts.Ours, down: down}, nil
 	}
 	fd, err := unix.MemfdCreate("nth-"+memoryName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("making a memory for the power key: %w", err)
 	}
-	m := &memory{file: os.NewFile(uintptr(fd), memoryName), ours: opts.Ours, down: down}
+	m := &pressMemory{file: os.NewFile(uintptr(fd), memoryName), ours: opts.Ours, down: down}
 	if err := opts.Store.Keep(memoryName, m.file); err != nil {
 		_ = m.file.Close() // nothing was written
 		return nil, err
@@ -52,21 +52,21 @@ type press struct {
 }
 
 // pressed is the first press.
-func (m *memory) pressed() press {
+func (m *pressMemory) pressed() press {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.load()
 }
 
 // clear forgets it.
-func (m *memory) clear() {
+func (m *pressMemory) clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.save(press{})
 }
 
 // claim remembers that nobody else has answered the press.
-func (m *memory) claim() {
+func (m *pressMemory) claim() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p := m.load(); p.at != 0 {
@@ -82,7 +82,7 @@ const (
 )
 
 // load reads what was written. m.mu is held.
-func (m *memory) load() (p press) {
+func (m *pressMemory) load() (p press) {
 	text := make([]byte, width)
 	n, _ := m.file.ReadAt(text, 0) // a new memory is empty
 	var ours int
@@ -94,7 +94,7 @@ func (m *memory) load() (p press) {
 }
 
 // save writes it; there is no disk that could fail. m.mu is held.
-func (m *memory) save(p press) {
+func (m *pressMemory) save(p press) {
 	ours := 0
 	if p.ours {
 		ours = 1
@@ -111,7 +111,7 @@ type device struct {
 
 // read waits for what a device tells, and returns the press if it was one. Whoever is ended in here, with the press in
 // hand, has remembered one.
-func (m *memory) read(d *device) (p press, err error) {
+func (m *pressMemory) read(d *device) (p press, err error) {
 	raw, err := d.file.SyscallConn()
 	if err != nil {
 		return press{}, err
@@ -128,7 +128,7 @@ func (m *memory) read(d *device) (p press, err error) {
 }
 
 // take reads what is there to be read.
-func (m *memory) take(fd int, d *device) (p press, done bool, err error) {
+func (m *pressMemory) take(fd int, d *device) (p press, done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before, ours := m.load(), m.ours()

@@ -56,7 +56,7 @@ type Options struct {
 // Keys hears presses. Make one with New.
 type Keys struct {
 	opts   Options
-	memory *memory
+	memory *pressMemory
 	told   *bool // what Listening was told last
 
 	mu   sync.Mutex

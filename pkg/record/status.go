@@ -137,23 +137,23 @@ func (s Status) valid() error { return sameVersion(s.Version, StatusVersion) }
 // statusFile is where the daemon's status is shown.
 func statusFile(dir string) file { return file{dir: dir, name: "status.json", public: true} }
 
-// Board is where the daemon's status is shown: the file status.json in the runtime directory, which anybody may read.
+// StatusFile is where the daemon's status is shown: the file status.json in the runtime directory, which anybody may read.
 // Unlike the record it need not survive anything, and nobody waits for it.
-type Board struct {
+type StatusFile struct {
 	file file
 	// newest holds the status that has not been written yet, if there is one.
 	newest  chan Status
 	trouble func(error)
 }
 
-// NewBoard returns a board in the runtime directory dir. trouble is called from Run with the first error of a series.
-func NewBoard(dir string, trouble func(error)) *Board {
-	return &Board{file: statusFile(dir), newest: make(chan Status, 1), trouble: trouble}
+// NewStatusFile returns a board in the runtime directory dir. trouble is called from Run with the first error of a series.
+func NewStatusFile(dir string, trouble func(error)) *StatusFile {
+	return &StatusFile{file: statusFile(dir), newest: make(chan Status, 1), trouble: trouble}
 }
 
 // Show hands a status over to Run, which passes over those that are replaced before it comes to them. It does not block.
 // It is called from one goroutine, which must not change what the status refers to.
-func (b *Board) Show(s Status) {
+func (b *StatusFile) Show(s Status) {
 	select {
 	case <-b.newest:
 	default:
@@ -162,7 +162,7 @@ func (b *Board) Show(s Status) {
 }
 
 // Run writes what is shown until ctx ends, and then what was shown last.
-func (b *Board) Run(ctx context.Context) {
+func (b *StatusFile) Run(ctx context.Context) {
 	b.file.sweep()
 	wrong := false
 	write := func(s Status) {

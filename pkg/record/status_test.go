@@ -41,7 +41,7 @@ func full() record.Status {
 func show(t *testing.T, dir string, statuses ...record.Status) (troubles []error) {
 	t.Helper()
 	for _, s := range statuses {
-		board := record.NewBoard(dir, func(err error) { troubles = append(troubles, err) })
+		board := record.NewStatusFile(dir, func(err error) { troubles = append(troubles, err) })
 		ended, stop := context.WithCancel(t.Context())
 		board.Show(s)
 		stop()
@@ -93,7 +93,7 @@ func TestTheNamesInAStatusStay(t *testing.T) {
 
 func TestABoardThatIsShownMoreThanItCanWriteKeepsTheNewest(t *testing.T) {
 	dir := t.TempDir()
-	board := record.NewBoard(dir, func(err error) { t.Error(err) })
+	board := record.NewStatusFile(dir, func(err error) { t.Error(err) })
 	for pid := range 100 {
 		board.Show(record.Status{Version: record.StatusVersion, PID: pid})
 	}

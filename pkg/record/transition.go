@@ -2,50 +2,50 @@ package record
 
 import "time"
 
-// What says which thing happened. Its text never changes: people meet it in metrics and in webhook templates.
-type What string
+// TransitionKind says which thing happened. Its text never changes: people meet it in metrics and in webhook templates.
+type TransitionKind string
 
 // The things that happen.
 const (
 	// Announced: an event was met for the first time, or again after it had been closed. Changed: its document says
 	// something else of it now. Missed: its document no longer has it, which may pass.
-	Announced What = "announced"
-	Changed   What = "changed"
-	Missed    What = "missed"
+	Announced TransitionKind = "announced"
+	Changed   TransitionKind = "changed"
+	Missed    TransitionKind = "missed"
 	// Begun: a step (a cordon, a drain, an uncordon) begins.
-	Begun What = "begun"
+	Begun TransitionKind = "begun"
 	// NodeCordoned and CordonFound: the node takes no more pods, by nth or already by somebody else.
-	NodeCordoned What = "cordoned"
-	CordonFound  What = "cordon-found"
+	NodeCordoned TransitionKind = "cordoned"
+	CordonFound  TransitionKind = "cordon-found"
 	// PodEvicted and PodDeleted: the API server accepted it. PodHeld: it refused, for the reason in Detail; nth asks
 	// again. PodGone: the pod is no longer on the node.
-	PodEvicted What = "pod-evicted"
-	PodDeleted What = "pod-deleted"
-	PodHeld    What = "pod-held"
-	PodGone    What = "pod-gone"
+	PodEvicted TransitionKind = "pod-evicted"
+	PodDeleted TransitionKind = "pod-deleted"
+	PodHeld    TransitionKind = "pod-held"
+	PodGone    TransitionKind = "pod-gone"
 	// Done: the step did what it was to do. Failed: it ended in Err and will be taken again. RanOut: its deadline came
 	// first. CalledBack: it was stopped, as another one (or none) is to be taken now.
-	Done   What = "done"
-	Failed What = "failed"
+	Done   TransitionKind = "done"
+	Failed TransitionKind = "failed"
 	// LeftAlone: people want the node's pods left alone, so that it is not drained. Once they do not any more, it begins anew.
-	LeftAlone  What = "left-alone"
-	RanOut     What = "deadline-exceeded"
-	CalledBack What = "preempted"
+	LeftAlone  TransitionKind = "left-alone"
+	RanOut     TransitionKind = "deadline-exceeded"
+	CalledBack TransitionKind = "preempted"
 	// PutOff: the node was acted upon for the event, which begins anew later: its time was moved, or the rules ask for less. The
 	// action is "uncordon" where the node takes pods again, and empty where it is left as it is. Of the one event whose taking
 	// back is Done it is told with that.
-	PutOff What = "put-off"
+	PutOff TransitionKind = "put-off"
 	// ClosedWith: the event no longer stands and nothing is left to undo; the entry says how it ended.
-	ClosedWith What = "closed"
+	ClosedWith TransitionKind = "closed"
 	// SourceLost and SourceBack: a look for a kind of event failed, for the reason in Err (told for each), or looks are
 	// good again.
-	SourceLost What = "source-lost"
-	SourceBack What = "source-back"
+	SourceLost TransitionKind = "source-lost"
+	SourceBack TransitionKind = "source-back"
 )
 
-// Happening is one thing that happened, told to whoever passes it on. Happenings are values.
-type Happening struct {
-	What What
+// Transition is one thing that happened, told to whoever passes it on. Happenings are values.
+type Transition struct {
+	Kind TransitionKind
 	// At is when, by wall time.
 	At time.Time
 	// Node is the node's name; empty as long as there is no identity.
@@ -70,7 +70,7 @@ type Happening struct {
 	PodLabels map[string]string
 	// Total and Left count the pods to evict, as far as they are known.
 	Total, Left int
-	// Detail is what belongs to What: the disruption budget that holds a pod; with an uncordon that is Done, who still
+	// Detail is what belongs to TransitionKind: the disruption budget that holds a pod; with an uncordon that is Done, who still
 	// needs the cordon, so that it was left; empty if nobody does.
 	Detail string
 	// Err is why something failed.

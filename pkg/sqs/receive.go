@@ -22,7 +22,7 @@ const (
 const minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
 
 // receive requests messages until ctx ends. It waits while it is paused, and backs off while SQS cannot be reached.
-func (q *Queue) receive(ctx context.Context, receiver int, take func(*Lease)) {
+func (q *Queue) receive(ctx context.Context, receiver int, take func(*InFlightMessage)) {
 	failures := 0
 	for ctx.Err() == nil {
 		q.beat(receiver)
@@ -75,7 +75,7 @@ func (q *Queue) noteAnswer(err error) {
 	}
 }
 
-func (q *Queue) handle(m types.Message, take func(*Lease)) {
+func (q *Queue) handle(m types.Message, take func(*InFlightMessage)) {
 	l := newLease(q, m)
 	if !q.admit(l) {
 		return
@@ -100,7 +100,7 @@ func (q *Queue) handle(m types.Message, take func(*Lease)) {
 }
 
 // admit accepts a message unless it is known: then the known one gets the new receipt handle.
-func (q *Queue) admit(l *Lease) bool {
+func (q *Queue) admit(l *InFlightMessage) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// One that was being returned has arrived in the queue, and begins anew.
@@ -121,7 +121,7 @@ func (q *Queue) admit(l *Lease) bool {
 }
 
 // leave leaves a message that cannot be understood in the queue, and reports it once.
-func (q *Queue) leave(l *Lease, err error) {
+func (q *Queue) leave(l *InFlightMessage, err error) {
 	q.mu.Lock()
 	delete(q.leases, l.ID)
 	reported := q.poisoned.has(l.ID)
@@ -135,8 +135,8 @@ func (q *Queue) leave(l *Lease, err error) {
 // seconds rounds up to SQS's unit.
 func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
 
-// Lease is a message that is in flight while its work is done. Either Done or Return ends it, once.
-type Lease struct {
+// InFlightMessage is a message that is in flight while its work is done. Either Done or Return ends it, once.
+type InFlightMessage struct {
 	// ID is the message's, Sent when it was put into the queue, and Receives how often it has been received so far.
 	ID       string
 	Sent     time.Time
@@ -165,8 +165,8 @@ const (
 	deleteMessage
 )
 
-func newLease(q *Queue, m types.Message) *Lease {
-	l := &Lease{
+func newLease(q *Queue, m types.Message) *InFlightMessage {
+	l := &InFlightMessage{
 		queue: q, ID: aws.ToString(m.MessageId), Receives: 1,
 		handle: aws.ToString(m.ReceiptHandle), visibleAt: time.Now().Add(q.opts.Visibility),
 	}
@@ -180,7 +180,7 @@ func newLease(q *Queue, m types.Message) *Lease {
 }
 
 // Done has the message deleted: all work for it is done, or is none of ours.
-func (l *Lease) Done() {
+func (l *InFlightMessage) Done() {
 	q := l.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -194,7 +194,7 @@ func (l *Lease) Done() {
 }
 
 // Return leaves the work to whoever receives the message after that time, which is rounded up to seconds.
-func (l *Lease) Return(after time.Duration) {
+func (l *InFlightMessage) Return(after time.Duration) {
 	q := l.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -205,12 +205,12 @@ func (l *Lease) Return(after time.Duration) {
 // maxReturn is a little less than the twelve hours for which SQS hides a message at most.
 const maxReturn = 12*time.Hour - 10*time.Minute
 
-func (l *Lease) report(what What, why string) Report {
+func (l *InFlightMessage) report(what What, why string) Report {
 	return Report{What: what, Message: l.ID, Why: why, Sent: l.Sent, Receives: l.Receives}
 }
 
 // isDue reports whether a request for the message is to be made.
-func (l *Lease) isDue(now time.Time, visibility time.Duration) bool {
+func (l *InFlightMessage) isDue(now time.Time, visibility time.Duration) bool {
 	switch {
 	case l.busy, l.retryAt.After(now):
 		return false

@@ -97,7 +97,7 @@ type Queue struct {
 	wake   chan struct{} // for sync
 
 	mu     sync.Mutex
-	leases map[string]*Lease // by the message's ID
+	leases map[string]*InFlightMessage // by the message's ID
 	// finished are messages whose work is done, and poisoned those that were reported, to recognize them.
 	finished, poisoned recentIDs
 	failing            bool
@@ -110,13 +110,13 @@ type Queue struct {
 func New(opts Options) *Queue {
 	return &Queue{
 		opts: opts, client: sqs.NewFromConfig(opts.AWS), wake: make(chan struct{}, 1),
-		leases: map[string]*Lease{}, finished: newRecentIDs(), poisoned: newRecentIDs(),
+		leases: map[string]*InFlightMessage{}, finished: newRecentIDs(), poisoned: newRecentIDs(),
 	}
 }
 
 // Run passes messages to take, which must not block, until ctx ends. Then it waits, for a while, until all leases are Done
 // or Returned and SQS has been told.
-func (q *Queue) Run(ctx context.Context, take func(*Lease)) {
+func (q *Queue) Run(ctx context.Context, take func(*InFlightMessage)) {
 	syncing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	q.resetHeartbeats(q.opts.Receivers)
 	var syncer, receivers sync.WaitGroup
@@ -200,8 +200,8 @@ func (q *Queue) Stuck() error {
 	return nil
 }
 
-// Standing is the status of a queue.
-type Standing struct {
+// Status is the status of a queue.
+type Status struct {
 	// Held is how many messages are in flight, and Oldest when the oldest of them was sent; zero if there is none.
 	Held   int
 	Oldest time.Time
@@ -210,11 +210,11 @@ type Standing struct {
 	Answered time.Time
 }
 
-// Standing returns the queue's current status.
-func (q *Queue) Standing() Standing {
+// Status returns the queue's current status.
+func (q *Queue) Status() Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := Standing{Held: len(q.leases), Up: !q.failing && !q.lastAnswer.IsZero(), Answered: q.lastAnswer}
+	now := Status{Held: len(q.leases), Up: !q.failing && !q.lastAnswer.IsZero(), Answered: q.lastAnswer}
 	for _, l := range q.leases {
 		if !l.Sent.IsZero() && (now.Oldest.IsZero() || l.Sent.Before(now.Oldest)) {
 			now.Oldest = l.Sent

@@ -57,7 +57,7 @@ func (q *Queue) sync(ctx context.Context) {
 
 // update is a request for one message, with its state when the request was made.
 type update struct {
-	lease      *Lease
+	lease      *InFlightMessage
 	intent     intent
 	handle     string
 	visibility time.Duration

@@ -24,7 +24,7 @@ func shipped(t *testing.T, file string) string {
 func usages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, m := range regexp.MustCompile("const ([a-z]+)Usage = `([^`]*)`").FindAllStringSubmatch(shipped(t, "cmd/nth-queue/usage.go"), -1) {
+	for _, m := range regexp.MustCompile("const ([a-z]+)Usage = `([^`]*)`").FindAllStringSubmatch(shipped(t, "cmd/nth-queue/main.go"), -1) {
 		found[m[1]] = m[2]
 	}
 	if len(found) < 5 {

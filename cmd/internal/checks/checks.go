@@ -3,15 +3,27 @@
 package checks
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/secrets"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/notify"
 )
 
 // Limit bounds a check as a whole: whatever hangs, a build gets its answer.
@@ -93,4 +105,186 @@ func Hush() error {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
 	return nil
+}
+
+// Settings tells where the settings come from: files, or the defaults where there is none of them, nor file.
+func (l *List) Settings(sources []config.Source, file string) {
+	if len(read(sources)) == 0 {
+		l.OK("settings", "the defaults; there is no %s", file)
+	}
+	l.Sources("settings", fromFiles(sources))
+}
+
+// Unit tells what keeps a command from seeing the service's credentials as the service will.
+func (l *List) Unit(u secrets.Unit) {
+	for _, why := range u.Doubts() {
+		l.Warn("service", "%s", why)
+	}
+}
+
+// Sources tells what was read for a subject, and what was passed over. What is wrong with one is told elsewhere.
+func (l *List) Sources(subject string, found []webhooks.Finding) {
+	for _, f := range found {
+		switch {
+		case f.Source == "" || f.Fault != nil:
+		case f.Passed != "":
+			l.Warn(subject, "ignored %s: %s", f.Source, f.Passed)
+		default:
+			l.OK(subject, "read %s", f.Source)
+		}
+	}
+}
+
+// Approve is "config --check": it writes which files and credentials were read and which were passed over, one line each, and that all
+// is right, unless wrong says what is not. file is the one that may be absent.
+func Approve(to io.Writer, sources []config.Source, file string, u secrets.Unit, found []webhooks.Finding, wrong error) error {
+	for _, f := range append(fromFiles(sources), found...) {
+		switch {
+		case f.Source == "" || f.Fault != nil:
+		case f.Passed != "":
+			fmt.Fprintf(to, "%s: ignored: %s\n", f.Source, f.Passed)
+		default:
+			fmt.Fprintf(to, "%s: read\n", f.Source)
+		}
+	}
+	for _, why := range u.Doubts() {
+		fmt.Fprintln(to, why)
+	}
+	if wrong != nil {
+		return wrong
+	}
+	files := read(sources)
+	if len(files) == 0 {
+		files = []string{file + " (absent)"}
+	}
+	_, err := fmt.Fprintf(to, "%s: ok\n", strings.Join(files, ", "))
+	return err
+}
+
+// read are the files that were read.
+func read(sources []config.Source) []string {
+	var files []string
+	for _, s := range sources {
+		if s.Passed == "" {
+			files = append(files, s.File)
+		}
+	}
+	return files
+}
+
+func fromFiles(sources []config.Source) []webhooks.Finding {
+	found := make([]webhooks.Finding, len(sources))
+	for i, s := range sources {
+		found[i] = webhooks.Finding{Source: s.File, Passed: s.Passed}
+	}
+	return found
+}
+
+// answerLimit is how long somebody may take to answer who has the address for metrics.
+const answerLimit = 5 * time.Second
+
+// Metrics checks whether metrics can be had where the settings say. In an image that is being made there is nothing to listen at, and what
+// makes the file's directory may come later.
+func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
+	if cfg.Textfile != "" {
+		l.textfile(filepath.Dir(cfg.Textfile), image)
+	}
+	if cfg.Listen == "" || image {
+		return
+	}
+	var network net.ListenConfig
+	listener, err := network.Listen(ctx, "tcp", cfg.Listen)
+	switch {
+	case err == nil:
+		_ = listener.Close() // Nobody has come.
+		l.OK("metrics", "can listen on %s", cfg.Listen)
+	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen):
+		l.OK("metrics", "%s serves them at %s", l.program, cfg.Listen)
+	default:
+		l.Fail("metrics", "metrics.listen: %s; they cannot be scraped, but %s works without", err, l.program)
+	}
+}
+
+// textfile checks the directory of the file.
+func (l *List) textfile(directory string, image bool) {
+	found, err := os.Stat(directory)
+	if err == nil && !found.IsDir() {
+		err = &os.PathError{Op: "stat", Path: directory, Err: syscall.ENOTDIR}
+	}
+	switch {
+	case err == nil:
+		l.OK("metrics", "the directory %s is there", directory)
+	case image:
+		l.Warn("metrics", "metrics.textfile: %s; no file is written until it exists", err)
+	default:
+		l.Fail("metrics", "metrics.textfile: %s; no file is written, and %s works without", err, l.program)
+	}
+}
+
+// serves tells whether it is this program that serves at an address.
+func (l *List) serves(ctx context.Context, address string) bool {
+	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
+		address = net.JoinHostPort("localhost", port)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return false
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = answer.Body.Close() }() // It was only read.
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	return err == nil && strings.Contains(string(text), "nth_build_info")
+}
+
+// Webhook checks what can be checked of the webhook without posting, and posts a test if that is asked for: of the node
+// that node names. The settings have been judged with the credentials that given finds, and this was found.
+func (l *List) Webhook(
+	ctx context.Context, cfg config.Webhook, given secrets.Given, found []webhooks.Finding, post bool, node func(context.Context) string,
+) {
+	l.Sources("webhook", found)
+	wrong := slices.ContainsFunc(found, func(f webhooks.Finding) bool { return f.Fault != nil })
+	switch known := webhooks.Destination(cfg, l.program, given) != nil; {
+	case !known && post:
+		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
+	case post:
+		l.post(ctx, cfg, given, node(ctx))
+	case wrong: // It has been told.
+	case !known && slices.ContainsFunc(found, func(f webhooks.Finding) bool { return f.Passed != "" }):
+		l.OK("webhook", "the template renders every kind of notice")
+	case !known:
+		l.OK("webhook", "no webhook configured")
+	default:
+		l.OK("webhook", "the template renders every kind of notice; \"%s check --webhook\" posts a test", l.program)
+	}
+}
+
+// post posts a test.
+func (l *List) post(ctx context.Context, cfg config.Webhook, given secrets.Given, node string) {
+	settings, err := webhooks.Settings(cfg, l.program, given)
+	if err == nil {
+		err = postTest(ctx, settings, node)
+	}
+	if err != nil {
+		l.Fail("webhook", "test message rejected: %s", err)
+		return
+	}
+	l.OK("webhook", "test message delivered")
+}
+
+func postTest(ctx context.Context, settings *notify.WebhookSettings, node string) error {
+	f := notify.TestFields(node, time.Now())
+	text, err := settings.Template.Render(f)
+	if err != nil {
+		return err
+	}
+	if text == "" {
+		return errors.New("the template renders nothing for it")
+	}
+	return settings.Post(ctx, f.NoticeID, text)
 }

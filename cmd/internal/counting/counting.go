@@ -26,7 +26,7 @@ func texts[T ~string](all []T) []string {
 }
 
 // Notice counts what became of a notice in the end.
-func (c Counts) Notice(t notify.Telling) {
+func (c Counts) Notice(t notify.DeliveryResult) {
 	switch {
 	case c.in == nil:
 	case t.GivenUp:

@@ -15,9 +15,9 @@ import (
 
 // happen has counted what there is to count.
 func happen(c counting.Counts) {
-	c.Notice(notify.Telling{})
-	c.Notice(notify.Telling{Err: errors.New("no answer")}) // It is tried again.
-	c.Notice(notify.Telling{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
+	c.Notice(notify.DeliveryResult{})
+	c.Notice(notify.DeliveryResult{Err: errors.New("no answer")}) // It is tried again.
+	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
 	c.EventsDropped(5)
 	c.Requested(http.MethodGet, http.StatusOK)
 	c.HookRequested(asg.Heartbeat, asg.NotAllowed)

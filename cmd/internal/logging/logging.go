@@ -4,14 +4,25 @@
 package logging
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -65,4 +76,153 @@ func isTerminal(w io.Writer) bool {
 	}
 	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	return err == nil
+}
+
+// lineFormatter writes log entries as lines for people:
+//
+//	2026-01-31 09:00:00.250  info     cordoned the node  event=spot-… node=ip-10-0-0-1
+//
+// A terminal gets the time of day alone, and colours; what reads priorities gets those and no time, since it knows that:
+//
+//	<6>cordoned the node  event=spot-… node=ip-10-0-0-1
+type lineFormatter struct {
+	time     string
+	colour   bool
+	priority bool
+}
+
+func newLineFormatter(w io.Writer) *lineFormatter {
+	if !isTerminal(w) {
+		return &lineFormatter{time: "2006-01-02 15:04:05.000"}
+	}
+	plain := os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
+	return terminal(!plain)
+}
+
+func terminal(colour bool) *lineFormatter {
+	return &lineFormatter{time: "15:04:05.000", colour: colour}
+}
+
+// Colourful writes lines as a terminal gets them.
+func Colourful() logrus.Formatter { return terminal(true) }
+
+// Format writes one entry.
+func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
+	var b bytes.Buffer
+	if !f.priority {
+		fmt.Fprintf(&b, "%s  %s  ", entry.Time.Format(f.time), f.paint(entry.Level, fmt.Sprintf("%-7s", entry.Level)))
+	}
+	b.WriteString(strings.TrimRight(entry.Message, "\n"))
+	separator := "  "
+	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
+		if name == systemd.FieldMessageID {
+			continue
+		}
+		b.WriteString(separator + f.field(name, fmt.Sprint(entry.Data[name])))
+		separator = " "
+	}
+	if f.priority {
+		return []byte(systemd.Prefixed(b.String(), entry.Level)), nil
+	}
+	b.WriteByte('\n')
+	return b.Bytes(), nil
+}
+
+// field writes NTH_EVENT_ID as event_id: people need not see where the journal keeps it.
+func (f *lineFormatter) field(name, value string) string {
+	if rest, ours := strings.CutPrefix(name, "NTH_"); ours {
+		name = strings.ToLower(rest)
+	}
+	if value == "" || strings.ContainsAny(value, " \t\n\"=") {
+		value = strconv.Quote(value)
+	}
+	if f.colour {
+		return "\x1b[2m" + name + "=\x1b[0m" + value
+	}
+	return name + "=" + value
+}
+
+func (f *lineFormatter) paint(level logrus.Level, word string) string {
+	if !f.colour {
+		return word
+	}
+	code := "36" // cyan
+	switch {
+	case level <= logrus.ErrorLevel:
+		code = "31" // red
+	case level == logrus.WarnLevel:
+		code = "33" // yellow
+	case level >= logrus.DebugLevel:
+		code = "2" // dim
+	}
+	return "\x1b[" + code + "m" + word + "\x1b[0m"
+}
+
+// libraries is where client-go's own words go. klog's logger is set once, as a request that is still under way may be reading it.
+var (
+	libraries  atomic.Pointer[logrus.Entry]
+	setLibrary sync.Once
+)
+
+// QuietLibraries sends what client-go logs by itself to the debug level: nth tells its troubles in its own words.
+func QuietLibraries(log *logrus.Entry) {
+	libraries.Store(log)
+	setLibrary.Do(func() {
+		klog.SetLogger(funcr.New(func(_, args string) { libraries.Load().Debug(args) }, funcr.Options{}))
+	})
+}
+
+// HurryLibraries makes client-go give a dead connection to the API server up within ten seconds: a ping after 5 s of
+// silence, and 5 s for its answer. It sends all requests over one connection, and would take 45 s, more than a third of
+// a spot notice, to notice that a network or a load balancer has lost it. An environment that says otherwise is obeyed.
+func HurryLibraries() error {
+	for _, limit := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
+		if os.Getenv(limit) != "" {
+			continue
+		}
+		if err := os.Setenv(limit, "5"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// farewell is how long a program that ends waits for a journal that hangs.
+const farewell = 5 * time.Second
+
+// Complain returns what writes that an error ends the program of that name: to the journal with its priority if stderr
+// leads there, else as it is.
+func Complain(name string) func(stderr io.Writer, err error) {
+	return func(stderr io.Writer, err error) {
+		message, text := LastWords(err)
+		if message == "" {
+			text = name + ": " + text
+		}
+		if !onJournal(stderr) {
+			fmt.Fprintln(stderr, text)
+			return
+		}
+		Errors(New(name, config.Default().Log, stderr), message, text)
+		systemd.AwaitJournal(farewell)
+	}
+}
+
+// LastWords are the ID of the message that says what ended a program, or "", and its text. With wrong settings every line
+// begins with the name of a file.
+func LastWords(err error) (message, text string) {
+	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
+		message = systemd.ConfigInvalid
+	}
+	return message, err.Error()
+}
+
+// Errors logs a text as errors, one for each of its lines.
+func Errors(logger *logrus.Logger, message, text string) {
+	entry := logrus.NewEntry(logger)
+	if message != "" {
+		entry = entry.WithField(systemd.FieldMessageID, message)
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		entry.Error(line)
+	}
 }

@@ -3,15 +3,23 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Exit statuses, of which 64 and 78 are EX_USAGE and EX_CONFIG of sysexits.h.
@@ -129,4 +137,181 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		close(stopped)
 		cancel(nil)
 	})
+}
+
+// RunFlags are those of "run": the file with the settings, and whether they are a dry run whatever the file says.
+type RunFlags struct {
+	Config string
+	dryRun *bool
+}
+
+// ParseRun reads the flags of "run" of the program of that name, as Parse does.
+func ParseRun(name, usage string, args []string, to Streams) (flags RunFlags, done bool, err error) {
+	done, err = Parse(name+" run", usage, args, to, func(set *flag.FlagSet) {
+		ConfigFlag(set, &flags.Config)
+		set.BoolFunc("dry-run", "", func(text string) error {
+			dryRun, err := strconv.ParseBool(text)
+			if err != nil {
+				return errors.New("must be true or false")
+			}
+			flags.dryRun = &dryRun
+			return nil
+		})
+	})
+	return flags, done, err
+}
+
+// DryRun is what the flags make of the setting.
+func (f RunFlags) DryRun(setting bool) bool {
+	if f.dryRun != nil {
+		return *f.dryRun
+	}
+	return setting
+}
+
+// help is what "help" says.
+func (p Program) help() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nUsage: %s COMMAND [FLAGS]\n\n", p.Summary, p.Name)
+	for _, c := range p.Commands {
+		fmt.Fprintf(&b, "  %-9s%s\n", c.Name, c.Summary)
+	}
+	fmt.Fprintf(&b, "\n\"%s COMMAND --help\" tells more about each.\n\n%s", p.Name, p.Notes)
+	return b.String()
+}
+
+// commandHelp prints the help for one command, or for all.
+func (p Program) commandHelp(args []string, to Streams) error {
+	if len(args) == 0 {
+		_, err := io.WriteString(to.Out, p.help())
+		return err
+	}
+	for _, c := range p.Commands {
+		if c.Name == args[0] && len(args) == 1 {
+			_, err := io.WriteString(to.Out, c.Usage)
+			return err
+		}
+	}
+	return UsageError{fmt.Sprintf("%s help: there is no command %q, see \"%s help\"", p.Name, strings.Join(args, " "), p.Name)}
+}
+
+// Parse reads the flags of a command, whose name has the program's before it, and allows nothing after them. It reports
+// whether the command is done already, because help was asked for.
+func Parse(name, usage string, args []string, to Streams, define func(*flag.FlagSet)) (done bool, err error) {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	define(flags)
+	err = flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, err = io.WriteString(to.Out, usage)
+		return true, err
+	case err != nil:
+		return false, UsageError{fmt.Sprintf("%s: %v, see \"%s --help\"", name, err, name)}
+	case flags.NArg() > 0:
+		return false, UsageError{fmt.Sprintf("%s: unexpected argument %q, see \"%s --help\"", name, flags.Arg(0), name)}
+	}
+	return false, nil
+}
+
+// ConfigFlag defines --config. An empty value is refused: it is a variable that was never set, and what was meant is
+// hardly the default.
+func ConfigFlag(flags *flag.FlagSet, path *string) {
+	flags.Func("config", "", func(value string) error {
+		if value == "" {
+			return errors.New("must name a file")
+		}
+		*path = value
+		return nil
+	})
+}
+
+// DirectoryFrom returns the first of the directories that systemd lists in an environment variable.
+func DirectoryFrom(variable, otherwise string) string {
+	first, _, _ := strings.Cut(os.Getenv(variable), ":")
+	if filepath.IsAbs(first) {
+		return first
+	}
+	return otherwise
+}
+
+// Set when linking, with -ldflags "-X <this package>.version=... -X <this package>.commit=...". Without them, what the Go
+// toolchain noted takes their place.
+var version, commit string
+
+// CommandVersion is "version" of the program of that name. It prints the version, the commit that the program was built
+// from, and what it was built with.
+func CommandVersion(name, usage string) func(context.Context, []string, Streams) error {
+	return func(_ context.Context, args []string, to Streams) error {
+		done, err := Parse(name+" version", usage, args, to, func(*flag.FlagSet) {})
+		if done || err != nil {
+			return err
+		}
+		v, c := BuildVersion()
+		_, err = fmt.Fprintf(to.Out, "%s %s (commit %s, %s, %s/%s)\n", name, v, c, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		return err
+	}
+}
+
+// BuildVersion returns the version and the commit of this program.
+func BuildVersion() (string, string) {
+	v, c := version, commit
+	if info, ok := debug.ReadBuildInfo(); ok {
+		v = cmp.Or(v, info.Main.Version)
+		c = cmp.Or(c, builtFrom(info.Settings))
+	}
+	return cmp.Or(v, "unknown"), cmp.Or(c, "unknown")
+}
+
+// builtFrom returns the commit that the toolchain found, marked if there were changes that it did not hold.
+func builtFrom(settings []debug.BuildSetting) string {
+	var revision, changed string
+	for _, s := range settings {
+		switch s.Key {
+		case "vcs.revision":
+			revision = s.Value
+		case "vcs.modified":
+			if s.Value == "true" {
+				changed = "+changes"
+			}
+		}
+	}
+	if revision == "" {
+		return ""
+	}
+	return revision[:min(len(revision), 12)] + changed
+}
+
+// LastWords is how long a program that stops waits for those who pass on what has happened. Each of them ends within less, but for one
+// that a disk holds up: that nobody is told is no reason not to stop.
+const LastWords = 5 * time.Second
+
+// Within waits for something to end, for no longer than limit, and tells whether it has.
+func Within(limit time.Duration, wait func()) bool {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		wait()
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// heapGrowth is how much garbage may gather before it is collected, in percent of what is in use. Go's own 100 comes with
+// 4 MB at least, and nth needs half of that.
+const heapGrowth = 50
+
+// SpareMemory keeps a daemon's heap small, unless GOGC in the environment says how much it may grow. A collection takes about a
+// millisecond in nth; the memory is that of the node's pods. nth-queue's heap grows with the cluster, and half of what it keeps is
+// what is added to that as garbage, instead of as much again.
+func SpareMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(heapGrowth)
+	}
 }

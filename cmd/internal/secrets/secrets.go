@@ -4,8 +4,20 @@
 package secrets
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nth-project/nth/pkg/logind"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // Credential is one of them; the zero one is there for a service that is given none of that name.
@@ -52,4 +64,196 @@ func directory() string {
 		return dir
 	}
 	return ""
+}
+
+// Where systemd looks for credentials that are named without a path, the first one first, and for those that are encrypted.
+var (
+	stores       = []string{"/run/credentials/@system", "/etc/credstore", "/run/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore"}
+	sealedStores = []string{
+		"/run/credentials/@encrypted", "/etc/credstore.encrypted", "/run/credstore.encrypted", "/usr/local/lib/credstore.encrypted",
+		"/usr/lib/credstore.encrypted",
+	}
+)
+
+// Unit is what the unit of a service says of credentials.
+type Unit struct {
+	root, service string
+	// load has the paths of LoadCredential=, set the texts of SetCredential=, and imports the patterns of ImportCredential=.
+	load, set map[string]source
+	imports   []string
+	// stale tells that systemd has not read the unit's files since they changed, and unknown why the unit cannot be read.
+	stale   bool
+	unknown error
+}
+
+// Doubts are why the service may get other credentials than are found here, one line each.
+func (u Unit) Doubts() []string {
+	var doubts []string
+	if u.stale {
+		doubts = append(doubts, fmt.Sprintf("the unit files of %s changed on disk: run \"systemctl daemon-reload\"", u.service))
+	}
+	if u.unknown != nil {
+		doubts = append(doubts, fmt.Sprintf("the credentials of %s are not known: %s", u.service, u.unknown))
+	}
+	return doubts
+}
+
+// source is what stands behind a name, and whether that is encrypted.
+type source struct {
+	value  string
+	sealed bool
+}
+
+// Beside reads the unit of a service, below root ("" for "/"), for a command that people run beside it. systemd is asked, and where it does not
+// answer, or offline, the files are read. In the service itself Find is Own.
+func Beside(ctx context.Context, root, service string, offline bool) Unit {
+	u := Unit{root: root, service: service, load: map[string]source{}, set: map[string]source{}}
+	if directory() != "" {
+		return u
+	}
+	var lines []string
+	var err error
+	if !offline {
+		lines, _, u.stale, err = logind.Host(root).Credentials(ctx, service)
+	}
+	if offline || err != nil {
+		lines, _, err = systemd.ReadCredentials(root, service)
+	}
+	u.unknown = err
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, "=")
+		id, of, _ := strings.Cut(value, ":")
+		switch name {
+		case "LoadCredential", "LoadCredentialEncrypted":
+			u.load[id] = source{of, name == "LoadCredentialEncrypted"}
+		case "SetCredential", "SetCredentialEncrypted":
+			u.set[id] = source{of, name == "SetCredentialEncrypted"}
+		case "ImportCredential":
+			if of == "" { // Else it gets another name.
+				u.imports = append(u.imports, id)
+			}
+		}
+	}
+	return u
+}
+
+// Find is a Given: the credential as the service would get it.
+func (u Unit) Find(name string) Credential {
+	if directory() != "" {
+		return Own(name)
+	}
+	c := Credential{Name: name}
+	if from, named := u.load[name]; named {
+		setting := "LoadCredential="
+		if from.sealed {
+			setting = "LoadCredentialEncrypted="
+		}
+		if filepath.IsAbs(from.value) {
+			c.Source = fmt.Sprintf("%s of %s, %s", setting, u.service, from.value)
+			return u.at(c, from)
+		}
+		if found, there := u.stored(c, setting, cmp.Or(from.value, name)); there {
+			return found
+		}
+		c.Source = setting + " of " + u.service
+		return u.without(c, "it is in none of the places where systemd looks for one without a path, such as "+stores[1])
+	}
+	for _, glob := range u.imports {
+		if matches, _ := path.Match(glob, name); matches { // A pattern that is wrong matches nothing.
+			if found, there := u.stored(c, "ImportCredential=", name); there {
+				return found
+			}
+		}
+	}
+	if _, set := u.set[name]; set {
+		return u.without(c, "")
+	}
+	return Credential{}
+}
+
+// at is a credential whose file is named.
+func (u Unit) at(c Credential, from source) Credential {
+	file := filepath.Join("/", u.root, from.value)
+	found, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && u.has(c.Name):
+		return u.without(c, "")
+	case errors.Is(err, fs.ErrNotExist):
+		c.Fault = fmt.Errorf("%s is not there: systemd does not start %s without it (status 243)", from.value, u.service)
+		return c
+	case err == nil && found.Mode()&fs.ModeSocket != 0:
+		c.Sealed = "it comes from a socket, which only systemd asks"
+		return c
+	case err == nil && !found.Mode().IsRegular():
+		c.Fault = fmt.Errorf("%s is not a file: systemd cannot read it for %s", from.value, u.service)
+		return c
+	}
+	return u.readable(c, file, from.sealed)
+}
+
+// has tells whether the unit has a text that takes the place of a file which is not there.
+func (u Unit) has(name string) bool {
+	_, set := u.set[name]
+	return set
+}
+
+// stored is a credential that lies where systemd looks for those that are named without a path.
+func (u Unit) stored(c Credential, setting, name string) (found Credential, there bool) {
+	for i, store := range slices.Concat(stores, sealedStores) {
+		file := filepath.Join("/", u.root, store, name)
+		if _, err := os.Stat(file); err == nil {
+			c.Source = fmt.Sprintf("%s of %s, %s", setting, u.service, filepath.Join(store, name))
+			return u.readable(c, file, i >= len(stores) || setting == "LoadCredentialEncrypted="), true
+		}
+	}
+	return c, false
+}
+
+// readable looks whether a file can be read, and has something in it. What is encrypted the running service has in the clear.
+func (u Unit) readable(c Credential, file string, sealed bool) Credential {
+	content, err := os.Open(file)
+	if err == nil {
+		defer func() { _ = content.Close() }() // It was only read.
+		_, err = content.Read(make([]byte, 1))
+	}
+	switch running := filepath.Join("/", u.root, "run/credentials", u.service, c.Name); {
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		c.Sealed = "only root may read it"
+	case errors.Is(err, io.EOF):
+		c.Fault = fmt.Errorf("%s is empty", file)
+	case err != nil:
+		c.Fault = err
+	case !sealed:
+		c.File = file
+	case isFile(running):
+		c.File = running
+	default:
+		c.Sealed = "it is encrypted, and only the service gets it in the clear"
+	}
+	return c
+}
+
+func isFile(path string) bool {
+	found, err := os.Stat(path)
+	return err == nil && found.Mode().IsRegular()
+}
+
+// without is a credential of which there is no file: the unit's own text, or none, and why.
+func (u Unit) without(c Credential, why string) Credential {
+	text, set := u.set[c.Name]
+	switch {
+	case !set:
+		c.Sealed = why
+		return c
+	case text.sealed:
+		c.Source, c.Sealed = "SetCredentialEncrypted= of "+u.service, "it is encrypted, and only the service gets it in the clear"
+		return c
+	}
+	c.Source = "SetCredential= of " + u.service
+	if strings.Contains(text.value, `\`) {
+		c.Sealed = "it is written with backslashes"
+		return c
+	}
+	c.Text = text.value
+	return c
 }

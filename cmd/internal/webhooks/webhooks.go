@@ -3,12 +3,16 @@
 package webhooks
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
@@ -74,7 +78,7 @@ func SayDegraded(log *logrus.Entry, faults []string) {
 }
 
 // Tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.
-func Tell(log *logrus.Entry, t notify.Telling) {
+func Tell(log *logrus.Entry, t notify.DeliveryResult) {
 	log = log.WithField(systemd.FieldEventID, t.Notice.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
@@ -91,4 +95,125 @@ func Tell(log *logrus.Entry, t notify.Telling) {
 	default:
 		trouble.Warnf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
 	}
+}
+
+// Credentials that the unit may be given with LoadCredential=.
+const (
+	urlCredential     = "webhook-url"
+	headersCredential = "webhook-headers"
+)
+
+// Finding is what was found out about one thing that settings name.
+type Finding struct {
+	// Source names the file or the credential; empty for what stands in the settings themselves.
+	Source string
+	// Passed says why it was passed over, with nothing wrong; empty if it was read.
+	Passed string
+	// Fault is what is wrong with it.
+	Fault error
+}
+
+// Of is what was found out about a credential by itself. before is the setting that goes before it, if any.
+func Of(c secrets.Credential, before string) Finding {
+	f := Finding{Source: c.String(), Fault: c.Fault, Passed: c.Sealed}
+	if c.Fault != nil {
+		f.Fault = fmt.Errorf("%s: %w", c, c.Fault)
+	}
+	if before != "" {
+		f.Passed = before + " goes before it"
+	}
+	return f
+}
+
+// Look reads all files that the table names, and says what it has found, whether or not the address is known. It takes a moment at most. In the
+// table it notes which template is of use.
+func Look(c *config.Webhook, name string, given secrets.Given) []Finding {
+	text, place, textErr := "", "", error(nil)
+	var reading sync.WaitGroup
+	reading.Go(func() { text, place, textErr = templateText(*c) })
+	to, found, names := destination(*c, name, given)
+	judged := to.Judge()
+	reading.Wait()
+	if textErr == nil {
+		_, textErr = notify.CompileTemplate(place, text, to.ContentType())
+	}
+	if textErr != nil {
+		text, textErr = "", fmt.Errorf("%w; nth's own template is used", textErr)
+	}
+	c.TemplateText = text
+	found = append([]Finding{{Source: c.TemplateFile, Fault: textErr}}, found...)
+	for _, j := range judged {
+		found = append(found, Finding{Source: cmp.Or(names[j.File], j.File), Fault: j.Fault})
+	}
+	found = slices.DeleteFunc(found, func(f Finding) bool { return f == Finding{} })
+	for i, f := range found {
+		if f.Fault != nil {
+			found[i].Fault = fmt.Errorf("webhook: %w", f.Fault)
+		}
+	}
+	return found
+}
+
+// templateText is the text of the template, and where it comes from. It is empty where nth's own is wanted.
+func templateText(c config.Webhook) (text, place string, err error) {
+	switch {
+	case c.Template != "" && c.TemplateFile != "":
+		return "", "", errors.New("webhook.template and webhook.template_file are both set: keep one")
+	case c.TemplateFile == "":
+		return c.Template, "webhook.template", nil
+	}
+	text, err = notify.ReadTemplate(c.TemplateFile)
+	if err != nil {
+		return "", "", fmt.Errorf("webhook.template_file: %w", err)
+	}
+	return text, c.TemplateFile, nil
+}
+
+// Destination is where the webhook posts to; nil if there is none.
+func Destination(c config.Webhook, name string, given secrets.Given) *notify.Destination {
+	to, _, _ := destination(c, name, given)
+	if to.URL == "" && to.URLFile == "" {
+		return nil
+	}
+	return &to
+}
+
+// destination is where the webhook posts to, also where the address is not known, with what is to be said of the credentials for it and
+// the names of those that are files.
+func destination(c config.Webhook, name string, given secrets.Given) (to notify.Destination, found []Finding, names map[string]string) {
+	version, _ := program.BuildVersion()
+	to = notify.Destination{
+		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
+		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: name + "/" + version,
+	}
+	if c.URL != "" && c.URLFile != "" {
+		to.URL, to.URLFile = "", ""
+		found = append(found, Finding{Fault: errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")})
+	}
+	names = map[string]string{}
+	use := func(c secrets.Credential, before string, file, text *string) {
+		switch {
+		case c.Name == "":
+		case c.File == "" || before != "":
+			found = append(found, Of(c, before))
+		default:
+			names[c.File] = c.String()
+		}
+		if before == "" {
+			*file, *text = c.File, c.Text
+		}
+	}
+	use(given(urlCredential), firstSet("webhook.url", c.URL, "webhook.url_file", c.URLFile), &to.URLFile, &to.URL)
+	use(given(headersCredential), firstSet("webhook.headers_file", c.HeadersFile), &to.HeadersFile, &to.HeadersText)
+	return to, found, names
+}
+
+// firstSet returns the name of the first setting, of names and values by turns, that is not empty; "" if all are.
+func firstSet(namesAndValues ...string) string {
+	for pair := range slices.Chunk(namesAndValues, 2) {
+		if pair[1] != "" {
+			return pair[0]
+		}
+	}
+	return ""
 }

@@ -63,7 +63,7 @@ func (e entry) equivalent() bool { return strings.HasPrefix(e.reason, "equivalen
 // spared is the code that is not changed. A subject is one of
 //
 //	file pkg/agent/tell.go
-//	func pkg/agent.Agent.say
+//	func pkg/agent.Agent.logMessage
 //	call (*github.com/sirupsen/logrus.Entry).*
 //
 // where * stands for whatever comes after. A call is spared with its arguments.

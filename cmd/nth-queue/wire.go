@@ -1,0 +1,418 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/reload"
+	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/pkg/apiserver"
+	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/ekstoken"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/role"
+	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// commandRun is "nth-queue run".
+func commandRun(ctx context.Context, args []string, to program.Streams) error {
+	read, done, err := runSettings(args, to)
+	if done || err != nil {
+		return err
+	}
+	cfg, err := read()
+	degraded, fatal := webhooks.Degraded(err)
+	if fatal != nil {
+		return fatal
+	}
+	hangups, deaf := reload.Hangups()
+	defer deaf()
+	ctx, stop := program.UntilSignal(ctx)
+	defer stop()
+	logger, err := logging.Begin("nth-queue", cfg.Log, to.Err)
+	if err != nil {
+		return err
+	}
+	log := logrus.NewEntry(logger)
+	webhooks.SayDegraded(log, degraded)
+	program.SpareMemory()
+	manager := &systemd.Notifier{}
+	again := &reload.Reloader[config.Queue]{
+		Program: "nth-queue", Read: read, Judge: webhooks.Degraded, Keep: config.Queue.WithNotifications, Service: manager, Log: log, Started: cfg, Current: cfg,
+		Diff: config.DiffQueue, Late: late,
+	}
+	gate := drain.NewGate(evictionsAtOnce)
+	return serve(ctx, cfg, degraded, log, manager, gate, func(parts adjustable) {
+		parts.logger, parts.gate = logger, gate
+		again.Apply = parts.use
+		go again.Run(ctx, hangups)
+	})
+}
+
+// serve wires the service and runs it until ctx ends. degraded is what is wrong with the settings; adjust gets the parts that
+// follow them when they are there.
+func serve(
+	ctx context.Context, cfg config.Queue, degraded []string, log *logrus.Entry, manager *systemd.Notifier, gate *drain.Gate,
+	adjust func(adjustable),
+) error {
+	version, _ := program.BuildVersion()
+	meter := newMeter(cfg, log)
+	client, leases, err := clients(ctx, cfg, meter.counted().Requested)
+	if err != nil {
+		return err
+	}
+	asked, err := awsConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("asking for the host's name: %w", err)
+	}
+	catalog := ec2.New(ec2.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
+	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
+	hooks := newHooks(cfg, asked, meter.counted(), log)
+	nodes := fleet.New(fleet.Options{
+		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
+		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
+		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
+		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
+		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
+		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		DeleteNode: cfg.Fleet.DeleteNode,
+		Listeners:  notices.of, Replace: hooks.told.Replace,
+	})
+	board := newBoard(cfg, version, client, manager, log)
+	board.degrade(degraded)
+	messages := sqs.New(sqs.Options{
+		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, Paused: nodes.Paused, DryRun: cfg.DryRun,
+		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
+	})
+	notices.nodes.ask = nodes.Describe
+	board.fleet, board.queue, board.meter = nodes, messages, meter
+	meter.judges(messages, nodes, board)
+	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
+		cfg.Queue.URL, client.Server, dryRun(cfg))
+	manager.Ready()
+	adjust(adjustable{fleet: nodes, hooks: hooks, notices: notices, board: board})
+	told := notices.begin()
+	shown := board.begin(ctx)
+	var reading sync.WaitGroup
+	nodes.Run(ctx, func() {
+		board.known()
+		reading.Go(func() { messages.Run(ctx, func(l *sqs.InFlightMessage) { nodes.Take(l.Notices, l.Receives, l) }) })
+	})
+	manager.Stopping()
+	reading.Wait()
+	shown()
+	told()
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
+	return manager.Err()
+}
+
+func dryRun(cfg config.Queue) string {
+	if cfg.DryRun {
+		return ", as a dry run: nothing will be written to the cluster, and no message deleted"
+	}
+	return ""
+}
+
+// teller says what becomes of messages, as far as people want to know.
+func teller(log *logrus.Entry) func(sqs.Report) {
+	return func(r sqs.Report) {
+		of := log.WithField("NTH_MESSAGE", r.Message)
+		switch r.What {
+		case sqs.Poisoned:
+			of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
+				Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
+		case sqs.NotOurs:
+			of.Infof("message concerns no node: %s", r.Why)
+		case sqs.Lost:
+			of.Infof("message may be visible to other consumers: %s", r.Why)
+		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
+			of.Debugf("a message was %s", r.What)
+		}
+	}
+}
+
+// troubled says when the queue cannot be read, and when it can be again.
+func troubled(log *logrus.Entry, heard func(error)) func(error) {
+	last := ""
+	var mu sync.Mutex
+	return func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		heard(err)
+		if err == nil {
+			last = ""
+			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
+			return
+		}
+		if text := err.Error(); last == "" {
+			last = text
+			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s", text)
+		}
+	}
+}
+
+// kept is how long after it was announced a planned change may stay in the queue, which forgets it after fourteen days.
+const kept = longestRetention - day
+
+// policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline.
+// Nothing is withdrawn for being missing: an event that is over is told as such.
+func policyOf(c config.QueueEvents) policy.Settings {
+	return policy.Settings{
+		event.SpotInterruption: {
+			Action: policy.Action(c.SpotInterruption.Action), Hibernate: policy.Action(c.SpotInterruption.Hibernate),
+			Hard: true, Budget: draining.SpotNotice,
+		},
+		event.RebalanceRecommendation: {
+			Action: policy.Action(c.RebalanceRecommendation.Action), CordonFor: c.RebalanceRecommendation.CordonFor,
+		},
+		event.ScheduledMaintenance: {
+			Action: policy.Action(c.ScheduledMaintenance.Action), Codes: draining.Codes(c.ScheduledMaintenance.Codes),
+			Lead: c.ScheduledMaintenance.Lead, Window: c.ScheduledMaintenance.Window, Spread: c.ScheduledMaintenance.Spread,
+			Hard: c.ScheduledMaintenance.HardDeadline, Kept: kept,
+		},
+		event.ASGTermination: draining.Termination(c.ASGTermination),
+		event.ReservationEnd: budgeted(c.ReservationEnd),
+		event.StateChange:    budgeted(c.StateChange),
+		event.StatusCheck:    {Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget},
+	}
+}
+
+func budgeted(c config.Budgeted) policy.Rule {
+	return policy.Rule{Action: policy.Action(c.Action), Hard: true, Budget: c.Budget}
+}
+
+// clusterOf is this cluster's name in the tags of its instances, as far as the settings say it.
+func clusterOf(c config.Fleet) string {
+	if name, is := strings.CutPrefix(c.ManagedTag, ec2.ClusterTag); is && c.Cluster == "" {
+		return name
+	}
+	return c.Cluster
+}
+
+func taintsOf(c config.Fleet) fleet.Taints {
+	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}
+}
+
+// evictionsAtOnce is enough to keep an API server busy, and little enough for it to answer each in time. In storms on a
+// control plane with two processors, fewer tell the last pod later to go, and with more the cordons of other nodes wait.
+const evictionsAtOnce = 100
+
+func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
+	options := draining.Options(c.Drain)
+	options.Gate, options.RestartWait = gate, c.Fleet.RestartWait
+	return options
+}
+
+// adjustable are the parts of the service that follow the settings while they run.
+type adjustable struct {
+	logger  *logrus.Logger
+	fleet   *fleet.Fleet
+	hooks   hooks
+	notices *notices
+	board   *statusReporter
+	gate    *drain.Gate
+}
+
+// use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
+func (a adjustable) use(cfg config.Queue, degraded []string) {
+	logging.SetLevel(a.logger, cfg.Log)
+	a.hooks.told.Use(hookSettings(cfg))
+	a.fleet.Use(rulesOf(cfg, a.gate))
+	a.notices.use(cfg)
+	a.board.degrade(degraded)
+}
+
+// rulesOf are those of the fleet's settings that may change while it works.
+func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
+	return fleet.Rules{
+		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
+		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Impaired: cfg.Events.StatusCheck.After,
+	}
+}
+
+// late tells whether a setting takes effect at the next start only.
+func late(name string, _, _ config.Queue) bool {
+	switch name {
+	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain", "fleet.restart_wait":
+		return false
+	}
+	for _, table := range []string{"drain.", "webhook.", "events."} {
+		if strings.HasPrefix(name, table) {
+			return false
+		}
+	}
+	return true
+}
+
+// awsConfig finds credentials wherever AWS's programs look for them: an instance's role, a service account's, a pod's,
+// the environment. None is fetched yet.
+func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
+	region := cfg.AWS.Region
+	if region == "" {
+		region = regionOf(cfg.Queue.URL)
+	}
+	var options []func(*awsconfig.LoadOptions) error
+	if region != "" {
+		options = append(options, awsconfig.WithRegion(region))
+	}
+	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("reading AWS's own settings: %w", err)
+	}
+	found.HTTPClient = role.Unhurried(found.HTTPClient)
+	if cfg.AWS.Endpoint != "" {
+		found.BaseEndpoint = aws.String(strings.TrimSuffix(cfg.AWS.Endpoint, "/"))
+	}
+	return found, nil
+}
+
+// regionLabel is the form of a region's name, in any partition.
+var regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
+
+// regionOf reads the region from a queue's URL, in any of the forms that AWS has for its hosts: that of SQS in the region, by
+// FIPS or dual-stack too, the old one, and that of a VPC's endpoint; "" if it is of another form.
+func regionOf(queue string) string {
+	u, err := url.Parse(queue)
+	if err != nil {
+		return ""
+	}
+	labels := strings.Split(u.Hostname(), ".")
+	isService := func(label string) bool { return label == "sqs" || label == "sqs-fips" || label == "queue" }
+	if !slices.ContainsFunc(labels, isService) {
+		return ""
+	}
+	if at := slices.IndexFunc(labels, regionLabel.MatchString); at >= 0 {
+		return labels[at]
+	}
+	return ""
+}
+
+// Values of kubernetes.token.
+const (
+	autoToken   = "auto"
+	pluginToken = "plugin"
+)
+
+// connect makes a client of the API server, by the settings. It sends no request. requested, if not nil, is told of each
+// that is sent later.
+func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
+	version, _ := program.BuildVersion()
+	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
+	if cfg.Kubernetes.Token != pluginToken {
+		account, err := awsConfig(ctx, cfg)
+		if err != nil {
+			return apiserver.Client{}, err
+		}
+		options.Token, options.Role = ekstoken.Of(account).Token, "the role that AWS is asked with"
+		options.Fallback = cfg.Kubernetes.Token == autoToken
+	}
+	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
+}
+
+// clients makes a client of the API server for all that is done, and another one for Leases. They share no connection, so that in a storm
+// the renewal of this process's Lease waits behind no other request.
+func clients(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (all, leases apiserver.Client, err error) {
+	if all, err = connect(ctx, cfg, requested); err == nil {
+		leases, err = connect(ctx, cfg, requested)
+	}
+	return all, leases, err
+}
+
+// ownPod is the pod that this process runs in, as the pod's manifest tells it in the environment; nothing elsewhere.
+func ownPod() fleet.OwnPod {
+	return fleet.OwnPod{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
+}
+
+// hooks lets the fleet speak to Auto Scaling.
+type hooks struct{ told *asg.HookClient }
+
+func newHooks(cfg config.Queue, asked aws.Config, counts counting.Counts, log *logrus.Entry) hooks {
+	return hooks{asg.NewTold(asg.ToldOptions{
+		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: counts.HookRequested,
+		Tell: func(n asg.HookReport) { tellHook(log, n) },
+	}, hookSettings(cfg))}
+}
+
+// hookSettings are the settings for the hooks of terminations and launches.
+func hookSettings(cfg config.Queue) asg.Settings {
+	settings := draining.Hooks(cfg.Events.ASGTermination)
+	settings.LaunchHooks, settings.AfterDrain = cfg.Fleet.LaunchHooks, asg.AfterDrain(cfg.Fleet.AfterDrain)
+	return settings
+}
+
+// resourceOf is a queue as its ARN has it after the partition; empty if its URL does not tell.
+func resourceOf(address, region string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	account, name, found := strings.Cut(strings.Trim(u.Path, "/"), "/")
+	if !found || name == "" {
+		return ""
+	}
+	if of := regionOf(address); of != "" {
+		region = of
+	}
+	return strings.Join([]string{":sqs", region, account, name}, ":")
+}
+
+// tellHook writes news of lifecycle hooks into the journal.
+func tellHook(log *logrus.Entry, n asg.HookReport) {
+	switch n.What {
+	case asg.Trouble:
+		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
+	case asg.Refused:
+		log.WithField(systemd.FieldMessageID, systemd.HookRefused).Warn(n.Text)
+	case asg.Completed:
+		log.WithField(systemd.FieldMessageID, systemd.HookCompleted).Info(n.Text)
+	case asg.Found:
+		log.WithField(systemd.FieldMessageID, systemd.HookFound).Info(n.Text)
+	}
+}
+
+func actionOf(instance string, hook sqs.Hook, since time.Time) asg.Action {
+	return asg.Action{
+		Group: hook.Group, Hook: hook.Name, Instance: instance, Token: hook.Token, Launch: hook.Launch, Back: hook.Back, Since: since,
+	}
+}
+
+// Hold implements fleet.Hooks.
+func (h hooks) Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time) {
+	h.told.Hold(ctx, actionOf(instance, hook, since))
+}
+
+// Complete implements fleet.Hooks.
+func (h hooks) Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error {
+	return h.told.Complete(ctx, actionOf(instance, hook, since), outcome)
+}
+
+// Loses implements fleet.Hooks.
+func (h hooks) Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error) {
+	return h.told.Loses(ctx, actionOf(instance, hook, time.Time{}))
+}

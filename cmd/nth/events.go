@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/logind"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/reservation"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/targets"
+)
+
+// newHooks returns the metadata source with one before it that keeps lifecycle hooks.
+func newHooks(
+	metadata *imds.Source, cfg config.Config, book *record.Store, board *statusReporter, counts counting.Counts, log *logrus.Entry,
+) *asg.Keeper {
+	options := hookOptions(cfg, metadata)
+	options.FirstSeen = func(id string) time.Time { return firstSeen(book, id) }
+	options.Requested = counts.HookRequested
+	options.Tell = func(n asg.HookReport) {
+		board.hooked(n.Text)
+		tellHook(log, n)
+	}
+	return asg.New(metadata, options, draining.Hooks(cfg.Events.ASGTermination.Termination))
+}
+
+func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
+	return asg.Options{
+		Region: cfg.AWS.Region, Endpoint: cfg.AWS.Endpoint, Metadata: metadata.Document, DryRun: cfg.DryRun,
+	}
+}
+
+// firstSeen is when the event was first met, by this process or one before it; zero if never. What is closed was another departure of
+// the same boot, whose time is over.
+func firstSeen(book *record.Store, id string) time.Time {
+	for _, e := range book.Entries() {
+		if e.Event.ID == id && e.Phase != record.Closed {
+			return e.FirstSeen
+		}
+	}
+	return time.Time{}
+}
+
+// follow lets what the Auto Scaling group wants the instance to be be told, shown and remembered.
+func follow(opts *imds.Options, book *record.Store, board *statusReporter, log *logrus.Entry) {
+	opts.WasInService = book.WasInService()
+	opts.InService = func() {
+		book.SetInService(func(err error) {
+			if err != nil {
+				log.WithField(systemd.FieldMessageID, systemd.StateTrouble).
+					Errorf("remembering that the instance is in service: %s", err)
+			}
+		})
+	}
+	opts.TargetState = board.targeted
+	opts.Strange = func(state string, departs bool) {
+		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
+		if departs {
+			log.Warnf("unknown Auto Scaling target state %s: the instance was in service, so it is taken to leave", state)
+			return
+		}
+		log.Infof("unknown Auto Scaling target state %s: the instance was not in service since boot, so nothing is done", state)
+	}
+}
+
+// tellHook writes news of a lifecycle hook into the journal.
+func tellHook(log *logrus.Entry, n asg.HookReport) {
+	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
+	switch n.What {
+	case asg.Trouble:
+		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
+	case asg.Refused:
+		log.WithField(systemd.FieldMessageID, systemd.HookRefused).Warn(n.Text)
+	case asg.Completed:
+		log.WithField(systemd.FieldMessageID, systemd.HookCompleted).Info(n.Text)
+	case asg.Found:
+		log.WithField(systemd.FieldMessageID, systemd.HookFound).Info(n.Text)
+	}
+}
+
+// hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
+func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
+	if !draining.Hooks(cfg.Events.ASGTermination.Termination).Complete {
+		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
+		return
+	}
+	found := asg.Check(ctx, hookOptions(cfg, metadata), draining.Hooks(cfg.Events.ASGTermination.Termination))
+	switch {
+	case found.Err != nil:
+		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)
+	case found.Found == "":
+		c.OK("hook", "the instance is in no Auto Scaling group")
+	case !found.Ours:
+		c.Warn("hook", "%s", found.Found)
+	default:
+		c.OK("hook", "%s", found.Found)
+	}
+	switch {
+	case found.Kept:
+		c.OK("hook", "%s", found.Keeps)
+	case found.Keeps != "":
+		c.Warn("hook", "%s", found.Keeps)
+	}
+	if found.Missing != nil {
+		for line := range strings.SplitSeq(found.Missing.Error(), "\n") {
+			c.Warn("hook", "%s", line)
+		}
+	}
+}
+
+// reservationEnd is the part of the daemon that hears of the end of the instance's reservation.
+type reservationEnd struct {
+	board  *statusReporter
+	source *reservation.Source // nil if such ends are to be ignored
+}
+
+// sources begins it.
+func (e *reservationEnd) sources(cfg config.Config, rules policy.Settings, metadata *imds.Source) []agent.Source {
+	if rules[event.ReservationEnd].Action == policy.Ignore {
+		return nil
+	}
+	options := reservationOptions(cfg, metadata.Document)
+	options.Off = e.board.unreserved
+	e.source = reservation.New(options)
+	return []agent.Source{e.source}
+}
+
+// listenerDeps says what is watched on this instance.
+func (e *reservationEnd) told(scope imds.Scope) {
+	switch {
+	case e.source == nil:
+	case scope.Standby:
+		e.source.Bought("") // Nothing is done here, whatever ends.
+	default:
+		e.source.Bought(scope.LifeCycle)
+	}
+}
+
+func reservationOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) reservation.Options {
+	return reservation.Options{Region: cfg.AWS.Region, Endpoint: cfg.AWS.EC2Endpoint, Metadata: metadata}
+}
+
+// reservation checks whether the end of a reservation would be heard of.
+func (c *check) reservation(ctx context.Context, cfg config.Config, metadata *imds.Source, lifeCycle string) {
+	settings := cfg.Events.ReservationEnd
+	switch {
+	case policy.Action(settings.Action) == policy.Ignore:
+		c.OK("capacity", "ignored by configuration: events.%s.action", event.ReservationEnd)
+		return
+	case !reservation.Ends(lifeCycle):
+		return // There is none whose end takes the instance, or it is not known.
+	}
+	found, err := reservation.Check(ctx, reservationOptions(cfg, metadata.Document))
+	switch {
+	case err != nil:
+		c.Warn("capacity", "%s; its end would not be heard of before the shutdown (docs/reservations.md has the policy that is needed)", err)
+	case found.ID == "":
+		c.OK("capacity", "it has no end yet that would take the instance")
+	case found.Deadline.IsZero():
+		c.Warn("capacity", "it is being taken back")
+	default:
+		c.OK("capacity", "EC2 takes the instance from %s on; the node is looked after from %s on",
+			found.Deadline.UTC().Format(time.RFC3339), found.Deadline.Add(-settings.Lead).UTC().Format(time.RFC3339))
+	}
+}
+
+// balancers are the load balancers that are asked when they are done with the node; nil if none are to be.
+func balancers(cfg config.Config, metadata *imds.Source) drain.LoadBalancers {
+	if len(cfg.LoadBalancers.TargetGroups) == 0 {
+		return nil
+	}
+	return targets.New(targetOptions(cfg, metadata))
+}
+
+func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
+	return targets.Options{
+		Groups: cfg.LoadBalancers.TargetGroups, Region: cfg.AWS.Region, Endpoint: cfg.LoadBalancers.Endpoint, Metadata: metadata.Document,
+	}
+}
+
+// targets checks, without changing anything, whether it can be told when load balancers have deregistered the node.
+func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.Source) {
+	if len(cfg.LoadBalancers.TargetGroups) == 0 {
+		return
+	}
+	const otherwise = "drain.load_balancer_wait holds evictions instead"
+	if !cfg.Drain.ExcludeFromLoadBalancers {
+		c.Warn("targets", "drain.exclude_from_load_balancers is off: the node is waited for only where somebody else takes it out")
+	}
+	found, err := targets.New(targetOptions(cfg, metadata)).Check(ctx)
+	if err != nil {
+		c.Warn("targets", "%s; %s", err, otherwise)
+		return
+	}
+	for _, f := range found {
+		if f.Err != nil {
+			c.Warn("targets", "%s: %s; %s", f.Group, f.Err, otherwise)
+		} else {
+			c.OK("targets", "%s", f.Text)
+		}
+	}
+}
+
+// beforeDrain is the target whose units are to run before a drain.
+const beforeDrain = "nth-before-drain.target"
+
+// scripts are the units that a host's systemd starts before a drain.
+type scripts struct{ host logind.Host }
+
+// Run implements drain.Scripts.
+func (s scripts) Run(ctx context.Context) error { return s.host.StartTarget(ctx, beforeDrain) }
+
+// scripts are those of the host; nil in a container that has no way there.
+func (s hostInfo) scripts(cfg config.Config) drain.Scripts {
+	if s.deaf(cfg) != nil {
+		return nil
+	}
+	return scripts{logind.Host(cfg.HostRoot)}
+}

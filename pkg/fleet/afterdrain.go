@@ -1,0 +1,224 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/sqs"
+)
+
+// detachTimeout is how long after the drain of a terminated instance has begun its Node is kept for the volumes that are attached to it, and for
+// a kubelet that was heard of lately. Kubernetes takes volumes from a node that does not answer after six minutes; with the taint
+// out-of-service at once, but not without the Node that bears it.
+const detachTimeout = 7 * time.Minute
+
+// deleteTries is how often somebody else may change a Node just before it is deleted.
+const deleteTries = 10
+
+// wantsNodeDeleted tells whether the Node of a task's instance is to be deleted when all else is done. Where it was to be told only, nobody has looked
+// after its pods.
+func (f *Fleet) wantsNodeDeleted(t *task) bool {
+	rule := f.policy()[t.notice.Event.Kind]
+	return f.opts.DeleteNode && f.opts.Instances != nil && !f.opts.DryRun && saysTerminated(t.notice) && rule.Action != policy.Notify
+}
+
+// saysTerminated tells whether a notice says that its instance is terminated.
+func saysTerminated(n sqs.Notice) bool { return n.Stopped && n.Event.Code == "terminated" }
+
+// keepNodeUntil is until when the Node of a task's instance is kept for its volumes. f.mu is held.
+func (f *Fleet) keepNodeUntil(t *task) time.Time {
+	if since, known := f.budgetStarts[t.notice.Event.ID]; known {
+		return since.Add(detachTimeout)
+	}
+	return time.Now().Add(detachTimeout)
+}
+
+// deleteNodeFor ends a task of an instance that is terminated, once its Node is deleted, or is to stay.
+func (f *Fleet) deleteNodeFor(ctx context.Context, name string, t *task, until time.Time) {
+	log := f.opts.Log.WithField(fieldNode, name)
+	stays, err := f.mustKeepNode(ctx, t.notice)
+	if err == nil && stays == "" {
+		stays, err = f.deleteNode(ctx, name, t.notice.Instance, until)
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		log.Warnf("the Node stays: %s", err) // That will not pass by itself.
+		t.done()
+	case err != nil:
+		f.retryLater(ctx, t, err)
+	case stays != "":
+		log.Warnf("the Node stays: %s", stays)
+		t.done()
+	default:
+		log.Infof("the instance %s is terminated, and its Node deleted", t.notice.Instance)
+		t.done()
+	}
+}
+
+// mustKeepNode asks EC2, and tells why the Node of an instance that is said to be terminated is not to be deleted; "" if the instance is
+// terminated or gone, which is for good. What EC2 describes may be behind what it has told.
+func (f *Fleet) mustKeepNode(ctx context.Context, n sqs.Notice) (why string, err error) {
+	instance, known, err := f.opts.Instances.LookAnew(ctx, n.Instance)
+	switch {
+	case err != nil:
+		return "", err //nolint:wrapcheck // it says what was asked
+	case f.opts.ManagedOnly && !(known && instance.Managed):
+		return fmt.Sprintf("nothing says that the instance %s is managed", n.Instance), nil
+	case !known, instance.State == "terminated":
+		return "", nil
+	case time.Since(n.Event.Noticed) < staleAfter:
+		return "", fmt.Errorf("EC2 has told that the instance %s is terminated, and describes it as %s", n.Instance, instance.State)
+	}
+	return fmt.Sprintf("EC2 says that the instance %s is %s", n.Instance, instance.State), nil
+}
+
+// deleteNode deletes the Node of an instance, and tells why it does not. It is deleted as the watch has shown it, or not at all: one that
+// anybody has written to since, such as the kubelet of another machine with that name, is looked at again.
+func (f *Fleet) deleteNode(ctx context.Context, name, instance string, until time.Time) (why string, err error) {
+	for tries := 1; ; {
+		news := f.nodes.changes()
+		n, there := f.nodes.find(name)
+		left := time.Until(until)
+		switch {
+		case !there:
+			return "", nil
+		case n.instance != instance:
+			return fmt.Sprintf("its spec.providerID does not name the instance %s", instance), nil
+		case left > 0 && (n.ready || n.attached):
+			if !drain.Await(ctx, news, left) {
+				return "", ctx.Err()
+			}
+			continue
+		case n.ready:
+			return "its kubelet goes on to say that it is Ready: another machine may have its name", nil
+		}
+		err := f.tryDeleteNode(ctx, n)
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
+			return "", nil
+		case !apierrors.IsConflict(err), tries == deleteTries:
+			return "", fmt.Errorf("deleting node %q: %w", name, err)
+		}
+		if tries++; !drain.Await(ctx, news, time.Second) {
+			return "", ctx.Err()
+		}
+	}
+}
+
+func (f *Fleet) tryDeleteNode(ctx context.Context, n node) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	as := metav1.Preconditions{UID: &n.uid, ResourceVersion: &n.version}
+	return f.opts.Client.CoreV1().Nodes().Delete(ctx, n.name, metav1.DeleteOptions{Preconditions: &as})
+}
+
+// Taints say which taints a node gets. They are extras: where they are refused, the drain goes on without.
+type Taints struct {
+	// Kinds taints a node by the kind of its event; Effect is the effect of that taint.
+	Kinds  bool
+	Effect TaintEffect
+	// OutOfService taints a node whose instance is known not to run any more.
+	OutOfService bool
+}
+
+// TaintEffect is what a taint does: NoSchedule, PreferNoSchedule or NoExecute.
+type TaintEffect = corev1.TaintEffect
+
+// outOfService tells Kubernetes that nothing runs on a node any more, so that volumes can be taken from it.
+var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
+
+// longestValue is how long a taint's value may be.
+const longestValue = 63
+
+// wanted are the taints that an event brings.
+func (t Taints) wanted(ev event.Event, stopped bool) []corev1.Taint {
+	var taints []corev1.Taint
+	if key := ev.Kind.Info().Handler.Taint; key != "" && t.Kinds {
+		taints = append(taints, corev1.Taint{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect})
+	}
+	if stopped && t.OutOfService {
+		taints = append(taints, outOfService)
+	}
+	return taints
+}
+
+// ours tells whether a taint is one that wanted may have brought.
+func (t Taints) ours(taint corev1.Taint) bool {
+	if t.OutOfService && taint.MatchTaint(&outOfService) && taint.Value == outOfService.Value {
+		return true
+	}
+	return t.Kinds && slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return k.Info().Handler.Taint == taint.Key })
+}
+
+// taint puts taints on a node that has none of the same key.
+func (f *Fleet) taint(ctx context.Context, name string, wanted []corev1.Taint) error {
+	return f.changeTaints(ctx, name, func(taints []corev1.Taint) []corev1.Taint {
+		for _, w := range wanted {
+			if !slices.ContainsFunc(taints, func(there corev1.Taint) bool { return there.Key == w.Key }) {
+				taints = append(taints, w)
+			}
+		}
+		return taints
+	})
+}
+
+// untaint takes our taints off a node.
+func (f *Fleet) untaint(ctx context.Context, name string) error {
+	return f.changeTaints(ctx, name, func(taints []corev1.Taint) []corev1.Taint {
+		return slices.DeleteFunc(taints, f.opts.Taints.ours)
+	})
+}
+
+// changeTaints changes the list of a node's taints, which can only be replaced whole, and tries again if somebody else
+// did so meanwhile.
+func (f *Fleet) changeTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
+	for tries := 0; ; tries++ {
+		err := f.tryTaints(ctx, name, change)
+		if apierrors.IsConflict(err) && tries < 10 {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("tainting node %q: %w", name, err)
+		}
+		return nil
+	}
+}
+
+func (f *Fleet) tryTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
+	ctx, leave, err := f.claims.enter(ctx, f.isUrgent(name))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	taints := change(slices.Clone(there.Spec.Taints))
+	if slices.Equal(keysOf(taints), keysOf(there.Spec.Taints)) {
+		return nil
+	}
+	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{
+		"metadata": map[string]any{"resourceVersion": there.ResourceVersion},
+		"spec":     map[string]any{"taints": taints},
+	})
+	return err
+}
+
+func keysOf(taints []corev1.Taint) []string {
+	var keys []string
+	for _, t := range taints {
+		keys = append(keys, t.Key+":"+string(t.Effect))
+	}
+	return keys
+}
