@@ -171,7 +171,7 @@ var callRules = []rule{
 		check: each(wordsOfErrors),
 		breaks: map[string]string{
 			"pkg/drain/a.go": "package drain\nimport \"fmt\"\nvar x = fmt.Errorf(\"failed to drain: %w\", nil)",
-			"test/lab/a.go":  "package lab\nimport \"errors\"\nvar x = errors.New(\"unable to start\")",
+			"test/internal/lab/a.go":  "package lab\nimport \"errors\"\nvar x = errors.New(\"unable to start\")",
 		},
 		keeps: map[string]string{"pkg/drain/a.go": "package drain\nimport \"fmt\"\nvar x = fmt.Errorf(\"draining node %q: %w\", \"a\", nil)"},
 	},

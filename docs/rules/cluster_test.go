@@ -29,7 +29,7 @@ var clusterRules = []rule{
 			"pkg/drain/a.go":        "package drain\nvar _ = client.CoreV1().Pods(\"\").EvictV1(ctx)",
 			"pkg/notify/a_test.go":  "package notify\nvar _ = client.CoreV1().Nodes().Create(ctx)",
 			"pkg/kubelet/a.go":      "package kubelet\nvar _ = client.CoreV1().Nodes().Get(ctx)",
-			"test/lab/workload.go":  "package lab\nvar _ = client.CoreV1().Pods(\"\").Create(ctx)",
+			"test/internal/lab/workload.go":  "package lab\nvar _ = client.CoreV1().Pods(\"\").Create(ctx)",
 			"pkg/policy/waiting.go": "package policy\nvar _ = list.Nodes",
 		},
 	},

@@ -119,7 +119,7 @@ var importRules = []rule{
 			"pkg/policy/a.go":     "package policy\nimport _ \"" + module + "/pkg/record\"",
 			"cmd/nth/a.go":        "package main\nimport _ \"" + module + "/pkg/config\"",
 			"pkg/imds/a_test.go":  "package imds_test\nimport _ \"" + module + "/pkg/imds/imdstest\"",
-			"test/lab/machine.go": "package lab\nimport _ \"" + module + "/pkg/imds/imdstest\"",
+			"test/internal/lab/machine.go": "package lab\nimport _ \"" + module + "/pkg/imds/imdstest\"",
 		},
 	},
 	{

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/test/bottlerocket"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 func TestMain(m *testing.M) {

@@ -20,9 +20,9 @@ import (
 
 	"github.com/nth-project/nth/pkg/bottlerocket/apitest"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/eks"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/eks"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // The sorts of host containers.

@@ -15,8 +15,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nth-project/nth/test/cache"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/cache"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // An Image is an OCI image layout, as bottlerocket/build writes it.

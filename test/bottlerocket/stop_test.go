@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/test/bottlerocket"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // unit is the container's.

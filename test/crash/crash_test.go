@@ -23,7 +23,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 const (

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/test/faultproxy"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/faultproxy"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // A round is one life of a spot notice on a lane.

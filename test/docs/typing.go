@@ -6,7 +6,7 @@ import (
 
 	"time"
 
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // A Terminal is where commands are typed. It returns what the command has printed, and its exit status.

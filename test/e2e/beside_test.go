@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/faultproxy"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/faultproxy"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // The tests in this file let nth drain a node that another program drains, too.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // byHand runs "nth drain", which has to end well, and returns what it says.

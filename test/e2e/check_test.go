@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // check runs "nth check" and fails the test unless every line is a finding and the exit status goes with them.

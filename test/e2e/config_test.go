@@ -10,7 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // A machine is doomed before its kubelet has joined the cluster.

@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // A group is a stage on an instance of an Auto Scaling group, whose pods are held by a disruption budget until the test

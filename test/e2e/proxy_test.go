@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // hiddenServer is a name that only the proxy knows the API server by.

@@ -14,8 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // The documents of the metadata service, by the path at which they are asked for.

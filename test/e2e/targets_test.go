@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // excludeLabel takes a node out of load balancers, as docs/node-contract.md has it.

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/eks"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/eks"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // course are the messages about what is done to the node, in their order, where a drain of one pod goes well.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/debian"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/debian"
 )
 
 // The template of the container-based handler's own test.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/faultproxy"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/faultproxy"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // away is an API server that cannot be reached.

@@ -10,7 +10,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // sideBySide is how many tests run at once. They wait far more than they work, so it does not depend on the number of

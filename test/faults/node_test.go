@@ -8,7 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // patientWithVolumes makes a wait for volumes that nobody will ever release last longer than any test.

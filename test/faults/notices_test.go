@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/faultproxy"
+	"github.com/nth-project/nth/test/internal/faultproxy"
 )
 
 // notices are the calls by which nth tells the cluster what it does.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // finalizer keeps a pod from going, as something does that wants to clear up after it and never comes to it.

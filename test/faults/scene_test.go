@@ -12,9 +12,9 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/faultproxy"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/faultproxy"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // cordonAnnotation is the key under which nth says whose cordon it is (docs/node-contract.md).

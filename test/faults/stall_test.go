@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // Where systemd does not watch, as in a host container of Bottlerocket, a loop that hangs would do so for ever. Here it hangs on what it

@@ -15,10 +15,10 @@ import (
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/cache"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/debian"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/cache"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/debian"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 func TestMain(m *testing.M) {

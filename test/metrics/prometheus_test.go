@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/debian"
+	"github.com/nth-project/nth/test/internal/debian"
 )
 
 // patience bounds every wait for Prometheus.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/debian"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/debian"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 func TestPrometheusFollowsAQueueThroughBothWays(t *testing.T) {

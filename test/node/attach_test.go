@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/node"
 )
 

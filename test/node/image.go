@@ -14,7 +14,7 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/nth-project/nth/test/cache"
+	"github.com/nth-project/nth/test/internal/cache"
 )
 
 // Image is what every container of a node runs, and pauseImage holds its pods together. They are one program, and are

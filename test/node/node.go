@@ -29,9 +29,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 	"github.com/nth-project/nth/test/tools"
 )
 

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/node"
 )
 

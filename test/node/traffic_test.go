@@ -3,8 +3,8 @@ package node_test
 import (
 	"testing"
 
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/traffic"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/traffic"
 )
 
 // lose has a node taken in that way, and tells what became of the requests.

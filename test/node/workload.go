@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // Ends lets a workload's pods run on a node: a server that ends so long after SIGTERM ("0s", "3s"), or "never", which

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // The installed files are asked through the shells themselves. That they know all commands and flags is judged with the

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/cache"
+	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/docs"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 // What the pages tell people to type on a node is typed on one: installing nth first, removing it at the end.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 // placeholder is a kubeconfig that names no cluster yet.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 // lastWords is true once a process has ended, or has one socket more than it writes its messages to.

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nth-project/nth/test/cache"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/cache"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // tasters are programs of Debian's that judge what the packages hold.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 // The unit, which makes the file system read-only, lets nth write where node_exporter looks.

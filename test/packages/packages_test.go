@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // sideBySide is how many tests run at once, each with a machine of its own.

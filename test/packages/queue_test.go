@@ -17,9 +17,9 @@ import (
 
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // installQueue boots a machine and installs nth-queue there, as an administrator does who has the file.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 func TestAPurgeLeavesNothing(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 // The distributions of this family cannot be booted here. Their rpm can be had on Debian, and runs the package's scripts

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // What a person reads at every moment of a machine's life, from the first boot to the end of a drain.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // edit is what an administrator has put into the file of settings.

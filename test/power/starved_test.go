@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // Pods that are out of order take all the memory, again and again, and all the processors. They live where a kubelet

@@ -9,8 +9,8 @@ import (
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // sqs is a queue that somebody may consume, with the other services of its region behind the same address.

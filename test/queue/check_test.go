@@ -7,7 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 func TestCheckAndStatusTellHowThingsStand(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // webhook is somebody who wants to be told.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/region"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // These tests read a queue that others have written, and ask EC2.

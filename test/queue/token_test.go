@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/eks"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/eks"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // The credentials are those by which nth-queue asks SQS.

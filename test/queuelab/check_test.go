@@ -5,8 +5,8 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/region"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // What no SQS would answer so cannot be told from a stand-in of our own.

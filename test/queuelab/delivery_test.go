@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/region"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // These tests are about what a queue may do to its messages: deliver them twice, in any order, and to several.

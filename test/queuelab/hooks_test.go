@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/asg/asgtest"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/region"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // These tests are about Auto Scaling, which waits at a hook. Those with a number are the peer's, as in peer_test.go.

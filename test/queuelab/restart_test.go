@@ -7,8 +7,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/region"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // mayRestart gives a scene's process the rights that fleet.restart_wait takes beside those of the manifest.

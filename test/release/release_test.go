@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/test/cache"
+	"github.com/nth-project/nth/test/internal/cache"
 )
 
 const version = "9.8.7"

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // all, in the environment, asks for what takes long, too.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
+	"github.com/nth-project/nth/test/internal/host"
 )
 
 // fill writes to the journal's socket until it takes no more, from many sockets, each of which may write so much.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
-	"github.com/nth-project/nth/test/machine"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 func TestMain(m *testing.M) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // A stop job is the only warning where logind was passed by. Its time is the unit's, which is shortened here: of the 20 s

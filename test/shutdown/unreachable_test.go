@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/host"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // A whole cluster that is powered off must not wait for itself. The delay is shortened: what is judged is that it ends.

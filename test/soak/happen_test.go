@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/faultproxy"
+	"github.com/nth-project/nth/test/internal/faultproxy"
 )
 
 // mostHappenings is how much happens in a round at most.

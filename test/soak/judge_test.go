@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // judge looks at what has happened in the round, on the way to how things are now.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // reboot gives the machine its next boot. Its kubelet comes later: until then the Node bears what the one before has said.

@@ -16,9 +16,9 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/faultproxy"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/faultproxy"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // cadence is how often nth looks at each document.

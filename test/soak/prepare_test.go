@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // manyPods is how many pods are too many; then those that are left are removed.

@@ -26,8 +26,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/lab"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 const (

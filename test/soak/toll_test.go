@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/daemon"
+	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // toll counts what has happened, by name.

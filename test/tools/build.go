@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nth-project/nth/test/cache"
+	"github.com/nth-project/nth/test/internal/cache"
 )
 
 // linkerFlags leave out what only a debugger reads: half of the size.

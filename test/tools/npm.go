@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nth-project/nth/test/apt"
+	"github.com/nth-project/nth/test/internal/apt"
 )
 
 // install fetches the suite with npm, as its lock file pins it. No script of a package is run. The programs are links to

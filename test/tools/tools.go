@@ -23,7 +23,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nth-project/nth/test/cache"
+	"github.com/nth-project/nth/test/internal/cache"
 )
 
 // A suite is one go.mod and the programs that come from it in one build, so

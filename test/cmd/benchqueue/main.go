@@ -15,7 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/nth-project/nth/test/bench"
+	"github.com/nth-project/nth/test/internal/bench"
 )
 
 func main() {

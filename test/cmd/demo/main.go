@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/nth-project/nth/test/demo"
+	"github.com/nth-project/nth/test/internal/demo"
 )
 
 func main() {

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/nth-project/nth/test/cache"
+	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/tools/mutate"
 )
 

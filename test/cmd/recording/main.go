@@ -8,8 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/nth-project/nth/test/daemon"
-	"github.com/nth-project/nth/test/recording"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/recording"
 )
 
 func main() {

@@ -1,0 +1,32 @@
+package bench
+
+import (
+	"time"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// idling measures what nth costs while nothing happens, on a node with as many pods as it takes.
+func (b *bench) idling(t lab.TB) []row {
+	h := b.host(t, present, "")
+	h.node.AddPods(t, "pod", podsPerNode)
+	nth := h.start(t)
+
+	began, used, asked := time.Now(), processor(t, nth.PID()), h.imds.Requests().Total
+	select {
+	case <-time.After(idleFor):
+	case <-t.Context().Done():
+		t.Fatalf("watching nth idle: %v", t.Context().Err())
+	}
+	nth.MustRun(t)
+	took := time.Since(began)
+	used, asked = processor(t, nth.PID())-used, h.imds.Requests().Total-asked
+	resident := memory(t, nth.PID())
+	nth.Stop(t)
+	return []row{
+		{"resident memory, idle", resident.now, 28, "MB", 1},
+		{"    of it not pages of the program's file", resident.own, 0, "MB", 1},
+		{"processor, idle, of one core", 100 * used.Seconds() / took.Seconds(), 0.25, "%", 2},
+		{"requests to IMDS", float64(asked) / took.Minutes(), 270, "/min", 0},
+	}
+}

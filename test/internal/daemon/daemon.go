@@ -1,0 +1,290 @@
+// Package daemon runs nth as people do: the built program, with a configuration file, as a process of its own.
+//
+// It hears what systemd would hear (READY=1, STATUS=...), reads the program's journal as JSON, and can stop, kill and
+// start it again over the same state directory, in the same boot of the machine or in the next one.
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// patience bounds every wait for the daemon.
+const patience = 150 * time.Second
+
+// Options say how nth is run. The zero value of a field leaves a setting out.
+type Options struct {
+	// Kubeconfig is the kubelet's; IMDS the metadata service's URL.
+	Kubeconfig, IMDS string
+	// Cadence is how often every document of the metadata service is looked at.
+	Cadence time.Duration
+	// Settings is the text of a drop-in, which overrides everything else.
+	Settings string
+	// Env is added to the environment.
+	Env []string
+	// Prepare is a shell command that runs before each start in the daemon's own mount namespace; $state is the path of the
+	// state directory.
+	Prepare string
+	// Binary is the path of another build of nth than that of this checkout.
+	Binary string
+}
+
+// Machine is where nth runs: it keeps the configuration, the state directory and the boot ID from one run of the daemon
+// to the next.
+type Machine struct {
+	dir    string
+	binary string
+	boot   int
+}
+
+// NewMachine makes a machine with nothing remembered, in its first boot. The first one builds nth, so that a start takes no
+// longer than it must.
+func NewMachine(t lab.TB, opts Options) *Machine {
+	t.Helper()
+	binary := opts.Binary
+	if binary == "" {
+		var err error
+		if binary, err = Binary(); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "nth-machine-")
+	if err != nil {
+		t.Fatalf("making a machine: %v", err)
+	}
+	m := &Machine{dir: dir, binary: binary}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the machine's files are in %s", dir)
+			return
+		}
+		_ = os.RemoveAll(dir)
+	})
+	m.Configure(t, opts)
+	m.Reboot(t)
+	return m
+}
+
+// Configure writes the configuration anew: a file and, if there are Settings, a drop-in.
+func (m *Machine) Configure(t lab.TB, opts Options) {
+	t.Helper()
+	text := fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
+		m.StateDirectory(), m.RuntimeDirectory(), opts.Kubeconfig, metadata(opts), noHooks)
+	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
+		t.Fatalf("preparing a machine: %v", err)
+	}
+	m.write(t, m.ConfigFile(), text)
+	m.write(t, m.DropIn(), opts.Settings)
+	m.write(t, m.file("env"), strings.Join(opts.Env, "\n"))
+	m.write(t, m.file("prepare"), cmp.Or(opts.Prepare, ":"))
+}
+
+// noHooks keeps the daemon from asking AWS about lifecycle hooks. A test that brings an Auto Scaling of its own says
+// otherwise in its Settings.
+const noHooks = "[events.asg-termination]\ncomplete_hook = false\n"
+
+// metadata is the table about the metadata service.
+func metadata(opts Options) string {
+	text := fmt.Sprintf("[imds]\nendpoint = %q\n", opts.IMDS)
+	if opts.Cadence > 0 {
+		for _, documents := range []string{"urgent", "rebalance", "maintenance"} {
+			text += fmt.Sprintf("%s_interval = %q\n", documents, opts.Cadence)
+		}
+	}
+	return text
+}
+
+func (m *Machine) file(name string) string { return filepath.Join(m.dir, name) }
+
+func (m *Machine) write(t lab.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatalf("preparing a machine: %v", err)
+	}
+}
+
+// ConfigFile is the path of the configuration.
+func (m *Machine) ConfigFile() string { return m.file("nth.toml") }
+
+// DropIn is the path of the file that holds Options.Settings.
+func (m *Machine) DropIn() string { return m.file("nth.toml.d/50-settings.toml") }
+
+// StateDirectory is where the daemon keeps its record.
+func (m *Machine) StateDirectory() string { return m.file("state") }
+
+// RuntimeDirectory is where the daemon shows its status.
+func (m *Machine) RuntimeDirectory() string { return m.file("run") }
+
+// Reboot gives the machine another boot ID. Stop the daemon before, and start it after.
+func (m *Machine) Reboot(t lab.TB) {
+	t.Helper()
+	m.boot++
+	m.write(t, m.file("boot_id"), fmt.Sprintf("00000000-0000-4000-8000-%012d\n", m.boot))
+}
+
+// BootID is the kernel's ID of the machine's present boot.
+func (m *Machine) BootID() string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", m.boot) }
+
+// Daemon is a running nth, or one that has ended.
+type Daemon struct {
+	cmd    *exec.Cmd
+	log    *journal
+	notify *notifySocket
+	done   chan struct{}
+	err    error
+}
+
+// Start starts nth on the machine. It ends with the test at the latest.
+func (m *Machine) Start(t lab.TB) *Daemon {
+	t.Helper()
+	notify, err := newNotifySocket(m.file("notify"))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
+	// The boot ID is the kernel's; the daemon gets a mount namespace in which it is the machine's.
+	d.cmd = exec.Command("/bin/sh", "-c",
+		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
+		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), m.binary, "run", "--config", m.ConfigFile())
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path, "AWS_EC2_METADATA_SERVICE_ENDPOINT=")
+	if env, err := os.ReadFile(m.file("env")); err == nil && len(env) > 0 {
+		d.cmd.Env = append(d.cmd.Env, strings.Split(string(env), "\n")...)
+	}
+	d.cmd.Stderr = d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := d.start(); err != nil {
+		t.Fatalf("starting nth: %v", err)
+	}
+	t.Cleanup(func() {
+		d.Kill()
+		notify.close()
+		if t.Failed() {
+			t.Logf("nth said:\n%s", d.log)
+		}
+	})
+	return d
+}
+
+// start starts the process from a thread that lives as long as it: the kernel sends the parent-death signal when that
+// thread ends.
+func (d *Daemon) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := d.cmd.Start()
+		started <- err
+		if err == nil {
+			d.err = d.cmd.Wait()
+			close(d.done)
+		}
+	}()
+	return <-started
+}
+
+// PID is the process's ID.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Stop asks nth to stop, and fails the test unless it exits with status 0.
+func (d *Daemon) Stop(t lab.TB) {
+	t.Helper()
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended, which the status tells
+	select {
+	case <-d.done:
+	case <-time.After(patience):
+		t.Fatalf("nth does not stop")
+	}
+	if d.err != nil {
+		t.Fatalf("nth ended with %v, want exit status 0", d.err)
+	}
+}
+
+// Kill ends nth as a crash would, and returns when it is gone.
+func (d *Daemon) Kill() {
+	select {
+	case <-d.done:
+	default:
+		_ = syscall.Kill(-d.PID(), syscall.SIGKILL) // fails only when it has just ended
+		<-d.done
+	}
+}
+
+// MustRun fails the test if the daemon has ended.
+func (d *Daemon) MustRun(t lab.TB) {
+	t.Helper()
+	select {
+	case <-d.done:
+		t.Fatalf("nth ended by itself: %v", d.err)
+	default:
+	}
+}
+
+// WaitReady waits for READY=1.
+func (d *Daemon) WaitReady(t lab.TB) {
+	t.Helper()
+	d.await(t, "READY=1", d.notify.ready)
+}
+
+// Status is the last sentence that systemctl status would show.
+func (d *Daemon) Status() string { return d.notify.statusNow() }
+
+// WaitStatus waits until the status sentence contains text.
+func (d *Daemon) WaitStatus(t lab.TB, text string) {
+	t.Helper()
+	d.await(t, fmt.Sprintf("the status %q", text), d.notify.statusHas(text))
+}
+
+// WaitWatching waits until the status says that nothing is announced for the node.
+func (d *Daemon) WaitWatching(t lab.TB, node string) {
+	t.Helper()
+	d.WaitStatus(t, "watching; nothing is announced for node "+node)
+}
+
+// WaitLog waits until a message with the ID, one of those in pkg/systemd, has been logged, and returns the first.
+func (d *Daemon) WaitLog(t lab.TB, messageID string) Entry {
+	t.Helper()
+	d.await(t, "the message "+messageID, d.log.has(withID(messageID)))
+	return d.log.of(withID(messageID))[0]
+}
+
+// WaitSays waits until a message that contains the text has been logged, and returns the first.
+func (d *Daemon) WaitSays(t lab.TB, text string) Entry {
+	t.Helper()
+	d.await(t, fmt.Sprintf("a message that says %q", text), d.log.has(saying(text)))
+	return d.log.of(saying(text))[0]
+}
+
+// Logged returns all messages so far with the ID; with "" all.
+func (d *Daemon) Logged(messageID string) []Entry { return d.log.of(withID(messageID)) }
+
+func (d *Daemon) await(t lab.TB, what string, seen <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-seen:
+		return
+	case <-d.done:
+		t.Fatalf("waiting for %s: nth ended: %v", what, d.err)
+	case <-time.After(patience):
+		t.Fatalf("waiting for %s: it does not come; the status is %q", what, d.Status())
+	case <-t.Context().Done():
+		t.Fatalf("waiting for %s: %v", what, t.Context().Err())
+	}
+}
+
+// Binary is the path of nth, built from this checkout by the first who asks.
+func Binary() (string, error) { return buildNTH() }
+
+// QueueBinary is that of nth-queue.
+func QueueBinary() (string, error) { return buildQueue() }

@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// QueueOptions say how nth-queue is run.
+type QueueOptions struct {
+	// Kubeconfig is that of an identity which may drain every node; URL is the queue's, and Endpoint AWS's.
+	Kubeconfig, URL, Endpoint string
+	// Settings is the text of a drop-in, which overrides everything else.
+	Settings string
+	// Env is added to the environment, in which there are an access key and its secret.
+	Env []string
+}
+
+// StartQueue starts nth-queue as a process of its own. It ends with the test at the latest.
+func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
+	t.Helper()
+	binary, err := buildQueue()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	dir, err := os.MkdirTemp("", "nth-machine-")
+	if err != nil {
+		t.Fatalf("making a machine: %v", err)
+	}
+	m := &Machine{dir: dir}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
+		t.Fatalf("preparing a machine: %v", err)
+	}
+	m.write(t, m.DropIn(), opts.Settings)
+	m.write(t, m.ConfigFile(), fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n"+
+		"[queue]\nurl = %q\n[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n", m.file("state"), m.file("run"), opts.Kubeconfig, opts.URL, opts.Endpoint))
+	notify, err := newNotifySocket(m.file("notify"))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
+	d.cmd = exec.Command(binary, "run", "--config", m.ConfigFile())
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path,
+		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY=secret", "AWS_SESSION_TOKEN=token", "AWS_EC2_METADATA_DISABLED=true")
+	d.cmd.Env = append(d.cmd.Env, opts.Env...)
+	d.cmd.Stderr = d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := d.start(); err != nil {
+		t.Fatalf("starting nth-queue: %v", err)
+	}
+	t.Cleanup(func() {
+		d.Kill()
+		notify.close()
+		if t.Failed() {
+			t.Logf("nth-queue said:\n%s", d.log)
+		}
+	})
+	return d
+}
+
+// Configure writes other settings for an nth-queue, which reads them when it is told to.
+func (d *Daemon) Configure(t lab.TB, settings string) {
+	t.Helper()
+	m := &Machine{dir: filepath.Dir(d.cmd.Args[len(d.cmd.Args)-1])}
+	if err := os.WriteFile(m.DropIn(), []byte(settings), 0o600); err != nil {
+		t.Fatalf("writing settings: %v", err)
+	}
+}
+
+// Ask runs another command of a daemon's program with the same settings, and returns what it says.
+func (d *Daemon) Ask(command string) (string, error) {
+	ask := exec.Command(d.cmd.Path, append([]string{command}, d.cmd.Args[2:]...)...)
+	ask.Env = d.cmd.Env
+	said, err := ask.CombinedOutput()
+	return string(said), err
+}
+
+// Dump makes a daemon that runs write where each of its goroutines is, and end.
+func (d *Daemon) Dump() {
+	select {
+	case <-d.done:
+	default:
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // fails only when it has just ended
+		<-d.done
+	}
+}

@@ -1,0 +1,10 @@
+package lab_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }

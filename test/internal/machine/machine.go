@@ -1,0 +1,236 @@
+// Package machine boots a real systemd, of any Debian suite, in a fraction of a second and on any Linux machine that
+// one is root on.
+//
+//	m := machine.Boot(t, "trixie")
+//	m.Put(t, "dist/nth.deb", "/root/nth.deb")
+//	m.Run(t, "dpkg", "-i", "/root/nth.deb")
+//	m.Reboot(t)
+//	entries := m.Journal(t, "--unit=nth")
+//
+// A machine is a container of systemd-nspawn over a root file system that mmdebstrap makes once and that is kept in
+// .cache/machine. What it writes is kept in memory. It shares the network of the host, so that it reaches a control
+// plane and a metadata service that a test runs at 127.0.0.1; its own D-Bus, journal, logind and service manager are
+// what they are on a server.
+//
+// The host needs no systemd. Everything happens in a mount namespace and a control group that go with the machine, and
+// the machine goes with the test, however that ends: nothing has to be cleaned up by hand. What a container cannot show
+// is in package virtual: a kernel that boots, a power button, and, where the host keeps those controllers to itself,
+// limits of memory and processor time.
+package machine
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// Suites are the Debian releases that the packages are judged on, by the version of their systemd: 252 is Amazon Linux
+// 2023's too, 257 is the newest that a stable distribution has.
+func Suites() []string { return []string{"bookworm", "trixie"} }
+
+// patience bounds every wait for a machine. A boot takes half a second; a linter of packages, on a busy host, minutes.
+const patience = 5 * time.Minute
+
+// pollEvery is the pause between two looks at what cannot be waited for.
+const pollEvery = 20 * time.Millisecond
+
+// A Machine is a booted system, or one that is off.
+type Machine struct {
+	// Name is its host name too.
+	Name string
+
+	launcher *launcher
+
+	mu    sync.Mutex
+	state state
+	moved chan struct{} // closed when state changes
+}
+
+// A state is what is known of a machine.
+type state struct {
+	boots  int // how often the service manager has said that it is up
+	leader int // its process ID on the host; 0 while the machine is off or goes up
+	off    bool
+	gone   error // why the launcher has ended
+}
+
+var number atomic.Int32
+
+// Options are what a machine has beside what each has.
+type Options struct {
+	// Packages are more packages of Debian.
+	Packages []string
+	// Controllers gives the machine a part of the host's control groups with their controllers, in the version in
+	// which the host has those, and every right that a kubelet and a container engine need. Where that is the first
+	// version it has to be bookworm: later releases do not boot with it.
+	Controllers bool
+	// Files are programs of the host that the machine finds, and cannot change, by the paths that it finds them at.
+	Files map[string]string
+}
+
+// Boot boots a machine with the given suite of Debian, and more packages if some are named, and returns when it is up.
+// The first machine of a suite takes 20 s more. The machine is off and gone when the test has ended.
+func Boot(t lab.TB, suite string, packages ...string) *Machine {
+	t.Helper()
+	return BootWith(t, suite, Options{Packages: packages})
+}
+
+// BootWith is Boot for a machine that is not like the others.
+func BootWith(t lab.TB, suite string, o Options) *Machine {
+	t.Helper()
+	base := Root(t, suite, o.Packages...)
+	m := &Machine{
+		Name:  fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1)),
+		moved: make(chan struct{}),
+	}
+	var err error
+	m.launcher, err = launch(m.Name, base, o, m.heard)
+	if err != nil {
+		t.Fatalf("booting a machine: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			m.tell(t)
+		}
+		m.launcher.end()
+	})
+	m.await(t, "the machine is up", func(s state) bool { return s.leader != 0 })
+	return m
+}
+
+// nspawn are the options of systemd-nspawn for the machine. What runs containers needs rights that nspawn keeps from its
+// own.
+func (o Options) nspawn() []string {
+	var options []string
+	switch {
+	case o.Controllers:
+		options = append(options, "--capability=all", "--system-call-filter=@known")
+	case slices.Contains(o.Packages, "runc"):
+		options = append(options, "--capability=CAP_BPF,CAP_NET_ADMIN", "--system-call-filter=bpf keyctl")
+	}
+	for guest, host := range o.Files {
+		options = append(options, "--bind-ro="+host+":"+guest)
+	}
+	return options
+}
+
+// tell says what a person wants to know of a machine on which a test failed.
+func (m *Machine) tell(t lab.TB) {
+	if _, err := os.Stat(m.Path("/var/log/journal")); err != nil {
+		t.Logf("the console of %s said:\n%s", m.Name, m.launcher.console)
+		return
+	}
+	// Without the test's help: it has failed, and its context may have ended.
+	said, _ := exec.Command("journalctl", "--directory="+m.Path("/var/log/journal"), "--output=short-precise",
+		"--lines=60", "--no-hostname", "--no-pager").CombinedOutput() // whatever it is, it is all there is
+	t.Logf("the journal of %s ends with:\n%s", m.Name, said)
+}
+
+// heard takes what the launcher, or the service manager through it, says.
+func (m *Machine) heard(change func(*state)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.state)
+	close(m.moved)
+	m.moved = make(chan struct{})
+}
+
+func (m *Machine) now() (state, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state, m.moved
+}
+
+// await waits until the machine is as condition wants it.
+func (m *Machine) await(t lab.TB, what string, condition func(state) bool) state {
+	t.Helper()
+	limit := time.After(patience)
+	for {
+		s, moved := m.now()
+		if condition(s) {
+			return s
+		}
+		if s.gone != nil {
+			t.Fatalf("waiting until %s: %v; the console said:\n%s", what, s.gone, m.launcher.console)
+		}
+		select {
+		case <-moved:
+		case <-limit:
+			t.Fatalf("waiting until %s: it does not come; the console said:\n%s", what, m.launcher.console)
+		case <-t.Context().Done():
+			t.Fatalf("waiting until %s: %v", what, t.Context().Err())
+		}
+	}
+}
+
+// Reboot asks the machine to reboot, as an administrator does, and returns when it is up again.
+func (m *Machine) Reboot(t lab.TB) {
+	t.Helper()
+	before, _ := m.now()
+	m.Try(t, "systemctl", "reboot") // may not live to tell its status
+	m.WaitBoots(t, before.boots+1)
+}
+
+// Boots is how often the machine has come up so far.
+func (m *Machine) Boots() int {
+	s, _ := m.now()
+	return s.boots
+}
+
+// WaitBoots waits until the machine has come up so often.
+func (m *Machine) WaitBoots(t lab.TB, boots int) {
+	t.Helper()
+	m.await(t, "the machine is up again", func(s state) bool { return s.boots >= boots && s.leader != 0 })
+}
+
+// PowerOff asks the machine to power off, as an administrator does, and returns when it is off.
+func (m *Machine) PowerOff(t lab.TB) {
+	t.Helper()
+	m.Try(t, "systemctl", "poweroff") // may not live to tell its status
+	m.WaitOff(t)
+}
+
+// WaitOff waits until the machine is off.
+func (m *Machine) WaitOff(t lab.TB) {
+	t.Helper()
+	m.await(t, "the machine is off", func(s state) bool { return s.off })
+}
+
+// PowerOn boots a machine that is off, with the disk that it had, and returns when it is up.
+func (m *Machine) PowerOn(t lab.TB) {
+	t.Helper()
+	if s, _ := m.now(); !s.off {
+		t.Fatalf("powering %s on: it is not off", m.Name)
+	}
+	m.heard(func(s *state) { s.off = false })
+	if err := m.launcher.powerOn(); err != nil {
+		t.Fatalf("powering %s on: %v", m.Name, err)
+	}
+	m.await(t, "the machine is up", func(s state) bool { return s.leader != 0 })
+}
+
+// CutPower takes the machine's power away, as EC2 does with an instance whose time is over: nobody in it is asked, or
+// told. It returns when the machine is off.
+func (m *Machine) CutPower(t lab.TB) {
+	t.Helper()
+	if err := m.launcher.cutPower(); err != nil {
+		t.Fatalf("cutting the power of %s: %v", m.Name, err)
+	}
+	m.WaitOff(t)
+}
+
+// Off tells whether the machine is off.
+func (m *Machine) Off() bool {
+	s, _ := m.now()
+	return s.off
+}
+
+// Path is where the test finds a file of the machine, whether that is on or off.
+func (m *Machine) Path(file string) string { return filepath.Join(m.launcher.root(), file) }

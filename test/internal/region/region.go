@@ -1,0 +1,164 @@
+// Package region is an AWS region for nth-queue: SQS as others have written it, and stand-ins of our own for EC2, Auto
+// Scaling and STS, all behind one address.
+//
+//	r := region.New(t)
+//	node, instance := r.AddInstance(t, controlPlane)
+//	r.Send(t, region.Spot(instance))
+//
+// The queue is one of fauxqs (an emulator from npm that knows nothing of nth). What passes on the way there can be counted
+// and broken: front.go. The messages are those that AWS sends: messages.go.
+package region
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// Name is the region's.
+const Name = "eu-central-1"
+
+// Region is a region with one queue.
+type Region struct {
+	Groups *asgtest.Service
+	EC2    *ec2test.Service
+	STS    *Tokens
+	// URL is the address of all services, and QueueURL the queue's.
+	URL, QueueURL string
+
+	peer *peer
+
+	mu       sync.Mutex
+	down     chan struct{} // closed while SQS cannot be reached; replaced when it can
+	away     bool
+	requests map[string]int
+	received map[string]Message // by receipt handle
+	deleting func(Message)
+}
+
+// Message is a message as a consumer received it.
+type Message struct{ ID, Handle, Body string }
+
+// New opens a region with an empty queue, which ends with the test.
+func New(t lab.TB) *Region {
+	t.Helper()
+	r := &Region{
+		Groups: asgtest.New(), EC2: &ec2test.Service{}, STS: &Tokens{},
+		down: make(chan struct{}), requests: map[string]int{}, received: map[string]Message{},
+	}
+	var err error
+	if r.peer, err = sharedPeer(); err != nil {
+		t.Fatalf("starting an SQS: %v", err)
+	}
+	if r.QueueURL, err = r.peer.createQueue(t.Context(), fmt.Sprintf("interruptions-%d", queues.Add(1))); err != nil {
+		t.Fatalf("%v", err)
+	}
+	front := httptest.NewServer(r.front())
+	t.Cleanup(func() {
+		front.CloseClientConnections()
+		front.Close()
+	})
+	r.URL = front.URL
+	return r
+}
+
+var queues atomic.Int64
+
+// Send puts messages into the queue, ten at a time.
+func (r *Region) Send(t lab.TB, bodies ...string) {
+	t.Helper()
+	if err := r.peer.send(t.Context(), r.QueueURL, bodies); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Count returns how many messages can be seen, and how many are being worked on.
+func (r *Region) Count(t lab.TB) (visible, inFlight int) {
+	t.Helper()
+	visible, inFlight, err := r.peer.count(t.Context(), r.QueueURL)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return visible, inFlight
+}
+
+// WaitEmpty waits until no message is left, neither visible nor in flight.
+func (r *Region) WaitEmpty(t lab.TB) {
+	t.Helper()
+	r.Await(t, "the queue is empty", func() bool {
+		visible, inFlight := r.Count(t)
+		return visible+inFlight == 0
+	})
+}
+
+// Await waits until something is so that nobody tells of.
+func (r *Region) Await(t lab.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting until %s: it is not so", what)
+		}
+	}
+}
+
+const patience = 150 * time.Second
+
+var instances atomic.Int64
+
+// NewInstance is the ID of an instance that nobody has named yet. EC2 says that it runs, and has those tags.
+func (r *Region) NewInstance(dns string, tags map[string]string) string {
+	id := fmt.Sprintf("i-%017x", instances.Add(1))
+	r.EC2.Add(ec2test.Instance{ID: id, State: "running", DNS: dns, Tags: tags})
+	return id
+}
+
+// AddInstance adds a node that says which instance of the region it is.
+func (r *Region) AddInstance(t lab.TB, cp *lab.ControlPlane, tags map[string]string) (*lab.Node, string) {
+	t.Helper()
+	node := cp.AddNode(t)
+	id := r.NewInstance(node.Name, tags)
+	Bind(t, cp, node, id)
+	return node, id
+}
+
+// Bind lets a node say which instance it is.
+func Bind(t lab.TB, cp *lab.ControlPlane, node *lab.Node, instance string) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"providerID": ProviderID(instance)}})
+	if err == nil {
+		_, err = cp.Admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		t.Fatalf("giving %s a provider ID: %v", node.Name, err)
+	}
+}
+
+// ProviderID is what a Node says of its instance.
+func ProviderID(instance string) string { return "aws:///" + Name + "a/" + instance }
+
+// services answers what is not SQS's: the query protocol, in which the action says whose it is.
+func (r *Region) services(w http.ResponseWriter, request *http.Request) {
+	if err := request.ParseForm(); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch request.PostForm.Get("Action") {
+	case "DescribeInstances", "DescribeInstanceStatus":
+		r.EC2.ServeHTTP(w, request)
+	case "AssumeRoleWithWebIdentity":
+		r.STS.ServeHTTP(w, request)
+	default:
+		r.Groups.ServeHTTP(w, request)
+	}
+}

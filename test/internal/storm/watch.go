@@ -1,0 +1,174 @@
+package storm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// Watch is what an administrator sees of a storm.
+type Watch struct {
+	mu    sync.Mutex
+	nodes map[string]bool      // not cordoned yet
+	named map[string]time.Time // when those that are were
+	pods  int                  // not gone yet
+	last  Times
+	over  chan struct{}
+}
+
+// Times are when the last node was cordoned, when the last pod was told to go, and when the last was gone.
+type Times struct{ Cordoned, Told, Gone time.Time }
+
+// Watch begins to watch.
+func (s *Storm) Watch(t lab.TB) *Watch {
+	t.Helper()
+	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, pods: s.pods, over: make(chan struct{})}
+	for _, n := range s.Nodes {
+		w.nodes[n] = true
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	t.Cleanup(func() { cancel(); ended.Wait() })
+	follow := func(source cache.ListerWatcher, example runtime.Object, handler cache.ResourceEventHandler) {
+		informer := cache.NewSharedIndexInformer(source, example, 0, nil)
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			t.Fatalf("watching a storm: %v", err)
+		}
+		ended.Go(func() { informer.RunWithContext(ctx) })
+		if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			t.Fatalf("watching a storm: %v", context.Cause(ctx))
+		}
+	}
+	follow(s.nodesSource(), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
+	follow(s.podsSource(), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.podChanged, DeleteFunc: w.podGone})
+	return w
+}
+
+func (s *Storm) nodesSource() cache.ListerWatcher {
+	core := s.cp.Admin.CoreV1().Nodes()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = stormed + "=" + s.label
+			return core.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = stormed + "=" + s.label
+			return core.Watch(ctx, o)
+		},
+	}
+}
+
+func (s *Storm) podsSource() cache.ListerWatcher {
+	core := s.cp.Admin.CoreV1().Pods(s.namespace)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return core.Watch(ctx, o)
+		},
+	}
+}
+
+func (w *Watch) nodeChanged(_, object any) {
+	node, ok := object.(*corev1.Node)
+	if !ok || !node.Spec.Unschedulable {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nodes[node.Name] {
+		delete(w.nodes, node.Name)
+		w.last.Cordoned = time.Now()
+		w.named[node.Name] = w.last.Cordoned
+		w.look()
+	}
+}
+
+func (w *Watch) podChanged(old, now any) {
+	was, ok := old.(*corev1.Pod)
+	is, ours := now.(*corev1.Pod)
+	if !ok || !ours || was.DeletionTimestamp != nil || is.DeletionTimestamp == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last.Told = time.Now()
+}
+
+func (w *Watch) podGone(any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pods--
+	w.last.Gone = time.Now()
+	w.look()
+}
+
+// look ends the watch when all is over. w.mu is held.
+func (w *Watch) look() {
+	if len(w.nodes) == 0 && w.pods == 0 {
+		close(w.over)
+	}
+}
+
+// patience is for how long a storm may last.
+const patience = 10 * time.Minute
+
+// Wait waits until all nodes are cordoned and all pods gone, and returns when the last of them was.
+func (w *Watch) Wait(t lab.TB) Times {
+	t.Helper()
+	select {
+	case <-w.over:
+	case <-time.After(patience):
+		t.Fatalf("waiting for a storm's end: %s", w.left())
+	case <-t.Context().Done():
+		t.Fatalf("waiting for a storm's end: %v; %s", t.Context().Err(), w.left())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and how many others are.
+func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		w.mu.Lock()
+		missing := slices.ContainsFunc(nodes, func(name string) bool { return w.named[name].IsZero() })
+		for _, name := range nodes {
+			last = latest(last, w.named[name])
+		}
+		others = len(w.named) - len(nodes)
+		w.mu.Unlock()
+		switch {
+		case !missing:
+			return last, others
+		case t.Context().Err() != nil || time.Now().After(deadline):
+			t.Fatalf("waiting for the cordons of %d nodes: some are not", len(nodes))
+		}
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+func (w *Watch) left() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%d nodes are not cordoned, and %d pods not gone", len(w.nodes), w.pods)
+}

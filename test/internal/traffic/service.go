@@ -1,0 +1,176 @@
+package traffic
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// An endpoint is a pod of a Service, as its EndpointSlices have it.
+type endpoint struct {
+	pod, node                   string
+	ready, serving, terminating bool
+}
+
+// usable are the endpoints to which kube-proxy sends new connections: those that are ready or, where none is, those that
+// terminate and still serve.
+func usable(all []endpoint) []endpoint {
+	var ready, leaving []endpoint
+	for _, e := range all {
+		switch {
+		case e.ready:
+			ready = append(ready, e)
+		case e.serving && e.terminating:
+			leaving = append(leaving, e)
+		}
+	}
+	if len(ready) > 0 {
+		return ready
+	}
+	return leaving
+}
+
+// A view is what is known of a Service's endpoints by all who send to it. It is as late as kube-proxy is.
+type view struct {
+	late time.Duration
+
+	mu      sync.Mutex
+	seen    int // how many states were seen
+	known   int // the number of the state that is known
+	current []endpoint
+}
+
+// learn takes a state, which is known a while later.
+func (v *view) learn(state []endpoint) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.seen++
+	number := v.seen
+	time.AfterFunc(v.late, func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if number > v.known { // timers that are due together come in any order
+			v.known, v.current = number, state
+		}
+	})
+}
+
+// usable are those of the endpoints known now that new connections go to; only those of one node, if that is named.
+func (v *view) usable(node string) []endpoint {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := v.current
+	if node != "" {
+		all = slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.node != node })
+	}
+	return usable(all)
+}
+
+// pick chooses one by chance, as kube-proxy does.
+func pick(among []endpoint) (endpoint, bool) {
+	if len(among) == 0 {
+		return endpoint{}, false
+	}
+	return among[rand.IntN(len(among))], true
+}
+
+// expose makes a Service of the workload's name. One for a load balancer has node ports, and a node sends what comes to
+// them to its own pods.
+func expose(t lab.TB, client kubernetes.Interface, namespace, name string, balanced bool) {
+	t.Helper()
+	spec := corev1.ServiceSpec{
+		Selector: map[string]string{"app": name},
+		Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
+	}
+	if balanced {
+		spec.Type, spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+	}
+	_, err := client.CoreV1().Services(namespace).Create(t.Context(),
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("making the Service %s: %v", name, err)
+	}
+}
+
+// A change is one of an endpoint, told by what it was before and is now. One that is not there is the zero value.
+type change struct{ was, is endpoint }
+
+// follow watches the EndpointSlices of a Service for as long as ctx lasts, lets the view learn them, and tells each change.
+func follow(ctx context.Context, client kubernetes.Interface, namespace, service string, v *view, tell func(change)) (wait func(), err error) {
+	source := cache.NewFilteredListWatchFromClient(client.DiscoveryV1().RESTClient(), "endpointslices", namespace,
+		func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName + "=" + service })
+	informer := cache.NewSharedIndexInformer(source, &discoveryv1.EndpointSlice{}, 0, nil)
+	known := map[string]endpoint{}
+	var mu sync.Mutex // the informer's handlers take turns; this says so
+	look := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		now := map[string]endpoint{}
+		for _, object := range informer.GetStore().List() {
+			for _, e := range object.(*discoveryv1.EndpointSlice).Endpoints {
+				if read := read(e); read.pod != "" {
+					now[read.pod] = read
+				}
+			}
+		}
+		v.learn(slices.Collect(maps.Values(now)))
+		for _, pod := range slices.Sorted(maps.Keys(now)) {
+			if known[pod] != now[pod] {
+				tell(change{known[pod], now[pod]})
+			}
+			delete(known, pod)
+		}
+		for _, gone := range known {
+			tell(change{was: gone})
+		}
+		known = now
+	}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { look() },
+		UpdateFunc: func(any, any) { look() },
+		DeleteFunc: func(any) { look() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	var ended sync.WaitGroup
+	ended.Go(func() { informer.RunWithContext(ctx) })
+	return ended.Wait, nil
+}
+
+// read translates an endpoint. What is unknown of it is as the API says that it is to be read.
+func read(e discoveryv1.Endpoint) endpoint {
+	var found endpoint
+	if e.TargetRef != nil {
+		found.pod = e.TargetRef.Name
+	}
+	if e.NodeName != nil {
+		found.node = *e.NodeName
+	}
+	found.ready = e.Conditions.Ready == nil || *e.Conditions.Ready
+	found.serving = found.ready
+	if e.Conditions.Serving != nil {
+		found.serving = *e.Conditions.Serving
+	}
+	found.terminating = e.Conditions.Terminating != nil && *e.Conditions.Terminating
+	return found
+}
+
+// short is a reason in few words: what an error says at its end.
+func short(err error) string {
+	parts := strings.Split(err.Error(), ": ")
+	return parts[len(parts)-1]
+}

@@ -1,0 +1,422 @@
+// Package traffic counts the requests that are lost with a node. Two machines have a real kubelet and real containers; on
+// them run three Services, each of which clients ask at a steady pace. Then EC2 announces that it takes one machine, and
+// does, and what becomes of each request depends on who has done what meanwhile:
+//
+//	result := traffic.Run(t, cp, traffic.Nth, traffic.Short, func(traffic.Fact) {})
+//
+// The clients do what kube-proxy does for them: they follow the EndpointSlices, a second late, send each request over a
+// connection of its own to a ready endpoint and, where there is none, to one that terminates and still serves. One of the
+// Services has a load balancer (balancer.go) before it, whose targets are the nodes.
+//
+// What is not as in a cluster: there is no network of pods, so that a client finds a pod's address by its name; and a
+// machine that is gone refuses connections, where on EC2 it would let them wait.
+package traffic
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/targets/elbtest"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/node"
+)
+
+// Options say how long things take.
+type Options struct {
+	// Rate is how many requests a second each Service gets.
+	Rate int
+	// Notice is how long before its end the machine is told of it. Where nobody heeds that it is Unheeded instead, since
+	// nothing happens in it.
+	Notice, Unheeded time.Duration
+	// After is for how long requests are counted after the end.
+	After time.Duration
+	// Ends is how long a server serves on after SIGTERM, and Grace how long it may at most; Prepares is how long a pod
+	// takes to be ready.
+	Ends, Grace, Prepares time.Duration
+	// Balancer is the load balancer.
+	Balancer Balancer
+}
+
+// Full is how it is on EC2: a notice of two minutes, and a load balancer that takes its time.
+var Full = Options{
+	Rate: 80, Notice: 2 * time.Minute, Unheeded: 10 * time.Second, After: time.Minute,
+	Ends: 8 * time.Second, Grace: 20 * time.Second, Prepares: 3 * time.Second,
+	Balancer: Balancer{Reacts: 2 * time.Second, Stops: 28 * time.Second, Deregistration: 35 * time.Second, CheckEvery: 10 * time.Second},
+}
+
+// Short is the same in less time.
+var Short = Options{
+	Rate: 30, Notice: time.Minute, Unheeded: 5 * time.Second, After: 8 * time.Second,
+	Ends: 6 * time.Second, Grace: 12 * time.Second, Prepares: 2 * time.Second,
+	Balancer: Balancer{Reacts: time.Second, Stops: 13 * time.Second, Deregistration: 15 * time.Second, CheckEvery: 8 * time.Second},
+}
+
+// The Services. Each has two pods.
+const (
+	// Whole has both on the machine that goes, and a budget that wants one.
+	Whole = "shop"
+	// Guarded has one there and one elsewhere, and a budget that wants both, so that no eviction is granted.
+	Guarded = "search"
+	// Balanced has one there and one elsewhere, and a load balancer before it.
+	Balanced = "gate"
+)
+
+// Services are all of them, in the order of the table.
+func Services() []string { return []string{Whole, Guarded, Balanced} }
+
+// late is by how much the clients' view of the endpoints is: kube-proxy's time between two writes of its rules.
+const late = time.Second
+
+// A Result is what has come of a way.
+type Result struct {
+	Way    Way
+	Counts []Count // in the order of Services
+	Pods   []Pod   // those that were on the machine, in the order of their names
+	// End is when the machine's power was cut or its button pressed, and Notice when that was announced.
+	Notice, End time.Time
+}
+
+// Count is that of a Service.
+func (r Result) Count(service string) Count {
+	return r.Counts[slices.IndexFunc(r.Counts, func(c Count) bool { return c.Service == service })]
+}
+
+// A Pod is what became of a pod of the machine, and when. What did not happen has no time.
+type Pod struct {
+	Name, Service string
+	// Terminating is when the API has it that the pod is to go, Unready when its endpoint was no longer ready, and
+	// Removed when there was no endpoint any more.
+	Terminating, Unready, Removed time.Time
+	// Life is what its process has seen.
+	Life node.Life
+	// Replaced is when a pod became ready that was not there before.
+	Replaced time.Time
+}
+
+// A scene is two machines with Services under load.
+type scene struct {
+	cp     *lab.ControlPlane
+	o      Options
+	stays  *node.Node
+	doomed *node.Node
+	tell   func(Fact)
+	client *http.Client
+	elb    *elbtest.Server // tells whoever asks how the load balancer stands
+	group  string          // the ARN of its target group
+	views  map[string]*view
+	loads  map[string]*load
+	over   atomic.Bool
+
+	mu        sync.Mutex
+	pods      map[string]*Pod   // by name, those of the machine that goes
+	addresses map[string]string // by pod
+	replaced  map[string][]time.Time
+	down      bool
+}
+
+// Run boots the machines, has one taken away, and counts.
+func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)) Result {
+	t.Helper()
+	s := furnish(t, cp, way, o, tell)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var running sync.WaitGroup
+	defer func() {
+		s.over.Store(true)
+		stop()
+		running.Wait()
+	}()
+	s.watch(ctx, t, &running)
+	flow, dam := context.WithCancel(ctx)
+	defer dam()
+	for _, load := range s.loads {
+		running.Go(func() { load.run(flow, o.Rate) })
+	}
+	s.await(t, "every Service answers", func() bool {
+		for _, load := range s.loads {
+			if load.soFar().Sent < o.Rate {
+				return false
+			}
+		}
+		return true
+	})
+	r := Result{Way: way}
+	r.Notice, r.End = s.interrupt(ctx, t, way, &running)
+	s.pass(t, o.After)
+	dam()
+	for _, service := range Services() {
+		count := s.loads[service].total()
+		count.Service = service
+		r.Counts = append(r.Counts, count)
+	}
+	r.Pods = s.ends(t, r.Notice)
+	return r
+}
+
+// furnish boots the machines and puts the Services there. The machine that stays is the one that the pods of the other
+// may go to.
+func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)) *scene {
+	t.Helper()
+	s := &scene{
+		cp: cp, o: o, tell: tell, elb: elbtest.NewServer(),
+		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		views:  map[string]*view{}, loads: map[string]*load{},
+		pods: map[string]*Pod{}, addresses: map[string]string{}, replaced: map[string][]time.Time{},
+	}
+	t.Cleanup(s.elb.Close)
+	s.group = s.elb.AddGroup(Balanced, elbtest.Group{Delay: o.Balancer.Deregistration})
+	s.elb.Register(s.group, imdstest.InstanceID, 30080) // the machine that goes, as the metadata service knows it
+	s.stays = node.Start(t, cp, node.Options{})
+	with := way.node
+	with.Beside, with.Settings = s.stays, s.settings()
+	s.doomed = node.Start(t, cp, with)
+	options := func(more ...lab.Option) []lab.Option {
+		return append([]lab.Option{node.Ends(o.Ends.String()), lab.Grace(o.Grace), node.Prepares(o.Prepares)}, more...)
+	}
+	home := s.stays.Node
+	home.AddDeployment(t, Guarded, 2, options(spread, lab.MinAvailable(2))...)
+	home.AddDeployment(t, Balanced, 2, options(spread, lab.MinAvailable(1))...)
+	home.Cordon(t)
+	home.AddDeployment(t, Whole, 2, options(lab.MinAvailable(1))...)
+	home.Uncordon(t)
+	home.WaitReady(t)
+	for _, pod := range s.doomed.Node.Pods(t) {
+		s.pods[pod.Name] = &Pod{Name: pod.Name, Service: pod.Labels["app"]}
+	}
+	if len(s.pods) != 4 {
+		t.Fatalf("furnishing the machines: %d pods are on the one that goes, want 4", len(s.pods))
+	}
+	for _, service := range Services() {
+		expose(t, cp.Admin, home.Namespace, service, service == Balanced)
+		s.views[service] = &view{late: late}
+		s.loads[service] = &load{
+			send:  s.sender(service),
+			first: func(err error) { s.say("client", service, Bad, "the first request is lost: %s", short(err)) },
+		}
+	}
+	return s
+}
+
+// spread puts the pods on different nodes, of those that take any.
+var spread = lab.Edit(func(template *corev1.PodTemplateSpec) {
+	honor := corev1.NodeInclusionPolicyHonor
+	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, NodeTaintsPolicy: &honor,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: template.Labels},
+	}}
+})
+
+// sender sends requests to a Service.
+func (s *scene) sender(service string) func(context.Context, int) error {
+	return func(ctx context.Context, number int) error {
+		to, ok := pick(s.views[service].usable(""))
+		if !ok {
+			return errNobody
+		}
+		return ask(ctx, s.client, s.address(to), 20*time.Millisecond)
+	}
+}
+
+// senderThrough sends them through the load balancer. Every tenth takes two seconds to be answered.
+func (s *scene) senderThrough(b *balancer) func(context.Context, int) error {
+	return func(ctx context.Context, number int) error {
+		through, until := b.choose()
+		if through == "" {
+			return errNobody
+		}
+		to, ok := pick(s.views[Balanced].usable(through))
+		if !ok {
+			return errNobody
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(until, func() { cancel(context.Cause(until)) })()
+		takes := 20 * time.Millisecond
+		if number%10 == 0 {
+			takes = 2 * time.Second
+		}
+		return ask(ctx, s.client, s.address(to), takes)
+	}
+}
+
+// address is where a pod answers, which it has written down.
+func (s *scene) address(e endpoint) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.addresses[e.pod] == "" {
+		on := s.stays
+		if e.node == s.doomed.Node.Name {
+			on = s.doomed
+		}
+		if life, err := on.Read(e.pod); err == nil {
+			s.addresses[e.pod] = life.Address
+		}
+	}
+	return s.addresses[e.pod]
+}
+
+// watch has the views and the load balancer follow the cluster until ctx ends, and returns when they know all endpoints.
+func (s *scene) watch(ctx context.Context, t lab.TB, running *sync.WaitGroup) {
+	t.Helper()
+	for _, service := range Services() {
+		wait, err := follow(ctx, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service], func(c change) { s.changed(service, c) })
+		if err != nil {
+			t.Fatalf("following the endpoints of %s: %v", service, err)
+		}
+		running.Go(wait)
+	}
+	b := newBalancer(ctx, s.o.Balancer, s.stays.Node.Name, s.doomed.Node.Name)
+	s.loads[Balanced].send = s.senderThrough(b)
+	running.Go(func() { s.balance(ctx, b) })
+	s.doomed.Node.Observe(t, func(m lab.Moment) { s.happened(b, m) })
+	s.await(t, "the clients know all endpoints", func() bool {
+		for _, v := range s.views {
+			if len(v.usable("")) != 2 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// balance does the health checks of the load balancer. A node is healthy that is up and has pods for it.
+func (s *scene) balance(ctx context.Context, b *balancer) {
+	for tick := time.NewTicker(b.CheckEvery); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		b.check(func(name string) bool {
+			if name == s.doomed.Node.Name && s.isDown() {
+				return false
+			}
+			return slices.ContainsFunc(s.views[Balanced].usable(name), func(e endpoint) bool { return e.ready })
+		}, func(name string, healthy bool) {
+			is := "unhealthy"
+			if healthy {
+				is = "healthy"
+			}
+			s.say("LB", Balanced, Plain, "finds %s %s", s.called(name), is)
+		})
+	}
+}
+
+func (s *scene) isDown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.down
+}
+
+// called is what a node is called in the story.
+func (s *scene) called(name string) string {
+	if name == s.doomed.Node.Name {
+		return "the machine that goes"
+	}
+	return "the other machine"
+}
+
+// interrupt announces the end of the machine, lets the way deal with it, and takes it at the deadline. It returns when
+// that was announced and when it was taken.
+func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.WaitGroup) (notice, end time.Time) {
+	t.Helper()
+	last := s.o.Unheeded
+	if way.Heeds {
+		last = s.o.Notice
+	}
+	notice = time.Now()
+	deadline := notice.Add(last)
+	s.say(EC2, "", Strong, "spot/instance-action: terminate in %.0f s", last.Seconds())
+	s.doomed.IMDS.SetSpot("terminate", deadline)
+	ctx, gone := context.WithCancel(ctx)
+	defer gone()
+	failed := make(chan error, 1)
+	if way.handle != nil {
+		running.Go(func() {
+			if err := way.handle(ctx, s); err != nil {
+				failed <- err
+			}
+		})
+	}
+	s.pass(t, time.Until(deadline))
+	select {
+	case err := <-failed:
+		t.Fatalf("%s: %v", way.Name, err)
+	default:
+	}
+	end = time.Now()
+	if way.button {
+		s.say(EC2, "", Strong, "presses the power button")
+	} else {
+		s.say(EC2, "", Strong, "takes the machine")
+	}
+	gone()
+	way.lose(t, s.doomed)
+	s.hear()
+	if way.button {
+		s.await(t, "the machine is off", s.doomed.Off)
+		s.say(EC2, "", Plain, "the machine is off")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = true
+	return notice, end
+}
+
+// pass lets so much time pass, and tells what is heard of the pods meanwhile.
+func (s *scene) pass(t lab.TB, last time.Duration) {
+	t.Helper()
+	over := time.Now().Add(last)
+	s.await(t, "time passes", func() bool { return time.Now().After(over) })
+}
+
+// await waits until a condition is met, and tells what is heard of the pods meanwhile.
+func (s *scene) await(t lab.TB, what string, condition func() bool) {
+	t.Helper()
+	s.stays.Await(t, what, func() bool {
+		s.hear()
+		return condition()
+	})
+}
+
+// ends are what became of the pods.
+func (s *scene) ends(t lab.TB, notice time.Time) []Pod {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Pod
+	for _, pod := range s.pods {
+		pod.Life = s.doomed.Life(t, pod.Name)
+		all = append(all, *pod)
+	}
+	slices.SortFunc(all, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
+	// Those that came new take the places of those that went, one for one, in the order of time.
+	for service, times := range s.replaced {
+		times = slices.DeleteFunc(times, func(at time.Time) bool { return at.Before(notice) })
+		for i := range all {
+			if all[i].Service == service && len(times) > 0 {
+				all[i].Replaced, times = times[0], times[1:]
+			}
+		}
+	}
+	return all
+}
+
+// unlessOver returns err, or nil if ctx has ended: what fails after that fails because of it.
+func unlessOver(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	default:
+		return err
+	}
+}

@@ -1,0 +1,129 @@
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/node"
+	"github.com/nth-project/nth/test/tools"
+)
+
+// A Way is a way to lose a node.
+type Way struct {
+	// Name is what it is called in the table.
+	Name string
+	// Heeds says that somebody does something about the notice.
+	Heeds bool
+
+	node   node.Options
+	handle func(ctx context.Context, s *scene) error // takes the place of a handler, and ends with the machine
+	button bool                                      // at the end the power button is pressed; else the power is cut
+}
+
+// The ways, from the worst to ours.
+var (
+	// Nobody does anything, and the machine is gone at the deadline.
+	Nobody = Way{Name: "nobody"}
+	// Kubelet is what a node does whose kubelet shuts down gracefully, as it does on EKS's images: it does not know of
+	// the notice, and ends the pods when the power button is pressed at the deadline.
+	Kubelet = Way{
+		Name:   "the kubelet's graceful shutdown",
+		node:   node.Options{ShutdownGrace: 150 * time.Second, CriticalGrace: 30 * time.Second},
+		button: true,
+	}
+	// Handler is a handler that runs in a container and has the rights to drain its node: aws-node-termination-handler,
+	// told to exclude the node from load balancers. It looks at the metadata service every two seconds, and calls what
+	// "kubectl drain" calls.
+	Handler = Way{Name: "a handler in a container", Heeds: true, handle: drainWithKubectl}
+	// Nth is nth, told to exclude the node from load balancers, and which target group it is in.
+	Nth = Way{Name: "nth", Heeds: true, node: node.Options{Nth: true}}
+)
+
+// Ways are all of them, in the order of the table.
+func Ways() []Way { return []Way{Nobody, Kubelet, Handler, Nth} }
+
+// handlerLooksEvery is the pause between two looks of aws-node-termination-handler at the metadata service.
+const handlerLooksEvery = 2 * time.Second
+
+// drainWithKubectl waits for the notice, and drains the node with an administrator's rights until ctx ends.
+func drainWithKubectl(ctx context.Context, s *scene) error {
+	kubectl, err := tools.Path("kubectl")
+	if err != nil {
+		return err
+	}
+	for look := time.NewTicker(handlerLooksEvery); ; {
+		announced, err := isAnnounced(ctx, s.doomed.IMDS.URL)
+		if err != nil {
+			return err
+		}
+		if announced {
+			break
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	for _, args := range [][]string{
+		{"label", "node", s.doomed.Node.Name, corev1.LabelNodeExcludeBalancers + "=true"},
+		{"drain", s.doomed.Node.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=-1", "--timeout=120s"},
+	} {
+		said, err := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig=" + s.cp.Kubeconfig}, args...)...).CombinedOutput()
+		if err != nil {
+			// The handler goes with the machine.
+			return unlessOver(ctx, fmt.Errorf("running kubectl %s: %w\n%s", strings.Join(args, " "), err, said))
+		}
+	}
+	return nil
+}
+
+// isAnnounced asks the metadata service for a spot notice, as version 2 wants to be asked.
+func isAnnounced(ctx context.Context, url string) (bool, error) {
+	ask := func(method, path, header, value string) (*http.Response, error) {
+		request, err := http.NewRequestWithContext(ctx, method, url+"/latest/"+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		request.Header.Set(header, value)
+		return http.DefaultClient.Do(request)
+	}
+	answer, err := ask(http.MethodPut, "api/token", "X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "60")
+	if err != nil {
+		return false, unlessOver(ctx, err)
+	}
+	defer answer.Body.Close()
+	token, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return false, unlessOver(ctx, err)
+	}
+	answer, err = ask(http.MethodGet, "meta-data/spot/instance-action", "X-Aws-Ec2-Metadata-Token", string(token))
+	if err != nil {
+		return false, unlessOver(ctx, err)
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode == http.StatusOK, nil
+}
+
+// settings are those of nth.
+func (s *scene) settings() string {
+	return fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\nendpoint = %q\n[drain]\nexclude_from_load_balancers = true\n", s.group, s.elb.URL)
+}
+
+// lose takes the machine from the node, as the way has it. It returns at once.
+func (w Way) lose(t lab.TB, n *node.Node) {
+	t.Helper()
+	if w.button {
+		n.Try(t, "systemctl", "poweroff") // may not live to tell its status
+		return
+	}
+	n.CutPower(t)
+}
