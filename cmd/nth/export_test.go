@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/reload"
 	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -119,6 +120,11 @@ func (unseen) Show(record.Status) {}
 type pulse func() error
 
 func (p pulse) Stuck() error { return p() }
+
+// Forecasting makes forecasts until ctx ends.
+func Forecasting(ctx context.Context, look func(context.Context) (drain.Forecast, error), tell func(needs time.Duration, cut int)) {
+	forecaster{look, tell}.run(ctx)
+}
 
 // GiveUp ends a process that has stalled.
 var GiveUp = giveUp

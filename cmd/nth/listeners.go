@@ -277,13 +277,14 @@ func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 	return m
 }
 
-// join makes the meter one of those who are told, and source what its health is judged by.
-func (m *meter) join(n *notices, source agent.Pulse) {
+// join makes the meter one of those who are told, source what its health is judged by, and node what it has forecasts of.
+func (m *meter) join(n *notices, source agent.Pulse, node *localNode) {
 	if m == nil {
 		return
 	}
 	m.source, m.waiting = source, n.waiting
 	n.add(m, m.Run)
+	n.work = append(n.work, forecaster{node.forecast, m.Forecast}.run)
 }
 
 // counted is where is counted what both programs count.

@@ -67,7 +67,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	hooks := newHooks(metadata, cfg, book, board, meter.counted(), log)
 	alive.follow(metadata)
 	notices := newNotices(cfg, listenerDeps{borrowed, book, &machine{ask: metadata.Instance}, alive.alive, meter.counted(), log})
-	meter.join(notices, metadata)
+	meter.join(notices, metadata, node)
 	daemon := agent.New(agent.Config{
 		Sources:   append(ends.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),
 		Node:      node,

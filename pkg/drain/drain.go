@@ -395,9 +395,10 @@ type Cut struct {
 	Grace, Gets time.Duration
 }
 
-// Forecast looks at the node's pods, and says how a drain for a machine would come along that is gone so long after the notice. It asks once.
+// Forecast looks at the node's pods, and says how a drain for a machine would come along that is gone so long after the notice. It asks
+// once, and is content with what the API server has in memory.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, error) {
-	list, err := n.listPods(ctx, metav1.ListOptions{})
+	list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return Forecast{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
 	}

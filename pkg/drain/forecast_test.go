@@ -48,6 +48,19 @@ func clipped(s *apitest.Server) []string {
 	return names
 }
 
+// A fleet's nodes ask all the time, and no answer is worth a read from etcd.
+func TestAForecastIsMadeFromOneListThatTheAPIServerHasInMemory(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	if _, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	asked := s.Requests("list pods")
+	if len(asked) != 1 || !slices.Equal(asked[0].Query["resourceVersion"], []string{"0"}) {
+		t.Errorf("it asked %+v", asked)
+	}
+}
+
 func TestAForecastIsWhatTheGuardThenDoes(t *testing.T) {
 	t.Parallel()
 	const notice = 2 * time.Minute

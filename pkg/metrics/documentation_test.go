@@ -116,6 +116,7 @@ func everything() *metrics.Metrics {
 	for _, result := range []string{"ok", "absent", "error"} {
 		m.Polled("spot/instance-action", result, 0)
 	}
+	m.Forecast(94*time.Second, 3)
 	m.Renewed(nil)
 	m.Renewed(errors.New("no answer"))
 	m.Requested("GET", 200)

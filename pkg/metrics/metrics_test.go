@@ -213,6 +213,16 @@ func TestSourcesAreUpDownOrNotThere(t *testing.T) {
 	want(t, m, map[string]float64{"nth_credential_up": 0, "nth_drain_pods_held": 0})
 }
 
+func TestAForecastIsAbsentUntilThereIsOne(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Options{})
+	wantNone(t, m, "nth_drain_forecast_seconds", "nth_drain_forecast_pods_cut")
+	m.Forecast(94*time.Second, 3)
+	want(t, m, map[string]float64{"nth_drain_forecast_seconds": 94, "nth_drain_forecast_pods_cut": 3})
+	m.Forecast(0, 0)
+	want(t, m, map[string]float64{"nth_drain_forecast_seconds": 0, "nth_drain_forecast_pods_cut": 0})
+}
+
 func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})

@@ -35,6 +35,7 @@ type series struct {
 	imdsTook                   prometheus.Histogram
 	apiRequests, hookRequests  *prometheus.CounterVec
 	credential                 prometheus.Gauge
+	forecast, forecastCut      *prometheus.GaugeVec // without labels: absent until there is a forecast
 	notices                    *prometheus.CounterVec
 	eventsDropped              prometheus.Counter
 	degraded                   prometheus.Gauge
@@ -138,6 +139,8 @@ func (s *series) addLocal(f factory) {
 	s.imdsTokens = f.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
 	s.imdsTook = f.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets)
 
+	s.forecast = f.gauges("nth_drain_forecast_seconds", "How long a drain for a spot notice would take at most, unless disruption budgets hold pods.")
+	s.forecastCut = f.gauges("nth_drain_forecast_pods_cut", "Pods that would get less than their grace period in it.")
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 

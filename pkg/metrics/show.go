@@ -68,6 +68,14 @@ func (m *Metrics) showSources(documents []record.DocumentStatus) {
 	}
 }
 
+// Forecast exports how long a drain would take, from a spot notice on, and how many pods would get less than their own grace period
+// in it. It is not called for nth-queue.
+func (m *Metrics) Forecast(needs time.Duration, cut int) {
+	m.series.forecast.WithLabelValues().Set(needs.Seconds())
+	m.series.forecastCut.WithLabelValues().Set(float64(cut))
+	m.touch()
+}
+
 // QueueStanding is the status of nth-queue.
 type QueueStanding struct {
 	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
