@@ -91,6 +91,9 @@ func TestPrometheusFollowsADrainThroughBothWays(t *testing.T) {
 	}
 	p.await(t, `max_over_time(nth_draining{job="nth"}[1m]) == 1`)
 	p.await(t, `ALERTS{alertname="NthInterruptionPending", alertstate="firing", kind="spot-interruption"}`)
+	for _, job := range []string{"nth", "node"} {
+		p.await(t, fmt.Sprintf(`nth_drain_forecast_seconds{job=%q} == 0 and nth_drain_forecast_pods_cut == 0`, job)) // The node is empty.
+	}
 	judgeDashboard(t, p)
 	judgeRules(t, p)
 	nth.Stop(t)

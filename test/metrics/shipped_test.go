@@ -89,6 +89,9 @@ func judgeRules(t *testing.T, p *prometheus) {
 			if rule.Health != "ok" {
 				t.Errorf("the alert %s is %s: %s", rule.Name, rule.Health, rule.LastError)
 			}
+			if strings.HasPrefix(rule.Query, "kube_") {
+				continue // it is of kube-state-metrics, which is not here
+			}
 			series := selector.FindAllString(strings.ReplaceAll(rule.Query, others, ""), -1)
 			if len(series) == 0 {
 				t.Errorf("the alert %s looks at nothing that is known: %s", rule.Name, rule.Query)
