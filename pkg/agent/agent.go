@@ -204,7 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Service != nil {
 		mode := ""
 		if a.cfg.DryRun {
-			mode = ", as a dry run: nothing will be written to the cluster"
+			mode = ", as a dry run: nothing will be cordoned or evicted"
 		}
 		a.logMessage(systemd.Started).Infof("watching for interruptions%s", mode)
 		a.cfg.Service.Ready()

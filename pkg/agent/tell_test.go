@@ -216,7 +216,7 @@ func TestADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 		r.announce(stop)
 		r.pass(time.Minute)
 		for id, want := range map[string][]string{
-			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be written to the cluster"},
+			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be cordoned or evicted"},
 			systemd.DrainStarted: {"warning: dry run: not draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
 			systemd.PodEvicted:   {"info: dry run: would have evicted default/web-1"},
 			systemd.Drained:      {"warning: dry run: the node would have been cordoned and drained of 1 pods, 2 left alone"},
