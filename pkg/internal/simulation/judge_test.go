@@ -473,6 +473,9 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 	if w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow {
 		return
 	}
+	if set := w.cluster.actionSet; !set.IsZero() && w.disturbed.After(set) && !w.steady(slow) {
+		return // That people have taken their word back may not have been heard.
+	}
 	for _, pod := range w.onNode() {
 		// What was bound before the cordon is known when the node is said to be empty, however far the API server's cache lags behind.
 		before := w.cluster.owner == byNTH && arrived(pod).Add(time.Second).Before(w.cluster.owned)
