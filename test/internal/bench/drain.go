@@ -20,7 +20,7 @@ type load struct {
 
 var (
 	// usual is a node with as many pods as a kubelet takes unless told otherwise.
-	usual = load{pods: podsPerNode, rounds: 5, most: 0.8, memory: 36}
+	usual = load{pods: podsPerNode, rounds: 5, most: 0.8, memory: 0.8 * handlerPeak}
 	// crowded is a node with many more. Its kubelets, which the lab simulates, take whatever names them; what is measured
 	// is nth beside the least that a client can do. The unit guarantees so much memory.
 	crowded = load{pods: 1000, rounds: 3, factor: 1.25, memory: 64}
