@@ -190,10 +190,10 @@ func (s *session) run(ctx context.Context, t *leaseTerm) {
 		s.keepCordon(t.leased) // While the claim stands, so that no other works on the node.
 		s.writeNotes(t.leased)
 	}
-	s.end(cause)
 	if !s.fleet.opts.DryRun && !isClaimLost(cause) {
-		s.release(t.leased, text)
+		s.release(t.leased, text) // Before its place is another's: whoever counts claims counts it until then.
 	}
+	s.end(cause)
 }
 
 // noteClaim takes in the claim that the Node bears from now on. What the watch shows of the Node may be from before.
