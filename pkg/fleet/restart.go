@@ -175,7 +175,7 @@ func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller 
 
 // try restarts a pod's workload, unless the pod is being replaced.
 func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
-	ctx, leave, err := n.fleet.claims.enter(ctx, n.urgent())
+	ctx, leave, err := n.fleet.claims.enter(ctx, n.urgent)
 	if err != nil {
 		return "", err
 	}

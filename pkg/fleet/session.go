@@ -223,7 +223,7 @@ func (f *Fleet) checkClaims(t *leaseTerm) {
 // checkClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
 func (s *session) checkClaim(ctx context.Context) {
 	f := s.fleet
-	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
+	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
 	if err != nil {
 		return
 	}
@@ -293,7 +293,7 @@ func (s *session) takeClaim(ctx context.Context, t *leaseTerm, known node) (*cor
 	if err := f.claims.free(t.process, known); err != nil {
 		return nil, err // Nobody else is to wait for that.
 	}
-	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
+	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
 	if err != nil {
 		return nil, err
 	}
@@ -685,7 +685,7 @@ func (s *session) handOverCordon(ctx context.Context) error {
 	if to.ID == "" || f.opts.DryRun {
 		return nil
 	}
-	ctx, leave, err := f.claims.enter(ctx, false)
+	ctx, leave, err := f.claims.enter(ctx, nil)
 	if err != nil {
 		return err
 	}
