@@ -72,8 +72,10 @@ func TestAnEvictionThatWasGivenUpIsCountedIfItWasCarriedOut(t *testing.T) {
 		s := apitest.New(t)
 		s.SetLag(0, 500*time.Millisecond)
 		s.AddPod(pod("a", grace(10)), apitest.Ending(5*time.Second))
-		s.AddPod(pod("first", grace(600)), 0) // Its turn has come, and it takes the place of what is urgent.
-		s.Always("evict default/first", apitest.Hang())
+		for _, first := range []string{"first", "second", "third"} { // Their turn has come, and they take the place of what is urgent.
+			s.AddPod(pod(first, grace(600)), 0)
+			s.Always("evict default/"+first, apitest.Hang())
+		}
 		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
 		r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, 13*time.Second)
 		r.await(drain.Gone, "default/a")

@@ -294,7 +294,7 @@ func enter(t *testing.T, gate *drain.Gate, urgent, first bool) <-chan func() {
 	t.Helper()
 	entered := make(chan func(), 1)
 	go func() {
-		if leave, err := gate.Enter(t.Context(), urgent, first); err == nil {
+		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
 			entered <- leave
 		}
 	}()
@@ -387,4 +387,45 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A webhook for the evictions of one node's pods does not answer.
+func TestEvictionsThatHangHoldUpThoseOfOtherNodesForAWhileOnly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(2)
+		hanging, other := apitest.New(t), apitest.New(t)
+		for i := range 40 {
+			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+		}
+		hanging.Always("evict", apitest.Hang())
+		begin(t, hanging, drain.Options{Gate: gate})
+		time.Sleep(time.Second)
+		other.AddPod(pod("a"), 0)
+		r := begin(t, other, drain.Options{Gate: gate})
+		r.succeed()
+		if waited := other.Requests("evict")[0].At.Sub(r.began); waited > 45*time.Second {
+			t.Errorf("evicted after %s", waited)
+		}
+	})
+}
+
+func TestWhatBecomesUrgentWhileItWaitsForAPlaceWaitsNoLongerBehindWhatIsNot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := drain.NewGate(1)
+		for range 100 {
+			go func() {
+				if leave, err := gate.Enter(t.Context(), nil, false); err == nil {
+					time.AfterFunc(time.Minute, leave)
+				}
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		leave, err := gate.Enter(t.Context(), func() bool { return time.Since(began) > 3*time.Second }, false)
+		if took := time.Since(began); err != nil || took > 5*time.Second {
+			t.Errorf("it has entered after %s: %v", took, err)
+		}
+		leave()
+		<-gate.Quiet()
+	})
 }

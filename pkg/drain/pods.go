@@ -564,8 +564,8 @@ func (g *guard) ask(t *target, what ProgressKind, now time.Time) {
 	if t.budget != nil {
 		t.budget.asking++
 	}
-	pressed := g.node.opts.Urgent != nil && g.node.opts.Urgent()
-	enter := g.node.opts.Gate.line(urgent || pressed, attaches(pod) || urgent && pressed)
+	pressed := func() bool { return g.node.opts.Urgent != nil && g.node.opts.Urgent() }
+	enter := g.node.opts.Gate.line(func() bool { return urgent || pressed() }, attaches(pod) || urgent && pressed())
 	g.workers.Go(func() {
 		defer cancel()
 		leave, err := enter(ctx)

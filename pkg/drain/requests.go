@@ -62,32 +62,64 @@ func (g *Gate) Quiet() <-chan struct{} {
 // does not answer, and is not to hold up all nodes.
 const longestPass = 2 * time.Second
 
+// urgentLook is how often those who wait for a place look whether they have become urgent.
+const urgentLook = time.Second
+
 // Enter waits for a place for a request, and returns how to leave it, which must be called. The time that the request may take begins
-// only then. The error is ctx's.
-func (g *Gate) Enter(ctx context.Context, urgent, first bool) (leave func(), err error) {
-	left, err := g.line(urgent, first)(ctx)
-	if err != nil {
-		return nil, err
-	}
-	once := sync.OnceFunc(left)
-	limit := time.AfterFunc(longestPass, once)
-	return func() {
-		limit.Stop()
-		once()
-	}, nil
+// only then. What becomes urgent while it waits, as urgent tells if it is not nil, goes on as such. The error is ctx's.
+func (g *Gate) Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error) {
+	return g.line(urgent, first)(ctx)
 }
 
 // line takes a place, or one in the line for it. It returns what waits for the turn, which must be called, and returns how to leave
 // the place again. The error is ctx's.
-func (g *Gate) line(urgent, first bool) func(ctx context.Context) (leave func(), err error) {
+func (g *Gate) line(urgent func() bool, first bool) func(ctx context.Context) (leave func(), err error) {
 	if g == nil {
 		return func(context.Context) (func(), error) { return func() {}, nil }
 	}
 	l := &g.polite
-	if urgent {
+	if urgent != nil && urgent() {
 		l = &g.urgent
 	}
-	turn := make(chan struct{})
+	turn := g.join(l, first)
+	return func(ctx context.Context) (func(), error) {
+		var looks <-chan time.Time
+		if l == &g.polite && urgent != nil {
+			ticks := time.NewTicker(urgentLook)
+			defer ticks.Stop()
+			looks = ticks.C
+		}
+		for {
+			select {
+			case <-turn:
+				return g.pass(l, turn), nil
+			case <-ctx.Done():
+				g.leave(l, turn)
+				return nil, ctx.Err()
+			case <-looks:
+				if urgent() {
+					before := turn
+					l, turn, looks = &g.urgent, g.join(&g.urgent, first), nil
+					g.leave(&g.polite, before)
+				}
+			}
+		}
+	}
+}
+
+// pass returns how to leave a place that was taken, which is left by itself after longestPass.
+func (g *Gate) pass(l *lane, turn chan struct{}) (leave func()) {
+	once := sync.OnceFunc(func() { g.leave(l, turn) })
+	limit := time.AfterFunc(longestPass, once)
+	return func() {
+		limit.Stop()
+		once()
+	}
+}
+
+// join takes a place, or one in the line for it: the channel is closed once it is taken.
+func (g *Gate) join(l *lane, first bool) (turn chan struct{}) {
+	turn = make(chan struct{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.in++; g.in == 1 {
@@ -102,15 +134,7 @@ func (g *Gate) line(urgent, first bool) func(ctx context.Context) (leave func(),
 	default:
 		l.rest = append(l.rest, turn)
 	}
-	return func(ctx context.Context) (func(), error) {
-		select {
-		case <-turn:
-			return func() { g.leave(l, turn) }, nil
-		case <-ctx.Done():
-			g.leave(l, turn)
-			return nil, ctx.Err()
-		}
-	}
+	return turn
 }
 
 // leave gives up a place to whoever is next, or one in the line.
@@ -149,7 +173,7 @@ func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 // enter waits for a place among the requests about Nodes. The first of a node are before what others of the same urgency have begun to
 // wait for earlier: it is to be closed soon once somebody has begun to.
 func (n *Node) enter(ctx context.Context, first bool) (leave func(), err error) {
-	return n.opts.Requests.Enter(ctx, n.opts.Urgent != nil && n.opts.Urgent(), first)
+	return n.opts.Requests.Enter(ctx, n.opts.Urgent, first)
 }
 
 func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {

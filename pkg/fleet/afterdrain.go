@@ -195,7 +195,7 @@ func (f *Fleet) changeTaints(ctx context.Context, name string, change func([]cor
 }
 
 func (f *Fleet) tryTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
-	ctx, leave, err := f.claims.enter(ctx, f.isUrgent(name))
+	ctx, leave, err := f.claims.enter(ctx, func() bool { return f.isUrgent(name) })
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
@@ -273,18 +274,33 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 	t.done()
 }
 
-// reportClosed tells that an event is over, and that nothing is left of it on the node.
+// reportClosed tells that an event is over, and that nothing is left of it on the node. Where a session works on the node, its listeners are
+// told: they alone know how the node stands.
 func (f *Fleet) reportClosed(node string, e record.Entry) {
 	if f.opts.Listeners == nil {
 		return
 	}
 	now := time.Now()
 	e.Phase, e.Changed = record.Closed, now.Round(0)
-	told, end := f.opts.Listeners(node, func() []record.Entry { return append(f.otherEntries(node, []record.Entry{e}), e) })
-	defer end(false)
+	told := f.listenersOf(node)
+	if told == nil {
+		var end func(lost bool)
+		told, end = f.opts.Listeners(node, func() []record.Entry { return append(f.otherEntries(node, []record.Entry{e}), e) })
+		defer end(false)
+	}
 	for _, l := range told {
 		l.OnTransition(record.Transition{Kind: record.ClosedWith, At: now, Node: node, Entry: e, Plan: f.policy().Describe(e)})
 	}
+}
+
+// listenersOf are those of the session that works on a node; nil if there is none.
+func (f *Fleet) listenersOf(node string) []agent.Listener {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.sessions[node]; s != nil {
+		return s.listeners
+	}
+	return nil
 }
 
 // confirmNoNode decides what becomes of a task whose instance has no Node, as far as the watch has told. What is another cluster's is left to it

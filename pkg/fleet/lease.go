@@ -506,8 +506,8 @@ type claims struct {
 }
 
 // enter waits until something may be asked of a Node or written to it. It returns the context in which that is to be answered, whose
-// time begins only then, and how to end it. The error is ctx's.
-func (c claims) enter(ctx context.Context, urgent bool) (asking context.Context, leave func(), err error) {
+// time begins only then, and how to end it. urgent, if not nil, tells whether it waits behind nothing that is not. The error is ctx's.
+func (c claims) enter(ctx context.Context, urgent func() bool) (asking context.Context, leave func(), err error) {
 	left, err := c.gate.Enter(ctx, urgent, false)
 	if err != nil {
 		return nil, nil, err //nolint:wrapcheck // it is that of ctx
@@ -586,7 +586,7 @@ var claimPath = "/metadata/annotations/" + strings.ReplaceAll(ClaimAnnotation, "
 
 // release takes the claim off the node if it still has that text.
 func (c claims) release(ctx context.Context, name, text string) error {
-	ctx, leave, err := c.enter(ctx, false)
+	ctx, leave, err := c.enter(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -602,7 +602,7 @@ func (c claims) release(ctx context.Context, name, text string) error {
 
 // removeForeign takes the claim of this process off a node if that still has the version that is known.
 func (c claims) removeForeign(ctx context.Context, known node) error {
-	ctx, leave, err := c.enter(ctx, false)
+	ctx, leave, err := c.enter(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -162,7 +162,7 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 
 // tryNotes changes the notes, and returns those that it has dropped of which nobody has told yet that their events are over.
 func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*note) (dropped notes, err error) {
-	ctx, leave, err := f.claims.enter(ctx, false)
+	ctx, leave, err := f.claims.enter(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

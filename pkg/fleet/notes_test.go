@@ -2,12 +2,14 @@ package fleet_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -201,4 +203,38 @@ func TestRulesThatAskForMoreHoldForWhatStandsAlready(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Those who say how the node stands would forget its drain over that, and whoever says so last keeps the Node's conditions alone.
+func TestThatAnEventIsOverIsToldByTheSessionThatWorksOnTheNode(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.booted()
+		c.ending = 20 * time.Minute
+		retirement, heard := at("instance-retirement", 5*24*time.Hour), &ear{}
+		s := (&schedule{}).say(instance, retirement)
+		made, left := 0, 0
+		r := c.run(func(o *fleet.Options) {
+			within(s)(o)
+			o.Listeners = func(string, func() []record.Entry) ([]agent.Listener, func(bool)) {
+				made++
+				left++
+				return []agent.Listener{heard}, func(bool) { left-- }
+			}
+		})
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if left > 0 || c.node("a").Annotations[fleet.NotesAnnotation] == "" {
+			t.Fatalf("%d go on listening, and noted is %q", left, c.node("a").Annotations[fleet.NotesAnnotation])
+		}
+		before := made
+		r.Take(endless(instance), 1, newParcel())
+		time.Sleep(time.Minute)
+		s.say(instance, canceled(retirement))
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if whats := heard.whats("a"); made != before+1 || left != 1 || !slices.Contains(whats, record.ClosedWith) {
+			t.Errorf("%d have listened beside each other, %d more than were there, and heard is %q", left, made-before, whats)
+		}
+	})
 }

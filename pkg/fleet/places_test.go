@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -289,5 +290,19 @@ func TestThePlacesThatAreRead(t *testing.T) {
 		if got := fleet.PlacesRead(text); !maps.Equal(got, want) {
 			t.Errorf("read of %s are %v, want %v", text, got, want)
 		}
+	}
+}
+
+func TestThePlacesOfThirtyThousandNodesAreWrittenWithoutCopyingThemOverAndOver(t *testing.T) {
+	nodes := map[string]string{}
+	for i := range 30_000 {
+		nodes[fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i/250, i%250)] = "eu-central-1a"
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	text := fleet.PlacesText(map[string]map[string]string{"nth-queue-0": nodes})
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 100<<20 || len(text) > 256<<10 {
+		t.Errorf("%d MiB were allocated for a text of %d bytes", used>>20, len(text))
 	}
 }

@@ -151,12 +151,14 @@ const keysFollow = ":"
 func (all slots) text() string {
 	written := map[string]map[string]string{}
 	for process, nodes := range all {
-		groups := map[string]string{}
+		keys := map[string][]byte{} // One after another, a string would be copied whole for each node.
 		for _, key := range slices.Sorted(maps.Keys(nodes)) {
-			group := nodes[key]
-			groups[group] = cmp.Or(groups[group], keysFollow) + string(key)
+			keys[nodes[key]] = append(keys[nodes[key]], key...)
 		}
-		written[process] = groups
+		written[process] = map[string]string{}
+		for group, all := range keys {
+			written[process][group] = keysFollow + string(all)
+		}
 	}
 	text, _ := json.Marshal(written) //nolint:errchkjson // texts always encode
 	return string(text)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,11 +44,12 @@ type restarts struct {
 	refused bool
 }
 
-// batch is the pods that one controller has made of one template. The mutex of restarts guards it but for turn.
+// batch is the pods that one controller has made of one template, on nodes that are urgent or on others: who is urgent waits for nobody who
+// is not. The mutex of restarts guards it but for turn.
 type batch struct {
 	turn  chan struct{} // holds an element while somebody asks
 	users int
-	// until is for how long the answer holds: what replaces its pods, or why nothing does.
+	// until is for how long the answer holds: what replaces its pods, or why nothing does. Before it, err is what hinders who asks.
 	until    time.Time
 	workload string
 	err      error
@@ -56,6 +58,8 @@ type batch struct {
 // workload is a Deployment or a StatefulSet, as far as a restart goes by it.
 type workload struct {
 	kind, namespace, name, version string
+	// restarted is the annotation restartedAt of its template.
+	restarted string
 	// unfit is why a restart would not bring about another pod first; "" if it would.
 	unfit string
 	// wantsReplacement tells that it is replacing the pods of the batch already.
@@ -68,6 +72,9 @@ func (w workload) String() string { return w.kind + " " + w.namespace + "/" + w.
 type unfit string
 
 func (u unfit) Error() string { return string(u) }
+
+// errRestarted says why a workload is not restarted for one drain. It says nothing of others.
+var errRestarted = errors.New("was restarted for this drain already")
 
 // nodeRestarts are those of one drain, which restarts each workload once: where another pod of it comes to the closed node, the next would, too.
 type nodeRestarts struct {
@@ -99,7 +106,7 @@ func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
 	case apierrors.IsForbidden(err):
 		n.refused = true
 		log.Warnf("pods are evicted without a restart of their workload before: %s", err)
-	case errors.As(err, new(unfit)):
+	case errors.As(err, new(unfit)), errors.Is(err, errRestarted):
 		log.Infof("the pod %s is evicted without a restart of its workload: %s", pod.Namespace+"/"+pod.Name, err)
 	default:
 		log.Warnf("the pod %s is evicted without a restart of its workload: %s", pod.Namespace+"/"+pod.Name, err)
@@ -112,13 +119,15 @@ func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, er
 	if controller == nil {
 		return "", unfit("it has no controller")
 	}
-	b, leave := n.batch(string(controller.UID) + "/" + pod.Labels[appsv1.ControllerRevisionHashLabelKey])
+	b, leave := n.batch(fmt.Sprintf("%s/%s/%t", controller.UID, pod.Labels[appsv1.ControllerRevisionHashLabelKey], n.urgent()))
 	defer leave()
 	select {
 	case b.turn <- struct{}{}:
 		defer func() { <-b.turn }()
 	case <-ctx.Done():
-		return "", ctx.Err()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return "", cmp.Or(b.err, ctx.Err())
 	}
 	n.mu.Lock()
 	known, name, err := time.Now().Before(b.until), b.workload, b.err
@@ -126,8 +135,8 @@ func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, er
 	if known {
 		return name, err
 	}
-	name, err = n.persist(ctx, pod, *controller)
-	if ctx.Err() == nil {
+	name, err = n.persist(ctx, pod, *controller, b)
+	if ctx.Err() == nil && !errors.Is(err, errRestarted) {
 		n.mu.Lock()
 		b.until, b.workload, b.err = time.Now().Add(answerLife), name, err
 		n.mu.Unlock()
@@ -154,28 +163,37 @@ func (r *restarts) batch(key string) (b *batch, leave func()) {
 }
 
 // persist tries to have a workload restarted until ctx ends, or what hinders it will not pass by itself.
-func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
-	for last := error(nil); ; {
+func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference, of *batch) (string, error) {
+	for {
 		name, err := n.try(ctx, pod, controller)
-		if err == nil || errors.As(err, new(unfit)) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		if err == nil || isFinal(err) {
 			return name, err
 		}
-		if ctx.Err() == nil || last == nil { // That the time was over says less than what it was spent on.
-			last = err
+		n.mu.Lock()
+		if ctx.Err() == nil || of.err == nil { // That the time was over says less than what it was spent on.
+			of.err = fmt.Errorf("restarting its workload: %w", err)
 		}
+		last := of.err
+		n.mu.Unlock()
 		pause := restartAgain
 		if apierrors.IsConflict(err) {
 			pause = restartAnew
 		}
 		if !drain.Await(ctx, nil, pause) {
-			return "", fmt.Errorf("restarting its workload: %w", last)
+			return "", last
 		}
 	}
 }
 
+// isFinal tells whether what hinders a restart will not pass by itself: also what admission refuses is said to be invalid.
+func isFinal(err error) bool {
+	return errors.As(err, new(unfit)) || errors.Is(err, errRestarted) ||
+		apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}
+
 // try restarts a pod's workload, unless the pod is being replaced.
 func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
-	ctx, leave, err := n.fleet.claims.enter(ctx, n.urgent())
+	ctx, leave, err := n.fleet.claims.enter(ctx, n.urgent)
 	if err != nil {
 		return "", err
 	}
@@ -185,16 +203,13 @@ func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller meta
 		return "", err
 	}
 	name := w.String()
-	n.mu.Lock()
-	done := n.done[name]
-	n.mu.Unlock()
 	switch {
 	case w.unfit != "":
 		return "", unfit(name + " " + w.unfit)
 	case w.replaces:
 		return name, nil
-	case done:
-		return "", unfit(name + " was restarted for this drain already")
+	case n.hasRestarted(w):
+		return "", fmt.Errorf("%s %w", name, errRestarted)
 	}
 	if err := n.patch(ctx, w); err != nil {
 		return "", err
@@ -204,6 +219,16 @@ func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller meta
 	n.mu.Unlock()
 	n.fleet.opts.Log.WithField(fieldNode, n.node).Infof("%s is restarted, for its pods on the node", name)
 	return name, nil
+}
+
+// hasRestarted tells whether a workload of whose latest template a pod is was restarted for this drain: by us, or since nth-queue has closed
+// the node, perhaps by a process that had the drain before. The time in the template is in whole seconds.
+func (n *nodeRestarts) hasRestarted(w workload) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at, err := time.Parse(time.RFC3339, w.restarted)
+	on, _ := n.fleet.nodes.find(n.node)
+	return n.done[w.String()] || err == nil && on.ours && on.unschedulable && at.Add(time.Second).After(on.cordon.Since)
 }
 
 // find looks for the workload that is behind a pod's controller.
@@ -236,7 +261,7 @@ func (r *restarts) find(ctx context.Context, pod *corev1.Pod, controller metav1.
 
 // ofDeployment is a Deployment, for the pods of one of its ReplicaSets.
 func ofDeployment(d *appsv1.Deployment, pods *appsv1.ReplicaSet) workload {
-	w := workload{kind: "Deployment", namespace: d.Namespace, name: d.Name, version: d.ResourceVersion}
+	w := workload{kind: "Deployment", namespace: d.Namespace, name: d.Name, version: d.ResourceVersion, restarted: d.Spec.Template.Annotations[restartedAt]}
 	// What the controller has not numbered yet is seen by the annotation.
 	w.replaces = d.Annotations[revision] != pods.Annotations[revision] ||
 		d.Spec.Template.Annotations[restartedAt] != pods.Spec.Template.Annotations[restartedAt]
@@ -249,7 +274,7 @@ func ofDeployment(d *appsv1.Deployment, pods *appsv1.ReplicaSet) workload {
 		w.unfit = "is paused"
 	case d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
 		w.unfit = "has the strategy Recreate, by which all of its pods would end first"
-	case w.replaces && stuck(d):
+	case stuck(d):
 		w.unfit = "makes no progress with its rollout"
 	}
 	return w
@@ -267,7 +292,7 @@ func stuck(d *appsv1.Deployment) bool {
 
 // ofStatefulSet is a StatefulSet, for one of its pods.
 func ofStatefulSet(s *appsv1.StatefulSet, pod *corev1.Pod, controller metav1.OwnerReference) workload {
-	w := workload{kind: controller.Kind, namespace: s.Namespace, name: s.Name, version: s.ResourceVersion}
+	w := workload{kind: controller.Kind, namespace: s.Namespace, name: s.Name, version: s.ResourceVersion, restarted: s.Spec.Template.Annotations[restartedAt]}
 	made := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
 	w.replaces = s.Status.UpdateRevision != "" && made != "" && s.Status.UpdateRevision != made ||
 		s.Spec.Template.Annotations[restartedAt] != pod.Annotations[restartedAt]

@@ -304,16 +304,18 @@ func TestAPodWhoseWorkloadIsNotRestartedIsEvictedAtOnce(t *testing.T) {
 		"it is updated in parts": {objects: statefulSet(func(s *appsv1.StatefulSet) {
 			s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(1))}
 		}), pod: ofDB("a", "one"), says: "is updated by a partition"},
-		"it is made anew":          {objects: statefulSet(func(s *appsv1.StatefulSet) { s.UID = "other" }), pod: ofDB("a", "one"), says: "is another one by now"},
-		"it ends":                  {objects: statefulSet(func(s *appsv1.StatefulSet) { s.DeletionTimestamp = &now }), pod: ofDB("a", "one"), says: "is being deleted"},
-		"there is no workload":     {pod: ofWeb("a", "one"), says: "not found"},
-		"there is no controller":   {pod: asksFor(podOn("a", "one")), says: "it has no controller"},
-		"it is of a Job":           {pod: controlled(asksFor(podOn("a", "one")), "Job", "task"), says: "is neither a Deployment nor a StatefulSet"},
-		"no Deployment is behind":  {objects: []runtime.Object{&appsv1.ReplicaSet{ObjectMeta: named("ReplicaSet", "web-1")}}, pod: ofWeb("a", "one"), says: "is no Deployment's"},
-		"nobody may look at it":    {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("look", forbidden), says: "not for you"},
-		"nobody may restart it":    {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("restart", forbidden), says: "not for you"},
-		"the API server is broken": {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("look", fails), within: 21 * time.Second, says: "not now"},
-		"the API server hangs":     {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("restart", func(int) error { return hang(nil) }), within: 21 * time.Second, says: "without a restart"},
+		"it is made anew":             {objects: statefulSet(func(s *appsv1.StatefulSet) { s.UID = "other" }), pod: ofDB("a", "one"), says: "is another one by now"},
+		"it ends":                     {objects: statefulSet(func(s *appsv1.StatefulSet) { s.DeletionTimestamp = &now }), pod: ofDB("a", "one"), says: "is being deleted"},
+		"there is no workload":        {pod: ofWeb("a", "one"), says: "not found"},
+		"there is no controller":      {pod: asksFor(podOn("a", "one")), says: "it has no controller"},
+		"it is of a Job":              {pod: controlled(asksFor(podOn("a", "one")), "Job", "task"), says: "is neither a Deployment nor a StatefulSet"},
+		"no Deployment is behind":     {objects: []runtime.Object{&appsv1.ReplicaSet{ObjectMeta: named("ReplicaSet", "web-1")}}, pod: ofWeb("a", "one"), says: "is no Deployment's"},
+		"nobody may look at it":       {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("look", forbidden), says: "not for you"},
+		"nobody may restart it":       {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("restart", forbidden), says: "not for you"},
+		"its latest rollout is stuck": {objects: deployment(func(d *appsv1.Deployment) { isStuck(d); d.Annotations[revision] = "1" }), pod: ofWeb("a", "one"), says: "makes no progress"},
+		"admission refuses it":        {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("restart", invalid), says: "is invalid"},
+		"the API server is broken":    {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("look", fails), within: 21 * time.Second, says: "not now"},
+		"the API server hangs":        {objects: deployment(nil), pod: ofWeb("a", "one"), prepare: unhappy("restart", func(int) error { return hang(nil) }), within: 21 * time.Second, says: "without a restart"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -347,6 +349,11 @@ func TestAPodWhoseWorkloadIsNotRestartedIsEvictedAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// invalid is what a ValidatingAdmissionPolicy says.
+func invalid(int) error {
+	return apierrors.NewInvalid(appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind(), "web", nil)
 }
 
 // isStuck is a Deployment whose rollout to a second template was given up.

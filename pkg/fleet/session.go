@@ -55,6 +55,8 @@ type session struct {
 	claimed, looked string
 	lose            context.CancelCauseFunc
 	record          *memoryRecord
+	// listeners are told what happens to the node while there is an agent.
+	listeners []agent.Listener
 	// rules are those by which it was begun, and goes on.
 	rules policy.Settings
 }
@@ -223,7 +225,7 @@ func (f *Fleet) checkClaims(t *leaseTerm) {
 // checkClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
 func (s *session) checkClaim(ctx context.Context) {
 	f := s.fleet
-	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
+	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
 	if err != nil {
 		return
 	}
@@ -293,7 +295,7 @@ func (s *session) takeClaim(ctx context.Context, t *leaseTerm, known node) (*cor
 	if err := f.claims.free(t.process, known); err != nil {
 		return nil, err // Nobody else is to wait for that.
 	}
-	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load())
+	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
 	if err != nil {
 		return nil, err
 	}
@@ -494,7 +496,11 @@ func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node)
 	if f.opts.Listeners != nil {
 		var end func(lost bool)
 		listeners, end = f.opts.Listeners(s.node, s.allEntries)
-		defer func() { end(isClaimLost(context.Cause(ctx))) }()
+		s.setListeners(listeners)
+		defer func() {
+			s.setListeners(nil)
+			end(isClaimLost(context.Cause(ctx)))
+		}()
 	}
 	mind := &sessionSource{session: s}
 	_ = agent.New(agent.Config{
@@ -503,6 +509,12 @@ func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node)
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.onOutcome, Rested: func(ev event.Event, again time.Time) { s.onRested(ctx, ev, again) }, Listeners: listeners,
 	}).Run(ctx) // Its one source never gives up.
+}
+
+func (s *session) setListeners(told []agent.Listener) {
+	s.fleet.mu.Lock()
+	defer s.fleet.mu.Unlock()
+	s.listeners = told
 }
 
 // allEntries are what is known of the node's events: of those that the session is for, and of others.
@@ -685,7 +697,7 @@ func (s *session) handOverCordon(ctx context.Context) error {
 	if to.ID == "" || f.opts.DryRun {
 		return nil
 	}
-	ctx, leave, err := f.claims.enter(ctx, false)
+	ctx, leave, err := f.claims.enter(ctx, nil)
 	if err != nil {
 		return err
 	}

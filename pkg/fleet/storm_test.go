@@ -90,3 +90,35 @@ func TestWhatIsUrgentWaitsBehindNoOtherNode(t *testing.T) {
 		}
 	})
 }
+
+// Its first request waits for its place already.
+func TestWhatBecomesUrgentWhileItAsksForItsNodeWaitsBehindNoOtherOne(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		const urgent = 20
+		ids := c.storm(300)
+		c.busy = &busy{places: make(chan struct{}, 10), takes: 100 * time.Millisecond}
+		r := c.run(cordoning)
+		for _, id := range ids {
+			r.Take(endless(id), 1, newParcel())
+		}
+		time.Sleep(500 * time.Millisecond) // All have begun.
+		var late []int
+		for i := range ids {
+			if !c.node(fmt.Sprintf("n%04d", i)).Spec.Unschedulable && c.holder(fmt.Sprintf("n%04d", i)) == "" && len(late) < urgent {
+				late = append(late, i)
+				r.Take(interruption(ids[i], event.SpotInterruption), 1, newParcel())
+			}
+		}
+		time.Sleep(5 * time.Second)
+		cordoned := 0
+		for _, i := range late {
+			if c.node(fmt.Sprintf("n%04d", i)).Spec.Unschedulable {
+				cordoned++
+			}
+		}
+		if cordoned != urgent {
+			t.Errorf("after five seconds %d of %d urgent nodes are cordoned", cordoned, len(late))
+		}
+	})
+}
