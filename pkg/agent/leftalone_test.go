@@ -82,6 +82,9 @@ func TestANodeThatPeopleGiveFreeAgainIsDrained(t *testing.T) {
 		r.wantSaid(systemd.Drained)
 		r.pass(time.Minute)
 		o.want(t, "a after 1m0s", "a drained after 1m10s")
+		r.wantSaid(systemd.DrainLeft,
+			"warning: the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for asg-termination",
+			"info: annotation "+drain.ActionAnnotation+" no longer asks to leave the node alone")
 		if e := r.entry("a"); e.LeftAlone || e.Phase != record.Drained {
 			t.Errorf("the entry is %+v", e)
 		}

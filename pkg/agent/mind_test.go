@@ -49,7 +49,7 @@ func TestTheGuardIsToldTheKindsOfAllEventsThatWantIt(t *testing.T) {
 		if want := []string{string(event.ScheduledMaintenance)}; !slices.Equal(told, want) {
 			t.Errorf("told %v; want %v", told, want)
 		}
-		r.announce(maintenance, r.stopping("n", time.Hour), r.spot("s", time.Minute))
+		r.announce(maintenance, r.stopping("n", time.Hour), r.spot("s", time.Minute), recommended("r")) // for which nothing is done
 		r.pass(time.Second)
 		want := []string{string(event.ScheduledMaintenance), string(event.SpotInterruption)}
 		if slices.Sort(told); !slices.Equal(told, want) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
@@ -139,7 +140,8 @@ func TestWhatTheRecordRefusesIsPutSeldomAndHoldsNothingElseUp(t *testing.T) {
 	settling(t, func(r *rig, settled func() []string) {
 		m := &refusing{memory: r.record}
 		m.refuses("a")
-		r.cfg.Record = m
+		heard := &ear{}
+		r.cfg.Record, r.cfg.Listeners = m, []agent.Listener{heard}
 		r.run()
 		r.announce(terminated("a"), r.spot("b", 2*time.Minute))
 		r.pass(time.Minute)
@@ -150,10 +152,30 @@ func TestWhatTheRecordRefusesIsPutSeldomAndHoldsNothingElseUp(t *testing.T) {
 		if said := r.said(systemd.StateTrouble); len(said) != 1 {
 			t.Errorf("what was said of it is %q, want it once", said)
 		}
+		for _, line := range heard.take() {
+			if strings.Contains(line, " a ") {
+				t.Errorf("listeners hear %q of an event that the record does not have", line)
+			}
+		}
 		m.refuses("")
 		r.pass(11 * time.Second)
 		if got := settled(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "a after 1m") }) {
 			t.Errorf("settled are %q, want a, which the record takes now", got)
+		}
+	})
+}
+
+func TestWhatASourceTellsStaysItsOwn(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		ev := r.spot("a", time.Hour)
+		ev.Deadline = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+		told := []event.Event{ev}
+		r.source.sink.Snapshot(event.Snapshot{Kind: ev.Kind, Events: told})
+		r.pass(time.Second)
+		if told[0] != ev {
+			t.Errorf("what the source has told has become %+v", told[0])
 		}
 	})
 }
@@ -174,7 +196,7 @@ func TestARefusedChangeOfAnEventIsMadeLater(t *testing.T) {
 			t.Errorf("the deadline is %s", e.Event.Deadline)
 		}
 		m.refuses("")
-		r.pass(10 * time.Second)
+		r.pass(5 * time.Second) // It is tried again after ten seconds.
 		if e := r.entry("a"); !e.Event.Deadline.Equal(r.in(2 * time.Hour)) {
 			t.Errorf("the deadline is %s", e.Event.Deadline)
 		}

@@ -88,6 +88,19 @@ func TestTheStatusOfAnEarlierGuardIsNotThatOfTheNext(t *testing.T) {
 	})
 }
 
+// How many pods there are is of no account where none is to go.
+func TestTheStatusOfANodeThatIsOnlyCordonedCountsNoPods(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.close()
+			g.say(drain.Progress{Kind: drain.Standing, Total: 2, Left: 1})
+		})
+		r.runFor(r.hibernating("a", 2*time.Minute))
+		r.wantStatus("node node-a is cordoned for spot-interruption")
+	})
+}
+
 func TestTheStatusOfOtherWork(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -33,6 +33,7 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
 		"another pod is made":   {pod(drain.Restarting, "Deployment a/b"), systemd.PodHeld, []string{"info: Deployment a/b is restarted; waiting for another pod in place of default/web"}},
 		"pods cannot be listed": {drain.Progress{Kind: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
+		"evictions are delayed": {drain.Progress{Kind: drain.Holding, Detail: "30s"}, systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
 		"there is no Node":      {drain.Progress{Kind: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -230,6 +231,14 @@ func TestHowADrainEndedIsSaidAsItWas(t *testing.T) {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
 			"drained: 1 pods evicted, 0 deleted, 0 left in place; 30 s after the deadline",
 		},
+		"at the deadline": {
+			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 2 * time.Minute,
+			"drained: 1 pods evicted, 0 deleted, 0 left in place; 0 s before the deadline",
+		},
+		"when the Node was deleted after as many evictions as deletions": {
+			drain.Result{NodeGone: true, Evicted: 1, Deleted: 1}, time.Minute,
+			"drained: 1 pods evicted, 1 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+		},
 		"when the Node was deleted meanwhile": {
 			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
 			"drained: 3 pods evicted, 0 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
@@ -346,6 +355,30 @@ func TestReasonsThatTakeTurnsAreSaidOnceEach(t *testing.T) {
 	})
 }
 
+// Reasons may have no end of forms: the last sixteen are remembered.
+func TestAReasonIsSaidAgainAfterSixteenOthers(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		var want []string
+		hear := func(said bool, reasons ...string) {
+			t.Helper()
+			for _, reason := range reasons {
+				r.trouble(event.SpotInterruption, "reason "+reason)
+				if said {
+					want = append(want, "warning: cannot read spot-interruption: reason "+reason+"; keeping last known state")
+				}
+			}
+			r.wantSaid(systemd.SourceTrouble, want...)
+		}
+		hear(true, strings.Split("abcdefghijklmnop", "")...)
+		hear(false, "a", "p")
+		hear(true, "q")
+		hear(false, "b")
+		hear(true, "a")
+	})
+}
+
 func TestTroubleIsOverAfterASecondWithout(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -372,5 +405,34 @@ func TestAnOutageIsAsOldAsTheFirstTroubleOfTheMetadataService(t *testing.T) {
 			r.pass(time.Minute)
 		}
 		r.wantStatus("watching; nothing is announced for node node-a; metadata service unreachable since 00:01:00")
+	})
+}
+
+// Some kinds may not be looked for at all.
+func TestAnOutageIsToldOfTheKindsThatAreLookedFor(t *testing.T) {
+	t.Parallel()
+	for _, kind := range event.PolledKinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.run()
+				r.trouble(kind, "connection refused")
+				r.wantStatus("watching; nothing is announced for node node-a; metadata service unreachable since 00:00:00")
+			})
+		})
+	}
+}
+
+func TestThatPeopleHaveOpenedTheNodeIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.close()
+			for range 2 {
+				g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
+			}
+		})
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.wantSaid(systemd.CordonForeign, "info: someone uncordoned the node during this event; pods scheduled since then are left alone")
 	})
 }
