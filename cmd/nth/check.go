@@ -110,7 +110,7 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	}
 }
 
-// hostInfo checks what nth works with while it runs.
+// surroundings checks what nth works with while it runs.
 func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	if err := checks.Hush(); err != nil {
 		return err

@@ -138,7 +138,7 @@ func (e *reservationEnd) sources(cfg config.Config, rules policy.Settings, metad
 	return []agent.Source{e.source}
 }
 
-// listenerDeps says what is watched on this instance.
+// told says what is watched on this instance.
 func (e *reservationEnd) told(scope imds.Scope) {
 	switch {
 	case e.source == nil:

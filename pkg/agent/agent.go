@@ -106,7 +106,7 @@ type Config struct {
 	Rested func(ev event.Event, again time.Time)
 	// DryRun changes the words, so that nobody believes that something was done. The Node must be one that does nothing.
 	DryRun bool
-	// StatusWriter, if set, is shown how things stand.
+	// Board, if set, is shown how things stand.
 	Board StatusWriter
 	// Listeners are told what happens.
 	Listeners []Listener

@@ -190,7 +190,7 @@ func (g *guard) next(ctx context.Context) bool {
 	}
 }
 
-// logMessage tells something, with how the node stands.
+// say tells something, with how the node stands.
 func (g *guard) say(p drain.Progress) {
 	g.mu.Lock()
 	p.Goal, p.State = g.goal.Number, g.state

@@ -17,7 +17,7 @@ import (
 type work struct {
 	goal  policy.Goal
 	guard drain.Guard // nil for an uncordon
-	// guardGoal is the goal as the guard was told it, with its times on the monotonic clock.
+	// order is the goal as the guard was told it, with its times on the monotonic clock.
 	order    drain.Goal
 	cancel   context.CancelFunc
 	stopping bool

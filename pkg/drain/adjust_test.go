@@ -343,7 +343,7 @@ func TestANodeIsLookedAtOnceMoreWhenACordonBecomesADrain(t *testing.T) {
 	})
 }
 
-// Kind the policy makes of it depends on what stands in the way.
+// What the policy makes of it depends on what stands in the way.
 func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

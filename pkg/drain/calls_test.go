@@ -109,7 +109,7 @@ func TestAPodThatArrivesLateHasItsGraceThoughALookHangs(t *testing.T) {
 	})
 }
 
-// Kind the policy makes of it depends on the events for which that is an order.
+// What the policy makes of it depends on the events for which that is an order.
 func TestADryRunTellsForWhichEventsTheCordonWasLifted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

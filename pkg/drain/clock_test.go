@@ -12,7 +12,7 @@ import (
 // skews are by how much the API server's clock is before the machine's.
 var skews = []time.Duration{-2 * time.Hour, 0, 2 * time.Hour}
 
-// Kind a pod's own times say is by the API server's clock.
+// What a pod's own times say is by the API server's clock.
 func TestAPodThatIsEndingIsShortenedWhateverTheClocksSay(t *testing.T) {
 	t.Parallel()
 	for _, skew := range skews {

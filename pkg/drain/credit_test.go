@@ -121,7 +121,7 @@ func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
 	})
 }
 
-// Kind a budget has held and somebody else has ended is held no more.
+// What a budget has held and somebody else has ended is held no more.
 func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -25,7 +25,7 @@ func TestARefusedListIsToldOnce(t *testing.T) {
 	})
 }
 
-// Kind ended before the drain says nothing of who comes back to the closed node.
+// What ended before the drain says nothing of who comes back to the closed node.
 func TestPodsThatWereEndingBeforeAreNotTakenForOnesThatCameBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -496,7 +496,7 @@ func (g *guard) tidy(v view) {
 		return
 	}
 	g.tidying = true
-	// Kind is taken back is so for certain: the guard may be told to end as soon as it is known that people have opened the node.
+	// What is taken back is so for certain: the guard may be told to end as soon as it is known that people have opened the node.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), attemptTimeout)
 	pause := g.untidy.pause()
 	g.workers.Go(func() {

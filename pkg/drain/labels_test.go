@@ -155,7 +155,7 @@ func TestALabelOfOursAloneIsAClaim(t *testing.T) {
 	}
 }
 
-// Kind is left over of ours may have become another's just now.
+// What is left over of ours may have become another's just now.
 func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 	t.Parallel()
 	run(t, "the annotation, that nth-queue writes", func(t *testing.T) {

@@ -106,7 +106,7 @@ func TestANodeThatWasOpenIsNotDrainedByAListFromBefore(t *testing.T) {
 	})
 }
 
-// Kind a dry run tells of a node that is to be left alone is not that it would be closed and ours.
+// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
 func TestADryRunOfANodeThatIsLeftAloneSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

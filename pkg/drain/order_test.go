@@ -60,7 +60,7 @@ func TestAnOrderToOpenTheNodeIsNoneForAnEventThatWasGoneThen(t *testing.T) {
 	})
 }
 
-// Kind is known of the events says of a cordon that is gone for which of them it stood, whoever had set it.
+// What is known of the events says of a cordon that is gone for which of them it stood, whoever had set it.
 func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForThoseThatTheNodeWasClosedFor(t *testing.T) {
 	t.Parallel()
 	byQueue := strings.Replace(ours, `{`, `{"writer":"nth-queue",`, 1)

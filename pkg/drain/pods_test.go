@@ -343,7 +343,7 @@ func TestCriticalPodsDoNotWaitForAPodThatWasToEndSooner(t *testing.T) {
 	}
 }
 
-// Kind a disruption budget holds still runs, and may need them.
+// What a disruption budget holds still runs, and may need them.
 func TestCriticalPodsWaitForAPodThatIsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -192,7 +192,7 @@ func TestAPodThatWaitedForAnotherKeepsItsGraceBeforeAHardDeadline(t *testing.T) 
 	})
 }
 
-// Kind is asked answers never. Cluster DNS goes after the pod, if that turns out to be evicted as any other.
+// What is asked answers never. Cluster DNS goes after the pod, if that turns out to be evicted as any other.
 func TestNothingWaitsLongForWhoIsToRestartAWorkload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
@@ -343,7 +343,7 @@ func TestWhatIsHeardTooLateOfARestartHoldsNoPod(t *testing.T) {
 	}
 }
 
-// Kind other pods may need goes after a pod that is on its way out, as ever.
+// What other pods may need goes after a pod that is on its way out, as ever.
 func TestACriticalPodWaitsForAPodWhoseWaitForAnotherIsOver(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]func(s *apitest.Server){

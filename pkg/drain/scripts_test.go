@@ -88,7 +88,7 @@ func TestNoPodWaitsForScriptsBeyondItsTurn(t *testing.T) {
 	})
 }
 
-// Kind comes of a node without pods, such as the end of the machine, waits for them, too.
+// What comes of a node without pods, such as the end of the machine, waits for them, too.
 func TestANodeWithoutPodsIsDrainedWhenTheScriptsHaveRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

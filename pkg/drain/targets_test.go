@@ -288,7 +288,7 @@ func TestANodeThatSomebodyHasOpenedIsNotWaitedForAtLoadBalancers(t *testing.T) {
 	})
 }
 
-// Kind was held for one event is not for the next one: the node was open in between.
+// What was held for one event is not for the next one: the node was open in between.
 func TestTheHoldForLoadBalancersEndsWithTheDrainThatAskedForIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -72,7 +72,7 @@ func TestADeletionThatFailsIsRepeatedAtOnceWhateverWentBefore(t *testing.T) {
 	})
 }
 
-// Kind is left of the grace is left to the last attempt, however often the ones before have failed.
+// What is left of the grace is left to the last attempt, however often the ones before have failed.
 func TestADeletionThatKeepsFailingIsRepeatedToTheLastMoment(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

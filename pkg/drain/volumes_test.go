@@ -141,7 +141,7 @@ func TestTheWaitForVolumesDoesNotBeginAnewForAnEventThatJoins(t *testing.T) {
 	}
 }
 
-// Kind is left of the wait was cut off by a deadline that has moved since, and is there for an event that joins.
+// What is left of the wait was cut off by a deadline that has moved since, and is there for an event that joins.
 func TestWhatADeadlineHasLeftOfTheWaitForVolumesIsThereForAnEventThatJoins(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
@@ -209,7 +209,7 @@ func TestVolumesOfPodsThatStayAreNotWaitedFor(t *testing.T) {
 		s.AddVolume("agent-spool", "ebs.csi.aws.com", "vol-2")
 		s.AddVolume("data", "ebs.csi.aws.com", "vol-3")
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2", "kubernetes.io/csi/ebs.csi.aws.com^vol-3"))
-		// Kind could not be asked for the first time is asked for again.
+		// What could not be asked for the first time is asked for again.
 		s.Answer("get", apitest.Throttled(0)) // of the cordon
 		s.Answer("get volume", apitest.Unavailable())
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})

@@ -46,7 +46,7 @@ type cluster struct {
 	version int
 	asked   map[string]int
 	first   map[string]func(times int) error
-	// staleAfter is how long a watch of Nodes is behind.
+	// lag is how long a watch of Nodes is behind.
 	lag time.Duration
 	// leases are those in fleet.LeaseNamespace, by name.
 	leases map[string]*coordination.Lease
@@ -62,11 +62,11 @@ type cluster struct {
 	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
 	stalled   chan struct{}
 	workloads *workloads
-	// countDraining, if set, is how slow it is.
+	// busy, if set, is how slow it is.
 	busy *busy
 }
 
-// countDraining is an API server that answers so many requests at once, each after a while. The others wait until it comes to them.
+// busy is an API server that answers so many requests at once, each after a while. The others wait until it comes to them.
 type busy struct {
 	places chan struct{}
 	takes  time.Duration
@@ -255,7 +255,7 @@ func (c *cluster) node(name string) *corev1.Node {
 	return n
 }
 
-// changeEvent changes a Node as others would.
+// change changes a Node as others would.
 func (c *cluster) change(name string, how func(*corev1.Node)) {
 	n := c.node(name)
 	how(n)
@@ -264,7 +264,7 @@ func (c *cluster) change(name string, how func(*corev1.Node)) {
 	c.keep(n)
 }
 
-// keepRenewed makes a Node the next version. c.mu is held.
+// keep makes a Node the next version. c.mu is held.
 func (c *cluster) keep(n *corev1.Node) {
 	c.version++
 	n.ResourceVersion = strconv.Itoa(c.version)
@@ -273,7 +273,7 @@ func (c *cluster) keep(n *corev1.Node) {
 	}
 }
 
-// deleteNodeFor deletes a Node as others would.
+// remove deletes a Node as others would.
 func (c *cluster) remove(name string) {
 	if err := c.store.CoreV1().Nodes().Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		c.t.Error(err)

@@ -12,7 +12,7 @@ type knowledge struct {
 	mu sync.Mutex
 	// states are those of the instances that are known.
 	states map[string]string
-	// managedInstance have the tag, clusters are those that instances are tagged to be of, and groups are the instances of groups.
+	// managed have the tag, clusters are those that instances are tagged to be of, and groups are the instances of groups.
 	managed  map[string]bool
 	clusters map[string][]string
 	groups   map[string][]string

@@ -52,7 +52,7 @@ type Options struct {
 	Leases kubernetes.Interface
 	// Host is the name of the host, for people who look at the Leases; several may have the same.
 	Host string
-	// OwnPod is where this process itself runs, if that is in a pod.
+	// Own is where this process itself runs, if that is in a pod.
 	Own    OwnPod
 	Policy policy.Settings
 	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.

@@ -123,7 +123,7 @@ func newRig(t *testing.T, change func(*fleet.Options), nodes ...*corev1.Node) *r
 	return begin(t, client, change)
 }
 
-// beginTask runs a fleet, and returns when it knows the nodes.
+// begin runs a fleet, and returns when it knows the nodes.
 func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options)) *rig {
 	t.Helper()
 	r := &rig{client: client, ear: &ear{}}

@@ -85,7 +85,7 @@ func (f *Fleet) beginTask(n node, t *task) {
 	})
 }
 
-// lookUp asks EC2 about an interruption's instance, and then decides as if that had been known.
+// lookUpInstance asks EC2 about an interruption's instance, and then decides as if that had been known.
 func (f *Fleet) lookUpInstance(ctx context.Context, t *task) {
 	if f.opts.Instances == nil {
 		f.confirmLater(t)
@@ -106,7 +106,7 @@ func (f *Fleet) lookUpInstance(ctx context.Context, t *task) {
 	}
 }
 
-// retry gives a task back for which the API server or AWS could not be asked.
+// retryLater gives a task back for which the API server or AWS could not be asked.
 func (f *Fleet) retryLater(ctx context.Context, t *task, err error) {
 	if ctx.Err() != nil {
 		t.retryAfter(0)
@@ -362,7 +362,7 @@ const (
 	page = 200
 )
 
-// lister tells those who must know it that the watch is not behind. Everybody is answered by what the API server has said after they asked,
+// nodeLister tells those who must know it that the watch is not behind. Everybody is answered by what the API server has said after they asked,
 // and those who ask at the same time by the same. It asks for a list of one Node, which comes with the version of all: when the watch has
 // told of that version, or of a later one, it has told of every Node that was there. Where it does not get there, or versions are no
 // numbers, all Nodes are listed.
@@ -390,7 +390,7 @@ func newNodeLister(client kubernetes.Interface, nodes *nodes, begin func(func(ct
 	return &nodeLister{client: client, nodes: nodes, begin: begin, turn: make(chan struct{}, 1)}
 }
 
-// isHandled tells whether there is a Node of that EC2 instance now.
+// has tells whether there is a Node of that EC2 instance now.
 func (r *nodeLister) has(ctx context.Context, instance string) (bool, error) {
 	r.mu.Lock()
 	c := r.next
@@ -784,7 +784,7 @@ func (s *session) removeObsolete(held node) []*task {
 	return done
 }
 
-// isStale are the tasks whose notices have grown old.
+// staleTasks are the tasks whose notices have grown old.
 func (s *session) staleTasks() []*task {
 	s.fleet.mu.Lock()
 	defer s.fleet.mu.Unlock()

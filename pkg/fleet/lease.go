@@ -198,14 +198,14 @@ type leases struct {
 	ended map[string]bool
 	// asked are those that somebody has asked about since the last look, and that it has not shown.
 	asked map[string]bool
-	// exempt tells that something waits for the next look.
+	// lookDue tells that something waits for the next look.
 	lookDue bool
-	// slotStore is the Lease placesLease as the last look has shown it, which began at looked; nil if there is none.
+	// slots is the Lease placesLease as the last look has shown it, which began at looked; nil if there is none.
 	slots  *coordination.Lease
 	looked time.Time
 }
 
-// promoteUrgent makes the next look come soon.
+// lookSoon makes the next look come soon.
 func (l *leases) lookSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +231,7 @@ func (l *leases) api() coordinationclient.LeaseInterface {
 	return l.client.CoordinationV1().Leases(LeaseNamespace)
 }
 
-// reportClosed tells whether a process is known not to live any more. It asks nobody: what is not known is known after the next look.
+// hasEnded tells whether a process is known not to live any more. It asks nobody: what is not known is known after the next look.
 func (l *leases) hasEnded(process string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +244,7 @@ func (l *leases) hasEnded(process string) bool {
 	return false
 }
 
-// mergeInto looks at the Leases until ctx ends.
+// run looks at the Leases until ctx ends.
 func (l *leases) run(ctx context.Context) {
 	for last := (time.Time{}); ; {
 		if l.due(last) {
@@ -263,7 +263,7 @@ func (l *leases) due(last time.Time) bool {
 	return l.lookDue || time.Since(last) >= renewal
 }
 
-// lookUp lists the Leases once, and deletes those of processes that are no more. A look that fails changes nothing.
+// look lists the Leases once, and deletes those of processes that are no more. A look that fails changes nothing.
 func (l *leases) look(ctx context.Context) {
 	l.mu.Lock()
 	asked := l.asked
@@ -330,7 +330,7 @@ func (l *leases) noteEnded(process string) {
 	l.changed()
 }
 
-// holdsFor is for how long a Lease says that it holds.
+// durationOf is for how long a Lease says that it holds.
 func durationOf(lease *coordination.Lease) time.Duration {
 	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
 		return time.Duration(*s) * time.Second
@@ -359,7 +359,7 @@ func (l *leases) delete(ctx context.Context, process string, as metav1.Precondit
 	return l.api().Delete(ctx, process, metav1.DeleteOptions{Preconditions: &as})
 }
 
-// takeClaim makes the Lease of a new process on a host.
+// create makes the Lease of a new process on a host.
 func (l *leases) create(ctx context.Context, host string) (*coordination.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
@@ -527,7 +527,7 @@ func (e errClaimed) Error() string { return e.holder + " drains it already" }
 // errClaimLost says that a claim is no longer ours.
 var errClaimLost = errors.New("the claim on the node is no longer ours")
 
-// takeClaim claims a node, as it is known, for a process, and returns the Node as it is then. What is known may be behind;
+// take claims a node, as it is known, for a process, and returns the Node as it is then. What is known may be behind;
 // the API server then says so, and the Node is read anew. ctx is that of enter.
 func (c claims) take(ctx context.Context, process string, known node) (*corev1.Node, error) {
 	if err := c.free(process, known); err != nil {

@@ -124,7 +124,7 @@ func (c *cluster) processes() []string {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "nth-queue-") })
 }
 
-// endForeign is the Lease of a process elsewhere, which the test renews.
+// stranger is the Lease of a process elsewhere, which the test renews.
 func (c *cluster) stranger(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -65,7 +65,7 @@ func (c *cluster) listed() (lists, glances int) {
 	return c.lists, c.glances
 }
 
-// add adds a Node as a kubelet does, in the midst of all.
+// join adds a Node as a kubelet does, in the midst of all.
 func (c *cluster) join(n *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

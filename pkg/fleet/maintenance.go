@@ -170,7 +170,7 @@ func (f *Fleet) isEarly(ev event.Event) bool {
 	return f.policy().Begins(record.Entry{Event: ev}).After(time.Now())
 }
 
-// notify tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
+// alreadyHappened tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
 func alreadyHappened(n node, ev event.Event) bool {
 	return isReboot(ev.Code) && !ev.Deadline.IsZero() && n.readySince.After(ev.Deadline)
 }
@@ -491,7 +491,7 @@ func newEC2View() *ec2View {
 	return &ec2View{listed: map[string]ec2.Status{}, first: map[string]time.Time{}, attempts: map[string]*attempts{}}
 }
 
-// attemptsFor is what has come of an event that EC2 lists, at one node. It is the message of its tasks.
+// attempts is what has come of an event that EC2 lists, at one node. It is the message of its tasks.
 type attempts struct {
 	mu         sync.Mutex
 	busy, done bool
@@ -502,7 +502,7 @@ type attempts struct {
 	tries      int
 }
 
-// beginTask begins a task, unless there is one, the last has come to its end for that deadline and what the rules ask for, or another attempt is
+// begin begins a task, unless there is one, the last has come to its end for that deadline and what the rules ask for, or another attempt is
 // not due, which it is when other rules have it begin at another time. pause is how long it is left alone if it fails.
 func (p *attempts) begin(deadline, begins time.Time, asks policy.Action) (pause time.Duration, begun bool) {
 	p.mu.Lock()
@@ -553,7 +553,7 @@ func (o *ec2View) attemptsFor(node, what string) *attempts {
 	return o.attempts[key]
 }
 
-// parse is what EC2 has said of an instance; known is false while EC2 has said nothing of any, and for a node that does not tell its instance.
+// of is what EC2 has said of an instance; known is false while EC2 has said nothing of any, and for a node that does not tell its instance.
 func (o *ec2View) of(instance string) (said ec2.Status, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -591,7 +591,7 @@ func (o *ec2View) holdsFor(what string, now bool) time.Duration {
 // impaired is at the end of what is first noticed of an instance whose status checks fail.
 const impaired = " impaired"
 
-// retry is for how long a status check of an instance had failed by the last good look: nobody knows what has become of it since.
+// failed is for how long a status check of an instance had failed by the last good look: nobody knows what has become of it since.
 func (o *ec2View) failed(instance string, said ec2.Status) time.Duration {
 	lasting := o.holdsFor(instance+impaired, true)
 	o.mu.Lock()
@@ -602,7 +602,7 @@ func (o *ec2View) failed(instance string, said ec2.Status) time.Duration {
 	return lasting
 }
 
-// requestReplacement takes in a good look, and forgets the plans of what it does not show, and since when the checks have failed that pass.
+// replace takes in a good look, and forgets the plans of what it does not show, and since when the checks have failed that pass.
 func (o *ec2View) replace(said map[string]ec2.Status, at time.Time) (recovered bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -638,7 +638,7 @@ func (o *ec2View) noteError(err error) (news bool) {
 	return news
 }
 
-// mergeInto keeps up with what EC2 tells of, and with what the nodes are closed for, until ctx ends.
+// runMaintenance keeps up with what EC2 tells of, and with what the nodes are closed for, until ctx ends.
 func (f *Fleet) runMaintenance(ctx context.Context) {
 	var next time.Time
 	ticks := time.NewTicker(reconcileInterval)

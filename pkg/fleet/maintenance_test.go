@@ -92,7 +92,7 @@ func within(s *schedule) func(*fleet.Options) {
 
 const planID = "instance-event-0123456789abcdef0"
 
-// findNode is an event that is due in some time.
+// at is an event that is due in some time.
 func at(code string, in time.Duration) ec2.Planned {
 	return ec2.Planned{ID: planID, Code: code, Description: "scheduled " + code, NotBefore: time.Now().Add(in).UTC().Round(0)}
 }

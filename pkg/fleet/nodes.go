@@ -292,7 +292,7 @@ func (n node) isNewer(full *corev1.Node) bool {
 	return err == nil && order > 0 && n.uid == full.UID
 }
 
-// clusterNames takes in a Node as the API server has answered, of which the watch has yet to tell: what it goes on to tell from before that is
+// learn takes in a Node as the API server has answered, of which the watch has yet to tell: what it goes on to tell from before that is
 // old then.
 func (n *nodes) learn(full *corev1.Node) {
 	n.mu.Lock()

@@ -61,7 +61,7 @@ func notesOf(text string) notes {
 	return all
 }
 
-// parse is the note of an event; an empty one if there is none.
+// of is the note of an event; an empty one if there is none.
 func (all notes) of(id string) note {
 	i := slices.IndexFunc(all, func(known note) bool { return known.Event == id })
 	if i < 0 {

@@ -214,7 +214,7 @@ func noticed(id string, kind event.Kind, code string, in time.Duration) []sqs.No
 	return []sqs.Notice{{About: sqs.Interruption, Instance: instance, Event: ev}}
 }
 
-// holdsFor makes every kind of event drain but recommendations, for which a node is cordoned for ten minutes.
+// durationOf makes every kind of event drain but recommendations, for which a node is cordoned for ten minutes.
 func durationOf(o *fleet.Options) {
 	draining(o)
 	o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: 10 * time.Minute}

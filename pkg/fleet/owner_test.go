@@ -19,7 +19,7 @@ import (
 // someInstance is one of many that have no Node.
 func someInstance(i int) string { return fmt.Sprintf("i-%017x", i) }
 
-// ownerByTags is an EC2 where this cluster's Node is tagged as shop's, and the many without a Node by those names, if any.
+// tagged is an EC2 where this cluster's Node is tagged as shop's, and the many without a Node by those names, if any.
 func tagged(names ...string) *knowledge {
 	ec2 := &knowledge{states: map[string]string{instance: "running"}, clusters: map[string][]string{instance: {"shop"}}}
 	for i := range 600 {
@@ -224,7 +224,7 @@ func TestWhoseAnInstanceWithoutANodeIs(t *testing.T) {
 	}
 }
 
-// endStopped is the notice that an instance runs by now.
+// runs is the notice that an instance runs by now.
 func runs(id string) []sqs.Notice {
 	notices := running(time.Now())
 	notices[0].Instance = id

@@ -30,10 +30,10 @@ type Limits struct {
 	Label string
 }
 
-// takeSlots is one node's place in the line.
+// waitingNode is one node's place in the line.
 type waitingNode struct {
 	node, group string
-	// isUrgent tells that the node does not wait: its machine is gone in a few minutes.
+	// urgent tells that the node does not wait: its machine is gone in a few minutes.
 	urgent   bool
 	deadline time.Time // the nearest; zero if there is none
 	since    time.Time // when it joined
@@ -407,7 +407,7 @@ type handovers struct {
 // handoverTry is since when others had it, and when for the last time.
 type handoverTry struct{ first, last time.Time }
 
-// removeTask tells whether others are still to have the chance to see to all of those events.
+// left tells whether others are still to have the chance to see to all of those events.
 func (c *handovers) left(events []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

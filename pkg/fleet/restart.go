@@ -62,7 +62,7 @@ type workload struct {
 	restarted string
 	// unfit is why a restart would not bring about another pod first; "" if it would.
 	unfit string
-	// wantsReplacement tells that it is replacing the pods of the batch already.
+	// replaces tells that it is replacing the pods of the batch already.
 	replaces bool
 }
 
@@ -84,7 +84,7 @@ type nodeRestarts struct {
 	done   map[string]bool // by the workload's name
 }
 
-// parse returns what has the workload of a pod on a node replace its pods, as drain.Options.Restart says.
+// of returns what has the workload of a pod on a node replace its pods, as drain.Options.Restart says.
 func (r *restarts) of(node string, urgent func() bool) func(context.Context, *corev1.Pod) string {
 	n := &nodeRestarts{restarts: r, node: node, urgent: urgent, done: map[string]bool{}}
 	return func(ctx context.Context, pod *corev1.Pod) string {
@@ -113,7 +113,7 @@ func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
 	}
 }
 
-// requestReplacement has a pod's workload replace its pods, and returns which one does. Of a batch, one pod asks for all.
+// replace has a pod's workload replace its pods, and returns which one does. Of a batch, one pod asks for all.
 func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, error) {
 	controller := metav1.GetControllerOf(pod)
 	if controller == nil {

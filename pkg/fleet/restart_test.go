@@ -109,7 +109,7 @@ func (w *workloads) patch(path string, body []byte) (runtime.Object, error) {
 	return changed, nil
 }
 
-// keepRenewed makes a workload the next version. The cluster's mutex is held.
+// keep makes a workload the next version. The cluster's mutex is held.
 func (w *workloads) keep(path string, o runtime.Object) {
 	w.cluster.version++
 	accessor, _ := meta.Accessor(o)
@@ -142,7 +142,7 @@ func (w *workloads) all() []string {
 	return slices.Clone(w.patched)
 }
 
-// wantsReplacement has the pods of those names end some time after a restart, as others stand in their place.
+// replaces has the pods of those names end some time after a restart, as others stand in their place.
 func (w *workloads) replaces(after time.Duration, pods ...string) {
 	w.restarted = func(string) {
 		time.AfterFunc(after, func() {

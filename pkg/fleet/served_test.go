@@ -54,7 +54,7 @@ func (c *cluster) pods(w http.ResponseWriter, r *http.Request) {
 	answer(w, found, nil)
 }
 
-// budgetEnd keeps a pod in mind that is about to be deleted.
+// ends keeps a pod in mind that is about to be deleted.
 func (c *cluster) ends(a clienttesting.Action) (handled bool, result runtime.Object, err error) {
 	deleted, is := a.(clienttesting.DeleteAction)
 	if !is {
@@ -68,7 +68,7 @@ func (c *cluster) ends(a clienttesting.Action) (handled bool, result runtime.Obj
 	return false, nil, nil
 }
 
-// noteEnded are the pods that have ended and are not there again.
+// gone are the pods that have ended and are not there again.
 func (c *cluster) gone() []runtime.Object {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,7 +29,7 @@ type session struct {
 	node    string
 	group   string
 	nodeKey nodeKey
-	// isUrgent tells that what is done for it waits behind no other node.
+	// urgent tells that what is done for it waits behind no other node.
 	urgent atomic.Bool
 
 	// The fleet's mutex guards what follows.
@@ -41,11 +41,11 @@ type session struct {
 	outcomes map[string]event.Outcome
 	// notes are what is to be noted on the Node of what has come of events; nil is for what needs no note any more.
 	notes map[string]*note
-	// holdsFor is an event that the node was drained or cordoned for and whose message has come to its end.
+	// staysClosedFor is an event that the node was drained or cordoned for and whose message has come to its end.
 	staysClosedFor event.Event
 	// sink gets the events while there is an agent; nil without one.
 	sink event.Sink
-	// reportClosed tells that it takes no more tasks.
+	// over tells that it takes no more tasks.
 	over bool
 	stop context.CancelFunc
 	// ended is closed when nothing more is done for the node.
@@ -61,7 +61,7 @@ type session struct {
 	rules policy.Settings
 }
 
-// add gives a task to its node's session. A new one goes into the line.
+// join gives a task to its node's session. A new one goes into the line.
 func (f *Fleet) join(n node, t *task) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *Fleet) join(n node, t *task) {
 	}
 }
 
-// nodeKeyOf is the place in the line that one of the session's tasks calls for.
+// waitingFor is the place in the line that one of the session's tasks calls for.
 func (s *session) waitingFor(t *task, since time.Time) waitingNode {
 	ev := t.notice.Event
 	return waitingNode{node: s.node, group: s.group, urgent: isUrgent(ev) || t.lifts, deadline: ev.Deadline, since: since}
@@ -571,7 +571,7 @@ func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 	return s.addNotes(b, n)
 }
 
-// toEvent adds to a book what was told before of events whose time had not come then. f.mu is held.
+// addNotes adds to a book what was told before of events whose time had not come then. f.mu is held.
 func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
 	for id, t := range s.tasks {
 		ev, now := t.notice.Event, time.Now().UTC().Round(0)
@@ -584,7 +584,7 @@ func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
 	return b
 }
 
-// record is a record in memory.
+// memoryRecord is a record in memory.
 type memoryRecord struct {
 	mu      sync.Mutex
 	entries []record.Entry
@@ -669,7 +669,7 @@ func (s *session) addTaints(ctx context.Context) {
 	}
 }
 
-// holdsFor tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
+// staysClosed tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
 // otherwise, unlike a cordon with a time to live. f.mu is held.
 func (f *Fleet) staysClosed(e record.Entry) bool {
 	done := e.Phase == record.Drained || e.Phase == record.Cordoned || e.Phase == record.Incomplete || e.LeftAlone

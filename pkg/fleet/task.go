@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// message is what one message asks for. It goes back into the queue if a part of it must wait, and only when every part
+// messageWork is what one message asks for. It goes back into the queue if a part of it must wait, and only when every part
 // has come to an end: a message cannot be held and given back at once.
 type messageWork struct {
 	message Message
@@ -261,7 +261,7 @@ func (f *Fleet) checkTermination(ctx context.Context, t *task) {
 // longestBudget is the longest that the settings allow.
 const longestBudget = 48 * time.Hour
 
-// startBudgets takes in that the budget of a task's event counts from then, if that is not known to be longer ago. What waits in the line spends
+// startBudget takes in that the budget of a task's event counts from then, if that is not known to be longer ago. What waits in the line spends
 // nothing. f.mu is held.
 func (f *Fleet) startBudget(t *task, since time.Time) {
 	if f.policy()[t.notice.Event.Kind].Budget <= 0 {
@@ -320,7 +320,7 @@ func (f *Fleet) completeTask(t *task, outcome event.Outcome) {
 	})
 }
 
-// remove ends a task for which the node was left alone, as people want it: its lifecycle action was held for the event's budget, and is left
+// endLeftAlone ends a task for which the node was left alone, as people want it: its lifecycle action was held for the event's budget, and is left
 // to its own timeout.
 func (f *Fleet) endLeftAlone(t *task) {
 	if f.hasHook(t) && f.wantsDrain(t) {
@@ -333,7 +333,7 @@ func (f *Fleet) endLeftAlone(t *task) {
 // groupWaits tells whether Auto Scaling waits for a task to terminate its instance.
 func (f *Fleet) groupWaits(t *task) bool { return t.notice.About == sqs.Interruption && f.hasHook(t) }
 
-// releaseHook ends a task of an instance of ours that has no Node: there is nothing to drain, and its group need not wait until
+// completeWithoutNode ends a task of an instance of ours that has no Node: there is nothing to drain, and its group need not wait until
 // the hook times out.
 func (f *Fleet) completeWithoutNode(t *task) {
 	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster, and the Auto Scaling group %s need not wait for it",

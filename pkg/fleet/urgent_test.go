@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// managedInstance drains what EC2 says is managed.
+// managed drains what EC2 says is managed.
 func managed(ec2 fleet.Instances) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		draining(o)

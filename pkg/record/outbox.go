@@ -32,7 +32,7 @@ type Notice struct {
 	// was known.
 	Event string `json:"event"`
 	Node  string `json:"node,omitempty"`
-	// Kind says in a word what it tells.
+	// What says in a word what it tells.
 	What string `json:"what"`
 	// Made is when, by wall time.
 	Made time.Time `json:"made"`
