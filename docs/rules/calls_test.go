@@ -170,8 +170,8 @@ var callRules = []rule{
 		why:   "\"draining node a: evicting pod b: no answer\" can be read; a chain of \"failed to\" cannot",
 		check: each(wordsOfErrors),
 		breaks: map[string]string{
-			"pkg/drain/a.go": "package drain\nimport \"fmt\"\nvar x = fmt.Errorf(\"failed to drain: %w\", nil)",
-			"test/internal/lab/a.go":  "package lab\nimport \"errors\"\nvar x = errors.New(\"unable to start\")",
+			"pkg/drain/a.go":         "package drain\nimport \"fmt\"\nvar x = fmt.Errorf(\"failed to drain: %w\", nil)",
+			"test/internal/lab/a.go": "package lab\nimport \"errors\"\nvar x = errors.New(\"unable to start\")",
 		},
 		keeps: map[string]string{"pkg/drain/a.go": "package drain\nimport \"fmt\"\nvar x = fmt.Errorf(\"draining node %q: %w\", \"a\", nil)"},
 	},

@@ -25,12 +25,12 @@ var clusterRules = []rule{
 			"pkg/agent/a.go":   "package agent\nfunc f() { nodes := client.CoreV1().Nodes(); nodes.Get(ctx) }",
 		},
 		keeps: map[string]string{
-			"pkg/notify/a.go":       "package notify\nvar _ = client.CoreV1().Nodes().PatchStatus(ctx)",
-			"pkg/drain/a.go":        "package drain\nvar _ = client.CoreV1().Pods(\"\").EvictV1(ctx)",
-			"pkg/notify/a_test.go":  "package notify\nvar _ = client.CoreV1().Nodes().Create(ctx)",
-			"pkg/kubelet/a.go":      "package kubelet\nvar _ = client.CoreV1().Nodes().Get(ctx)",
-			"test/internal/lab/workload.go":  "package lab\nvar _ = client.CoreV1().Pods(\"\").Create(ctx)",
-			"pkg/policy/waiting.go": "package policy\nvar _ = list.Nodes",
+			"pkg/notify/a.go":               "package notify\nvar _ = client.CoreV1().Nodes().PatchStatus(ctx)",
+			"pkg/drain/a.go":                "package drain\nvar _ = client.CoreV1().Pods(\"\").EvictV1(ctx)",
+			"pkg/notify/a_test.go":          "package notify\nvar _ = client.CoreV1().Nodes().Create(ctx)",
+			"pkg/kubelet/a.go":              "package kubelet\nvar _ = client.CoreV1().Nodes().Get(ctx)",
+			"test/internal/lab/workload.go": "package lab\nvar _ = client.CoreV1().Pods(\"\").Create(ctx)",
+			"pkg/policy/waiting.go":         "package policy\nvar _ = list.Nodes",
 		},
 	},
 }

@@ -116,9 +116,9 @@ var importRules = []rule{
 			"pkg/surprise/a.go": "package surprise",
 		},
 		keeps: map[string]string{
-			"pkg/policy/a.go":     "package policy\nimport _ \"" + module + "/pkg/record\"",
-			"cmd/nth/a.go":        "package main\nimport _ \"" + module + "/pkg/config\"",
-			"pkg/imds/a_test.go":  "package imds_test\nimport _ \"" + module + "/pkg/imds/imdstest\"",
+			"pkg/policy/a.go":              "package policy\nimport _ \"" + module + "/pkg/record\"",
+			"cmd/nth/a.go":                 "package main\nimport _ \"" + module + "/pkg/config\"",
+			"pkg/imds/a_test.go":           "package imds_test\nimport _ \"" + module + "/pkg/imds/imdstest\"",
 			"test/internal/lab/machine.go": "package lab\nimport _ \"" + module + "/pkg/imds/imdstest\"",
 		},
 	},

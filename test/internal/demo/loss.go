@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/tools"
 	"github.com/nth-project/nth/test/internal/traffic"
+	"github.com/nth-project/nth/test/tools"
 )
 
 // Lose lets a person watch a node with real containers being lost, in every way in which that can happen, and says how
