@@ -160,3 +160,46 @@ func TestThatTheKubeletOfThisBootIsReadyIsTold(t *testing.T) {
 		await(t, "that it is Ready", func() bool { return r.last().State.Ready })
 	})
 }
+
+// Who is told decides anew each time.
+func TestWhileNothingChangesNothingIsTold(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*apitest.Server){
+		"on a node that is drained":               func(*apitest.Server) {},
+		"on a node that people have opened":       func(s *apitest.Server) { s.UncordonAs("kubectl") },
+		"on a node that is to be left alone":      func(s *apitest.Server) { s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon)) },
+		"on a node whose kubelet is of next boot": func(s *apitest.Server) { s.SetBootID("boot-2") },
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.SetBootID(claim.BootID)
+			r := begin(t, s, drain.Options{})
+			time.Sleep(20 * time.Second)
+			change(s)
+			time.Sleep(20 * time.Second)
+			before := len(r.of(drain.Standing))
+			time.Sleep(time.Minute)
+			if told := r.of(drain.Standing); len(told) > before {
+				t.Errorf("in a quiet minute, it was told %d times: %+v", len(told)-before, told[len(told)-1])
+			}
+		})
+	}
+}
+
+func TestThatADrainedNodeIsToBeLeftAloneIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		time.Sleep(10 * time.Second)
+		if last := r.last(); !last.State.Limited || last.State.Drained {
+			t.Errorf("told last: %+v", last)
+		}
+		s.ChangeNode(asking(drain.ActionAnnotation, "drain"))
+		time.Sleep(10 * time.Second)
+		if last := r.last(); last.State.Limited || !last.State.Drained {
+			t.Errorf("told last, once that is over: %+v", last)
+		}
+	})
+}
