@@ -20,6 +20,7 @@ type starter struct {
 	conn    *dbus.Conn
 	asked   chan string
 	refusal *dbus.Error
+	hung    chan struct{} // nobody is told of jobs before it is closed; nil if it answers at once
 }
 
 // starts brings a systemd onto the bus that knows these units, by their escaped names.
@@ -31,7 +32,7 @@ func (r *rig) starts(t *testing.T, refusal *dbus.Error, units map[string]manager
 			t.Fatal(err)
 		}
 	}
-	methods := map[string]any{"StartUnit": s.start, "Subscribe": func() *dbus.Error { return nil }}
+	methods := map[string]any{"StartUnit": s.start, "Subscribe": s.subscribe}
 	if err := s.conn.ExportMethodTable(methods, managerPath, managerFace); err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +40,14 @@ func (r *rig) starts(t *testing.T, refusal *dbus.Error, units map[string]manager
 		t.Fatalf("becoming systemd: %v, %v", reply, err)
 	}
 	return s
+}
+
+func (s *starter) subscribe() *dbus.Error {
+	if s.hung != nil {
+		s.asked <- "subscribe"
+		<-s.hung
+	}
+	return nil
 }
 
 func (s *starter) start(unit, mode string) (dbus.ObjectPath, *dbus.Error) {
@@ -108,6 +117,27 @@ func TestATargetIsStartedWhenAllThatItWantsIs(t *testing.T) {
 func TestAHostWithoutASystemdStartsNoTarget(t *testing.T) {
 	r := newRig(t)
 	if err := r.rooted(t).StartTarget(t.Context(), ourTarget); err == nil || !strings.Contains(err.Error(), "starting "+ourTarget) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// A systemd that is frozen answers nothing, and nth is to go on all the same.
+func TestASystemdThatDoesNotAnswerIsNotWaitedForBeyondTheTime(t *testing.T) {
+	r := newRig(t)
+	r.bus.start(t)
+	manager := r.starts(t, nil, nil)
+	manager.hung = make(chan struct{})
+	defer close(manager.hung)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	host := r.rooted(t)
+	go func() { done <- host.StartTarget(ctx, ourTarget) }()
+	if asked := next(t, manager.asked); asked != "subscribe" {
+		t.Fatalf("asked for %s", asked)
+	}
+	cancel()
+	if err := next(t, done); err == nil || !strings.Contains(err.Error(), "starting "+ourTarget) {
 		t.Errorf("it ended with %v", err)
 	}
 }

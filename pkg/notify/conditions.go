@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -106,6 +107,14 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	}
 	now := time.Now()
 	existing := findCondition(node, ConditionType)
+	version := ""
+	if setByOthers(node, wanted, k.opts.Writer) {
+		if k.opts.Heartbeat == 0 {
+			return time.Time{}, nil
+		}
+		// nth-queue has heard of an interruption that the machine does not tell of: its word stands, with our heartbeat.
+		wanted, version = *existing, node.ResourceVersion
+	}
 	switch {
 	case !k.beat.has(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
 		return time.Time{}, nil // Where nothing was ever announced, there is no condition.
@@ -119,7 +128,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
 	k.beat.draw()
-	return k.beat.next(wanted, now), patchConditions(ctx, id, "", wanted)
+	return k.beat.next(wanted, now), patchConditions(ctx, id, version, wanted)
 }
 
 // sameContent reports whether two conditions say the same, but for their times.
@@ -393,26 +402,62 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 // that the writer has set to the value that it had stays another one's.
 func ownedConditions(node *corev1.Node, writer string) map[corev1.NodeConditionType]bool {
 	owned := map[corev1.NodeConditionType]bool{}
-	for _, m := range node.ManagedFields {
-		var fields struct {
-			Status struct {
-				Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
-			} `json:"f:status"`
-		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue
-		}
-		for key, set := range fields.Status.Conditions {
-			var id struct{ Type corev1.NodeConditionType }
-			text, keyed := strings.CutPrefix(key, "k:")
-			delete(set, ".") // The condition's existence and its type belong to whoever created it.
-			delete(set, "f:type")
-			if !keyed || json.Unmarshal([]byte(text), &id) != nil || len(set) == 0 {
+	for manager, set := range conditionFields(node) {
+		for t, fields := range set {
+			delete(fields, ".") // The condition's existence and its type belong to whoever created it.
+			delete(fields, "f:type")
+			if len(fields) == 0 {
 				continue
 			}
-			others, known := owned[id.Type]
-			owned[id.Type] = m.Manager == writer && (!known || others)
+			others, known := owned[t]
+			owned[t] = manager == writer && (!known || others)
 		}
 	}
 	return owned
+}
+
+// setByOthers reports whether a condition is True on the Node though a writer does not want that, somebody else has made it so, and none of
+// what it says is the writer's.
+func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
+	t := wanted.Type
+	if c := findCondition(node, t); wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
+		return false
+	}
+	others := false
+	for manager, set := range conditionFields(node) {
+		_, status := set[t]["f:status"]
+		_, reason := set[t]["f:reason"]
+		_, message := set[t]["f:message"]
+		if manager == writer && (status || reason || message) {
+			return false
+		}
+		others = others || status
+	}
+	return others
+}
+
+// conditionFields has each writer, and the fields of the Node's conditions that it has set, as the API server remembers it.
+func conditionFields(node *corev1.Node) iter.Seq2[string, map[corev1.NodeConditionType]map[string]json.RawMessage] {
+	return func(yield func(string, map[corev1.NodeConditionType]map[string]json.RawMessage) bool) {
+		for _, m := range node.ManagedFields {
+			var fields struct {
+				Status struct {
+					Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
+				} `json:"f:status"`
+			}
+			if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+				continue
+			}
+			set := map[corev1.NodeConditionType]map[string]json.RawMessage{}
+			for key, of := range fields.Status.Conditions {
+				var id struct{ Type corev1.NodeConditionType }
+				if text, keyed := strings.CutPrefix(key, "k:"); keyed && json.Unmarshal([]byte(text), &id) == nil {
+					set[id.Type] = of
+				}
+			}
+			if !yield(m.Manager, set) {
+				return
+			}
+		}
+	}
 }

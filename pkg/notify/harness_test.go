@@ -36,6 +36,7 @@ type cluster struct {
 
 	mu         sync.Mutex
 	conditions []corev1.NodeCondition
+	managed    []metav1.ManagedFieldsEntry // stays as it is
 	events     []corev1.Event
 	requests   []string
 	// answer is the status that requests get instead; 0 is the cluster's own answer, and -1 none at all.
@@ -137,7 +138,7 @@ func (c *cluster) route(r *http.Request, body []byte) (string, func() any) {
 	case r.Method == http.MethodGet && slices.Equal(path, []string{"nodes", nodeName}):
 		return "get node", func() any {
 			return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-				ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{Conditions: c.conditions}}
+				ObjectMeta: metav1.ObjectMeta{Name: nodeName, ManagedFields: c.managed}, Status: corev1.NodeStatus{Conditions: c.conditions}}
 		}
 	case r.Method == http.MethodPatch && slices.Equal(path, []string{"nodes", nodeName, "status"}):
 		what := "patch condition"
@@ -249,7 +250,7 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 				return slices.Clone(s.entries)
 			},
 			Rules:     func() policy.Settings { return rules },
-			Condition: true, Events: true, Source: "nth",
+			Condition: true, Events: true, Source: "nth", Writer: "nth",
 			Trouble: func(err error) { s.trouble = append(s.trouble, err.Error()) },
 		}
 		f(s)

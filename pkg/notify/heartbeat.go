@@ -69,16 +69,16 @@ func (h *heartbeat) due(c corev1.NodeCondition, now time.Time) bool {
 	return h.has(c) && (age < 0 || age >= h.pause)
 }
 
-// next is when a condition has to be checked again; zero for never.
+// next is when a condition has to be checked again; zero for never. It is counted from now, since the clock may be set meanwhile.
 func (h *heartbeat) next(c corev1.NodeCondition, now time.Time) time.Time {
 	if !h.has(c) {
 		return time.Time{}
 	}
-	last := c.LastHeartbeatTime.Time
-	if last.IsZero() {
-		last = now
+	left := h.pause
+	if last := c.LastHeartbeatTime.Time; !last.IsZero() {
+		left -= now.Sub(last)
 	}
-	return last.Add(h.pause)
+	return now.Add(left)
 }
 
 // alive reports whether a heartbeat would be true.

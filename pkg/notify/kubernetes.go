@@ -63,8 +63,8 @@ type KubernetesOptions struct {
 	Alive func() bool
 	// DryRun says that nothing is done to the node: the condition says so, and tells of no event.
 	DryRun bool
-	// Writer is the field manager by which the API server remembers who has set a lifecycle condition: the product in the
-	// user agent of the identity's client, before the slash. It is needed with Lifecycle.
+	// Writer is the field manager by which the API server remembers who has set a condition: the product in the user agent of the
+	// identity's client, before the slash. It is needed with Lifecycle and with Condition, which both spare what others have set.
 	Writer string
 	// Source is the component that Events name as their source.
 	Source string
