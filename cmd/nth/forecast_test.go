@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,10 @@ func TestAForecastIsMadeAboutOnceAnHourAndSoonerAfterOneThatFailed(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		began, looks, told := time.Now(), []time.Duration{}, []time.Duration{}
 		failing := false
+		var mu sync.Mutex // of what both sides use
 		look := func(context.Context) (drain.Forecast, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			looks = append(looks, time.Since(began))
 			if failing {
 				return drain.Forecast{}, errors.New("the API server does not answer")
@@ -29,9 +33,18 @@ func TestAForecastIsMadeAboutOnceAnHourAndSoonerAfterOneThatFailed(t *testing.T)
 			if needs != 94*time.Second || cut != 3 {
 				t.Errorf("told %s and %d", needs, cut)
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			told = append(told, time.Since(began))
 		})
-		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		mu.Lock()
+		defer mu.Unlock()
+		pass := func(d time.Duration) {
+			mu.Unlock()
+			defer mu.Lock()
+			time.Sleep(d)
+			synctest.Wait()
+		}
 
 		pass(70 * time.Second)
 		if len(told) != 1 || told[0] < 50*time.Second {

@@ -242,7 +242,7 @@ func TestAnEvictionOfWhichNothingBecomesGivesWayToADeletionInTime(t *testing.T) 
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
-			s.AddPod(pod("a", grace(c.grace)), time.Second) // which is after the answer to its deletion
+			s.AddPod(pod("a", grace(c.grace)), apitest.Ending(time.Second)) // which is after the answer to its deletion
 			s.Always("evict", func(w http.ResponseWriter, _ *http.Request) bool {
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(http.StatusCreated)

@@ -796,7 +796,7 @@ func (w *world) annotate(h happening) {
 // restarted; nothing is heard; another pod never comes; it comes to another node, or to the same one before the first goes.
 func (w *world) restartWorkload(ctx context.Context, pod *corev1.Pod) string {
 	name := pod.Namespace + "/" + pod.Name
-	w.told("%s is to be replaced first", name)
+	w.tell("%s is to be replaced first", name)
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(pod.Name))
 	replaced := 3 * time.Second
