@@ -26,7 +26,18 @@ type starter struct {
 // starts brings a systemd onto the bus that knows these units, by their escaped names.
 func (r *rig) starts(t *testing.T, refusal *dbus.Error, units map[string]manager) *starter {
 	t.Helper()
-	s := &starter{conn: connect(t, r.bus), asked: make(chan string, 10), refusal: refusal}
+	return r.serves(t, &starter{refusal: refusal}, units)
+}
+
+// hangs brings one onto the bus that answers nothing before hung is closed.
+func (r *rig) hangs(t *testing.T, hung chan struct{}) *starter {
+	t.Helper()
+	return r.serves(t, &starter{hung: hung}, nil)
+}
+
+func (r *rig) serves(t *testing.T, s *starter, units map[string]manager) *starter {
+	t.Helper()
+	s.conn, s.asked = connect(t, r.bus), make(chan string, 10)
 	for path, m := range units {
 		if err := s.conn.ExportMethodTable(map[string]any{"Get": m.get}, managerPath+"/unit/"+dbus.ObjectPath(path), "org.freedesktop.DBus.Properties"); err != nil {
 			t.Fatal(err)
@@ -125,9 +136,9 @@ func TestAHostWithoutASystemdStartsNoTarget(t *testing.T) {
 func TestASystemdThatDoesNotAnswerIsNotWaitedForBeyondTheTime(t *testing.T) {
 	r := newRig(t)
 	r.bus.start(t)
-	manager := r.starts(t, nil, nil)
-	manager.hung = make(chan struct{})
-	defer close(manager.hung)
+	hung := make(chan struct{})
+	defer close(hung)
+	manager := r.hangs(t, hung)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
