@@ -119,11 +119,11 @@ var happenings = map[string]func(*world, happening){
 
 	"announce": (*world).announce,
 	"withdraw": func(w *world, h happening) {
-		w.edit(h.name, func(n *notice) { n.listed, n.unlisted = false, time.Now() })
+		w.edit(h.name, (*notice).withdraw)
 	},
 	"return":   func(w *world, h happening) { w.edit(h.name, (*notice).relist) },
-	"cancel":   func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.state = event.Canceled }) },
-	"complete": func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.state = event.Completed }) },
+	"cancel":   func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.becomes(event.Canceled) }) },
+	"complete": func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.becomes(event.Completed) }) },
 	"move": func(w *world, h happening) {
 		w.edit(h.name, func(n *notice) {
 			if n.kind == event.ScheduledMaintenance || n.kind == event.ReservationEnd {
@@ -303,6 +303,17 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 	}
 	return false
 }
+
+// becomes ends a notice: EC2 tells how maintenance has ended, and of all else only that it is announced, or is not any more.
+func (n *notice) becomes(state event.State) {
+	if n.kind != event.ScheduledMaintenance {
+		n.withdraw()
+		return
+	}
+	n.state = state
+}
+
+func (n *notice) withdraw() { n.listed, n.unlisted = false, time.Now() }
 
 // relist announces again what was withdrawn. What has its name from a boot is over with that.
 func (n *notice) relist() {
