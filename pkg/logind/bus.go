@@ -1,6 +1,7 @@
 package logind
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -373,8 +374,8 @@ func (h Host) StartTarget(ctx context.Context, target string) error {
 		return fmt.Errorf("starting %s: %w", target, err)
 	}
 	defer conn.Close()
-	if err := startUnit(ctx, conn, target); err != nil {
-		return fmt.Errorf("starting %s: %w", target, err)
+	if err := startUnit(ctx, conn, target); err != nil { // The connection ends with ctx, and says so in words of its own.
+		return fmt.Errorf("starting %s: %w", target, cmp.Or(ctx.Err(), err))
 	}
 	return wantedFailures(ctx, conn, target)
 }
