@@ -175,7 +175,7 @@ type looked struct {
 	unit  secrets.Unit
 }
 
-// configBeside is soundConfig with the credentials that the service would get by its unit. Offline, systemd is not asked.
+// configBeside is loadAndValidate with the credentials that the service would get by its unit. Offline, systemd is not asked.
 func configBeside(ctx context.Context, path string, offline bool) (config.Config, looked, error) {
 	cfg, err := effectiveConfig(path)
 	if _, fatal := webhooks.Degraded(err); fatal != nil {

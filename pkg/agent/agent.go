@@ -68,7 +68,7 @@ type Identity interface {
 	KeepWarm(ctx context.Context, tell func(node string, err error))
 }
 
-// Listener is told everything that happens, in order, from one goroutine, after the journal. Hear must not block: what
+// Listener is told everything that happens, in order, from one goroutine, after the journal. OnTransition must not block: what
 // takes time is done elsewhere, so that nobody who listens can hold a drain up.
 type Listener interface {
 	OnTransition(record.Transition)

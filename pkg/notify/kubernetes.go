@@ -88,7 +88,7 @@ type Kubernetes struct {
 	opts KubernetesOptions
 	wake chan struct{}
 
-	mu          sync.Mutex // for these, which Hear uses, too
+	mu          sync.Mutex // for these, which OnTransition uses, too
 	gate        gate
 	builder     eventBuilder
 	queue       []eventDraft

@@ -1,6 +1,6 @@
 // Package notify passes on what happens, to the cluster and to people.
 //
-// Its parts are agent.Listeners: each hears every record.Transition and must not hold the agent up. So Hear only puts what
+// Its parts are agent.Listeners: each hears every record.Transition and must not hold the agent up. So OnTransition only puts what
 // there is to say into a bounded queue, and Run, in a goroutine of its own, delivers it: best effort, bounded in time,
 // with backoff where it is refused, and with a last short attempt when nth stops. Nothing here can fail a drain, and
 // nothing is sent before the cordon that it is about.
