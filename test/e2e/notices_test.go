@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -169,13 +170,13 @@ func TestTheConditionComesWithAnEventAndGoesWithIt(t *testing.T) {
 // A crash between the end of an event and the word of it leaves a condition that is no longer true.
 func TestAConditionThatACrashHasLeftIsCleared(t *testing.T) {
 	s := prepare(t, "")
-	s.patchStatus(t, corev1.NodeCondition{Type: "InterruptionPending", Status: corev1.ConditionTrue, Reason: "SpotInterruption"})
+	s.patchStatus(t, "nth", corev1.NodeCondition{Type: "InterruptionPending", Status: corev1.ConditionTrue, Reason: "SpotInterruption"})
 	s.start(t)
 	s.waitCondition(t, corev1.ConditionFalse)
 }
 
-// patchStatus writes a condition as the kubelet does, with its credential.
-func (s *stage) patchStatus(t *testing.T, c corev1.NodeCondition) {
+// patchStatus writes a condition with the kubelet's credential, as the program of that name does.
+func (s *stage) patchStatus(t *testing.T, manager string, c corev1.NodeCondition) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", s.node.Kubeconfig)
 	if err != nil {
@@ -190,7 +191,7 @@ func (s *stage) patchStatus(t *testing.T, c corev1.NodeCondition) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Nodes().PatchStatus(t.Context(), s.node.Name, patch); err != nil {
+	if _, err := client.CoreV1().Nodes().Patch(t.Context(), s.node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, "status"); err != nil {
 		t.Fatalf("writing the condition %s: %v", c.Type, err)
 	}
 }
@@ -204,7 +205,7 @@ func TestConditionsThatAreWrittenAtTheSameTimeAllStay(t *testing.T) {
 	}
 	s.imds.SetSpot("terminate", twoMinutes())
 	for i := range 50 {
-		s.patchStatus(t, corev1.NodeCondition{Type: "KubeletLike", Status: corev1.ConditionTrue, Reason: fmt.Sprintf("Round%d", i)})
+		s.patchStatus(t, "kubelet", corev1.NodeCondition{Type: "KubeletLike", Status: corev1.ConditionTrue, Reason: fmt.Sprintf("Round%d", i)})
 	}
 	s.waitDrained(t)
 	s.waitCondition(t, corev1.ConditionTrue)
