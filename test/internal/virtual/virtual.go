@@ -100,7 +100,7 @@ func boot(t lab.TB, image Image, accelerator string) (*Machine, error) {
 	if m.agent, err = m.qemu.connect("agent", m.heard); err != nil {
 		return nil, err
 	}
-	limit := patience
+	limit := patience / 2 // Of two attempts.
 	if accelerator == "kvm" {
 		limit = kvmLimit
 	}
