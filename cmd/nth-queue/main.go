@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"os"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
@@ -102,36 +101,24 @@ func commandStatus(_ context.Context, args []string, to program.Streams) error {
 	})
 }
 
-// importer is "nth-queue config import".
-func importer() importing.Command {
-	return importing.Command{Program: "nth-queue", Usage: configUsage, Queue: true, Judge: func(name string, text []byte) error {
-		cfg := config.DefaultQueue()
-		return config.DecodeQueue(name, text, &cfg)
-	}}
-}
-
 // commandConfig is "nth-queue config".
 func commandConfig(ctx context.Context, args []string, to program.Streams) error {
-	if len(args) > 0 && args[0] == "import" {
-		return importer().Run(args[1:], to)
+	command := importing.Command{
+		Program: "nth-queue", Usage: configUsage, Queue: true,
+		Judge: func(name string, text []byte) error {
+			cfg := config.DefaultQueue()
+			return config.DecodeQueue(name, text, &cfg)
+		},
+		Check: func(path string) error { return judgeConfig(ctx, path, to) },
+		Show: func(path string) error {
+			cfg, err := effectiveConfig(path)
+			if _, fatal := webhooks.Degraded(err); fatal != nil {
+				return err
+			}
+			return errors.Join(config.EncodeQueue(to.Out, cfg), err)
+		},
 	}
-	var path string
-	var check bool
-	done, err := program.Parse("nth-queue config", configUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&check, "check", false, "")
-	})
-	if done || err != nil {
-		return err
-	}
-	if check {
-		return judgeConfig(ctx, path, to)
-	}
-	cfg, err := effectiveConfig(path)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
-		return err
-	}
-	return errors.Join(config.EncodeQueue(to.Out, cfg), err)
+	return command.Run(args, to)
 }
 
 // judgeConfig says what was read and what was passed over, and whether it is right.

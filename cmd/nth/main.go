@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -145,14 +144,6 @@ func runtimeDirectory(path string, stderr io.Writer) (string, error) {
 	return cfg.RuntimeDirectory, err
 }
 
-// importer is "nth config import".
-func importer() importing.Command {
-	return importing.Command{Program: "nth", Usage: configUsage, Judge: func(name string, text []byte) error {
-		cfg := config.Default()
-		return config.Decode(name, text, &cfg)
-	}}
-}
-
 // inRoot is a command for nth's own use, and in no help: "nth in-root ROOT COMMAND [ARGUMENT]...". By it the kubeconfig's
 // exec plugin is looked for and run where another root directory has what it is linked with and what it reads.
 const inRoot = "in-root"
@@ -183,26 +174,22 @@ func commandInRoot(_ context.Context, args []string, _ program.Streams) error {
 
 // commandConfig is "nth config".
 func commandConfig(ctx context.Context, args []string, to program.Streams) error {
-	if len(args) > 0 && args[0] == "import" {
-		return importer().Run(args[1:], to)
+	command := importing.Command{
+		Program: "nth", Usage: configUsage,
+		Judge: func(name string, text []byte) error {
+			cfg := config.Default()
+			return config.Decode(name, text, &cfg)
+		},
+		Check: func(path string) error { return judgeConfig(ctx, path, to) },
+		Show: func(path string) error {
+			cfg, err := loadAndValidate(path)
+			if _, fatal := webhooks.Degraded(err); fatal != nil {
+				return err
+			}
+			return errors.Join(config.Encode(to.Out, cfg), err)
+		},
 	}
-	var path string
-	var check bool
-	done, err := program.Parse("nth config", configUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&check, "check", false, "")
-	})
-	if done || err != nil {
-		return err
-	}
-	if check {
-		return judgeConfig(ctx, path, to)
-	}
-	cfg, err := loadAndValidate(path)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
-		return err
-	}
-	return errors.Join(config.Encode(to.Out, cfg), err)
+	return command.Run(args, to)
 }
 
 // judgeConfig says what was read and what was passed over, and whether it is right.

@@ -61,7 +61,7 @@ type Options struct {
 	Log    *logrus.Entry
 	// DryRun writes nothing: neither to the cluster nor to Auto Scaling.
 	DryRun bool
-	// Cluster is the name of this cluster in the tags of its instances (instances.ClusterTag). With "" it is the one by which the instances
+	// Cluster is the name of this cluster in the tags of its instances (ec2.ClusterTag). With "" it is the one by which the instances
 	// of all its Nodes are tagged, if that is one.
 	Cluster string
 	// LeaveUnknown gives back what is of an instance that has no Node here and is not known to be this cluster's, for others to see.

@@ -100,7 +100,7 @@ func (f *Fleet) noteLease(ctx context.Context, err error) {
 	}
 }
 
-// Paused tells whether nothing is to be taken now: this process has no Lease. It implements queue.Options.Paused.
+// Paused tells whether nothing is to be taken now: this process has no Lease. It implements sqs.Options.Paused.
 func (f *Fleet) Paused() bool {
 	t := f.term.Load()
 	return t == nil || t.ctx.Err() != nil

@@ -459,7 +459,7 @@ func claimed(known note, claim drain.Claim, events []event.Event) (event.Event, 
 }
 
 // Schedule knows what EC2 has scheduled for instances, and whose status checks fail. Where IAM does not allow to ask, an error is
-// instances.ErrRefused.
+// ec2.ErrRefused.
 type Schedule interface {
 	// Status asks about one instance; known is false if EC2 does not know it.
 	Status(ctx context.Context, id string) (found ec2.Status, known bool, err error)

@@ -5,7 +5,8 @@
 // with backoff where it is refused, and with a last short attempt when nth stops. Nothing here can fail a drain, and
 // nothing is sent before the cordon that it is about.
 //
-//   - Kubernetes keeps the Node's condition InterruptionPending, whose heartbeat tells others that the node is watched over, and, if enabled, Kubernetes' own lifecycle conditions, and
+//   - Kubernetes keeps the Node's condition InterruptionPending, whose heartbeat tells others that the node is watched over, and,
+//     if enabled, Kubernetes' own lifecycle conditions, and
 //     writes core/v1 Events about the Node and about the pods that were evicted. What it writes is listed in
 //     docs/node-contract.md.
 //   - Webhook posts a document that a template makes, and keeps on disk what could not be delivered yet.

@@ -1,5 +1,5 @@
-// Package importing is "config import": the settings of aws-node-termination-handler become those of a program, which judges
-// them before it prints them. The programs differ in what they are for.
+// Package importing is "config", and above all "config import": the settings of aws-node-termination-handler become those of a
+// program, which judges them before it prints them. The programs differ in what they are for.
 package importing
 
 import (
@@ -18,16 +18,38 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 )
 
-// Command is "config import" of the program of that name, whose settings judge reads.
+// Command is "config" of the program of that name, whose settings Judge reads.
 type Command struct {
 	Program, Usage string
 	Queue          bool
 	// Judge reads the text of a file of that name, as the program would.
 	Judge func(name string, text []byte) error
+	// Show prints the settings in effect with the file at a path, and Check says whether they are right.
+	Show, Check func(path string) error
 }
 
-// Run reads the file that args name, and prints what comes of it. Secrets go into files of their own.
+// Run does what args ask for.
 func (c Command) Run(args []string, to program.Streams) error {
+	if len(args) > 0 && args[0] == "import" {
+		return c.importFile(args[1:], to)
+	}
+	var path string
+	var check bool
+	done, err := program.Parse(c.Program+" config", c.Usage, args, to, func(flags *flag.FlagSet) {
+		program.ConfigFlag(flags, &path)
+		flags.BoolVar(&check, "check", false, "")
+	})
+	switch {
+	case done || err != nil:
+		return err
+	case check:
+		return c.Check(path)
+	}
+	return c.Show(path)
+}
+
+// importFile reads the file that args name, and prints what comes of it. Secrets go into files of their own.
+func (c Command) importFile(args []string, to program.Streams) error {
 	target := migration.Target{Queue: c.Queue}
 	name := c.Program + " config import"
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
