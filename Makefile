@@ -71,8 +71,8 @@ $(LINT):
 	@mv $@.new $@
 
 .PHONY: bench
-bench: ## measure nth, and print it beside the targets (BASE=v1.2.3 compares it with that revision, too)
-	@cd test && go run ./cmd/bench $(BASE)
+bench: ## measure nth, and print it beside the targets (BASE=v1.2.3 compares it with that revision, too; ONLY=polling measures that)
+	@cd test && go run ./cmd/bench $(if $(ONLY),-only $(ONLY)) $(BASE)
 
 .PHONY: compare
 compare: lab ## measure nth beside aws-node-termination-handler, in turns (WRITE=1 writes the table into README.md)

@@ -22,10 +22,14 @@ func main() {
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the table
 	beside := flag.Bool("beside", false, "measure nth and aws-node-termination-handler instead")
 	table := flag.String("table", "", "with -beside: the page that the table is written into")
+	only := flag.String("only", "", "measure only what has this in its name, such as polling")
 	flag.Parse()
-	measure := func() error { return bench.Run(ctx, os.Stdout, flag.Arg(0)) }
-	if *beside {
+	measure := func() error { return bench.Run(ctx, os.Stdout, flag.Arg(0), *only) }
+	switch {
+	case *beside:
 		measure = func() error { return bench.Beside(ctx, os.Stdout, *table) }
+	case flag.Arg(0) == bench.BarePoller:
+		measure = func() error { return bench.Poll(ctx, flag.Arg(1)) }
 	}
 	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

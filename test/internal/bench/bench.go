@@ -34,8 +34,9 @@ const (
 const podsPerNode = 110
 
 // Run measures, tells progress line by line, and prints the table to out. base is a revision of this repository with which
-// the present state is compared; empty compares it with none. It ends early when ctx does.
-func Run(ctx context.Context, out io.Writer, base string) error {
+// the present state is compared; empty compares it with none. Only the parts are measured in whose name only is. It ends early when
+// ctx does.
+func Run(ctx context.Context, out io.Writer, base, only string) error {
 	if err := tools.Build(ctx, out); err != nil {
 		return err
 	}
@@ -52,14 +53,14 @@ func Run(ctx context.Context, out io.Writer, base string) error {
 		return fmt.Errorf("making a place for files: %w", err)
 	}
 	// Everything that is started keeps its files there.
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measure(t, out, editions) }))
+	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measure(t, out, editions, only) }))
 	if err == nil || ctx.Err() != nil {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
 	return err
 }
 
-func measure(t lab.TB, out io.Writer, editions []edition) {
+func measure(t lab.TB, out io.Writer, editions []edition, only string) {
 	began := time.Now()
 	binary, err := daemon.Binary()
 	if err != nil {
@@ -75,6 +76,9 @@ func measure(t lab.TB, out io.Writer, editions []edition) {
 		b.drainsOf(usual),
 		b.drainsOf(crowded),
 	} {
+		if !strings.Contains(part.what, only) {
+			continue
+		}
 		partBegan := time.Now()
 		fmt.Fprintf(out, "  %-36s", part.what)
 		b.rows = append(b.rows, part.measure(t)...)

@@ -4,6 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -61,4 +67,75 @@ func bareClient(kubeconfig string) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
 	return client, nil
+}
+
+// BarePoller is the argument by which the bench command becomes a bare poller of the metadata service whose address follows.
+const BarePoller = "bare-poller"
+
+// pollers are the requests that nth makes on a spot instance in whose history nothing has happened: how often, and for what.
+var pollers = []struct {
+	every time.Duration
+	path  string
+}{
+	{500 * time.Millisecond, "spot/instance-action"},
+	{500 * time.Millisecond, "autoscaling/target-lifecycle-state"},
+	{5 * time.Second, "events/recommendations/rebalance"},
+	{30 * time.Second, "events/maintenance/scheduled"},
+	{30 * time.Second, "events/maintenance/history"},
+}
+
+// Poll polls the metadata service at an address as nth does and with nothing but net/http, until ctx ends: what that takes is
+// the least that a process in Go needs.
+func Poll(ctx context.Context, address string) error {
+	request := func(method, path, name, value string) (string, error) {
+		req, err := http.NewRequestWithContext(ctx, method, address+path, http.NoBody)
+		if err != nil {
+			return "", err
+		}
+		req.Header.Set(name, value)
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		body, err := io.ReadAll(answer.Body)
+		return string(body), err
+	}
+	token, err := request(http.MethodPut, "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "21600")
+	if err != nil {
+		return fmt.Errorf("requesting a session token: %w", err)
+	}
+	var all sync.WaitGroup
+	for _, p := range pollers {
+		all.Go(func() {
+			ticks := time.NewTicker(p.every)
+			defer ticks.Stop()
+			for ctx.Err() == nil {
+				_, _ = request(http.MethodGet, "/latest/meta-data/"+p.path, "X-aws-ec2-metadata-token", token)
+				select {
+				case <-ticks.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+// barePoller starts a bare poller as a process of its own, until the test ends.
+func barePoller(t lab.TB, address string) (pid int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatalf("starting a bare poller: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, self, BarePoller, address)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("starting a bare poller: %v", err)
+	}
+	t.Cleanup(func() { stop(); _ = cmd.Wait() })
+	return cmd.Process.Pid
 }
