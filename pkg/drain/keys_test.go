@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // underOldKey moves what a Node has under a key to where builds before the first release had it.
 func underOldKey(key string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
-		n.Annotations[drain.OldKey(key)] = n.Annotations[key]
+		n.Annotations["nth/"+strings.TrimPrefix(key, drain.KeyPrefix)] = n.Annotations[key]
 		delete(n.Annotations, key)
 	}
 }
@@ -53,7 +54,7 @@ func TestWhatPeopleAskForUnderOldKeysIsHeard(t *testing.T) {
 	t.Parallel()
 	run(t, "on a Node", func(t *testing.T) {
 		s := apitest.New(t)
-		s.ChangeNode(asking(drain.OldKey(drain.ActionAnnotation), drain.OnlyCordon))
+		s.ChangeNode(asking("nth/action", drain.OnlyCordon))
 		s.AddPod(pod("a"), 0)
 		r := begin(t, s, drain.Options{})
 		r.result = r.leave()
@@ -64,7 +65,7 @@ func TestWhatPeopleAskForUnderOldKeysIsHeard(t *testing.T) {
 	})
 	run(t, "on a pod", func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("a", annotated(drain.OldKey(drain.EvictAnnotation), drain.Never)), 0)
+		s.AddPod(pod("a", annotated("nth/evict", drain.Never)), 0)
 		s.AddPod(pod("b"), 0)
 		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 {
 			t.Errorf("the result is %+v", r.result)

@@ -83,6 +83,46 @@ func TestPodsAreListedAndThenWatched(t *testing.T) {
 	})
 }
 
+// Pods end and come all the time, and only the watch tells of it.
+func TestAWatchIsFollowedByAnotherAfterAWhileOfSilence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer      apitest.Answer
+		after, most time.Duration
+	}{
+		"one that the API server ends, after ten seconds":                     {nil, 10 * time.Second, 10 * time.Second},
+		"one behind a connection that is dead, two seconds later":             {apitest.Silence(), 12 * time.Second, 12 * time.Second},
+		"one that is not answered, when a request is over, and after a pause": {apitest.Hang(), 8100 * time.Millisecond, 8150 * time.Millisecond},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.Always("watch pods", c.answer)
+			drained(t, s, drain.Options{})
+			await(t, "two more watches", func() bool { return count(s, "watch pods") >= 3 })
+			if after := gaps(s.Requests("watch pods"))[0]; after < c.after || after > c.most {
+				t.Errorf("the next watch came after %s; want %s to %s", after, c.after, c.most)
+			}
+		})
+	}
+}
+
+// As on every node of a cluster whose API server comes back.
+func TestListsThatFailAreRepeatedWithPausesThatGrowToTwoSecondsAndUpToHalfOfThatMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("list pods", apitest.Unavailable())
+		begin(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		pause := 100 * time.Millisecond
+		for i, after := range gaps(s.Requests("list pods")) {
+			if after < pause || after > pause*3/2 {
+				t.Errorf("list %d came after %s; want %s to %s", i+1, after, pause, pause*3/2)
+			}
+			pause = min(pause*2, 2*time.Second)
+		}
+	})
+}
+
 func TestAListThatHangsIsGivenUpAndAskedForAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

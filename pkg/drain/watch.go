@@ -79,24 +79,23 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, e
 }
 
 // pass has the guard take in a pod. The Reflector passes nothing else on.
-func (f feed) pass(obj any, take func(*corev1.Pod)) error {
+func (f feed) pass(obj any, take func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		f.post(func() {
 			f.version = newer(f.version, pod.ResourceVersion)
 			take(slim(pod))
 		})
 	}
-	return nil
 }
 
 // Add tells of a pod that is there.
-func (f feed) Add(obj any) error { return f.pass(obj, f.meet) }
+func (f feed) Add(obj any) error { f.pass(obj, f.meet); return nil }
 
 // Update tells of a pod that has changed.
-func (f feed) Update(obj any) error { return f.pass(obj, f.meet) }
+func (f feed) Update(obj any) error { f.pass(obj, f.meet); return nil }
 
 // Delete tells of a pod that is gone.
-func (f feed) Delete(obj any) error { return f.pass(obj, f.lose) }
+func (f feed) Delete(obj any) error { f.pass(obj, f.lose); return nil }
 
 // Replace tells of the complete list.
 func (f feed) Replace(objs []any, version string) error {

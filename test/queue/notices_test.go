@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // webhook is somebody who wants to be told.
@@ -49,22 +50,21 @@ func (w *webhook) has(text string) bool {
 
 func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 	t.Parallel()
-	q, hook := newQueue(t), newWebhook(t)
-	cp := lab.Shared(t)
-	first, one := addInstance(t, cp)
-	second, other := addInstance(t, cp)
+	s, hook := newScene(t), newWebhook(t)
+	first, one := s.add(t)
+	second, other := s.add(t)
 	first.AddPod(t, "pod")
 	second.AddPod(t, "pod")
-	consumer := q.start(t, fmt.Sprintf(
+	consumer := s.start(t, fmt.Sprintf(
 		"[kubernetes]\nlifecycle_conditions = true\n[webhook]\nurl = %q\ntemplate = '{{.Outcome}} {{.NodeName}} {{.InstanceID}}'\nheaders = { Content-Type = \"text/plain\" }\n", hook.URL))
 
-	q.Send(spot(one), state(other, "stopping"))
+	s.Send(t, region.Spot(one), region.State(other, "stopping"))
 
-	q.waitEmpty(t)
+	s.WaitEmpty(t)
 	for node, instance := range map[*lab.Node]string{first: one, second: other} {
 		for _, outcome := range []string{"announced", "drained"} {
 			text := fmt.Sprintf("%s %s %s", outcome, node.Name, instance)
-			eventually(t, "it was posted that "+text, func() bool { return hook.has(text) })
+			s.Await(t, "it was posted that "+text, func() bool { return hook.has(text) })
 		}
 		node.WaitFor(t, "its condition is that it is drained", func(n *corev1.Node) bool {
 			return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -80,19 +80,19 @@ func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 			return holds("Drained", corev1.ConditionTrue) && holds("DrainInProgress", corev1.ConditionFalse)
 		})
 	}
-	waitEvents(t, cp, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": first.Name},
+	s.waitEvents(t, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": first.Name},
 		"SpotInterruption", "Draining", "CordonAndDrain")
-	waitEvents(t, cp, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": second.Name},
+	s.waitEvents(t, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": second.Name},
 		"StateChange", "Draining", "CordonAndDrain")
-	waitEvents(t, cp, first.Namespace, fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": "pod"}, "PodEviction")
+	s.waitEvents(t, first.Namespace, fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": "pod"}, "PodEviction")
 	consumer.Stop(t)
 }
 
 // waitEvents waits until there are Events about an object with all those reasons, of which nth-queue is the source.
-func waitEvents(t *testing.T, cp *lab.ControlPlane, namespace string, about fields.Set, reasons ...string) {
+func (s *scene) waitEvents(t *testing.T, namespace string, about fields.Set, reasons ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%v has the Events %v", about, reasons), func() bool {
-		list, err := cp.Admin.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: fields.SelectorFromSet(about).String()})
+	s.Await(t, fmt.Sprintf("%v has the Events %v", about, reasons), func() bool {
+		list, err := s.cp.Admin.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: fields.SelectorFromSet(about).String()})
 		if err != nil {
 			t.Fatalf("listing Events: %v", err)
 		}
@@ -107,38 +107,45 @@ func waitEvents(t *testing.T, cp *lab.ControlPlane, namespace string, about fiel
 
 func TestMetricsTellOfTheQueueAndOfItsNodes(t *testing.T) {
 	t.Parallel()
-	q := newQueue(t)
-	node, instance := addInstance(t, lab.Shared(t))
+	s := newScene(t)
+	node, id := s.add(t)
 	node.AddPods(t, "pod", 2)
-	port, release, err := lab.ReservePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	release()
-	address := fmt.Sprintf("http://127.0.0.1:%d", port)
+	metrics, address := serving(t)
 	file := filepath.Join(t.TempDir(), "nth-queue.prom")
-	consumer := q.start(t, fmt.Sprintf("[metrics]\nlisten = \":%d\"\ntextfile = %q\n", port, file))
-	q.Send(spot(instance), "what is this?")
+	consumer := s.start(t, metrics+fmt.Sprintf("textfile = %q\n", file))
+
+	s.Send(t, region.Spot(id), "what is this?")
+
 	consumer.WaitLog(t, systemd.Drained)
 	consumer.WaitLog(t, systemd.MessagePoisoned)
-
 	for _, series := range []string{
 		`nth_queue_up 1`, `nth_queue_messages_total{outcome="deleted"} 1`, `nth_queue_messages_total{outcome="poisoned"} 1`,
 		`nth_queue_nodes{state="draining"} 0`, `nth_queue_messages_in_flight 0`, `nth_pods_evicted_total 2`,
 		`nth_actions_total{action="drain",outcome="done"} 1`, `nth_events_total{kind="spot-interruption"} 1`, `nth_healthy 1`,
 		`nth_api_requests_total{code="201",method="POST"} `,
 	} {
-		has := func(text string) bool { return strings.Contains("\n"+text, "\n"+series) }
-		eventually(t, "there is "+series, func() bool { return has(page(t, address+"/metrics")) })
-		eventually(t, "the file has "+series, func() bool {
+		in := func(text string) bool { return strings.Contains("\n"+text, "\n"+series) }
+		s.Await(t, "there is "+series, func() bool { return in(page(t, address+"/metrics")) })
+		s.Await(t, "the file has "+series, func() bool {
 			text, err := os.ReadFile(file)
-			return err == nil && has(string(text))
+			return err == nil && in(string(text))
 		})
 	}
 	if said := page(t, address+"/healthz"); said != "ok\n" {
 		t.Errorf("/healthz says %q", said)
 	}
 	consumer.Stop(t)
+}
+
+// serving are settings by which metrics are served, and where; more of their table may follow.
+func serving(t *testing.T) (settings, address string) {
+	t.Helper()
+	port, release, err := lab.ReservePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	return fmt.Sprintf("[metrics]\nlisten = \":%d\"\n", port), fmt.Sprintf("http://127.0.0.1:%d", port)
 }
 
 // page asks for a page; "" if nobody answers.
@@ -160,21 +167,23 @@ func page(t *testing.T, url string) string {
 	return string(text)
 }
 
+func lines(text string) []string { return strings.Split(text, "\n") }
+
 func TestReloadedSettingsHoldForTheNextMessage(t *testing.T) {
 	t.Parallel()
-	q := newQueue(t)
-	node, instance := addInstance(t, lab.Shared(t))
+	s := newScene(t)
+	node, id := s.AddInstance(t, s.cp, nil)
 	node.AddPod(t, "pod")
-	consumer := q.start(t, "[events.spot-interruption]\naction = \"notify\"\n")
+	consumer := s.start(t, "[events.spot-interruption]\naction = \"notify\"\n")
 
 	consumer.Configure(t, "[events.spot-interruption]\naction = \"drian\"\n")
 	consumer.Reload(t)
 	consumer.Configure(t, "[events.spot-interruption]\naction = \"cordon\"\n[queue]\nreceivers = 1\n")
 	consumer.Reload(t)
-	q.Send(spot(instance))
+	s.Send(t, region.Spot(id))
 
 	node.WaitCordoned(t)
-	q.waitEmpty(t)
+	s.WaitEmpty(t)
 	consumer.Stop(t)
 	if len(node.Pods(t)) != 1 {
 		t.Error("the node was drained by a rule that nobody has set")

@@ -1,81 +1,129 @@
-package queue
+package queue_test
 
 import (
-	"flag"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
-	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/storm"
 )
 
-var (
-	stormNodes = flag.Int("storm.nodes", 12, "how many nodes the storm takes")
-	stormPods  = flag.Int("storm.pods", 5, "how many pods each of them has")
-)
-
-// The times are told, not judged: they are the machine's as much as nth-queue's.
-func TestAStormOfInterruptionsDrainsAllNodesAtOnce(t *testing.T) {
+// How long a storm takes is told, not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
+func TestAStormOfThirtyNodesIsDrained(t *testing.T) {
 	t.Parallel()
-	q := newQueue(t)
-	cp := lab.Shared(t)
-	watch := &storm{over: make(chan struct{}), nodes: *stormNodes, pods: *stormNodes * *stormPods}
-	var notices []string
-	for range *stormNodes {
-		node, instance := addInstance(t, cp)
-		node.AddPods(t, "pod", *stormPods)
-		notices = append(notices, spot(instance))
-		t.Cleanup(node.Observe(t, watch.take))
-	}
-	consumer := q.start(t, "")
-	consumer.WaitStatus(t, "reading the queue")
+	s := newScene(t)
+	nodes := s.storm(t, 30, 10, 0)
+	consumer := s.start(t, "")
+	seen := nodes.Watch(t)
 
 	sent := time.Now()
-	q.Send(notices...)
+	s.Send(t, nodes.Messages()...)
 
-	select {
-	case <-watch.over:
-	case <-time.After(150 * time.Second):
-		t.Fatalf("%d nodes are not cordoned and %d pods not gone", watch.nodes, watch.pods)
-	}
-	q.waitEmpty(t)
-	deleted, usage := time.Since(sent), daemon.UsageOf(t, consumer.PID())
-	consumer.Stop(t)
-	for name, id := range map[string]string{
-		"drain begun": systemd.DrainStarted, "cordon": systemd.Cordoned, "eviction": systemd.PodEvicted, "pod seen gone": systemd.PodGone,
-		"drain ended": systemd.Drained,
-	} {
-		said := consumer.Logged(id)
-		t.Logf("%d times %s, the last after %s", len(said), name, said[len(said)-1].Time.Sub(sent))
-	}
-	t.Logf("%d nodes of %d pods: the last cordon after %s, the last pod gone after %s, the last message after %s; it used %s of processor and %d MB at most",
-		*stormNodes, *stormPods, watch.cordon.Sub(sent), watch.gone.Sub(sent), deleted, usage.Processor, usage.Memory>>20)
+	last := seen.Wait(t)
+	s.mustBeDrainedOnce(t, nodes, 30, 300, consumer)
+	t.Logf("the last cordon after %s, the last pod gone after %s", last.Cordoned.Sub(sent), last.Gone.Sub(sent))
 }
 
-// storm takes the time of the last cordon and of the last pod's end.
-type storm struct {
-	mu           sync.Mutex
-	nodes, pods  int
-	cordon, gone time.Time
-	over         chan struct{}
+func TestAKilledConsumersShareOfAStormIsTakenOver(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nodes := s.storm(t, 30, 3, 6*time.Second)
+	const settings = "[queue]\nvisibility = \"10s\"\n"
+	consumers := []*daemon.Daemon{s.open(t, settings), s.open(t, settings), s.open(t, settings)}
+	for _, c := range consumers {
+		c.WaitStatus(t, "reading the queue")
+	}
+	seen := nodes.Watch(t)
+
+	s.Send(t, nodes.Messages()...)
+	var victim *daemon.Daemon
+	s.Await(t, "one of them is in the middle of drains", func() bool {
+		for _, c := range consumers {
+			if len(c.Logged(systemd.PodEvicted)) > 0 && len(c.Logged(systemd.Drained)) == 0 {
+				victim = c
+			}
+		}
+		return victim != nil
+	})
+	victim.Kill()
+
+	seen.Wait(t)
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, 30)
+	s.mustBeSettled(t, nodes)
+	for _, c := range consumers {
+		if c != victim {
+			c.Stop(t)
+		}
+	}
 }
 
-func (s *storm) take(m lab.Moment) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch m.What {
-	case lab.Cordoned:
-		s.nodes--
-		s.cordon = m.At
-	case lab.PodGone:
-		s.pods--
-		s.gone = m.At
-	case lab.Uncordoned, lab.PodTerminating:
-		return
+// storm makes a storm whose messages may not be deleted before their nodes are drained.
+func (s *scene) storm(t *testing.T, nodes, pods int, grace time.Duration) *storm.Storm {
+	t.Helper()
+	made := storm.NewSlow(t, s.cp, s.Region, nodes, pods, grace)
+	for i, instance := range made.Instances {
+		s.early.expect(instance, made.Nodes[i])
 	}
-	if s.nodes == 0 && s.pods == 0 {
-		close(s.over)
+	return made
+}
+
+// mustBeDrainedOnce waits until the queue is empty, and stops the consumers. It fails the test unless that was for so many
+// messages at least, none of them early, and each of so many pods was evicted once.
+func (s *scene) mustBeDrainedOnce(t *testing.T, nodes *storm.Storm, messages, pods int, consumers ...*daemon.Daemon) {
+	t.Helper()
+	s.WaitEmpty(t)
+	s.early.mustHaveJudged(t, messages)
+	mustBeEvictedOnce(t, pods, consumers...)
+	s.mustBeSettled(t, nodes)
+	for _, c := range consumers {
+		c.Stop(t)
+	}
+}
+
+// mustBeSettled fails the test unless all nodes are cordoned and nobody claims them any more.
+func (s *scene) mustBeSettled(t *testing.T, nodes *storm.Storm) {
+	t.Helper()
+	s.Await(t, "no node is claimed", func() bool {
+		for _, name := range nodes.Nodes {
+			node, err := s.cp.Admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil || node.Annotations["nth-project.github.io/queue"] != "" {
+				return false
+			}
+			if !node.Spec.Unschedulable {
+				t.Errorf("%s is not cordoned", name)
+			}
+		}
+		return true
+	})
+}
+
+// mustBeEvictedOnce fails the test unless so many pods were evicted, each once, by all consumers together. A pod whose
+// eviction got no answer in time, from a control plane that has too much to do, may have gone without a word of that.
+func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
+	t.Helper()
+	times, unanswered := map[string]int{}, map[string]bool{}
+	for _, c := range consumers {
+		for _, e := range c.Logged(systemd.PodEvicted) {
+			times[e.Fields[systemd.FieldPod]]++
+		}
+		for _, e := range c.Logged(systemd.PodHeld) {
+			if strings.Contains(e.Message, "no answer from the API server") {
+				unanswered[e.Fields[systemd.FieldPod]] = true
+			}
+		}
+	}
+	for pod, n := range times {
+		if n != 1 {
+			t.Errorf("%s was evicted %d times", pod, n)
+		}
+		delete(unanswered, pod)
+	}
+	if len(times)+len(unanswered) != pods {
+		t.Errorf("%d pods were evicted, and %d asked for without an answer, want %d in all", len(times), len(unanswered), pods)
 	}
 }

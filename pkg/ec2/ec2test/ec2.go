@@ -51,11 +51,13 @@ func (s *Service) Reserve(r Reservation) {
 	s.reserved = append(slices.DeleteFunc(s.reserved, func(known Reservation) bool { return known.ID == r.ID }), r)
 }
 
-// Add adds instances.
+// Add adds instances, or replaces those of the same IDs.
 func (s *Service) Add(instances ...Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.instances = append(s.instances, instances...)
+	for _, i := range instances {
+		s.instances = append(slices.DeleteFunc(s.instances, func(known Instance) bool { return known.ID == i.ID }), i)
+	}
 }
 
 // Enter changes the state of an instance.

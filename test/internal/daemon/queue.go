@@ -54,6 +54,9 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 		t.Fatalf("starting nth-queue: %v", err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			d.dump()
+		}
 		d.Kill()
 		notify.close()
 		if t.Failed() {
@@ -80,8 +83,8 @@ func (d *Daemon) Ask(command string) (string, error) {
 	return string(said), err
 }
 
-// Dump makes a daemon that runs write where each of its goroutines is, and end.
-func (d *Daemon) Dump() {
+// dump makes a daemon that runs write where each of its goroutines is, and end.
+func (d *Daemon) dump() {
 	select {
 	case <-d.done:
 	default:

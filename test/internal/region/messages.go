@@ -3,6 +3,7 @@ package region
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
 )
@@ -22,17 +23,33 @@ func State(instance, state string) string {
 	return bridged("aws.ec2", "EC2 Instance State-change Notification", map[string]any{"instance-id": instance, "state": state})
 }
 
+// ReservationEnd is what it delivers when the owner of a capacity reservation takes back what an instance runs in.
+func ReservationEnd(instance string) string {
+	return bridged("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning",
+		map[string]any{"instance-id": instance, "instance-action": "terminate"})
+}
+
+// CapacityBlockEnd is what it delivers before a Capacity Block ends, with all instances in it.
+func CapacityBlockEnd(reservation string, end time.Time) string {
+	return bridged("aws.ec2", "Capacity Block Reservation Expiration Warning",
+		map[string]any{"capacity-reservation-id": reservation, "end-date": end.UTC().Format(time.RFC3339)})
+}
+
 // Scheduled is what AWS Health tells of a retirement that is so near that it is drained for at once, for instances.
 func Scheduled(instances ...string) string {
-	var entities []map[string]any
+	return ScheduledAt(time.Now().Add(10*time.Minute), "PERSISTENT_INSTANCE_RETIREMENT", instances...)
+}
+
+// ScheduledAt is what AWS Health tells of a scheduled change of a kind, for instances and a volume.
+func ScheduledAt(at time.Time, kind string, instances ...string) string {
+	entities := []map[string]any{{"entityValue": "vol-0123456789abcdef0"}}
 	for _, i := range instances {
 		entities = append(entities, map[string]any{"entityValue": i})
 	}
 	return bridged("aws.health", "AWS Health Event", map[string]any{
 		"eventArn": fmt.Sprintf("arn:aws:health:%s::event/EC2/%d", Name, events.Add(1)), "service": "EC2",
-		"eventTypeCategory": "scheduledChange", "eventTypeCode": "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED",
-		"startTime":        time.Now().Add(10 * time.Minute).UTC().Format(time.RFC1123),
-		"affectedEntities": entities,
+		"eventTypeCategory": "scheduledChange", "eventTypeCode": "AWS_EC2_" + kind + "_SCHEDULED",
+		"startTime": at.UTC().Format(http.TimeFormat), "affectedEntities": entities,
 	})
 }
 
@@ -46,6 +63,20 @@ func Launching(group, hook, instance string) string {
 	return lifecycle("EC2 Instance-launch Lifecycle Action", "autoscaling:EC2_INSTANCE_LAUNCHING", group, hook, instance)
 }
 
+// Direct is a message about a lifecycle action as Auto Scaling itself sends it to a queue, without EventBridge.
+func Direct(message string) string {
+	e := opened(message)
+	e.Detail["Time"], e.Detail["RequestId"] = e.Time, e.ID
+	return encode(e.Detail)
+}
+
+// At is an event of another time than this moment.
+func At(at time.Time, message string) string {
+	e := opened(message)
+	e.Time = at.UTC().Format(time.RFC3339)
+	return encode(e)
+}
+
 func lifecycle(kind, transition, group, hook, instance string) string {
 	return bridged("aws.autoscaling", kind, map[string]any{
 		"LifecycleActionToken": "token-" + instance, "AutoScalingGroupName": group, "LifecycleHookName": hook,
@@ -55,12 +86,35 @@ func lifecycle(kind, transition, group, hook, instance string) string {
 
 var events atomic.Int64
 
-// bridged is an event of this moment as EventBridge delivers it.
-func bridged(source, kind string, detail any) string {
-	text, err := json.Marshal(map[string]any{
-		"version": "0", "id": fmt.Sprintf("00000000-0000-4000-8000-%012d", events.Add(1)), "source": source, "detail-type": kind,
-		"account": "123456789012", "region": Name, "time": time.Now().UTC().Format(time.RFC3339), "detail": detail,
+// event is one as EventBridge delivers it.
+type event struct {
+	Version string         `json:"version"`
+	ID      string         `json:"id"`
+	Source  string         `json:"source"`
+	Kind    string         `json:"detail-type"`
+	Account string         `json:"account"`
+	Region  string         `json:"region"`
+	Time    string         `json:"time"`
+	Detail  map[string]any `json:"detail"`
+}
+
+// bridged is an event of this moment.
+func bridged(source, kind string, detail map[string]any) string {
+	return encode(event{
+		Version: "0", ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", events.Add(1)), Source: source, Kind: kind,
+		Account: "123456789012", Region: Name, Time: time.Now().UTC().Format(time.RFC3339), Detail: detail,
 	})
+}
+
+func opened(message string) (e event) {
+	if err := json.Unmarshal([]byte(message), &e); err != nil {
+		panic(fmt.Sprintf("a message that is none of this package: %v", err)) // a mistake in a test
+	}
+	return e
+}
+
+func encode(message any) string {
+	text, err := json.Marshal(message)
 	if err != nil {
 		panic(err) // strings and maps of them always encode
 	}

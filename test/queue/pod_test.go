@@ -1,4 +1,4 @@
-package queuelab_test
+package queue_test
 
 import (
 	"bytes"

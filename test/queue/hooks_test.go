@@ -1,6 +1,7 @@
-package queuelab_test
+package queue_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -42,20 +43,39 @@ func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
 // heartbeats counts those that Auto Scaling was sent, refused ones included.
 func (s *scene) heartbeats() int { return len(s.Groups.Calls("RecordLifecycleActionHeartbeat")) }
 
+// ways are those that messages about lifecycle actions take to a queue: through EventBridge, and from Auto Scaling itself.
+var ways = map[string]func(message string) string{
+	"through EventBridge": func(message string) string { return message }, "from Auto Scaling itself": region.Direct,
+}
+
 func TestPeer25ATerminationByAutoScalingIsDrainedCompletedAndTheQueueIsEmpty(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute})
-	consumer := s.start(t, taints)
+	for name, by := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute}, lab.Grace(2*time.Second), lab.GoesAtGrace())
+			gone := make(chan time.Time, 1)
+			node.Observe(t, func(m lab.Moment) {
+				if m.What == lab.PodGone {
+					gone <- m.At
+				}
+			})
+			consumer := s.start(t, taints)
 
-	s.terminate(t, id)
+			s.Groups.Terminate(id)
+			s.Send(t, by(region.Terminating("group-"+id, "drain", id)))
 
-	node.WaitCordoned(t)
-	waitTainted(t, node, prefix+"asg-lifecycle-termination")
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	mustBeCompleted(t, s, id)
-	consumer.Stop(t)
+			node.WaitCordoned(t)
+			waitTainted(t, node, prefix+"asg-lifecycle-termination")
+			node.WaitEmpty(t)
+			s.WaitEmpty(t)
+			if action, at := mustBeCompleted(t, s, id), <-gone; action.Ended.Before(at) {
+				t.Errorf("the lifecycle action came to %+v, and the pod was gone at %s", action, at)
+			}
+			consumer.Stop(t)
+		})
+	}
 }
 
 // The peer is told how often to send heartbeats, and until when. nth-queue asks the hook: with one that would not wait
@@ -155,26 +175,75 @@ func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
 
 func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
-	consumer := s.start(t, "")
-	id := s.NewInstance("ip-192-168-0-28."+region.Name+".compute.internal", nil)
-	s.Groups.AddInstance("group-28", id)
-	s.Groups.SetState(id, "Pending:Wait")
+	for name, by := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
+			consumer := s.start(t, "")
+			id := s.NewInstance("ip-192-168-0-28."+region.Name+".compute.internal", nil)
+			s.Groups.AddInstance("group-28", id)
+			s.Groups.SetState(id, "Pending:Wait")
 
-	s.Send(t, region.Launching("group-28", "join", id))
+			s.Send(t, by(region.Launching("group-28", "join", id)))
 
-	s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
-	if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
-		t.Errorf("the launch was completed before there was a node: %v", calls)
+			s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
+			if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
+				t.Errorf("the launch was completed before there was a node: %v", calls)
+			}
+			node := s.cp.AddNode(t)
+			region.Bind(t, s.cp, node, id)
+			s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
+			s.WaitEmpty(t)
+			mustBeCompleted(t, s, id)
+			if node.Object(t).Spec.Unschedulable {
+				t.Error("the new node was cordoned")
+			}
+			consumer.Stop(t)
+		})
 	}
-	node := s.cp.AddNode(t)
-	region.Bind(t, s.cp, node, id)
-	s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
+}
+
+func TestALaunchOfANodeThatIsReadyAlreadyIsCompleted(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	_, id := s.add(t)
+	s.Groups.AddGroup("group", asgtest.Hook{Name: "hook", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
+	s.Groups.AddInstance("group", id)
+	s.Groups.SetState(id, "Pending:Wait")
+	consumer := s.start(t, "")
+
+	s.Send(t, region.Launching("group", "hook", id))
+
 	s.WaitEmpty(t)
 	mustBeCompleted(t, s, id)
-	if node.Object(t).Spec.Unschedulable {
-		t.Error("the new node was cordoned")
-	}
 	consumer.Stop(t)
+}
+
+func TestAGroupNeedNotWaitForAnInstanceOfOursThatHasNoNode(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	in := func(group string) map[string]string { return map[string]string{"aws:autoscaling:groupName": group} }
+	_, _ = s.AddInstance(t, s.cp, in("ours"))
+	ours, theirs := s.NewInstance("", in("ours")), s.NewInstance("", in("theirs"))
+	for group, id := range map[string]string{"ours": ours, "theirs": theirs} {
+		s.Groups.AddGroup(group, asgtest.Hook{Name: "hook", HeartbeatTimeout: time.Hour})
+		s.Groups.AddInstance(group, id)
+		s.Groups.Terminate(id)
+	}
+	s.Deleting(func(m region.Message) {
+		if strings.Contains(m.Body, ours) && s.Groups.Actions(ours)[0].Result == "" {
+			t.Error("the message was deleted before the lifecycle action was completed")
+		}
+	})
+	consumer := s.start(t, "")
+
+	s.Send(t, region.Terminating("ours", "hook", ours), region.Terminating("theirs", "hook", theirs))
+
+	s.WaitEmpty(t)
+	mustBeCompleted(t, s, ours)
+	consumer.Stop(t)
+	if action := s.Groups.Actions(theirs)[0]; action.Result != "" {
+		t.Errorf("the lifecycle action of another cluster's group came to %+v", action)
+	}
 }

@@ -1,4 +1,4 @@
-package queuelab_test
+package queue_test
 
 import (
 	"testing"
@@ -91,4 +91,27 @@ func TestTheClaimOfAKilledProcessIsRespectedUntilItsLeaseEndsAndThenTakenOver(t 
 	s.early.mustHaveJudged(t, 1)
 	waitUnclaimed(t, node)
 	other.Stop(t)
+}
+
+func TestStoppedProcessesLeaveTheirWorkToOthersAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPods(t, "pod", 2, lab.Grace(time.Minute), lab.GoesAtGrace())
+	consumers := []*daemon.Daemon{s.start(t, ""), s.start(t, "")}
+	s.Send(t, region.Spot(id))
+	holder := awaitEviction(t, s, consumers)
+
+	holder.Stop(t)
+
+	other := consumers[0]
+	if other == holder {
+		other = consumers[1]
+	}
+	other.WaitLog(t, systemd.DrainStarted)
+	other.Stop(t)
+	if visible, _ := s.Count(t); visible != 1 {
+		t.Errorf("the queue has %d messages that can be seen, want the one", visible)
+	}
+	waitUnclaimed(t, node)
 }

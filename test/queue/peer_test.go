@@ -1,13 +1,11 @@
-package queuelab_test
+package queue_test
 
 import (
-	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,7 +22,8 @@ const taints = "[fleet]\ntaints = true\n"
 
 const prefix = "aws-node-termination-handler/"
 
-// acceptance is what one message comes to: its nodes are cordoned, tainted and emptied, and the queue is empty.
+// acceptance is what one message comes to: its nodes are cordoned, tainted, emptied but for a DaemonSet's pod, and left, and
+// the queue is empty.
 type acceptance struct {
 	settings string
 	message  func(instances ...string) string
@@ -42,6 +41,7 @@ func (a acceptance) play(t *testing.T) {
 	var ids []string
 	for range max(a.nodes, 1) {
 		node, id := s.add(t)
+		node.AddDaemonSet(t, "agent")
 		node.AddDeployment(t, "regular", 1)
 		nodes, ids = append(nodes, node), append(ids, id)
 	}
@@ -60,6 +60,10 @@ func (a acceptance) play(t *testing.T) {
 	s.WaitEmpty(t)
 	s.early.mustHaveJudged(t, len(nodes))
 	for _, node := range nodes {
+		waitUnclaimed(t, node)
+		if len(node.Pods(t)) != 1 {
+			t.Error("the pod of the DaemonSet is not there any more")
+		}
 		if got := node.Object(t).Spec.Taints; a.taint == "" && slices.ContainsFunc(got, ofAKind) {
 			t.Errorf("the node has the taints %+v, want none of a kind", got)
 		}
@@ -84,27 +88,54 @@ func TestPeer21ARebalanceRecommendationIsTaintedDrainedAndTheQueueIsEmpty(t *tes
 	acceptance{settings: drainForRebalance, message: of(region.Rebalance), taint: "rebalance-recommendation"}.play(t)
 }
 
-func TestPeer22AMessageOfAnInstanceThatHasNoNodeIsDeleted(t *testing.T) {
+func TestPeer22AMessageOfAnInstanceThatHasNoNodeIsDeletedOrLeft(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	other, _ := s.add(t)
-	consumer := s.start(t, taints+"unknown = \"delete\"\n"+drainForRebalance)
+	for setting, left := range map[string]int{"delete": 0, "leave": 2} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			other, _ := s.add(t)
+			consumer := s.start(t, taints+"unknown = \""+setting+"\"\n"+drainForRebalance)
+			known := s.NewInstance("ip-192-168-0-4."+region.Name+".compute.internal", nil)
+			const unheardOf = "i-0ffffffffffffffff"
 
-	s.Send(t, region.Rebalance(s.NewInstance("ip-192-168-0-4."+region.Name+".compute.internal", nil)))
+			s.Send(t, region.Rebalance(known), region.Spot(unheardOf))
 
-	s.WaitEmpty(t)
-	if got := other.Object(t); got.Spec.Unschedulable || len(got.Spec.Taints) > 0 {
-		t.Errorf("another node was touched: %+v", got.Spec)
+			for _, id := range []string{known, unheardOf} {
+				consumer.WaitSays(t, id+" has no Node in this cluster")
+			}
+			s.Await(t, "the messages are deleted or left", func() bool { return s.left(t) == left })
+			consumer.Stop(t)
+			if now := s.left(t); now != left {
+				t.Errorf("%d messages are left, want %d", now, left)
+			}
+			if got := other.Object(t); got.Spec.Unschedulable || len(got.Spec.Taints) > 0 {
+				t.Errorf("another node was touched: %+v", got.Spec)
+			}
+		})
 	}
-	consumer.Stop(t)
 }
 
 func TestPeer23AScheduledChangeIsTaintedDrainedAndTheQueueIsEmpty(t *testing.T) {
 	acceptance{nodes: 2, message: region.Scheduled, taint: "scheduled-maintenance"}.play(t) // It can be about several instances.
 }
 
+func TestMaintenanceOfAKindThatPeopleWantDrainedAtOnceDoesNotWaitForItsDate(t *testing.T) {
+	acceptance{
+		settings: "[events.scheduled-maintenance.codes]\nsystem-maintenance = \"now\"\n",
+		message: func(instances ...string) string {
+			return region.ScheduledAt(time.Date(2099, time.March, 1, 12, 0, 0, 0, time.UTC), "DEDICATED_HOST_NETWORK_MAINTENANCE", instances...)
+		},
+		taint: "scheduled-maintenance",
+	}.play(t)
+}
+
 func TestPeer24AnInstanceThatStopsIsDrainedAndTheQueueIsEmpty(t *testing.T) {
 	acceptance{message: of(func(id string) string { return region.State(id, "stopping") })}.play(t)
+}
+
+func TestAnInstanceWhoseReservationIsTakenBackIsDrainedAndTheQueueIsEmpty(t *testing.T) {
+	acceptance{message: of(region.ReservationEnd)}.play(t)
 }
 
 // The peer counts the instances and nodes with the tag by asking for all of them, over and over. nth-queue asks about
@@ -121,7 +152,7 @@ func TestPeer27OnlyTaggedInstancesAreDrainedAndTheMetricsTellOfThem(t *testing.T
 		nodes, ids = append(nodes, node), append(ids, id)
 	}
 	metrics, address := serving(t)
-	consumer := s.start(t, taints+"managed_tag = \""+key+"\"\n"+metrics)
+	consumer := s.start(t, taints+"managed_tag = \""+key+"\"\n"+metrics+"compatible = true\n")
 
 	for _, id := range ids {
 		s.Send(t, region.State(id, "stopping"))
@@ -144,44 +175,15 @@ func TestPeer27OnlyTaggedInstancesAreDrainedAndTheMetricsTellOfThem(t *testing.T
 		`nth_queue_messages_total{outcome="received"} 3`, `nth_queue_messages_total{outcome="deleted"} 3`,
 		`nth_queue_messages_in_flight 0`, `nth_queue_nodes{state="draining"} 0`, `nth_queue_up 1`,
 	} {
-		s.Await(t, "there is "+series, func() bool { return slices.Contains(pageOf(t, address), series) })
+		s.Await(t, "there is "+series, func() bool { return slices.Contains(lines(page(t, address+"/metrics")), series) })
 	}
-	if !slices.ContainsFunc(pageOf(t, address), func(line string) bool { // Those of other tests are there, too.
+	metricsNow := lines(page(t, address+"/metrics"))
+	if !slices.ContainsFunc(metricsNow, func(line string) bool { // Those of other tests are there, too.
 		known, is := strings.CutPrefix(line, `nth_queue_nodes{state="known"} `)
 		count, err := strconv.Atoi(known)
 		return is && err == nil && count >= len(nodes)
 	}) {
-		t.Errorf("the metrics do not tell of %d nodes:\n%s", len(nodes), strings.Join(pageOf(t, address), "\n"))
+		t.Errorf("the metrics do not tell of %d nodes:\n%s", len(nodes), strings.Join(metricsNow, "\n"))
 	}
 	consumer.Stop(t)
-}
-
-// serving are settings by which metrics are served, the peer's among them, and where they are.
-func serving(t *testing.T) (settings, address string) {
-	t.Helper()
-	port, release, err := lab.ReservePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	release()
-	return fmt.Sprintf("[metrics]\nlisten = \"127.0.0.1:%d\"\ncompatible = true\n", port), fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
-}
-
-// pageOf are the lines of a page; none if nobody answers.
-func pageOf(t *testing.T, address string) []string {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return nil
-	}
-	return strings.Split(string(text), "\n")
 }

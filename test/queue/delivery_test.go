@@ -1,4 +1,4 @@
-package queuelab_test
+package queue_test
 
 import (
 	"math/rand/v2"
@@ -112,15 +112,17 @@ func TestAnOutageOfSQSIsOutlived(t *testing.T) {
 	consumer.Stop(t)
 }
 
-// awaitEviction waits until one of the consumers is in the middle of a drain.
-func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) {
+// awaitEviction waits until one of the consumers is in the middle of a drain, and returns that one.
+func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) (holder *daemon.Daemon) {
 	t.Helper()
 	s.Await(t, "a drain has begun", func() bool {
 		for _, c := range consumers {
 			if len(c.Logged(systemd.PodEvicted)) > 0 {
+				holder = c
 				return true
 			}
 		}
 		return false
 	})
+	return holder
 }

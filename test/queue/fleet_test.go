@@ -1,0 +1,176 @@
+package queue_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
+)
+
+// These tests are about which nodes are drained, when, and when not.
+
+const outOfService = "[fleet]\nout_of_service = true\n"
+
+func TestAnInstanceThatHasStoppedLosesItsVolumesAndGetsItsPodsBackWhenItRuns(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPod(t, "pod")
+	consumer := s.start(t, outOfService)
+
+	s.EC2.Enter(id, "stopped")
+	s.Send(t, region.State(id, "stopped"))
+	node.WaitEmpty(t)
+	waitTainted(t, node, corev1.TaintNodeOutOfService)
+	s.WaitEmpty(t)
+
+	s.EC2.Enter(id, "running")
+	s.Send(t, region.At(time.Now().Add(time.Minute), region.State(id, "running"))) // Its times are in seconds.
+	node.WaitUncordoned(t)
+	node.WaitFor(t, "back in service", func(n *corev1.Node) bool { return !tainted(n, corev1.TaintNodeOutOfService) })
+	s.WaitEmpty(t)
+	consumer.Stop(t)
+}
+
+func TestAnOldStopOfAnInstanceThatRunsAgainIsOver(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	back, started := s.AddInstance(t, s.cp, nil)
+	down, stopped := s.add(t)
+	s.EC2.Enter(stopped, "stopped")
+	back.AddPod(t, "pod")
+	down.AddPod(t, "pod")
+	consumer := s.start(t, outOfService)
+
+	for _, id := range []string{started, stopped} { // Nobody has read the queue for three days.
+		for _, state := range []string{"stopping", "stopped"} {
+			s.Send(t, region.At(time.Now().Add(-72*time.Hour), region.State(id, state)))
+		}
+	}
+
+	down.WaitCordoned(t)
+	down.WaitEmpty(t)
+	waitTainted(t, down, corev1.TaintNodeOutOfService)
+	consumer.WaitSays(t, "the instance "+started+" runs again")
+	s.WaitEmpty(t)
+	consumer.Stop(t)
+	if n := back.Object(t); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(back.Pods(t)) != 1 {
+		t.Errorf("the node of the instance that runs again has %d pods, and is %+v", len(back.Pods(t)), n.Spec)
+	}
+}
+
+func TestADryRunWritesAndDeletesNothing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPod(t, "pod")
+	before := node.Object(t)
+	consumer := s.start(t, "dry_run = true\n"+shortly)
+
+	s.Send(t, region.Spot(id))
+
+	consumer.WaitLog(t, systemd.Drained)
+	consumer.Stop(t)
+	if after := node.Object(t); after.Spec.Unschedulable || len(after.Annotations) != len(before.Annotations) {
+		t.Errorf("the node was changed: %v", after.Annotations)
+	}
+	if s.left(t) != 1 {
+		t.Error("the message was deleted")
+	}
+}
+
+// What is said of it is when its drain begins; the nth on the machine would say the same.
+func TestARetirementWeeksAwayWaitsInTheQueue(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	node, id := s.add(t)
+	node.AddPod(t, "pod")
+	before := node.Object(t)
+	consumer := s.start(t, "")
+
+	s.Send(t, region.ScheduledAt(time.Now().Add(10*24*time.Hour), "PERSISTENT_INSTANCE_RETIREMENT", id))
+
+	consumer.WaitSays(t, "EC2 has scheduled instance-retirement at ")
+	consumer.WaitSays(t, "(spread over 20m, sooner with kubectl drain)")
+	waitUnclaimed(t, node)
+	consumer.Stop(t)
+	if after := node.Object(t); after.Spec.Unschedulable != before.Spec.Unschedulable || len(node.Pods(t)) != 1 {
+		t.Errorf("the node was drained: %+v", after.Spec)
+	}
+	if s.left(t) != 1 {
+		t.Error("the message was deleted")
+	}
+}
+
+func TestTheEndOfACapacityBlockDrainsAllItsNodes(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var nodes []*lab.Node
+	for range 3 {
+		node, id := s.add(t)
+		node.AddPod(t, "pod")
+		nodes = append(nodes, node)
+		s.EC2.Add(ec2test.Instance{ID: id, State: "running", Reservation: "cr-0123"})
+	}
+	consumer := s.start(t, "")
+
+	s.Send(t, region.CapacityBlockEnd("cr-0123", time.Now().Add(40*time.Minute)))
+
+	for _, node := range nodes {
+		node.WaitCordoned(t)
+		node.WaitEmpty(t)
+	}
+	s.WaitEmpty(t)
+	consumer.Stop(t)
+}
+
+func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var mu sync.Mutex
+	var cordoned []string
+	draining, most := map[string]bool{}, 0
+	add := func(name string) (*lab.Node, string) {
+		node, id := s.add(t)
+		node.AddPod(t, name, lab.Grace(3*time.Second), lab.GoesAtGrace())
+		node.Observe(t, func(m lab.Moment) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch m.What {
+			case lab.Cordoned:
+				cordoned = append(cordoned, name)
+				draining[name] = true
+				most = max(most, len(draining))
+			case lab.PodGone:
+				delete(draining, name)
+			case lab.Uncordoned, lab.PodTerminating, lab.Excluded:
+			}
+		})
+		return node, id
+	}
+	first, a := add("first")
+	second, b := add("second")
+	urgent, c := add("urgent")
+	consumer := s.start(t, "[fleet]\nmax_draining = 1\n")
+
+	s.Send(t, region.State(a, "stopping"), region.State(b, "stopping"))
+	s.Await(t, "one has begun", func() bool { mu.Lock(); defer mu.Unlock(); return len(cordoned) == 1 })
+	s.Send(t, region.Spot(c))
+
+	for _, node := range []*lab.Node{first, second, urgent} {
+		node.WaitEmpty(t)
+	}
+	s.WaitEmpty(t)
+	consumer.Stop(t)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(cordoned) != 3 || cordoned[1] != "urgent" || most != 2 {
+		t.Errorf("drained in the order %v, %d at once; want the urgent one second, beside the first", cordoned, most)
+	}
+}
