@@ -23,7 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -49,8 +49,8 @@ type Node interface {
 // Record is the memory. Put takes entries in at once, and calls written, from any goroutine, when they are on disk, or with
 // why they are not: then they are remembered until the process ends. Flush waits until all are.
 type Record interface {
-	Entries() []record.Entry
-	Put(written func(error), entries ...record.Entry)
+	Entries() []state.Entry
+	Put(written func(error), entries ...state.Entry)
 	Flush(ctx context.Context) error
 }
 
@@ -71,7 +71,7 @@ type Identity interface {
 // Listener is told everything that happens, in order, from one goroutine, after the journal. OnTransition must not block: what
 // takes time is done elsewhere, so that nobody who listens can hold a drain up.
 type Listener interface {
-	OnTransition(record.Transition)
+	OnTransition(state.Transition)
 }
 
 // Config is what an Agent is made of. All fields are needed but for those that say otherwise.
@@ -360,7 +360,7 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 		}
 		for i, e := range changed {
 			before, _ := policy.Find(sit.Past, e.Event.ID)
-			if e.Phase != before.Phase && (e.Phase == record.Drained || e.Phase == record.Incomplete) {
+			if e.Phase != before.Phase && (e.Phase == state.Drained || e.Phase == state.Incomplete) {
 				changed[i].Result = a.resultNow()
 			}
 		}
@@ -373,15 +373,15 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 				continue
 			}
 			a.changed(before, met, e)
-			if met && before.Acted() && e.Phase == record.Seen {
-				a.notifyListeners(record.Transition{Kind: record.PutOff, Entry: e}) // Something else keeps the node as it is.
+			if met && before.Acted() && e.Phase == state.Seen {
+				a.notifyListeners(state.Transition{Kind: state.PutOff, Entry: e}) // Something else keeps the node as it is.
 			}
 		}
 	}
 }
 
 // taken tells whether the record has taken an entry, and remembers it if not.
-func (a *Agent) taken(past []record.Entry, e record.Entry) bool {
+func (a *Agent) taken(past []state.Entry, e state.Entry) bool {
 	there, met := policy.Find(past, e.Event.ID)
 	if met && policy.Same(there, e) {
 		delete(a.refused, e.Event.ID)
@@ -392,7 +392,7 @@ func (a *Agent) taken(past []record.Entry, e record.Entry) bool {
 }
 
 // refusedOfLate tells whether the record has refused what it was to say of an event, so that it would refuse it again.
-func (a *Agent) refusedOfLate(e record.Entry) bool {
+func (a *Agent) refusedOfLate(e state.Entry) bool {
 	at, refused := a.refused[e.Event.ID]
 	return refused && time.Since(at) < rewriteAfter
 }
@@ -436,10 +436,10 @@ func (a *Agent) situation() policy.Situation {
 }
 
 // put records entries. The loop does not wait for the disk.
-func (a *Agent) put(entries ...record.Entry) {
+func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
-	again := !slices.ContainsFunc(entries, func(e record.Entry) bool { return a.refused[e.Event.ID].IsZero() })
+	again := !slices.ContainsFunc(entries, func(e state.Entry) bool { return a.refused[e.Event.ID].IsZero() })
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
 			a.inbox.put(unwritten{err: err, again: again})
@@ -459,11 +459,11 @@ func (a *Agent) rewrite() {
 }
 
 // entry is the record's entry of an event.
-func (a *Agent) entry(ev event.Event) record.Entry {
+func (a *Agent) entry(ev event.Event) state.Entry {
 	if e, met := policy.Find(a.cfg.Record.Entries(), ev.ID); met {
 		return e
 	}
-	return record.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
+	return state.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
 }
 
 // inbox gathers news from all goroutines for the one that decides. Putting never blocks.

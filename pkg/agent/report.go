@@ -12,7 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -31,7 +31,7 @@ func (a *Agent) logEvent(id string, ev event.Event) *logrus.Entry {
 }
 
 // logEntry is for what is said of an event in its phase.
-func (a *Agent) logEntry(id string, e record.Entry) *logrus.Entry {
+func (a *Agent) logEntry(id string, e state.Entry) *logrus.Entry {
 	return a.logEvent(id, e.Event).WithField(systemd.FieldPhase, string(e.Phase))
 }
 
@@ -50,7 +50,7 @@ func (a *Agent) logUnwritten(err error) {
 }
 
 // notifyListeners tells the listeners.
-func (a *Agent) notifyListeners(h record.Transition) {
+func (a *Agent) notifyListeners(h state.Transition) {
 	if len(a.cfg.Listeners) == 0 {
 		return
 	}
@@ -62,20 +62,20 @@ func (a *Agent) notifyListeners(h record.Transition) {
 }
 
 // actions are what is done about an event in each phase.
-var actions = map[record.Phase]policy.Action{
-	record.Cordoning: policy.Cordon, record.Cordoned: policy.Cordon,
-	record.Draining: policy.Drain, record.Drained: policy.Drain, record.Incomplete: policy.Drain,
-	record.Undoing: policy.Uncordon,
+var actions = map[state.Phase]policy.Action{
+	state.Cordoning: policy.Cordon, state.Cordoned: policy.Cordon,
+	state.Draining: policy.Drain, state.Drained: policy.Drain, state.Incomplete: policy.Drain,
+	state.Undoing: policy.Uncordon,
 }
 
 // notifyAction tells the listeners what happened in the course of an action for an event, or at its end.
-func (a *Agent) notifyAction(action policy.Action, e record.Entry, h record.Transition) {
+func (a *Agent) notifyAction(action policy.Action, e state.Entry, h state.Transition) {
 	h.Action, h.Entry, h.Reason, h.Total, h.Left = string(action), e, a.cfg.Policy.Reason(e), a.total, a.left
 	if action == policy.Drain {
 		h.Deadline, h.Hard = a.cfg.Policy.Deadline(e)
 	}
 	switch began, known := a.begun[e.Event.ID]; {
-	case h.Kind == record.Begun:
+	case h.Kind == state.Begun:
 	case known:
 		h.Took = time.Since(began)
 	case a.work != nil:
@@ -85,14 +85,14 @@ func (a *Agent) notifyAction(action policy.Action, e record.Entry, h record.Tran
 }
 
 // changed tells what has changed of an entry.
-func (a *Agent) changed(before record.Entry, met bool, e record.Entry) {
+func (a *Agent) changed(before state.Entry, met bool, e state.Entry) {
 	if met && before.LeftAlone != e.LeftAlone {
 		a.leftAlone(e)
 	}
 	if met && policy.SameNews(before, e) {
 		return
 	}
-	met = met && (before.Phase != record.Closed || e.Phase == record.Closed)
+	met = met && (before.Phase != state.Closed || e.Phase == state.Closed)
 	if met && actions[before.Phase] != actions[e.Phase] {
 		a.logCanceled(before, e)
 	}
@@ -103,50 +103,50 @@ func (a *Agent) changed(before record.Entry, met bool, e record.Entry) {
 		return
 	}
 	switch e.Phase {
-	case record.Cordoned:
+	case state.Cordoned:
 		a.endedCordon(before, e)
-	case record.Drained, record.Incomplete:
+	case state.Drained, state.Incomplete:
 		a.endedDrain(e)
-	case record.Seen, record.Cordoning, record.Draining, record.Undoing, record.Closed:
+	case state.Seen, state.Cordoning, state.Draining, state.Undoing, state.Closed:
 	}
 }
 
 // news is what is to be told of an event as such; empty if there is nothing.
-func news(before record.Entry, met bool, e record.Entry) record.TransitionKind {
+func news(before state.Entry, met bool, e state.Entry) state.TransitionKind {
 	switch {
-	case e.Phase == record.Closed:
-		return record.ClosedWith
+	case e.Phase == state.Closed:
+		return state.ClosedWith
 	case !met:
-		return record.Announced
+		return state.Announced
 	case before.Missing.IsZero() && !e.Missing.IsZero():
-		return record.Missed
-	case e.Phase == record.Seen, before.Phase == e.Phase:
-		return record.Changed
+		return state.Missed
+	case e.Phase == state.Seen, before.Phase == e.Phase:
+		return state.Changed
 	}
 	return ""
 }
 
 // notifyEvent tells of an event as such.
-func (a *Agent) notifyEvent(what record.TransitionKind, e record.Entry) {
+func (a *Agent) notifyEvent(what state.TransitionKind, e state.Entry) {
 	switch what { //nolint:exhaustive // these are what is told of an event as such
-	case record.ClosedWith:
+	case state.ClosedWith:
 		a.logEvent(systemd.EventWithdrawn, e.Event).Infof("%s: %s; nothing to undo", e.Event.Kind, e.Ending)
-	case record.Missed:
+	case state.Missed:
 		a.logEvent(systemd.EventWithdrawn, e.Event).Infof("%s: no longer announced; waiting to confirm before undoing anything", e.Event.Kind)
-	case record.Announced:
+	case state.Announced:
 		a.logEntry(systemd.EventSeen, e).Warnf("%s: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
 	default:
 		a.logEntry(systemd.EventSeen, e).Infof("%s: changed: %s", e.Event.Kind, a.cfg.Policy.Describe(e))
 	}
-	a.notifyListeners(record.Transition{Kind: what, Entry: e})
+	a.notifyListeners(state.Transition{Kind: what, Entry: e})
 }
 
 // logCanceled tells that what was being done for an event is not done for it any more.
-func (a *Agent) logCanceled(before, e record.Entry) {
+func (a *Agent) logCanceled(before, e state.Entry) {
 	action, id := actions[before.Phase], e.Event.ID
-	if _, begun := a.begun[id]; begun && before.Phase != record.Incomplete {
+	if _, begun := a.begun[id]; begun && before.Phase != state.Incomplete {
 		a.logEvent(systemd.EventWithdrawn, e.Event).Infof("stopping the %s for %s: no longer needed", action, e.Event.Kind)
-		a.notifyAction(action, e, record.Transition{Kind: record.CalledBack})
+		a.notifyAction(action, e, state.Transition{Kind: state.CalledBack})
 	}
 	delete(a.begun, id)
 }
@@ -157,7 +157,7 @@ func (a *Agent) begin(goal policy.Goal) {
 		if _, known := a.begun[e.Event.ID]; known {
 			continue
 		}
-		if e.Phase == record.Draining {
+		if e.Phase == state.Draining {
 			limit := "no deadline"
 			if deadline := a.deadline(goal); !deadline.IsZero() {
 				limit = fmt.Sprintf("%.0f s left", max(deadline.Sub(a.now()), 0).Seconds())
@@ -170,26 +170,26 @@ func (a *Agent) begin(goal policy.Goal) {
 
 // notifyBegun tells that an action for an event began then, and that the node is closed already, for another one. Of the end of a
 // cordon that is told then.
-func (a *Agent) notifyBegun(action policy.Action, e record.Entry, at time.Time) {
+func (a *Agent) notifyBegun(action policy.Action, e state.Entry, at time.Time) {
 	a.begun[e.Event.ID] = at
-	a.notifyAction(action, e, record.Transition{Kind: record.Begun})
+	a.notifyAction(action, e, state.Transition{Kind: state.Begun})
 	if a.state.Closed && action == policy.Drain {
-		a.notifyAction(action, e, record.Transition{Kind: a.closedAs()})
+		a.notifyAction(action, e, state.Transition{Kind: a.closedAs()})
 	}
 }
 
-func (a *Agent) closedAs() record.TransitionKind {
+func (a *Agent) closedAs() state.TransitionKind {
 	if a.state.Ours {
-		return record.NodeCordoned
+		return state.NodeCordoned
 	}
-	return record.CordonFound
+	return state.CordonFound
 }
 
 func (a *Agent) beginUncordon(goal policy.Goal) {
 	e := a.entry(goal.Event)
 	a.begun[e.Event.ID] = time.Now()
 	a.logEntry(systemd.EventWithdrawn, e).Infof("%s the node: %s", a.doing("uncordoning"), goal.Reason)
-	a.notifyListeners(record.Transition{Kind: record.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
+	a.notifyListeners(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
 }
 
 func (a *Agent) doing(what string) string {
@@ -207,16 +207,16 @@ func (a *Agent) did(what string) string {
 }
 
 // endedDrain tells how the drain for an event ended.
-func (a *Agent) endedDrain(e record.Entry) {
-	h := record.Transition{Kind: record.Done}
-	if _, known := a.begun[e.Event.ID]; !known && e.Phase == record.Drained && a.work != nil {
+func (a *Agent) endedDrain(e state.Entry) {
+	h := state.Transition{Kind: state.Done}
+	if _, known := a.begun[e.Event.ID]; !known && e.Phase == state.Drained && a.work != nil {
 		a.notifyBegun(policy.Drain, e, a.work.began) // It ran out of time in an earlier process, and who listens to this one has not heard of it.
 	}
-	if e.Phase == record.Drained {
+	if e.Phase == state.Drained {
 		a.logEntry(systemd.Drained, e).Warn(a.drained(e))
 		defer delete(a.begun, e.Event.ID)
 	} else {
-		h.Kind = record.RanOut
+		h.Kind = state.RanOut
 		a.logEntry(systemd.DrainIncomplete, e).Errorf("the drain ran out of time: %s", a.incomplete(e))
 	}
 	a.notifyAction(policy.Drain, e, h)
@@ -224,19 +224,19 @@ func (a *Agent) endedDrain(e record.Entry) {
 
 // leftAlone tells that people want the node left alone, so that it is not drained for an event, or that they do not any more. Of what
 // it comes to then is told with that.
-func (a *Agent) leftAlone(e record.Entry) {
+func (a *Agent) leftAlone(e state.Entry) {
 	if e.LeftAlone {
 		a.logEntry(systemd.DrainLeft, e).Warnf("the node is left alone because of its annotation %s: its pods are not evicted for %s", drain.ActionAnnotation, e.Event.Kind)
-		a.notifyAction(policy.Drain, e, record.Transition{Kind: record.LeftAlone})
+		a.notifyAction(policy.Drain, e, state.Transition{Kind: state.LeftAlone})
 		delete(a.begun, e.Event.ID)
-	} else if e.Phase == record.Draining {
+	} else if e.Phase == state.Draining {
 		a.logEntry(systemd.DrainLeft, e).Infof("annotation %s no longer asks to leave the node alone", drain.ActionAnnotation)
 	}
 }
 
 // endedCordon tells that the node is cordoned for an event, unless somebody else has decided otherwise. Where people have opened
 // it, there is no cordon to tell of.
-func (a *Agent) endedCordon(before, e record.Entry) {
+func (a *Agent) endedCordon(before, e state.Entry) {
 	if e.Reopened {
 		a.logCanceled(before, e)
 		return
@@ -245,21 +245,21 @@ func (a *Agent) endedCordon(before, e record.Entry) {
 		if a.state.Ours {
 			a.logEntry(systemd.Cordoned, e).Warnf("%s: %s", a.did("cordoned the node"), a.cfg.Policy.Reason(e))
 		}
-		a.notifyAction(policy.Cordon, e, record.Transition{Kind: a.closedAs()})
+		a.notifyAction(policy.Cordon, e, state.Transition{Kind: a.closedAs()})
 	}
-	a.notifyAction(policy.Cordon, e, record.Transition{Kind: record.Done})
+	a.notifyAction(policy.Cordon, e, state.Transition{Kind: state.Done})
 	delete(a.begun, e.Event.ID)
 }
 
 // failed tells that the node cannot be closed for an event.
-func (a *Agent) failed(e record.Entry) {
+func (a *Agent) failed(e state.Entry) {
 	words := "the drain failed; retrying"
-	if e.Phase == record.Cordoning {
+	if e.Phase == state.Cordoning {
 		words = "the node could not be cordoned; retrying"
 	}
 	err := errors.New(e.Error)
 	a.logEntry(systemd.DrainIncomplete, e).WithError(err).Error(words)
-	a.notifyAction(actions[e.Phase], e, record.Transition{Kind: record.Failed, Err: err})
+	a.notifyAction(actions[e.Phase], e, state.Transition{Kind: state.Failed, Err: err})
 }
 
 // uncordoned says how the taking back ended.
@@ -280,19 +280,19 @@ func (a *Agent) uncordoned(w *work, l workResult) {
 }
 
 // endedUncordon tells the listeners how the taking back ended for the event that came first.
-func (a *Agent) endedUncordon(w *work, l workResult, e record.Entry) {
-	h := record.Transition{
-		Kind: record.Done, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e,
+func (a *Agent) endedUncordon(w *work, l workResult, e state.Entry) {
+	h := state.Transition{
+		Kind: state.Done, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e,
 		Detail: l.uncordon.LeftTo(), Err: l.err, Took: time.Since(w.began),
 	}
 	if l.err != nil {
-		h.Kind = record.Failed
+		h.Kind = state.Failed
 	}
 	delete(a.begun, e.Event.ID)
 	a.notifyListeners(h)
 }
 
-func (a *Agent) drained(e record.Entry) string {
+func (a *Agent) drained(e state.Entry) string {
 	r := a.result
 	switch {
 	case r.NodeGone && r.Evicted+r.Deleted == 0:
@@ -314,7 +314,7 @@ func (a *Agent) drained(e record.Entry) string {
 	return text
 }
 
-func (a *Agent) incomplete(e record.Entry) string {
+func (a *Agent) incomplete(e state.Entry) string {
 	r := a.result
 	switch {
 	case e.Result == nil:
@@ -336,27 +336,27 @@ func (a *Agent) incomplete(e record.Entry) string {
 }
 
 // reported are the things in a drain that listeners are told.
-var reported = map[drain.ProgressKind]record.TransitionKind{
-	drain.NodeCordoned: record.NodeCordoned, drain.NodeCordonFound: record.CordonFound,
-	drain.Evicted: record.PodEvicted, drain.Deleted: record.PodDeleted, drain.Gone: record.PodGone,
-	drain.Held: record.PodHeld, drain.Refused: record.PodHeld,
+var reported = map[drain.ProgressKind]state.TransitionKind{
+	drain.NodeCordoned: state.NodeCordoned, drain.NodeCordonFound: state.CordonFound,
+	drain.Evicted: state.PodEvicted, drain.Deleted: state.PodDeleted, drain.Gone: state.PodGone,
+	drain.Held: state.PodHeld, drain.Refused: state.PodHeld,
 }
 
 // notifyProgress tells the listeners of one thing that the guard tells: what concerns the node for each event, as each has been waiting
 // for it, and what concerns a pod for the event that comes first.
 func (a *Agent) notifyProgress(p drain.Progress) {
 	what, worth := reported[p.Kind]
-	if !worth || what == record.PodHeld && p.Pod == "" {
+	if !worth || what == state.PodHeld && p.Pod == "" {
 		return
 	}
-	h := record.Transition{Kind: what}
+	h := state.Transition{Kind: what}
 	if p.Pod != "" {
 		h.Pod, h.PodUID, h.PodLabels, h.Detail = p.Pod, p.PodUID, p.PodLabels, p.Detail
 		a.notifyAction(a.work.goal.Action, a.first(), h)
 		return
 	}
 	for _, e := range a.unfinished() {
-		if e.Phase == record.Draining { // Of the end of a cordon it is told then.
+		if e.Phase == state.Draining { // Of the end of a cordon it is told then.
 			a.notifyAction(policy.Drain, e, h)
 		}
 	}
@@ -399,7 +399,7 @@ func (a *Agent) logNodeProgress(p drain.Progress) {
 	case drain.NodeCordoned:
 		// What a guard before this one has done is no news, and of the end of a cordon it is told then.
 		left := a.unfinished()
-		drains := slices.ContainsFunc(left, func(e record.Entry) bool { return e.Phase == record.Draining })
+		drains := slices.ContainsFunc(left, func(e state.Entry) bool { return e.Phase == state.Draining })
 		if drains || len(left) == 0 && p.Detail != string(drain.CordonOurs) {
 			say(systemd.Cordoned).Warnf("%s after %s", a.did("cordoned the node"), time.Since(a.work.began).Round(time.Millisecond))
 		}
@@ -525,7 +525,7 @@ func (a *Agent) handleTrouble(n lookFailed) {
 			Warnf("cannot read %s: %s; keeping last known state", n.kind, text)
 	}
 	a.trouble[n.kind] = known
-	a.notifyListeners(record.Transition{Kind: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
+	a.notifyListeners(state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
 }
 
 // noteHealthy notes a good look of a kind. It is no end of the trouble yet: if a part of the document could not be read, the
@@ -544,7 +544,7 @@ func (a *Agent) reportRecovered() {
 			continue
 		}
 		delete(a.trouble, kind)
-		a.notifyListeners(record.Transition{Kind: record.SourceBack, Entry: record.Entry{Event: event.Event{Kind: kind}}})
+		a.notifyListeners(state.Transition{Kind: state.SourceBack, Entry: state.Entry{Event: event.Event{Kind: kind}}})
 		a.logMessage(systemd.SourceRecovered).WithField(systemd.FieldEventKind, string(kind)).
 			Infof("%s is readable again after %s", kind, t.over.Sub(t.since).Round(time.Second))
 	}
