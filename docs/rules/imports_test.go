@@ -17,7 +17,7 @@ var mayImport = map[string][]string{
 	"pkg/apiserver":           {"pkg/plugin"},
 	"pkg/bottlerocket":        {},
 	"pkg/config":              {"pkg/event"},
-	"pkg/drain":               {},
+	"pkg/drain":               {"pkg/state"},
 	"pkg/drain/apitest":       {"pkg/internal/pipetest"},
 	"pkg/ekstoken":            {"pkg/role"},
 	"pkg/ena":                 {},

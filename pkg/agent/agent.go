@@ -24,7 +24,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // Source watches for events until ctx ends and tells the sink. It returns nil when its context has ended, and an error
@@ -118,6 +117,8 @@ type Agent struct {
 	clock *clock
 	inbox *inbox
 	tasks sync.WaitGroup
+	// journal is the first who is told what happens, and pending the second.
+	journal journal
 
 	known   map[event.Kind][]event.Event
 	looked  map[event.Kind]time.Time // when each kind's last good look was taken in
@@ -140,9 +141,8 @@ type Agent struct {
 	// lookedFor are the events for which the Node has been looked at since they came, and drainedFor those for which it was drained then.
 	lookedFor, drainedFor []string
 	result                drain.Result // how far the guard had come when it was last asked
-	held                  map[string]string
 	total, left           int
-	targets               string // what load balancers are waited for, in words
+	pending               pending // what is waited for
 	// begun is when the work for an event began that is not done yet.
 	begun map[string]time.Time
 	// written is closed once what was put last is on disk.
@@ -156,15 +156,10 @@ type Agent struct {
 	shown shown
 }
 
-// reasonsSaid is how many reasons of an outage are remembered to have been said, as some have no end of forms.
-const reasonsSaid = 16
-
 // trouble is an outage of a source.
 type trouble struct {
 	since time.Time
 	err   string
-	// said are the reasons that were said last: they may take turns.
-	said []string
 	// over is since when looks are good again; zero while the last one failed.
 	over time.Time
 }
@@ -176,7 +171,8 @@ func New(cfg Config) *Agent {
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
-		held:    map[string]string{},
+		pending: pending{held: map[string]string{}},
+		journal: journal{log: cfg.Log, dryRun: cfg.DryRun, said: map[event.Kind][]string{}},
 		begun:   map[string]time.Time{},
 		refused: map[string]time.Time{},
 	}
@@ -202,11 +198,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.inbox.put(identity{node: node, err: err}) })
 	})
 	if a.cfg.Service != nil {
-		mode := ""
-		if a.cfg.DryRun {
-			mode = ", as a dry run: nothing will be cordoned or evicted"
-		}
-		a.logMessage(systemd.Started).Infof("watching for interruptions%s", mode)
+		a.note(state.Transition{Kind: state.Started})
 		a.cfg.Service.Ready()
 	}
 	if !a.cfg.ClaimRead {
@@ -222,7 +214,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err == nil {
 		a.showStopped()
 		if a.cfg.Service != nil {
-			a.logMessage(systemd.Stopping).Info("stopped; the node is left as it is")
+			a.note(state.Transition{Kind: state.Stopped})
 		}
 	}
 	return err
@@ -233,7 +225,7 @@ func (a *Agent) flush(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 	defer cancel()
 	if err := a.cfg.Record.Flush(limited); err != nil {
-		a.logUnwritten(err)
+		a.note(state.Transition{Kind: state.RecordUnwritten, Err: err})
 	}
 }
 
@@ -283,7 +275,7 @@ func (a *Agent) feedWatchdog() {
 		}
 		if err := pulse.Stuck(); err != nil {
 			if !a.stuck {
-				a.logMessage(systemd.SourceTrouble).WithError(err).Error("event source stalled; waiting for the service manager to restart nth")
+				a.note(state.Transition{Kind: state.SourceStalled, Err: err})
 			}
 			a.stuck = true
 			return
@@ -317,7 +309,7 @@ func (a *Agent) handleInbox(news []any) error {
 		case unwritten:
 			a.unsaved = time.Now()
 			if !n.again {
-				a.logUnwritten(n.err)
+				a.note(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
 			}
 		case sourceEnded:
 			if gaveUp == nil {
@@ -374,7 +366,7 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 			}
 			a.changed(before, met, e)
 			if met && before.Acted() && e.Phase == state.Seen {
-				a.notifyListeners(state.Transition{Kind: state.PutOff, Entry: e}) // Something else keeps the node as it is.
+				a.tell(state.Transition{Kind: state.PutOff, Entry: e}) // Something else keeps the node as it is.
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // clock is the wall clock as the loop knows it. Between two looks it goes on with the monotonic clock, so that whatever
@@ -51,7 +50,7 @@ func (a *Agent) compareClocks() {
 	before := a.clock.now()
 	if by := a.clock.look(); by.Abs() > clockTolerance {
 		a.clock.since = a.clock.since.Add(by)
-		a.logMessage(systemd.EventSeen).Warnf("the system clock was stepped by %s; recomputing deadlines", by.Round(time.Second))
+		a.note(state.Transition{Kind: state.ClockStepped, Took: by.Round(time.Second)})
 		a.moveSpans(before, by)
 	}
 }

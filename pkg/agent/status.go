@@ -83,8 +83,8 @@ func (a *Agent) workSentence() string {
 	default:
 		text += left
 	}
-	if a.targets != "" {
-		text += "; " + a.targets
+	if a.pending.targets != "" {
+		text += "; " + a.pending.targets
 	}
 	if a.waiting != nil {
 		text += "; waiting for the kubelet's credential: " + a.waiting.Error()
@@ -92,10 +92,38 @@ func (a *Agent) workSentence() string {
 	return text
 }
 
+// pending is what is waited for at present, as far as the status names it.
+type pending struct {
+	// held says what holds pods back, by their names, and targets what load balancers are waited for; empty if none are.
+	held    map[string]string
+	targets string
+}
+
+// OnTransition implements Listener.
+func (p *pending) OnTransition(t state.Transition) {
+	switch t.Kind { //nolint:exhaustive // For the others nobody waits.
+	case state.PodHeld:
+		p.held[t.Pod] = t.Detail
+		if t.Outcome != state.Refused {
+			p.held[t.Pod] = "PDB " + t.Detail
+		}
+	case state.PodOverdue:
+		p.held[t.Pod] = t.Detail
+	case state.PodRestarting:
+		p.held[t.Pod] = "the restart of " + t.Detail
+	case state.PodEvicted, state.PodDeleted, state.PodGone:
+		delete(p.held, t.Pod)
+	case state.TargetsLeft:
+		p.targets = t.Detail
+	case state.TargetsOut:
+		p.targets = ""
+	}
+}
+
 // holders names what holds pods back now, in an order that does not jump.
 func (a *Agent) holders() string {
 	by := map[string]bool{}
-	for _, holder := range a.held {
+	for _, holder := range a.pending.held {
 		by[holder] = true
 	}
 	if len(by) == 0 {
@@ -223,7 +251,7 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	return &state.StepStatus{
 		Action: string(goal.Action), Event: first.Event.ID, Kind: first.Event.Kind, Reason: reason,
 		Began: a.work.began.Round(0), Deadline: deadline, Hard: !goal.Hard.IsZero() && deadline.Equal(goal.Hard),
-		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held), Targets: a.targets,
+		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.pending.held), Targets: a.pending.targets,
 	}
 }
 

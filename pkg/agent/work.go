@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // work is what is being done to the node: a guard stands, or what is ours is taken back.
@@ -82,7 +82,7 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) work
 	ctx, cancel := context.WithCancel(all)
 	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
 	a.work, a.state, a.stale, a.lookedFor, a.drainedFor = &w, drain.State{}, false, nil, nil
-	a.total, a.left, a.targets = 0, 0, ""
+	a.total, a.left, a.pending.targets = 0, 0, ""
 	written := a.written
 	a.tasks.Go(func() {
 		defer close(w.done)
@@ -196,7 +196,7 @@ func (a *Agent) stopWork() {
 	_ = a.handleInbox(a.inbox.empty()) // a source that ended now ended because it was asked to
 	for _, id := range slices.Sorted(maps.Keys(a.begun)) {
 		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
-			a.logCanceled(e, e)
+			a.tellCanceled(e, e)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (a *Agent) handleWorkResult(l workResult) {
 	w := a.work
 	w.cancel()
 	a.work, a.state = nil, drain.State{}
-	clear(a.held)
+	clear(a.pending.held)
 	switch {
 	case w.guard != nil:
 	case l.err == nil:
@@ -219,7 +219,7 @@ func (a *Agent) handleWorkResult(l workResult) {
 // recordUncordoned takes into the record that nothing of ours is on the node any more, for any event.
 func (a *Agent) recordUncordoned(w *work, l workResult) {
 	a.opened = true
-	a.uncordoned(w, l)
+	a.note(uncordoned(state.NodeUncordoned, w, l, a.entry(w.goal.Event)))
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonOpened)
 	a.put(changed...)
@@ -237,14 +237,14 @@ func (a *Agent) recordUncordoned(w *work, l workResult) {
 // reportReopened tells of an event that the node was opened for beside the one that came first, if it still stands.
 func (a *Agent) reportReopened(w *work, before, e state.Entry) {
 	if before.Phase == state.Undoing && e.Phase == state.Seen {
-		a.notifyListeners(state.Transition{
+		a.tell(state.Transition{
 			Kind: state.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
 		})
 	}
 }
 
 func (a *Agent) uncordonFailed(w *work, l workResult) {
-	a.uncordoned(w, l)
+	a.note(uncordoned(state.NodeUncordoned, w, l, a.entry(w.goal.Event)))
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Undoing {
 			continue
@@ -285,15 +285,15 @@ func (a *Agent) unfinished() []state.Entry {
 }
 
 // noteCordonFailed notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
-func (a *Agent) noteCordonFailed(p drain.Progress) {
+func (a *Agent) noteCordonFailed(t state.Transition) {
 	if !a.work.goal.Hard.IsZero() {
-		a.logWork(systemd.PodHeld, "").Warn(p.Detail)
+		a.note(t)
 		return
 	}
 	for _, e := range a.unfinished() {
-		e.Failures, e.Error = e.Failures+1, p.Detail
+		e.Failures, e.Error = e.Failures+1, t.Detail
 		a.put(e)
-		a.failed(e)
+		a.tellStep(actions[e.Phase], e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
 	}
 }
 
@@ -363,5 +363,5 @@ func (a *Agent) adoptClaim(found adopted) {
 	}
 	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
 	a.put(e)
-	a.logEvent(systemd.EventSeen, e.Event).Warn("adopting our cordon, missing from the record")
+	a.note(state.Transition{Kind: state.CordonAdopted, Entry: e})
 }
