@@ -23,6 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -117,7 +118,7 @@ func (n *notices) begin() (end func()) {
 }
 
 // of makes those who are told what happens to a node; it implements fleet.Options.Listeners.
-func (n *notices) of(node string, entries func() []record.Entry) (told []agent.Listener, end func(lost bool)) {
+func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool)) {
 	told = []agent.Listener{n.webhook}
 	if n.meter != nil {
 		told = append(told, n.meter)
@@ -292,7 +293,7 @@ func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 }
 
 // show notes how things stand.
-func (m *meter) show(status record.Status, nodes fleet.Status, messages sqs.Status) {
+func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Status) {
 	if m == nil {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // PassOn passes on what a webhook has to tell, and what some other work does, until it is ended.
@@ -26,7 +26,7 @@ func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Cont
 // KeepConditions makes those who keep the conditions of nodes in a cluster, by those rules.
 func KeepConditions(
 	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings,
-) (of func(node string, entries func() []record.Entry) ([]agent.Listener, func(lost bool)), end func()) {
+) (of func(node string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	quiet := make(chan struct{})

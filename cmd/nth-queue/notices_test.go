@@ -21,6 +21,7 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
@@ -65,16 +66,16 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 				})
 				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{Outbox: outbox}),
 					policy.Settings{event.StateChange: {Action: policy.Drain}})
-				in := func(phase record.Phase) func() []record.Entry {
-					e := record.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase}
-					return func() []record.Entry { return []record.Entry{e} }
+				in := func(phase state.Phase) func() []state.Entry {
+					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase}
+					return func() []state.Entry { return []state.Entry{e} }
 				}
-				_, end := of("a", in(record.Cordoned))
+				_, end := of("a", in(state.Cordoned))
 				time.Sleep(10 * time.Second)
 				end(row.lost)
 				if row.another {
 					time.Sleep(time.Minute)
-					_, end := of("a", in(record.Draining))
+					_, end := of("a", in(state.Draining))
 					defer end(false)
 				}
 				time.Sleep(time.Minute)

@@ -8,7 +8,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // SQS keeps a message for fourteen days at most, and a message that waits comes back each half day.
@@ -31,7 +31,7 @@ func TestAPlannedChangeBeginsBeforeItsMessageIsForgotten(t *testing.T) {
 			Noticed: noticed, Deadline: noticed.Add(row.ahead), Instance: "i-0123456789abcdef0",
 		}
 		goal := queue.PolicyOf(config.DefaultQueue().Events).Decide(policy.Situation{
-			Now: noticed, Known: map[event.Kind][]event.Event{ev.Kind: {ev}}, Past: []record.Entry{{Event: ev, Phase: record.Seen}},
+			Now: noticed, Known: map[event.Kind][]event.Event{ev.Kind: {ev}}, Past: []state.Entry{{Event: ev, Phase: state.Seen}},
 		})
 		if begins := goal.Revisit.Sub(noticed); goal.Action != policy.Wait || begins < row.earliest || begins >= row.latest {
 			t.Errorf("%s %s ahead begins after %s (%s), want between %s and %s", row.code, row.ahead, begins, goal.Action, row.earliest, row.latest)

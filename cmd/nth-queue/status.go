@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -36,7 +37,7 @@ type statusReporter struct {
 	began    time.Time
 	version  string
 	dryRun   bool
-	identity record.IdentityStatus
+	identity state.IdentityStatus
 
 	mu       sync.Mutex
 	degraded []string
@@ -100,14 +101,14 @@ func (b *statusReporter) beat() {
 	b.stuck = err != nil
 }
 
-func (b *statusReporter) status() record.Status {
+func (b *statusReporter) status() state.Status {
 	stand, held := b.fleet.Status(), b.queue.Held()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := record.Status{
-		Version: record.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
+	s := state.Status{
+		Version: state.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
 		DryRun: b.dryRun, Identity: b.identity,
-		Degraded: slices.Concat(b.degraded, b.meter.troubles()), Events: stand.Events, Documents: []record.DocumentStatus{}, Off: []record.OffStatus{},
+		Degraded: slices.Concat(b.degraded, b.meter.troubles()), Events: stand.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
 	}
 	switch {
 	case !b.ready:
@@ -119,15 +120,15 @@ func (b *statusReporter) status() record.Status {
 	}
 	if b.trouble != "" {
 		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
-		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
+		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
 	}
 	if why := stand.LeaseError; why != nil {
 		s.Sentence += fmt.Sprintf("; paused without a Lease since %s", stand.Since.Format("15:04:05"))
-		s.Documents = append(s.Documents, record.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
+		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
 	}
 	if b.dryRun {
 		s.Sentence += " (dry run)"
-		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
+		s.Off = append(s.Off, state.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
 	}
 	return s
 }
@@ -198,6 +199,6 @@ func newBoard(cfg config.Queue, version string, client apiserver.Client, manager
 	return &statusReporter{
 		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
 		version: version, dryRun: cfg.DryRun,
-		identity: record.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
+		identity: state.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -33,16 +34,16 @@ func TestTheBudgetOfATerminationIsSoftWhereMachinesMayBeKept(t *testing.T) {
 func TestADepartureThatIsOverWasNotTheFirstOfTheNext(t *testing.T) {
 	at := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 	for _, row := range []struct {
-		phase record.Phase
+		phase state.Phase
 		want  time.Time
 	}{
-		{record.Closed, time.Time{}}, {record.Seen, at}, {record.Draining, at}, {record.Incomplete, at}, {record.Undoing, at},
+		{state.Closed, time.Time{}}, {state.Seen, at}, {state.Draining, at}, {state.Incomplete, at}, {state.Undoing, at},
 	} {
 		book, warnings := record.Open(t.TempDir(), "boot-1")
 		if len(warnings) > 0 {
 			t.Fatal(warnings)
 		}
-		book.Put(nil, record.Entry{Event: event.Event{ID: "a", Kind: event.ASGTermination}, Phase: row.phase, FirstSeen: at, Changed: at})
+		book.Put(nil, state.Entry{Event: event.Event{ID: "a", Kind: event.ASGTermination}, Phase: row.phase, FirstSeen: at, Changed: at})
 		if got := nth.FirstSeen(book, "a"); !got.Equal(row.want) {
 			t.Errorf("one that is %s was first seen at %s, want %s", row.phase, got, row.want)
 		}

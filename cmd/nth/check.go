@@ -21,6 +21,7 @@ import (
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -366,8 +367,8 @@ const (
 const blindFor = 30 * time.Second
 
 // blindTo names the kinds of the metadata service's that a daemon could not tell about, as it shows.
-func blindTo(s record.Status) []record.DocumentStatus {
-	return slices.DeleteFunc(slices.Clone(s.Documents), func(d record.DocumentStatus) bool {
+func blindTo(s state.Status) []state.DocumentStatus {
+	return slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
 		return !slices.Contains(event.PolledKinds(), d.Kind) || d.Trouble == "" || s.Updated.Sub(d.Since) <= blindFor
 	})
 }
@@ -396,10 +397,10 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Iden
 }
 
 // begins tells whether a daemon has started so lately that it may not know yet how things stand.
-func begins(s record.Status) bool { return time.Since(s.Started) < daemonBegins }
+func begins(s state.Status) bool { return time.Since(s.Started) < daemonBegins }
 
 // daemonFaults say what keeps a daemon that runs from draining this node.
-func daemonFaults(s record.Status, ours kubelet.Identity) []string {
+func daemonFaults(s state.Status, ours kubelet.Identity) []string {
 	var faults []string
 	switch waits := s.Node == "" || s.Identity.Trouble != ""; {
 	case waits && ours.Node != "":

@@ -12,10 +12,11 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // leave has a daemon of the bench leave a status.
-func (b *bench) leave(t *testing.T, s record.Status) {
+func (b *bench) leave(t *testing.T, s state.Status) {
 	t.Helper()
 	board := record.NewStatusFile(filepath.Join(b.host, "run"), func(err error) { t.Error(err) })
 	board.Show(s)
@@ -33,32 +34,32 @@ func (b *bench) join(t *testing.T) {
 }
 
 // watching is the status of a daemon that has nothing to do.
-func watching() record.Status {
+func watching() state.Status {
 	now := time.Now()
-	return record.Status{
-		Version: record.StatusVersion, PID: os.Getpid(), Started: now.Add(-time.Hour), Updated: now,
-		Node: rehearsal.Node, Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: now}},
+	return state.Status{
+		Version: state.StatusVersion, PID: os.Getpid(), Started: now.Add(-time.Hour), Updated: now,
+		Node: rehearsal.Node, Documents: []state.DocumentStatus{{Kind: event.SpotInterruption, LastGood: now}},
 	}
 }
 
 func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*record.Status) // nil leaves no status
-		joined bool                 // as far as the check can see
+		change func(*state.Status) // nil leaves no status
+		joined bool                // as far as the check can see
 		want   string
 	}{
-		"all is well":            {func(*record.Status) {}, true, `ok    daemon      process \d+ watches for node made-up-node`},
+		"all is well":            {func(*state.Status) {}, true, `ok    daemon      process \d+ watches for node made-up-node`},
 		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: nobody would drain this node.*`},
-		"it was stopped":         {func(s *record.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth is not running: stopped at .*`},
-		"it has crashed":         {func(s *record.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 died.*`},
-		"it hangs":               {func(s *record.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may be hung: .*`},
+		"it was stopped":         {func(s *state.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth is not running: stopped at .*`},
+		"it has crashed":         {func(s *state.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 died.*`},
+		"it hangs":               {func(s *state.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may be hung: .*`},
 		"it sees no kubeconfig":  {without, true, `fail  daemon      it has no credential: there is no kubeconfig\. This check has found one in .*/absent: .*PrivateTmp=.*`},
 		"nor does anybody":       {without, false, `fail  daemon      it has no credential: there is no kubeconfig`},
-		"its credential expired": {func(s *record.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},
-		"it is another node's":   {func(s *record.Status) { s.Node = "other" }, true, `fail  daemon      it acts for node other, and the credential in .*/absent is of node made-up-node: .*`},
+		"its credential expired": {func(s *state.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},
+		"it is another node's":   {func(s *state.Status) { s.Node = "other" }, true, `fail  daemon      it acts for node other, and the credential in .*/absent is of node made-up-node: .*`},
 		"it hears nothing":       {deafFor(time.Minute), true, `fail  daemon      it has not been able to tell about spot-interruption since .*: refused`},
 		"it missed one look":     {deafFor(time.Second), true, `ok    daemon      process \d+ watches for node made-up-node`},
-		"it is only talking":     {func(s *record.Status) { s.DryRun = true }, true, `warn  daemon      it runs as a dry run: .*`},
+		"it is only talking":     {func(s *state.Status) { s.DryRun = true }, true, `warn  daemon      it runs as a dry run: .*`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -76,10 +77,10 @@ func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 	}
 }
 
-func without(s *record.Status) { s.Node, s.Identity.Trouble = "", "there is no kubeconfig" }
+func without(s *state.Status) { s.Node, s.Identity.Trouble = "", "there is no kubeconfig" }
 
-func deafFor(d time.Duration) func(*record.Status) {
-	return func(s *record.Status) {
+func deafFor(d time.Duration) func(*state.Status) {
+	return func(s *state.Status) {
 		s.Documents[0].Trouble, s.Documents[0].Since = "refused", s.Updated.Add(-d)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/reservation"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets"
 )
@@ -47,7 +48,7 @@ func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
 // the same boot, whose time is over.
 func firstSeen(book *record.Store, id string) time.Time {
 	for _, e := range book.Entries() {
-		if e.Event.ID == id && e.Phase != record.Closed {
+		if e.Event.ID == id && e.Phase != state.Closed {
 			return e.FirstSeen
 		}
 	}

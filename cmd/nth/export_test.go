@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -105,7 +105,7 @@ func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
 }
 
 // Watching is shown how the daemon stands, and says whether it does its work; stuck says what has come to a stop.
-func Watching(stuck func() error) (show func(record.Status), alive func() bool) {
+func Watching(stuck func() error) (show func(state.Status), alive func() bool) {
 	w := &watching{statusWriter: unseen{}}
 	w.follow(pulse(stuck))
 	return w.Show, w.alive
@@ -114,7 +114,7 @@ func Watching(stuck func() error) (show func(record.Status), alive func() bool) 
 // unseen is a shower that nobody looks at.
 type unseen struct{}
 
-func (unseen) Show(record.Status) {}
+func (unseen) Show(state.Status) {}
 
 // pulse is a source of which nothing is asked but whether it is stuck.
 type pulse func() error

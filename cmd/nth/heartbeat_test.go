@@ -8,26 +8,26 @@ import (
 
 	nth "github.com/nth-project/nth/cmd/nth"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestADaemonHasAHeartbeatWhileItCouldHearAndAct(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*record.Status)
+		change func(*state.Status)
 		then   time.Duration
 		stuck  error
 		alive  bool
 	}{
-		"all is well":                           {func(*record.Status) {}, 20 * time.Second, nil, true},
-		"nothing is looked for":                 {func(s *record.Status) { s.Documents = nil }, 0, nil, true},
-		"its loop hangs":                        {func(*record.Status) {}, 31 * time.Second, nil, false},
-		"a source hangs":                        {func(*record.Status) {}, 0, errors.New("stuck"), false},
-		"there is no identity yet":              {func(s *record.Status) { s.Node = "" }, 0, nil, false},
-		"its credential is refused":             {func(s *record.Status) { s.Identity.Trouble = "refused" }, 0, nil, false},
-		"a look fails":                          {func(s *record.Status) { s.Documents[1].Trouble = "connection refused" }, 0, nil, false},
-		"a document has never been looked at":   {func(s *record.Status) { s.Documents[0].LastGood = time.Time{} }, 0, nil, false},
-		"it has stopped":                        {func(s *record.Status) { s.Stopped = time.Now() }, 0, nil, false},
-		"something is announced, and it drains": {func(s *record.Status) { s.Step = &record.StepStatus{Action: "drain"} }, 0, nil, true},
+		"all is well":                           {func(*state.Status) {}, 20 * time.Second, nil, true},
+		"nothing is looked for":                 {func(s *state.Status) { s.Documents = nil }, 0, nil, true},
+		"its loop hangs":                        {func(*state.Status) {}, 31 * time.Second, nil, false},
+		"a source hangs":                        {func(*state.Status) {}, 0, errors.New("stuck"), false},
+		"there is no identity yet":              {func(s *state.Status) { s.Node = "" }, 0, nil, false},
+		"its credential is refused":             {func(s *state.Status) { s.Identity.Trouble = "refused" }, 0, nil, false},
+		"a look fails":                          {func(s *state.Status) { s.Documents[1].Trouble = "connection refused" }, 0, nil, false},
+		"a document has never been looked at":   {func(s *state.Status) { s.Documents[0].LastGood = time.Time{} }, 0, nil, false},
+		"it has stopped":                        {func(s *state.Status) { s.Stopped = time.Now() }, 0, nil, false},
+		"something is announced, and it drains": {func(s *state.Status) { s.Step = &state.StepStatus{Action: "drain"} }, 0, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestADaemonHasAHeartbeatWhileItCouldHearAndAct(t *testing.T) {
 				if alive() {
 					t.Errorf("it is alive before it has begun")
 				}
-				status := record.Status{Node: "node-1", Documents: []record.DocumentStatus{
+				status := state.Status{Node: "node-1", Documents: []state.DocumentStatus{
 					{Kind: event.SpotInterruption, LastGood: time.Now()}, {Kind: event.ASGTermination, LastGood: time.Now()},
 				}}
 				c.change(&status)

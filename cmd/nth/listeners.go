@@ -22,6 +22,7 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -313,7 +314,7 @@ func (m *meter) ask(opts *imds.Options) {
 }
 
 // statusWriter is somebody who is shown how things stand.
-type statusWriter interface{ Show(record.Status) }
+type statusWriter interface{ Show(state.Status) }
 
 // both shows to the file and to the meter.
 func (m *meter) both(file statusWriter) statusWriter {
@@ -325,7 +326,7 @@ func (m *meter) both(file statusWriter) statusWriter {
 
 type bothWriters [2]statusWriter
 
-func (t bothWriters) Show(s record.Status) {
+func (t bothWriters) Show(s state.Status) {
 	for _, to := range t {
 		to.Show(s)
 	}
@@ -345,7 +346,7 @@ type watching struct {
 }
 
 // Show implements shower.
-func (w *watching) Show(s record.Status) {
+func (w *watching) Show(s state.Status) {
 	w.mu.Lock()
 	w.shown, w.good = time.Now(), isWatching(s)
 	w.mu.Unlock()
@@ -353,7 +354,7 @@ func (w *watching) Show(s record.Status) {
 }
 
 // isWatching tells whether nth could act for its node, and whether each kind that the metadata service is asked for can be told of.
-func isWatching(s record.Status) bool {
+func isWatching(s state.Status) bool {
 	if s.Node == "" || s.Identity.Trouble != "" || !s.Stopped.IsZero() {
 		return false
 	}

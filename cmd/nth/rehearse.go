@@ -28,6 +28,7 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -327,7 +328,7 @@ type timeline struct {
 	over         bool
 	pods         map[string]*podTimes
 	order        []string
-	result       *record.Result
+	result       *state.Result
 	took         time.Duration
 }
 
@@ -393,7 +394,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 }
 
 // OnTransition implements agent.Listener.
-func (t *timeline) OnTransition(h record.Transition) {
+func (t *timeline) OnTransition(h state.Transition) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if h.Entry.Result != nil {
@@ -408,11 +409,11 @@ func (t *timeline) OnTransition(h record.Transition) {
 		t.pods[h.Pod], t.order = p, append(t.order, h.Pod)
 	}
 	switch now := time.Since(t.notice); h.Kind { //nolint:exhaustive // these are what happens to a pod
-	case record.PodEvicted, record.PodDeleted:
-		p.asked, p.deleted = now, h.Kind == record.PodDeleted
-	case record.PodGone:
+	case state.PodEvicted, state.PodDeleted:
+		p.asked, p.deleted = now, h.Kind == state.PodDeleted
+	case state.PodGone:
 		p.gone = now
-	case record.PodHeld:
+	case state.PodHeld:
 		if p.heldBy == "" {
 			p.heldBy, p.held = h.Detail, now
 		}

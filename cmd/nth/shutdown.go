@@ -17,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/powerkey"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -61,7 +61,7 @@ type system struct {
 }
 
 // in is the same in a boot, with what the record has of it.
-func (s system) in(bootID string, book []record.Entry) system {
+func (s system) in(bootID string, book []state.Entry) system {
 	s.bootID, s.underway = bootID, underway(book, bootID)
 	return s
 }
@@ -282,9 +282,9 @@ func (s system) stopWithin(timeout time.Duration) time.Duration {
 }
 
 // underway is the deadline of the shutdown that the record has of this boot, and that was not called off; zero if none.
-func underway(book []record.Entry, bootID string) time.Time {
+func underway(book []state.Entry, bootID string) time.Time {
 	for _, e := range book {
-		if e.Event.Kind == event.Shutdown && e.BootID == bootID && e.Phase != record.Undoing && e.Phase != record.Closed {
+		if e.Event.Kind == event.Shutdown && e.BootID == bootID && e.Phase != state.Undoing && e.Phase != state.Closed {
 			return e.Event.Deadline
 		}
 	}

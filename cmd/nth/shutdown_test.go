@@ -6,7 +6,7 @@ import (
 
 	main "github.com/nth-project/nth/cmd/nth"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // A drop-in with TimeoutStopSec=infinity does not make EC2 wait.
@@ -25,21 +25,21 @@ func TestAShutdownIsUnderWayIfItWasLeftSoInThisBoot(t *testing.T) {
 	deadline := time.Now()
 	for name, c := range map[string]struct {
 		kind  event.Kind
-		phase record.Phase
+		phase state.Phase
 		boot  string
 		want  bool
 	}{
-		"being drained":      {event.Shutdown, record.Draining, "now", true},
-		"drained":            {event.Shutdown, record.Drained, "now", true},
-		"called off":         {event.Shutdown, record.Undoing, "now", false},
-		"over":               {event.Shutdown, record.Closed, "now", false},
-		"before the reboot":  {event.Shutdown, record.Drained, "before", false},
-		"of another sort":    {event.SpotInterruption, record.Draining, "now", false},
-		"the machine sleeps": {event.Hibernation, record.Draining, "now", false},
+		"being drained":      {event.Shutdown, state.Draining, "now", true},
+		"drained":            {event.Shutdown, state.Drained, "now", true},
+		"called off":         {event.Shutdown, state.Undoing, "now", false},
+		"over":               {event.Shutdown, state.Closed, "now", false},
+		"before the reboot":  {event.Shutdown, state.Drained, "before", false},
+		"of another sort":    {event.SpotInterruption, state.Draining, "now", false},
+		"the machine sleeps": {event.Hibernation, state.Draining, "now", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := record.Entry{Event: event.Event{ID: "a", Kind: c.kind, Deadline: deadline}, Phase: c.phase, BootID: c.boot}
-			if got := main.Underway([]record.Entry{{}, e}, "now"); got.Equal(deadline) != c.want {
+			e := state.Entry{Event: event.Event{ID: "a", Kind: c.kind, Deadline: deadline}, Phase: c.phase, BootID: c.boot}
+			if got := main.Underway([]state.Entry{{}, e}, "now"); got.Equal(deadline) != c.want {
 				t.Errorf("it is for %s", got)
 			}
 		})

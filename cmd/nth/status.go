@@ -12,7 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // statusReporter is the agent's, and adds what only the wiring knows: what process this is, what proves the identity, and what is
@@ -24,7 +24,7 @@ type statusReporter struct {
 	failing func() []string // what does not work at present of what is only told
 
 	mu       sync.Mutex
-	identity record.IdentityStatus
+	identity state.IdentityStatus
 	degraded []string
 	// ignored, unpolled, unheard and unasked say why kinds are off: by the settings, by those for the instance's life cycle or of
 	// the start, for want of a logind, and of a reservation.
@@ -43,7 +43,7 @@ func newStatusReporter(next statusWriter, failing func() []string, degraded []st
 }
 
 // Show implements agent.StatusWriter.
-func (b *statusReporter) Show(s record.Status) {
+func (b *statusReporter) Show(s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.Program, s.PID, s.Degraded = b.program, os.Getpid(), slices.Concat(b.degraded, b.failing())
@@ -52,14 +52,14 @@ func (b *statusReporter) Show(s record.Status) {
 	s.Identity.Trouble = trouble
 	s.TargetState, s.Hook = b.target, b.hook
 	if b.dryRun {
-		s.Off = append(s.Off, record.OffStatus{What: "writing to the cluster", Why: "this is a dry run"})
+		s.Off = append(s.Off, state.OffStatus{What: "writing to the cluster", Why: "this is a dry run"})
 	}
 	for _, kind := range event.Kinds() {
 		if why := b.why(kind); why != "" {
-			s.Off = append(s.Off, record.OffStatus{What: string(kind), Why: why})
+			s.Off = append(s.Off, state.OffStatus{What: string(kind), Why: why})
 		}
 	}
-	s.Documents = slices.DeleteFunc(s.Documents, func(d record.DocumentStatus) bool {
+	s.Documents = slices.DeleteFunc(s.Documents, func(d state.DocumentStatus) bool {
 		return b.unpolled[d.Kind] != "" || b.unasked[d.Kind] != ""
 	})
 	b.next.Show(s)
@@ -127,7 +127,7 @@ func (b *statusReporter) hearing(err error) {
 // identified notes what proves the identity.
 func (b *statusReporter) identified(id kubelet.Identity) {
 	b.set(func() {
-		b.identity = record.IdentityStatus{Credential: id.Credential, Source: id.Source, Server: id.Server}
+		b.identity = state.IdentityStatus{Credential: id.Credential, Source: id.Source, Server: id.Server}
 	})
 }
 

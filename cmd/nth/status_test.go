@@ -11,34 +11,35 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // draining is the status of a daemon in the middle of a drain.
-func draining(pid int) record.Status {
+func draining(pid int) state.Status {
 	at := noon
-	return record.Status{
-		Version: record.StatusVersion, Program: "v1.0.0", PID: pid, Started: at.Add(-time.Hour), Updated: time.Now(),
+	return state.Status{
+		Version: state.StatusVersion, Program: "v1.0.0", PID: pid, Started: at.Add(-time.Hour), Updated: time.Now(),
 		Node: "ip-10-0-0-1", Sentence: "draining node ip-10-0-0-1 for spot-interruption: 1 of 3 pods gone, held by PDB web",
-		Identity: record.IdentityStatus{Credential: "the exec plugin aws", Source: "/var/lib/kubelet/kubeconfig", Server: "https://10.0.0.9"},
-		Step: &record.StepStatus{
+		Identity: state.IdentityStatus{Credential: "the exec plugin aws", Source: "/var/lib/kubelet/kubeconfig", Server: "https://10.0.0.9"},
+		Step: &state.StepStatus{
 			Action: "drain", Event: "a", Kind: event.SpotInterruption, Began: at, Hard: true,
 			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web-1": "PDB web", "default/web-2": "PDB web"},
 		},
-		Events: []record.EventStatus{
-			{ID: "a", Kind: event.SpotInterruption, Phase: record.Draining, Plan: "EC2 will terminate this spot instance; drain now"},
-			{ID: "b", Kind: event.ScheduledMaintenance, Phase: record.Incomplete, Plan: "EC2 has scheduled a stop; drain now",
+		Events: []state.EventStatus{
+			{ID: "a", Kind: event.SpotInterruption, Phase: state.Draining, Plan: "EC2 will terminate this spot instance; drain now"},
+			{ID: "b", Kind: event.ScheduledMaintenance, Phase: state.Incomplete, Plan: "EC2 has scheduled a stop; drain now",
 				Missing: at, Error: "the deadline came first", Failures: 2},
 		},
-		Documents: []record.DocumentStatus{
+		Documents: []state.DocumentStatus{
 			{Kind: event.SpotInterruption, LastGood: at},
 			{Kind: event.ASGTermination, Trouble: "connection refused", Since: at},
 		},
-		Off: []record.OffStatus{{What: "shutdown", Why: "there is no bus"}},
+		Off: []state.OffStatus{{What: "shutdown", Why: "there is no bus"}},
 	}
 }
 
 // statusOf runs "nth status" over a status, or over an empty directory.
-func statusOf(t *testing.T, s *record.Status, flags string) (status int, stdout, stderr string) {
+func statusOf(t *testing.T, s *state.Status, flags string) (status int, stdout, stderr string) {
 	t.Helper()
 	dir := t.TempDir()
 	if s != nil {
@@ -75,7 +76,7 @@ func TestStatusOfADaemonThatDoesNotRun(t *testing.T) {
 	silent, stopped, gone := draining(os.Getpid()), draining(os.Getpid()), draining(1<<30)
 	silent.Updated, stopped.Stopped = noon, noon
 	for name, test := range map[string]struct {
-		status *record.Status
+		status *state.Status
 		state  string
 		first  string
 	}{

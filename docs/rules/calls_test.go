@@ -214,7 +214,7 @@ func panics(s source) []string {
 }
 
 func clocks(s source) []string {
-	if !s.in("pkg/policy", "pkg/event", "pkg/record", "pkg/config") {
+	if !s.in("pkg/policy", "pkg/event", "pkg/state", "pkg/record", "pkg/config") {
 		return nil
 	}
 	return only([]string{"time.Now", "time.Since", "time.Until", "time.After*", "time.New*", "time.Tick", "time.Sleep"}, true)([]source{s})

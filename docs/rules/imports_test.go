@@ -13,16 +13,16 @@ import (
 // mayImport says for each package which others of the project its code (not its tests) may import. cmd/nth, which wires
 // them, and the lab may import any; packages for tests, whose names end so, none but what the table says.
 var mayImport = map[string][]string{
-	"pkg/agent":               {"pkg/drain", "pkg/event", "pkg/notify", "pkg/policy", "pkg/record", "pkg/systemd"},
+	"pkg/agent":               {"pkg/drain", "pkg/event", "pkg/notify", "pkg/policy", "pkg/state", "pkg/systemd"},
 	"pkg/apiserver":           {"pkg/plugin"},
 	"pkg/bottlerocket":        {},
 	"pkg/config":              {"pkg/event"},
-	"pkg/drain":               {},
+	"pkg/drain":               {"pkg/state"},
 	"pkg/drain/apitest":       {"pkg/internal/pipetest"},
 	"pkg/ekstoken":            {"pkg/role"},
 	"pkg/ena":                 {},
 	"pkg/event":               {},
-	"pkg/fleet":               {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/record", "pkg/systemd"},
+	"pkg/fleet":               {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
 	"pkg/imds":                {"pkg/event"},
 	"pkg/imds/imdstest":       {"pkg/imds/standin"},
 	"pkg/imds/standin":        {},
@@ -33,17 +33,18 @@ var mayImport = map[string][]string{
 	"pkg/asg":                 {"pkg/event", "pkg/role"},
 	"pkg/asg/asgtest":         {"pkg/internal/querytest"},
 	"pkg/logind":              {"pkg/event"},
-	"pkg/metrics":             {"pkg/event", "pkg/record"},
+	"pkg/metrics":             {"pkg/event", "pkg/state"},
 	"pkg/migration":           {},
-	"pkg/notify":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/record"},
+	"pkg/notify":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/record", "pkg/state"},
 	"pkg/plugin":              {},
 	"pkg/powerkey":            {},
-	"pkg/policy":              {"pkg/event", "pkg/record"},
+	"pkg/policy":              {"pkg/event", "pkg/state"},
 	"pkg/sqs":                 {"pkg/event", "pkg/role"},
-	"pkg/record":              {"pkg/event"},
+	"pkg/record":              {"pkg/state"},
 	"pkg/rehearsal":           {},
 	"pkg/reservation":         {"pkg/event", "pkg/role"},
 	"pkg/role":                {},
+	"pkg/state":               {"pkg/event"},
 	"pkg/systemd":             {},
 	"pkg/targets":             {"pkg/role"},
 	"pkg/targets/elbtest":     {"pkg/internal/querytest"},
@@ -56,7 +57,7 @@ var mayImport = map[string][]string{
 	"cmd/internal/program":    {},
 	"cmd/internal/reload":     {"pkg/systemd"},
 	"cmd/internal/secrets":    {"pkg/logind", "pkg/systemd"},
-	"cmd/internal/statusfile": {"cmd/internal/program", "pkg/record"},
+	"cmd/internal/statusfile": {"cmd/internal/program", "pkg/record", "pkg/state"},
 	"cmd/nth-imds":            {"pkg/imds/imdstest"},
 	"docs/rules":              {},
 }
@@ -102,8 +103,8 @@ var unwanted = map[string]string{
 	"k8s.io/client-go/tools/leaderelection": "a node decides for itself",
 }
 
-// pure are the packages that policy is made of.
-var pure = []string{"cmp", "errors", "fmt", "hash/fnv", "maps", "math", "slices", "strings", "time", module + "/pkg/event", module + "/pkg/record"}
+// pure are the packages that policy, and state and event, of which it is made, are made of.
+var pure = []string{"cmp", "errors", "fmt", "hash/fnv", "maps", "math", "slices", "strings", "time", module + "/pkg/event", module + "/pkg/state"}
 
 var importRules = []rule{
 	{
@@ -116,7 +117,7 @@ var importRules = []rule{
 			"pkg/surprise/a.go": "package surprise",
 		},
 		keeps: map[string]string{
-			"pkg/policy/a.go":              "package policy\nimport _ \"" + module + "/pkg/record\"",
+			"pkg/policy/a.go":              "package policy\nimport _ \"" + module + "/pkg/state\"",
 			"cmd/nth/a.go":                 "package main\nimport _ \"" + module + "/pkg/config\"",
 			"pkg/imds/a_test.go":           "package imds_test\nimport _ \"" + module + "/pkg/imds/imdstest\"",
 			"test/internal/lab/machine.go": "package lab\nimport _ \"" + module + "/pkg/imds/imdstest\"",
@@ -140,12 +141,15 @@ var importRules = []rule{
 		},
 	},
 	{
-		name:  "policy is made of nothing that has an effect",
+		name:  "policy and what it is made of have no effect",
 		why:   "the same situation must give the same step after a crash, an upgrade or a reboot",
 		check: each(purity),
 		breaks: map[string]string{
 			"pkg/policy/a.go": "package policy\nimport _ \"os\"",
 			"pkg/policy/b.go": "package policy\nimport _ \"context\"",
+			"pkg/policy/c.go": "package policy\nimport _ \"" + module + "/pkg/record\"",
+			"pkg/state/a.go":  "package state\nimport _ \"os\"",
+			"pkg/event/a.go":  "package event\nimport _ \"net/http\"",
 		},
 		keeps: map[string]string{
 			"pkg/policy/a.go":      "package policy\nimport _ \"time\"",
@@ -194,8 +198,8 @@ func placement(s source) []string {
 func purity(s source) []string {
 	var findings []string
 	for _, imported := range slices.Sorted(maps.Values(s.imports())) {
-		if s.in("pkg/policy") && !s.test() && !slices.Contains(pure, imported) {
-			findings = append(findings, fmt.Sprintf("%s: imports %s; policy is made of %v", s.path, imported, pure))
+		if s.in("pkg/policy", "pkg/state", "pkg/event") && !s.test() && !slices.Contains(pure, imported) {
+			findings = append(findings, fmt.Sprintf("%s: imports %s; policy and what it is made of import %v", s.path, imported, pure))
 		}
 	}
 	return findings

@@ -23,8 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Source watches for events until ctx ends and tells the sink. It returns nil when its context has ended, and an error
@@ -49,8 +48,8 @@ type Node interface {
 // Record is the memory. Put takes entries in at once, and calls written, from any goroutine, when they are on disk, or with
 // why they are not: then they are remembered until the process ends. Flush waits until all are.
 type Record interface {
-	Entries() []record.Entry
-	Put(written func(error), entries ...record.Entry)
+	Entries() []state.Entry
+	Put(written func(error), entries ...state.Entry)
 	Flush(ctx context.Context) error
 }
 
@@ -71,7 +70,7 @@ type Identity interface {
 // Listener is told everything that happens, in order, from one goroutine, after the journal. OnTransition must not block: what
 // takes time is done elsewhere, so that nobody who listens can hold a drain up.
 type Listener interface {
-	OnTransition(record.Transition)
+	OnTransition(state.Transition)
 }
 
 // Config is what an Agent is made of. All fields are needed but for those that say otherwise.
@@ -118,6 +117,8 @@ type Agent struct {
 	clock *clock
 	inbox *inbox
 	tasks sync.WaitGroup
+	// journal is the first who is told what happens, and pending the second.
+	journal journal
 
 	known   map[event.Kind][]event.Event
 	looked  map[event.Kind]time.Time // when each kind's last good look was taken in
@@ -140,9 +141,8 @@ type Agent struct {
 	// lookedFor are the events for which the Node has been looked at since they came, and drainedFor those for which it was drained then.
 	lookedFor, drainedFor []string
 	result                drain.Result // how far the guard had come when it was last asked
-	held                  map[string]string
 	total, left           int
-	targets               string // what load balancers are waited for, in words
+	pending               pending // what is waited for
 	// begun is when the work for an event began that is not done yet.
 	begun map[string]time.Time
 	// written is closed once what was put last is on disk.
@@ -156,15 +156,10 @@ type Agent struct {
 	shown shown
 }
 
-// reasonsSaid is how many reasons of an outage are remembered to have been said, as some have no end of forms.
-const reasonsSaid = 16
-
 // trouble is an outage of a source.
 type trouble struct {
 	since time.Time
 	err   string
-	// said are the reasons that were said last: they may take turns.
-	said []string
 	// over is since when looks are good again; zero while the last one failed.
 	over time.Time
 }
@@ -176,7 +171,8 @@ func New(cfg Config) *Agent {
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
-		held:    map[string]string{},
+		pending: pending{held: map[string]string{}},
+		journal: journal{log: cfg.Log, dryRun: cfg.DryRun, said: map[event.Kind][]string{}},
 		begun:   map[string]time.Time{},
 		refused: map[string]time.Time{},
 	}
@@ -202,11 +198,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.inbox.put(identity{node: node, err: err}) })
 	})
 	if a.cfg.Service != nil {
-		mode := ""
-		if a.cfg.DryRun {
-			mode = ", as a dry run: nothing will be cordoned or evicted"
-		}
-		a.logMessage(systemd.Started).Infof("watching for interruptions%s", mode)
+		a.note(state.Transition{Kind: state.Started})
 		a.cfg.Service.Ready()
 	}
 	if !a.cfg.ClaimRead {
@@ -222,7 +214,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err == nil {
 		a.showStopped()
 		if a.cfg.Service != nil {
-			a.logMessage(systemd.Stopping).Info("stopped; the node is left as it is")
+			a.note(state.Transition{Kind: state.Stopped})
 		}
 	}
 	return err
@@ -233,7 +225,7 @@ func (a *Agent) flush(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 	defer cancel()
 	if err := a.cfg.Record.Flush(limited); err != nil {
-		a.logUnwritten(err)
+		a.note(state.Transition{Kind: state.RecordUnwritten, Err: err})
 	}
 }
 
@@ -283,7 +275,7 @@ func (a *Agent) feedWatchdog() {
 		}
 		if err := pulse.Stuck(); err != nil {
 			if !a.stuck {
-				a.logMessage(systemd.SourceTrouble).WithError(err).Error("event source stalled; waiting for the service manager to restart nth")
+				a.note(state.Transition{Kind: state.SourceStalled, Err: err})
 			}
 			a.stuck = true
 			return
@@ -317,7 +309,7 @@ func (a *Agent) handleInbox(news []any) error {
 		case unwritten:
 			a.unsaved = time.Now()
 			if !n.again {
-				a.logUnwritten(n.err)
+				a.note(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
 			}
 		case sourceEnded:
 			if gaveUp == nil {
@@ -360,7 +352,7 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 		}
 		for i, e := range changed {
 			before, _ := policy.Find(sit.Past, e.Event.ID)
-			if e.Phase != before.Phase && (e.Phase == record.Drained || e.Phase == record.Incomplete) {
+			if e.Phase != before.Phase && (e.Phase == state.Drained || e.Phase == state.Incomplete) {
 				changed[i].Result = a.resultNow()
 			}
 		}
@@ -373,15 +365,15 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 				continue
 			}
 			a.changed(before, met, e)
-			if met && before.Acted() && e.Phase == record.Seen {
-				a.notifyListeners(record.Transition{Kind: record.PutOff, Entry: e}) // Something else keeps the node as it is.
+			if met && before.Acted() && e.Phase == state.Seen {
+				a.tell(state.Transition{Kind: state.PutOff, Entry: e}) // Something else keeps the node as it is.
 			}
 		}
 	}
 }
 
 // taken tells whether the record has taken an entry, and remembers it if not.
-func (a *Agent) taken(past []record.Entry, e record.Entry) bool {
+func (a *Agent) taken(past []state.Entry, e state.Entry) bool {
 	there, met := policy.Find(past, e.Event.ID)
 	if met && policy.Same(there, e) {
 		delete(a.refused, e.Event.ID)
@@ -392,7 +384,7 @@ func (a *Agent) taken(past []record.Entry, e record.Entry) bool {
 }
 
 // refusedOfLate tells whether the record has refused what it was to say of an event, so that it would refuse it again.
-func (a *Agent) refusedOfLate(e record.Entry) bool {
+func (a *Agent) refusedOfLate(e state.Entry) bool {
 	at, refused := a.refused[e.Event.ID]
 	return refused && time.Since(at) < rewriteAfter
 }
@@ -436,10 +428,10 @@ func (a *Agent) situation() policy.Situation {
 }
 
 // put records entries. The loop does not wait for the disk.
-func (a *Agent) put(entries ...record.Entry) {
+func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
-	again := !slices.ContainsFunc(entries, func(e record.Entry) bool { return a.refused[e.Event.ID].IsZero() })
+	again := !slices.ContainsFunc(entries, func(e state.Entry) bool { return a.refused[e.Event.ID].IsZero() })
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
 			a.inbox.put(unwritten{err: err, again: again})
@@ -459,11 +451,11 @@ func (a *Agent) rewrite() {
 }
 
 // entry is the record's entry of an event.
-func (a *Agent) entry(ev event.Event) record.Entry {
+func (a *Agent) entry(ev event.Event) state.Entry {
 	if e, met := policy.Find(a.cfg.Record.Entries(), ev.ID); met {
 		return e
 	}
-	return record.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
+	return state.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
 }
 
 // inbox gathers news from all goroutines for the one that decides. Putting never blocks.

@@ -10,29 +10,29 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // board remembers what it was shown.
 type board struct {
 	mu    sync.Mutex
-	shown []record.Status
+	shown []state.Status
 }
 
-func (b *board) Show(s record.Status) {
+func (b *board) Show(s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.shown = append(b.shown, s)
 }
 
-func (b *board) all() []record.Status {
+func (b *board) all() []state.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.shown)
 }
 
-func (b *board) last() record.Status {
+func (b *board) last() state.Status {
 	all := b.all()
 	return all[len(all)-1]
 }
@@ -59,7 +59,7 @@ func TestTheBoardShowsADrain(t *testing.T) {
 		r.announce(r.spot("a", 2*time.Minute))
 		r.pass(2 * time.Second)
 		got := b.last()
-		if got.Version != record.StatusVersion || got.Node != "node-a" || !got.Started.Equal(r.start) || !got.Updated.Equal(r.in(2*time.Second)) {
+		if got.Version != state.StatusVersion || got.Node != "node-a" || !got.Started.Equal(r.start) || !got.Updated.Equal(r.in(2*time.Second)) {
 			t.Errorf("the board shows %+v", got)
 		}
 		if want := "draining node node-a for spot-interruption: 1 of 3 pods gone, 118 s left, held by PDB web"; got.Sentence != want {
@@ -70,7 +70,7 @@ func TestTheBoardShowsADrain(t *testing.T) {
 			!step.Deadline.Equal(r.in(2*time.Minute)) || step.HeldBy["default/web-1"] != "PDB web" {
 			t.Errorf("the step is %+v", step)
 		}
-		if len(got.Events) != 1 || got.Events[0].Phase != record.Draining || got.Events[0].Kind != event.SpotInterruption {
+		if len(got.Events) != 1 || got.Events[0].Phase != state.Draining || got.Events[0].Kind != event.SpotInterruption {
 			t.Errorf("the events are %+v", got.Events)
 		}
 		if len(got.Documents) != 5 || !got.Documents[0].LastGood.Equal(r.start) {
@@ -90,7 +90,7 @@ func TestTheBoardShowsWhatIsWrong(t *testing.T) {
 		if got.Identity.Trouble != "there is no kubeconfig" {
 			t.Errorf("the identity is %+v", got.Identity)
 		}
-		want := record.DocumentStatus{Kind: event.SpotInterruption, Trouble: "connection refused", Since: r.start.Round(0)}
+		want := state.DocumentStatus{Kind: event.SpotInterruption, Trouble: "connection refused", Since: r.start.Round(0)}
 		if len(got.Documents) != 1 || got.Documents[0] != want {
 			t.Errorf("the documents are %+v, want %+v", got.Documents, want)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The node is closed for a, which b joins. a is withdrawn, so that b alone holds the cordon, whose claim names a still. Then people
@@ -29,7 +29,7 @@ func TestAnOrderIsNoneForAnEventThatComesBackAfterIt(t *testing.T) {
 		r.pass(10 * time.Second)
 		r.announce(b)
 		r.pass(2 * time.Minute)
-		if e := r.entry("a"); e.Phase != record.Closed || e.Ending != record.Withdrawn {
+		if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Withdrawn {
 			t.Fatalf("a is %+v", e)
 		}
 		s.UncordonAs("kubectl")
@@ -59,7 +59,7 @@ func TestAnOrderIsNoneForAnEventThatIsMovedToAfterIt(t *testing.T) {
 		a = r.rebooting("a", 5*time.Hour)
 		r.announce(a, b)
 		r.pass(10 * time.Second)
-		if e := r.entry("a"); e.Phase != record.Seen {
+		if e := r.entry("a"); e.Phase != state.Seen {
 			t.Fatalf("a is %+v", e)
 		}
 		s.UncordonAs("kubectl")
@@ -90,7 +90,7 @@ func TestAnOrderIsForAllEventsThatTheClaimNamesWheneverTheyAreHeardOf(t *testing
 			t.Fatalf("the claim is %s", claim)
 		}
 		r.end(nil)
-		r.record.entries = slices.DeleteFunc(r.record.entries, func(e record.Entry) bool { return e.Event.ID == "a" })
+		r.record.entries = slices.DeleteFunc(r.record.entries, func(e state.Entry) bool { return e.Event.ID == "a" })
 		s.UncordonAs("kubectl")
 		r.run()
 		r.announce(b)

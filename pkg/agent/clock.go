@@ -6,8 +6,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // clock is the wall clock as the loop knows it. Between two looks it goes on with the monotonic clock, so that whatever
@@ -51,7 +50,7 @@ func (a *Agent) compareClocks() {
 	before := a.clock.now()
 	if by := a.clock.look(); by.Abs() > clockTolerance {
 		a.clock.since = a.clock.since.Add(by)
-		a.logMessage(systemd.EventSeen).Warnf("the system clock was stepped by %s; recomputing deadlines", by.Round(time.Second))
+		a.note(state.Transition{Kind: state.ClockStepped, Took: by.Round(time.Second)})
 		a.moveSpans(before, by)
 	}
 }
@@ -59,7 +58,7 @@ func (a *Agent) compareClocks() {
 // moveSpans moves where spans began with the clock, which said before and was set by so much.
 func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase == record.Closed {
+		if e.Phase == state.Closed {
 			continue
 		}
 		if moved := a.movedEntry(e, before, by); moved != e {
@@ -84,7 +83,7 @@ func deadlineIsSpan(kind event.Kind) bool { return kind.Local() || kind == event
 
 // movedEntry is an entry with its spans moved. Only times that were read off the clock as it was set before are meant: those
 // of this boot, and among those of an earlier one what this process has added.
-func (a *Agent) movedEntry(e record.Entry, before time.Time, by time.Duration) record.Entry {
+func (a *Agent) movedEntry(e state.Entry, before time.Time, by time.Duration) state.Entry {
 	here := e.BootID == a.cfg.BootID
 	began := a.clock.since.Add(-by)
 	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.Missing, &e.CordonedAt} {

@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -205,8 +205,8 @@ func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
 		r.cfg.Now = clock.now
 		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Hour}
 		earlier := r.start.Add(-time.Hour).UTC()
-		r.record.entries = []record.Entry{{
-			Event: recommended("a"), Phase: record.Cordoned, BootID: "boot-0",
+		r.record.entries = []state.Entry{{
+			Event: recommended("a"), Phase: state.Cordoned, BootID: "boot-0",
 			FirstSeen: earlier, Changed: earlier, OnNode: true, CordonedAt: earlier,
 		}}
 		r.run()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -74,7 +74,7 @@ func TestWhatIsOverIsAsOldAsItWasWhenTheClockIsSet(t *testing.T) {
 		r.announce()
 		r.pass(30 * time.Second)
 		before := r.entry("a")
-		if before.Phase != record.Closed {
+		if before.Phase != state.Closed {
 			t.Fatalf("the entry is %+v", before)
 		}
 		clock.set(longestSpan)
@@ -201,24 +201,24 @@ func TestTheStatusIsAboutWhatWasActedUponLast(t *testing.T) {
 	spot, stop, asg := event.SpotInterruption, event.ScheduledMaintenance, event.ASGTermination
 	type past struct {
 		kind    event.Kind
-		phase   record.Phase
+		phase   state.Phase
 		changed time.Duration
 	}
 	for want, rows := range map[string][][]past{
 		"node node-a is drained for spot-interruption": {
-			{{spot, record.Drained, 0}},
-			{{spot, record.Drained, 0}, {stop, record.Seen, time.Minute}},
-			{{stop, record.Seen, time.Minute}, {spot, record.Drained, 0}},
-			{{spot, record.Drained, time.Minute}, {asg, record.Drained, 0}},
-			{{asg, record.Drained, 0}, {spot, record.Drained, time.Minute}},
-			{{spot, record.Drained, 0}, {asg, record.Closed, time.Minute}},
-			{{asg, record.Closed, time.Minute}, {spot, record.Drained, 0}},
+			{{spot, state.Drained, 0}},
+			{{spot, state.Drained, 0}, {stop, state.Seen, time.Minute}},
+			{{stop, state.Seen, time.Minute}, {spot, state.Drained, 0}},
+			{{spot, state.Drained, time.Minute}, {asg, state.Drained, 0}},
+			{{asg, state.Drained, 0}, {spot, state.Drained, time.Minute}},
+			{{spot, state.Drained, 0}, {asg, state.Closed, time.Minute}},
+			{{asg, state.Closed, time.Minute}, {spot, state.Drained, 0}},
 		},
 		"watching; nothing is announced for node node-a": {
-			nil, {{spot, record.Closed, 0}}, {{spot, record.Closed, 0}, {asg, record.Closed, time.Minute}},
+			nil, {{spot, state.Closed, 0}}, {{spot, state.Closed, 0}, {asg, state.Closed, time.Minute}},
 		},
 		"watching node node-a: EC2 will terminate this spot instance; nothing will be done": {
-			{{spot, record.Seen, 0}}, {{spot, record.Seen, time.Minute}, {asg, record.Seen, 0}}, {{asg, record.Seen, 0}, {spot, record.Seen, time.Minute}},
+			{{spot, state.Seen, 0}}, {{spot, state.Seen, time.Minute}, {asg, state.Seen, 0}}, {{asg, state.Seen, 0}, {spot, state.Seen, time.Minute}},
 		},
 	} {
 		for i, row := range rows {
@@ -227,16 +227,16 @@ func TestTheStatusIsAboutWhatWasActedUponLast(t *testing.T) {
 				bubble(t, func(r *rig) {
 					r.start = r.start.Add(-time.Hour)
 					for _, p := range row {
-						e := record.Entry{
+						e := state.Entry{
 							Event: event.Event{ID: string(p.kind), Kind: p.kind, Code: "terminate", State: event.Pending}, Phase: p.phase,
 							BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.in(p.changed), CordonedAt: r.start,
 						}
-						if p.phase == record.Closed {
-							e.Ending = record.Rebooted
+						if p.phase == state.Closed {
+							e.Ending = state.Rebooted
 						}
 						r.record.entries = append(r.record.entries, e)
 						rule := r.cfg.Policy[p.kind]
-						if rule.Action, rule.Budget, rule.Codes = policy.Drain, 0, nil; p.phase == record.Seen {
+						if rule.Action, rule.Budget, rule.Codes = policy.Drain, 0, nil; p.phase == state.Seen {
 							rule.Action = policy.Notify
 						}
 						r.cfg.Policy[p.kind] = rule

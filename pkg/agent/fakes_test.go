@@ -12,7 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // node is a Node whose guards, and whose other calls, go as they are told to. It minds that one of them is under way at a time.
@@ -302,7 +302,7 @@ type memory struct {
 	writes   sync.WaitGroup
 
 	mu      sync.Mutex
-	entries []record.Entry
+	entries []state.Entry
 	count   int // of Puts
 	err     error
 	hangs   time.Duration
@@ -329,20 +329,20 @@ func (m *memory) loses(err error) {
 	m.err = err
 }
 
-func (m *memory) Entries() []record.Entry {
+func (m *memory) Entries() []state.Entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.entries)
 }
 
-func (m *memory) Put(written func(error), entries ...record.Entry) {
+func (m *memory) Put(written func(error), entries ...state.Entry) {
 	m.mu.Lock()
 	m.count++
 	for _, e := range entries {
-		i := slices.IndexFunc(m.entries, func(o record.Entry) bool { return o.Event.ID == e.Event.ID })
+		i := slices.IndexFunc(m.entries, func(o state.Entry) bool { return o.Event.ID == e.Event.ID })
 		if i < 0 {
 			i = len(m.entries)
-			m.entries = append(m.entries, record.Entry{})
+			m.entries = append(m.entries, state.Entry{})
 		}
 		if news := newsOf(m.entries[i], e); news != "" {
 			m.tape.add("%s", strings.TrimSpace("put "+e.Event.ID+" "+string(e.Phase)+news))
@@ -365,7 +365,7 @@ func (m *memory) Put(written func(error), entries ...record.Entry) {
 }
 
 // newsOf is what an entry says that it did not say before; empty if that is bookkeeping.
-func newsOf(before, e record.Entry) string {
+func newsOf(before, e state.Entry) string {
 	switch {
 	case before.Phase != e.Phase && e.Ending != "":
 		return " " + string(e.Ending)

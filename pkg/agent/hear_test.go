@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -23,7 +23,7 @@ type ear struct {
 	heard []string
 }
 
-func (e *ear) OnTransition(h record.Transition) {
+func (e *ear) OnTransition(h state.Transition) {
 	line := fmt.Sprintf("%s %s", h.Kind, h.Entry.Event.ID)
 	if h.Action != "" {
 		line += fmt.Sprintf(" %s after %s", h.Action, h.Took)

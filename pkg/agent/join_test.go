@@ -7,7 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The guard says that the node is drained, and at the same time another event joins. From then on the API server is away.
@@ -28,7 +28,7 @@ func TestAnEventIsDrainedForAlsoIfAnotherJoinsAtThatMoment(t *testing.T) {
 		r.run()
 		r.announce(spotted)
 		r.pass(3 * time.Minute)
-		if e := r.entry("a"); e.Phase != record.Drained {
+		if e := r.entry("a"); e.Phase != state.Drained {
 			t.Errorf("the guard said that the node was drained when a was its only event, and a is %s", e.Phase)
 		}
 	})

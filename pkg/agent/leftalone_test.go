@@ -12,7 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -76,7 +76,7 @@ func TestANodeThatPeopleGiveFreeAgainIsDrained(t *testing.T) {
 		r.announce(terminated("a"))
 		r.pass(time.Minute - time.Second)
 		o.want(t, "a after 0s", "a left-alone after 0s")
-		if e := r.entry("a"); !e.LeftAlone || e.Phase != record.Draining || e.Result != nil {
+		if e := r.entry("a"); !e.LeftAlone || e.Phase != state.Draining || e.Result != nil {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.wantSaid(systemd.Drained)
@@ -85,7 +85,7 @@ func TestANodeThatPeopleGiveFreeAgainIsDrained(t *testing.T) {
 		r.wantSaid(systemd.DrainLeft,
 			"warning: the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for asg-termination",
 			"info: annotation "+drain.ActionAnnotation+" no longer asks to leave the node alone")
-		if e := r.entry("a"); e.LeftAlone || e.Phase != record.Drained {
+		if e := r.entry("a"); e.LeftAlone || e.Phase != state.Drained {
 			t.Errorf("the entry is %+v", e)
 		}
 		heard.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 0s", "left-alone a drain after 0s",
@@ -277,7 +277,7 @@ func TestAnEventThatIsWithdrawnWhileItsNodeIsLeftAloneIsTakenBack(t *testing.T) 
 		heard.take()
 		r.announce()
 		r.pass(time.Minute)
-		if e := r.entry("a"); e.Phase != record.Closed || e.LeftAlone {
+		if e := r.entry("a"); e.Phase != state.Closed || e.LeftAlone {
 			t.Errorf("the entry is %+v", e)
 		}
 		heard.want(t, "missed a", "begun a uncordon after 0s", "done a uncordon after 0s")
@@ -308,7 +308,7 @@ func TestNoDrainIsLeftAloneThatTheRulesDoNotAskForAnyMore(t *testing.T) {
 		o.want(t, "a after 0s", "a left-alone after 0s")
 		r.set(event.ASGTermination, func(rule *policy.Rule) { rule.Action = policy.Cordon })
 		r.pass(time.Minute)
-		if e := r.entry("a"); e.Phase != record.Cordoned || e.LeftAlone {
+		if e := r.entry("a"); e.Phase != state.Cordoned || e.LeftAlone {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -324,7 +324,7 @@ func TestACordonOfBeforeTheRootVolumeWasReplacedIsLiftedByTheClaimAlone(t *testi
 		r.run()
 		r.announce()
 		r.pass(5 * time.Minute)
-		if e := r.entry("a"); e.Phase != record.Closed || !r.node.awaits() {
+		if e := r.entry("a"); e.Phase != state.Closed || !r.node.awaits() {
 			t.Errorf("the entry is %+v; waited for Ready: %t", e, r.node.awaits())
 		}
 	})

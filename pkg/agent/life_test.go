@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -58,23 +58,23 @@ func TestARestartGoesOnWithADrainAndRepeatsNothing(t *testing.T) {
 // Whoever starts finds the same goal, and tells again only what has not ended.
 func TestARestartInAnyPhaseLeadsToTheSameGoal(t *testing.T) {
 	t.Parallel()
-	for phase, want := range map[record.Phase]struct{ tape, heard []string }{
-		record.Seen:       {[]string{"put a draining", "guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}},
-		record.Draining:   {[]string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}},
-		record.Drained:    {[]string{"guard for a: drain, hard in 2m0s"}, nil},
-		record.Incomplete: {[]string{"guard for a: drain, hard in 2m0s"}, nil},
-		record.Cordoning: {
+	for phase, want := range map[state.Phase]struct{ tape, heard []string }{
+		state.Seen:       {[]string{"put a draining", "guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}},
+		state.Draining:   {[]string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}},
+		state.Drained:    {[]string{"guard for a: drain, hard in 2m0s"}, nil},
+		state.Incomplete: {[]string{"guard for a: drain, hard in 2m0s"}, nil},
+		state.Cordoning: {
 			[]string{"put a draining", "guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"},
 		},
-		record.Closed: {nil, nil},
+		state.Closed: {nil, nil},
 	} {
 		t.Run(string(phase), func(t *testing.T) {
 			t.Parallel()
 			listened(t, func(r *rig, heard *ear) {
 				r.node.toGuard(stuck)
-				r.record.entries = []record.Entry{{
+				r.record.entries = []state.Entry{{
 					Event: r.spot("a", 2*time.Minute), Phase: phase, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.start,
-					OnNode: phase != record.Seen && phase != record.Closed, Ending: map[record.Phase]record.Ending{record.Closed: record.Rebooted}[phase],
+					OnNode: phase != state.Seen && phase != state.Closed, Ending: map[state.Phase]state.Ending{state.Closed: state.Rebooted}[phase],
 				}}
 				r.run()
 				r.announce(r.spot("a", 2*time.Minute))
@@ -149,7 +149,7 @@ func TestADrainIsGoneOnWithInTheNextBoot(t *testing.T) {
 		r.run()
 		r.wantTape("guard for a: drain, hard in 1m0s")
 		r.announce(r.spot("a", 2*time.Minute))
-		if e := r.entry("a"); e.Phase != record.Draining || !e.OnNode {
+		if e := r.entry("a"); e.Phase != state.Draining || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -164,7 +164,7 @@ func TestStoppingDuringADrainLeavesItToBeGoneOnWith(t *testing.T) {
 			r.run()
 			together(r, r.stop)
 			r.end(nil)
-			if e := r.entry("a"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 || !e.OnNode {
+			if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" || e.Failures != 0 || !e.OnNode {
 				t.Errorf("the entry is %+v", e)
 			}
 			for _, e := range r.hook.AllEntries() {
@@ -204,7 +204,7 @@ func TestASourceThatGivesUpEndsTheRun(t *testing.T) {
 		synctest.Wait()
 		r.end(gaveUp)
 		r.wantSaid(systemd.Stopping)
-		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "" {
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -227,7 +227,7 @@ func TestWhatEndsTogetherWithASourceIsRecorded(t *testing.T) {
 				close(finish)
 			})
 			r.end(gaveUp)
-			if e := r.entry("a"); e.Phase != record.Drained {
+			if e := r.entry("a"); e.Phase != state.Drained {
 				t.Errorf("the entry is %+v", e)
 			}
 		})
@@ -347,12 +347,12 @@ func TestACordonThatHasBeenTakenBackIsNotTakenOver(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			return drain.Claim{Event: "a", Kind: string(event.ScheduledMaintenance), BootID: "boot-0", Since: r.in(-time.Hour)}, true, nil
 		})
-		r.record.entries = []record.Entry{{
-			Event: reboot, Phase: record.Drained, BootID: "boot-0", FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, OnNode: true,
+		r.record.entries = []state.Entry{{
+			Event: reboot, Phase: state.Drained, BootID: "boot-0", FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, OnNode: true,
 		}}
 		r.run()
 		r.pass(time.Minute)
-		if e := r.entry("a"); e.Phase != record.Closed || e.Ending != record.Rebooted {
+		if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Rebooted {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -418,13 +418,13 @@ func TestACordonOfOursThatTheRecordHasLost(t *testing.T) {
 // The record was lost, or what was put last has not reached the disk.
 func TestACordonOfOursOfWhichTheRecordKnowsOnlyTheEventIsTakenOver(t *testing.T) {
 	t.Parallel()
-	for _, phase := range []record.Phase{record.Seen, record.Closed} {
+	for _, phase := range []state.Phase{state.Seen, state.Closed} {
 		t.Run(string(phase), func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				r.record.entries = []record.Entry{{
+				r.record.entries = []state.Entry{{
 					Event: r.stopping("a", time.Hour), Phase: phase, BootID: "boot-0", FirstSeen: r.start, Changed: r.start,
-					Ending: map[record.Phase]record.Ending{record.Closed: record.Canceled}[phase],
+					Ending: map[state.Phase]state.Ending{state.Closed: state.Canceled}[phase],
 				}}
 				r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
 					return drain.Claim{Event: "a", Kind: string(event.ScheduledMaintenance), BootID: "boot-0", Since: r.start}, true, nil

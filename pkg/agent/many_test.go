@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -138,7 +138,7 @@ func TestStoppingWhileWhatIsOnTheNodeIsTakenBackIsNoFailure(t *testing.T) {
 		heard.take()
 		r.pass(time.Second)
 		r.end(nil)
-		if e := r.entry("a"); e.Phase != record.Undoing || e.Error != "" || e.Failures != 0 {
+		if e := r.entry("a"); e.Phase != state.Undoing || e.Error != "" || e.Failures != 0 {
 			t.Errorf("the entry is %+v", e)
 		}
 		heard.want(t, "preempted a uncordon after 1s")
@@ -193,9 +193,9 @@ func TestASourceThatIsStuckAgainIsSaidAgain(t *testing.T) {
 // What was taken into the record before counts, as does what the Node's API has told.
 func TestTheGuardIsToldWhetherThereHasBeenANode(t *testing.T) {
 	t.Parallel()
-	over := func(r *rig, boot string) []record.Entry {
-		return []record.Entry{{
-			Event: r.stopping("b", time.Hour), Phase: record.Closed, Ending: record.Canceled, BootID: boot, ListedIn: boot,
+	over := func(r *rig, boot string) []state.Entry {
+		return []state.Entry{{
+			Event: r.stopping("b", time.Hour), Phase: state.Closed, Ending: state.Canceled, BootID: boot, ListedIn: boot,
 			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, ClosedIn: boot,
 		}}
 	}

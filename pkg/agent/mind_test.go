@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -26,7 +26,7 @@ func TestANearerDeadlineAdjustsTheGuardThatStands(t *testing.T) {
 		r.wantTape("put fast seen", "put fast draining", "adjust to fast, slow: drain, hard in 2m0s, soft in 1h0m0s")
 		r.pass(2 * time.Minute)
 		r.wantTape("put fast incomplete")
-		if e := r.entry("slow"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 {
+		if e := r.entry("slow"); e.Phase != state.Draining || e.Error != "" || e.Failures != 0 {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.wantSaid(systemd.EventWithdrawn)
@@ -160,7 +160,7 @@ func TestAnEventThatIsWithdrawnDuringItsDrain(t *testing.T) {
 		r.wantTape()
 		r.pass(1)
 		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
-		if e := r.entry("a"); e.OnNode || e.Ending != record.Withdrawn {
+		if e := r.entry("a"); e.OnNode || e.Ending != state.Withdrawn {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.pass(time.Hour)
@@ -249,7 +249,7 @@ func TestADrainGoesOnWhenAnEventThatJoinedItIsWithdrawn(t *testing.T) {
 		r.tape.take()
 		r.pass(30 * time.Second)
 		r.wantTape("put fast closed withdrawn", "adjust to slow: drain, soft in 59m30s")
-		if e := r.entry("fast"); e.Phase != record.Closed || e.OnNode || e.Result != nil {
+		if e := r.entry("fast"); e.Phase != state.Closed || e.OnNode || e.Result != nil {
 			t.Errorf("fast: %+v", e)
 		}
 		if e := r.entry("slow"); !e.OnNode {

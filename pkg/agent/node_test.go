@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // withNode runs f with the Node as it is, and an API server.
@@ -52,13 +52,13 @@ func TestANoticeThatComesBeforeTheNodeIsRegisteredIsActedUponWhenItIs(t *testing
 func waitsForItsNode(r *rig, s *apitest.Server, id string, within time.Duration) {
 	r.t.Helper()
 	r.pass(10 * time.Second)
-	if e := r.entry(id); e.Phase != record.Draining {
+	if e := r.entry(id); e.Phase != state.Draining {
 		r.t.Errorf("without a Node in this boot, the entry is %+v", e)
 	}
 	s.RegisterNode()
 	s.AddPod(web("web", 5), 0)
 	r.pass(within)
-	if e := r.entry(id); e.Phase != record.Drained || s.HasPod("default/web") || !s.CurrentNode().Spec.Unschedulable {
+	if e := r.entry(id); e.Phase != state.Drained || s.HasPod("default/web") || !s.CurrentNode().Spec.Unschedulable {
 		r.t.Errorf("the entry is %+v", e)
 	}
 }
@@ -67,8 +67,8 @@ func waitsForItsNode(r *rig, s *apitest.Server, id string, within time.Duration)
 func TestANodeOfAnEarlierBootIsNoneOfThisOne(t *testing.T) {
 	withNode(t, func(r *rig, s *apitest.Server) {
 		s.RemoveNode()
-		r.record.entries = []record.Entry{{
-			Event: r.stopping("b", time.Hour), Phase: record.Draining, BootID: "boot-0", ListedIn: "boot-0",
+		r.record.entries = []state.Entry{{
+			Event: r.stopping("b", time.Hour), Phase: state.Draining, BootID: "boot-0", ListedIn: "boot-0",
 			FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, ClosedIn: "boot-0", ActedFor: r.start, OnNode: true,
 		}}
 		r.run()
@@ -166,7 +166,7 @@ func TestAfterAQuickRebootTheKubeletOfThisBootHasToSpeak(t *testing.T) {
 		}
 		s.SetBootID("boot-2")
 		r.pass(time.Minute)
-		if s.CurrentNode().Spec.Unschedulable || r.entry("m").Ending != record.Rebooted {
+		if s.CurrentNode().Spec.Unschedulable || r.entry("m").Ending != state.Rebooted {
 			t.Errorf("the entry is %+v", r.entry("m"))
 		}
 	})
@@ -181,12 +181,12 @@ func TestAPodThatIsBoundLateIsEvictedWithoutAWordAboutTheDrain(t *testing.T) {
 		r.announce(r.spot("s", 2*time.Minute))
 		s.AddPodLate(web("late", 5), 10*time.Second, 0)
 		r.pass(5 * time.Second)
-		if e := r.entry("s"); e.Phase != record.Drained {
+		if e := r.entry("s"); e.Phase != state.Drained {
 			t.Errorf("the entry is %+v", e)
 		}
 		heard.take()
 		r.pass(30 * time.Second)
-		if e := r.entry("s"); e.Phase != record.Drained || s.HasPod("default/late") {
+		if e := r.entry("s"); e.Phase != state.Drained || s.HasPod("default/late") {
 			t.Errorf("the entry is %+v, the pod is there: %t", e, s.HasPod("default/late"))
 		}
 		for _, line := range heard.take() {

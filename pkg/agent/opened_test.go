@@ -16,7 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Somebody lifts the cordon while pods still go for a; b closes the node again and is canceled. Nothing needs the cordon then.
@@ -35,7 +35,7 @@ func TestACordonIsLiftedThoughAReopenedDrainGoesOn(t *testing.T) {
 		r.pass(10 * time.Second)
 		s.UncordonAs("kubectl")
 		r.pass(10 * time.Second)
-		if e := r.entry("a"); !e.Reopened || e.Phase != record.Draining || s.CurrentNode().Spec.Unschedulable {
+		if e := r.entry("a"); !e.Reopened || e.Phase != state.Draining || s.CurrentNode().Spec.Unschedulable {
 			t.Fatalf("not as it should be: %+v", e)
 		}
 		r.announce(a, b)
@@ -72,7 +72,7 @@ func TestWhatIsToldOfADrainIsWhatItIsForThoughTheNodeIsClosedForAnother(t *testi
 		r.pass(10 * time.Second)
 		r.announce(r.spot("a", time.Hour), recommended("b"))
 		r.pass(10 * time.Second)
-		if e := r.entry("a"); !e.Reopened || e.Phase != record.Draining || !s.CurrentNode().Spec.Unschedulable {
+		if e := r.entry("a"); !e.Reopened || e.Phase != state.Draining || !s.CurrentNode().Spec.Unschedulable {
 			t.Fatalf("not as it should be: %+v", e)
 		}
 		r.wantStatus("draining node node-a for spot-interruption: 0 of 1 pods gone, 3570 s left, held by PDB budget")
@@ -113,7 +113,7 @@ func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
 		r.cfg.Node = drain.New(s.Client(), apitest.Node, drain.Options{})
 		r.run()
 		b := handedOver(r)
-		if e := r.entry("a"); e.Phase != record.Closed || !r.entry("b").OnNode {
+		if e := r.entry("a"); e.Phase != state.Closed || !r.entry("b").OnNode {
 			t.Fatalf("not as it should be: %+v", e)
 		}
 		r.end(nil)
@@ -122,7 +122,7 @@ func TestARestartDoesNotBringAnEventBackThatIsOver(t *testing.T) {
 		r.run()
 		r.announce(b)
 		r.pass(2 * time.Minute)
-		if e := r.entry("a"); e.Phase != record.Closed || e.Ending != record.Canceled {
+		if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Canceled {
 			t.Errorf("a is %s %s", e.Phase, e.Ending)
 		}
 		heard.want(t)
@@ -201,12 +201,12 @@ func TestASetClockDoesNotCallAShutdownOff(t *testing.T) {
 		r.end(nil)
 		r.run() // logind has not answered yet
 		r.pass(time.Second)
-		if e := r.entry("down"); e.Phase != record.Draining {
+		if e := r.entry("down"); e.Phase != state.Draining {
 			t.Fatalf("the shutdown is %s", e.Phase)
 		}
 		by.Store(int64(10 * time.Second))
 		r.pass(5 * time.Second)
-		if e := r.entry("down"); e.Phase != record.Draining {
+		if e := r.entry("down"); e.Phase != state.Draining {
 			t.Errorf("the clock was set, and the shutdown is %s %s, missing since %s", e.Phase, e.Ending, e.Missing)
 		}
 	})
@@ -257,7 +257,7 @@ func TestNobodyIsToldOfACordonOnANodeThatPeopleHaveOpened(t *testing.T) {
 		r.pass(time.Minute)
 		r.announce()
 		r.pass(time.Minute)
-		if entry := r.entry("a"); entry.Phase != record.Undoing || !entry.Reopened {
+		if entry := r.entry("a"); entry.Phase != state.Undoing || !entry.Reopened {
 			t.Fatalf("not as it should be: %+v", entry)
 		}
 		e.take()
@@ -289,7 +289,7 @@ func TestADryRunEndsWhenAnotherEventComesDuringItsLook(t *testing.T) {
 		r.pass(0)
 		r.announce(a, b)
 		r.pass(5 * time.Minute)
-		if a, b := r.entry("a"), r.entry("b"); a.Phase != record.Cordoned || b.Phase != record.Cordoned {
+		if a, b := r.entry("a"), r.entry("b"); a.Phase != state.Cordoned || b.Phase != state.Cordoned {
 			t.Errorf("after five minutes a is %s and b is %s", a.Phase, b.Phase)
 		}
 	})
@@ -386,8 +386,8 @@ func TestACordonFromAnEarlierBootIsLiftedOnceTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		a := r.stopping("a", time.Hour)
-		r.record.entries = []record.Entry{{
-			Event: a, Phase: record.Drained, BootID: "boot-0", ListedIn: "boot-0", FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, OnNode: true,
+		r.record.entries = []state.Entry{{
+			Event: a, Phase: state.Drained, BootID: "boot-0", ListedIn: "boot-0", FirstSeen: r.start, Changed: r.start, CordonedAt: r.start, OnNode: true,
 		}}
 		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
 			return drain.Claim{Event: "a", Kind: string(event.ScheduledMaintenance), BootID: "boot-0", Since: r.start}, true, nil
@@ -460,12 +460,12 @@ func TestWhatOnlyACordonHadExpiredForIsDrainedForOnceTheRulesAskForThat(t *testi
 		r.run()
 		r.announce(recommended("b"))
 		r.pass(2 * time.Minute)
-		if e := r.entry("b"); e.Ending != record.Expired || s.CurrentNode().Spec.Unschedulable {
+		if e := r.entry("b"); e.Ending != state.Expired || s.CurrentNode().Spec.Unschedulable {
 			t.Fatalf("not as it should be: %+v", e)
 		}
 		r.set(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
 		r.pass(2 * time.Minute)
-		if e := r.entry("b"); e.Phase != record.Drained || s.HasPod("default/web") {
+		if e := r.entry("b"); e.Phase != state.Drained || s.HasPod("default/web") {
 			t.Errorf("the entry is %+v, and the pod is there: %t", e, s.HasPod("default/web"))
 		}
 	})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -49,7 +49,7 @@ func TestAMaintenanceThatIsOverdueTakesNoTimeFromATermination(t *testing.T) {
 			t.Errorf("the step is %+v", step)
 		}
 		r.pass(5 * time.Second)
-		if e := r.entry("a"); e.Phase != record.Drained {
+		if e := r.entry("a"); e.Phase != state.Drained {
 			t.Errorf("a is %s", e.Phase)
 		}
 		want := []string{

@@ -8,7 +8,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The machine has been rebooted, and the API server is away at first. What stood before is canceled then. The kubelet of this boot
@@ -73,7 +73,7 @@ func TestADrainOnANodeThatPeopleHaveOpenedDoesNotWaitUntilItIsReady(t *testing.T
 		}
 		s.SetBootID("boot-2")
 		r.pass(time.Minute)
-		if e := r.entry("b"); s.CurrentNode().Spec.Unschedulable || e.Phase != record.Closed {
+		if e := r.entry("b"); s.CurrentNode().Spec.Unschedulable || e.Phase != state.Closed {
 			t.Errorf("the node is Ready, b is canceled (%s), and the node that people have opened takes no pods", e.Phase)
 		}
 		before = len(s.Requests("evict"))

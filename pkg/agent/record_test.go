@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -31,8 +31,8 @@ func (m *refusing) refuses(id string) { m.event.Store(&id) }
 // endless is how often is refused what is put again and again, so that a test of that ends.
 const endless = 1000
 
-func (m *refusing) Put(written func(error), entries ...record.Entry) {
-	taken := slices.DeleteFunc(slices.Clone(entries), func(e record.Entry) bool {
+func (m *refusing) Put(written func(error), entries ...state.Entry) {
+	taken := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
 		_, err := json.Marshal(e)
 		id := m.event.Load()
 		return (err != nil || id != nil && e.Event.ID == *id) && m.refused.Add(1) < endless
@@ -79,7 +79,7 @@ func TestATimeThatNoRecordCanHoldIsNone(t *testing.T) {
 					for _, ev := range []event.Event{r.spot("a", time.Minute), r.stopping("b", time.Minute)} {
 						*field(&ev) = at
 						r.announce(ev)
-						if e := r.entry(ev.ID); m.refused.Load() > 0 || !field(&e.Event).IsZero() || e.Phase != record.Drained {
+						if e := r.entry(ev.ID); m.refused.Load() > 0 || !field(&e.Event).IsZero() || e.Phase != state.Drained {
 							t.Errorf("refused %d times, and then %+v", m.refused.Load(), e)
 						}
 					}
@@ -99,7 +99,7 @@ func TestATimeInAZoneThatNoRecordCanHoldIsKept(t *testing.T) {
 		ev := r.spot("a", time.Minute)
 		ev.Deadline = ev.Deadline.In(time.FixedZone("", 24*3600))
 		r.announce(ev)
-		if e := r.entry("a"); m.refused.Load() > 0 || !e.Event.Deadline.Equal(ev.Deadline) || e.Phase != record.Drained {
+		if e := r.entry("a"); m.refused.Load() > 0 || !e.Event.Deadline.Equal(ev.Deadline) || e.Phase != state.Drained {
 			t.Errorf("refused %d times, and then %+v", m.refused.Load(), e)
 		}
 	})
@@ -125,7 +125,7 @@ func TestAClaimSinceATimeThatNobodyBelievesIsSinceNow(t *testing.T) {
 					}
 				}
 				r.announce(r.rebooting("a", 10*time.Hour)) // It is not due yet, so it was put off.
-				if e := r.entry("a"); m.refused.Load() > 0 || e.Phase != record.Seen {
+				if e := r.entry("a"); m.refused.Load() > 0 || e.Phase != state.Seen {
 					t.Errorf("refused %d times, and then %+v", m.refused.Load(), e)
 				}
 			})

@@ -17,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -171,7 +171,7 @@ func (r *rig) wantTape(want ...string) {
 	}
 }
 
-func (r *rig) entry(id string) record.Entry {
+func (r *rig) entry(id string) state.Entry {
 	r.t.Helper()
 	for _, e := range r.record.Entries() {
 		if e.Event.ID == id {
@@ -179,7 +179,7 @@ func (r *rig) entry(id string) record.Entry {
 		}
 	}
 	r.t.Fatalf("the record knows no event %q", id)
-	return record.Entry{}
+	return state.Entry{}
 }
 
 func (r *rig) wantStatus(want string) {

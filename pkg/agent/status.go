@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // status keeps the one sentence current that "systemctl status nth" shows, and the board.
@@ -48,11 +48,11 @@ func (a *Agent) sentence() string {
 		}
 		return why
 	}
-	if e, ok := a.mainEntry(); ok && (e.Phase == record.Seen || e.Reopened || e.LeftAlone) {
+	if e, ok := a.mainEntry(); ok && (e.Phase == state.Seen || e.Reopened || e.LeftAlone) {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	} else if ok {
 		text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
-		if e.Phase == record.Drained && a.work != nil && a.left > 0 {
+		if e.Phase == state.Drained && a.work != nil && a.left > 0 {
 			text += fmt.Sprintf("; %d pods have come since%s", a.left, a.holders())
 		}
 		return text
@@ -83,8 +83,8 @@ func (a *Agent) workSentence() string {
 	default:
 		text += left
 	}
-	if a.targets != "" {
-		text += "; " + a.targets
+	if a.pending.targets != "" {
+		text += "; " + a.pending.targets
 	}
 	if a.waiting != nil {
 		text += "; waiting for the kubelet's credential: " + a.waiting.Error()
@@ -92,10 +92,38 @@ func (a *Agent) workSentence() string {
 	return text
 }
 
+// pending is what is waited for at present, as far as the status names it.
+type pending struct {
+	// held says what holds pods back, by their names, and targets what load balancers are waited for; empty if none are.
+	held    map[string]string
+	targets string
+}
+
+// OnTransition implements Listener.
+func (p *pending) OnTransition(t state.Transition) {
+	switch t.Kind { //nolint:exhaustive // For the others nobody waits.
+	case state.PodHeld:
+		p.held[t.Pod] = t.Detail
+		if t.Outcome != state.Refused {
+			p.held[t.Pod] = "PDB " + t.Detail
+		}
+	case state.PodOverdue:
+		p.held[t.Pod] = t.Detail
+	case state.PodRestarting:
+		p.held[t.Pod] = "the restart of " + t.Detail
+	case state.PodEvicted, state.PodDeleted, state.PodGone:
+		delete(p.held, t.Pod)
+	case state.TargetsLeft:
+		p.targets = t.Detail
+	case state.TargetsOut:
+		p.targets = ""
+	}
+}
+
 // holders names what holds pods back now, in an order that does not jump.
 func (a *Agent) holders() string {
 	by := map[string]bool{}
-	for _, holder := range a.held {
+	for _, holder := range a.pending.held {
 		by[holder] = true
 	}
 	if len(by) == 0 {
@@ -105,11 +133,11 @@ func (a *Agent) holders() string {
 }
 
 // mainEntry is the entry that matters most while nothing is being done: the last one acted upon, else the last one seen.
-func (a *Agent) mainEntry() (record.Entry, bool) {
-	var best record.Entry
+func (a *Agent) mainEntry() (state.Entry, bool) {
+	var best state.Entry
 	found := false
 	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase == record.Closed {
+		if e.Phase == state.Closed {
 			continue
 		}
 		if !found || e.Acted() && !best.Acted() || e.Acted() == best.Acted() && e.Changed.After(best.Changed) {
@@ -139,7 +167,7 @@ func (a *Agent) outage() time.Time {
 
 // StatusWriter shows how the daemon stands. Show must not block, and must not change what the status refers to.
 type StatusWriter interface {
-	Show(record.Status)
+	Show(state.Status)
 }
 
 // The board is for people who look now and then: what has changed is shown at most once in a tick, and what has not,
@@ -149,7 +177,7 @@ const refresh = 10 * time.Second
 // shown is what the board shows.
 type shown struct {
 	at     time.Time // with its monotonic reading
-	status record.Status
+	status state.Status
 }
 
 // show brings the board up to date, if it is time to. The loop comes by in every tick.
@@ -175,14 +203,14 @@ func (a *Agent) showStopped() {
 }
 
 // showStatus puts a status on the board.
-func (a *Agent) showStatus(status record.Status) {
+func (a *Agent) showStatus(status state.Status) {
 	a.shown.at, a.shown.status = time.Now(), status
 	a.cfg.Board.Show(status)
 }
 
 // alikeStatus tells whether two statuses differ in nothing but times that go on by themselves.
-func alikeStatus(x, y record.Status) bool {
-	timeless := func(s record.Status) record.Status {
+func alikeStatus(x, y state.Status) bool {
+	timeless := func(s state.Status) state.Status {
 		s.Updated = time.Time{}
 		s.Documents = slices.Clone(s.Documents)
 		for i := range s.Documents {
@@ -194,24 +222,24 @@ func alikeStatus(x, y record.Status) bool {
 }
 
 // buildStatus is the status as far as the agent knows it. It shares nothing with the agent.
-func (a *Agent) buildStatus(sentence string) record.Status {
-	status := record.Status{
-		Version: record.StatusVersion, Started: a.began.Round(0), Updated: a.now(),
+func (a *Agent) buildStatus(sentence string) state.Status {
+	status := state.Status{
+		Version: state.StatusVersion, Started: a.began.Round(0), Updated: a.now(),
 		DryRun: a.cfg.DryRun, Node: a.node, Sentence: sentence,
-		Step: a.stepStatus(), Events: []record.EventStatus{}, Documents: a.documents(), Off: []record.OffStatus{},
+		Step: a.stepStatus(), Events: []state.EventStatus{}, Documents: a.documents(), Off: []state.OffStatus{},
 	}
 	if a.waiting != nil {
 		status.Identity.Trouble = a.waiting.Error()
 	}
 	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase != record.Closed {
+		if e.Phase != state.Closed {
 			status.Events = append(status.Events, e.Status(a.cfg.Policy.Describe(e)))
 		}
 	}
 	return status
 }
 
-func (a *Agent) stepStatus() *record.StepStatus {
+func (a *Agent) stepStatus() *state.StepStatus {
 	if !a.busy() {
 		return nil
 	}
@@ -220,23 +248,23 @@ func (a *Agent) stepStatus() *record.StepStatus {
 	if goal.Action == policy.Drain {
 		reason = a.cfg.Policy.Reason(first)
 	}
-	return &record.StepStatus{
+	return &state.StepStatus{
 		Action: string(goal.Action), Event: first.Event.ID, Kind: first.Event.Kind, Reason: reason,
 		Began: a.work.began.Round(0), Deadline: deadline, Hard: !goal.Hard.IsZero() && deadline.Equal(goal.Hard),
-		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.held), Targets: a.targets,
+		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.pending.held), Targets: a.pending.targets,
 	}
 }
 
 // documents tells of the kinds that are looked for from time to time. A shutdown is not: it is announced.
-func (a *Agent) documents() []record.DocumentStatus {
-	all := []record.DocumentStatus{}
+func (a *Agent) documents() []state.DocumentStatus {
+	all := []state.DocumentStatus{}
 	for _, kind := range event.Kinds() {
 		good, looked := a.looked[kind]
 		trouble, bad := a.trouble[kind]
 		if kind.Local() || !looked && !bad {
 			continue
 		}
-		document := record.DocumentStatus{Kind: kind, LastGood: good}
+		document := state.DocumentStatus{Kind: kind, LastGood: good}
 		if bad && trouble.over.IsZero() {
 			document.Trouble, document.Since = trouble.err, trouble.since.Round(0)
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -130,14 +130,14 @@ func TestANodeThatCannotBeClosedIsToldAndForgottenWhenItCan(t *testing.T) {
 		r.announce(r.stopping("a", time.Hour))
 		r.wantTape("put a seen", "put a draining", "guard for a: drain, soft in 1h0m0s", "put a draining: forbidden")
 		r.pass(59 * time.Second)
-		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "forbidden" || e.Failures != 5 || !e.OnNode {
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "forbidden" || e.Failures != 5 || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
 		if said := r.said(systemd.DrainIncomplete); len(said) != 5 || said[0] != "error: the drain failed; retrying" {
 			t.Errorf("what was said is %q", said)
 		}
 		r.pass(time.Second)
-		if e := r.entry("a"); e.Phase != record.Drained || e.Error != "" || e.Failures != 0 {
+		if e := r.entry("a"); e.Phase != state.Drained || e.Error != "" || e.Failures != 0 {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -219,7 +219,7 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 // People's word by the node's annotation is heard: a drain waits for them, and a cordon has got what it can get.
 func TestANodeThatIsToBeLeftAloneIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for code, phase := range map[string]record.Phase{"terminate": record.Draining, "hibernate": record.Cordoned} {
+	for code, phase := range map[string]state.Phase{"terminate": state.Draining, "hibernate": state.Cordoned} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			listened(t, func(r *rig, heard *ear) {
@@ -275,7 +275,7 @@ func TestTheResultOfEachEventIsThatOfItsMoment(t *testing.T) {
 		r.announce(r.stopping("a", time.Hour))
 		r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
 		a, b := r.entry("a"), r.entry("b")
-		if a.Phase != record.Drained || a.Result.Evicted != 1 || b.Phase != record.Drained || b.Result.Evicted != 2 {
+		if a.Phase != state.Drained || a.Result.Evicted != 1 || b.Phase != state.Drained || b.Result.Evicted != 2 {
 			t.Errorf("a: %+v\nb: %+v", a, b)
 		}
 	})

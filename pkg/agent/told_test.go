@@ -10,22 +10,22 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // notes keeps all that it hears, as it was.
 type notes struct {
 	mu    sync.Mutex
-	heard []record.Transition
+	heard []state.Transition
 }
 
-func (n *notes) OnTransition(h record.Transition) {
+func (n *notes) OnTransition(h state.Transition) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = append(n.heard, h)
 }
 
-func (n *notes) find(what record.TransitionKind) record.Transition {
+func (n *notes) find(what state.TransitionKind) state.Transition {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, h := range n.heard {
@@ -33,7 +33,7 @@ func (n *notes) find(what record.TransitionKind) record.Transition {
 			return h
 		}
 	}
-	return record.Transition{}
+	return state.Transition{}
 }
 
 func TestListenersHearWhenWhereWhyAndUntilWhen(t *testing.T) {
@@ -46,13 +46,13 @@ func TestListenersHearWhenWhereWhyAndUntilWhen(t *testing.T) {
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
 		r.pass(10 * time.Second)
-		for what, at := range map[record.TransitionKind]time.Duration{record.Begun: 0, record.NodeCordoned: 0, record.Done: 10 * time.Second} {
+		for what, at := range map[state.TransitionKind]time.Duration{state.Begun: 0, state.NodeCordoned: 0, state.Done: 10 * time.Second} {
 			h := n.find(what)
 			if !h.At.Equal(r.in(at)) || h.Node != "node-a" || h.Reason != reason || !h.Deadline.Equal(r.in(2*time.Minute)) || !h.Hard {
 				t.Errorf("%s: at %s on %q, as %q, until %s, hard: %t", what, h.At, h.Node, h.Reason, h.Deadline, h.Hard)
 			}
 		}
-		if h := n.find(record.Announced); h.Plan != reason+plan {
+		if h := n.find(state.Announced); h.Plan != reason+plan {
 			t.Errorf("the plan is %q", h.Plan)
 		}
 	})
@@ -61,7 +61,7 @@ func TestListenersHearWhenWhereWhyAndUntilWhen(t *testing.T) {
 		r.cfg.Listeners = []agent.Listener{n}
 		r.run()
 		r.announce(r.hibernating("a", 2*time.Minute))
-		if h := n.find(record.Done); h.Action != "cordon" || !h.Deadline.IsZero() || h.Hard {
+		if h := n.find(state.Done); h.Action != "cordon" || !h.Deadline.IsZero() || h.Hard {
 			t.Errorf("a cordon is until %s, hard: %t", h.Deadline, h.Hard)
 		}
 	})
@@ -126,7 +126,7 @@ func TestListenersHearThatACordonIsCalledBackIfPeopleOpenTheNode(t *testing.T) {
 		r.announce(r.hibernating("a", 2*time.Minute))
 		r.pass(2 * time.Second)
 		heard.want(t, "announced a", "begun a cordon after 0s", "preempted a cordon after 1s")
-		if e := r.entry("a"); !e.Reopened || e.Phase != record.Cordoned {
+		if e := r.entry("a"); !e.Reopened || e.Phase != state.Cordoned {
 			t.Errorf("the entry is %+v", e)
 		}
 	})
@@ -260,7 +260,7 @@ func TestANodeIsDrainedForAnEventOnlyIfTheGuardSaysSoUnderItsGoal(t *testing.T) 
 				r.runFor(r.stopping("a", time.Hour))
 				r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
 				r.pass(time.Second)
-				if a, b := r.entry("a"), r.entry("b"); a.Phase != record.Drained || b.Phase != record.Draining {
+				if a, b := r.entry("a"), r.entry("b"); a.Phase != state.Drained || b.Phase != state.Draining {
 					t.Errorf("a is %s, and b is %s", a.Phase, b.Phase)
 				}
 			})

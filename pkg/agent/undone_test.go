@@ -7,7 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // An uncordon is called back halfway, since its event is back, and the API server carries it out all the same.
@@ -49,7 +49,7 @@ func TestWhatOthersHaveCordonedIsNoOrder(t *testing.T) {
 		r.pass(31 * time.Second)
 		r.announce(a)
 		r.pass(time.Minute)
-		if e := r.entry("a"); e.Reopened || e.Phase != record.Draining {
+		if e := r.entry("a"); e.Reopened || e.Phase != state.Draining {
 			t.Errorf("nobody has opened the node, which is unschedulable: %t; a is %s, reopened %t", s.CurrentNode().Spec.Unschedulable, e.Phase, e.Reopened)
 		}
 	})

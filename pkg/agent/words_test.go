@@ -10,7 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -287,7 +287,7 @@ func TestWhatKeptTheNodeOpenIsForgottenWhenItIsClosed(t *testing.T) {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.pass(1)
-		if e := r.entry("a"); e.Phase != record.Draining || e.Error != "" || e.Failures != 0 {
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" || e.Failures != 0 {
 			t.Errorf("the entry is %+v", e)
 		}
 	})

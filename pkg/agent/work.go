@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -9,8 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // work is what is being done to the node: a guard stands, or what is ours is taken back.
@@ -82,7 +82,7 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) work
 	ctx, cancel := context.WithCancel(all)
 	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
 	a.work, a.state, a.stale, a.lookedFor, a.drainedFor = &w, drain.State{}, false, nil, nil
-	a.total, a.left, a.targets = 0, 0, ""
+	a.total, a.left, a.pending.targets = 0, 0, ""
 	written := a.written
 	a.tasks.Go(func() {
 		defer close(w.done)
@@ -176,13 +176,13 @@ func (a *Agent) adjust(goal policy.Goal) {
 }
 
 // resultNow asks the guard how far it has come. There is none if an event's time was over before one could be begun.
-func (a *Agent) resultNow() *record.Result {
+func (a *Agent) resultNow() *state.Result {
 	if a.work == nil || a.work.guard == nil {
 		return nil
 	}
 	a.result = a.work.guard.Result()
 	r := a.result
-	return &record.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
+	return &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
 
 // stopWork stops the work for good and takes in how far it came.
@@ -195,8 +195,8 @@ func (a *Agent) stopWork() {
 	<-a.work.done
 	_ = a.handleInbox(a.inbox.empty()) // a source that ended now ended because it was asked to
 	for _, id := range slices.Sorted(maps.Keys(a.begun)) {
-		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == record.Undoing {
-			a.logCanceled(e, e)
+		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
+			a.tellCanceled(e, e)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (a *Agent) handleWorkResult(l workResult) {
 	w := a.work
 	w.cancel()
 	a.work, a.state = nil, drain.State{}
-	clear(a.held)
+	clear(a.pending.held)
 	switch {
 	case w.guard != nil:
 	case l.err == nil:
@@ -219,13 +219,13 @@ func (a *Agent) handleWorkResult(l workResult) {
 // recordUncordoned takes into the record that nothing of ours is on the node any more, for any event.
 func (a *Agent) recordUncordoned(w *work, l workResult) {
 	a.opened = true
-	a.uncordoned(w, l)
+	a.note(uncordoned(state.NodeUncordoned, w, l, a.entry(w.goal.Event)))
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonOpened)
 	a.put(changed...)
 	for _, e := range changed {
 		before, _ := policy.Find(sit.Past, e.Event.ID)
-		if e.Event.ID == w.goal.Event.ID && before.Phase == record.Undoing {
+		if e.Event.ID == w.goal.Event.ID && before.Phase == state.Undoing {
 			a.endedUncordon(w, l, e)
 		} else { // Others held it, too, or it came back meanwhile.
 			a.changed(before, true, e)
@@ -235,18 +235,18 @@ func (a *Agent) recordUncordoned(w *work, l workResult) {
 }
 
 // reportReopened tells of an event that the node was opened for beside the one that came first, if it still stands.
-func (a *Agent) reportReopened(w *work, before, e record.Entry) {
-	if before.Phase == record.Undoing && e.Phase == record.Seen {
-		a.notifyListeners(record.Transition{
-			Kind: record.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
+func (a *Agent) reportReopened(w *work, before, e state.Entry) {
+	if before.Phase == state.Undoing && e.Phase == state.Seen {
+		a.tell(state.Transition{
+			Kind: state.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
 		})
 	}
 }
 
 func (a *Agent) uncordonFailed(w *work, l workResult) {
-	a.uncordoned(w, l)
+	a.note(uncordoned(state.NodeUncordoned, w, l, a.entry(w.goal.Event)))
 	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase != record.Undoing {
+		if e.Phase != state.Undoing {
 			continue
 		}
 		e.Failures, e.Error, e.Changed = e.Failures+1, l.err.Error(), a.now()
@@ -259,7 +259,7 @@ func (a *Agent) uncordonFailed(w *work, l workResult) {
 
 // first is the entry of the most urgent of the events that the work is for, which is what people are told of it. The node is closed for
 // another one where people have opened it for this one, whose drain goes on.
-func (a *Agent) first() record.Entry {
+func (a *Agent) first() state.Entry {
 	goal := a.work.goal
 	if e, met := policy.Find(a.cfg.Record.Entries(), goal.Events[0]); met {
 		return e
@@ -268,8 +268,8 @@ func (a *Agent) first() record.Entry {
 }
 
 // goalEntries are the entries of the events that want what the guard works for.
-func (a *Agent) goalEntries() []record.Entry {
-	var all []record.Entry
+func (a *Agent) goalEntries() []state.Entry {
+	var all []state.Entry
 	entries := a.cfg.Record.Entries() // once: it is asked for at all that a guard tells
 	for _, id := range a.work.goal.Events {
 		if e, met := policy.Find(entries, id); met {
@@ -280,20 +280,20 @@ func (a *Agent) goalEntries() []record.Entry {
 }
 
 // unfinished are the entries for which the guard still has work to do, the one that comes first at the front.
-func (a *Agent) unfinished() []record.Entry {
-	return slices.DeleteFunc(a.goalEntries(), func(e record.Entry) bool { return !e.UnderWay() || e.LeftAlone })
+func (a *Agent) unfinished() []state.Entry {
+	return slices.DeleteFunc(a.goalEntries(), func(e state.Entry) bool { return !e.UnderWay() || e.LeftAlone })
 }
 
 // noteCordonFailed notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
-func (a *Agent) noteCordonFailed(p drain.Progress) {
+func (a *Agent) noteCordonFailed(t state.Transition) {
 	if !a.work.goal.Hard.IsZero() {
-		a.logWork(systemd.PodHeld, "").Warn(p.Detail)
+		a.note(t)
 		return
 	}
 	for _, e := range a.unfinished() {
-		e.Failures, e.Error = e.Failures+1, p.Detail
+		e.Failures, e.Error = e.Failures+1, t.Detail
 		a.put(e)
-		a.failed(e)
+		a.tellStep(actions[e.Phase], e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
 	}
 }
 
@@ -311,7 +311,7 @@ func (a *Agent) noteCordonKnown() {
 // is closed again. It returns whether that was not known of all.
 func (a *Agent) noteReopened(p drain.Progress) (news bool) {
 	for _, e := range a.goalEntries() {
-		if e.Phase != record.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
+		if e.Phase != state.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
 			e.Reopened, news = true, true
 			a.put(e)
 		}
@@ -349,19 +349,19 @@ func (a *Agent) adoptClaim(found adopted) {
 	entries := a.cfg.Record.Entries()
 	e, known := policy.Find(entries, claim.Event)
 	// Whose event is over may have left the cordon to another one, which takes it back.
-	left := slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OnNode && e.Phase != record.Closed })
+	left := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
 	if left || a.opened || !found.ours { // What was read before it was taken back is there no more.
 		return
 	}
-	if !known || e.Phase == record.Closed {
+	if !known || e.Phase == state.Closed {
 		// A claim does not say what is announced, so nothing new is begun for it until its source says so; if it does not,
 		// the cordon is lifted in time.
-		e = record.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: claim.Since, Missing: a.now()}
+		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: claim.Since, Missing: a.now()}
 	}
 	if !e.Acted() {
-		e.Phase, e.BootID, e.Changed = record.Cordoned, claim.BootID, a.now()
+		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
 	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
 	a.put(e)
-	a.logEvent(systemd.EventSeen, e.Event).Warn("adopting our cordon, missing from the record")
+	a.note(state.Transition{Kind: state.CordonAdopted, Entry: e})
 }

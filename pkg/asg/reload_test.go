@@ -7,16 +7,16 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/event"
 	rules "github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // outcome is what the rules make of the termination, for which the node is as the record says and was not drained.
-func outcome(action rules.Action, phase record.Phase) event.Outcome {
+func outcome(action rules.Action, phase state.Phase) event.Outcome {
 	now := time.Now().Round(0)
 	settings := rules.Settings{event.ASGTermination: {Action: action, Hard: true, Budget: 15 * time.Minute}}
 	sit := rules.Situation{
 		Now: now, BootID: "boot-1", Known: map[event.Kind][]event.Event{event.ASGTermination: {ending}},
-		Past: []record.Entry{{Event: ending, Phase: phase, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: now, Changed: now}},
+		Past: []state.Entry{{Event: ending, Phase: phase, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: now, Changed: now}},
 	}
 	return settings.Settled(sit, ending)
 }
@@ -27,8 +27,8 @@ func TestAReloadCompletesNoHookUndrainedInEitherDirectionAndOrder(t *testing.T) 
 	t.Parallel()
 	for _, weak := range []struct {
 		action rules.Action
-		phase  record.Phase
-	}{{rules.Ignore, record.Seen}, {rules.Notify, record.Seen}, {rules.Cordon, record.Cordoned}} {
+		phase  state.Phase
+	}{{rules.Ignore, state.Seen}, {rules.Notify, state.Seen}, {rules.Cordon, state.Cordoned}} {
 		t.Run(string(weak.action)+" to drain", func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
@@ -42,7 +42,7 @@ func TestAReloadCompletesNoHookUndrainedInEitherDirectionAndOrder(t *testing.T) 
 				r.keeper.Settled(ending, outcome(weak.action, weak.phase)) // The rules are still those of before.
 				r.pass(time.Minute)
 				r.wantCalls("CompleteLifecycleAction", 0)
-				r.keeper.Settled(ending, outcome(rules.Drain, record.Draining))
+				r.keeper.Settled(ending, outcome(rules.Drain, state.Draining))
 				r.pass(time.Minute)
 				r.wantCalls("CompleteLifecycleAction", 0)
 				r.keeper.Settled(ending, event.Drained)
@@ -54,7 +54,7 @@ func TestAReloadCompletesNoHookUndrainedInEitherDirectionAndOrder(t *testing.T) 
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
 				r.terminate()
-				r.keeper.Settled(ending, outcome(rules.Drain, record.Draining))
+				r.keeper.Settled(ending, outcome(rules.Drain, state.Draining))
 				r.pass(time.Minute)
 				r.keeper.Settled(ending, outcome(weak.action, weak.phase)) // The rules are new already.
 				r.pass(time.Minute)

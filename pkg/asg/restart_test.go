@@ -8,7 +8,7 @@ import (
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
 	decision "github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // nth is restarted in the sixth minute of a drain; the budget is fifteen, and the hook's timeout five, which heartbeats have prolonged. The
@@ -37,8 +37,8 @@ func TestAHookIsNotCompletedBecauseAHeartbeatWasThrottledOnceAfterARestart(t *te
 	t.Parallel()
 	rules := decision.Settings{event.ASGTermination: {Action: decision.Drain, Hard: true, Budget: 15 * time.Minute, WithdrawnAfter: 30 * time.Second}}
 	bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute}), func(r *rig) {
-		past := []record.Entry{{
-			Event: ending, Phase: record.Draining, BootID: "boot", ListedIn: "boot", FirstSeen: r.start.Round(0), Changed: r.start.Round(0),
+		past := []state.Entry{{
+			Event: ending, Phase: state.Draining, BootID: "boot", ListedIn: "boot", FirstSeen: r.start.Round(0), Changed: r.start.Round(0),
 			OnNode: true, CordonedAt: r.start.Round(0), ClosedIn: "boot", ActedFor: r.start.Round(0),
 		}}
 		// judged is what the agent makes of what the Keeper delivers.

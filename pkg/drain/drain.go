@@ -33,6 +33,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubectl "k8s.io/kubectl/pkg/drain"
+
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Keys that nth writes on a Node. docs/node-contract.md says who may write and read them.
@@ -178,57 +180,35 @@ type Guard interface {
 }
 
 // ProgressKind says which thing happened.
-type ProgressKind string
+type ProgressKind = state.TransitionKind
 
-// The things that are told.
+// The things that are told, which pkg/state explains.
 const (
-	// NodeCordoned and NodeCordonFound: the node takes no more pods, by us or already by somebody else.
-	NodeCordoned    ProgressKind = "cordoned"
-	NodeCordonFound ProgressKind = "cordon-found"
-	// NodeReopened: someone uncordoned the node.
-	NodeReopened ProgressKind = "reopened"
-	// NodeLeft: people want nothing done to this node.
-	NodeLeft ProgressKind = "left-alone"
-	// NodeExcluded: the load balancer label is set.
-	NodeExcluded ProgressKind = "excluded"
-	// NodeMissing: there is no Node, for the reason in Detail.
-	NodeMissing ProgressKind = "missing"
-	// Unclosable: the cordon was refused, for the reason in Detail; it will be tried again.
-	Unclosable ProgressKind = "unclosable"
-	// Holding: evictions wait for the time in Detail.
-	Holding ProgressKind = "holding"
-	// Unscripted: evictions begin although something is wrong with the scripts, which Detail says.
-	Unscripted ProgressKind = "unscripted"
-	// TargetsLeft: load balancers are not done with the node, as Detail says. Evictions wait for that, or the end of the drain.
-	// TargetsOut: that wait is over; Detail says why it is if they are not done.
-	TargetsLeft ProgressKind = "targets-left"
-	TargetsOut  ProgressKind = "targets-out"
-	// Found: the pods to evict have been counted. Arrived: another one has come.
-	Found   ProgressKind = "found"
-	Arrived ProgressKind = "arrived"
-	// Evicted and Deleted: the API server accepted the eviction, or the deletion that replaced it.
-	Evicted ProgressKind = "evicted"
-	Deleted ProgressKind = "deleted"
-	// Held: a disruption budget, named in Detail, refuses the eviction for now.
-	Held ProgressKind = "held"
-	// Refused: an attempt failed for another reason, given in Detail; it will be repeated.
-	Refused ProgressKind = "refused"
-	// Restarting: the workload in Detail makes another pod in place of this one, which is not evicted meanwhile.
-	Restarting ProgressKind = "restarting"
-	// Overdue: the pod is terminating and should have ended; critical pods wait for it no longer.
-	Overdue ProgressKind = "overdue"
-	// Returning: the controller in Detail keeps bringing pods back to the cordoned node, which are evicted ever more
-	// slowly. LeftToReturn: they are left there.
-	Returning    ProgressKind = "returning"
-	LeftToReturn ProgressKind = "left-to-return"
-	// Gone: the pod is no longer on the node.
-	Gone ProgressKind = "gone"
-	// Volumes: the pods are gone, and volumes are still in use.
-	Volumes ProgressKind = "volumes"
-	// Drained: nothing is left that has to go. The guard stands on.
-	Drained ProgressKind = "drained"
-	// Standing: the goal was changed; how things stand is in State.
-	Standing ProgressKind = "standing"
+	NodeCordoned    = state.NodeClosed
+	NodeCordonFound = state.NodeFoundClosed
+	NodeReopened    = state.NodeReopened
+	NodeLeft        = state.NodeOptedOut
+	NodeExcluded    = state.NodeExcluded
+	NodeMissing     = state.NodeMissing
+	Unclosable      = state.NodeUnclosable
+	Holding         = state.EvictionsDelayed
+	Unscripted      = state.ScriptsFailed
+	TargetsLeft     = state.TargetsLeft
+	TargetsOut      = state.TargetsOut
+	Found           = state.PodsFound
+	Arrived         = state.PodArrived
+	Evicted         = state.PodEvicted
+	Deleted         = state.PodDeleted
+	Held            = state.PodHeld
+	Refused         = state.PodRefused
+	Restarting      = state.PodRestarting
+	Overdue         = state.PodOverdue
+	Returning       = state.PodsReturning
+	LeftToReturn    = state.PodsLeftToReturn
+	Gone            = state.PodGone
+	Volumes         = state.VolumesInUse
+	Drained         = state.NodeEmpty
+	Standing        = state.GoalChanged
 )
 
 // Progress is one thing that happened, and how things stand then.

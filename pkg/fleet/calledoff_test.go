@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // AWS Health has written of it, and EC2 knows nothing of it.
@@ -49,7 +49,7 @@ func TestMaintenanceThatEC2NeverListsIsOver(t *testing.T) {
 				if n.Spec.Unschedulable || n.Annotations[drain.CordonAnnotation] != "" || n.Annotations[fleet.NotesAnnotation] != "" || c.holder("a") != "" {
 					t.Errorf("half an hour after the message the node is closed: %t, with %v", n.Spec.Unschedulable, n.Annotations)
 				}
-				if told := r.ear.whats("a"); len(told) == 0 || told[len(told)-1] != record.Done && told[len(told)-1] != record.ClosedWith {
+				if told := r.ear.whats("a"); len(told) == 0 || told[len(told)-1] != state.Done && told[len(told)-1] != state.ClosedWith {
 					t.Errorf("what was told is %v", told)
 				}
 			})

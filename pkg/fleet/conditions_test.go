@@ -12,23 +12,23 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // teller is who keeps a node's conditions: by what is open as he ends, and unless the node is another's then.
 type teller struct {
 	mu   sync.Mutex
-	open map[string]record.Phase
+	open map[string]state.Phase
 	lost []bool
 }
 
-func (k *teller) listeners(_ string, entries func() []record.Entry) ([]agent.Listener, func(bool)) {
+func (k *teller) listeners(_ string, entries func() []state.Entry) ([]agent.Listener, func(bool)) {
 	return nil, func(lost bool) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.open, k.lost = map[string]record.Phase{}, append(k.lost, lost)
+		k.open, k.lost = map[string]state.Phase{}, append(k.lost, lost)
 		for _, e := range entries() {
-			if e.Phase != record.Closed {
+			if e.Phase != state.Closed {
 				k.open[e.Event.ID] = e.Phase
 			}
 		}
@@ -42,16 +42,16 @@ func TestWhoSaysHowANodeStandsForgetsNoEventOverTheEndOfAnother(t *testing.T) {
 		stays, ends string
 		in, endsIn  time.Duration
 		rebooted    bool // else the one that ends is canceled
-		want        record.Phase
+		want        state.Phase
 	}{
 		"one waits for its time, and the other is canceled after its drain": {
-			stays: "instance-retirement", in: 9 * time.Hour, ends: "instance-stop", endsIn: 100 * time.Minute, want: record.Seen,
+			stays: "instance-retirement", in: 9 * time.Hour, ends: "instance-stop", endsIn: 100 * time.Minute, want: state.Seen,
 		},
 		"one waits for its time, and the machine is rebooted for the other": {
-			stays: "instance-retirement", in: 9 * time.Hour, ends: "system-reboot", endsIn: 5 * time.Minute, rebooted: true, want: record.Seen,
+			stays: "instance-retirement", in: 9 * time.Hour, ends: "system-reboot", endsIn: 5 * time.Minute, rebooted: true, want: state.Seen,
 		},
 		"the node is drained for one, and the other was only told": {
-			stays: "instance-stop", in: 100 * time.Minute, ends: "system-maintenance", endsIn: 9 * time.Hour, want: record.Drained,
+			stays: "instance-stop", in: 100 * time.Minute, ends: "system-maintenance", endsIn: 9 * time.Hour, want: state.Drained,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // draining makes every kind of event drain.
@@ -60,7 +60,7 @@ func TestAnInterruptedNodeIsClaimedDrainedAndItsMessageDone(t *testing.T) {
 		if c.node("b").Spec.Unschedulable {
 			t.Error("another node was cordoned")
 		}
-		if told := r.ear.whats("a"); !slices.Contains(told, record.Done) {
+		if told := r.ear.whats("a"); !slices.Contains(told, state.Done) {
 			t.Errorf("what was told is %v", told)
 		}
 	})
@@ -235,7 +235,7 @@ func TestADrainThatAnotherBeganIsGoneOnWithUnderTheCordonThatItSet(t *testing.T)
 		r := c.run(draining)
 		r.Take(notices, 2, m)
 		m.want(t, "done")
-		if told := r.ear.whats("a"); slices.Contains(told, record.Announced) || !slices.Contains(told, record.Done) {
+		if told := r.ear.whats("a"); slices.Contains(told, state.Announced) || !slices.Contains(told, state.Done) {
 			t.Errorf("of what was known was told %v, want its end and not its beginning", told)
 		}
 		if now := c.node("a").Annotations[drain.CordonAnnotation]; now != string(text) || c.times("evict") != 1 {

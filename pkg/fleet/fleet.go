@@ -32,8 +32,8 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Message is a message that is held while its work is done. One of its methods is called, once.
@@ -88,7 +88,7 @@ type Options struct {
 	Taints     Taints
 	// Listeners, if set, makes those who are told what happens to a node. entries are what is known of its events; end is
 	// called when nothing more is going to be told. lost tells that the node may be another process's since, who says how it stands.
-	Listeners func(node string, entries func() []record.Entry) (told []agent.Listener, end func(lost bool))
+	Listeners func(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool))
 }
 
 // Fleet works off what it is told. Its methods may be called from several goroutines.
@@ -264,7 +264,7 @@ type Status struct {
 	LeaseError error
 	Since      time.Time
 	// Events are those that something is still to be done for.
-	Events []record.EventStatus
+	Events []state.EventStatus
 }
 
 // Status tells how the fleet stands now.
@@ -290,18 +290,18 @@ func (f *Fleet) Status() Status {
 			now.Events = append(now.Events, status)
 		}
 	}
-	slices.SortFunc(now.Events, func(a, b record.EventStatus) int {
+	slices.SortFunc(now.Events, func(a, b state.EventStatus) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
 	})
 	return now
 }
 
 // entry is how far the session has come with an event. s.fleet.mu is held.
-func (s *session) entry(ev event.Event) record.Entry {
+func (s *session) entry(ev event.Event) state.Entry {
 	if s.record != nil {
 		if e := s.record.entry(ev.ID); e.Phase != "" {
 			return e
 		}
 	}
-	return record.Entry{Event: ev, Phase: record.Seen, Changed: time.Now()}
+	return state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()}
 }

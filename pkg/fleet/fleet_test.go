@@ -23,8 +23,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // parcel is a message that says what became of it.
@@ -58,16 +58,16 @@ func (m parcel) want(t *testing.T, what string) outcome {
 // ear hears what happens to a node.
 type ear struct {
 	mu    sync.Mutex
-	heard []record.Transition
+	heard []state.Transition
 }
 
-func (e *ear) OnTransition(h record.Transition) {
+func (e *ear) OnTransition(h state.Transition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.heard = append(e.heard, h)
 }
 
-func (e *ear) whats(node string) (all []record.TransitionKind) {
+func (e *ear) whats(node string) (all []state.TransitionKind) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, h := range e.heard {
@@ -134,7 +134,7 @@ func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options
 		Policy: policy.Settings{
 			event.SpotInterruption: {Action: policy.Notify}, event.StateChange: {Action: policy.Notify},
 		},
-		Listeners: func(string, func() []record.Entry) ([]agent.Listener, func(bool)) {
+		Listeners: func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
 			return []agent.Listener{r.ear}, func(bool) {}
 		},
 	}
@@ -195,7 +195,7 @@ func TestAnInterruptionIsClaimedDoneAndToldOfItsNodeAlone(t *testing.T) {
 	r.Take(interruption(instance, event.SpotInterruption), 1, m)
 	m.want(t, "done")
 	eventually(t, "the claim has ended", func() bool { return r.node(t, "a").Annotations[fleet.ClaimAnnotation] == "" })
-	if !slices.Contains(r.ear.whats("a"), record.Announced) || len(r.ear.whats("b")) > 0 {
+	if !slices.Contains(r.ear.whats("a"), state.Announced) || len(r.ear.whats("b")) > 0 {
 		t.Errorf("of a was told %v, of b %v", r.ear.whats("a"), r.ear.whats("b"))
 	}
 }

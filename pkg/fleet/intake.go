@@ -17,8 +17,8 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Instances knows what EC2 knows.
@@ -54,7 +54,7 @@ func (f *Fleet) handleInterruption(t *task) {
 	}
 }
 
-func (f *Fleet) ignored(t *task) bool { return f.policy().Ignores(record.Entry{Event: t.notice.Event}) }
+func (f *Fleet) ignored(t *task) bool { return f.policy().Ignores(state.Entry{Event: t.notice.Event}) }
 
 // beginTask begins what an interruption asks for at its node, unless that is over or nothing.
 func (f *Fleet) beginTask(n node, t *task) {
@@ -268,28 +268,28 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 		return
 	}
 	f.opts.Log.WithField(fieldNode, name).Info("the instance has been started: its node takes pods again")
-	f.reportClosed(name, record.Entry{
-		Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, Ending: record.Completed, FirstSeen: claim.Since,
+	f.reportClosed(name, state.Entry{
+		Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, Ending: state.Completed, FirstSeen: claim.Since,
 	})
 	t.done()
 }
 
 // reportClosed tells that an event is over, and that nothing is left of it on the node. Where a session works on the node, its listeners are
 // told: they alone know how the node stands.
-func (f *Fleet) reportClosed(node string, e record.Entry) {
+func (f *Fleet) reportClosed(node string, e state.Entry) {
 	if f.opts.Listeners == nil {
 		return
 	}
 	now := time.Now()
-	e.Phase, e.Changed = record.Closed, now.Round(0)
+	e.Phase, e.Changed = state.Closed, now.Round(0)
 	told := f.listenersOf(node)
 	if told == nil {
 		var end func(lost bool)
-		told, end = f.opts.Listeners(node, func() []record.Entry { return append(f.otherEntries(node, []record.Entry{e}), e) })
+		told, end = f.opts.Listeners(node, func() []state.Entry { return append(f.otherEntries(node, []state.Entry{e}), e) })
 		defer end(false)
 	}
 	for _, l := range told {
-		l.OnTransition(record.Transition{Kind: record.ClosedWith, At: now, Node: node, Entry: e, Plan: f.policy().Describe(e)})
+		l.OnTransition(state.Transition{Kind: state.ClosedWith, At: now, Node: node, Entry: e, Plan: f.policy().Describe(e)})
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // terminating drains for terminations, for which there are ten minutes.
@@ -59,7 +59,7 @@ func TestTheHookOfANodeThatIsLeftAloneIsHeldForItsBudgetAndNotCompleted(t *testi
 			t.Errorf("completed: %q, held: %d, %d evictions", got, asg.holding(), c.times("evict"))
 		}
 		told := r.ear.whats("a")
-		if slices.Contains(told, record.Done) || slices.Contains(told, record.RanOut) || !slices.Contains(told, record.LeftAlone) {
+		if slices.Contains(told, state.Done) || slices.Contains(told, state.RanOut) || !slices.Contains(told, state.LeftAlone) {
 			t.Errorf("what was told is %v", told)
 		}
 	})

@@ -17,8 +17,8 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -101,7 +101,7 @@ func (f *Fleet) reconcile(n node, events []event.Event) {
 
 // wanted tells whether anything may be done about an event.
 func (f *Fleet) wanted(ev event.Event) bool {
-	return ev.State == event.Pending && !f.policy().Ignores(record.Entry{Event: ev})
+	return ev.State == event.Pending && !f.policy().Ignores(state.Entry{Event: ev})
 }
 
 // isHandled tells whether one of the events that stand for a node is being worked on.
@@ -142,7 +142,7 @@ func (f *Fleet) hasSession(n node) bool {
 // beginListed begins what is to be done about an event, as if a message had told of it.
 func (f *Fleet) beginListed(n node, ev event.Event) {
 	p := f.maintenance.attemptsFor(n.name, ev.ID)
-	e := record.Entry{Event: ev}
+	e := state.Entry{Event: ev}
 	if pause, begun := p.begin(ev.Deadline, f.policy().Begins(e), f.policy().Asks(e)); begun {
 		f.take([]sqs.Notice{{About: sqs.Interruption, Instance: n.instance, Event: ev}}, pause, p)
 	}
@@ -162,12 +162,12 @@ func (f *Fleet) isDue(n node, ev event.Event) bool {
 	case waits:
 		return false
 	}
-	return known.fallsShort(f.policy().Asks(record.Entry{Event: ev}))
+	return known.fallsShort(f.policy().Asks(state.Entry{Event: ev}))
 }
 
 // isEarly tells whether the time of an event has not come.
 func (f *Fleet) isEarly(ev event.Event) bool {
-	return f.policy().Begins(record.Entry{Event: ev}).After(time.Now())
+	return f.policy().Begins(state.Entry{Event: ev}).After(time.Now())
 }
 
 // alreadyHappened tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
@@ -231,7 +231,7 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 func (f *Fleet) endNotDue(n node, t *task) {
 	ev := t.notice.Event
 	_, own := t.message.message.(*attempts)
-	switch begins := f.policy().Begins(record.Entry{Event: ev}); {
+	switch begins := f.policy().Begins(state.Entry{Event: ev}); {
 	case own:
 		t.retryAfter(pollInterval)
 	case n.instance == "" && begins.After(time.Now()):
@@ -693,5 +693,5 @@ func (f *Fleet) logPollError(err error) time.Duration {
 
 // ignores tells whether nothing is to be done about a kind of events, whatever they say.
 func (f *Fleet) ignores(kind event.Kind) bool {
-	return f.policy().Ignores(record.Entry{Event: event.Event{Kind: kind}})
+	return f.policy().Ignores(state.Entry{Event: event.Event{Kind: kind}})
 }

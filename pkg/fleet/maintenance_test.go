@@ -23,8 +23,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // schedule is what EC2 has scheduled.
@@ -168,7 +168,7 @@ func TestACanceledMaintenanceIsNotDrainedFor(t *testing.T) {
 				time.Sleep(time.Hour)
 				c.wantCordoned(false, 0, "long after it was due")
 				told := r.ear.whats("a")
-				if over := row.told == 1; count(told, record.Announced) != row.told || (count(told, record.ClosedWith) > 0) != over {
+				if over := row.told == 1; count(told, state.Announced) != row.told || (count(told, state.ClosedWith) > 0) != over {
 					t.Errorf("what was told is %v", told)
 				}
 			})
@@ -176,8 +176,8 @@ func TestACanceledMaintenanceIsNotDrainedFor(t *testing.T) {
 	}
 }
 
-func count(told []record.TransitionKind, what record.TransitionKind) int {
-	return len(slices.DeleteFunc(slices.Clone(told), func(w record.TransitionKind) bool { return w != what }))
+func count(told []state.TransitionKind, what state.TransitionKind) int {
+	return len(slices.DeleteFunc(slices.Clone(told), func(w state.TransitionKind) bool { return w != what }))
 }
 
 func TestWhatWasDoneForMaintenanceIsTakenBackIfItIsCanceled(t *testing.T) {
@@ -211,7 +211,7 @@ func TestWhatWasDoneForMaintenanceIsTakenBackIfItIsCanceled(t *testing.T) {
 				if n := c.node("a"); n.Annotations[drain.CordonAnnotation] != "" || n.Annotations[fleet.NotesAnnotation] != "" || c.holder("a") != "" {
 					t.Errorf("what is left on the node is %v", n.Annotations)
 				}
-				if told := r.ear.whats("a"); !slices.Equal(told, []record.TransitionKind{record.Begun, record.Done}) {
+				if told := r.ear.whats("a"); !slices.Equal(told, []state.TransitionKind{state.Begun, state.Done}) {
 					t.Errorf("what was told is %v", told)
 				}
 			})
@@ -283,7 +283,7 @@ func TestWhatWasAnnouncedBeforeIsKnownFromEC2(t *testing.T) {
 				c.wantCordoned(false, 0, "before its window")
 				time.Sleep(20 * time.Minute)
 				c.wantCordoned(true, 1, "in its window")
-				if told := r.ear.whats("a"); count(told, record.Announced) != 1 || count(told, record.Done) != 1 {
+				if told := r.ear.whats("a"); count(told, state.Announced) != 1 || count(told, state.Done) != 1 {
 					t.Errorf("what was told is %v", told)
 				}
 			})
@@ -305,11 +305,11 @@ func TestWhatEveryProcessSeesIsToldAndDoneOnce(t *testing.T) {
 		rigs = append(rigs, c.run(within(s)))
 		time.Sleep(10 * time.Minute)
 		c.wantCordoned(true, 1, "a while later")
-		var told []record.TransitionKind
+		var told []state.TransitionKind
 		for _, r := range rigs {
 			told = append(told, r.ear.whats("a")...)
 		}
-		if count(told, record.Announced) != 1 || count(told, record.Done) != 1 {
+		if count(told, state.Announced) != 1 || count(told, state.Done) != 1 {
 			t.Errorf("what was told is %v", told)
 		}
 	})
@@ -400,7 +400,7 @@ func TestACordonForAScheduledRebootIsLiftedOnceTheMachineIsBack(t *testing.T) {
 				c.reboot("boot-2")
 				time.Sleep(time.Minute)
 				c.wantCordoned(!row.lifted, 1, "a minute after the reboot")
-				if told := r.ear.whats("a"); row.lifted && (len(told) == 0 || told[len(told)-1] != record.Done || count(told, record.Done) > 2) {
+				if told := r.ear.whats("a"); row.lifted && (len(told) == 0 || told[len(told)-1] != state.Done || count(told, state.Done) > 2) {
 					t.Errorf("what was told is %v", told)
 				}
 				c.add(podOn("a", "two"))
@@ -478,7 +478,7 @@ func TestAStatusCheckThatFailsForLongEnoughIsTold(t *testing.T) {
 				}
 				time.Sleep(5 * time.Minute)
 				c.wantCordoned(row.drained, evicted, "as it passes")
-				if told := r.ear.whats("a"); count(told, record.Announced) != row.told {
+				if told := r.ear.whats("a"); count(told, state.Announced) != row.told {
 					t.Errorf("what was told is %v", told)
 				}
 				time.Sleep(20 * time.Minute)
@@ -486,7 +486,7 @@ func TestAStatusCheckThatFailsForLongEnoughIsTold(t *testing.T) {
 				if note := c.node("a").Annotations[fleet.NotesAnnotation]; note != "" {
 					t.Errorf("what is noted is %s", note)
 				}
-				if told := r.ear.whats("a"); !row.drained && count(told, record.ClosedWith) != row.told {
+				if told := r.ear.whats("a"); !row.drained && count(told, state.ClosedWith) != row.told {
 					t.Errorf("what was told is %v", told)
 				}
 			})
@@ -646,7 +646,7 @@ func TestMaintenanceThatEC2ListsAfterItsMessageIsOneEvent(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.say(instance, stop)
 		time.Sleep(5 * time.Minute)
-		if told := r.ear.whats("a"); count(told, record.Announced) != 1 || count(told, record.Begun) != 1 {
+		if told := r.ear.whats("a"); count(told, state.Announced) != 1 || count(told, state.Begun) != 1 {
 			t.Errorf("it was told of as %v", told)
 		}
 		if events := r.Status().Events; len(events) != 1 {

@@ -17,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // NotesAnnotation on a Node says what has come of events that stand until EC2 says otherwise, as the JSON of notes. Every process sees the
@@ -37,7 +37,7 @@ type note struct {
 	// Action is what the rules asked for then: where they ask for more by now, that is still to be done.
 	Action policy.Action `json:"action,omitempty"`
 	// Phase is how far the node was taken for it, unless people want that left alone.
-	Phase record.Phase `json:"phase,omitempty"`
+	Phase state.Phase `json:"phase,omitempty"`
 	// Instance is the event's, on a Node that does not tell its own: EC2 is to be asked about it when the message is gone.
 	Instance string `json:"instance,omitempty"`
 }
@@ -105,7 +105,7 @@ func (all notes) find(ev event.Event) (note, bool) {
 }
 
 // addNote takes in what is to be noted of an event about which nothing is being done now: until a time, or for ever. f.mu is held.
-func (s *session) addNote(ev event.Event, entry record.Entry, again time.Time) {
+func (s *session) addNote(ev event.Event, entry state.Entry, again time.Time) {
 	if ev.Kind != event.ScheduledMaintenance && ev.Kind != event.StatusCheck {
 		return
 	}
@@ -117,8 +117,8 @@ func (s *session) addNote(ev event.Event, entry record.Entry, again time.Time) {
 		return
 	}
 	s.notes[ev.ID] = &note{
-		Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == record.Closed,
-		Action: s.rules.Asks(record.Entry{Event: ev}),
+		Event: ev.ID, Code: ev.Code, At: ev.Deadline, Done: again.IsZero(), Over: entry.Phase == state.Closed,
+		Action: s.rules.Asks(state.Entry{Event: ev}),
 	}
 	if entry.OnNode && !entry.LeftAlone {
 		s.notes[ev.ID].Phase = entry.Phase
@@ -154,7 +154,7 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 			return fmt.Errorf("noting what was done for node %q: %w", name, err)
 		}
 		for _, known := range dropped {
-			f.reportClosed(name, record.Entry{Event: known.toEvent(), Ending: record.Withdrawn})
+			f.reportClosed(name, state.Entry{Event: known.toEvent(), Ending: state.Withdrawn})
 		}
 		return nil
 	}
@@ -236,13 +236,13 @@ func (f *Fleet) stands(n node, known note, events []event.Event) bool {
 
 // otherEntries are the entries of the events that stand at a node as is noted on it, but for those that are known otherwise. Nobody works on them any
 // more, and who says how the node stands would forget them over another event.
-func (f *Fleet) otherEntries(name string, known []record.Entry) []record.Entry {
+func (f *Fleet) otherEntries(name string, known []state.Entry) []state.Entry {
 	n, _ := f.nodes.find(name)
 	said, _ := f.maintenance.of(n.machine)
-	var all []record.Entry
+	var all []state.Entry
 	events := f.listedEvents(n, said)
 	for _, noted := range n.notes {
-		same := func(e record.Entry) bool { return noted.matches(e.Event) }
+		same := func(e state.Entry) bool { return noted.matches(e.Event) }
 		if !noted.Over && !slices.ContainsFunc(known, same) && f.stands(n, noted, events) {
 			all = append(all, n.entry(noted, events))
 		}
@@ -251,8 +251,8 @@ func (f *Fleet) otherEntries(name string, known []record.Entry) []record.Entry {
 }
 
 // entry is how far a node was taken for one of its notes' events, in the words of EC2 if those are known.
-func (n node) entry(noted note, events []event.Event) record.Entry {
-	e := record.Entry{Event: noted.toEvent(), Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID}
+func (n node) entry(noted note, events []event.Event) state.Entry {
+	e := state.Entry{Event: noted.toEvent(), Phase: state.Seen, BootID: n.bootID, ListedIn: n.bootID}
 	e.Event.State = event.Pending
 	if i := slices.IndexFunc(events, noted.matches); i >= 0 {
 		e.Event = events[i]

@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Auto Scaling does not answer at once, and nth-queue is started anew before it does.
@@ -134,7 +134,7 @@ func TestWhatHasBeenToldIsNotToldAgainAfterTheClaimIsLost(t *testing.T) {
 				for _, r := range []*rig{first, second} {
 					r.ear.mu.Lock()
 					for _, h := range r.ear.heard {
-						if h.Kind == record.Announced && h.Entry.Event.ID == told.ID {
+						if h.Kind == state.Announced && h.Entry.Event.ID == told.ID {
 							times++
 						}
 					}
@@ -216,7 +216,7 @@ func TestThatAnEventIsOverIsToldByTheSessionThatWorksOnTheNode(t *testing.T) {
 		made, left := 0, 0
 		r := c.run(func(o *fleet.Options) {
 			within(s)(o)
-			o.Listeners = func(string, func() []record.Entry) ([]agent.Listener, func(bool)) {
+			o.Listeners = func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
 				made++
 				left++
 				return []agent.Listener{heard}, func(bool) { left-- }
@@ -233,7 +233,7 @@ func TestThatAnEventIsOverIsToldByTheSessionThatWorksOnTheNode(t *testing.T) {
 		s.say(instance, canceled(retirement))
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if whats := heard.whats("a"); made != before+1 || left != 1 || !slices.Contains(whats, record.ClosedWith) {
+		if whats := heard.whats("a"); made != before+1 || left != 1 || !slices.Contains(whats, state.ClosedWith) {
 			t.Errorf("%d have listened beside each other, %d more than were there, and heard is %q", left, made-before, whats)
 		}
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func (r *rig) takeOnce(t *testing.T, notices []sqs.Notice, receives int) outcome {
@@ -173,7 +173,7 @@ func TestAnEventIsNotWithdrawnByAnotherOfItsKind(t *testing.T) {
 		r.ear.mu.Lock()
 		defer r.ear.mu.Unlock()
 		for _, h := range r.ear.heard {
-			if h.Kind == record.ClosedWith {
+			if h.Kind == state.ClosedWith {
 				t.Errorf("those who listen are told that %s is over: %s; EC2 still announces it", h.Entry.Event.ID, h.Entry.Ending)
 			}
 		}

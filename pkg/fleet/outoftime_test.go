@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // never is longer than anything lasts here.
@@ -45,7 +45,7 @@ func (r *rig) toTheEnd(t *testing.T, notices []sqs.Notice, most int) (receives i
 // ranOut is how often it was told of a node that its time is over.
 func (r *rig) ranOut(node string) (times int) {
 	for _, what := range r.ear.whats(node) {
-		if what == record.RanOut {
+		if what == state.RanOut {
 			times++
 		}
 	}

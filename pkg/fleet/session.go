@@ -19,7 +19,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -470,7 +470,7 @@ func (s *session) endTask(t *task) {
 }
 
 // overdue tells whether the time of an event has come to its end.
-func (s *session) overdue(e record.Entry) bool {
+func (s *session) overdue(e state.Entry) bool {
 	deadline, _ := s.rules.Deadline(e)
 	return !deadline.IsZero() && !deadline.After(time.Now())
 }
@@ -518,7 +518,7 @@ func (s *session) setListeners(told []agent.Listener) {
 }
 
 // allEntries are what is known of the node's events: of those that the session is for, and of others.
-func (s *session) allEntries() []record.Entry {
+func (s *session) allEntries() []state.Entry {
 	own := s.record.Entries()
 	return append(own, s.fleet.otherEntries(s.node, own)...)
 }
@@ -550,21 +550,21 @@ func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 	for id, t := range s.tasks {
 		if since, known := s.fleet.budgetStarts[id]; known {
 			seen := time.Now().Round(0).Add(-time.Since(since))
-			b.entries = append(b.entries, record.Entry{
-				Event: t.notice.Event, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: seen, Changed: seen,
+			b.entries = append(b.entries, state.Entry{
+				Event: t.notice.Event, Phase: state.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: seen, Changed: seen,
 			})
 		}
 	}
 	claim := n.cordon
 	if t, ours := s.tasks[claim.Event]; ours && n.ours {
 		since := cmp.Or(event.CredibleTime(claim.Since), time.Now().UTC().Round(0))
-		e := record.Entry{
-			Event: t.notice.Event, Phase: record.Cordoned, BootID: claim.BootID, ListedIn: n.bootID, OnNode: true,
+		e := state.Entry{
+			Event: t.notice.Event, Phase: state.Cordoned, BootID: claim.BootID, ListedIn: n.bootID, OnNode: true,
 			FirstSeen: since, Changed: since, CordonedAt: since,
 		}
 		if !held.Spec.Unschedulable {
 			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.
-			e.Phase, e.Reopened = record.Draining, true
+			e.Phase, e.Reopened = state.Draining, true
 		}
 		b.Put(func(error) {}, e)
 	}
@@ -576,8 +576,8 @@ func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
 	for id, t := range s.tasks {
 		ev, now := t.notice.Event, time.Now().UTC().Round(0)
 		if known, noted := n.notes.find(ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
-			b.entries = append(b.entries, record.Entry{
-				Event: ev, Phase: record.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: now, Changed: now,
+			b.entries = append(b.entries, state.Entry{
+				Event: ev, Phase: state.Seen, BootID: n.bootID, ListedIn: n.bootID, FirstSeen: now, Changed: now,
 			})
 		}
 	}
@@ -587,22 +587,22 @@ func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
 // memoryRecord is a record in memory.
 type memoryRecord struct {
 	mu      sync.Mutex
-	entries []record.Entry
+	entries []state.Entry
 }
 
 // Entries implements agent.Record.
-func (b *memoryRecord) Entries() []record.Entry {
+func (b *memoryRecord) Entries() []state.Entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.entries)
 }
 
 // Put implements agent.Record.
-func (b *memoryRecord) Put(written func(error), entries ...record.Entry) {
+func (b *memoryRecord) Put(written func(error), entries ...state.Entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range entries {
-		i := slices.IndexFunc(b.entries, func(other record.Entry) bool { return other.Event.ID == e.Event.ID })
+		i := slices.IndexFunc(b.entries, func(other state.Entry) bool { return other.Event.ID == e.Event.ID })
 		if i < 0 {
 			b.entries = append(b.entries, e)
 		} else {
@@ -615,13 +615,13 @@ func (b *memoryRecord) Put(written func(error), entries ...record.Entry) {
 // Flush implements agent.Record.
 func (b *memoryRecord) Flush(context.Context) error { return nil }
 
-func (b *memoryRecord) entry(id string) record.Entry {
+func (b *memoryRecord) entry(id string) state.Entry {
 	for _, e := range b.Entries() {
 		if e.Event.ID == id {
 			return e
 		}
 	}
-	return record.Entry{}
+	return state.Entry{}
 }
 
 // sessionSource is what the agent is told by: which node it is, and what is announced for it.
@@ -671,8 +671,8 @@ func (s *session) addTaints(ctx context.Context) {
 
 // staysClosed tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
 // otherwise, unlike a cordon with a time to live. f.mu is held.
-func (f *Fleet) staysClosed(e record.Entry) bool {
-	done := e.Phase == record.Drained || e.Phase == record.Cordoned || e.Phase == record.Incomplete || e.LeftAlone
+func (f *Fleet) staysClosed(e state.Entry) bool {
+	done := e.Phase == state.Drained || e.Phase == state.Cordoned || e.Phase == state.Incomplete || e.LeftAlone
 	return done && e.OnNode && !e.Reopened && !f.cordonExpires(e.Event.Kind)
 }
 

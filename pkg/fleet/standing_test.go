@@ -12,8 +12,8 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
@@ -30,14 +30,14 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 		prepare func(c *cluster)
 		notice  func() []sqs.Notice
 		want    fleet.Status
-		phase   record.Phase
+		phase   state.Phase
 		left    bool
 		plan    string
 	}{
 		"that people want left alone": {
 			change: terminating(&waiting{}, 0), prepare: func(c *cluster) { c.change("a", asking(drain.LeaveNode)) },
 			notice: func() []sqs.Notice { return timeless(instance) },
-			want:   fleet.Status{Nodes: 1, LeftAlone: 1}, phase: record.Draining, left: true,
+			want:   fleet.Status{Nodes: 1, LeftAlone: 1}, phase: state.Draining, left: true,
 			plan: "; the node is left alone because of its annotation",
 		},
 		"that is being drained near its date": {
@@ -45,14 +45,14 @@ func TestTheStatusSaysOfEachNodeWhatIsDoneToIt(t *testing.T) {
 				c.before("evict", func(int) error { return apierrors.NewTooManyRequests("busy", 1) })
 			},
 			notice: func() []sqs.Notice { return planned(leadTime / 2) },
-			want:   fleet.Status{Nodes: 1, Draining: 1}, phase: record.Draining, plan: "; drain now",
+			want:   fleet.Status{Nodes: 1, Draining: 1}, phase: state.Draining, plan: "; drain now",
 		},
 		"that is due, and waits for another's drain": {
 			change: maintained, prepare: func(c *cluster) {
 				c.add(nodeOf("b", other, claimed("other/space/2", time.Now().Add(time.Hour))))
 			},
 			notice: func() []sqs.Notice { return planned(leadTime / 2) },
-			want:   fleet.Status{Nodes: 2, Waiting: 1}, phase: record.Seen, plan: "; drain now",
+			want:   fleet.Status{Nodes: 2, Waiting: 1}, phase: state.Seen, plan: "; drain now",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // messageWork is what one message asks for. It goes back into the queue if a part of it must wait, and only when every part
@@ -416,7 +416,7 @@ func staysRunning(ev event.Event) bool {
 // wantsReplacement tells whether the group of a task's instance is to be asked for another: it stays, and is drained. f.mu is held.
 func (s *session) wantsReplacement(t *task) bool {
 	ev, f := t.notice.Event, s.fleet
-	drained := s.outcomes[ev.ID] == event.Drained && s.record.entry(ev.ID).Phase == record.Drained
+	drained := s.outcomes[ev.ID] == event.Drained && s.record.entry(ev.ID).Phase == state.Drained
 	return drained && f.opts.Replace != nil && !f.opts.DryRun && staysRunning(ev)
 }
 

@@ -6,25 +6,25 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
-// draining is a drain in record.Transition.Action.
+// draining is a drain in state.Transition.Action.
 const draining = "drain"
 
 // OnTransition counts what happens. It implements agent.Listener.
-func (m *Metrics) OnTransition(h record.Transition) {
+func (m *Metrics) OnTransition(h state.Transition) {
 	s := m.series
 	switch h.Kind {
-	case record.Announced:
+	case state.Announced:
 		s.events.WithLabelValues(string(h.Entry.Event.Kind)).Inc()
-	case record.NodeCordoned:
+	case state.NodeCordoned:
 		m.cordoned(h)
-	case record.PodEvicted:
+	case state.PodEvicted:
 		s.evicted.Inc()
-	case record.PodDeleted:
+	case state.PodDeleted:
 		s.deleted.Inc()
-	case record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone:
+	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
 		m.ended(h)
 	}
 	if h.Action == draining {
@@ -36,7 +36,7 @@ func (m *Metrics) OnTransition(h record.Transition) {
 
 // cordoned observes how long the node was still open. Maintenance is announced days ahead and waited for, so for that it
 // is the time since the step began. A cordon that continues earlier work, of this process or the last one, says nothing.
-func (m *Metrics) cordoned(h record.Transition) {
+func (m *Metrics) cordoned(h state.Transition) {
 	took := h.At.Sub(h.Entry.FirstSeen)
 	if h.Entry.Event.Kind == event.ScheduledMaintenance {
 		took = h.Took
@@ -49,9 +49,9 @@ func (m *Metrics) cordoned(h record.Transition) {
 
 // ended counts work that has ended, or failed and goes on. The duration of a drain that was canceled, or left to people,
 // says nothing about drains.
-func (m *Metrics) ended(h record.Transition) {
+func (m *Metrics) ended(h state.Transition) {
 	m.series.actions.WithLabelValues(h.Action, string(h.Kind)).Inc()
-	if h.Action != draining || h.Kind == record.CalledBack || h.Kind == record.Failed || h.Kind == record.LeftAlone {
+	if h.Action != draining || h.Kind == state.CalledBack || h.Kind == state.Failed || h.Kind == state.LeftAlone {
 		return
 	}
 	m.series.drainTook.Observe(h.Took.Seconds())
@@ -146,7 +146,7 @@ type drainProgress struct {
 
 // countDrain follows a drain. The gauges have the sum of the current drains; if there is none, they keep the values of the
 // last one, to which a late pod may still be added.
-func (m *Metrics) countDrain(h record.Transition) {
+func (m *Metrics) countDrain(h state.Transition) {
 	d := &m.drains
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -172,7 +172,7 @@ func (m *Metrics) countDrain(h record.Transition) {
 }
 
 // of returns the drain that a happening belongs to; nil if there is none.
-func (d *drains) of(h record.Transition) *drainProgress {
+func (d *drains) of(h state.Transition) *drainProgress {
 	if d.running == nil {
 		d.running = map[string]*drainProgress{}
 	}
@@ -180,22 +180,22 @@ func (d *drains) of(h record.Transition) *drainProgress {
 		delete(d.running, "")
 		d.running[h.Node] = p
 	}
-	if h.Kind == record.Begun && d.running[h.Node] == nil {
+	if h.Kind == state.Begun && d.running[h.Node] == nil {
 		d.running[h.Node] = &drainProgress{events: map[string]bool{}, blocked: map[string]bool{}}
 	}
 	return d.running[h.Node]
 }
 
-func (p *drainProgress) follow(h record.Transition) {
+func (p *drainProgress) follow(h state.Transition) {
 	p.total, p.left = h.Total, h.Left
 	switch h.Kind { //nolint:exhaustive // The others neither begin nor end a drain, nor block or unblock a pod.
-	case record.Begun:
+	case state.Begun:
 		p.events[h.Entry.Event.ID] = true
-	case record.Done, record.RanOut, record.CalledBack, record.LeftAlone: // A failed drain goes on.
+	case state.Done, state.RanOut, state.CalledBack, state.LeftAlone: // A failed drain goes on.
 		delete(p.events, h.Entry.Event.ID)
-	case record.PodHeld:
+	case state.PodHeld:
 		p.blocked[h.Pod] = true
-	case record.PodEvicted, record.PodDeleted, record.PodGone:
+	case state.PodEvicted, state.PodDeleted, state.PodGone:
 		delete(p.blocked, h.Pod)
 	}
 }
@@ -205,21 +205,21 @@ var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-a
 
 // countCompatible counts as aws-node-termination-handler does: a task before each cordon or drain, which does nothing here
 // and always succeeds, the step itself, and each failed poll.
-func (m *Metrics) countCompatible(h record.Transition) {
+func (m *Metrics) countCompatible(h state.Transition) {
 	if m.series.compatibleActions == nil {
 		return
 	}
 	count := func(action, status string) { m.series.compatibleActions.WithLabelValues(action, status).Inc() }
 	switch h.Kind {
-	case record.Begun:
+	case state.Begun:
 		if h.Action != "uncordon" {
 			count("pre-drain", "success")
 		}
-	case record.Done:
+	case state.Done:
 		count(compatibleActions[h.Action], "success")
-	case record.Failed, record.RanOut:
+	case state.Failed, state.RanOut:
 		count(compatibleActions[h.Action], "error")
-	case record.SourceLost:
+	case state.SourceLost:
 		if monitor := h.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" {
 			m.series.compatibleErrors.WithLabelValues(monitor).Inc()
 		}

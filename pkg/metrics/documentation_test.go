@@ -13,8 +13,8 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 var documented = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (counter|gauge|histogram) \\| ([a-z_`, ]*)\\|")
@@ -105,13 +105,13 @@ func TestThePageListsEveryOutcomeAndNoOther(t *testing.T) {
 // everything is a Metrics to which everything has happened.
 func everything() *metrics.Metrics {
 	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true, LinkLocalExceeded: func() map[string]uint64 { return map[string]uint64{"ens5": 7} }})
-	for _, what := range []record.TransitionKind{record.Announced, record.Begun, record.NodeCordoned, record.PodEvicted, record.PodDeleted, record.Done} {
+	for _, what := range []state.TransitionKind{state.Announced, state.Begun, state.NodeCordoned, state.PodEvicted, state.PodDeleted, state.Done} {
 		m.OnTransition(spot(what, 0, time.Minute))
 	}
-	m.OnTransition(record.Transition{Kind: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
-	m.Show(record.Status{
-		Events:    []record.EventStatus{{Kind: event.SpotInterruption, Deadline: time.Unix(1, 0)}},
-		Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: time.Unix(1, 0)}},
+	m.OnTransition(state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
+	m.Show(state.Status{
+		Events:    []state.EventStatus{{Kind: event.SpotInterruption, Deadline: time.Unix(1, 0)}},
+		Documents: []state.DocumentStatus{{Kind: event.SpotInterruption, LastGood: time.Unix(1, 0)}},
 	})
 	for _, result := range []string{"ok", "absent", "error"} {
 		m.Polled("spot/instance-action", result, 0)
@@ -131,8 +131,8 @@ func everything() *metrics.Metrics {
 // everythingOfQueue is a Metrics of nth-queue to which everything has happened.
 func everythingOfQueue() *metrics.Metrics {
 	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Queue: true})
-	m.OnTransition(spot(record.Done, 0, time.Minute))
-	m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
+	m.OnTransition(spot(state.Done, 0, time.Minute))
+	m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
 	m.ShowQueue(metrics.QueueStanding{})
 	for _, what := range sqs.Whats() {
 		m.Message(string(what))

@@ -18,7 +18,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
@@ -34,19 +34,19 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 		wantNone(t, m, `nth_drain_deadline_remaining_seconds{kind="spot-interruption"}`)
 
 		time.Sleep(time.Minute)
-		announced := spot(record.Announced, 0, 2*time.Minute)
+		announced := spot(state.Announced, 0, 2*time.Minute)
 		announced.Action = ""
 		m.OnTransition(announced)
-		m.OnTransition(spot(record.Begun, 0, 2*time.Minute))
+		m.OnTransition(spot(state.Begun, 0, 2*time.Minute))
 		want(t, m, map[string]float64{`nth_events_total{kind="spot-interruption"}`: 1, "nth_draining": 1})
 
-		m.OnTransition(spot(record.NodeCordoned, 200*time.Millisecond, 119*time.Second))
+		m.OnTransition(spot(state.NodeCordoned, 200*time.Millisecond, 119*time.Second))
 		for left := range 3 {
-			evicted := spot(record.PodEvicted, time.Second, 119*time.Second)
+			evicted := spot(state.PodEvicted, time.Second, 119*time.Second)
 			evicted.Total, evicted.Left = 4, 4-left
 			m.OnTransition(evicted)
 		}
-		deleted := spot(record.PodDeleted, time.Second, 119*time.Second)
+		deleted := spot(state.PodDeleted, time.Second, 119*time.Second)
 		deleted.Total, deleted.Left = 4, 2
 		m.OnTransition(deleted)
 		want(t, m, map[string]float64{
@@ -54,7 +54,7 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 			"nth_notice_to_cordon_seconds_count": 1, "nth_notice_to_cordon_seconds_sum": 0.2, "nth_draining": 1,
 		})
 
-		done := spot(record.Done, 3*time.Second, 117*time.Second)
+		done := spot(state.Done, 3*time.Second, 117*time.Second)
 		done.Total = 4
 		m.OnTransition(done)
 		want(t, m, map[string]float64{
@@ -69,7 +69,7 @@ func TestADrainIsCountedFromItsNoticeToItsEnd(t *testing.T) {
 
 func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
 	t.Parallel()
-	for outcome, took := range map[record.TransitionKind]float64{record.RanOut: 1, record.Failed: 0, record.CalledBack: 0} {
+	for outcome, took := range map[state.TransitionKind]float64{state.RanOut: 1, state.Failed: 0, state.CalledBack: 0} {
 		m := metrics.New(metrics.Options{})
 		h := spot(outcome, time.Second, -time.Second)
 		h.Left, h.Total = 1, 2
@@ -88,7 +88,7 @@ func TestADrainThatDoesNotEndWellIsCountedByItsEnd(t *testing.T) {
 func TestADrainIsUnderWayUntilItHasEndedForTheLastOfItsEvents(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
-	hear := func(what record.TransitionKind, id string, total, left int, under float64) {
+	hear := func(what state.TransitionKind, id string, total, left int, under float64) {
 		t.Helper()
 		h := spot(what, 0, time.Minute)
 		h.Entry.Event.ID, h.Node, h.Total, h.Left = id, "node-a", total, left
@@ -98,24 +98,24 @@ func TestADrainIsUnderWayUntilItHasEndedForTheLastOfItsEvents(t *testing.T) {
 		m.OnTransition(h)
 		want(t, m, map[string]float64{"nth_draining": under, "nth_drain_pods": float64(total), "nth_drain_pods_left": float64(left)})
 	}
-	hear(record.Begun, "", 0, 0, 1) // before the node has a name
-	hear(record.PodEvicted, "a", 2, 2, 1)
-	hear(record.Failed, "a", 2, 2, 1)
-	hear(record.Begun, "b", 2, 2, 1)
-	hear(record.RanOut, "a", 2, 1, 1)
-	hear(record.PodGone, "a", 2, 0, 1)
-	hear(record.Done, "b", 2, 0, 0)
-	hear(record.Done, "a", 2, 0, 0)
-	hear(record.PodEvicted, "a", 3, 1, 0)
-	hear(record.PodHeld, "a", 3, 1, 0)
-	hear(record.PodGone, "a", 3, 0, 0)
+	hear(state.Begun, "", 0, 0, 1) // before the node has a name
+	hear(state.PodEvicted, "a", 2, 2, 1)
+	hear(state.Failed, "a", 2, 2, 1)
+	hear(state.Begun, "b", 2, 2, 1)
+	hear(state.RanOut, "a", 2, 1, 1)
+	hear(state.PodGone, "a", 2, 0, 1)
+	hear(state.Done, "b", 2, 0, 0)
+	hear(state.Done, "a", 2, 0, 0)
+	hear(state.PodEvicted, "a", 3, 1, 0)
+	hear(state.PodHeld, "a", 3, 1, 0)
+	hear(state.PodGone, "a", 3, 0, 0)
 }
 
 func TestACordonOrAnUncordonIsNoDrain(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
 	for _, action := range []string{"cordon", "uncordon"} {
-		for _, what := range []record.TransitionKind{record.Begun, record.Done} {
+		for _, what := range []state.TransitionKind{state.Begun, state.Done} {
 			h := spot(what, time.Second, 0)
 			h.Action = action
 			m.OnTransition(h)
@@ -130,30 +130,30 @@ func TestACordonOrAnUncordonIsNoDrain(t *testing.T) {
 func TestTheTimeToTheCordonIsMeasuredWhereItMeansSomething(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(h *record.Transition)
+		change func(h *state.Transition)
 		count  float64
 		sum    float64
 	}{
-		"met by this process": {func(*record.Transition) {}, 1, 5},
-		"met before the start": {func(h *record.Transition) {
+		"met by this process": {func(*state.Transition) {}, 1, 5},
+		"met before the start": {func(h *state.Transition) {
 			h.Entry.FirstSeen = h.At.Add(-2 * time.Hour)
 		}, 0, 0},
-		"cordoned in an earlier step": {func(h *record.Transition) {
+		"cordoned in an earlier step": {func(h *state.Transition) {
 			h.Entry.CordonedAt = h.At.Add(-4 * time.Second)
 			h.Took = time.Second
 		}, 0, 0},
-		"cordoned in this step": {func(h *record.Transition) { h.Entry.CordonedAt = h.At }, 1, 5},
-		"maintenance that was waited for": {func(h *record.Transition) {
+		"cordoned in this step": {func(h *state.Transition) { h.Entry.CordonedAt = h.At }, 1, 5},
+		"maintenance that was waited for": {func(h *state.Transition) {
 			h.Entry.Event.Kind = event.ScheduledMaintenance
 			h.Entry.FirstSeen, h.Took = h.At.Add(-time.Minute), time.Second
 		}, 1, 1},
-		"a clock that was set back": {func(h *record.Transition) { h.Entry.FirstSeen = h.At.Add(time.Hour) }, 1, 0},
+		"a clock that was set back": {func(h *state.Transition) { h.Entry.FirstSeen = h.At.Add(time.Hour) }, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := metrics.New(metrics.Options{})
 				time.Sleep(time.Hour)
-				h := spot(record.NodeCordoned, 5*time.Second, time.Minute)
+				h := spot(state.NodeCordoned, 5*time.Second, time.Minute)
 				test.change(&h)
 				m.OnTransition(h)
 				want(t, m, map[string]float64{"nth_notice_to_cordon_seconds_count": test.count, "nth_notice_to_cordon_seconds_sum": test.sum})
@@ -166,13 +166,13 @@ func TestWhatIsPendingFollowsTheStatus(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
 	near, far := time.Unix(1000, 0), time.Unix(2000, 500e6)
-	m.Show(record.Status{Events: []record.EventStatus{
-		{Kind: event.SpotInterruption, Phase: record.Draining, Deadline: near},
-		{Kind: event.ScheduledMaintenance, Phase: record.Seen, Deadline: far},
-		{Kind: event.ScheduledMaintenance, Phase: record.Drained, Deadline: far.Add(time.Hour)},
-		{Kind: event.ASGTermination, Phase: record.Seen},
-		{Kind: event.RebalanceRecommendation, Phase: record.Undoing},
-		{Kind: event.Shutdown, Phase: record.Seen, Missing: near},
+	m.Show(state.Status{Events: []state.EventStatus{
+		{Kind: event.SpotInterruption, Phase: state.Draining, Deadline: near},
+		{Kind: event.ScheduledMaintenance, Phase: state.Seen, Deadline: far},
+		{Kind: event.ScheduledMaintenance, Phase: state.Drained, Deadline: far.Add(time.Hour)},
+		{Kind: event.ASGTermination, Phase: state.Seen},
+		{Kind: event.RebalanceRecommendation, Phase: state.Undoing},
+		{Kind: event.Shutdown, Phase: state.Seen, Missing: near},
 	}})
 	want(t, m, map[string]float64{
 		`nth_events_pending{kind="spot-interruption"}`:                       1,
@@ -185,7 +185,7 @@ func TestWhatIsPendingFollowsTheStatus(t *testing.T) {
 	})
 	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="asg-termination"}`)
 
-	m.Show(record.Status{})
+	m.Show(state.Status{})
 	want(t, m, map[string]float64{`nth_events_pending{kind="spot-interruption"}`: 0})
 	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`)
 }
@@ -193,7 +193,7 @@ func TestWhatIsPendingFollowsTheStatus(t *testing.T) {
 func TestSourcesAreUpDownOrNotThere(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
-	m.Show(record.Status{Node: "a", Documents: []record.DocumentStatus{
+	m.Show(state.Status{Node: "a", Documents: []state.DocumentStatus{
 		{Kind: event.SpotInterruption, LastGood: time.Unix(1000, 0)},
 		{Kind: event.ASGTermination, LastGood: time.Unix(900, 0), Trouble: "no answer"},
 		{Kind: event.ScheduledMaintenance, Trouble: "no answer"},
@@ -206,10 +206,10 @@ func TestSourcesAreUpDownOrNotThere(t *testing.T) {
 	})
 	wantNone(t, m, `nth_source_up{kind="rebalance-recommendation"}`, `nth_source_last_success_timestamp_seconds{kind="scheduled-maintenance"}`)
 
-	m.Show(record.Status{Node: "a", Identity: record.IdentityStatus{Trouble: "expired"}, Step: &record.StepStatus{HeldBy: map[string]string{"a/b": "PDB a/c"}}})
+	m.Show(state.Status{Node: "a", Identity: state.IdentityStatus{Trouble: "expired"}, Step: &state.StepStatus{HeldBy: map[string]string{"a/b": "PDB a/c"}}})
 	want(t, m, map[string]float64{"nth_credential_up": 0, "nth_drain_pods_held": 1})
 	wantNone(t, m, `nth_source_up{kind="spot-interruption"}`)
-	m.Show(record.Status{})
+	m.Show(state.Status{})
 	want(t, m, map[string]float64{"nth_credential_up": 0, "nth_drain_pods_held": 0})
 }
 
@@ -247,14 +247,14 @@ func TestTheNamesOfTheContainerBasedHandlerAreThereWhenTheyAreWanted(t *testing.
 	t.Parallel()
 	tell := func(m *metrics.Metrics) {
 		for _, action := range []string{"cordon", "drain", "uncordon"} {
-			for _, what := range []record.TransitionKind{record.Begun, record.Done, record.Failed, record.CalledBack} {
+			for _, what := range []state.TransitionKind{state.Begun, state.Done, state.Failed, state.CalledBack} {
 				h := spot(what, 0, 0)
 				h.Action = action
 				m.OnTransition(h)
 			}
 		}
 		for _, kind := range event.Kinds() {
-			m.OnTransition(record.Transition{Kind: record.SourceLost, Entry: record.Entry{Event: event.Event{Kind: kind}}})
+			m.OnTransition(state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: kind}}})
 		}
 	}
 	m := metrics.New(metrics.Options{Compatible: true})
@@ -301,7 +301,7 @@ func TestPacketsThatEC2HasDroppedAreReadWithEachScrape(t *testing.T) {
 }
 
 // at is a happening of a drain at a node.
-func at(node string, what record.TransitionKind, total, left int) record.Transition {
+func at(node string, what state.TransitionKind, total, left int) state.Transition {
 	h := spot(what, 0, time.Minute)
 	h.Node, h.Total, h.Left, h.Pod = node, total, left, "shop/"+node
 	return h
@@ -310,17 +310,17 @@ func at(node string, what record.TransitionKind, total, left int) record.Transit
 func TestDrainsOfManyNodesAreAddedUp(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{Queue: true})
-	m.OnTransition(at("a", record.Begun, 0, 0))
-	m.OnTransition(at("b", record.Begun, 0, 0))
-	m.OnTransition(at("a", record.PodEvicted, 4, 3))
-	m.OnTransition(at("b", record.PodHeld, 2, 2))
+	m.OnTransition(at("a", state.Begun, 0, 0))
+	m.OnTransition(at("b", state.Begun, 0, 0))
+	m.OnTransition(at("a", state.PodEvicted, 4, 3))
+	m.OnTransition(at("b", state.PodHeld, 2, 2))
 	want(t, m, map[string]float64{"nth_draining": 2, "nth_drain_pods": 6, "nth_drain_pods_left": 5, "nth_drain_pods_held": 1})
 
-	m.OnTransition(at("b", record.PodEvicted, 2, 2))
-	m.OnTransition(at("a", record.Done, 4, 0))
+	m.OnTransition(at("b", state.PodEvicted, 2, 2))
+	m.OnTransition(at("a", state.Done, 4, 0))
 	want(t, m, map[string]float64{"nth_draining": 1, "nth_drain_pods": 2, "nth_drain_pods_left": 2, "nth_drain_pods_held": 0})
 
-	m.OnTransition(at("b", record.RanOut, 2, 1))
+	m.OnTransition(at("b", state.RanOut, 2, 1))
 	want(t, m, map[string]float64{
 		"nth_draining": 0, "nth_drain_pods": 2, "nth_drain_pods_left": 1, `nth_actions_total{action="drain",outcome="deadline-exceeded"}`: 1,
 	})
@@ -336,7 +336,7 @@ func TestTheQueueTellsHowItStands(t *testing.T) {
 		m.ShowQueue(metrics.QueueStanding{
 			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, Heard: time.Now(), Leased: true, Known: 9, Draining: 2, Waiting: 1,
 		})
-		m.Show(record.Status{Events: []record.EventStatus{{Kind: event.StateChange}}})
+		m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange}}})
 		want(t, m, map[string]float64{
 			`nth_queue_messages_total{outcome="received"}`: 1, `nth_queue_messages_total{outcome="deleted"}`: 0,
 			"nth_queue_messages_in_flight": 3, "nth_queue_oldest_message_age_seconds": 20, "nth_queue_up": 1, "nth_queue_lease_held": 1,
@@ -462,8 +462,8 @@ func wantNone(t *testing.T, m *metrics.Metrics, names ...string) {
 }
 
 // spot is a happening of a drain for a spot interruption that was met so long ago and leaves so much time.
-func spot(what record.TransitionKind, met, left time.Duration) record.Transition {
+func spot(what state.TransitionKind, met, left time.Duration) state.Transition {
 	now := time.Now()
-	e := record.Entry{FirstSeen: now.Add(-met).Round(0), Event: event.Event{ID: "a", Kind: event.SpotInterruption}}
-	return record.Transition{Kind: what, At: now, Entry: e, Action: "drain", Took: met, Deadline: now.Add(left).Round(0)}
+	e := state.Entry{FirstSeen: now.Add(-met).Round(0), Event: event.Event{ID: "a", Kind: event.SpotInterruption}}
+	return state.Transition{Kind: what, At: now, Entry: e, Action: "drain", Took: met, Deadline: now.Add(left).Round(0)}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The buckets of the histograms, in seconds.
@@ -192,7 +192,7 @@ func (s *series) initialize(kinds []event.Kind) {
 		s.notices.WithLabelValues(outcome)
 	}
 	for _, action := range []string{"cordon", "drain", "uncordon"} {
-		for _, outcome := range []record.TransitionKind{record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone} {
+		for _, outcome := range []state.TransitionKind{state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone} {
 			s.actions.WithLabelValues(action, string(outcome))
 		}
 	}

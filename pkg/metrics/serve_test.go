@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // somewhere is an address of the loopback network that nobody else has.
@@ -151,11 +151,11 @@ func TestHealthIsLostWithTheLoopAndComesBackWithIt(t *testing.T) {
 		for range 6 {
 			time.Sleep(10 * time.Second)
 			wantHealth(t, m, "")
-			m.Show(record.Status{})
+			m.Show(state.Status{})
 		}
 		time.Sleep(31 * time.Second)
 		wantHealth(t, m, "the loop that decides has given no sign of life for 31s")
-		m.Show(record.Status{})
+		m.Show(state.Status{})
 		wantHealth(t, m, "")
 	})
 }
@@ -240,18 +240,18 @@ func TestTheFileIsWrittenAtOnceAtAChangeAndAtTheEnd(t *testing.T) {
 		}
 		evicted("0")
 		time.Sleep(5 * time.Second)
-		m.OnTransition(spot(record.PodEvicted, 0, 0))
+		m.OnTransition(spot(state.PodEvicted, 0, 0))
 		synctest.Wait()
 		evicted("1")
 		for range 10 { // are not worth writing the file for, each
-			m.OnTransition(spot(record.PodEvicted, 0, 0))
+			m.OnTransition(spot(state.PodEvicted, 0, 0))
 		}
 		synctest.Wait()
 		evicted("1")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		evicted("11")
-		m.OnTransition(spot(record.PodEvicted, 0, 0))
+		m.OnTransition(spot(state.PodEvicted, 0, 0))
 		stop()
 		evicted("12")
 	})

@@ -4,12 +4,12 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Show exports a status. The loop calls it every few seconds, whether something has changed or not, which proves that it
 // is alive.
-func (m *Metrics) Show(status record.Status) {
+func (m *Metrics) Show(status state.Status) {
 	m.beat()
 	m.showEvents(status.Events)
 	m.series.degraded.Set(oneIf(len(status.Degraded) > 0))
@@ -20,7 +20,7 @@ func (m *Metrics) Show(status record.Status) {
 	m.touch()
 }
 
-func (m *Metrics) showNode(status record.Status) {
+func (m *Metrics) showNode(status state.Status) {
 	held := 0
 	if status.Step != nil {
 		held = len(status.Step.HeldBy)
@@ -29,10 +29,10 @@ func (m *Metrics) showNode(status record.Status) {
 	m.series.credential.Set(oneIf(status.Node != "" && status.Identity.Trouble == ""))
 }
 
-func (m *Metrics) showEvents(events []record.EventStatus) {
+func (m *Metrics) showEvents(events []state.EventStatus) {
 	pending, nearest := map[event.Kind]int{}, map[event.Kind]time.Time{}
 	for _, e := range events {
-		if !e.Missing.IsZero() || e.Phase == record.Undoing || e.Phase == record.Closed {
+		if !e.Missing.IsZero() || e.Phase == state.Undoing || e.Phase == state.Closed {
 			continue
 		}
 		pending[e.Kind]++
@@ -51,7 +51,7 @@ func (m *Metrics) showEvents(events []record.EventStatus) {
 }
 
 // showSources exports the kinds that are polled. The others have no series, as that could look like an outage.
-func (m *Metrics) showSources(documents []record.DocumentStatus) {
+func (m *Metrics) showSources(documents []state.DocumentStatus) {
 	looked := map[event.Kind]bool{}
 	for _, d := range documents {
 		looked[d.Kind] = true

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // ConditionType is the type of nth's own condition.
@@ -27,7 +27,7 @@ const nothingPending = "NothingPending"
 
 // wantedCondition derives the condition from the record, without times: True while an event is open that is not ignored,
 // with the reason of the one whose deadline is nearest.
-func wantedCondition(entries []record.Entry, rules policy.Settings) corev1.NodeCondition {
+func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCondition {
 	open := openEntries(entries, rules)
 	if len(open) == 0 {
 		return corev1.NodeCondition{
@@ -48,36 +48,36 @@ func wantedCondition(entries []record.Entry, rules policy.Settings) corev1.NodeC
 
 // openEntries returns the entries that are neither closed nor ignored, the nearest deadline first, those without one
 // last, and then in the usual order of their kinds.
-func openEntries(entries []record.Entry, rules policy.Settings) []record.Entry {
-	open := slices.DeleteFunc(slices.Clone(entries), func(e record.Entry) bool {
-		return e.Phase == record.Closed || rules.Ignores(e)
+func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
+	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
+		return e.Phase == state.Closed || rules.Ignores(e)
 	})
-	never := func(e record.Entry) int {
+	never := func(e state.Entry) int {
 		if e.Event.Deadline.IsZero() {
 			return 1
 		}
 		return 0
 	}
-	order := func(e record.Entry) int { return e.Event.Kind.Precedence() }
-	slices.SortStableFunc(open, func(a, b record.Entry) int {
+	order := func(e state.Entry) int { return e.Event.Kind.Precedence() }
+	slices.SortStableFunc(open, func(a, b state.Entry) int {
 		return cmp.Or(cmp.Compare(never(a), never(b)), a.Event.Deadline.Compare(b.Event.Deadline), cmp.Compare(order(a), order(b)))
 	})
 	return open
 }
 
 // phaseTexts say how far nth has come with an event.
-var phaseTexts = map[record.Phase]string{
-	record.Cordoning:  "the node is being cordoned",
-	record.Cordoned:   "the node is cordoned",
-	record.Draining:   "the node is being drained",
-	record.Drained:    "the node is drained",
-	record.Incomplete: "the drain ran out of time",
-	record.Undoing:    "what was done is being undone",
+var phaseTexts = map[state.Phase]string{
+	state.Cordoning:  "the node is being cordoned",
+	state.Cordoned:   "the node is cordoned",
+	state.Draining:   "the node is being drained",
+	state.Drained:    "the node is drained",
+	state.Incomplete: "the drain ran out of time",
+	state.Undoing:    "what was done is being undone",
 }
 
 // describeEntry says what is announced, what is done about it and how far that is. It has no counts and no time left,
 // so that it changes only when something happens.
-func describeEntry(e record.Entry, rules policy.Settings) string {
+func describeEntry(e state.Entry, rules policy.Settings) string {
 	var notes []string
 	if text := phaseTexts[e.Phase]; text != "" && !e.LeftAlone { // Describe says that it is left alone.
 		notes = append(notes, text)
@@ -192,7 +192,7 @@ type lifecycle map[corev1.NodeConditionType]lifecycleState
 
 // lifecycleOf derives the lifecycle from the record, and returns when that changes without news; zero for never. If there
 // are several events, the nearest one gives the texts.
-func lifecycleOf(entries []record.Entry, rules policy.Settings, now time.Time) (l lifecycle, refresh time.Time) {
+func lifecycleOf(entries []state.Entry, rules policy.Settings, now time.Time) (l lifecycle, refresh time.Time) {
 	l = lifecycle{}
 	for _, e := range openEntries(entries, rules) {
 		l.addEntry(e, rules, now)
@@ -206,17 +206,17 @@ func lifecycleOf(entries []record.Entry, rules policy.Settings, now time.Time) (
 	return l, refresh
 }
 
-func (l lifecycle) addEntry(e record.Entry, rules policy.Settings, now time.Time) {
+func (l lifecycle) addEntry(e state.Entry, rules policy.Settings, now time.Time) {
 	kind, why := e.Event.Kind.Info().Reason, rules.Reason(e)
 	switch {
 	case isDraining(e):
 		reason, prefix, since := drainStarted, "", e.Changed
-		if e.Phase == record.Incomplete { // The drain began before that phase did.
+		if e.Phase == state.Incomplete { // The drain began before that phase did.
 			reason, prefix, since = drainOutOfTime, "the drain ran out of time, and goes on; ", startedAt(e)
 		}
 		l.add(drainInProgress, lifecycleState{reason, prefix + why, since})
 		l.add(maintenanceInProgress, lifecycleState{kind, why, startedAt(e)})
-	case e.Phase == record.Drained && !e.LeftAlone && !e.Reopened:
+	case e.Phase == state.Drained && !e.LeftAlone && !e.Reopened:
 		l.add(nodeDrained, lifecycleState{drainCompleted, "no pod is left that a drain evicts; " + why, e.Changed})
 		l.add(maintenanceInProgress, lifecycleState{kind, why, startedAt(e)})
 	case isOver(e):
@@ -228,22 +228,22 @@ func (l lifecycle) addEntry(e record.Entry, rules policy.Settings, now time.Time
 }
 
 // isDraining reports whether the node is being drained for an entry's event. A drain that runs out of time goes on.
-func isDraining(e record.Entry) bool {
-	return !e.LeftAlone && (e.Phase == record.Draining || e.Phase == record.Incomplete && !e.Reopened)
+func isDraining(e state.Entry) bool {
+	return !e.LeftAlone && (e.Phase == state.Draining || e.Phase == state.Incomplete && !e.Reopened)
 }
 
 // isOver reports whether the entry is being undone because its event is over, and not because it was put off.
-func isOver(e record.Entry) bool {
-	return e.Phase == record.Undoing && (e.Event.State != event.Pending || !e.Missing.IsZero())
+func isOver(e state.Entry) bool {
+	return e.Phase == state.Undoing && (e.Event.State != event.Pending || !e.Missing.IsZero())
 }
 
 // isDue reports whether an entry's event has reached its date, or is local and so needs none.
-func isDue(e record.Entry, now time.Time) bool {
+func isDue(e state.Entry, now time.Time) bool {
 	return e.Event.Kind.Local() || !e.Event.Deadline.IsZero() && !e.Event.Deadline.After(now)
 }
 
 // startedAt is when work on the node began for an entry's event.
-func startedAt(e record.Entry) time.Time {
+func startedAt(e state.Entry) time.Time {
 	if !e.CordonedAt.IsZero() {
 		return e.CordonedAt
 	}

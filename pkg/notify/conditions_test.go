@@ -19,7 +19,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // kubelets is a condition of the kubelet's.
@@ -54,21 +54,21 @@ func TestTheConditionFollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
 		s.opts.Events = false
 		s.start()
 		s.cluster.wantAsked("get node")
-		s.tell(announced(spot(record.Draining)))
-		s.tell(step(record.Begun, "drain", spot(record.Draining)))
-		s.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+		s.tell(announced(spot(state.Draining)))
+		s.tell(step(state.Begun, "drain", spot(state.Draining)))
+		s.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
 		s.pass(0)
 		s.want(corev1.ConditionTrue, "SpotInterruption", "terminate this spot instance at 00:02:00 UTC on 1 Jan 2000", "is being drained")
 		cordoned := s.cluster.condition().LastTransitionTime
 
 		s.pass(time.Second)
-		s.tell(step(record.Done, "drain", spot(record.Drained)))
+		s.tell(step(state.Done, "drain", spot(state.Drained)))
 		s.pass(time.Second)
 		s.want(corev1.ConditionTrue, "SpotInterruption", "the node is drained")
 
-		closed := spot(record.Closed)
-		closed.Ending = record.Withdrawn
-		s.tell(step(record.Done, "uncordon", closed))
+		closed := spot(state.Closed)
+		closed.Ending = state.Withdrawn
+		s.tell(step(state.Done, "uncordon", closed))
 		s.pass(time.Second)
 		s.want(corev1.ConditionFalse, "NothingPending")
 		if since := s.cluster.condition().LastTransitionTime; !since.After(cordoned.Time) {
@@ -87,7 +87,7 @@ func TestAConditionThatIsTrueIsRefreshedAsTheKubeletsAreAndKeepsItsTime(t *testi
 	play(t, bare, func(s *stage) {
 		s.opts.Events = false
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.pass(2 * time.Second)
 		first := *s.cluster.condition()
 		s.cluster.asked()
@@ -119,7 +119,7 @@ func TestAConditionThatAnEarlierRunHasLeftIsMadeTrueToTheRecord(t *testing.T) {
 	})
 	t.Run("something else is announced", func(t *testing.T) {
 		play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
-			s.entries = []record.Entry{entry("asg", event.ASGTermination, record.Drained)}
+			s.entries = []state.Entry{entry("asg", event.ASGTermination, state.Drained)}
 			s.start()
 			s.want(corev1.ConditionTrue, "ASGTermination", "takes this instance out of service", "is drained")
 			if since := s.cluster.condition().LastTransitionTime; !since.Equal(&[]metav1.Time{stale().LastTransitionTime}[0]) {
@@ -130,21 +130,21 @@ func TestAConditionThatAnEarlierRunHasLeftIsMadeTrueToTheRecord(t *testing.T) {
 }
 
 func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
-	reboot := entry("m", event.ScheduledMaintenance, record.Seen)
+	reboot := entry("m", event.ScheduledMaintenance, state.Seen)
 	reboot.Event.Code, reboot.Event.Deadline = "system-reboot", time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
-	missing := entry("r", event.RebalanceRecommendation, record.Seen)
+	missing := entry("r", event.RebalanceRecommendation, state.Seen)
 	missing.Missing = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	ignored := entry("i", event.ScheduledMaintenance, record.Seen)
+	ignored := entry("i", event.ScheduledMaintenance, state.Seen)
 	ignored.Event.Code, ignored.Event.Deadline = "system-maintenance", time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)
 	for name, test := range map[string]struct {
-		entries []record.Entry
+		entries []state.Entry
 		reason  string
 		words   []string
 	}{
-		"a deadline before none":         {[]record.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}},
-		"the nearest of two":             {[]record.Entry{reboot, spot(record.Cordoned)}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}},
-		"what is ignored does not count": {[]record.Entry{ignored, missing}, "RebalanceRecommendation", nil},
-		"a kind of its own":              {[]record.Entry{entry("s", event.Shutdown, record.Draining)}, "Shutdown", []string{"is shutting down"}},
+		"a deadline before none":         {[]state.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}},
+		"the nearest of two":             {[]state.Entry{reboot, spot(state.Cordoned)}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}},
+		"what is ignored does not count": {[]state.Entry{ignored, missing}, "RebalanceRecommendation", nil},
+		"a kind of its own":              {[]state.Entry{entry("s", event.Shutdown, state.Draining)}, "Shutdown", []string{"is shutting down"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {
@@ -156,7 +156,7 @@ func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
 	}
 	t.Run("nothing but what is ignored", func(t *testing.T) {
 		play(t, bare, func(s *stage) {
-			s.entries = []record.Entry{ignored}
+			s.entries = []state.Entry{ignored}
 			s.start()
 			if c := s.cluster.condition(); c != nil {
 				t.Errorf("the condition is %+v, want none", c)
@@ -169,12 +169,12 @@ func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.cluster.asked()
-		s.tell(announced(spot(record.Draining)))
+		s.tell(announced(spot(state.Draining)))
 		s.pass(900 * time.Millisecond)
-		s.tell(step(record.Begun, "drain", spot(record.Draining)))
+		s.tell(step(state.Begun, "drain", spot(state.Draining)))
 		s.pass(3 * time.Hour)
 		s.cluster.wantAsked()
-		s.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+		s.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
 		s.pass(time.Second)
 		s.cluster.wantAsked("get node", "patch condition", "create event SpotInterruption", "create event Draining")
 	})
@@ -182,13 +182,13 @@ func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
 
 // The cordon has been refused, or lifted before this process began; it is known by then.
 func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
-	for _, what := range []record.TransitionKind{record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone} {
+	for _, what := range []state.TransitionKind{state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone} {
 		t.Run(string(what), func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.start()
 				s.cluster.asked()
-				s.tell(announced(spot(record.Draining)))
-				s.tell(step(record.Begun, "drain", spot(record.Draining)))
+				s.tell(announced(spot(state.Draining)))
+				s.tell(step(state.Begun, "drain", spot(state.Draining)))
 				s.pass(time.Minute)
 				s.cluster.wantAsked()
 				s.tell(pod(what, "a"))
@@ -202,14 +202,14 @@ func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
 }
 
 func TestAStepThatNeverCordonsOpensTheWayAtItsEnd(t *testing.T) {
-	for what, asked := range map[record.TransitionKind]int{record.Done: 4, record.Failed: 4, record.RanOut: 4, record.CalledBack: 3} {
+	for what, asked := range map[state.TransitionKind]int{state.Done: 4, state.Failed: 4, state.RanOut: 4, state.CalledBack: 3} {
 		t.Run(string(what), func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.start()
 				s.cluster.asked()
-				s.tell(announced(spot(record.Draining)))
-				s.tell(step(record.Begun, "drain", spot(record.Draining)))
-				s.tell(step(what, "drain", spot(record.Draining)))
+				s.tell(announced(spot(state.Draining)))
+				s.tell(step(state.Begun, "drain", spot(state.Draining)))
+				s.tell(step(what, "drain", spot(state.Draining)))
 				s.pass(3 * time.Second)
 				if all := s.cluster.asked(); len(all) != asked {
 					t.Errorf("asked for %q, want %d requests", all, asked)
@@ -223,7 +223,7 @@ func TestWhatIsOnlyToldIsWrittenAtOnce(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.cluster.asked()
-		s.tell(announced(entry("r", event.RebalanceRecommendation, record.Seen)))
+		s.tell(announced(entry("r", event.RebalanceRecommendation, state.Seen)))
 		s.pass(100 * time.Millisecond)
 		s.cluster.wantAsked("get node", "patch condition", "create event RebalanceRecommendation")
 	})
@@ -307,7 +307,7 @@ func (l *life) writes(manager string, conditions ...string) {
 func (l *life) patches(before int) []apitest.Request { return l.api.Requests("patch status")[before:] }
 
 // maintenance is the entry of a maintenance an hour after the bubble's beginning.
-func maintenance(phase record.Phase) record.Entry {
+func maintenance(phase state.Phase) state.Entry {
 	e := entry("m", event.ScheduledMaintenance, phase)
 	e.Event.Code, e.Event.Deadline = "system-reboot", time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)
 	return e
@@ -323,13 +323,13 @@ func TestTheLifecycleConditionsFollowAMaintenanceFromItsNoticeToItsEnd(t *testin
 	live(t, func(l *life) {
 		l.start()
 		l.is()
-		l.tell(announced(maintenance(record.Seen)))
+		l.tell(announced(maintenance(state.Seen)))
 		l.pass(time.Second)
 		l.is("MaintenancePlanned=True ScheduledMaintenance")
 
 		before := len(l.patches(0))
-		l.tell(step(record.Begun, "drain", maintenance(record.Draining)))
-		l.tell(step(record.NodeCordoned, "drain", maintenance(record.Draining)))
+		l.tell(step(state.Begun, "drain", maintenance(state.Draining)))
+		l.tell(step(state.NodeCordoned, "drain", maintenance(state.Draining)))
 		l.pass(time.Second)
 		l.is("DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenancePlanned=False NothingPlanned",
 			"MaintenanceInProgress=True ScheduledMaintenance")
@@ -339,14 +339,14 @@ func TestTheLifecycleConditionsFollowAMaintenanceFromItsNoticeToItsEnd(t *testin
 		began := l.condition("DrainInProgress")
 
 		before = len(l.patches(0))
-		l.tell(step(record.RanOut, "drain", maintenance(record.Incomplete)))
+		l.tell(step(state.RanOut, "drain", maintenance(state.Incomplete)))
 		l.pass(time.Second)
 		l.is("DrainInProgress=True DrainOutOfTime", "Drained=False DrainOutOfTime", "MaintenancePlanned=False NothingPlanned",
 			"MaintenanceInProgress=True ScheduledMaintenance")
 		if now := l.condition("DrainInProgress"); !now.LastTransitionTime.Equal(&began.LastTransitionTime) {
 			t.Errorf("it is in progress since %s, and was since %s", now.LastTransitionTime, began.LastTransitionTime)
 		}
-		l.tell(step(record.Done, "drain", maintenance(record.Drained)))
+		l.tell(step(state.Done, "drain", maintenance(state.Drained)))
 		l.pass(time.Second)
 		l.is("DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted", "MaintenancePlanned=False NothingPlanned",
 			"MaintenanceInProgress=True ScheduledMaintenance")
@@ -354,9 +354,9 @@ func TestTheLifecycleConditionsFollowAMaintenanceFromItsNoticeToItsEnd(t *testin
 			t.Errorf("its end is told by %d patches, want one for each news", len(sent))
 		}
 
-		closed := maintenance(record.Closed)
-		closed.Ending = record.Canceled
-		l.tell(step(record.Done, "uncordon", closed))
+		closed := maintenance(state.Closed)
+		closed.Ending = state.Canceled
+		l.tell(step(state.Done, "uncordon", closed))
 		l.pass(time.Second)
 		l.is(nothingLeft...)
 		asked := len(l.api.Requests())
@@ -377,48 +377,48 @@ func TestTheLifecycleConditionsAreWhatTheRecordSays(t *testing.T) {
 	isDrained := func(in ...string) []string {
 		return append([]string{"DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted"}, in...)
 	}
-	with := func(e record.Entry, change func(*record.Entry)) record.Entry {
+	with := func(e state.Entry, change func(*state.Entry)) state.Entry {
 		change(&e)
 		return e
 	}
 	for name, test := range map[string]struct {
-		entries func() []record.Entry
+		entries func() []state.Entry
 		want    []string
 	}{
-		"nothing is known": {func() []record.Entry { return nil }, nil},
-		"a recommendation has no date": {func() []record.Entry {
-			return []record.Entry{entry("r", event.RebalanceRecommendation, record.Seen)}
+		"nothing is known": {func() []state.Entry { return nil }, nil},
+		"a recommendation has no date": {func() []state.Entry {
+			return []state.Entry{entry("r", event.RebalanceRecommendation, state.Seen)}
 		}, nil},
-		"what is ignored does not count": {func() []record.Entry {
-			return []record.Entry{with(maintenance(record.Seen), func(e *record.Entry) { e.Event.Code = "system-maintenance" })}
+		"what is ignored does not count": {func() []state.Entry {
+			return []state.Entry{with(maintenance(state.Seen), func(e *state.Entry) { e.Event.Code = "system-maintenance" })}
 		}, nil},
-		"a date ahead": {func() []record.Entry { return []record.Entry{maintenance(record.Seen)} }, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
-		"a date that is over": {func() []record.Entry {
-			return []record.Entry{with(maintenance(record.Seen), func(e *record.Entry) { e.Event.Deadline = time.Now().Add(-time.Minute) })}
+		"a date ahead": {func() []state.Entry { return []state.Entry{maintenance(state.Seen)} }, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
+		"a date that is over": {func() []state.Entry {
+			return []state.Entry{with(maintenance(state.Seen), func(e *state.Entry) { e.Event.Deadline = time.Now().Add(-time.Minute) })}
 		}, []string{"MaintenanceInProgress=True ScheduledMaintenance"}},
-		"a spot instance is drained at once": {func() []record.Entry { return []record.Entry{spot(record.Draining)} },
+		"a spot instance is drained at once": {func() []state.Entry { return []state.Entry{spot(state.Draining)} },
 			drains("MaintenanceInProgress=True SpotInterruption")},
-		"a termination without a date": {func() []record.Entry {
-			return []record.Entry{entry("a", event.ASGTermination, record.Drained)}
+		"a termination without a date": {func() []state.Entry {
+			return []state.Entry{entry("a", event.ASGTermination, state.Drained)}
 		}, isDrained("MaintenanceInProgress=True ASGTermination")},
-		"a system that goes to sleep": {func() []record.Entry { return []record.Entry{entry("h", event.Hibernation, record.Cordoned)} },
+		"a system that goes to sleep": {func() []state.Entry { return []state.Entry{entry("h", event.Hibernation, state.Cordoned)} },
 			[]string{"MaintenanceInProgress=True Hibernation"}},
-		"drained for one, and a date ahead": {func() []record.Entry {
-			return []record.Entry{maintenance(record.Seen), entry("a", event.ASGTermination, record.Drained)}
+		"drained for one, and a date ahead": {func() []state.Entry {
+			return []state.Entry{maintenance(state.Seen), entry("a", event.ASGTermination, state.Drained)}
 		}, isDrained("MaintenancePlanned=True ScheduledMaintenance", "MaintenanceInProgress=True ASGTermination")},
-		"drained for one, and not yet for another": {func() []record.Entry {
-			return []record.Entry{maintenance(record.Drained), spot(record.Draining)}
+		"drained for one, and not yet for another": {func() []state.Entry {
+			return []state.Entry{maintenance(state.Drained), spot(state.Draining)}
 		}, drains("MaintenanceInProgress=True SpotInterruption")},
-		"people want the node left alone": {func() []record.Entry {
-			return []record.Entry{with(maintenance(record.Draining), func(e *record.Entry) { e.LeftAlone = true })}
+		"people want the node left alone": {func() []state.Entry {
+			return []state.Entry{with(maintenance(state.Draining), func(e *state.Entry) { e.LeftAlone = true })}
 		}, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
-		"people have opened it when it was drained": {func() []record.Entry {
-			return []record.Entry{with(maintenance(record.Drained), func(e *record.Entry) { e.Reopened = true })}
+		"people have opened it when it was drained": {func() []state.Entry {
+			return []state.Entry{with(maintenance(state.Drained), func(e *state.Entry) { e.Reopened = true })}
 		}, []string{"MaintenancePlanned=True ScheduledMaintenance"}},
-		"it is put off": {func() []record.Entry { return []record.Entry{maintenance(record.Undoing)} },
+		"it is put off": {func() []state.Entry { return []state.Entry{maintenance(state.Undoing)} },
 			[]string{"MaintenancePlanned=True ScheduledMaintenance"}},
-		"it is over, and being undone": {func() []record.Entry {
-			return []record.Entry{with(maintenance(record.Undoing), func(e *record.Entry) { e.Event.State = event.Canceled })}
+		"it is over, and being undone": {func() []state.Entry {
+			return []state.Entry{with(maintenance(state.Undoing), func(e *state.Entry) { e.Event.State = event.Canceled })}
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -433,7 +433,7 @@ func TestTheLifecycleConditionsAreWhatTheRecordSays(t *testing.T) {
 
 func TestAMaintenanceBeginsAtItsDateWithoutFurtherNews(t *testing.T) {
 	live(t, func(l *life) {
-		l.entries = []record.Entry{maintenance(record.Seen)}
+		l.entries = []state.Entry{maintenance(state.Seen)}
 		l.start()
 		l.pass(time.Hour - 20*time.Second)
 		l.is("MaintenancePlanned=True ScheduledMaintenance")
@@ -453,7 +453,7 @@ func TestLifecycleConditionsThatAnEarlierRunHasLeftAreCleared(t *testing.T) {
 func TestLifecycleConditionsAreWrittenOnlyWhereTheyAreWanted(t *testing.T) {
 	live(t, func(l *life) {
 		l.opts.Lifecycle = false
-		l.entries = []record.Entry{spot(record.Draining)}
+		l.entries = []state.Entry{spot(state.Draining)}
 		l.start()
 		l.pass(time.Hour)
 		if asked := l.api.Requests(); len(asked) > 0 {
@@ -535,22 +535,22 @@ func TestALifecycleConditionOfSomebodyElseIsNeitherChangedNorCleared(t *testing.
 					test.before(l)
 				}
 				l.start()
-				l.tell(announced(spot(record.Draining)))
-				l.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+				l.tell(announced(spot(state.Draining)))
+				l.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
 				l.pass(5 * time.Second)
 				if test.during != nil {
 					test.during(l)
 				}
 				for range 3 { // Whatever happens meanwhile.
-					changed := spot(record.Draining)
+					changed := spot(state.Draining)
 					changed.Changed = l.entries[0].Changed
-					l.tell(record.Transition{Kind: record.Changed, Entry: changed})
+					l.tell(state.Transition{Kind: state.Changed, Entry: changed})
 					l.pass(time.Minute)
 				}
 				l.is(test.drains...)
-				closed := spot(record.Closed)
-				closed.Ending = record.Withdrawn
-				l.tell(step(record.Done, "uncordon", closed))
+				closed := spot(state.Closed)
+				closed.Ending = state.Withdrawn
+				l.tell(step(state.Done, "uncordon", closed))
 				l.pass(time.Minute)
 				l.is(test.after...)
 			})
@@ -563,16 +563,16 @@ func TestLifecycleConditionsThatSomebodyIsDoneWithAreTakenOver(t *testing.T) {
 	live(t, func(l *life) {
 		l.writes("kubectl", "DrainInProgress=False KubectlUncordoned", "Drained=False KubectlUncordoned")
 		l.start()
-		l.tell(announced(spot(record.Draining)))
-		l.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+		l.tell(announced(spot(state.Draining)))
+		l.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
 		l.pass(5 * time.Second)
 		l.is("DrainInProgress=True DrainStarted", "Drained=False KubectlUncordoned", "MaintenanceInProgress=True SpotInterruption")
-		l.tell(step(record.Done, "drain", spot(record.Drained)))
+		l.tell(step(state.Done, "drain", spot(state.Drained)))
 		l.pass(5 * time.Second)
 		l.is("DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted", "MaintenanceInProgress=True SpotInterruption")
-		closed := spot(record.Closed)
-		closed.Ending = record.Withdrawn
-		l.tell(step(record.Done, "uncordon", closed))
+		closed := spot(state.Closed)
+		closed.Ending = state.Withdrawn
+		l.tell(step(state.Done, "uncordon", closed))
 		l.pass(5 * time.Second)
 		l.is("DrainInProgress=False NotDraining", "Drained=False NotDraining", "MaintenanceInProgress=False NothingInProgress")
 	})
@@ -581,10 +581,10 @@ func TestLifecycleConditionsThatSomebodyIsDoneWithAreTakenOver(t *testing.T) {
 // An order holds for as long as the drain that it was given in, whatever becomes of that.
 func TestAnOrderInTheMidstOfADrainStandsUntilThatIsOver(t *testing.T) {
 	ordered := []string{"DrainInProgress=False AdminRequested", "Drained=False DrainStarted", "MaintenanceInProgress=False AdminRequested"}
-	for name, next := range map[string]func() record.Transition{
-		"it runs out of time": func() record.Transition { return step(record.RanOut, "drain", spot(record.Incomplete)) },
-		"another event comes whose deadline is nearer": func() record.Transition {
-			e := entry("spot-2", event.SpotInterruption, record.Draining)
+	for name, next := range map[string]func() state.Transition{
+		"it runs out of time": func() state.Transition { return step(state.RanOut, "drain", spot(state.Incomplete)) },
+		"another event comes whose deadline is nearer": func() state.Transition {
+			e := entry("spot-2", event.SpotInterruption, state.Draining)
 			e.Event.Deadline = time.Now().Add(time.Second)
 			return announced(e)
 		},
@@ -592,10 +592,10 @@ func TestAnOrderInTheMidstOfADrainStandsUntilThatIsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			live(t, func(l *life) {
 				l.start()
-				draining := spot(record.Draining)
+				draining := spot(state.Draining)
 				draining.CordonedAt = time.Now()
 				l.tell(announced(draining))
-				l.tell(step(record.NodeCordoned, "drain", draining))
+				l.tell(step(state.NodeCordoned, "drain", draining))
 				l.pass(5 * time.Second)
 				l.writes("kubectl-edit", "DrainInProgress=False AdminRequested", "MaintenanceInProgress=False AdminRequested")
 				l.pass(5 * time.Second)
@@ -615,11 +615,11 @@ func TestADrainThatIsOverIsNotInProgressWhateverSomebodyElseSaysOfTheNode(t *tes
 		t.Run(theirs, func(t *testing.T) {
 			live(t, func(l *life) {
 				l.start()
-				l.tell(announced(spot(record.Draining)))
-				l.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+				l.tell(announced(spot(state.Draining)))
+				l.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
 				l.pass(5 * time.Second)
 				l.writes("agent", theirs)
-				l.tell(step(record.Done, "drain", spot(record.Drained)))
+				l.tell(step(state.Done, "drain", spot(state.Drained)))
 				l.pass(time.Minute)
 				l.is("DrainInProgress=False DrainCompleted", theirs, "MaintenanceInProgress=True SpotInterruption")
 			})
@@ -637,7 +637,7 @@ func TestALifecycleConditionIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
 	}
 	t.Run("the kubelet's conditions stay", func(t *testing.T) {
 		live(t, func(l *life) {
-			l.entries = []record.Entry{spot(record.Draining)}
+			l.entries = []state.Entry{spot(state.Draining)}
 			comesBetween(l, func() { l.writes("kubelet", "Ready=True KubeletReady", "DiskPressure=True KubeletHasDiskPressure") })
 			l.start()
 			l.is("DrainInProgress=True DrainStarted", "Drained=False DrainStarted", "MaintenanceInProgress=True SpotInterruption")
@@ -648,7 +648,7 @@ func TestALifecycleConditionIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
 	})
 	t.Run("what somebody else begins at that moment stays theirs", func(t *testing.T) {
 		live(t, func(l *life) {
-			l.entries = []record.Entry{spot(record.Draining)}
+			l.entries = []state.Entry{spot(state.Draining)}
 			comesBetween(l, func() {
 				l.writes("kubectl", "DrainInProgress=True KubectlDrainStarted", "Drained=False KubectlDrainStarted")
 			})
@@ -658,12 +658,12 @@ func TestALifecycleConditionIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
 	})
 	t.Run("what is cleared was not taken over at that moment", func(t *testing.T) {
 		live(t, func(l *life) {
-			l.entries = []record.Entry{spot(record.Drained)}
+			l.entries = []state.Entry{spot(state.Drained)}
 			l.start()
 			comesBetween(l, func() { l.writes("admin", "Drained=True AdminRequested") })
-			closed := spot(record.Closed)
-			closed.Ending = record.Withdrawn
-			l.tell(step(record.Done, "uncordon", closed))
+			closed := spot(state.Closed)
+			closed.Ending = state.Withdrawn
+			l.tell(step(state.Done, "uncordon", closed))
 			l.pass(time.Minute)
 			l.is("DrainInProgress=False NotDraining", "Drained=True AdminRequested", "MaintenanceInProgress=False NothingInProgress")
 		})
@@ -683,8 +683,8 @@ func TestAKubeletThatWritesAllTheTimeAndNthLoseNothingOfEachOther(t *testing.T) 
 			wrote <- round - 1
 		}()
 		l.start()
-		for _, phase := range []record.Phase{record.Draining, record.Drained, record.Draining, record.Drained} {
-			l.tell(step(record.Done, "drain", spot(phase)))
+		for _, phase := range []state.Phase{state.Draining, state.Drained, state.Draining, state.Drained} {
+			l.tell(step(state.Done, "drain", spot(phase)))
 			l.pass(5 * time.Second)
 		}
 		l.is("DrainInProgress=False DrainCompleted", "Drained=True DrainCompleted", "MaintenanceInProgress=True SpotInterruption")
@@ -701,7 +701,7 @@ func TestWhereLifecycleConditionsAreRefusedTheOwnConditionIsKept(t *testing.T) {
 		s.start()
 		s.cluster.answers("patch lifecycle", http.StatusForbidden)
 		for range 3 {
-			s.tell(announced(spot(record.Seen)))
+			s.tell(announced(spot(state.Seen)))
 			s.pass(time.Minute)
 		}
 		s.want(corev1.ConditionTrue, "SpotInterruption")

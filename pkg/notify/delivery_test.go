@@ -13,10 +13,11 @@ import (
 
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
-func onNode(name string) func(*record.Transition) {
-	return func(h *record.Transition) { h.Node = name }
+func onNode(name string) func(*state.Transition) {
+	return func(h *state.Transition) { h.Node = name }
 }
 
 // manyNodes is how nth-queue uses the webhook.
@@ -32,7 +33,7 @@ func TestAStormOfAnnouncementsIsPostedWithinAMinute(t *testing.T) {
 			return nil
 		})
 		for i := range 1500 {
-			r.hear(record.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
+			r.hear(state.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
 			time.Sleep(10 * time.Millisecond)
 		}
 		r.pass(time.Minute - 1500*10*time.Millisecond)
@@ -53,12 +54,12 @@ func TestAnAnnouncementIsTriedAtOnceThoughManyOthersHang(t *testing.T) {
 					return errors.New("no answer in time")
 				})
 				for i := range 60 {
-					r.hear(record.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
+					r.hear(state.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
 					r.pass(time.Millisecond)
 				}
 				r.pass(after)
 				r.posted()
-				r.hear(record.Announced, "new", onNode("new"))
+				r.hear(state.Announced, "new", onNode("new"))
 				r.pass(2 * time.Second)
 				tried := false
 				for _, p := range r.posted() {
@@ -76,7 +77,7 @@ func TestOneNoticeAtATimeAsksWhetherTheEndpointIsBack(t *testing.T) {
 	hookedWith(t, manyNodes, func(r *hookRig) {
 		r.down()
 		for i := range 100 {
-			r.hear(record.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
+			r.hear(state.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
 		}
 		r.pass(time.Second)
 		r.posted()
@@ -116,10 +117,10 @@ func TestAnEndpointIsGivenThePauseThatItAsksFor(t *testing.T) {
 			}
 			hooked(t, func(r *hookRig) {
 				r.answers(func(context.Context, string) error { return answer })
-				r.hear(record.Announced, "a")
+				r.hear(state.Announced, "a")
 				r.posted()
 				r.up()
-				r.hear(record.Announced, "b") // What is new, too, waits where a pause is asked for.
+				r.hear(state.Announced, "b") // What is new, too, waits where a pause is asked for.
 				if test.pause > 0 {
 					r.pass(test.pause - time.Second)
 					r.want()
@@ -136,7 +137,7 @@ func TestWhatIsLostIsToldAndCounted(t *testing.T) {
 		hooked(t, func(r *hookRig) {
 			r.down()
 			for i := range 70 {
-				r.hear(record.Announced, fmt.Sprint("e", i))
+				r.hear(state.Announced, fmt.Sprint("e", i))
 			}
 			r.wantLost(6, "too many are waiting")
 			if waiting := r.hook.Waiting(); waiting != 64 {
@@ -146,9 +147,9 @@ func TestWhatIsLostIsToldAndCounted(t *testing.T) {
 	})
 	t.Run("too much happens while the node is closed", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			r.hear(record.Begun, "a", drain(record.Draining))
+			r.hear(state.Begun, "a", drain(state.Draining))
 			for i := range 300 {
-				r.hear(record.Announced, fmt.Sprint("e", i))
+				r.hear(state.Announced, fmt.Sprint("e", i))
 			}
 			r.pass(time.Minute)
 			r.wantLost(300-256, "too much happens at once")
@@ -181,15 +182,15 @@ func TestThousandsOfDrainsLeaveNothingBehind(t *testing.T) {
 		}
 		drained := func(i int) {
 			id, node := fmt.Sprint("e", i), fmt.Sprint("n", i)
-			r.hear(record.Announced, id, onNode(node))
-			r.hear(record.Begun, id, onNode(node), drain(record.Draining))
-			r.hear(record.NodeCordoned, id, onNode(node), drain(record.Draining))
+			r.hear(state.Announced, id, onNode(node))
+			r.hear(state.Begun, id, onNode(node), drain(state.Draining))
+			r.hear(state.NodeCordoned, id, onNode(node), drain(state.Draining))
 			for _, pod := range pods {
-				r.hook.OnTransition(record.Transition{
-					Kind: record.PodEvicted, At: time.Now(), Node: node, Pod: pod, Entry: r.entry(id, record.Draining), Action: "drain",
+				r.hook.OnTransition(state.Transition{
+					Kind: state.PodEvicted, At: time.Now(), Node: node, Pod: pod, Entry: r.entry(id, state.Draining), Action: "drain",
 				})
 			}
-			r.hear(record.Done, id, onNode(node), drain(record.Drained))
+			r.hear(state.Done, id, onNode(node), drain(state.Drained))
 			r.hook.Forget(node)
 			r.posted()
 			r.mu.Lock()
@@ -220,7 +221,7 @@ func TestThousandsOfDrainsLeaveNothingBehind(t *testing.T) {
 func TestANoticeIsTriedBeforeItIsTooOld(t *testing.T) {
 	t.Run("the clock was set since", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			r.hear(record.Announced, "a", func(h *record.Transition) { h.At = h.At.Add(-48 * time.Hour) })
+			r.hear(state.Announced, "a", func(h *state.Transition) { h.At = h.At.Add(-48 * time.Hour) })
 			r.want("a announced")
 		})
 	})
@@ -228,7 +229,7 @@ func TestANoticeIsTriedBeforeItIsTooOld(t *testing.T) {
 		t.Run("it was found at a start, and "+name, func(t *testing.T) {
 			hooked(t, func(r *hookRig) {
 				r.down()
-				r.hear(record.Announced, "a")
+				r.hear(state.Announced, "a")
 				r.stop()
 				r.posted()
 				time.Sleep(48 * time.Hour)
@@ -271,9 +272,9 @@ func TestOfANoticeThatIsGivenUpWhileItIsPostedOneEndIsTold(t *testing.T) {
 						return ctx.Err()
 					}
 				})
-				r.hear(record.Announced, "first")
+				r.hear(state.Announced, "first")
 				for i := range 70 {
-					r.hear(record.Announced, fmt.Sprint("e", i))
+					r.hear(state.Announced, fmt.Sprint("e", i))
 				}
 				if !test.stop {
 					answer <- test.answer
@@ -316,13 +317,13 @@ func TestAPauseThatIsAskedForHoldsWhateverWasUnderWayThen(t *testing.T) {
 					time.Sleep(2 * time.Second)
 					return later
 				})
-				r.hear(record.Announced, "a")
-				r.hear(record.Announced, "b")
+				r.hear(state.Announced, "a")
+				r.hear(state.Announced, "b")
 				r.pass(1500 * time.Millisecond)
 				r.posted()
 				r.up() // for all that is not under way
 				r.pass(1500 * time.Millisecond)
-				r.hear(record.Announced, "c")
+				r.hear(state.Announced, "c")
 				r.pass(80 * time.Second)
 				r.want()
 				r.pass(20 * time.Second)
@@ -351,7 +352,7 @@ func TestADiskThatHangsKeepsNobodyFromStopping(t *testing.T) {
 		disk = hangingDisk{o.Outbox.(*record.Outbox), make(chan struct{})}
 		o.Outbox = disk
 	}, func(r *hookRig) {
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.want("a announced @0s")
 		began := time.Now()
 		r.stop()

@@ -18,7 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -70,40 +70,40 @@ type eventBuilder struct {
 }
 
 // build returns the Events that a happening is worth.
-func (b *eventBuilder) build(h record.Transition, rules policy.Settings) []eventDraft {
+func (b *eventBuilder) build(h state.Transition, rules policy.Settings) []eventDraft {
 	switch h.Kind {
-	case record.Announced, record.Changed:
+	case state.Announced, state.Changed:
 		return announcement(h, rules)
-	case record.ClosedWith:
+	case state.ClosedWith:
 		if rules.Ignores(h.Entry) {
 			return nil
 		}
 		return []eventDraft{nodeEvent(h, false, reasonOver, fmt.Sprintf("%s: %s; nothing to undo", h.Entry.Event.Kind, h.Entry.Ending))}
-	case record.Begun:
+	case state.Begun:
 		if len(b.events) == 0 {
 			b.events, b.cordoned, b.foreignCordon, b.pods, b.unreported = map[string]bool{}, false, false, map[string]bool{}, nil
 		}
 		b.events[h.Entry.Event.ID] = true
-	case record.NodeCordoned, record.CordonFound:
-		b.cordoned, b.foreignCordon = true, h.Kind == record.CordonFound
+	case state.NodeCordoned, state.CordonFound:
+		b.cordoned, b.foreignCordon = true, h.Kind == state.CordonFound
 		if h.Action == string(policy.Drain) {
 			return []eventDraft{nodeEvent(h, false, reasonDraining, fmt.Sprintf("%s; draining it: %s", b.cordonText(), h.Plan))}
 		}
-	case record.PodEvicted, record.PodDeleted:
+	case state.PodEvicted, state.PodDeleted:
 		return b.podEvent(h)
-	case record.Done, record.Failed, record.RanOut, record.CalledBack, record.LeftAlone:
-		if h.Kind != record.Failed || h.Action == string(policy.Uncordon) { // A failed drain goes on.
+	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
+		if h.Kind != state.Failed || h.Action == string(policy.Uncordon) { // A failed drain goes on.
 			delete(b.events, h.Entry.Event.ID)
 		}
 		return append(b.remainingPods(h), b.stepEnd(h)...)
-	case record.SourceLost, record.SourceBack:
+	case state.SourceLost, state.SourceBack:
 		return b.sourceOutage(h)
-	case record.Missed, record.PutOff, record.PodHeld, record.PodGone: // The first two are also told as a change or an end.
+	case state.Missed, state.PutOff, state.PodHeld, state.PodGone: // The first two are also told as a change or an end.
 	}
 	return nil
 }
 
-func nodeEvent(h record.Transition, warning bool, reason, message string) eventDraft {
+func nodeEvent(h state.Transition, warning bool, reason, message string) eventDraft {
 	d := eventDraft{at: h.At, warning: warning, reason: reason, message: truncate(message)}
 	if id := h.Entry.Event.ID; id != "" {
 		d.annotations = map[string]string{drain.KeyPrefix + "event": id, drain.KeyPrefix + "kind": string(h.Entry.Event.Kind)}
@@ -111,12 +111,12 @@ func nodeEvent(h record.Transition, warning bool, reason, message string) eventD
 	return d
 }
 
-func announcement(h record.Transition, rules policy.Settings) []eventDraft {
+func announcement(h state.Transition, rules policy.Settings) []eventDraft {
 	reason := h.Entry.Event.Kind.Info().EventReason
 	if rules.Ignores(h.Entry) || reason == "" {
 		return nil
 	}
-	if h.Kind == record.Changed {
+	if h.Kind == state.Changed {
 		return []eventDraft{nodeEvent(h, false, reason, "changed: "+h.Plan)}
 	}
 	return []eventDraft{nodeEvent(h, false, reason, h.Plan)}
@@ -130,7 +130,7 @@ func (b *eventBuilder) cordonText() string {
 }
 
 // podEvent returns an Event about an evicted pod, or counts it.
-func (b *eventBuilder) podEvent(h record.Transition) []eventDraft {
+func (b *eventBuilder) podEvent(h state.Transition) []eventDraft {
 	if b.pods == nil || b.pods[h.Pod] || h.Pod == "" {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (b *eventBuilder) podEvent(h record.Transition) []eventDraft {
 		return nil
 	}
 	d := nodeEvent(h, false, reasonEviction, "evicted from node "+h.Node+": "+h.Reason)
-	if h.Kind == record.PodDeleted {
+	if h.Kind == state.PodDeleted {
 		d.warning, d.message = true, truncate("deleted from node "+h.Node+", as it could not be evicted in time: "+h.Reason)
 	}
 	d.namespace, d.pod, _ = strings.Cut(h.Pod, "/")
@@ -151,7 +151,7 @@ func (b *eventBuilder) podEvent(h record.Transition) []eventDraft {
 }
 
 // remainingPods returns, at the end of a step, one Event about the pods that were only counted.
-func (b *eventBuilder) remainingPods(h record.Transition) []eventDraft {
+func (b *eventBuilder) remainingPods(h state.Transition) []eventDraft {
 	pods := b.unreported
 	b.unreported = nil
 	if len(pods) == 0 {
@@ -162,17 +162,17 @@ func (b *eventBuilder) remainingPods(h record.Transition) []eventDraft {
 }
 
 // stepEnd says how a step ended. One that was canceled is followed by another one, or by the end of nth.
-func (b *eventBuilder) stepEnd(h record.Transition) []eventDraft {
+func (b *eventBuilder) stepEnd(h state.Transition) []eventDraft {
 	reason := actionReasons[h.Action]
 	took := h.Took.Round(time.Millisecond)
 	switch {
-	case reason == "" || h.Kind == record.CalledBack:
+	case reason == "" || h.Kind == state.CalledBack:
 		return nil
-	case h.Kind == record.Failed:
+	case h.Kind == state.Failed:
 		return []eventDraft{nodeEvent(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; retrying", h.Action, took, h.Err))}
-	case h.Kind == record.LeftAlone:
+	case h.Kind == state.LeftAlone:
 		return []eventDraft{nodeEvent(h, false, reasonAlone, "the node is left alone, as its annotation "+drain.KeyPrefix+"action asks; its pods are not evicted: "+h.Reason)}
-	case h.Kind == record.RanOut:
+	case h.Kind == state.RanOut:
 		return []eventDraft{nodeEvent(h, true, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", h.Action, took, podsLeft(h.Entry.Result)))}
 	case h.Action == string(policy.Uncordon) && h.Detail != "":
 		return []eventDraft{nodeEvent(h, false, reason, "the cordon is left to "+h.Detail+", who still needs it: "+h.Reason)}
@@ -186,7 +186,7 @@ func (b *eventBuilder) stepEnd(h record.Transition) []eventDraft {
 	return []eventDraft{nodeEvent(h, false, reason, fmt.Sprintf("cordoned and drained after %s: %s", took, podCounts(h.Entry.Result)))}
 }
 
-func podCounts(r *record.Result) string {
+func podCounts(r *state.Result) string {
 	if r == nil {
 		return "what became of the pods is not known"
 	}
@@ -194,7 +194,7 @@ func podCounts(r *record.Result) string {
 }
 
 // podsLeft says which pods a drain left, and what blocked them.
-func podsLeft(r *record.Result) string {
+func podsLeft(r *state.Result) string {
 	if r == nil || len(r.Left) == 0 {
 		return podCounts(r)
 	}
@@ -208,9 +208,9 @@ func podsLeft(r *record.Result) string {
 }
 
 // sourceOutage reports once an outage that lasts. It hears of each failed poll, so it needs no clock.
-func (b *eventBuilder) sourceOutage(h record.Transition) []eventDraft {
+func (b *eventBuilder) sourceOutage(h state.Transition) []eventDraft {
 	kind := h.Entry.Event.Kind
-	if h.Kind == record.SourceBack {
+	if h.Kind == state.SourceBack {
 		delete(b.outages, kind)
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // lines are the Events that are there, each as its object, type, reason and message.
@@ -34,29 +34,29 @@ func (s *stage) wantLines(want ...string) {
 
 // cordoned begins a drain and cordons the node.
 func (s *stage) cordoned() {
-	s.tell(step(record.Begun, "drain", spot(record.Draining)))
-	s.tell(step(record.NodeCordoned, "drain", spot(record.Draining)))
+	s.tell(step(state.Begun, "drain", spot(state.Draining)))
+	s.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
 }
 
 // drained is the end of a drain that evicted so many.
-func drained(evicted int) record.Transition {
-	e := spot(record.Drained)
-	e.Result = &record.Result{Evicted: evicted, Skipped: 2}
-	return step(record.Done, "drain", e)
+func drained(evicted int) state.Transition {
+	e := spot(state.Drained)
+	e.Result = &state.Result{Evicted: evicted, Skipped: 2}
+	return step(state.Done, "drain", e)
 }
 
 func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
-		s.tell(pod(record.PodEvicted, "a"))
-		s.tell(pod(record.PodHeld, "b"))
-		s.tell(pod(record.PodDeleted, "b"))
-		s.tell(pod(record.PodGone, "a"))
+		s.tell(pod(state.PodEvicted, "a"))
+		s.tell(pod(state.PodHeld, "b"))
+		s.tell(pod(state.PodDeleted, "b"))
+		s.tell(pod(state.PodGone, "a"))
 		s.tell(drained(1))
-		s.tell(step(record.Done, "uncordon", spot(record.Closed)))
+		s.tell(step(state.Done, "uncordon", spot(state.Closed)))
 		s.pass(time.Second)
 		s.wantLines(
 			"Node default/node-1 Normal SpotInterruption: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
@@ -76,15 +76,15 @@ func TestAnEventThatJoinsADrainTakesNothingFromWhatIsTold(t *testing.T) {
 		s.start()
 		s.cordoned()
 		for i := range 52 {
-			s.tell(pod(record.PodEvicted, fmt.Sprintf("%02d", i)))
+			s.tell(pod(state.PodEvicted, fmt.Sprintf("%02d", i)))
 		}
-		other := entry("asg-1", event.ASGTermination, record.Draining)
-		s.tell(step(record.Begun, "drain", other))
-		s.tell(step(record.NodeCordoned, "drain", other))
-		s.tell(pod(record.PodDeleted, "00")) // It was told of once.
+		other := entry("asg-1", event.ASGTermination, state.Draining)
+		s.tell(step(state.Begun, "drain", other))
+		s.tell(step(state.NodeCordoned, "drain", other))
+		s.tell(pod(state.PodDeleted, "00")) // It was told of once.
 		s.tell(drained(52))
-		other.Phase, other.Result = record.Drained, &record.Result{Evicted: 52}
-		s.tell(step(record.Done, "drain", other))
+		other.Phase, other.Result = state.Drained, &state.Result{Evicted: 52}
+		s.tell(step(state.Done, "drain", other))
 		s.pass(time.Minute)
 		told := map[string]int{}
 		for _, line := range s.lines() {
@@ -107,9 +107,9 @@ func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
 		}
 		s.opts.Annotations = map[string]string{"region": "elsewhere", "app": "ours", "team": "a"}
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
-		s.tell(pod(record.PodEvicted, "a"))
+		s.tell(pod(state.PodEvicted, "a"))
 		s.pass(time.Second)
 		events := s.cluster.written()
 		node, pod := events[0], events[2]
@@ -138,7 +138,7 @@ func TestEveryKindOfEventHasAReasonOfItsOwn(t *testing.T) {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
 			s.start()
-			s.tell(announced(entry("a", kind, record.Seen)))
+			s.tell(announced(entry("a", kind, state.Seen)))
 			s.pass(2 * time.Second)
 			events := s.cluster.written()
 			if len(events) != 1 {
@@ -159,8 +159,8 @@ func TestAFullNodeWritesFiftyEventsAboutPodsAndOneAboutTheOthers(t *testing.T) {
 		for _, drain := range []string{"p", "q"} {
 			s.cordoned()
 			for i := range 110 {
-				s.tell(pod(record.PodEvicted, fmt.Sprintf("%s%03d", drain, i)))
-				s.tell(pod(record.PodDeleted, fmt.Sprintf("%s%03d", drain, i)))
+				s.tell(pod(state.PodEvicted, fmt.Sprintf("%s%03d", drain, i)))
+				s.tell(pod(state.PodDeleted, fmt.Sprintf("%s%03d", drain, i)))
 			}
 			s.tell(drained(110))
 		}
@@ -188,7 +188,7 @@ func TestEventsReachTheClusterOneAfterAnother(t *testing.T) {
 		s.start()
 		s.cordoned()
 		for i := range 50 {
-			s.tell(pod(record.PodEvicted, fmt.Sprint(i)))
+			s.tell(pod(state.PodEvicted, fmt.Sprint(i)))
 		}
 		s.pass(time.Second)
 		if n := len(s.cluster.written()); n < 15 || n > 25 {
@@ -202,19 +202,19 @@ func TestEventsReachTheClusterOneAfterAnother(t *testing.T) {
 }
 
 func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
-	held := spot(record.Incomplete)
-	held.Result = &record.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
-	for want, h := range map[string]record.Transition{
-		"CordonError: cordon after 250ms: no answer; retrying": step(record.Failed, "cordon", spot(record.Cordoning)),
+	held := spot(state.Incomplete)
+	held.Result = &state.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
+	for want, h := range map[string]state.Transition{
+		"CordonError: cordon after 250ms: no answer; retrying": step(state.Failed, "cordon", spot(state.Cordoning)),
 		"CordonAndDrainError: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
-			"2 left: shop/a, shop/b (held by PDB shop/pdb)": step(record.RanOut, "drain", held),
-		"UncordonError: uncordon after 250ms: no answer; retrying": step(record.Failed, "uncordon", spot(record.Undoing)),
+			"2 left: shop/a, shop/b (held by PDB shop/pdb)": step(state.RanOut, "drain", held),
+		"UncordonError: uncordon after 250ms: no answer; retrying": step(state.Failed, "uncordon", spot(state.Undoing)),
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
 			h.Err = errors.New("no answer")
 			s.start()
-			s.tell(step(record.Begun, h.Action, h.Entry))
+			s.tell(step(state.Begun, h.Action, h.Entry))
 			s.tell(h)
 			s.pass(time.Second)
 			s.wantLines("Node default/node-1 Warning " + want)
@@ -223,17 +223,17 @@ func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 }
 
 func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
-	for what, want := range map[record.TransitionKind]string{
-		record.NodeCordoned: "Cordon: cordoned the node: the reason",
-		record.CordonFound:  "Cordon: the node was already cordoned by someone else: the reason",
-		record.Begun:        "NodeLeftAlone: nothing was done to the node, as its annotation asks or it is gone: the reason",
+	for what, want := range map[state.TransitionKind]string{
+		state.NodeCordoned: "Cordon: cordoned the node: the reason",
+		state.CordonFound:  "Cordon: the node was already cordoned by someone else: the reason",
+		state.Begun:        "NodeLeftAlone: nothing was done to the node, as its annotation asks or it is gone: the reason",
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
 			s.start()
-			s.tell(step(record.Begun, "cordon", spot(record.Cordoning)))
-			s.tell(step(what, "cordon", spot(record.Cordoned)))
-			s.tell(step(record.Done, "cordon", spot(record.Cordoned)))
+			s.tell(step(state.Begun, "cordon", spot(state.Cordoning)))
+			s.tell(step(what, "cordon", spot(state.Cordoned)))
+			s.tell(step(state.Done, "cordon", spot(state.Cordoned)))
 			s.pass(time.Second)
 			s.wantLines("Node default/node-1 Normal " + want)
 		})
@@ -244,11 +244,11 @@ func TestWhatIsIgnoredIsNotTold(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.cluster.asked()
-		ignored := entry("i", event.ScheduledMaintenance, record.Seen)
+		ignored := entry("i", event.ScheduledMaintenance, state.Seen)
 		ignored.Event.Code = "system-maintenance"
 		s.tell(announced(ignored))
-		ignored.Phase, ignored.Ending = record.Closed, record.Completed
-		s.tell(record.Transition{Kind: record.ClosedWith, Entry: ignored})
+		ignored.Phase, ignored.Ending = state.Closed, state.Completed
+		s.tell(state.Transition{Kind: state.ClosedWith, Entry: ignored})
 		s.pass(time.Minute)
 		if events := s.lines(); len(events) != 0 {
 			t.Errorf("there are Events: %q", events)
@@ -260,9 +260,9 @@ func TestAnEndWithoutAnUndoingIsTold(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		e := entry("r", event.RebalanceRecommendation, record.Closed)
-		e.Ending = record.Withdrawn
-		s.tell(record.Transition{Kind: record.ClosedWith, Entry: e})
+		e := entry("r", event.RebalanceRecommendation, state.Closed)
+		e.Ending = state.Withdrawn
+		s.tell(state.Transition{Kind: state.ClosedWith, Entry: e})
 		s.pass(time.Second)
 		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing to undo")
 	})
@@ -272,24 +272,24 @@ func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		look := func(what record.TransitionKind, times int) {
+		look := func(what state.TransitionKind, times int) {
 			for range times {
-				s.tell(record.Transition{Kind: what, Err: errors.New("no answer"),
-					Entry: record.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
+				s.tell(state.Transition{Kind: what, Err: errors.New("no answer"),
+					Entry: state.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
 				s.pass(time.Second)
 			}
 		}
-		look(record.SourceLost, 20)
-		look(record.SourceBack, 1)
-		look(record.SourceLost, 29)
+		look(state.SourceLost, 20)
+		look(state.SourceBack, 1)
+		look(state.SourceLost, 29)
 		if events := s.lines(); len(events) != 0 {
 			t.Errorf("there are Events: %q", events)
 		}
-		look(record.SourceLost, 1000)
+		look(state.SourceLost, 1000)
 		s.wantLines("Node default/node-1 Warning MonitorError: cannot read spot-interruption since 2000-01-01T00:00:31Z: " +
 			"no answer; keeping last known state")
-		look(record.SourceBack, 1)
-		look(record.SourceLost, 100)
+		look(state.SourceBack, 1)
+		look(state.SourceLost, 100)
 		if n := len(s.lines()); n != 2 {
 			t.Errorf("%d Events after two outages, want 2", n)
 		}
@@ -301,7 +301,7 @@ func TestARepetitionIsCountedOnTheEventThatIsThere(t *testing.T) {
 		s.opts.Condition = false
 		s.start()
 		for range 4 {
-			h := step(record.Failed, "drain", spot(record.Draining))
+			h := step(state.Failed, "drain", spot(state.Draining))
 			h.Err = errors.New("no answer")
 			s.tell(h)
 			s.pass(time.Minute)
@@ -317,7 +317,7 @@ func TestAMessageIsCutToWhatIsAllowed(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		h := announced(spot(record.Seen))
+		h := announced(spot(state.Seen))
 		h.Plan = strings.Repeat("ü", 2000)
 		s.tell(h)
 		s.pass(2 * time.Second)
@@ -328,11 +328,11 @@ func TestAMessageIsCutToWhatIsAllowed(t *testing.T) {
 }
 
 func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
-	left := spot(record.Draining)
+	left := spot(state.Draining)
 	left.LeftAlone = true
 	t.Run("by the condition", func(t *testing.T) {
 		play(t, bare, func(s *stage) {
-			s.entries = []record.Entry{left}
+			s.entries = []state.Entry{left}
 			s.start()
 			s.want(corev1.ConditionTrue, "SpotInterruption", "the node is left alone because of its annotation")
 		})
@@ -341,16 +341,16 @@ func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
 			s.start()
-			s.tell(step(record.Begun, "drain", spot(record.Draining)))
-			s.tell(step(record.LeftAlone, "drain", left))
+			s.tell(step(state.Begun, "drain", spot(state.Draining)))
+			s.tell(step(state.LeftAlone, "drain", left))
 			s.pass(time.Second)
 			s.wantLines("Node default/node-1 Normal NodeLeftAlone: the node is left alone, as its annotation nth-project.github.io/action asks; its pods are not evicted: the reason")
 		})
 	})
 	t.Run("by the webhook", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			for _, what := range []record.TransitionKind{record.Done, record.LeftAlone, record.LeftAlone, record.Begun, record.NodeCordoned, record.Done, record.LeftAlone} {
-				r.hear(what, "a", drain(record.Drained), func(h *record.Transition) { h.Entry.LeftAlone = what == record.LeftAlone })
+			for _, what := range []state.TransitionKind{state.Done, state.LeftAlone, state.LeftAlone, state.Begun, state.NodeCordoned, state.Done, state.LeftAlone} {
+				r.hear(what, "a", drain(state.Drained), func(h *state.Transition) { h.Entry.LeftAlone = what == state.LeftAlone })
 				r.pass(time.Minute)
 			}
 			var texts []string

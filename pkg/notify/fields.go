@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Fields is what a webhook's template can use. What is not known is empty. Texts contain no quotation marks,
@@ -98,7 +98,7 @@ var awsnthStates = map[event.State]string{
 }
 
 // newFields fills in all but the machine.
-func newFields(h record.Transition, phase Phase, outcome string, pods []string, dryRun bool) Fields {
+func newFields(h state.Transition, phase Phase, outcome string, pods []string, dryRun bool) Fields {
 	e := h.Entry
 	f := Fields{
 		NoticeID: noticeID(e, outcome, h.At), Phase: phase, Outcome: outcome, DryRun: dryRun, Made: h.At, Node: h.Node,
@@ -126,7 +126,7 @@ func newFields(h record.Transition, phase Phase, outcome string, pods []string, 
 }
 
 // deadlineOf is the event's deadline, or else that of the step.
-func deadlineOf(h record.Transition) time.Time {
+func deadlineOf(h state.Transition) time.Time {
 	if d := h.Entry.Event.Deadline; !d.IsZero() {
 		return d
 	}
@@ -134,7 +134,7 @@ func deadlineOf(h record.Transition) time.Time {
 }
 
 // setAWSNTHFields fills in what aws-node-termination-handler would, as far as it is about the event.
-func (f *Fields) setAWSNTHFields(e record.Entry, pods []string) {
+func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
 	ev := e.Event
 	f.EventID, f.Kind, f.NodeName = ev.ID, ev.Kind.Info().Handler.Event, f.Node
 	f.Monitor = f.Kind + "_MONITOR"
@@ -183,7 +183,7 @@ func jsonSafe(text string) string {
 }
 
 // noticeID depends on the time, as an event may be announced, and drained for, more than once.
-func noticeID(e record.Entry, outcome string, made time.Time) string {
+func noticeID(e state.Entry, outcome string, made time.Time) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", e.Event.ID, outcome, made.UnixNano()))
 	return hex.EncodeToString(sum[:16])
 }
@@ -269,9 +269,9 @@ var (
 // sample makes up a notice. One that is not full comes from a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	phase := phaseOf(outcome)
-	h := record.Transition{
+	h := state.Transition{
 		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
-		Entry: record.Entry{
+		Entry: state.Entry{
 			Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime,
 		},
 	}
@@ -287,7 +287,7 @@ func sample(kind event.Kind, outcome string, full bool) Fields {
 	return f
 }
 
-func fillSample(h *record.Transition, phase Phase) {
+func fillSample(h *state.Transition, phase Phase) {
 	ev := &h.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
 	ev.Noticed, ev.Deadline, ev.Until = sampleTime, sampleTime.Add(2*time.Minute), sampleTime.Add(time.Hour)
@@ -297,7 +297,7 @@ func fillSample(h *record.Transition, phase Phase) {
 	}
 	h.Action, h.Reason, h.Took = "drain", "EC2 will terminate the instance", 100*time.Second
 	h.Err = errors.New("the deadline came first:\n\"default/web-1\"")
-	h.Entry.Result = &record.Result{
+	h.Entry.Result = &state.Result{
 		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2"},
 		HeldBy: map[string]string{"default/web-1": "default/web"},
 	}

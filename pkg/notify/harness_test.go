@@ -25,6 +25,7 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const nodeName = "node-1"
@@ -216,7 +217,7 @@ type stage struct {
 	away    atomic.Bool // there is no identity
 
 	mu      sync.Mutex
-	entries []record.Entry
+	entries []state.Entry
 }
 
 // rules are the rules of the stage.
@@ -244,7 +245,7 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 				}
 				return notify.Identity{Client: s.cluster.client(), Node: nodeName}, nil
 			},
-			Entries: func() []record.Entry {
+			Entries: func() []state.Entry {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				return slices.Clone(s.entries)
@@ -282,10 +283,10 @@ func (s *stage) pass(d time.Duration) {
 }
 
 // tell tells what happens, with the entry as it then is in the record.
-func (s *stage) tell(h record.Transition) {
+func (s *stage) tell(h state.Transition) {
 	s.t.Helper()
 	s.mu.Lock()
-	i := slices.IndexFunc(s.entries, func(e record.Entry) bool { return e.Event.ID == h.Entry.Event.ID })
+	i := slices.IndexFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == h.Entry.Event.ID })
 	if i >= 0 {
 		s.entries[i] = h.Entry
 	} else if h.Entry.Event.ID != "" {
@@ -301,32 +302,32 @@ func (s *stage) tell(h record.Transition) {
 }
 
 // entry is one of an event that was announced just now.
-func entry(id string, kind event.Kind, phase record.Phase) record.Entry {
-	return record.Entry{
+func entry(id string, kind event.Kind, phase state.Phase) state.Entry {
+	return state.Entry{
 		Event: event.Event{ID: id, Kind: kind, Code: "terminate", State: event.Pending}, Phase: phase,
 		FirstSeen: time.Now(), Changed: time.Now(),
 	}
 }
 
 // spot is the entry of a spot interruption in two minutes after the bubble's beginning.
-func spot(phase record.Phase) record.Entry {
+func spot(phase state.Phase) state.Entry {
 	e := entry("spot-1", event.SpotInterruption, phase)
 	e.Event.Deadline = time.Date(2000, 1, 1, 0, 2, 0, 0, time.UTC)
 	return e
 }
 
-func announced(e record.Entry) record.Transition {
-	return record.Transition{Kind: record.Announced, Entry: e}
+func announced(e state.Entry) state.Transition {
+	return state.Transition{Kind: state.Announced, Entry: e}
 }
 
 // step is what happens in the course of a step.
-func step(what record.TransitionKind, action string, e record.Entry) record.Transition {
-	return record.Transition{Kind: what, Entry: e, Action: action, Reason: "the reason", Took: 250 * time.Millisecond}
+func step(what state.TransitionKind, action string, e state.Entry) state.Transition {
+	return state.Transition{Kind: what, Entry: e, Action: action, Reason: "the reason", Took: 250 * time.Millisecond}
 }
 
 // pod is what happens to a pod in a drain.
-func pod(what record.TransitionKind, name string) record.Transition {
-	h := step(what, "drain", spot(record.Draining))
+func pod(what state.TransitionKind, name string) state.Transition {
+	h := step(what, "drain", spot(state.Draining))
 	h.Pod, h.PodUID, h.PodLabels = "shop/"+name, "uid-"+name, map[string]string{"app": "web"}
 	return h
 }
@@ -463,8 +464,8 @@ func (r *hookRig) start() {
 }
 
 // hear tells the webhook that something happened to the event, and lets it do what it does at once.
-func (r *hookRig) hear(what record.TransitionKind, id string, change ...func(*record.Transition)) {
-	h := record.Transition{Kind: what, At: time.Now(), Node: "ip-10-0-0-1", Entry: r.entry(id, record.Seen)}
+func (r *hookRig) hear(what state.TransitionKind, id string, change ...func(*state.Transition)) {
+	h := state.Transition{Kind: what, At: time.Now(), Node: "ip-10-0-0-1", Entry: r.entry(id, state.Seen)}
 	for _, c := range change {
 		c(&h)
 	}
@@ -472,20 +473,20 @@ func (r *hookRig) hear(what record.TransitionKind, id string, change ...func(*re
 	synctest.Wait()
 }
 
-func (r *hookRig) entry(id string, phase record.Phase) record.Entry {
-	return record.Entry{
+func (r *hookRig) entry(id string, phase state.Phase) state.Entry {
+	return state.Entry{
 		Event: event.Event{ID: id, Kind: event.SpotInterruption, Code: "terminate", State: event.Pending, Deadline: r.began.Add(2 * time.Minute)},
 		Phase: phase, FirstSeen: r.began, Changed: r.began,
 	}
 }
 
 // drain is the step that a happening belongs to, with the phase that its entry is in.
-func drain(phase record.Phase) func(*record.Transition) {
-	return func(h *record.Transition) { h.Action, h.Entry.Phase = "drain", phase }
+func drain(phase state.Phase) func(*state.Transition) {
+	return func(h *state.Transition) { h.Action, h.Entry.Phase = "drain", phase }
 }
 
-func endsAs(ending record.Ending) func(*record.Transition) {
-	return func(h *record.Transition) { h.Entry.Phase, h.Entry.Ending = record.Closed, ending }
+func endsAs(ending state.Ending) func(*state.Transition) {
+	return func(h *state.Transition) { h.Entry.Phase, h.Entry.Ending = state.Closed, ending }
 }
 
 // pass lets time go by.

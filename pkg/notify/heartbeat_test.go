@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // beating lets a stage have a heartbeat every five minutes, as long as what it returns is true.
@@ -91,7 +91,7 @@ func TestWithoutALookThatIsGoodThereIsNoHeartbeat(t *testing.T) {
 				alive := beating(s)
 				s.start()
 				if pending {
-					s.tell(announced(spot(record.Seen)))
+					s.tell(announced(spot(state.Seen)))
 					s.pass(10 * time.Second)
 				}
 				alive.Store(false)
@@ -132,12 +132,12 @@ func TestWhatIsAnnouncedIsToldThoughALookIsNotGood(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		beating(s).Store(false)
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.pass(10 * time.Second)
 		s.want(corev1.ConditionTrue, "SpotInterruption")
-		closed := spot(record.Closed)
-		closed.Ending = record.Withdrawn
-		s.tell(step(record.Done, "uncordon", closed))
+		closed := spot(state.Closed)
+		closed.Ending = state.Withdrawn
+		s.tell(step(state.Done, "uncordon", closed))
 		s.pass(10 * time.Second)
 		s.want(corev1.ConditionFalse, "NothingPending")
 	})
@@ -178,7 +178,7 @@ func TestADryRunHasAHeartbeatAndTellsOfNoEvent(t *testing.T) {
 		s.opts.DryRun = true
 		s.start()
 		s.want(corev1.ConditionFalse, "DryRun", "dry run")
-		s.tell(announced(spot(record.Draining)))
+		s.tell(announced(spot(state.Draining)))
 		s.cordoned()
 		s.pass(time.Hour)
 		s.want(corev1.ConditionFalse, "DryRun")

@@ -14,7 +14,7 @@ import (
 	clientrecord "k8s.io/client-go/tools/record"
 
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -48,7 +48,7 @@ type KubernetesOptions struct {
 	// Identity returns what to write with. Its errors are reported by whoever keeps the identity.
 	Identity func(context.Context) (Identity, error)
 	// Entries returns the record.
-	Entries func() []record.Entry
+	Entries func() []state.Entry
 	// Rules returns the rules in effect.
 	Rules func() policy.Settings
 	// Condition, Lifecycle and Events enable what is written: nth's own condition, Kubernetes' lifecycle conditions, and
@@ -136,14 +136,14 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 }
 
 // OnTransition implements agent.Listener.
-func (k *Kubernetes) OnTransition(h record.Transition) {
+func (k *Kubernetes) OnTransition(h state.Transition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gate.hear(h)
 	if k.opts.Events && time.Now().After(k.eventsMuted) {
 		k.enqueue(k.builder.build(h, k.opts.Rules()))
 	}
-	if h.Pod == "" && h.Kind != record.SourceLost && h.Kind != record.SourceBack {
+	if h.Pod == "" && h.Kind != state.SourceLost && h.Kind != state.SourceBack {
 		k.stale[conditionArea], k.stale[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
 	}
 	wake(k.wake)

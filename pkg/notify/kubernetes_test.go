@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // outages are ways in which the API server does not answer.
@@ -26,7 +26,7 @@ func TestWhatCannotBeWrittenIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
 				s.start()
 				s.cluster.asked()
 				s.cluster.answers("", status)
-				s.tell(announced(spot(record.Seen)))
+				s.tell(announced(spot(state.Seen)))
 				s.cordoned()
 				s.tell(drained(0))
 				s.pass(10 * time.Minute)
@@ -50,7 +50,7 @@ func TestWhatCannotBeWrittenIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
 // An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
 func TestWhatCannotBeWrittenKeepsNothingElseWaiting(t *testing.T) {
 	announce := func(s *stage) {
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
 		s.tell(drained(0))
 	}
@@ -81,9 +81,9 @@ func TestWhatCannotBeWrittenKeepsNothingElseWaiting(t *testing.T) {
 		play(t, bare, func(s *stage) {
 			s.start()
 			s.cluster.answers("create", http.StatusInternalServerError)
-			s.tell(announced(entry("r", event.RebalanceRecommendation, record.Seen)))
+			s.tell(announced(entry("r", event.RebalanceRecommendation, state.Seen)))
 			s.pass(5 * time.Minute)
-			s.tell(announced(spot(record.Draining)))
+			s.tell(announced(spot(state.Draining)))
 			s.cordoned()
 			s.pass(time.Second)
 			s.want(corev1.ConditionTrue, "SpotInterruption")
@@ -96,7 +96,7 @@ func TestWhatIsRefusedIsSaidOnceAndNotTriedForAnHour(t *testing.T) {
 		s.cluster.answers("", http.StatusForbidden)
 		s.start()
 		for range 5 {
-			s.tell(announced(spot(record.Seen)))
+			s.tell(announced(spot(state.Seen)))
 			s.cordoned()
 			s.tell(drained(0))
 			s.pass(time.Minute)
@@ -124,8 +124,8 @@ func TestOnePodsEventThatIsRefusedLeavesTheOthers(t *testing.T) {
 				s.start()
 				s.cluster.answers("create event PodEviction", status)
 				s.cordoned()
-				s.tell(pod(record.PodEvicted, "a"))
-				s.tell(pod(record.PodEvicted, "b"))
+				s.tell(pod(state.PodEvicted, "a"))
+				s.tell(pod(state.PodEvicted, "b"))
 				s.tell(drained(2))
 				s.pass(time.Minute)
 				if n := len(s.lines()); n != 2 {
@@ -146,7 +146,7 @@ func TestAnEventThatIsThereAlreadyIsWritten(t *testing.T) {
 		s.start()
 		s.cluster.asked()
 		s.cluster.answers("create", http.StatusConflict)
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.pass(time.Minute)
 		s.cluster.wantAsked("create event SpotInterruption")
 		if len(s.trouble) != 0 {
@@ -159,7 +159,7 @@ func TestWithoutAnIdentityEverythingWaits(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.away.Store(true)
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.pass(time.Hour)
 		s.cluster.wantAsked()
 		s.away.Store(false)
@@ -177,9 +177,9 @@ func TestAnOutageOfDaysKeepsTheNewestEvents(t *testing.T) {
 		s.away.Store(true)
 		s.start()
 		for i := range 1000 {
-			s.tell(announced(entry(fmt.Sprint(i), event.RebalanceRecommendation, record.Seen)))
+			s.tell(announced(entry(fmt.Sprint(i), event.RebalanceRecommendation, state.Seen)))
 		}
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.away.Store(false)
 		s.pass(time.Hour)
 		lines := s.lines()
@@ -192,10 +192,10 @@ func TestAnOutageOfDaysKeepsTheNewestEvents(t *testing.T) {
 func TestStoppingWritesWhatIsLeft(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
 		for i := range 20 {
-			s.tell(pod(record.PodEvicted, fmt.Sprint(i)))
+			s.tell(pod(state.PodEvicted, fmt.Sprint(i)))
 		}
 		began := time.Now()
 		s.end()
@@ -213,7 +213,7 @@ func TestStoppingDoesNotWaitForAnAPIServerThatHangs(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.cluster.answers("", -1)
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.pass(2 * time.Second)
 		began := time.Now()
 		s.end()
@@ -227,7 +227,7 @@ func TestNeitherIsWrittenWhenItIsSwitchedOff(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition, s.opts.Events = false, false
 		s.start()
-		s.tell(announced(spot(record.Seen)))
+		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
 		s.pass(time.Hour)
 		s.cluster.wantAsked()
@@ -287,7 +287,7 @@ func TestAfterTheFinishAnOutageIsWaitedForOnlyAWhile(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.away.Store(true)
-		s.tell(step(record.Begun, "drain", spot(record.Draining)))
+		s.tell(step(state.Begun, "drain", spot(state.Draining)))
 		s.k.Finish()
 		began := time.Now()
 		s.ended.Wait()
@@ -302,7 +302,7 @@ func TestACordonThatIsLeftToOthersSaysToWhom(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		left := step(record.Done, "uncordon", spot(record.Closed))
+		left := step(state.Done, "uncordon", spot(state.Closed))
 		left.Detail = "Karpenter"
 		s.tell(left)
 		s.pass(time.Second)

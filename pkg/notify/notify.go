@@ -1,6 +1,6 @@
 // Package notify passes on what happens, to the cluster and to people.
 //
-// Its parts are agent.Listeners: each hears every record.Transition and must not hold the agent up. So OnTransition only puts what
+// Its parts are agent.Listeners: each hears every state.Transition and must not hold the agent up. So OnTransition only puts what
 // there is to say into a bounded queue, and Run, in a goroutine of its own, delivers it: best effort, bounded in time,
 // with backoff where it is refused, and with a last short attempt when nth stops. Nothing here can fail a drain, and
 // nothing is sent before the cordon that it is about.
@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // idleWait is how long to wait when there is nothing to wait for.
@@ -36,21 +36,21 @@ type gate struct {
 	until     time.Time
 }
 
-func (g *gate) hear(h record.Transition) {
+func (g *gate) hear(h state.Transition) {
 	switch h.Kind {
-	case record.Announced, record.Changed:
-		if h.Entry.Phase == record.Cordoning || h.Entry.Phase == record.Draining {
+	case state.Announced, state.Changed:
+		if h.Entry.Phase == state.Cordoning || h.Entry.Phase == state.Draining {
 			g.closeUntil(time.Now().Add(decisionTime))
 		}
-	case record.Begun:
+	case state.Begun:
 		g.cordoning, g.begun = h.Action == string(policy.Cordon) || h.Action == string(policy.Drain), time.Now()
-	case record.CalledBack:
+	case state.CalledBack:
 		g.cordoning = false
 		g.closeUntil(time.Now().Add(decisionTime)) // another step may follow
-	case record.NodeCordoned, record.CordonFound, record.Done, record.Failed, record.RanOut, record.LeftAlone,
-		record.PodEvicted, record.PodDeleted, record.PodHeld, record.PodGone: // The cordon has succeeded or failed by then.
+	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
+		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed by then.
 		g.cordoning, g.until = false, time.Time{}
-	case record.Missed, record.PutOff, record.ClosedWith, record.SourceLost, record.SourceBack:
+	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack:
 	}
 }
 

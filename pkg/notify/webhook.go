@@ -13,6 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -56,7 +57,7 @@ const (
 // Outcomes lists all outcomes, in the order of the phases.
 func Outcomes() []string {
 	outcomes := []string{Announced.String(), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
-	for _, ending := range record.Endings() {
+	for _, ending := range state.Endings() {
 		outcomes = append(outcomes, string(ending))
 	}
 	return outcomes
@@ -73,27 +74,27 @@ func phaseOf(outcome string) Phase {
 }
 
 // outcomeOf returns the outcome of a happening; "" if it is not worth a notice.
-func outcomeOf(h record.Transition) string {
+func outcomeOf(h state.Transition) string {
 	switch h.Kind {
-	case record.Announced:
+	case state.Announced:
 		return Announced.String()
-	case record.ClosedWith:
+	case state.ClosedWith:
 		return string(h.Entry.Ending)
-	case record.RanOut:
+	case state.RanOut:
 		return Incomplete
-	case record.Failed:
+	case state.Failed:
 		return Failed
-	case record.LeftAlone:
+	case state.LeftAlone:
 		return LeftAlone
-	case record.PutOff:
+	case state.PutOff:
 		return Moved
-	case record.Done:
+	case state.Done:
 		switch {
 		case h.Action == string(policy.Drain):
 			return Drained
 		case h.Action == string(policy.Cordon):
 			return Cordoned
-		case h.Entry.Phase == record.Closed:
+		case h.Entry.Phase == state.Closed:
 			return string(h.Entry.Ending)
 		}
 		return Moved
@@ -210,7 +211,7 @@ type eventQueue struct {
 
 // pendingHappening is one that a notice is to be made of.
 type pendingHappening struct {
-	record.Transition
+	state.Transition
 	outcome string
 	pods    []string
 }
@@ -285,10 +286,10 @@ func (w *Webhook) Waiting() int {
 }
 
 // OnTransition implements agent.Listener.
-func (w *Webhook) OnTransition(h record.Transition) {
+func (w *Webhook) OnTransition(h state.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if h.Kind == record.Begun {
+	if h.Kind == state.Begun {
 		w.pods[h.Entry.Event.ID] = &podList{node: h.Node}
 	}
 	w.gate(h.Node).hear(h)
@@ -303,7 +304,7 @@ func (w *Webhook) OnTransition(h record.Transition) {
 		}
 		w.enqueue(pendingHappening{h, outcome, pods})
 	}
-	if h.Entry.Phase == record.Closed {
+	if h.Entry.Phase == state.Closed {
 		delete(w.pods, h.Entry.Event.ID)
 	}
 	wake(w.wake)
@@ -351,8 +352,8 @@ func (w *Webhook) Forget(node string) {
 }
 
 // notePod notes a drain's pod, without its namespace. A drain is one for all events of the node, and reports a pod once.
-func (w *Webhook) notePod(h record.Transition) {
-	if h.Pod == "" || h.Kind == record.PodGone {
+func (w *Webhook) notePod(h state.Transition) {
+	if h.Pod == "" || h.Kind == state.PodGone {
 		return
 	}
 	_, name, ok := strings.Cut(h.Pod, "/")
@@ -372,7 +373,7 @@ func (w *Webhook) notePod(h record.Transition) {
 
 // Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows
 // what was told. describe says what is going to be done about one. Call it after Use.
-func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(record.Entry) string) {
+func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(state.Entry) string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.settings == nil {
@@ -380,7 +381,7 @@ func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(re
 	}
 	for _, e := range entries {
 		for _, outcome := range w.outcomesSoFar(e, now) {
-			w.enqueue(pendingHappening{record.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
+			w.enqueue(pendingHappening{state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
 		}
 	}
 	w.gate("").closeUntil(now.Add(decisionTime)) // A step that a crash has interrupted begins again at once.
@@ -389,24 +390,24 @@ func (w *Webhook) Resume(entries []record.Entry, now time.Time, describe func(re
 
 // outcomesSoFar lists the outcomes that should have been told of an entry. An event that is over and was never announced
 // is left out: it is older than the webhook.
-func (w *Webhook) outcomesSoFar(e record.Entry, now time.Time) []string {
+func (w *Webhook) outcomesSoFar(e state.Entry, now time.Time) []string {
 	outcomes := []string{Announced.String()}
 	if e.LeftAlone {
 		return append(outcomes, LeftAlone)
 	}
 	switch e.Phase {
-	case record.Cordoned:
+	case state.Cordoned:
 		outcomes = append(outcomes, Cordoned)
-	case record.Drained:
+	case state.Drained:
 		outcomes = append(outcomes, Drained)
-	case record.Incomplete:
+	case state.Incomplete:
 		outcomes = append(outcomes, Incomplete)
-	case record.Closed:
+	case state.Closed:
 		if isNews(w.opts.Outbox.Told(e.Event.ID), Announced.String()) || now.Sub(e.Changed) > maxNoticeAge {
 			return nil
 		}
 		return []string{string(e.Ending)}
-	case record.Seen, record.Cordoning, record.Draining, record.Undoing:
+	case state.Seen, state.Cordoning, state.Draining, state.Undoing:
 	}
 	return outcomes
 }

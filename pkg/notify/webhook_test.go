@@ -11,23 +11,23 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestAWebhookTellsOfADrainFromItsNoticeToItsEnd(t *testing.T) {
 	hooked(t, func(r *hookRig) {
-		r.hear(record.Announced, "a", drain(record.Draining))
-		r.hear(record.Begun, "a", drain(record.Draining))
+		r.hear(state.Announced, "a", drain(state.Draining))
+		r.hear(state.Begun, "a", drain(state.Draining))
 		r.pass(300 * time.Millisecond)
 		r.want() // not before the cordon
-		r.hear(record.NodeCordoned, "a", drain(record.Draining))
+		r.hear(state.NodeCordoned, "a", drain(state.Draining))
 		r.want("a announced @300ms")
 		r.pass(time.Second)
-		r.hear(record.Done, "a", drain(record.Drained))
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.want("a drained @1.3s")
-		r.hear(record.Missed, "a", drain(record.Drained))
-		r.hear(record.Begun, "a", func(h *record.Transition) { h.Action = "uncordon" })
-		r.hear(record.Done, "a", endsAs(record.Withdrawn))
+		r.hear(state.Missed, "a", drain(state.Drained))
+		r.hear(state.Begun, "a", func(h *state.Transition) { h.Action = "uncordon" })
+		r.hear(state.Done, "a", endsAs(state.Withdrawn))
 		r.want("a withdrawn @1.3s")
 	})
 }
@@ -37,24 +37,24 @@ func TestANoticeWaitsForTheCordonOfItsNodeOnlySoLong(t *testing.T) {
 		hear func(r *hookRig)
 		want []string
 	}{
-		"it is only announced": {func(r *hookRig) { r.hear(record.Announced, "a") }, []string{"a announced @0s"}},
-		"no cordon is begun":   {func(r *hookRig) { r.hear(record.Announced, "a", drain(record.Draining)) }, []string{"a announced @1s"}},
+		"it is only announced": {func(r *hookRig) { r.hear(state.Announced, "a") }, []string{"a announced @0s"}},
+		"no cordon is begun":   {func(r *hookRig) { r.hear(state.Announced, "a", drain(state.Draining)) }, []string{"a announced @1s"}},
 		"it does not come about": {func(r *hookRig) {
-			r.hear(record.Announced, "a", drain(record.Draining))
-			r.hear(record.Begun, "a", drain(record.Draining))
+			r.hear(state.Announced, "a", drain(state.Draining))
+			r.hear(state.Begun, "a", drain(state.Draining))
 		}, []string{"a announced @5s"}},
 		"the node has no name yet": {func(r *hookRig) {
-			nameless := func(h *record.Transition) { h.Node = "" }
-			r.hear(record.Announced, "a", drain(record.Draining), nameless)
-			r.hear(record.Begun, "a", drain(record.Draining), nameless)
+			nameless := func(h *state.Transition) { h.Node = "" }
+			r.hear(state.Announced, "a", drain(state.Draining), nameless)
+			r.hear(state.Begun, "a", drain(state.Draining), nameless)
 			r.pass(300 * time.Millisecond)
-			r.hear(record.NodeCordoned, "a", drain(record.Draining))
+			r.hear(state.NodeCordoned, "a", drain(state.Draining))
 		}, []string{"a announced @300ms"}},
 		"it is another node's": {func(r *hookRig) {
-			elsewhere := func(h *record.Transition) { h.Node = "ip-10-0-0-2" }
-			r.hear(record.Announced, "b", drain(record.Draining), elsewhere)
-			r.hear(record.Begun, "b", drain(record.Draining), elsewhere)
-			r.hear(record.Announced, "a")
+			elsewhere := func(h *state.Transition) { h.Node = "ip-10-0-0-2" }
+			r.hear(state.Announced, "b", drain(state.Draining), elsewhere)
+			r.hear(state.Begun, "b", drain(state.Draining), elsewhere)
+			r.hear(state.Announced, "a")
 		}, []string{"a announced @0s", "b announced @5s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,14 +68,14 @@ func TestANoticeWaitsForTheCordonOfItsNodeOnlySoLong(t *testing.T) {
 	t.Run("another event comes while notices wait to be tried again", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
 			r.down()
-			r.hear(record.Announced, "a")
+			r.hear(state.Announced, "a")
 			r.want("a announced @0s")
-			r.hear(record.Announced, "b", drain(record.Draining))
-			r.hear(record.Begun, "b", drain(record.Draining))
+			r.hear(state.Announced, "b", drain(state.Draining))
+			r.hear(state.Begun, "b", drain(state.Draining))
 			r.up()
 			r.pass(4 * time.Second)
 			r.want()
-			r.hear(record.CordonFound, "b", drain(record.Draining))
+			r.hear(state.CordonFound, "b", drain(state.Draining))
 			r.wantInAnyOrder("a announced", "b announced")
 		})
 	})
@@ -83,15 +83,15 @@ func TestANoticeWaitsForTheCordonOfItsNodeOnlySoLong(t *testing.T) {
 
 func TestOutcomesAreToldOnceEach(t *testing.T) {
 	hooked(t, func(r *hookRig) {
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.pass(time.Second)
 		for range 3 { // It is tried again and again.
-			r.hear(record.Begun, "a", drain(record.Draining))
-			r.hear(record.Failed, "a", drain(record.Draining))
+			r.hear(state.Begun, "a", drain(state.Draining))
+			r.hear(state.Failed, "a", drain(state.Draining))
 		}
-		r.hear(record.CalledBack, "a", drain(record.Draining))
-		r.hear(record.RanOut, "a", drain(record.Incomplete))
-		r.hear(record.RanOut, "a", drain(record.Incomplete))
+		r.hear(state.CalledBack, "a", drain(state.Draining))
+		r.hear(state.RanOut, "a", drain(state.Incomplete))
+		r.hear(state.RanOut, "a", drain(state.Incomplete))
 		r.pass(time.Minute)
 		r.want("a announced", "a failed", "a incomplete")
 	})
@@ -110,9 +110,9 @@ func TestPhasesCanBeSwitchedOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hooked(t, func(r *hookRig) {
 				r.use(test.off)
-				r.hear(record.Announced, "a")
-				r.hear(record.Done, "a", drain(record.Drained))
-				r.hear(record.ClosedWith, "a", endsAs(record.Canceled))
+				r.hear(state.Announced, "a")
+				r.hear(state.Done, "a", drain(state.Drained))
+				r.hear(state.ClosedWith, "a", endsAs(state.Canceled))
 				r.pass(time.Minute)
 				r.want(test.want...)
 			})
@@ -123,8 +123,8 @@ func TestPhasesCanBeSwitchedOff(t *testing.T) {
 func TestATemplateDecidesWhatIsWorthAPost(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ if eq .Phase "ended" }}{{ .Outcome }}{{ end }}`)
-		r.hear(record.Announced, "a")
-		r.hear(record.Done, "a", drain(record.Drained))
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.pass(time.Minute)
 		r.want("drained")
 	})
@@ -134,10 +134,10 @@ func TestANoticeTellsWhatTheDrainDid(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .Node }} {{ .InstanceID }} {{ .NodeLabels.team }} {{ .Pods }} {{ .Evicted }} {{ .Deleted }} {{ .Left }} {{ .HeldBy }} {{ .SecondsLeft }}`)
 		for _, pod := range []string{"default/web-1", "default/web-2", "default/web-1"} {
-			r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Transition) { h.Pod = pod })
+			r.hear(state.PodEvicted, "a", drain(state.Draining), func(h *state.Transition) { h.Pod = pod })
 		}
-		r.hear(record.RanOut, "a", drain(record.Incomplete), func(h *record.Transition) {
-			h.Entry.Result = &record.Result{
+		r.hear(state.RanOut, "a", drain(state.Incomplete), func(h *state.Transition) {
+			h.Entry.Result = &state.Result{
 				Evicted: 2, Deleted: 1, Left: []string{"default/web-1"}, HeldBy: map[string]string{"default/web-1": "default/pdb"},
 			}
 		})
@@ -149,14 +149,14 @@ func TestANoticeTellsWhatTheDrainDid(t *testing.T) {
 func TestTheNoticesOfAllEventsOfADrainNameItsPods(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Pods }}`)
-		elsewhere := func(h *record.Transition) { h.Node = "ip-10-0-0-2" }
-		r.hear(record.Begun, "a", drain(record.Draining))
-		r.hear(record.Begun, "b", drain(record.Draining))
-		r.hear(record.Begun, "c", drain(record.Draining), elsewhere)
-		r.hear(record.PodEvicted, "a", drain(record.Draining), func(h *record.Transition) { h.Pod = "default/web" })
-		r.hear(record.Done, "b", drain(record.Drained))
-		r.hear(record.RanOut, "a", drain(record.Incomplete))
-		r.hear(record.Done, "c", drain(record.Drained), elsewhere)
+		elsewhere := func(h *state.Transition) { h.Node = "ip-10-0-0-2" }
+		r.hear(state.Begun, "a", drain(state.Draining))
+		r.hear(state.Begun, "b", drain(state.Draining))
+		r.hear(state.Begun, "c", drain(state.Draining), elsewhere)
+		r.hear(state.PodEvicted, "a", drain(state.Draining), func(h *state.Transition) { h.Pod = "default/web" })
+		r.hear(state.Done, "b", drain(state.Drained))
+		r.hear(state.RanOut, "a", drain(state.Incomplete))
+		r.hear(state.Done, "c", drain(state.Drained), elsewhere)
 		r.pass(time.Minute)
 		r.want("b [web]", "a [web]", "c []")
 	})
@@ -165,10 +165,10 @@ func TestTheNoticesOfAllEventsOfADrainNameItsPods(t *testing.T) {
 func TestANoticeIsTriedAgainUntilTheEndpointIsBack(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.down()
-		r.hear(record.Announced, "a")
-		r.hear(record.Done, "a", drain(record.Drained))
-		r.hear(record.Announced, "b")
-		r.hear(record.NodeCordoned, "b", drain(record.Draining))
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
+		r.hear(state.Announced, "b")
+		r.hear(state.NodeCordoned, "b", drain(state.Draining))
 		r.pass(10 * time.Minute)
 		posts := r.posted()
 		if n := len(posts); n < 40 || n > 100 { // one at a time, every 7.5 to 15 s
@@ -188,7 +188,7 @@ func TestANoticeIsTriedAgainUntilTheEndpointIsBack(t *testing.T) {
 func TestAnOutageIsToldOnceForEachNoticeAndItsEnd(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.down()
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.pass(time.Minute)
 		r.up()
 		r.pass(time.Minute)
@@ -202,7 +202,7 @@ func TestAnOutageIsToldOnceForEachNoticeAndItsEnd(t *testing.T) {
 func TestANoticeThatNobodyTakesIsGivenUpAfterADay(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.down()
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.pass(25 * time.Hour)
 		last := r.told()[len(r.told())-1]
 		if !last.GivenUp || !strings.Contains(last.Err.Error(), "older than a day") {
@@ -223,12 +223,12 @@ func TestAnEndpointThatHangsHoldsNobodyUp(t *testing.T) {
 			time.Sleep(time.Hour) // deaf to ctx, too
 			return errors.New("no answer")
 		})
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.pass(2 * time.Second)
 		heard := time.Now()
 		for range 10_000 {
-			r.hook.OnTransition(record.Transition{Kind: record.PodEvicted, At: time.Now(), Pod: "default/web"})
-			r.hook.OnTransition(record.Transition{Kind: record.Announced, At: time.Now(), Entry: r.entry("b", record.Seen)})
+			r.hook.OnTransition(state.Transition{Kind: state.PodEvicted, At: time.Now(), Pod: "default/web"})
+			r.hook.OnTransition(state.Transition{Kind: state.Announced, At: time.Now(), Entry: r.entry("b", state.Seen)})
 		}
 		if took := time.Since(heard); took != 0 {
 			t.Errorf("it took %s to be heard", took)
@@ -239,7 +239,7 @@ func TestAnEndpointThatHangsHoldsNobodyUp(t *testing.T) {
 
 func TestStoppingTriesOnceMoreAndNotForLong(t *testing.T) {
 	hooked(t, func(r *hookRig) {
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.stop() // within the second in which a cordon might have begun
 		r.want("a announced @0s")
 		r.start()
@@ -247,7 +247,7 @@ func TestStoppingTriesOnceMoreAndNotForLong(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		r.hear(record.Announced, "b")
+		r.hear(state.Announced, "b")
 		asked := time.Now()
 		r.stop()
 		if took := time.Since(asked); took > 2*time.Second {
@@ -262,20 +262,20 @@ func TestStoppingTriesOnceMoreAndNotForLong(t *testing.T) {
 }
 
 // resume makes up for what the record knows and nobody was told.
-func (r *hookRig) resume(entries ...record.Entry) {
-	r.hook.Resume(entries, time.Now(), func(record.Entry) string { return "drain now" })
+func (r *hookRig) resume(entries ...state.Entry) {
+	r.hook.Resume(entries, time.Now(), func(state.Entry) string { return "drain now" })
 }
 
 func TestNoticesSurviveARestartUnderTheSameID(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.down()
-		r.hear(record.Announced, "a")
-		r.hear(record.Done, "a", drain(record.Drained))
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.stop()
 		first := r.posted()[0]
 		r.up()
 		r.start()
-		r.resume(r.entry("a", record.Drained))
+		r.resume(r.entry("a", state.Drained))
 		r.pass(time.Minute)
 		again := r.posted()
 		if len(again) != 2 || again[0] != (post{again[0].at, first.id, "a announced"}) || again[1].text != "a drained" || first.id == "" {
@@ -286,13 +286,13 @@ func TestNoticesSurviveARestartUnderTheSameID(t *testing.T) {
 
 func TestWhatACrashHasSwallowedIsMadeUpForOnce(t *testing.T) {
 	hooked(t, func(r *hookRig) {
-		r.resume(r.entry("a", record.Draining), r.entry("b", record.Incomplete))
+		r.resume(r.entry("a", state.Draining), r.entry("b", state.Incomplete))
 		r.pass(10 * time.Second)
 		r.wantInAnyOrder("a announced", "b announced", "b incomplete")
 		for range 3 {
 			r.stop()
 			r.start()
-			r.resume(r.entry("a", record.Drained), r.entry("b", record.Incomplete))
+			r.resume(r.entry("a", state.Drained), r.entry("b", state.Incomplete))
 			r.pass(10 * time.Second)
 		}
 		r.want("a drained")
@@ -301,20 +301,20 @@ func TestWhatACrashHasSwallowedIsMadeUpForOnce(t *testing.T) {
 
 func TestTheCordonThatACrashHasInterruptedGoesBeforeItsNotice(t *testing.T) {
 	hooked(t, func(r *hookRig) {
-		r.resume(r.entry("a", record.Draining))
+		r.resume(r.entry("a", state.Draining))
 		r.pass(100 * time.Millisecond)
-		r.hear(record.Begun, "a", drain(record.Draining))
+		r.hear(state.Begun, "a", drain(state.Draining))
 		r.pass(3 * time.Second)
 		r.want()
-		r.hear(record.NodeCordoned, "a", drain(record.Draining))
+		r.hear(state.NodeCordoned, "a", drain(state.Draining))
 		r.want("a announced")
 	})
 }
 
 func TestWhatIsOverIsMadeUpForOnlyIfItWasAnnounced(t *testing.T) {
-	closed := func(r *hookRig, id string) record.Entry {
-		e := r.entry(id, record.Closed)
-		e.Ending = record.Rebooted
+	closed := func(r *hookRig, id string) state.Entry {
+		e := r.entry(id, state.Closed)
+		e.Ending = state.Rebooted
 		return e
 	}
 	t.Run("before there was a webhook", func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestWhatIsOverIsMadeUpForOnlyIfItWasAnnounced(t *testing.T) {
 	})
 	t.Run("announced", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			r.hear(record.Announced, "a")
+			r.hear(state.Announced, "a")
 			r.pass(time.Minute)
 			r.stop()
 			r.start()
@@ -337,7 +337,7 @@ func TestWhatIsOverIsMadeUpForOnlyIfItWasAnnounced(t *testing.T) {
 	})
 	t.Run("long ago", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
-			r.hear(record.Announced, "a")
+			r.hear(state.Announced, "a")
 			r.pass(25 * time.Hour)
 			r.resume(closed(r, "a"))
 			r.pass(time.Minute)
@@ -349,12 +349,12 @@ func TestWhatIsOverIsMadeUpForOnlyIfItWasAnnounced(t *testing.T) {
 func TestAWebhookThatIsSwitchedOnLaterTellsWhatStands(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.hook.Use(nil)
-		r.hear(record.Announced, "a")
+		r.hear(state.Announced, "a")
 		r.pass(time.Minute)
 		r.want()
 		settings := r.settings
 		r.hook.Use(&settings)
-		r.resume(r.entry("a", record.Cordoned))
+		r.resume(r.entry("a", state.Cordoned))
 		r.pass(time.Minute)
 		r.want("a announced", "a cordoned")
 	})
@@ -363,7 +363,7 @@ func TestAWebhookThatIsSwitchedOnLaterTellsWhatStands(t *testing.T) {
 func TestWhatIsMadeUpForNamesTheNode(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .Node }}: {{ .Plan }}`)
-		r.resume(r.entry("a", record.Seen))
+		r.resume(r.entry("a", state.Seen))
 		r.pass(time.Minute)
 		r.want("ip-10-0-0-1: drain now")
 	})
@@ -383,8 +383,8 @@ func TestAMessageThatIsNeverTakenIsGivenUp(t *testing.T) {
 			}
 			return nil
 		})
-		r.hear(record.Announced, "a")
-		r.hear(record.Done, "a", drain(record.Drained))
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.pass(time.Hour)
 		r.want("a announced", "a drained")
 		if first := r.told()[0]; !first.GivenUp || first.Err == nil {
@@ -396,9 +396,9 @@ func TestAMessageThatIsNeverTakenIsGivenUp(t *testing.T) {
 func TestAnEventThatIsMetAnewIsToldAnew(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		for range 2 {
-			r.hear(record.Announced, "a")
-			r.hear(record.Done, "a", drain(record.Drained))
-			r.hear(record.ClosedWith, "a", endsAs(record.Withdrawn))
+			r.hear(state.Announced, "a")
+			r.hear(state.Done, "a", drain(state.Drained))
+			r.hear(state.ClosedWith, "a", endsAs(state.Withdrawn))
 			r.pass(time.Minute)
 		}
 		posts := r.posted()
@@ -416,13 +416,13 @@ func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Outcome }} {{ .Action }}; {{ .Text }}`)
 		for _, id := range []string{"a", "b", "c"} {
-			r.hear(record.Done, id, drain(record.Drained))
+			r.hear(state.Done, id, drain(state.Drained))
 		}
 		r.posted()
-		uncordoned := func(h *record.Transition) { h.Action = "uncordon" }
-		r.hear(record.Done, "a", uncordoned)
-		r.hear(record.PutOff, "b", uncordoned)
-		r.hear(record.PutOff, "c")
+		uncordoned := func(h *state.Transition) { h.Action = "uncordon" }
+		r.hear(state.Done, "a", uncordoned)
+		r.hear(state.PutOff, "b", uncordoned)
+		r.hear(state.PutOff, "c")
 		const about = "nth: node ip-10-0-0-1: spot-interruption: put off; "
 		r.want("a moved uncordon; "+about+"the node takes pods again until then",
 			"b moved uncordon; "+about+"the node takes pods again until then",
@@ -433,11 +433,11 @@ func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 func TestWhatWasPutOffIsToldAgainWhenItsTimeComes(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.use(func(s *notify.WebhookSettings) { s.AtClose = false })
-		r.hear(record.Announced, "a")
-		r.hear(record.Done, "a", drain(record.Drained))
-		r.hear(record.Done, "a", func(h *record.Transition) { h.Action, h.Entry.Phase = "uncordon", record.Seen })
-		r.hear(record.Announced, "a")
-		r.hear(record.Done, "a", drain(record.Drained))
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
+		r.hear(state.Done, "a", func(h *state.Transition) { h.Action, h.Entry.Phase = "uncordon", state.Seen })
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.want("a announced", "a drained", "a drained")
 	})
 }

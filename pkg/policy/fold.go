@@ -5,19 +5,19 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Fold brings the record up to date with what is announced and with what is known of the node, and returns the entries
 // that changed. It takes an entry one phase further at most: call it until nothing changes.
-func (s Settings) Fold(sit Situation) []record.Entry {
+func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
-	var changed []record.Entry
+	var changed []state.Entry
 	sit.Past, changed = s.refreshed(sit)
-	after := make([]record.Entry, len(before))
+	after := make([]state.Entry, len(before))
 	handedOver := false
 	for i, e := range sit.Past {
-		if after[i] = e; before[i].Phase != record.Closed { // What is back is met, and no more yet.
+		if after[i] = e; before[i].Phase != state.Closed { // What is back is met, and no more yet.
 			after[i] = s.next(sit, e)
 		}
 		handedOver = handedOver || e.OnNode && !after[i].OnNode && s.want(sit, e) == nothing
@@ -34,7 +34,7 @@ func (s Settings) Fold(sit Situation) []record.Entry {
 }
 
 // refreshed is the record with what the sources say now, and the entries of events that are met for the first time.
-func (s Settings) refreshed(sit Situation) (past, met []record.Entry) {
+func (s Settings) refreshed(sit Situation) (past, met []state.Entry) {
 	at := make(map[string]int, len(sit.Past))
 	past = slices.Clone(sit.Past)
 	for i, e := range past {
@@ -58,20 +58,20 @@ func (s Settings) refreshed(sit Situation) (past, met []record.Entry) {
 // worthMeeting tells whether an event that is not in the record belongs there. What is over before it was met, and what
 // is to be ignored, does not.
 func (s Settings) worthMeeting(ev event.Event) bool {
-	return ev.State != event.Canceled && ev.State != event.Completed && !s.Ignores(record.Entry{Event: ev})
+	return ev.State != event.Canceled && ev.State != event.Completed && !s.Ignores(state.Entry{Event: ev})
 }
 
-func meet(sit Situation, ev event.Event) record.Entry {
-	return record.Entry{Event: ev, Phase: record.Seen, BootID: sit.BootID, ListedIn: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
+func meet(sit Situation, ev event.Event) state.Entry {
+	return state.Entry{Event: ev, Phase: state.Seen, BootID: sit.BootID, ListedIn: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
 }
 
 // refresh takes over what the source says now. An event that was given up and is back is met anew: nothing of what was
 // done for it is left.
-func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.Entry {
-	if e.Phase == record.Closed {
-		givenUp := []record.Ending{record.Withdrawn, record.Canceled, record.Completed, record.Ignored}
+func (s Settings) refresh(sit Situation, e state.Entry, ev event.Event) state.Entry {
+	if e.Phase == state.Closed {
+		givenUp := []state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}
 		if s.plan(e).action == Drain { // A cordon's time to live is no reason against what is asked for now.
-			givenUp = append(givenUp, record.Expired)
+			givenUp = append(givenUp, state.Expired)
 		}
 		if slices.Contains(givenUp, e.Ending) && s.worthMeeting(ev) {
 			e = meet(sit, ev)
@@ -94,8 +94,8 @@ func (s Settings) refresh(sit Situation, e record.Entry, ev event.Event) record.
 
 // clamp brings times that lie in the future back to now. They were read before the clock was set back, and what is
 // counted from them would take as much longer.
-func clamp(sit Situation, e record.Entry) record.Entry {
-	if e.Phase == record.Closed {
+func clamp(sit Situation, e state.Entry) state.Entry {
+	if e.Phase == state.Closed {
 		return e
 	}
 	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing} {
@@ -107,9 +107,9 @@ func clamp(sit Situation, e record.Entry) record.Entry {
 }
 
 // miss notes since when an event is no longer announced. Kinds that have not been looked at yet miss nothing.
-func miss(sit Situation, e record.Entry) record.Entry {
+func miss(sit Situation, e state.Entry) state.Entry {
 	_, known := sit.Known[e.Event.Kind]
-	if !known && !sit.Unwatched[e.Event.Kind] || e.Phase == record.Closed || sit.listed(e.Event) {
+	if !known && !sit.Unwatched[e.Event.Kind] || e.Phase == state.Closed || sit.listed(e.Event) {
 		return e
 	}
 	if e.Missing.IsZero() {
@@ -119,7 +119,7 @@ func miss(sit Situation, e record.Entry) record.Entry {
 }
 
 // next takes an entry that is not closed one phase further, if that is what the situation says.
-func (s Settings) next(sit Situation, e record.Entry) record.Entry {
+func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 	switch s.want(sit, e) {
 	case nothing:
 		return s.release(sit, e)
@@ -128,8 +128,8 @@ func (s Settings) next(sit Situation, e record.Entry) record.Entry {
 	case drained:
 		return s.act(sit, s.drainPhase(sit, e), heed(sit, e))
 	case left:
-		if e.UnderWay() || e.Phase == record.Undoing { // A drain that the rules still ask for is not left.
-			return enter(sit, record.Cordoned, e) // Others have seen to what becomes of it.
+		if e.UnderWay() || e.Phase == state.Undoing { // A drain that the rules still ask for is not left.
+			return enter(sit, state.Cordoned, e) // Others have seen to what becomes of it.
 		}
 	case kept:
 	}
@@ -138,13 +138,13 @@ func (s Settings) next(sit Situation, e record.Entry) record.Entry {
 
 // release takes an entry, for which nothing is to be done to the node any more or yet, towards its end or back to its
 // beginning. What is on the node for it has to be taken back before, unless another event holds it.
-func (s Settings) release(sit Situation, e record.Entry) record.Entry {
+func (s Settings) release(sit Situation, e state.Entry) state.Entry {
 	ending, _ := s.ending(sit, e)
 	switch {
 	case e.OnNode && !s.heldByOther(sit, e):
-		return enter(sit, record.Undoing, e)
+		return enter(sit, state.Undoing, e)
 	case ending != "":
-		e = enter(sit, record.Closed, e)
+		e = enter(sit, state.Closed, e)
 		e.Ending, e.OnNode = ending, false
 	case e.Acted():
 		e = again(sit, e)
@@ -154,16 +154,16 @@ func (s Settings) release(sit Situation, e record.Entry) record.Entry {
 
 // again puts an entry back to its beginning: it is acted upon anew when its time comes, and a reboot before that is not
 // the announced one.
-func again(sit Situation, e record.Entry) record.Entry {
-	e = enter(sit, record.Seen, e)
+func again(sit Situation, e state.Entry) state.Entry {
+	e = enter(sit, state.Seen, e)
 	e.Result, e.CordonedAt, e.OnNode, e.Reopened, e.Anew = nil, time.Time{}, false, false, true
 	return e
 }
 
 // act gives an entry that wants the node closed a phase. Before the node is acted upon for an event, the record says so: from
 // then on something on the node may be ours, whatever happens to this process.
-func (s Settings) act(sit Situation, phase record.Phase, e record.Entry) record.Entry {
-	begins := e.Phase != phase && (phase == record.Cordoning || phase == record.Draining)
+func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Entry {
+	begins := e.Phase != phase && (phase == state.Cordoning || phase == state.Draining)
 	e = enter(sit, phase, noteNode(sit, noteBoot(sit, e)))
 	if !begins {
 		return e
@@ -176,7 +176,7 @@ func (s Settings) act(sit Situation, phase record.Phase, e record.Entry) record.
 }
 
 // heed takes over whether people want the node left alone. From when they do not any more, an event that is overdue has half a minute.
-func heed(sit Situation, e record.Entry) record.Entry {
+func heed(sit Situation, e state.Entry) state.Entry {
 	if left := sit.leftAlone(e); left != e.LeftAlone {
 		e.LeftAlone, e.Changed = left, sit.Now
 	}
@@ -184,13 +184,13 @@ func heed(sit Situation, e record.Entry) record.Entry {
 }
 
 // enter gives an entry a phase.
-func enter(sit Situation, phase record.Phase, e record.Entry) record.Entry {
+func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	if e.Phase == phase {
 		return e
 	}
-	e.LeftAlone = e.LeftAlone && slices.Contains([]record.Phase{record.Draining, record.Drained, record.Incomplete}, phase)
+	e.LeftAlone = e.LeftAlone && slices.Contains([]state.Phase{state.Draining, state.Drained, state.Incomplete}, phase)
 	e.Phase, e.Error, e.Failures, e.Changed = phase, "", 0, sit.Now
-	if phase == record.Incomplete {
+	if phase == state.Incomplete {
 		e.Error, e.Failures = "the deadline came first", 1
 	}
 	return e
@@ -198,7 +198,7 @@ func enter(sit Situation, phase record.Phase, e record.Entry) record.Entry {
 
 // noteBoot takes over the boot for an entry that is acted upon in it and whose time is still to come: the reboot before
 // was not the announced one, and a look that does not find the event must not take it for that later.
-func noteBoot(sit Situation, e record.Entry) record.Entry {
+func noteBoot(sit Situation, e state.Entry) state.Entry {
 	if e.Acted() && e.Event.Deadline.After(sit.Now) && sit.attested(e) {
 		e.BootID = sit.BootID
 	}
@@ -207,9 +207,9 @@ func noteBoot(sit Situation, e record.Entry) record.Entry {
 
 // noteNode takes over what is known of the node for an entry that wants it closed and has been acted upon. Where its
 // cordon was lifted, the node has been closed for others.
-func noteNode(sit Situation, e record.Entry) record.Entry {
+func noteNode(sit Situation, e state.Entry) state.Entry {
 	node := sit.node(e)
-	if !node.Closed && !node.Left || !e.Acted() || e.Phase == record.Undoing || e.Reopened {
+	if !node.Closed && !node.Left || !e.Acted() || e.Phase == state.Undoing || e.Reopened {
 		return e
 	}
 	e.OnNode = node.Ours
@@ -224,58 +224,58 @@ func noteNode(sit Situation, e record.Entry) record.Entry {
 }
 
 // cordonPhase is the next phase of an entry that wants the node cordoned.
-func (s Settings) cordonPhase(sit Situation, e record.Entry) record.Phase {
+func (s Settings) cordonPhase(sit Situation, e state.Entry) state.Phase {
 	switch {
-	case e.Phase == record.Cordoned:
-	case e.Phase != record.Cordoning:
-		return record.Cordoning
+	case e.Phase == state.Cordoned:
+	case e.Phase != state.Cordoning:
+		return state.Cordoning
 	case sit.node(e).Closed || sit.node(e).Left:
-		return record.Cordoned
+		return state.Cordoned
 	}
 	return e.Phase
 }
 
 // drainPhase is the next phase of an entry that wants the node drained. While people want it left alone, it is neither drained nor out
 // of time; what they give free again is drained anew.
-func (s Settings) drainPhase(sit Situation, e record.Entry) record.Phase {
+func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
 	switch e.Phase {
-	case record.Draining, record.Drained, record.Incomplete:
+	case state.Draining, state.Drained, state.Incomplete:
 		switch {
 		case sit.leftAlone(e):
 		case e.LeftAlone:
-			return record.Draining
-		case e.Phase == record.Drained:
+			return state.Draining
+		case e.Phase == state.Drained:
 		case sit.node(e).Drained:
-			return record.Drained
+			return state.Drained
 		case s.timeIsOver(sit, e):
-			return record.Incomplete
+			return state.Incomplete
 		}
-	case record.Seen, record.Cordoning, record.Cordoned, record.Undoing, record.Closed:
-		return record.Draining
+	case state.Seen, state.Cordoning, state.Cordoned, state.Undoing, state.Closed:
+		return state.Draining
 	}
 	return e.Phase
 }
 
 // heldByOther tells whether another event that still stands holds what is on the node, too.
-func (s Settings) heldByOther(sit Situation, e record.Entry) bool {
-	return slices.ContainsFunc(sit.Past, func(other record.Entry) bool {
+func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
+	return slices.ContainsFunc(sit.Past, func(other state.Entry) bool {
 		return other.Event.ID != e.Event.ID && s.holds(sit, other)
 	})
 }
 
 // holds tells whether an entry's event needs what is on the node. One whose cordon was lifted needs none, also while its
 // drain goes on.
-func (s Settings) holds(sit Situation, e record.Entry) bool {
+func (s Settings) holds(sit Situation, e state.Entry) bool {
 	return !e.Reopened && s.want(sit, e) >= kept
 }
 
 // Undone is what the record should say of all that was on the node once it has been taken back; the entries that change.
 // Where somebody else had lifted our cordon (overruled), that is an order also for an event that came back meanwhile. It is
 // none for an event that the node was not closed for yet.
-func (s Settings) Undone(sit Situation, overruled bool) []record.Entry {
-	var changed []record.Entry
+func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
+	var changed []state.Entry
 	for _, e := range sit.Past {
-		if !e.OnNode || e.Phase == record.Closed {
+		if !e.OnNode || e.Phase == state.Closed {
 			continue
 		}
 		e.OnNode = false
@@ -283,7 +283,7 @@ func (s Settings) Undone(sit Situation, overruled bool) []record.Entry {
 		want := s.want(sit, e)
 		switch {
 		case ending != "":
-			e = enter(sit, record.Closed, e)
+			e = enter(sit, state.Closed, e)
 			e.Ending = ending
 		case e.Reopened && want >= left, overruled && want >= cordoned && !e.CordonedAt.IsZero():
 			e.Reopened = true

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestWhatTheRecordShouldSay(t *testing.T) {
@@ -33,89 +33,89 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		},
 		{name: "nor what is canceled already", known: known(canceled), want: ""},
 		{name: "nor what is completed already", known: known(completed), want: ""},
-		{name: "what is known stays as it is", known: known(notice), past: past(entry(notice, record.Drained)), want: ""},
+		{name: "what is known stays as it is", known: known(notice), past: past(entry(notice, state.Drained)), want: ""},
 		{
 			name: "a new time is taken over", known: known(spot("a", 6*time.Minute)),
-			past: past(entry(notice, record.Draining)), want: "a draining on node",
+			past: past(entry(notice, state.Draining)), want: "a draining on node",
 		},
 		{
 			name: "also one that is over already", known: known(spot("a", time.Minute)),
-			past: past(entry(notice, record.Draining)), want: "a incomplete on node",
+			past: past(entry(notice, state.Draining)), want: "a incomplete on node",
 		},
-		{name: "what is no longer announced is missing", known: known(), past: past(entry(notice, record.Seen)), want: "a seen missing since 5m0s"},
-		{name: "not if its document has not been looked at", past: past(entry(notice, record.Drained)), want: ""},
-		{name: "since the first time", known: known(), past: past(entry(notice, record.Drained, missing(5*time.Minute-1))), want: ""},
+		{name: "what is no longer announced is missing", known: known(), past: past(entry(notice, state.Seen)), want: "a seen missing since 5m0s"},
+		{name: "not if its document has not been looked at", past: past(entry(notice, state.Drained)), want: ""},
+		{name: "since the first time", known: known(), past: past(entry(notice, state.Drained, missing(5*time.Minute-1))), want: ""},
 		{
 			name: "or since now, if that is in the future", known: known(),
-			past: past(entry(notice, record.Drained, missing(time.Hour))), want: "a drained missing since 5m0s on node",
+			past: past(entry(notice, state.Drained, missing(time.Hour))), want: "a drained missing since 5m0s on node",
 		},
-		{name: "what is back is not missing", known: known(notice), past: past(entry(notice, record.Drained, missing(0))), want: "a drained on node"},
-		{name: "what was missing long enough is closed", known: known(), past: past(entry(notice, record.Seen, missing(0))), want: "a closed withdrawn missing since 0s"},
-		{name: "not before what is on the node was taken back", known: known(), past: past(entry(notice, record.Drained, missing(0))), want: "a undoing missing since 0s on node"},
+		{name: "what is back is not missing", known: known(notice), past: past(entry(notice, state.Drained, missing(0))), want: "a drained on node"},
+		{name: "what was missing long enough is closed", known: known(), past: past(entry(notice, state.Seen, missing(0))), want: "a closed withdrawn missing since 0s"},
+		{name: "not before what is on the node was taken back", known: known(), past: past(entry(notice, state.Drained, missing(0))), want: "a undoing missing since 0s on node"},
 		{
 			name: "but if the cordon was somebody else's", known: known(),
-			past: past(entry(notice, record.Drained, missing(0), foreign)), want: "a closed withdrawn missing since 0s",
+			past: past(entry(notice, state.Drained, missing(0), foreign)), want: "a closed withdrawn missing since 0s",
 		},
-		{name: "what is canceled is closed", known: known(canceled), past: past(entry(stop, record.Seen)), want: "b closed canceled"},
-		{name: "what is completed is closed", known: known(completed), past: past(entry(stop, record.Seen)), want: "b closed completed"},
-		{name: "what has left something on the node is not yet", known: known(canceled), past: past(entry(stop, record.Drained)), want: "b undoing on node"},
+		{name: "what is canceled is closed", known: known(canceled), past: past(entry(stop, state.Seen)), want: "b closed canceled"},
+		{name: "what is completed is closed", known: known(completed), past: past(entry(stop, state.Seen)), want: "b closed completed"},
+		{name: "what has left something on the node is not yet", known: known(canceled), past: past(entry(stop, state.Drained)), want: "b undoing on node"},
 		{
 			name: "but if another event holds it", known: known(canceled, notice),
-			past: past(entry(stop, record.Drained), entry(notice, record.Drained)), want: "b closed canceled",
+			past: past(entry(stop, state.Drained), entry(notice, state.Drained)), want: "b closed canceled",
 		},
 		{
 			name: "of two that end at once, neither leaves it to the other", known: known(canceled, inState(notice, event.Canceled)),
-			past: past(entry(stop, record.Drained), entry(notice, record.Drained)), want: "b undoing on node, a undoing on node",
+			past: past(entry(stop, state.Drained), entry(notice, state.Drained)), want: "b undoing on node, a undoing on node",
 		},
-		{name: "a reboot's end is closed", known: known(), past: past(entry(shutdown("a", 0), record.Seen, before)), want: "a closed rebooted missing since 5m0s"},
+		{name: "a reboot's end is closed", known: known(), past: past(entry(shutdown("a", 0), state.Seen, before)), want: "a closed rebooted missing since 5m0s"},
 		{
 			name: "what was withdrawn and is back is met anew", known: known(notice),
-			past: past(entry(notice, record.Closed, closed(record.Withdrawn), missing(0))), want: "a seen",
+			past: past(entry(notice, state.Closed, closed(state.Withdrawn), missing(0))), want: "a seen",
 		},
-		{name: "also what was canceled", known: known(stop), past: past(entry(stop, record.Closed, closed(record.Canceled))), want: "b seen"},
-		{name: "not what is over still", known: known(canceled), past: past(entry(stop, record.Closed, closed(record.Withdrawn))), want: ""},
-		{name: "not what ended with a reboot", known: known(notice), past: past(entry(notice, record.Closed, closed(record.Rebooted))), want: ""},
-		{name: "not what has lived its time", known: known(rebalance("a")), past: past(entry(rebalance("a"), record.Closed, closed(record.Expired))), want: ""},
+		{name: "also what was canceled", known: known(stop), past: past(entry(stop, state.Closed, closed(state.Canceled))), want: "b seen"},
+		{name: "not what is over still", known: known(canceled), past: past(entry(stop, state.Closed, closed(state.Withdrawn))), want: ""},
+		{name: "not what ended with a reboot", known: known(notice), past: past(entry(notice, state.Closed, closed(state.Rebooted))), want: ""},
+		{name: "not what has lived its time", known: known(rebalance("a")), past: past(entry(rebalance("a"), state.Closed, closed(state.Expired))), want: ""},
 		{
 			name: "not what is to be ignored now", known: known(notice), rules: withAction(event.SpotInterruption, policy.Ignore),
-			past: past(entry(notice, record.Closed, closed(record.Withdrawn))), want: "",
+			past: past(entry(notice, state.Closed, closed(state.Withdrawn))), want: "",
 		},
-		{name: "what was moved far is undone if something is on the node", known: known(moved), past: past(entry(moved, record.Drained, actedFor(0))), want: "c undoing on node"},
+		{name: "what was moved far is undone if something is on the node", known: known(moved), past: past(entry(moved, state.Drained, actedFor(0))), want: "c undoing on node"},
 		{
 			name: "and begins anew if there is none", known: known(moved),
-			past: past(entry(moved, record.Drained, actedFor(0), foreign)), want: "c seen",
+			past: past(entry(moved, state.Drained, actedFor(0), foreign)), want: "c seen",
 		},
 		{
 			name: "or another event holds it", known: known(moved, notice),
-			past: past(entry(moved, record.Drained, actedFor(0)), entry(notice, record.Drained)), want: "c seen",
+			past: past(entry(moved, state.Drained, actedFor(0)), entry(notice, state.Drained)), want: "c seen",
 		},
 		{
 			name: "so that a reboot before its time is not the announced one", known: known(moved, notice),
-			past: past(entry(moved, record.Seen, actedFor(0), before, listedHere), entry(notice, record.Drained, before, listedHere)), want: "a drained on node",
+			past: past(entry(moved, state.Seen, actedFor(0), before, listedHere), entry(notice, state.Drained, before, listedHere)), want: "a drained on node",
 		},
 		{
 			name: "a time in another zone is the same time", known: known(inZone(notice)),
-			past: past(entry(notice, record.Drained)), want: "",
+			past: past(entry(notice, state.Drained)), want: "",
 		},
 		{
 			name: "that an event is still announced after a reboot is remembered", known: known(notice),
-			past: past(entry(notice, record.Drained, before)), want: "a drained on node",
+			past: past(entry(notice, state.Drained, before)), want: "a drained on node",
 		},
 		{
 			name: "a span that begins in the future begins now", known: known(notice),
-			past: past(entry(notice, record.Drained, seenAt(time.Hour))), want: "a drained on node",
+			past: past(entry(notice, state.Drained, seenAt(time.Hour))), want: "a drained on node",
 		},
 		{
 			name: "so does a phase, lest half a minute last for an hour", known: known(notice),
-			past: past(entry(notice, record.Draining, begun(time.Hour))), want: "a draining on node",
+			past: past(entry(notice, state.Draining, begun(time.Hour))), want: "a draining on node",
 		},
 		{
 			name: "but nothing is counted any more for what is over", known: known(notice), want: "",
-			past: past(entry(notice, record.Closed, closed(record.Rebooted), begun(time.Hour))),
+			past: past(entry(notice, state.Closed, closed(state.Rebooted), begun(time.Hour))),
 		},
 		{
 			name: "a reboot was not for what nothing was done for, though its time is over", known: known(),
-			past: past(entry(spot("a", time.Minute), record.Seen, before)), want: "a seen missing since 5m0s",
+			past: past(entry(spot("a", time.Minute), state.Seen, before)), want: "a seen missing since 5m0s",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -138,11 +138,11 @@ func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
 	again := termination("b")
 	sit := policy.Situation{
 		Now: at(time.Hour), BootID: thisBoot, Known: known(spot("a", 2*time.Hour), again),
-		Past: past(entry(again, record.Closed, closed(record.Withdrawn), before, failed(3, 0))),
+		Past: past(entry(again, state.Closed, closed(state.Withdrawn), before, failed(3, 0))),
 	}
 	for _, e := range rules().Fold(sit) {
-		want := record.Entry{
-			Event: e.Event, Phase: record.Seen, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: sit.Now, Changed: sit.Now,
+		want := state.Entry{
+			Event: e.Event, Phase: state.Seen, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: sit.Now, Changed: sit.Now,
 			Anew: e.Event.ID == again.ID,
 		}
 		if e != want {
@@ -157,20 +157,20 @@ func TestWhatIsKnownOfTheNodeIsNoted(t *testing.T) {
 	hibernates := hibernation("a", time.Hour)
 	for name, row := range map[string]struct {
 		node     policy.Node
-		phase    record.Phase
+		phase    state.Phase
 		onNode   bool
 		cordoned time.Time
 		boot     string
 	}{
-		"it is closed, by us":          {policy.Node{Closed: true, Ours: true}, record.Cordoned, true, at(time.Minute), thisBoot},
-		"it is closed, by others":      {policy.Node{Closed: true}, record.Cordoned, false, at(time.Minute), thisBoot},
-		"it is left alone":             {policy.Node{Left: true}, record.Cordoned, false, time.Time{}, ""},
-		"left alone, our cordon on it": {policy.Node{Left: true, Ours: true}, record.Cordoned, true, time.Time{}, ""},
-		"nobody knows":                 {policy.Node{}, record.Cordoning, true, time.Time{}, ""},
+		"it is closed, by us":          {policy.Node{Closed: true, Ours: true}, state.Cordoned, true, at(time.Minute), thisBoot},
+		"it is closed, by others":      {policy.Node{Closed: true}, state.Cordoned, false, at(time.Minute), thisBoot},
+		"it is left alone":             {policy.Node{Left: true}, state.Cordoned, false, time.Time{}, ""},
+		"left alone, our cordon on it": {policy.Node{Left: true, Ours: true}, state.Cordoned, true, time.Time{}, ""},
+		"nobody knows":                 {policy.Node{}, state.Cordoning, true, time.Time{}, ""},
 	} {
 		sit := policy.Situation{
 			Now: at(time.Minute), BootID: thisBoot, Known: known(hibernates), Node: row.node,
-			Past: past(entry(hibernates, record.Cordoning, uncordoned)),
+			Past: past(entry(hibernates, state.Cordoning, uncordoned)),
 		}
 		e := brought(t, rules(), sit).Past[0]
 		if e.Phase != row.phase || e.OnNode != row.onNode || !e.CordonedAt.Equal(row.cordoned) || e.ClosedIn != row.boot {
@@ -184,14 +184,14 @@ func TestTheBeginningIsNotedWithWhenAnEventWasDue(t *testing.T) {
 	t.Parallel()
 	notice, reboot := spot("a", time.Hour), maintenance("b", "system-reboot", time.Hour)
 	for name, row := range map[string]struct {
-		from     record.Entry
+		from     state.Entry
 		acted    time.Duration
 		cordoned time.Time
 	}{
-		"one that is due at once was due now":     {entry(notice, record.Seen), 55 * time.Minute, time.Time{}},
-		"one with a lead, when that began":        {entry(reboot, record.Seen), 50 * time.Minute, time.Time{}},
-		"a cordon of this boot stays what it was": {entry(notice, record.Undoing), 55 * time.Minute, noon},
-		"one of an earlier boot, too":             {entry(notice, record.Undoing, before), 55 * time.Minute, noon},
+		"one that is due at once was due now":     {entry(notice, state.Seen), 55 * time.Minute, time.Time{}},
+		"one with a lead, when that began":        {entry(reboot, state.Seen), 50 * time.Minute, time.Time{}},
+		"a cordon of this boot stays what it was": {entry(notice, state.Undoing), 55 * time.Minute, noon},
+		"one of an earlier boot, too":             {entry(notice, state.Undoing, before), 55 * time.Minute, noon},
 	} {
 		sit := policy.Situation{Now: at(55 * time.Minute), BootID: thisBoot, Known: known(row.from.Event), Past: past(row.from)}
 		changed := rules().Fold(sit)
@@ -199,7 +199,7 @@ func TestTheBeginningIsNotedWithWhenAnEventWasDue(t *testing.T) {
 			t.Fatalf("%s: Fold makes %s", name, describeEntries(changed))
 		}
 		e := changed[0]
-		if e.Phase != record.Draining || !e.OnNode || e.BootID != thisBoot || !e.ActedFor.Equal(at(row.acted)) || !e.CordonedAt.Equal(row.cordoned) {
+		if e.Phase != state.Draining || !e.OnNode || e.BootID != thisBoot || !e.ActedFor.Equal(at(row.acted)) || !e.CordonedAt.Equal(row.cordoned) {
 			t.Errorf("%s: it is %+v", name, e)
 		}
 	}
@@ -211,7 +211,7 @@ func TestABudgetBeginsAnewWithAnEventThatIsBack(t *testing.T) {
 	ev := termination("a")
 	sit := policy.Situation{
 		Now: at(time.Hour), BootID: thisBoot, Known: known(ev),
-		Past: past(entry(ev, record.Closed, closed(record.Withdrawn))),
+		Past: past(entry(ev, state.Closed, closed(state.Withdrawn))),
 	}
 	if got, want := describeGoal(rules().Decide(brought(t, rules(), sit))), "drain a by 1h15m0s hard; again at 1h15m0s"; got != want {
 		t.Errorf("Decide: %s\n   want: %s", got, want)
@@ -223,7 +223,7 @@ func TestABudgetBeginsAnewWithEachDeadlineThatIsTakenBack(t *testing.T) {
 	t.Parallel()
 	limited := termination("a")
 	limited.Deadline = at(time.Hour)
-	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(limited), Past: past(entry(limited, record.Draining))}
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(limited), Past: past(entry(limited, state.Draining))}
 	for _, look := range []struct {
 		ev       event.Event
 		timeless time.Time
@@ -243,7 +243,7 @@ type step struct {
 	name string
 	now  time.Duration
 	node policy.Node
-	from record.Entry
+	from state.Entry
 	want string
 }
 
@@ -251,29 +251,29 @@ func TestAnEntryGoesOnePhaseAtATime(t *testing.T) {
 	t.Parallel()
 	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)
 	for _, row := range []step{
-		{name: "what is met is drained for", from: entry(notice, record.Seen), want: "a draining on node"},
-		{name: "also where the node is empty already", from: entry(notice, record.Seen), node: emptyNode, want: "a draining on node"},
-		{name: "it is drained when the guard says so", from: entry(notice, record.Draining), node: emptyNode, want: "a drained on node"},
-		{name: "not when the node is only closed", from: entry(notice, record.Draining), node: closedNode, want: ""},
-		{name: "a cordon of somebody else is not ours to lift", from: entry(notice, record.Draining), node: foreignNode, want: "a draining"},
-		{name: "its time may be over before", from: entry(notice, record.Draining), node: closedNode, now: 2 * time.Minute, want: "a incomplete on node"},
-		{name: "not a moment sooner", from: entry(notice, record.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
-		{name: "at that moment, the guard's word counts", from: entry(notice, record.Draining), node: emptyNode, now: 2 * time.Minute, want: "a drained on node"},
-		{name: "it is drained also when the node is empty later", from: entry(notice, record.Incomplete), node: emptyNode, now: time.Hour, want: "a drained on node"},
-		{name: "what is drained stays so", from: entry(notice, record.Drained), node: closedNode, now: time.Hour, want: ""},
+		{name: "what is met is drained for", from: entry(notice, state.Seen), want: "a draining on node"},
+		{name: "also where the node is empty already", from: entry(notice, state.Seen), node: emptyNode, want: "a draining on node"},
+		{name: "it is drained when the guard says so", from: entry(notice, state.Draining), node: emptyNode, want: "a drained on node"},
+		{name: "not when the node is only closed", from: entry(notice, state.Draining), node: closedNode, want: ""},
+		{name: "a cordon of somebody else is not ours to lift", from: entry(notice, state.Draining), node: foreignNode, want: "a draining"},
+		{name: "its time may be over before", from: entry(notice, state.Draining), node: closedNode, now: 2 * time.Minute, want: "a incomplete on node"},
+		{name: "not a moment sooner", from: entry(notice, state.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
+		{name: "at that moment, the guard's word counts", from: entry(notice, state.Draining), node: emptyNode, now: 2 * time.Minute, want: "a drained on node"},
+		{name: "it is drained also when the node is empty later", from: entry(notice, state.Incomplete), node: emptyNode, now: time.Hour, want: "a drained on node"},
+		{name: "what is drained stays so", from: entry(notice, state.Drained), node: closedNode, now: time.Hour, want: ""},
 		{
 			name: "what was begun too late has half a minute", now: 10*time.Minute + 30*time.Second - 1, node: closedNode, want: "",
-			from: entry(notice, record.Draining, begun(10*time.Minute)),
+			from: entry(notice, state.Draining, begun(10*time.Minute)),
 		},
 		{
 			name: "and no more", now: 10*time.Minute + 30*time.Second, node: closedNode, want: "a incomplete on node",
-			from: entry(notice, record.Draining, begun(10*time.Minute)),
+			from: entry(notice, state.Draining, begun(10*time.Minute)),
 		},
-		{name: "a cordon is on its way", from: entry(hibernate, record.Seen), want: "a cordoning on node"},
-		{name: "it is set when the guard says so", from: entry(hibernate, record.Cordoning), node: closedNode, want: "a cordoned on node"},
-		{name: "it may be somebody else's", from: entry(hibernate, record.Cordoning), node: foreignNode, want: "a cordoned"},
-		{name: "a guard that tells nothing changes nothing", from: entry(hibernate, record.Cordoned), want: ""},
-		{name: "a cordoned node is drained if that is wanted now", from: entry(notice, record.Cordoned), want: "a draining on node"},
+		{name: "a cordon is on its way", from: entry(hibernate, state.Seen), want: "a cordoning on node"},
+		{name: "it is set when the guard says so", from: entry(hibernate, state.Cordoning), node: closedNode, want: "a cordoned on node"},
+		{name: "it may be somebody else's", from: entry(hibernate, state.Cordoning), node: foreignNode, want: "a cordoned"},
+		{name: "a guard that tells nothing changes nothing", from: entry(hibernate, state.Cordoned), want: ""},
+		{name: "a cordoned node is drained if that is wanted now", from: entry(notice, state.Cordoned), want: "a draining on node"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -288,19 +288,19 @@ func TestAnEntryGoesOnePhaseAtATime(t *testing.T) {
 func TestADrainThatRanOutOfTimeAndEndsLaterIsDrained(t *testing.T) {
 	t.Parallel()
 	notice := spot("a", 2*time.Minute)
-	fold := func(e record.Entry, node policy.Node, now time.Duration) record.Entry {
+	fold := func(e state.Entry, node policy.Node, now time.Duration) state.Entry {
 		changed := rules().Fold(decision{known: known(notice), past: past(e), node: node, now: now}.situation())
 		if len(changed) != 1 {
 			t.Fatalf("Fold changed %q, want one entry", describeEntries(changed))
 		}
 		return changed[0]
 	}
-	late := fold(entry(notice, record.Draining), closedNode, 2*time.Minute)
-	if late.Phase != record.Incomplete || late.Error == "" || late.Failures != 1 {
+	late := fold(entry(notice, state.Draining), closedNode, 2*time.Minute)
+	if late.Phase != state.Incomplete || late.Error == "" || late.Failures != 1 {
 		t.Errorf("incomplete: %+v", late)
 	}
 	done := fold(late, emptyNode, 3*time.Minute)
-	if done.Phase != record.Drained || done.Error != "" || done.Failures != 0 || !done.Changed.Equal(at(3*time.Minute)) {
+	if done.Phase != state.Drained || done.Error != "" || done.Failures != 0 || !done.Changed.Equal(at(3*time.Minute)) {
 		t.Errorf("drained: %+v", done)
 	}
 }
@@ -309,7 +309,7 @@ func TestACordonIsAsOldAsItIs(t *testing.T) {
 	t.Parallel()
 	advice := rebalance("a")
 	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
-	set := settings.Fold(decision{known: known(advice), past: past(entry(advice, record.Cordoning, uncordoned)), node: closedNode, now: time.Minute}.situation())
+	set := settings.Fold(decision{known: known(advice), past: past(entry(advice, state.Cordoning, uncordoned)), node: closedNode, now: time.Minute}.situation())
 	if len(set) != 1 || !set[0].CordonedAt.Equal(at(time.Minute)) {
 		t.Fatalf("a cordon set at 1m: %+v", set)
 	}
@@ -324,7 +324,7 @@ func TestFoldingOnChangesNothingMore(t *testing.T) {
 	notice, canceled := spot("a", time.Minute), inState(maintenance("b", "instance-stop", time.Hour), event.Canceled)
 	sit := brought(t, rules(), policy.Situation{
 		Now: noon, BootID: thisBoot, Known: known(notice, canceled, maintenance("d", "system-reboot", time.Hour)),
-		Past: past(entry(canceled, record.Seen), entry(termination("c"), record.Drained)),
+		Past: past(entry(canceled, state.Seen), entry(termination("c"), state.Drained)),
 	})
 	want := "b closed canceled, c drained missing since 0s on node, a draining on node, d seen"
 	if got := describeEntries(sit.Past); got != want {
@@ -335,20 +335,20 @@ func TestFoldingOnChangesNothingMore(t *testing.T) {
 // A moving notice is taken over at each look, and must not be written at each.
 func TestBookkeepingIsNoNews(t *testing.T) {
 	t.Parallel()
-	e := entry(spot("a", time.Minute), record.Draining)
-	same := func(change func(*record.Entry)) bool {
+	e := entry(spot("a", time.Minute), state.Draining)
+	same := func(change func(*state.Entry)) bool {
 		other := e
 		change(&other)
 		return policy.SameNews(e, other)
 	}
-	if !same(func(e *record.Entry) { e.OnNode, e.CordonedAt, e.ListedIn = false, at(time.Hour), "" }) {
+	if !same(func(e *state.Entry) { e.OnNode, e.CordonedAt, e.ListedIn = false, at(time.Hour), "" }) {
 		t.Error("what is on the node is news")
 	}
-	if !same(func(e *record.Entry) { e.Event = inZone(e.Event) }) {
+	if !same(func(e *state.Entry) { e.Event = inZone(e.Event) }) {
 		t.Error("a time in another zone is news")
 	}
-	if same(func(e *record.Entry) { e.Phase = record.Drained }) || same(func(e *record.Entry) { e.Missing = noon }) ||
-		same(func(e *record.Entry) { e.Event.Deadline = noon }) || same(func(e *record.Entry) { e.Ending = record.Withdrawn }) {
+	if same(func(e *state.Entry) { e.Phase = state.Drained }) || same(func(e *state.Entry) { e.Missing = noon }) ||
+		same(func(e *state.Entry) { e.Event.Deadline = noon }) || same(func(e *state.Entry) { e.Ending = state.Withdrawn }) {
 		t.Error("what those who follow an event wait for is no news")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // want is what one event wants of the node, from the weakest to the strongest.
@@ -26,14 +26,14 @@ const (
 // Decide names the goal for the node. It expects a record that Fold has brought up to date.
 func (s Settings) Decide(sit Situation) Goal {
 	goal := Goal{Action: Wait}
-	var wanting, undoing []record.Entry
+	var wanting, undoing []state.Entry
 	var revisit time.Time
 	for _, e := range sit.Past {
 		revisit = soonest(revisit, s.revisit(sit, e))
 		switch want := s.want(sit, e); {
 		case want >= cordoned:
 			wanting = append(wanting, e)
-		case e.Phase == record.Undoing && want == nothing:
+		case e.Phase == state.Undoing && want == nothing:
 			undoing = append(undoing, e)
 		}
 	}
@@ -51,16 +51,16 @@ func (s Settings) Decide(sit Situation) Goal {
 // precedes tells whether the goal is to open the node before what those entries want: all their cordons were lifted by people, so
 // that what is on the node is not theirs, and pods need not wait for their drains to be let in. One that waits for the rebooted
 // machine to be Ready must not hold a drain up for so long.
-func (g Goal) precedes(wanting []record.Entry, ready bool) bool {
-	closes := func(e record.Entry) bool { return !e.Reopened }
+func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
+	closes := func(e state.Entry) bool { return !e.Reopened }
 	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
 }
 
 // closing is the goal that entries make which want the node closed.
-func (s Settings) closing(sit Situation, wanting []record.Entry) Goal {
+func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.urgency)
 	// The node is closed for one whose cordon nobody has lifted, if there is one, and what is on the node says so.
-	first := wanting[max(slices.IndexFunc(wanting, func(e record.Entry) bool { return !e.Reopened }), 0)]
+	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Reopened }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Open: first.Reopened, Reason: reason(first.Event)}
 	var hard, ends []time.Time
 	reopened, all := time.Time{}, true
@@ -112,7 +112,7 @@ func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) 
 
 // opening is the goal that entries make of which all that is on the node is to be taken back. An attempt that failed is
 // repeated after a pause.
-func (s Settings) opening(sit Situation, undoing []record.Entry) Goal {
+func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.urgency)
 	first := undoing[0]
 	for _, e := range undoing {
@@ -134,8 +134,8 @@ func (s Settings) opening(sit Situation, undoing []record.Entry) Goal {
 
 // urgency orders entries, the one that comes first first: what is drained for before what is not, a machine that is lost
 // before one that is not, the nearest deadline before the others.
-func (s Settings) urgency(a, b record.Entry) int {
-	rank := func(e record.Entry) int {
+func (s Settings) urgency(a, b state.Entry) int {
+	rank := func(e state.Entry) int {
 		switch p := s.plan(e); {
 		case p.action == Drain && p.hard:
 			return 0
@@ -153,7 +153,7 @@ func (s Settings) urgency(a, b record.Entry) int {
 }
 
 // Deadline is when the time of an entry's event is over, zero if never, and whether the machine is gone then.
-func (s Settings) Deadline(e record.Entry) (deadline time.Time, hard bool) {
+func (s Settings) Deadline(e state.Entry) (deadline time.Time, hard bool) {
 	p := s.plan(e)
 	return p.deadline, p.hard
 }
@@ -169,7 +169,7 @@ func byDeadline(a, b time.Time) int {
 }
 
 // want is what an entry's event wants of the node now.
-func (s Settings) want(sit Situation, e record.Entry) want {
+func (s Settings) want(sit Situation, e state.Entry) want {
 	if ending, _ := s.ending(sit, e); ending != "" || s.rescheduled(sit, e) {
 		return nothing
 	}
@@ -178,15 +178,15 @@ func (s Settings) want(sit Situation, e record.Entry) want {
 	switch {
 	case level == nothing, !e.Acted() && p.start.After(sit.Now):
 		return nothing
-	case e.Reopened && (e.Phase != record.Draining || level != drained):
+	case e.Reopened && (e.Phase != state.Draining || level != drained):
 		return left
 	case sit.attested(e):
 		return level
 	case !e.Acted():
 		return nothing
-	case e.BootID != sit.BootID || e.Phase == record.Undoing:
+	case e.BootID != sit.BootID || e.Phase == state.Undoing:
 		return kept
-	case e.Phase == record.Cordoning || e.Phase == record.Cordoned:
+	case e.Phase == state.Cordoning || e.Phase == state.Cordoned:
 		return cordoned
 	}
 	return level // It is under way, and goes on until it counts as withdrawn.
@@ -195,7 +195,7 @@ func (s Settings) want(sit Situation, e record.Entry) want {
 // attested tells whether an entry's event is well enough attested to begin anything for it. What has disappeared is not.
 // Before the first good look, the record's word is good enough, unless the machine has been rebooted and the announced time is
 // over: then it may have been that reboot. What has not been begun waits for a look, good or failed: it may be over.
-func (sit Situation) attested(e record.Entry) bool {
+func (sit Situation) attested(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
 		return sit.listed(e.Event)
 	}
@@ -203,30 +203,30 @@ func (sit Situation) attested(e record.Entry) bool {
 }
 
 // ending says why an entry's event holds no more; empty if it does.
-func (s Settings) ending(sit Situation, e record.Entry) (ending record.Ending, revisit time.Time) {
+func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, revisit time.Time) {
 	switch {
-	case e.Phase == record.Closed:
+	case e.Phase == state.Closed:
 		return e.Ending, time.Time{}
 	case e.Event.State == event.Canceled:
-		return record.Canceled, time.Time{}
+		return state.Canceled, time.Time{}
 	case e.Event.State == event.Completed:
-		return record.Completed, time.Time{}
+		return state.Completed, time.Time{}
 	case sit.survived(e):
-		return record.Rebooted, time.Time{}
+		return state.Rebooted, time.Time{}
 	case s.Ignores(e):
-		return record.Ignored, time.Time{}
+		return state.Ignored, time.Time{}
 	}
 	rule := s[e.Event.Kind]
 	// While it is being lifted, the cordon is as old as it was. One that was never set has no age.
-	limited := (e.Phase == record.Cordoned || e.Phase == record.Undoing) && !e.CordonedAt.IsZero()
+	limited := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
 	if limited && rule.CordonFor > 0 && s.plan(e).action == Cordon {
 		revisit = e.CordonedAt.Add(rule.CordonFor)
 		if !sit.Now.Before(revisit) {
-			return record.Expired, time.Time{}
+			return state.Expired, time.Time{}
 		}
 	}
 	if over, at := s.withdrawn(sit, e); over {
-		return record.Withdrawn, time.Time{}
+		return state.Withdrawn, time.Time{}
 	} else if at.After(sit.Now) {
 		revisit = soonest(revisit, at)
 	}
@@ -235,7 +235,7 @@ func (s Settings) ending(sit Situation, e record.Entry) (ending record.Ending, r
 
 // withdrawn tells whether an event has been missing for so long that it counts as withdrawn, and when it does; zero if it is not
 // missing.
-func (s Settings) withdrawn(sit Situation, e record.Entry) (over bool, at time.Time) {
+func (s Settings) withdrawn(sit Situation, e state.Entry) (over bool, at time.Time) {
 	if e.Missing.IsZero() {
 		return false, time.Time{}
 	}
@@ -248,7 +248,7 @@ func (s Settings) withdrawn(sit Situation, e record.Entry) (over bool, at time.T
 }
 
 // revisit is when an entry may change without news; zero means never.
-func (s Settings) revisit(sit Situation, e record.Entry) time.Time {
+func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	ending, again := s.ending(sit, e)
 	if ending != "" {
 		return time.Time{}
@@ -286,7 +286,7 @@ func (sit Situation) asked(kind event.Kind) bool {
 
 // survived tells whether the machine has been through what the entry's event announced, and is back. The boot ID proves
 // the reboot; whether it was the announced one depends on the kind.
-func (sit Situation) survived(e record.Entry) bool {
+func (sit Situation) survived(e state.Entry) bool {
 	if e.BootID == sit.BootID {
 		return false
 	}
@@ -307,7 +307,7 @@ func (sit Situation) survived(e record.Entry) bool {
 }
 
 // stillListed tells whether the last good look of this boot, which may have been an earlier process's, found the event.
-func (sit Situation) stillListed(e record.Entry) bool {
+func (sit Situation) stillListed(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known {
 		return sit.listed(e.Event)
 	}
@@ -320,7 +320,7 @@ func (sit Situation) listed(ev event.Event) bool {
 
 // rescheduled tells whether an entry's event is due later than it was when the node was acted upon, and not yet: its document
 // has moved it, or the settings give it another lead. A clock that was set back does not count.
-func (s Settings) rescheduled(sit Situation, e record.Entry) bool {
+func (s Settings) rescheduled(sit Situation, e state.Entry) bool {
 	start := s.plan(e).start
 	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Action is what can be done about an event; the text is the one used in the configuration.
@@ -101,7 +101,7 @@ type Situation struct {
 	// Unwatched holds the kinds that nobody looks for; nil if somebody looks for each.
 	Unwatched map[event.Kind]bool
 	// Past is the record.
-	Past []record.Entry
+	Past []state.Entry
 	// Node is what the guard has told of the node, and NodeFor are the IDs of the events for which it was told so; nil for all.
 	Node    Node
 	NodeFor []string
@@ -123,7 +123,7 @@ type Node struct {
 }
 
 // node is what the guard has told of the node for an entry's event.
-func (sit Situation) node(e record.Entry) Node {
+func (sit Situation) node(e state.Entry) Node {
 	if sit.NodeFor != nil && !slices.Contains(sit.NodeFor, e.Event.ID) {
 		return Node{}
 	}
@@ -131,10 +131,10 @@ func (sit Situation) node(e record.Entry) Node {
 }
 
 // looked tells whether the node has been looked at since an entry's event came.
-func (sit Situation) looked(e record.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
+func (sit Situation) looked(e state.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
 
 // leftAlone tells whether people want the node's pods left alone: as a look has shown or, before the first, as the record says.
-func (sit Situation) leftAlone(e record.Entry) bool {
+func (sit Situation) leftAlone(e state.Entry) bool {
 	return sit.looked(e) && sit.Limited || !sit.looked(e) && e.LeftAlone
 }
 
@@ -162,7 +162,7 @@ type Goal struct {
 	// Ready before it takes pods again.
 	AfterReboot bool
 	// Ending says for an Uncordon how the event ended; empty if it still stands.
-	Ending record.Ending
+	Ending state.Ending
 	// Reason says in words why this is the goal.
 	Reason string
 	// Revisit is when to decide again even if nothing changes; zero if only news can change the decision.
@@ -192,7 +192,7 @@ type plan struct {
 	hard     bool
 }
 
-func (s Settings) plan(e record.Entry) plan {
+func (s Settings) plan(e state.Entry) plan {
 	rule := s[e.Event.Kind]
 	p := plan{action: rule.Action, deadline: e.Event.Deadline, hard: rule.Hard}
 	if p.action == "" {
@@ -212,7 +212,7 @@ func (s Settings) plan(e record.Entry) plan {
 }
 
 // within is a plan that keeps to the rule's budget.
-func (r Rule) within(p plan, e record.Entry) plan {
+func (r Rule) within(p plan, e state.Entry) plan {
 	if r.Budget <= 0 {
 		return p
 	}
@@ -289,13 +289,13 @@ func pause(failures int) time.Duration {
 }
 
 // Begins is when what an entry's rule asks for is begun; zero if at once.
-func (s Settings) Begins(e record.Entry) time.Time { return s.plan(e).start }
+func (s Settings) Begins(e state.Entry) time.Time { return s.plan(e).start }
 
 // Asks is what an entry's rule asks for once its time has come.
-func (s Settings) Asks(e record.Entry) Action { return s.plan(e).action }
+func (s Settings) Asks(e state.Entry) Action { return s.plan(e).action }
 
 // Ignores tells whether an entry's event is, by the rules, nobody's business.
-func (s Settings) Ignores(e record.Entry) bool { return s.plan(e).action == Ignore }
+func (s Settings) Ignores(e state.Entry) bool { return s.plan(e).action == Ignore }
 
 // soonest returns the earlier of two times, where zero means never.
 func soonest(a, b time.Time) time.Time {

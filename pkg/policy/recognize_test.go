@@ -8,7 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // amazon-ec2-metadata-mock computes the time of its notice anew at each look, so that each has another ID.
@@ -16,7 +16,7 @@ func TestAMovingNoticeIsOneInterruption(t *testing.T) {
 	t.Parallel()
 	moving := func(now time.Duration) event.Event { return spot(fmt.Sprint("at-", now), now+2*time.Minute) }
 	sit := policy.Situation{BootID: thisBoot}
-	look := func(now time.Duration) []record.Entry {
+	look := func(now time.Duration) []state.Entry {
 		said := event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{moving(now)}}
 		sit.Now, sit.Known = at(now), known(policy.Recognize(sit.Past, thisBoot, said)...)
 		changed := twoMinutes().Fold(sit)
@@ -48,33 +48,33 @@ func TestWhichNoticesAreRecognized(t *testing.T) {
 	newer.Noticed = at(time.Minute)
 	for _, row := range []struct {
 		name string
-		past []record.Entry
+		past []state.Entry
 		said []event.Event
 		want string
 	}{
-		{name: "what has only another time", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
-		{name: "a nearer time is taken over", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
-		{name: "and so is the first", past: past(entry(timeless(notice), record.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
-		{name: "a recommendation keeps its time", past: past(entry(advice, record.Seen)), said: []event.Event{newer}, want: "r noticed 0s"},
-		{name: "also what has been missing for a moment", past: past(entry(notice, record.Drained, missing(0))), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
-		{name: "not what is known", past: past(entry(notice, record.Draining), entry(spot("b", 3*time.Minute), record.Seen)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
-		{name: "not what was known", past: past(entry(notice, record.Draining), entry(spot("b", 3*time.Minute), record.Closed)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
-		{name: "not another action", past: past(entry(notice, record.Draining)), said: []event.Event{hibernation("b", 3*time.Minute)}, want: "b 3m0s"},
-		{name: "not in another boot", past: past(entry(notice, record.Draining, before)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
-		{name: "but what has been seen in this one", past: past(entry(notice, record.Draining, before, listedHere)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
-		{name: "not what is closed", past: past(entry(notice, record.Closed, closed(record.Withdrawn))), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
-		{name: "not another kind", past: past(entry(notice, record.Draining)), said: []event.Event{newer}, want: "r2 noticed 1m0s"},
+		{name: "what has only another time", past: past(entry(notice, state.Draining)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
+		{name: "a nearer time is taken over", past: past(entry(notice, state.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
+		{name: "and so is the first", past: past(entry(timeless(notice), state.Draining)), said: []event.Event{spot("b", time.Minute)}, want: "a 1m0s"},
+		{name: "a recommendation keeps its time", past: past(entry(advice, state.Seen)), said: []event.Event{newer}, want: "r noticed 0s"},
+		{name: "also what has been missing for a moment", past: past(entry(notice, state.Drained, missing(0))), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
+		{name: "not what is known", past: past(entry(notice, state.Draining), entry(spot("b", 3*time.Minute), state.Seen)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not what was known", past: past(entry(notice, state.Draining), entry(spot("b", 3*time.Minute), state.Closed)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not another action", past: past(entry(notice, state.Draining)), said: []event.Event{hibernation("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not in another boot", past: past(entry(notice, state.Draining, before)), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "but what has been seen in this one", past: past(entry(notice, state.Draining, before, listedHere)), said: []event.Event{spot("b", 3*time.Minute)}, want: "a 2m0s"},
+		{name: "not what is closed", past: past(entry(notice, state.Closed, closed(state.Withdrawn))), said: []event.Event{spot("b", 3*time.Minute)}, want: "b 3m0s"},
+		{name: "not another kind", past: past(entry(notice, state.Draining)), said: []event.Event{newer}, want: "r2 noticed 1m0s"},
 		{
-			name: "not what has an identity of its own", past: past(entry(maintenance("m", "instance-stop", time.Hour), record.Drained)),
+			name: "not what has an identity of its own", past: past(entry(maintenance("m", "instance-stop", time.Hour), state.Drained)),
 			said: []event.Event{maintenance("n", "instance-stop", 2*time.Hour)}, want: "n 2h0m0s",
 		},
-		{name: "not beside the one itself", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", time.Minute), notice}, want: "b 1m0s, a 2m0s"},
-		{name: "of two, one takes its place", past: past(entry(notice, record.Draining)), said: []event.Event{spot("b", 3*time.Minute), spot("c", 4*time.Minute)}, want: "a 2m0s, c 4m0s"},
+		{name: "not beside the one itself", past: past(entry(notice, state.Draining)), said: []event.Event{spot("b", time.Minute), notice}, want: "b 1m0s, a 2m0s"},
+		{name: "of two, one takes its place", past: past(entry(notice, state.Draining)), said: []event.Event{spot("b", 3*time.Minute), spot("c", 4*time.Minute)}, want: "a 2m0s, c 4m0s"},
 		{
-			name: "two take the places of two", past: past(entry(notice, record.Draining), entry(spot("b", 3*time.Minute), record.Draining)),
+			name: "two take the places of two", past: past(entry(notice, state.Draining), entry(spot("b", 3*time.Minute), state.Draining)),
 			said: []event.Event{spot("c", 4*time.Minute), spot("d", 5*time.Minute)}, want: "a 2m0s, b 3m0s",
 		},
-		{name: "nothing in nothing", past: past(entry(notice, record.Draining)), want: ""},
+		{name: "nothing in nothing", past: past(entry(notice, state.Draining)), want: ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // checkRest compares the node with the record and with what is announced, once nth has come to rest.
@@ -26,23 +26,23 @@ func (w *world) checkRest() {
 }
 
 // checkSettled looks that an event is settled by its own time, whatever else is due.
-func (w *world) checkSettled(e record.Entry) {
+func (w *world) checkSettled(e state.Entry) {
 	end, listed := w.deadline(e), w.listed(e.Event)
 	if began, ok := w.begun[e.Event.ID]; ok && !began.Before(end) {
 		end = began.Add(30 * time.Second)
 	}
-	if again := w.up.Add(30 * time.Second); e.Phase == record.Drained && end.Before(again) {
+	if again := w.up.Add(30 * time.Second); e.Phase == state.Drained && end.Before(again) {
 		end = again // By then it would have been found drained again.
 	}
 	settled := w.rules.Settled(w.situation(), e.Event)
 	if listed && settled == "" && !w.deadline(e).IsZero() && !w.now.Before(end) {
 		w.t.Errorf("%s (%s) is not settled at its time", e.Event.ID, e.Phase)
 	}
-	if settled != "" && e.Phase == record.Seen && w.wants(e) {
+	if settled != "" && e.Phase == state.Seen && w.wants(e) {
 		w.t.Errorf("%s is settled, and nothing was done", e.Event.ID)
 	}
 	if looked := slices.Contains(w.looked, e.Event.ID); listed && looked && w.goal.Action == policy.Drain && e.LeftAlone != w.limited &&
-		(e.LeftAlone || e.Phase == record.Drained || e.UnderWay()) && e.Phase != record.Cordoning {
+		(e.LeftAlone || e.Phase == state.Drained || e.UnderWay()) && e.Phase != state.Cordoning {
 		w.t.Errorf("%s (%s) is left alone: %t, by people's word: %t", e.Event.ID, e.Phase, e.LeftAlone, w.limited)
 	}
 }
@@ -56,8 +56,8 @@ func (w *world) finish() {
 		w.now = w.now.Add(2 * time.Hour)
 	}
 	for _, e := range w.record.entries() {
-		if e.Phase != record.Closed || e.OnNode || e.Ending == "" {
-			w.t.Errorf("in the end: %s", describeEntries([]record.Entry{e}))
+		if e.Phase != state.Closed || e.OnNode || e.Ending == "" {
+			w.t.Errorf("in the end: %s", describeEntries([]state.Entry{e}))
 		}
 	}
 	if w.cordoned && w.ours {

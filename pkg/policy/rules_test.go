@@ -6,7 +6,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func unwatched(kinds ...event.Kind) map[event.Kind]bool {
@@ -30,35 +30,35 @@ func TestRulesThatChange(t *testing.T) {
 	advice, stop := rebalance("a"), maintenance("a", "instance-stop", time.Hour)
 	as := func(action policy.Action) policy.Settings { return withAction(event.RebalanceRecommendation, action) }
 	decide(t, []decision{
-		{name: "cordon to notify", rules: as(policy.Notify), known: known(advice), past: past(entry(advice, record.Cordoned)), want: "uncordon a ()"},
+		{name: "cordon to notify", rules: as(policy.Notify), known: known(advice), past: past(entry(advice, state.Cordoned)), want: "uncordon a ()"},
 		{
 			name: "before the cordon is set", rules: as(policy.Notify), known: known(advice),
-			past: past(entry(advice, record.Cordoning)), want: "uncordon a ()",
+			past: past(entry(advice, state.Cordoning)), want: "uncordon a ()",
 		},
-		{name: "cordon to ignore", rules: as(policy.Ignore), known: known(advice), past: past(entry(advice, record.Cordoned)), want: "uncordon a (ignored)"},
+		{name: "cordon to ignore", rules: as(policy.Ignore), known: known(advice), past: past(entry(advice, state.Cordoned)), want: "uncordon a (ignored)"},
 		{
 			name: "and nobody looks any more, after a restart", rules: as(policy.Ignore), known: without(advice.Kind), unwatched: unwatched(advice.Kind),
-			past: past(entry(advice, record.Cordoned)), want: "uncordon a (ignored)",
+			past: past(entry(advice, state.Cordoned)), want: "uncordon a (ignored)",
 		},
 		{
 			name: "nor has anything been looked at", rules: as(policy.Ignore), unwatched: unwatched(advice.Kind),
-			past: past(entry(advice, record.Cordoned)), want: "uncordon a (ignored)",
+			past: past(entry(advice, state.Cordoned)), want: "uncordon a (ignored)",
 		},
-		{name: "a code that is ignored now", rules: with(stop.Kind, func(r *policy.Rule) { r.Codes[stop.Code] = policy.Never }), known: known(stop), past: past(entry(stop, record.Drained)), want: "uncordon a (ignored)"},
-		{name: "a code that is only told now", rules: with(stop.Kind, func(r *policy.Rule) { r.Codes[stop.Code] = policy.OnlyNotify }), known: known(stop), past: past(entry(stop, record.Drained)), want: "uncordon a ()"},
-		{name: "a kind that has no rule any more", rules: policy.Settings{}, known: known(advice), past: past(entry(advice, record.Cordoned)), want: "uncordon a (ignored)"},
-		{name: "drain to cordon", rules: as(policy.Cordon), known: known(advice), past: past(entry(advice, record.Drained)), want: "cordon a"},
-		{name: "drain to cordon, on the way", rules: as(policy.Cordon), known: known(advice), past: past(entry(advice, record.Draining)), want: "cordon a"},
+		{name: "a code that is ignored now", rules: with(stop.Kind, func(r *policy.Rule) { r.Codes[stop.Code] = policy.Never }), known: known(stop), past: past(entry(stop, state.Drained)), want: "uncordon a (ignored)"},
+		{name: "a code that is only told now", rules: with(stop.Kind, func(r *policy.Rule) { r.Codes[stop.Code] = policy.OnlyNotify }), known: known(stop), past: past(entry(stop, state.Drained)), want: "uncordon a ()"},
+		{name: "a kind that has no rule any more", rules: policy.Settings{}, known: known(advice), past: past(entry(advice, state.Cordoned)), want: "uncordon a (ignored)"},
+		{name: "drain to cordon", rules: as(policy.Cordon), known: known(advice), past: past(entry(advice, state.Drained)), want: "cordon a"},
+		{name: "drain to cordon, on the way", rules: as(policy.Cordon), known: known(advice), past: past(entry(advice, state.Draining)), want: "cordon a"},
 		{
 			name: "drain to cordon, longer ago than cordons last", rules: as(policy.Cordon), known: known(advice), now: 2 * time.Hour, node: closedNode,
-			past: past(entry(advice, record.Drained)), want: "uncordon a (expired)",
+			past: past(entry(advice, state.Drained)), want: "uncordon a (expired)",
 		},
-		{name: "drain to notify", rules: as(policy.Notify), known: known(advice), past: past(entry(advice, record.Draining)), want: "uncordon a ()"},
-		{name: "notify to drain", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, record.Seen)), want: "drain a"},
-		{name: "notify to cordon", rules: as(policy.Cordon), known: known(advice), past: past(entry(advice, record.Seen)), want: "cordon a"},
-		{name: "cordon to drain", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, record.Cordoned)), want: "drain a"},
-		{name: "ignore to drain", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, record.Closed, closed(record.Ignored))), want: "drain a"},
-		{name: "there and back while it is undone", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, record.Undoing)), want: "drain a"},
+		{name: "drain to notify", rules: as(policy.Notify), known: known(advice), past: past(entry(advice, state.Draining)), want: "uncordon a ()"},
+		{name: "notify to drain", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, state.Seen)), want: "drain a"},
+		{name: "notify to cordon", rules: as(policy.Cordon), known: known(advice), past: past(entry(advice, state.Seen)), want: "cordon a"},
+		{name: "cordon to drain", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, state.Cordoned)), want: "drain a"},
+		{name: "ignore to drain", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, state.Closed, closed(state.Ignored))), want: "drain a"},
+		{name: "there and back while it is undone", rules: as(policy.Drain), known: known(advice), past: past(entry(advice, state.Undoing)), want: "drain a"},
 	})
 }
 
@@ -66,22 +66,22 @@ func TestRulesThatChange(t *testing.T) {
 func TestWhatIsIgnoredHoldsNothing(t *testing.T) {
 	t.Parallel()
 	reboot, advice := maintenance("a", "system-reboot", time.Hour), rebalance("b")
-	claim := entry(event.Event{ID: "b", Kind: event.StateChange}, record.Cordoned, adopted, before)
-	over := entry(reboot, record.Drained, before)
+	claim := entry(event.Event{ID: "b", Kind: event.StateChange}, state.Cordoned, adopted, before)
+	over := entry(reboot, state.Drained, before)
 	decide(t, []decision{
 		{
 			name: "an ignored kind", rules: withAction(advice.Kind, policy.Ignore), known: without(advice.Kind), unwatched: unwatched(advice.Kind),
-			past: past(over, entry(advice, record.Cordoned)), want: "uncordon a, b (rebooted) when ready",
+			past: past(over, entry(advice, state.Cordoned)), want: "uncordon a, b (rebooted) when ready",
 		},
 		{
 			name: "one that is only told", rules: withAction(advice.Kind, policy.Notify), known: known(advice),
-			past: past(over, entry(advice, record.Cordoned)), want: "uncordon a, b (rebooted) when ready",
+			past: past(over, entry(advice, state.Cordoned)), want: "uncordon a, b (rebooted) when ready",
 		},
 		{name: "a claim of a kind without a rule", known: known(), past: past(over, claim), want: "uncordon a, b (rebooted) when ready"},
 		{name: "also by itself", past: past(claim), want: "uncordon b (ignored) when ready"},
 		{
 			name: "a kind that nobody looks for, when its time is over", known: without(event.SpotInterruption), now: 10 * time.Minute,
-			unwatched: unwatched(event.SpotInterruption), past: past(over, entry(spot("b", time.Hour), record.Drained, missing(0))),
+			unwatched: unwatched(event.SpotInterruption), past: past(over, entry(spot("b", time.Hour), state.Drained, missing(0))),
 			want: "uncordon b, a (withdrawn) when ready",
 		},
 	})
@@ -93,7 +93,7 @@ func TestWhatNobodyLooksForEndsInTime(t *testing.T) {
 	of := func(name string, ev event.Event, now time.Duration, want string, details ...detail) decision {
 		return decision{
 			name: name, known: without(ev.Kind), unwatched: unwatched(ev.Kind), now: now, want: want,
-			past: past(entry(ev, record.Drained, append(details, missing(0))...)),
+			past: past(entry(ev, state.Drained, append(details, missing(0))...)),
 		}
 	}
 	decide(t, []decision{
@@ -105,19 +105,19 @@ func TestWhatNobodyLooksForEndsInTime(t *testing.T) {
 		of("and no longer", stop, time.Hour, "uncordon a (withdrawn)"),
 		{
 			name: "a look that failed before does not hold it", known: without(notice.Kind), unwatched: unwatched(notice.Kind),
-			failing: failing(noon), now: time.Hour, past: past(entry(notice, record.Drained, missing(0))), want: "uncordon a (withdrawn)",
+			failing: failing(noon), now: time.Hour, past: past(entry(notice, state.Drained, missing(0))), want: "uncordon a (withdrawn)",
 		},
 		{
 			name: "nothing is begun for it", known: without(notice.Kind), unwatched: unwatched(notice.Kind),
-			past: past(entry(notice, record.Seen)), want: "wait; again at 10m0s",
+			past: past(entry(notice, state.Seen)), want: "wait; again at 10m0s",
 		},
 		{
 			name: "what is under way goes on until then", known: without(notice.Kind), unwatched: unwatched(notice.Kind),
-			past: past(entry(notice, record.Draining)), want: "drain a by 2h0m0s hard; again at 10m0s",
+			past: past(entry(notice, state.Draining)), want: "drain a by 2h0m0s hard; again at 10m0s",
 		},
 		{
 			name: "what is known all the same stands", known: known(notice), unwatched: unwatched(notice.Kind), now: time.Hour,
-			past: past(entry(notice, record.Drained)), want: "drain a by 2h0m0s hard",
+			past: past(entry(notice, state.Drained)), want: "drain a by 2h0m0s hard",
 		},
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Settled tells what has come of an announced event: whether it has got all that it is due for now, whatever else is being done.
@@ -15,10 +15,10 @@ import (
 func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	e, met := Find(sit.Past, ev.ID)
 	if !met {
-		e = record.Entry{Event: ev} // Fold has not found it worth meeting.
+		e = state.Entry{Event: ev} // Fold has not found it worth meeting.
 	}
 	done := s.done(sit, e)
-	over := e.Phase == record.Incomplete || (e.Phase == record.Cordoning || e.Phase == record.Drained) && s.timeIsOver(sit, e)
+	over := e.Phase == state.Incomplete || (e.Phase == state.Cordoning || e.Phase == state.Drained) && s.timeIsOver(sit, e)
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
@@ -26,26 +26,26 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
-	case e.Reopened && e.Phase == record.Cordoned: // People have lifted the cordon, and no drain had begun or was to go on then.
+	case e.Reopened && e.Phase == state.Cordoned: // People have lifted the cordon, and no drain had begun or was to go on then.
 		return event.LeftAlone
-	case done, e.Phase == record.Drained && !sit.looked(e):
+	case done, e.Phase == state.Drained && !sit.looked(e):
 		return event.Drained
 	}
 	return event.OutOfTime
 }
 
 // done tells whether a node is as an event's rule wants it.
-func (s Settings) done(sit Situation, e record.Entry) bool {
+func (s Settings) done(sit Situation, e state.Entry) bool {
 	switch e.Phase {
-	case record.Cordoning:
+	case state.Cordoning:
 		return s.want(sit, e) < cordoned
-	case record.Draining: // At the end of its time, Fold has called it incomplete.
+	case state.Draining: // At the end of its time, Fold has called it incomplete.
 		return s.want(sit, e) < drained
-	case record.Drained:
+	case state.Drained:
 		return slices.Contains(sit.DrainedFor, e.Event.ID) || s.want(sit, e) < drained
-	case record.Incomplete:
+	case state.Incomplete:
 		return false
-	case record.Seen, record.Cordoned, record.Undoing, record.Closed: // Fold has begun what is wanted.
+	case state.Seen, state.Cordoned, state.Undoing, state.Closed: // Fold has begun what is wanted.
 	}
 	return true
 }
@@ -57,7 +57,7 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 	switch {
 	case !met:
 		return time.Time{}, false
-	case e.Phase == record.Incomplete && !e.Reopened && !e.LeftAlone: // Nothing is tried again on a node that people have opened.
+	case e.Phase == state.Incomplete && !e.Reopened && !e.LeftAlone: // Nothing is tried again on a node that people have opened.
 		return sit.Now, false
 	case e.LeftAlone:
 		// Whoever comes back to it later would not know how long it has been left alone.
@@ -66,24 +66,24 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 	case s.Settled(sit, ev) == "":
 		return sit.Now, e.Error == ""
 	}
-	return s.revisit(sit, e), e.Phase == record.Undoing
+	return s.revisit(sit, e), e.Phase == state.Undoing
 }
 
 // timeIsOver tells whether the time of an event that is being acted upon has come to its end.
-func (s Settings) timeIsOver(sit Situation, e record.Entry) bool {
+func (s Settings) timeIsOver(sit Situation, e state.Entry) bool {
 	end := s.timeEnds(sit, e)
 	return !end.IsZero() && !end.After(sit.Now)
 }
 
 // timeEnds is when the time of an event that is being acted upon is over: at its deadline, unless that was over before
 // anything began; zero if it has none. Whether what is drained is so still has to show within overtime after a start.
-func (s Settings) timeEnds(sit Situation, e record.Entry) time.Time {
+func (s Settings) timeEnds(sit Situation, e state.Entry) time.Time {
 	deadline := s.plan(e).deadline
 	switch {
 	case deadline.IsZero():
 	case e.UnderWay() && !e.Changed.Before(deadline):
 		return e.Changed.Add(overtime)
-	case e.Phase == record.Drained:
+	case e.Phase == state.Drained:
 		return latest(deadline, sit.Now.Add(overtime-sit.Up))
 	}
 	return deadline

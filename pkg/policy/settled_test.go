@@ -6,7 +6,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
@@ -18,67 +18,67 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 		rules policy.Settings // nil: the defaults
 		now   time.Duration
 		event event.Event // zero: the termination
-		past  []record.Entry
+		past  []state.Entry
 		up    time.Duration
 		look  string // what a look at the Node has shown since the event came: "free", "empty", "limited", or "" for none
 		want  event.Outcome
 	}{
-		{name: "it was drained for", past: past(entry(ev, record.Drained)), look: "empty", want: event.Drained},
-		{name: "an earlier process has drained for it", past: past(entry(ev, record.Drained)), want: ""},
-		{name: "and nobody has said since that it is empty still", past: past(entry(ev, record.Drained)), look: "free", want: ""},
-		{name: "nobody has yet, and its time is over", past: past(entry(ev, record.Drained)), now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
-		{name: "nobody can", past: past(entry(ev, record.Drained)), now: 15 * time.Minute, up: 30 * time.Second, want: event.Drained},
-		{name: "pods have come since", past: past(entry(ev, record.Drained)), look: "free", now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
-		{name: "and do not end", past: past(entry(ev, record.Drained)), look: "free", now: 15 * time.Minute, up: 30 * time.Second, want: event.OutOfTime},
-		{name: "it is found empty again after its time", past: past(entry(ev, record.Drained)), look: "empty", now: 15 * time.Minute, want: event.Drained},
-		{name: "people limit it", past: past(entry(ev, record.Draining)), look: "limited", want: event.LeftAlone},
-		{name: "people limit it before anything is begun", past: past(entry(ev, record.Seen)), look: "limited", want: event.LeftAlone},
-		{name: "people limit it when it is drained", past: past(entry(ev, record.Drained)), look: "limited", want: event.LeftAlone},
-		{name: "people limit it when its time is over", past: past(entry(ev, record.Draining)), look: "limited", now: time.Hour, want: event.LeftAlone},
-		{name: "people limit it after its time", past: past(entry(ev, record.Incomplete)), look: "limited", now: time.Hour, want: event.LeftAlone},
-		{name: "people limited it before the start", past: past(entry(ev, record.Draining, leftAlone)), want: event.LeftAlone},
-		{name: "before the start, and its time is over", past: past(entry(ev, record.Draining, leftAlone)), now: time.Hour, want: event.LeftAlone},
-		{name: "people limit it no longer", past: past(entry(ev, record.Draining, leftAlone)), look: "free", want: ""},
-		{name: "no longer, after its time", past: past(entry(ev, record.Draining, leftAlone)), look: "free", now: time.Hour, want: ""},
-		{name: "no longer, and it had been drained", past: past(entry(ev, record.Drained, leftAlone)), look: "free", want: ""},
-		{name: "no longer, and it had been out of time", past: past(entry(ev, record.Incomplete, leftAlone)), look: "free", now: time.Hour, want: ""},
-		{name: "people limit it, and no more than a cordon is wanted", rules: cordons, past: past(entry(ev, record.Draining, leftAlone)), look: "limited", want: ""},
-		{name: "people limit it, and it is cordoned as it should be", rules: cordons, past: past(entry(ev, record.Cordoned)), look: "limited", want: event.NoDrain},
-		{name: "people limit it, and it is nobody's business any more", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining, leftAlone)), look: "limited", want: event.NoDrain},
-		{name: "its time was too short", past: past(entry(ev, record.Incomplete)), want: event.OutOfTime},
-		{name: "nothing has been done yet", past: past(entry(ev, record.Seen)), want: ""},
-		{name: "the drain was stopped by a crash", past: past(entry(ev, record.Draining)), want: ""},
-		{name: "an attempt failed, and there is time", now: time.Minute, past: past(entry(ev, record.Draining, failed(1, 0))), want: ""},
-		{name: "an attempt failed, and its time is over", now: 15 * time.Minute, past: past(entry(ev, record.Draining, failed(3, 0))), want: event.OutOfTime},
-		{name: "the node was cordoned, and it is to be drained", past: past(entry(ev, record.Cordoned)), want: ""},
-		{name: "the node was cordoned, as it should be", rules: cordons, past: past(entry(ev, record.Cordoned)), want: event.NoDrain},
-		{name: "it is to be cordoned", rules: cordons, past: past(entry(ev, record.Seen)), want: ""},
-		{name: "it is only to be told", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Seen)), want: event.NoDrain},
-		{name: "it was drained for, and is only to be told now", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Drained)), look: "empty", want: event.NoDrain},
-		{name: "its time was too short, and it is only to be told now", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Incomplete)), want: event.NoDrain},
-		{name: "it was only told, and is to be drained now", past: past(entry(ev, record.Seen)), want: ""},
+		{name: "it was drained for", past: past(entry(ev, state.Drained)), look: "empty", want: event.Drained},
+		{name: "an earlier process has drained for it", past: past(entry(ev, state.Drained)), want: ""},
+		{name: "and nobody has said since that it is empty still", past: past(entry(ev, state.Drained)), look: "free", want: ""},
+		{name: "nobody has yet, and its time is over", past: past(entry(ev, state.Drained)), now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
+		{name: "nobody can", past: past(entry(ev, state.Drained)), now: 15 * time.Minute, up: 30 * time.Second, want: event.Drained},
+		{name: "pods have come since", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
+		{name: "and do not end", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30 * time.Second, want: event.OutOfTime},
+		{name: "it is found empty again after its time", past: past(entry(ev, state.Drained)), look: "empty", now: 15 * time.Minute, want: event.Drained},
+		{name: "people limit it", past: past(entry(ev, state.Draining)), look: "limited", want: event.LeftAlone},
+		{name: "people limit it before anything is begun", past: past(entry(ev, state.Seen)), look: "limited", want: event.LeftAlone},
+		{name: "people limit it when it is drained", past: past(entry(ev, state.Drained)), look: "limited", want: event.LeftAlone},
+		{name: "people limit it when its time is over", past: past(entry(ev, state.Draining)), look: "limited", now: time.Hour, want: event.LeftAlone},
+		{name: "people limit it after its time", past: past(entry(ev, state.Incomplete)), look: "limited", now: time.Hour, want: event.LeftAlone},
+		{name: "people limited it before the start", past: past(entry(ev, state.Draining, leftAlone)), want: event.LeftAlone},
+		{name: "before the start, and its time is over", past: past(entry(ev, state.Draining, leftAlone)), now: time.Hour, want: event.LeftAlone},
+		{name: "people limit it no longer", past: past(entry(ev, state.Draining, leftAlone)), look: "free", want: ""},
+		{name: "no longer, after its time", past: past(entry(ev, state.Draining, leftAlone)), look: "free", now: time.Hour, want: ""},
+		{name: "no longer, and it had been drained", past: past(entry(ev, state.Drained, leftAlone)), look: "free", want: ""},
+		{name: "no longer, and it had been out of time", past: past(entry(ev, state.Incomplete, leftAlone)), look: "free", now: time.Hour, want: ""},
+		{name: "people limit it, and no more than a cordon is wanted", rules: cordons, past: past(entry(ev, state.Draining, leftAlone)), look: "limited", want: ""},
+		{name: "people limit it, and it is cordoned as it should be", rules: cordons, past: past(entry(ev, state.Cordoned)), look: "limited", want: event.NoDrain},
+		{name: "people limit it, and it is nobody's business any more", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Draining, leftAlone)), look: "limited", want: event.NoDrain},
+		{name: "its time was too short", past: past(entry(ev, state.Incomplete)), want: event.OutOfTime},
+		{name: "nothing has been done yet", past: past(entry(ev, state.Seen)), want: ""},
+		{name: "the drain was stopped by a crash", past: past(entry(ev, state.Draining)), want: ""},
+		{name: "an attempt failed, and there is time", now: time.Minute, past: past(entry(ev, state.Draining, failed(1, 0))), want: ""},
+		{name: "an attempt failed, and its time is over", now: 15 * time.Minute, past: past(entry(ev, state.Draining, failed(3, 0))), want: event.OutOfTime},
+		{name: "the node was cordoned, and it is to be drained", past: past(entry(ev, state.Cordoned)), want: ""},
+		{name: "the node was cordoned, as it should be", rules: cordons, past: past(entry(ev, state.Cordoned)), want: event.NoDrain},
+		{name: "it is to be cordoned", rules: cordons, past: past(entry(ev, state.Seen)), want: ""},
+		{name: "it is only to be told", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Seen)), want: event.NoDrain},
+		{name: "it was drained for, and is only to be told now", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Drained)), look: "empty", want: event.NoDrain},
+		{name: "its time was too short, and it is only to be told now", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Incomplete)), want: event.NoDrain},
+		{name: "it was only told, and is to be drained now", past: past(entry(ev, state.Seen)), want: ""},
 		{name: "it is nobody's business", rules: withAction(event.ASGTermination, policy.Ignore), want: event.NoDrain},
 		{
 			name: "its time has not come", event: maintenance("m", "system-reboot", time.Hour),
-			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: event.Drained,
+			past: past(entry(maintenance("m", "system-reboot", time.Hour), state.Seen)), want: event.Drained,
 		},
 		{
 			name: "its time has come", event: maintenance("m", "system-reboot", time.Hour), now: 50 * time.Minute,
-			past: past(entry(maintenance("m", "system-reboot", time.Hour), record.Seen)), want: "",
+			past: past(entry(maintenance("m", "system-reboot", time.Hour), state.Seen)), want: "",
 		},
 		{name: "it was over before it was met", event: inState(maintenance("m", "system-reboot", 0), event.Canceled), want: event.Drained},
-		{name: "it is over", past: past(entry(ev, record.Closed, closed(record.Rebooted))), want: event.Drained},
-		{name: "it was begun too late, and has half a minute", now: time.Hour, past: past(entry(ev, record.Seen)), want: ""},
-		{name: "that is over, too", now: time.Hour + 30*time.Second, past: past(entry(ev, record.Draining, begun(time.Hour))), want: event.OutOfTime},
-		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, record.Cordoning)), want: ""},
-		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, record.Cordoning)), want: event.NoDrain},
-		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, record.Seen)), want: ""},
-		{name: "its cordon was lifted", past: past(entry(ev, record.Cordoned, reopened)), want: event.LeftAlone},
-		{name: "its cordon was lifted, and no more than one is wanted", rules: cordons, past: past(entry(ev, record.Cordoned, reopened)), want: event.NoDrain},
-		{name: "its cordon was lifted when it was drained", past: past(entry(ev, record.Drained, reopened)), want: event.Drained},
-		{name: "its cordon was lifted, and its time was too short", past: past(entry(ev, record.Incomplete, reopened)), want: event.OutOfTime},
-		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, record.Draining, reopened)), want: ""},
-		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, record.Draining)), want: event.NoDrain},
+		{name: "it is over", past: past(entry(ev, state.Closed, closed(state.Rebooted))), want: event.Drained},
+		{name: "it was begun too late, and has half a minute", now: time.Hour, past: past(entry(ev, state.Seen)), want: ""},
+		{name: "that is over, too", now: time.Hour + 30*time.Second, past: past(entry(ev, state.Draining, begun(time.Hour))), want: event.OutOfTime},
+		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, state.Cordoning)), want: ""},
+		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, state.Cordoning)), want: event.NoDrain},
+		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, state.Seen)), want: ""},
+		{name: "its cordon was lifted", past: past(entry(ev, state.Cordoned, reopened)), want: event.LeftAlone},
+		{name: "its cordon was lifted, and no more than one is wanted", rules: cordons, past: past(entry(ev, state.Cordoned, reopened)), want: event.NoDrain},
+		{name: "its cordon was lifted when it was drained", past: past(entry(ev, state.Drained, reopened)), want: event.Drained},
+		{name: "its cordon was lifted, and its time was too short", past: past(entry(ev, state.Incomplete, reopened)), want: event.OutOfTime},
+		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, state.Draining, reopened)), want: ""},
+		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Draining)), want: event.NoDrain},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +109,7 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 func TestADrainOfBeforeARebootIsNotDueBeforeALook(t *testing.T) {
 	t.Parallel()
 	ev := termination("a")
-	sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(ev, record.Draining, before))})
+	sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(ev, state.Draining, before))})
 	if rules().Settled(sit, ev) == "" {
 		t.Errorf("%s is not settled", describeEntries(sit.Past))
 	}
@@ -124,21 +124,21 @@ func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
 		event event.Event
 	}{
 		{decision{name: "never met", rules: withAction(ev.Kind, policy.Ignore), want: "never"}, ev},
-		{decision{name: "nothing to be done", rules: withAction(ev.Kind, policy.Notify), past: past(entry(ev, record.Seen)), want: "never"}, ev},
-		{decision{name: "when its time comes", past: past(entry(reboot, record.Seen)), want: "at 50m0s"}, reboot},
-		{decision{name: "now, and it is being done", past: past(entry(ev, record.Draining)), want: "at 0s, busy"}, ev},
-		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, record.Cordoning)), want: "at 0s, busy"}, ev},
-		{decision{name: "now, but it could not be done", past: past(entry(ev, record.Draining, failed(1, 0))), want: "at 0s"}, ev},
-		{decision{name: "now, as something is left", past: past(entry(ev, record.Incomplete)), want: "at 0s"}, ev},
-		{decision{name: "nothing more", past: past(entry(ev, record.Drained)), drained: []string{"a"}, want: "never"}, ev},
-		{decision{name: "when it is known whether it is drained still", past: past(entry(ev, record.Drained)), want: "at 0s, busy"}, ev},
-		{decision{name: "never of itself, and its time is not over", past: past(entry(ev, record.Draining, leftAlone)), want: "never, busy"}, ev},
-		{decision{name: "never of itself, and its time is over", now: 15 * time.Minute, past: past(entry(ev, record.Draining, leftAlone)), want: "never"}, ev},
-		{decision{name: "never of itself, whatever was left", now: time.Hour, past: past(entry(ev, record.Incomplete, leftAlone)), want: "never"}, ev},
-		{decision{name: "when a cordon ends", rules: withAction(event.RebalanceRecommendation, policy.Cordon), past: past(entry(rebalance("a"), record.Cordoned)), want: "at 1h0m0s"}, rebalance("a")},
-		{decision{name: "while it is taken back", past: past(entry(inState(reboot, event.Canceled), record.Drained)), want: "never, busy"}, inState(reboot, event.Canceled)},
-		{decision{name: "never, if the cordon was lifted", past: past(entry(ev, record.Undoing, reopened)), want: "never"}, ev},
-		{decision{name: "never, when it is over", past: past(entry(ev, record.Closed, closed(record.Rebooted))), want: "never"}, ev},
+		{decision{name: "nothing to be done", rules: withAction(ev.Kind, policy.Notify), past: past(entry(ev, state.Seen)), want: "never"}, ev},
+		{decision{name: "when its time comes", past: past(entry(reboot, state.Seen)), want: "at 50m0s"}, reboot},
+		{decision{name: "now, and it is being done", past: past(entry(ev, state.Draining)), want: "at 0s, busy"}, ev},
+		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, state.Cordoning)), want: "at 0s, busy"}, ev},
+		{decision{name: "now, but it could not be done", past: past(entry(ev, state.Draining, failed(1, 0))), want: "at 0s"}, ev},
+		{decision{name: "now, as something is left", past: past(entry(ev, state.Incomplete)), want: "at 0s"}, ev},
+		{decision{name: "nothing more", past: past(entry(ev, state.Drained)), drained: []string{"a"}, want: "never"}, ev},
+		{decision{name: "when it is known whether it is drained still", past: past(entry(ev, state.Drained)), want: "at 0s, busy"}, ev},
+		{decision{name: "never of itself, and its time is not over", past: past(entry(ev, state.Draining, leftAlone)), want: "never, busy"}, ev},
+		{decision{name: "never of itself, and its time is over", now: 15 * time.Minute, past: past(entry(ev, state.Draining, leftAlone)), want: "never"}, ev},
+		{decision{name: "never of itself, whatever was left", now: time.Hour, past: past(entry(ev, state.Incomplete, leftAlone)), want: "never"}, ev},
+		{decision{name: "when a cordon ends", rules: withAction(event.RebalanceRecommendation, policy.Cordon), past: past(entry(rebalance("a"), state.Cordoned)), want: "at 1h0m0s"}, rebalance("a")},
+		{decision{name: "while it is taken back", past: past(entry(inState(reboot, event.Canceled), state.Drained)), want: "never, busy"}, inState(reboot, event.Canceled)},
+		{decision{name: "never, if the cordon was lifted", past: past(entry(ev, state.Undoing, reopened)), want: "never"}, ev},
+		{decision{name: "never, when it is over", past: past(entry(ev, state.Closed, closed(state.Rebooted))), want: "never"}, ev},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -168,22 +168,22 @@ func TestGoalsSayWhy(t *testing.T) {
 	completed := inState(canceled, event.Completed)
 	for _, row := range []struct {
 		known map[event.Kind][]event.Event
-		entry record.Entry
+		entry state.Entry
 		want  string
 	}{
-		{known(spot("a", time.Minute)), entry(spot("a", time.Minute), record.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026"},
-		{known(termination("a")), entry(termination("a"), record.Seen), "the Auto Scaling group terminates this instance"},
-		{known(limited), entry(limited, record.Seen), "the Auto Scaling group terminates this instance, at 12:05:00 UTC on 1 Mar 2026 at the latest"},
-		{known(shutdown("a", 0)), entry(shutdown("a", 0), record.Seen), "the system is shutting down"},
-		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), record.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
-		{known(canceled), entry(canceled, record.Drained), "the event was canceled"},
-		{known(completed), entry(completed, record.Drained), "the event is over"},
-		{known(), entry(spot("a", time.Hour), record.Drained, missing(-time.Hour)), "the event was withdrawn"},
-		{known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), record.Cordoned, cordoned(-time.Minute)), "the cordon's time to live expired"},
-		{known(), entry(shutdown("a", 0), record.Drained, before), "the machine is back after its reboot"},
-		{known(moved), entry(moved, record.Drained, actedFor(0)), "the event was moved to a later time"},
-		{known(rebalance("a")), entry(rebalance("a"), record.Drained), "the settings ask for no more than to notify"},
-		{known(), entry(event.Event{ID: "a", Kind: event.StateChange}, record.Cordoned, adopted), "the settings ignore this kind of event"},
+		{known(spot("a", time.Minute)), entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026"},
+		{known(termination("a")), entry(termination("a"), state.Seen), "the Auto Scaling group terminates this instance"},
+		{known(limited), entry(limited, state.Seen), "the Auto Scaling group terminates this instance, at 12:05:00 UTC on 1 Mar 2026 at the latest"},
+		{known(shutdown("a", 0)), entry(shutdown("a", 0), state.Seen), "the system is shutting down"},
+		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), state.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
+		{known(canceled), entry(canceled, state.Drained), "the event was canceled"},
+		{known(completed), entry(completed, state.Drained), "the event is over"},
+		{known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour)), "the event was withdrawn"},
+		{known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute)), "the cordon's time to live expired"},
+		{known(), entry(shutdown("a", 0), state.Drained, before), "the machine is back after its reboot"},
+		{known(moved), entry(moved, state.Drained, actedFor(0)), "the event was moved to a later time"},
+		{known(rebalance("a")), entry(rebalance("a"), state.Drained), "the settings ask for no more than to notify"},
+		{known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted), "the settings ignore this kind of event"},
 	} {
 		sit := brought(t, settings, policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
 		if got := settings.Decide(sit).Reason; got != row.want {
@@ -203,39 +203,39 @@ func ofKind(kind event.Kind, code string) event.Event {
 func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		entry record.Entry
+		entry state.Entry
 		want  string
 	}{
-		{entry(spot("a", time.Minute), record.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
-		{entry(spot("a", time.Minute), record.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
-		{entry(spot("a", time.Minute), record.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
-		{entry(hibernation("a", time.Minute), record.Incomplete), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
-		{entry(hibernation("a", time.Minute), record.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
-		{entry(hibernation("a", time.Minute), record.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
-		{entry(spot("a", time.Minute), record.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
-		{entry(spot("a", time.Minute), record.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), state.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(spot("a", time.Minute), state.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(hibernation("a", time.Minute), state.Incomplete), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(hibernation("a", time.Minute), state.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(hibernation("a", time.Minute), state.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
+		{entry(spot("a", time.Minute), state.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), state.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{
-			entry(termination("a"), record.Draining, leftAlone),
+			entry(termination("a"), state.Draining, leftAlone),
 			"the Auto Scaling group terminates this instance; the node is left alone because of its annotation",
 		},
-		{entry(ofKind(event.StateChange, "stopping"), record.Seen), "EC2 says that the instance is stopping; nothing will be done"},
+		{entry(ofKind(event.StateChange, "stopping"), state.Seen), "EC2 says that the instance is stopping; nothing will be done"},
 		{
-			entry(ofKind(event.ReservationEnd, "capacity-block"), record.Seen),
+			entry(ofKind(event.ReservationEnd, "capacity-block"), state.Seen),
 			"the capacity-block reservation of this instance ends at 13:00:00 UTC on 1 Mar 2026; nothing will be done",
 		},
-		{entry(ofKind(event.Hibernation, ""), record.Seen), "the system is going to sleep; nothing will be done"},
-		{entry(ofKind(event.StatusCheck, "instance"), record.Seen), "EC2's instance status check of this instance fails; nothing will be done"},
+		{entry(ofKind(event.Hibernation, ""), state.Seen), "the system is going to sleep; nothing will be done"},
+		{entry(ofKind(event.StatusCheck, "instance"), state.Seen), "EC2's instance status check of this instance fails; nothing will be done"},
 		{
-			entry(ofKind(event.ASGTermination, "Warmed:Hibernated"), record.Seen),
+			entry(ofKind(event.ASGTermination, "Warmed:Hibernated"), state.Seen),
 			"the Auto Scaling group takes this instance back to its warm pool (Warmed:Hibernated); drain now",
 		},
 		{
-			entry(ofKind(event.ASGTermination, "Standby"), record.Seen),
+			entry(ofKind(event.ASGTermination, "Standby"), state.Seen),
 			"the Auto Scaling group takes this instance out of service (Standby); drain now",
 		},
-		{entry(rebalance("a"), record.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
+		{entry(rebalance("a"), state.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
 		{
-			entry(maintenance("a", "system-reboot", time.Hour), record.Seen),
+			entry(maintenance("a", "system-reboot", time.Hour), state.Seen),
 			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain begins at 12:50:00 UTC on 1 Mar 2026 (sooner with kubectl drain)",
 		},
 	} {

@@ -11,61 +11,61 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestOfSeveralEventsTheMostUrgentComesFirst(t *testing.T) {
 	t.Parallel()
 	soon, later := spot("soon", 2*time.Minute), maintenance("later", "instance-stop", 72*time.Hour)
 	cordoning := with(event.RebalanceRecommendation, func(r *policy.Rule) { r.Action = policy.Cordon })
-	canceled := entry(inState(maintenance("over", "instance-stop", time.Hour), event.Canceled), record.Drained)
+	canceled := entry(inState(maintenance("over", "instance-stop", time.Hour), event.Canceled), state.Drained)
 	decide(t, []decision{
 		{
 			name: "the nearest deadline comes first", known: known(soon, later),
-			past: past(entry(later, record.Seen), entry(soon, record.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
+			past: past(entry(later, state.Seen), entry(soon, state.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
 		},
 		{
 			name: "also when the other is drained for already", known: known(soon, later),
-			past: past(entry(later, record.Draining), entry(soon, record.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
+			past: past(entry(later, state.Draining), entry(soon, state.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
 		},
 		{
 			name: "the node stays closed for both when the nearer is done", known: known(soon, later),
-			past: past(entry(later, record.Draining), entry(soon, record.Drained)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 72h0m0s",
+			past: past(entry(later, state.Draining), entry(soon, state.Drained)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 72h0m0s",
 		},
 		{
 			name: "a budget is a deadline like one that was announced", known: known(termination("a"), later),
-			past: past(entry(later, record.Draining), entry(termination("a"), record.Seen)), want: "drain a, later by 15m0s hard by 72h0m0s soft; again at 15m0s",
+			past: past(entry(later, state.Draining), entry(termination("a"), state.Seen)), want: "drain a, later by 15m0s hard by 72h0m0s soft; again at 15m0s",
 		},
 		{
 			name: "a deadline comes before none", known: known(rebalance("r"), later),
 			rules: withAction(event.RebalanceRecommendation, policy.Drain),
-			past:  past(entry(rebalance("r"), record.Draining), entry(later, record.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
+			past:  past(entry(rebalance("r"), state.Draining), entry(later, state.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
 		},
 		{
 			name: "what is overdue does not come before a machine that is lost", known: known(soon, maintenance("due", "instance-stop", -time.Hour)),
-			past: past(entry(soon, record.Draining), entry(maintenance("due", "instance-stop", -time.Hour), record.Seen)),
+			past: past(entry(soon, state.Draining), entry(maintenance("due", "instance-stop", -time.Hour), state.Seen)),
 			want: "drain soon, due by 2m0s hard by -1h0m0s soft; again at 30s",
 		},
 		{
 			name: "of the same deadline, the kind named first comes first", known: known(shutdown("a", time.Minute), spot("b", time.Minute)),
-			past: past(entry(shutdown("a", time.Minute), record.Seen), entry(spot("b", time.Minute), record.Seen)),
+			past: past(entry(shutdown("a", time.Minute), state.Seen), entry(spot("b", time.Minute), state.Seen)),
 			want: "drain b, a by 1m0s hard; again at 1m0s",
 		},
 		{
 			name: "draining comes before cordoning", rules: cordoning, known: known(rebalance("r"), later),
-			past: past(entry(rebalance("r"), record.Seen), entry(later, record.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
+			past: past(entry(rebalance("r"), state.Seen), entry(later, state.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
 		},
 		{
 			name: "cordoning comes before uncordoning", rules: cordoning, known: known(rebalance("r"), canceled.Event),
-			past: past(canceled, entry(rebalance("r"), record.Seen)), want: "cordon r",
+			past: past(canceled, entry(rebalance("r"), state.Seen)), want: "cordon r",
 		},
 		{
 			name: "draining comes before uncordoning", known: known(soon, canceled.Event),
-			past: past(canceled, entry(soon, record.Seen)), want: "drain soon by 2m0s hard; again at 2m0s",
+			past: past(canceled, entry(soon, state.Seen)), want: "drain soon by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "what is due now leaves the other to its time", known: known(soon, maintenance("b", "system-reboot", time.Hour)),
-			past: past(entry(maintenance("b", "system-reboot", time.Hour), record.Seen), entry(soon, record.Seen)),
+			past: past(entry(maintenance("b", "system-reboot", time.Hour), state.Seen), entry(soon, state.Seen)),
 			want: "drain soon by 2m0s hard; again at 2m0s",
 		},
 	})
@@ -85,7 +85,7 @@ func TestASoftEventTakesNothingFromAHardOne(t *testing.T) {
 					lost = at(15 * time.Minute)
 				}
 				sit := policy.Situation{
-					BootID: thisBoot, Known: known(soft, hard), Past: past(entry(soft, record.Draining), entry(hard, record.Seen)),
+					BootID: thisBoot, Known: known(soft, hard), Past: past(entry(soft, state.Draining), entry(hard, state.Seen)),
 				}
 				for sit.Now = noon; sit.Now.Before(lost.Add(time.Minute)); sit.Now = sit.Now.Add(10 * time.Second) {
 					sit = brought(t, rules(), sit)
@@ -107,8 +107,8 @@ func TestAHardDeadlineThatIsOverGivesWayToTheNext(t *testing.T) {
 	t.Parallel()
 	first, second := termination("first"), spot("second", 2*time.Minute)
 	first.Deadline = at(time.Minute)
-	for _, phase := range []record.Phase{record.Draining, record.Drained} {
-		sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(first, second), Past: past(entry(first, phase), entry(second, record.Seen))}
+	for _, phase := range []state.Phase{state.Draining, state.Drained} {
+		sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(first, second), Past: past(entry(first, phase), entry(second, state.Seen))}
 		for _, c := range []struct{ now, want, again time.Duration }{
 			{0, time.Minute, time.Minute}, {time.Minute, 2 * time.Minute, 0}, {3 * time.Minute, 2 * time.Minute, 0},
 		} {
@@ -129,21 +129,21 @@ func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
 	endless := with(event.ASGTermination, func(r *policy.Rule) { r.Budget = 0 })
 	for name, row := range map[string]struct {
 		rules policy.Settings // nil: the defaults
-		past  []record.Entry
+		past  []state.Entry
 		up    time.Duration
 		want  time.Duration // 0: none does
 	}{
-		"at its deadline":                              {past: past(entry(soft("s", time.Hour), record.Draining)), want: time.Hour},
-		"a while after it began, overdue":              {past: past(entry(soft("s", -time.Hour), record.Seen)), want: 30 * time.Second},
-		"a while after a start, drained before":        {past: past(entry(soft("s", -time.Hour), record.Drained)), up: 10 * time.Second, want: 20 * time.Second},
-		"which was before now":                         {past: past(entry(soft("s", -time.Minute), record.Draining, begun(-time.Hour))), want: -time.Minute},
-		"one that is to come, beside an overdue one":   {past: past(entry(soft("s", -time.Hour), record.Incomplete), entry(soft("t", time.Hour), record.Draining)), want: time.Hour},
-		"the nearest":                                  {past: past(entry(soft("s", 2*time.Hour), record.Draining), entry(soft("t", time.Hour), record.Seen)), want: time.Hour},
-		"one that is to come before the while is over": {past: past(entry(soft("s", -time.Hour), record.Seen), entry(soft("t", 10*time.Second), record.Draining)), want: 10 * time.Second},
-		"a machine that is lost":                       {past: past(entry(soft("s", 2*time.Minute), record.Draining), entry(spot("l", time.Hour), record.Draining)), want: time.Hour},
-		"one that was to be lost, and another":         {past: past(entry(spot("k", -time.Hour), record.Seen), entry(spot("l", time.Hour), record.Draining)), want: 30 * time.Second},
-		"a soft one, beside what may last for ever":    {rules: endless, past: past(entry(soft("s", time.Hour), record.Draining), entry(termination("l"), record.Draining)), want: time.Hour},
-		"not one that is not drained for":              {rules: withAction(event.ScheduledMaintenance, policy.Cordon), past: past(entry(soft("s", time.Hour), record.Cordoned))},
+		"at its deadline":                              {past: past(entry(soft("s", time.Hour), state.Draining)), want: time.Hour},
+		"a while after it began, overdue":              {past: past(entry(soft("s", -time.Hour), state.Seen)), want: 30 * time.Second},
+		"a while after a start, drained before":        {past: past(entry(soft("s", -time.Hour), state.Drained)), up: 10 * time.Second, want: 20 * time.Second},
+		"which was before now":                         {past: past(entry(soft("s", -time.Minute), state.Draining, begun(-time.Hour))), want: -time.Minute},
+		"one that is to come, beside an overdue one":   {past: past(entry(soft("s", -time.Hour), state.Incomplete), entry(soft("t", time.Hour), state.Draining)), want: time.Hour},
+		"the nearest":                                  {past: past(entry(soft("s", 2*time.Hour), state.Draining), entry(soft("t", time.Hour), state.Seen)), want: time.Hour},
+		"one that is to come before the while is over": {past: past(entry(soft("s", -time.Hour), state.Seen), entry(soft("t", 10*time.Second), state.Draining)), want: 10 * time.Second},
+		"a machine that is lost":                       {past: past(entry(soft("s", 2*time.Minute), state.Draining), entry(spot("l", time.Hour), state.Draining)), want: time.Hour},
+		"one that was to be lost, and another":         {past: past(entry(spot("k", -time.Hour), state.Seen), entry(spot("l", time.Hour), state.Draining)), want: 30 * time.Second},
+		"a soft one, beside what may last for ever":    {rules: endless, past: past(entry(soft("s", time.Hour), state.Draining), entry(termination("l"), state.Draining)), want: time.Hour},
+		"not one that is not drained for":              {rules: withAction(event.ScheduledMaintenance, policy.Cordon), past: past(entry(soft("s", time.Hour), state.Cordoned))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,33 +175,33 @@ func TestSeveralEventsMakeOneGoal(t *testing.T) {
 	decide(t, []decision{
 		{
 			name: "all that want it are named", known: known(notice, stop, termination("t")),
-			past: past(entry(stop, record.Drained), entry(termination("t"), record.Draining), entry(notice, record.Seen)),
+			past: past(entry(stop, state.Drained), entry(termination("t"), state.Draining), entry(notice, state.Seen)),
 			want: "drain n, t, s by 2m0s hard by 72h0m0s soft; again at 2m0s",
 		},
 		{
 			name: "also those that want less", rules: cordoning, known: known(rebalance("a"), hibernation("h", 2*time.Minute), stop),
-			past: past(entry(rebalance("a"), record.Cordoned), entry(hibernation("h", 2*time.Minute), record.Seen), entry(stop, record.Seen)),
+			past: past(entry(rebalance("a"), state.Cordoned), entry(hibernation("h", 2*time.Minute), state.Seen), entry(stop, state.Seen)),
 			want: "drain s, h, a by 72h0m0s soft; again at 2m0s",
 		},
 		{
 			name: "not those whose time is still to come", known: known(notice, reboot),
-			past: past(entry(notice, record.Draining), entry(reboot, record.Seen)), want: "drain n by 2m0s hard; again at 2m0s",
+			past: past(entry(notice, state.Draining), entry(reboot, state.Seen)), want: "drain n by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "nor those that are over", known: known(notice, inState(stop, event.Canceled)),
-			past: past(entry(notice, record.Draining), entry(stop, record.Drained)), want: "drain n by 2m0s hard; again at 2m0s",
+			past: past(entry(notice, state.Draining), entry(stop, state.Drained)), want: "drain n by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "nor those that are as well attested as to stay, and no more", known: known(notice),
-			past: past(entry(notice, record.Draining), entry(stop, record.Drained, before, missing(0))), want: "drain n by 2m0s hard; again at 2m0s",
+			past: past(entry(notice, state.Draining), entry(stop, state.Drained, before, missing(0))), want: "drain n by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "of two hard deadlines the nearer counts", known: known(notice, termination("t")), now: time.Minute,
-			past: past(entry(termination("t"), record.Draining), entry(notice, record.Seen)), want: "drain n, t by 2m0s hard; again at 2m0s",
+			past: past(entry(termination("t"), state.Draining), entry(notice, state.Seen)), want: "drain n, t by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "of two soft ones, too", rules: withAction(event.SpotInterruption, policy.Notify), now: 55 * time.Minute, known: known(stop, reboot),
-			past: past(entry(stop, record.Drained), entry(reboot, record.Seen)), want: "drain r, s by 1h0m0s soft; again at 1h0m0s",
+			past: past(entry(stop, state.Drained), entry(reboot, state.Seen)), want: "drain r, s by 1h0m0s soft; again at 1h0m0s",
 		},
 	})
 }
@@ -211,7 +211,7 @@ func TestAGoalTellsWhichEventsHaveBegunAnew(t *testing.T) {
 	t.Parallel()
 	stop, notice, reboot := maintenance("s", "instance-stop", 72*time.Hour), spot("n", time.Hour), maintenance("r", "system-reboot", 48*time.Hour)
 	later := brought(t, rules(), policy.Situation{
-		Now: at(time.Minute), BootID: thisBoot, Known: known(stop, reboot), Past: past(entry(stop, record.Drained), entry(reboot, record.Drained, actedFor(0))),
+		Now: at(time.Minute), BootID: thisBoot, Known: known(stop, reboot), Past: past(entry(stop, state.Drained), entry(reboot, state.Drained, actedFor(0))),
 	})
 	later.Now = reboot.Deadline.Add(-time.Minute)
 	for name, row := range map[string]struct {
@@ -219,7 +219,7 @@ func TestAGoalTellsWhichEventsHaveBegunAnew(t *testing.T) {
 		want []string
 	}{
 		"not what is new":  {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop)}, nil},
-		"what is back":     {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop, notice), Past: past(entry(stop, record.Closed, closed(record.Withdrawn)), entry(notice, record.Drained))}, []string{"s"}},
+		"what is back":     {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop, notice), Past: past(entry(stop, state.Closed, closed(state.Withdrawn)), entry(notice, state.Drained))}, []string{"s"}},
 		"what was put off": {later, []string{"r"}},
 	} {
 		if goal := rules().Decide(brought(t, rules(), row.sit)); !slices.Equal(goal.Anew, row.want) {
@@ -227,7 +227,7 @@ func TestAGoalTellsWhichEventsHaveBegunAnew(t *testing.T) {
 		}
 	}
 	closed := policy.Situation{
-		Now: at(time.Minute), BootID: thisBoot, Known: known(stop), Past: past(entry(stop, record.Closed, closed(record.Withdrawn))), Node: closedNode,
+		Now: at(time.Minute), BootID: thisBoot, Known: known(stop), Past: past(entry(stop, state.Closed, closed(state.Withdrawn))), Node: closedNode,
 	}
 	if goal := rules().Decide(brought(t, rules(), closed)); len(goal.Anew) > 0 {
 		t.Errorf("what the node is closed for again has begun anew: %v", goal.Anew)
@@ -239,13 +239,13 @@ func TestAGoalTellsForWhichEventsTheNodeWasNotClosedYet(t *testing.T) {
 	t.Parallel()
 	notice, stop := spot("n", 30*time.Second), maintenance("s", "instance-stop", 72*time.Hour)
 	for name, row := range map[string]struct {
-		notice, stop record.Entry
+		notice, stop state.Entry
 		want         []string
 	}{
-		"for neither":  {entry(notice, record.Draining, uncordoned), entry(stop, record.Draining, uncordoned), []string{"n", "s"}},
-		"for one":      {entry(notice, record.Drained), entry(stop, record.Draining, uncordoned), []string{"s"}},
-		"also before":  {entry(notice, record.Drained, before), entry(stop, record.Drained), nil},
-		"for each one": {entry(notice, record.Drained), entry(stop, record.Drained), nil},
+		"for neither":  {entry(notice, state.Draining, uncordoned), entry(stop, state.Draining, uncordoned), []string{"n", "s"}},
+		"for one":      {entry(notice, state.Drained), entry(stop, state.Draining, uncordoned), []string{"s"}},
+		"also before":  {entry(notice, state.Drained, before), entry(stop, state.Drained), nil},
+		"for each one": {entry(notice, state.Drained), entry(stop, state.Drained), nil},
 	} {
 		sit := brought(t, rules(), policy.Situation{
 			Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop), Past: past(row.notice, row.stop),
@@ -260,12 +260,12 @@ func TestAGoalIsForAnEventWhoseCordonNobodyHasLifted(t *testing.T) {
 	t.Parallel()
 	notice, group := spot("n", time.Minute), termination("g")
 	for name, row := range map[string]struct {
-		notice, group record.Entry
+		notice, group state.Entry
 		event         string
 	}{
-		"if there is one":   {entry(notice, record.Draining, reopened), entry(group, record.Draining), "g"},
-		"or for the first":  {entry(notice, record.Draining, reopened), entry(group, record.Draining, reopened), "n"},
-		"and of two, first": {entry(notice, record.Draining), entry(group, record.Draining), "n"},
+		"if there is one":   {entry(notice, state.Draining, reopened), entry(group, state.Draining), "g"},
+		"or for the first":  {entry(notice, state.Draining, reopened), entry(group, state.Draining, reopened), "n"},
+		"and of two, first": {entry(notice, state.Draining), entry(group, state.Draining), "n"},
 	} {
 		goal := rules().Decide(brought(t, rules(), policy.Situation{
 			Now: noon, BootID: thisBoot, Known: known(notice, group), Past: past(row.notice, row.group),
@@ -280,7 +280,7 @@ func TestAGoalIsForAnEventWhoseCordonNobodyHasLifted(t *testing.T) {
 func TestAnEventJoinsADrainedNode(t *testing.T) {
 	t.Parallel()
 	stop, end := maintenance("s", "instance-stop", 72*time.Hour), termination("t")
-	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, record.Drained))}
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, state.Drained))}
 	for _, look := range []struct {
 		node policy.Node
 		want string
@@ -315,7 +315,7 @@ func TestWhatIsToldOfTheNodeHoldsForTheEventsThatItWasToldFor(t *testing.T) {
 		"for all":         {nil, "s drained on node, t drained on node"},
 	} {
 		sit := brought(t, rules(), policy.Situation{
-			Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, record.Draining), entry(end, record.Draining)),
+			Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, state.Draining), entry(end, state.Draining)),
 			Node: emptyNode, NodeFor: row.told,
 		})
 		if got := describeEntries(sit.Past); got != row.want {
@@ -362,12 +362,12 @@ func TestEachEventIsSettledByItsOwnTime(t *testing.T) {
 func TestTheOrderOfTheRecordDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	var events []event.Event
-	var entries []record.Entry
+	var entries []state.Entry
 	for i := range 12 {
 		id := fmt.Sprint(i)
 		ev := []event.Event{spot(id, time.Minute), shutdown(id, time.Minute), maintenance(id, "instance-stop", time.Minute), termination(id)}[i%4]
 		events = append(events, ev)
-		entries = append(entries, entry(ev, []record.Phase{record.Seen, record.Draining, record.Incomplete}[i%3]))
+		entries = append(entries, entry(ev, []state.Phase{state.Seen, state.Draining, state.Incomplete}[i%3]))
 	}
 	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(events...), Past: entries}
 	want := rules().Decide(sit)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The words that the tables are written in. Times are offsets from noon.
@@ -121,11 +121,11 @@ func failing(lastGood time.Time) map[event.Kind]time.Time {
 	return all
 }
 
-type detail func(*record.Entry)
+type detail func(*state.Entry)
 
 // entry is a record's entry of an event that was met at noon, in this boot. What was acted upon holds a cordon.
-func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
-	e := record.Entry{Event: ev, Phase: phase, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: noon, Changed: noon}
+func entry(ev event.Event, phase state.Phase, details ...detail) state.Entry {
+	e := state.Entry{Event: ev, Phase: phase, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: noon, Changed: noon}
 	if e.Acted() {
 		e.OnNode, e.CordonedAt, e.ActedFor = true, noon, ev.Deadline
 	}
@@ -138,27 +138,27 @@ func entry(ev event.Event, phase record.Phase, details ...detail) record.Entry {
 	return e
 }
 
-func before(e *record.Entry)         { e.BootID, e.ListedIn = earlierBoot, earlierBoot }
-func listedHere(e *record.Entry)     { e.ListedIn = thisBoot }
-func foreign(e *record.Entry)        { e.OnNode = false }
-func adopted(e *record.Entry)        { e.ActedFor, e.Missing, e.ListedIn = time.Time{}, noon, "" }
-func reopened(e *record.Entry)       { e.Reopened = true }
-func leftAlone(e *record.Entry)      { e.LeftAlone = true }
-func uncordoned(e *record.Entry)     { e.CordonedAt = time.Time{} }
-func missing(t time.Duration) detail { return func(e *record.Entry) { e.Missing = at(t) } }
-func seenAt(t time.Duration) detail  { return func(e *record.Entry) { e.FirstSeen = at(t) } }
+func before(e *state.Entry)          { e.BootID, e.ListedIn = earlierBoot, earlierBoot }
+func listedHere(e *state.Entry)      { e.ListedIn = thisBoot }
+func foreign(e *state.Entry)         { e.OnNode = false }
+func adopted(e *state.Entry)         { e.ActedFor, e.Missing, e.ListedIn = time.Time{}, noon, "" }
+func reopened(e *state.Entry)        { e.Reopened = true }
+func leftAlone(e *state.Entry)       { e.LeftAlone = true }
+func uncordoned(e *state.Entry)      { e.CordonedAt = time.Time{} }
+func missing(t time.Duration) detail { return func(e *state.Entry) { e.Missing = at(t) } }
+func seenAt(t time.Duration) detail  { return func(e *state.Entry) { e.FirstSeen = at(t) } }
 func actedFor(t time.Duration) detail {
-	return func(e *record.Entry) { e.ActedFor = at(t) }
+	return func(e *state.Entry) { e.ActedFor = at(t) }
 }
-func begun(t time.Duration) detail    { return func(e *record.Entry) { e.Changed = at(t) } }
-func cordoned(t time.Duration) detail { return func(e *record.Entry) { e.CordonedAt = at(t) } }
-func closed(how record.Ending) detail { return func(e *record.Entry) { e.Ending = how } }
+func begun(t time.Duration) detail    { return func(e *state.Entry) { e.Changed = at(t) } }
+func cordoned(t time.Duration) detail { return func(e *state.Entry) { e.CordonedAt = at(t) } }
+func closed(how state.Ending) detail  { return func(e *state.Entry) { e.Ending = how } }
 
 func failed(times int, t time.Duration) detail {
-	return func(e *record.Entry) { e.Error, e.Failures, e.Changed = "refused", times, at(t) }
+	return func(e *state.Entry) { e.Error, e.Failures, e.Changed = "refused", times, at(t) }
 }
 
-func past(entries ...record.Entry) []record.Entry { return entries }
+func past(entries ...state.Entry) []state.Entry { return entries }
 
 // What a guard tells of the node.
 var (
@@ -215,7 +215,7 @@ func describeGoal(g policy.Goal) string {
 }
 
 // describeEntries is what Fold returned in the language of the tables, such as "a seen, b closed withdrawn".
-func describeEntries(entries []record.Entry) string {
+func describeEntries(entries []state.Entry) string {
 	var all []string
 	for _, e := range entries {
 		text := fmt.Sprintf("%s %s", e.Event.ID, e.Phase)
@@ -242,16 +242,16 @@ func describeEntries(entries []record.Entry) string {
 // book is a record in memory.
 type book struct {
 	order []string
-	byID  map[string]record.Entry
+	byID  map[string]state.Entry
 }
 
-func newBook(entries []record.Entry) *book {
-	b := &book{byID: map[string]record.Entry{}}
+func newBook(entries []state.Entry) *book {
+	b := &book{byID: map[string]state.Entry{}}
 	b.put(entries...)
 	return b
 }
 
-func (b *book) put(entries ...record.Entry) {
+func (b *book) put(entries ...state.Entry) {
 	for _, e := range entries {
 		if _, met := b.byID[e.Event.ID]; !met {
 			b.order = append(b.order, e.Event.ID)
@@ -260,8 +260,8 @@ func (b *book) put(entries ...record.Entry) {
 	}
 }
 
-func (b *book) entries() []record.Entry {
-	var all []record.Entry
+func (b *book) entries() []state.Entry {
+	var all []state.Entry
 	for _, id := range b.order {
 		all = append(all, b.byID[id])
 	}

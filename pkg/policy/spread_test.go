@@ -9,7 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // fleet is the rules of the tests for a fleet that begins over twenty minutes, and for a retirement a day before it.
@@ -27,7 +27,7 @@ func on(instance string, ev event.Event) event.Event {
 
 // begins is when something is first done about an event, by the rules, if nothing else happens; before now if at once.
 func begins(rules policy.Settings, ev event.Event) time.Time {
-	sit := policy.Situation{Now: at(-1000 * time.Hour), BootID: thisBoot, Known: known(ev), Past: past(entry(ev, record.Seen))}
+	sit := policy.Situation{Now: at(-1000 * time.Hour), BootID: thisBoot, Known: known(ev), Past: past(entry(ev, state.Seen))}
 	goal := rules.Decide(sit)
 	if goal.Action != policy.Wait {
 		return sit.Now
@@ -143,28 +143,28 @@ func TestARetirementIsDrainedNearItsDate(t *testing.T) {
 	unknown.Instance = ""
 	nameless := unknown
 	decide(t, []decision{
-		{name: "not when it is announced", rules: fleet(), known: known(ev), past: past(entry(ev, record.Seen)), want: "wait; again at 24h10m15s"},
-		{name: "not a moment sooner", rules: fleet(), known: known(ev), now: start - 1, past: past(entry(ev, record.Seen)), want: "wait; again at 24h10m15s"},
-		{name: "but then", rules: fleet(), known: known(ev), now: start, past: past(entry(ev, record.Seen)), want: "drain a by 48h0m0s soft; again at 48h0m0s"},
+		{name: "not when it is announced", rules: fleet(), known: known(ev), past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s"},
+		{name: "not a moment sooner", rules: fleet(), known: known(ev), now: start - 1, past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s"},
+		{name: "but then", rules: fleet(), known: known(ev), now: start, past: past(entry(ev, state.Seen)), want: "drain a by 48h0m0s soft; again at 48h0m0s"},
 		{
 			name: "at once, where it is announced late", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour))),
-			past: past(entry(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour)), record.Seen)), want: "drain a by 1h0m0s soft; again at 1h0m0s",
+			past: past(entry(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour)), state.Seen)), want: "drain a by 1h0m0s soft; again at 1h0m0s",
 		},
 		{
 			name: "what was begun before the settings said so is taken back until then", rules: fleet(), known: known(ev), node: closedNode,
-			past: past(entry(ev, record.Drained, actedFor(0))), want: "uncordon a (); again at 24h10m15s",
+			past: past(entry(ev, state.Drained, actedFor(0))), want: "uncordon a (); again at 24h10m15s",
 		},
 		{
 			name: "what was begun while the instance was not known goes on", rules: fleet(), known: known(ev), now: 24*time.Hour + time.Minute,
-			past: past(entry(unknown, record.Draining, actedFor(24*time.Hour))), want: "drain a by 48h0m0s soft; again at 48h0m0s",
+			past: past(entry(unknown, state.Draining, actedFor(24*time.Hour))), want: "drain a by 48h0m0s soft; again at 48h0m0s",
 		},
 		{
 			name: "an instance that is not told any more is the one that it was", rules: fleet(), known: known(nameless), now: 24*time.Hour + time.Minute,
-			past: past(entry(ev, record.Seen)), want: "wait; again at 24h10m15s",
+			past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s",
 		},
 		{
 			name: "one that is moved is waited for anew", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", tomorrow))),
-			now: start, past: past(entry(ev, record.Drained, actedFor(start))), node: closedNode, want: "uncordon a (); again at 48h10m15s",
+			now: start, past: past(entry(ev, state.Drained, actedFor(start))), node: closedNode, want: "uncordon a (); again at 48h10m15s",
 		},
 	})
 }
@@ -181,7 +181,7 @@ func TestTheBeginningIsToldWithItsSpreadAndHowToBeSooner(t *testing.T) {
 		"cordon begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m)":                             changed(fleet(), func(r *policy.Rule) { r.Action = policy.Cordon }),
 		"cordon begins at 12:00:00 UTC on 2 Mar 2026":                                               changed(spreading(0), func(r *policy.Rule) { r.Action = policy.Cordon }),
 	} {
-		if got, _ := strings.CutPrefix(rules.Describe(entry(ev, record.Seen)), text); got != want {
+		if got, _ := strings.CutPrefix(rules.Describe(entry(ev, state.Seen)), text); got != want {
 			t.Errorf("told as %q, want %q", got, want)
 		}
 	}

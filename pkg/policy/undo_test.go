@@ -6,14 +6,14 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestAWithdrawnEventIsUndoneWhenThatIsSure(t *testing.T) {
 	t.Parallel()
 	notice := spot("a", 10*time.Minute)
-	gone := entry(notice, record.Drained, missing(0))
-	draining := entry(notice, record.Draining, missing(0))
+	gone := entry(notice, state.Drained, missing(0))
+	draining := entry(notice, state.Draining, missing(0))
 	decide(t, []decision{
 		{name: "not before it has been missing long enough: the guard stands", known: known(), now: 29 * time.Second, past: past(gone), want: "drain a by 10m0s hard; again at 30s"},
 		{name: "but then at once", known: known(), now: 30 * time.Second, past: past(gone), want: "uncordon a (withdrawn)"},
@@ -24,11 +24,11 @@ func TestAWithdrawnEventIsUndoneWhenThatIsSure(t *testing.T) {
 		{name: "and no longer", known: known(), now: 30 * time.Second, past: past(draining), want: "uncordon a (withdrawn)"},
 		{
 			name: "nothing is begun for what is missing", known: known(), now: time.Second,
-			past: past(entry(notice, record.Seen, missing(0))), want: "wait; again at 30s",
+			past: past(entry(notice, state.Seen, missing(0))), want: "wait; again at 30s",
 		},
 		{
 			name: "what is under way goes on also after its time", known: known(), now: time.Second,
-			past: past(entry(notice, record.Incomplete, missing(0))), want: "drain a by 10m0s hard; again at 30s",
+			past: past(entry(notice, state.Incomplete, missing(0))), want: "drain a by 10m0s hard; again at 30s",
 		},
 		{
 			name: "after a restart nothing is sure before the first look", now: time.Hour,
@@ -48,11 +48,11 @@ func TestAWithdrawnEventIsUndoneWhenThatIsSure(t *testing.T) {
 		},
 		{
 			name: "a cordon that was somebody else's is left", known: known(), now: time.Hour,
-			past: past(entry(notice, record.Drained, missing(0), foreign)), want: "wait",
+			past: past(entry(notice, state.Drained, missing(0), foreign)), want: "wait",
 		},
 		{
 			name: "an uncordon that has begun goes on", known: known(), now: time.Minute,
-			past: past(entry(notice, record.Undoing, missing(0))), want: "uncordon a (withdrawn)",
+			past: past(entry(notice, state.Undoing, missing(0))), want: "uncordon a (withdrawn)",
 		},
 		{
 			name: "a clock that was set back makes it wait, and undoes nothing", known: known(), now: -time.Hour,
@@ -66,15 +66,15 @@ func TestACanceledOrCompletedEventIsUndoneAtOnce(t *testing.T) {
 	stop := maintenance("a", "instance-stop", time.Hour)
 	canceled, completed := inState(stop, event.Canceled), inState(stop, event.Completed)
 	decide(t, []decision{
-		{name: "canceled", known: known(canceled), past: past(entry(canceled, record.Drained)), want: "uncordon a (canceled)"},
-		{name: "completed", known: known(completed), past: past(entry(completed, record.Incomplete)), want: "uncordon a (completed)"},
-		{name: "during a drain", known: known(canceled), past: past(entry(canceled, record.Draining)), want: "uncordon a (canceled)"},
-		{name: "while a cordon may have been set", known: known(canceled), past: past(entry(canceled, record.Cordoning)), want: "uncordon a (canceled)"},
-		{name: "without a look, from the record", past: past(entry(canceled, record.Undoing)), want: "uncordon a (canceled)"},
-		{name: "before anything was done", known: known(canceled), past: past(entry(canceled, record.Seen)), want: "wait"},
+		{name: "canceled", known: known(canceled), past: past(entry(canceled, state.Drained)), want: "uncordon a (canceled)"},
+		{name: "completed", known: known(completed), past: past(entry(completed, state.Incomplete)), want: "uncordon a (completed)"},
+		{name: "during a drain", known: known(canceled), past: past(entry(canceled, state.Draining)), want: "uncordon a (canceled)"},
+		{name: "while a cordon may have been set", known: known(canceled), past: past(entry(canceled, state.Cordoning)), want: "uncordon a (canceled)"},
+		{name: "without a look, from the record", past: past(entry(canceled, state.Undoing)), want: "uncordon a (canceled)"},
+		{name: "before anything was done", known: known(canceled), past: past(entry(canceled, state.Seen)), want: "wait"},
 		{
 			name: "in another boot, the node must be ready first", known: known(canceled),
-			past: past(entry(canceled, record.Drained, before)), want: "uncordon a (canceled) when ready",
+			past: past(entry(canceled, state.Drained, before)), want: "uncordon a (canceled) when ready",
 		},
 	})
 }
@@ -82,32 +82,32 @@ func TestACanceledOrCompletedEventIsUndoneAtOnce(t *testing.T) {
 func TestACordonStaysWhileAnotherEventHoldsIt(t *testing.T) {
 	t.Parallel()
 	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
-	over, notice := entry(canceled, record.Drained), spot("b", time.Hour)
-	held := func(name, want string, now time.Duration, other record.Entry) decision {
+	over, notice := entry(canceled, state.Drained), spot("b", time.Hour)
+	held := func(name, want string, now time.Duration, other state.Entry) decision {
 		return decision{name: name, known: known(canceled, notice), now: now, past: past(over, other), want: want}
 	}
 	decide(t, []decision{
-		held("one that is drained", "drain b by 1h0m0s hard", 0, entry(notice, record.Drained)),
-		held("one that is being drained", "drain b by 1h0m0s hard; again at 1h0m0s", 0, entry(notice, record.Draining)),
-		held("one whose time was too short", "drain b by 1h0m0s hard", 0, entry(notice, record.Incomplete)),
-		held("one that came to a node that was cordoned already", "drain b by 1h0m0s hard", 0, entry(notice, record.Drained, foreign)),
+		held("one that is drained", "drain b by 1h0m0s hard", 0, entry(notice, state.Drained)),
+		held("one that is being drained", "drain b by 1h0m0s hard; again at 1h0m0s", 0, entry(notice, state.Draining)),
+		held("one whose time was too short", "drain b by 1h0m0s hard", 0, entry(notice, state.Incomplete)),
+		held("one that came to a node that was cordoned already", "drain b by 1h0m0s hard", 0, entry(notice, state.Drained, foreign)),
 		{
 			name: "one of before a reboot that is not looked for yet", known: without(event.ASGTermination, canceled), want: "wait",
-			past: past(over, entry(termination("b"), record.Drained, before)),
+			past: past(over, entry(termination("b"), state.Drained, before)),
 		},
-		held("not one that is closed", "uncordon a (canceled)", 0, entry(notice, record.Closed, closed(record.Rebooted))),
+		held("not one that is closed", "uncordon a (canceled)", 0, entry(notice, state.Closed, closed(state.Rebooted))),
 		{
 			name: "not one that has ended, too: all is undone at once", known: known(canceled), now: time.Minute, want: "uncordon b, a (withdrawn)",
-			past: past(over, entry(notice, record.Drained, missing(0))),
+			past: past(over, entry(notice, state.Drained, missing(0))),
 		},
 		{
 			name: "nor one that was only moved", known: known(canceled, maintenance("c", "system-reboot", 48*time.Hour)),
-			past: past(over, entry(maintenance("c", "system-reboot", 48*time.Hour), record.Drained, actedFor(time.Minute))),
+			past: past(over, entry(maintenance("c", "system-reboot", 48*time.Hour), state.Drained, actedFor(time.Minute))),
 			want: "uncordon a, c (canceled); again at 47h50m0s",
 		},
 		{
 			name: "one that is missing, until that is sure", known: known(canceled), now: time.Second, want: "drain b by 1h0m0s hard; again at 30s",
-			past: past(over, entry(notice, record.Drained, missing(0))),
+			past: past(over, entry(notice, state.Drained, missing(0))),
 		},
 	})
 }
@@ -117,7 +117,7 @@ func TestAReboot(t *testing.T) {
 	reboot, systemReboot := maintenance("a", "instance-reboot", time.Hour), maintenance("a", "system-reboot", time.Hour)
 	stop, notice := maintenance("a", "instance-stop", time.Hour), spot("a", 2*time.Minute)
 	down := shutdown("a", 5*time.Second)
-	drained := func(ev event.Event) []record.Entry { return past(entry(ev, record.Drained, before)) }
+	drained := func(ev event.Event) []state.Entry { return past(entry(ev, state.Drained, before)) }
 	decide(t, []decision{
 		{name: "ends the reboot it was announced as", known: known(), now: time.Hour, past: drained(reboot), want: "uncordon a (rebooted) when ready"},
 		{name: "of the host, too", known: known(), now: time.Hour, past: drained(systemReboot), want: "uncordon a (rebooted) when ready"},
@@ -125,13 +125,13 @@ func TestAReboot(t *testing.T) {
 		{name: "without the metadata service", now: time.Hour, past: drained(reboot), want: "uncordon a (rebooted) when ready"},
 		{
 			name: "also if the drain had not ended", known: known(reboot), now: time.Hour,
-			past: past(entry(reboot, record.Draining, before)), want: "uncordon a (rebooted) when ready",
+			past: past(entry(reboot, state.Draining, before)), want: "uncordon a (rebooted) when ready",
 		},
 		{
 			name: "is not the announced one before anything was done for that", known: known(reboot), now: 0,
-			past: past(entry(reboot, record.Seen, before)), want: "wait; again at 50m0s",
+			past: past(entry(reboot, state.Seen, before)), want: "wait; again at 50m0s",
 		},
-		{name: "ends every shutdown", known: known(), past: past(entry(down, record.Draining, before)), want: "uncordon a (rebooted) when ready"},
+		{name: "ends every shutdown", known: known(), past: past(entry(down, state.Draining, before)), want: "uncordon a (rebooted) when ready"},
 		{name: "without any look", past: drained(down), want: "uncordon a (rebooted) when ready"},
 		{name: "after its time ends a stop that is no longer listed", known: known(), now: 2 * time.Hour, past: drained(stop), want: "uncordon a (rebooted) when ready"},
 		{name: "but not one that still is: the guard stands again", known: known(stop), now: 2 * time.Hour, past: drained(stop), want: "drain a by 1h0m0s soft"},
@@ -143,11 +143,11 @@ func TestAReboot(t *testing.T) {
 		},
 		{
 			name: "unless it has listed the event since the reboot", failing: failing(time.Time{}), now: 2 * time.Hour,
-			past: past(entry(stop, record.Drained, before, listedHere)), want: "wait",
+			past: past(entry(stop, state.Drained, before, listedHere)), want: "wait",
 		},
 		{
 			name: "and has not left it out since", failing: failing(time.Time{}), now: 2 * time.Hour, want: "uncordon a (rebooted) when ready",
-			past: past(entry(stop, record.Drained, before, listedHere, missing(time.Hour))),
+			past: past(entry(stop, state.Drained, before, listedHere, missing(time.Hour))),
 		},
 		{name: "after its time ends a spot interruption", known: known(), now: time.Hour, past: drained(notice), want: "uncordon a (rebooted) when ready"},
 		{
@@ -160,23 +160,23 @@ func TestAReboot(t *testing.T) {
 		},
 		{
 			name: "that may have been the announced one is not drained for before a look", now: time.Hour,
-			past: past(entry(notice, record.Seen, before)), want: "wait",
+			past: past(entry(notice, state.Seen, before)), want: "wait",
 		},
 		{
 			name: "nor after one, if it is not listed any more", known: known(), now: time.Hour,
-			past: past(entry(notice, record.Seen, before, missing(59*time.Minute))), want: "wait",
+			past: past(entry(notice, state.Seen, before, missing(59*time.Minute))), want: "wait",
 		},
 		{
 			name: "leaves a drain to be resumed before its deadline", now: time.Minute,
-			past: past(entry(notice, record.Draining, before)), want: "drain a by 2m0s hard; again at 2m0s",
+			past: past(entry(notice, state.Draining, before)), want: "drain a by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "of what is no longer listed resumes nothing", known: known(), now: time.Minute, want: "wait; again at 1m20s",
-			past: past(entry(notice, record.Draining, before, missing(50*time.Second))),
+			past: past(entry(notice, state.Draining, before, missing(50*time.Second))),
 		},
 		{
 			name: "leaves a termination of the earlier boot alone", now: time.Minute,
-			past: past(entry(termination("a"), record.Draining, before)), want: "wait; again at 15m0s",
+			past: past(entry(termination("a"), state.Draining, before)), want: "wait; again at 15m0s",
 		},
 	})
 }
@@ -185,27 +185,27 @@ func TestARestart(t *testing.T) {
 	t.Parallel()
 	notice, reboot := spot("a", 2*time.Minute), maintenance("b", "system-reboot", time.Hour)
 	decide(t, []decision{
-		{name: "resumes a drain before any look", past: past(entry(notice, record.Draining)), want: "drain a by 2m0s hard; again at 2m0s"},
-		{name: "keeps a drained node closed", past: past(entry(notice, record.Drained)), want: "drain a by 2m0s hard"},
-		{name: "does not uncordon", past: past(entry(notice, record.Cordoned), entry(reboot, record.Drained)), want: "drain a, b by 2m0s hard by 1h0m0s soft; again at 2m0s"},
-		{name: "knows what is planned before any look", past: past(entry(reboot, record.Seen)), want: "wait; again at 50m0s"},
-		{name: "and waits for one when its time comes: it may be over", now: 50 * time.Minute, past: past(entry(reboot, record.Seen)), want: "wait"},
+		{name: "resumes a drain before any look", past: past(entry(notice, state.Draining)), want: "drain a by 2m0s hard; again at 2m0s"},
+		{name: "keeps a drained node closed", past: past(entry(notice, state.Drained)), want: "drain a by 2m0s hard"},
+		{name: "does not uncordon", past: past(entry(notice, state.Cordoned), entry(reboot, state.Drained)), want: "drain a, b by 2m0s hard by 1h0m0s soft; again at 2m0s"},
+		{name: "knows what is planned before any look", past: past(entry(reboot, state.Seen)), want: "wait; again at 50m0s"},
+		{name: "and waits for one when its time comes: it may be over", now: 50 * time.Minute, past: past(entry(reboot, state.Seen)), want: "wait"},
 		{
 			name: "but not for a good one", now: 50 * time.Minute, failing: failing(time.Time{}),
-			past: past(entry(reboot, record.Seen)), want: "drain b by 1h0m0s soft; again at 1h0m0s",
+			past: past(entry(reboot, state.Seen)), want: "drain b by 1h0m0s soft; again at 1h0m0s",
 		},
-		{name: "keeps what a claim on the node alone tells of, and begins no more for it", past: past(entry(notice, record.Cordoned, adopted)), want: "cordon a; again at 30s"},
+		{name: "keeps what a claim on the node alone tells of, and begins no more for it", past: past(entry(notice, state.Cordoned, adopted)), want: "cordon a; again at 30s"},
 		{
 			name: "also if that does not say the code", want: "cordon a; again at 1h0m0s",
-			past: past(entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, record.Cordoned, adopted)),
+			past: past(entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, state.Cordoned, adopted)),
 		},
 		{
 			name: "until it is announced, too", known: known(notice), now: time.Second, want: "drain a by 2m0s hard; again at 2m0s",
-			past: past(entry(notice, record.Cordoned)),
+			past: past(entry(notice, state.Cordoned)),
 		},
 		{
 			name: "or is sure not to be", known: known(), now: 30 * time.Second, want: "uncordon a (withdrawn)",
-			past: past(entry(notice, record.Cordoned, adopted)),
+			past: past(entry(notice, state.Cordoned, adopted)),
 		},
 	})
 }
@@ -217,32 +217,32 @@ func TestACordonsTimeToLive(t *testing.T) {
 	decide(t, []decision{
 		{
 			name: "keeps it for so long", rules: settings, known: known(advice), now: time.Hour - 1,
-			past: past(entry(advice, record.Cordoned)), want: "cordon a; again at 1h0m0s",
+			past: past(entry(advice, state.Cordoned)), want: "cordon a; again at 1h0m0s",
 		},
 		{
 			name: "and no longer", rules: settings, known: known(advice), now: time.Hour,
-			past: past(entry(advice, record.Cordoned)), want: "uncordon a (expired)",
+			past: past(entry(advice, state.Cordoned)), want: "uncordon a (expired)",
 		},
 		{
 			name: "ends it without a look", rules: settings, now: time.Hour,
-			past: past(entry(advice, record.Cordoned)), want: "uncordon a (expired)",
+			past: past(entry(advice, state.Cordoned)), want: "uncordon a (expired)",
 		},
 		{
 			name: "does not matter if the advice is withdrawn before", rules: settings, known: known(), now: time.Minute,
-			past: past(entry(advice, record.Cordoned, missing(0))), want: "uncordon a (withdrawn)",
+			past: past(entry(advice, state.Cordoned, missing(0))), want: "uncordon a (withdrawn)",
 		},
 		{
 			name: "begins when it is set, not when that is tried", rules: settings, known: known(), now: time.Minute,
-			past: past(entry(advice, record.Cordoning, uncordoned, missing(0))), want: "uncordon a (withdrawn)",
+			past: past(entry(advice, state.Cordoning, uncordoned, missing(0))), want: "uncordon a (withdrawn)",
 		},
 		{
 			name: "is not for drains", rules: withAction(event.RebalanceRecommendation, policy.Drain), known: known(advice), now: 2 * time.Hour,
-			past: past(entry(advice, record.Drained)), want: "drain a",
+			past: past(entry(advice, state.Drained)), want: "drain a",
 		},
 		{
 			name: "can be for ever", now: 1000 * time.Hour, known: known(advice), want: "cordon a",
 			rules: with(event.RebalanceRecommendation, func(r *policy.Rule) { r.Action, r.CordonFor = policy.Cordon, 0 }),
-			past:  past(entry(advice, record.Cordoned)),
+			past:  past(entry(advice, state.Cordoned)),
 		},
 	})
 }
@@ -251,54 +251,54 @@ func TestAnEventThatChangesItsTime(t *testing.T) {
 	t.Parallel()
 	const lead = 10 * time.Minute
 	reboot := maintenance("a", "system-reboot", 48*time.Hour)
-	moved := entry(reboot, record.Drained, actedFor(lead))
+	moved := entry(reboot, state.Drained, actedFor(lead))
 	decide(t, []decision{
 		{name: "to far later is undone for now", known: known(reboot), past: past(moved), want: "uncordon a (); again at 47h50m0s"},
 		{
-			name: "is acted upon when its new time comes", known: known(reboot), past: past(entry(reboot, record.Seen)),
+			name: "is acted upon when its new time comes", known: known(reboot), past: past(entry(reboot, state.Seen)),
 			want: "wait; again at 47h50m0s",
 		},
 		{
 			name: "to a little later stays as it is", known: known(maintenance("a", "system-reboot", lead)),
-			past: past(entry(maintenance("a", "system-reboot", lead), record.Drained, actedFor(5*time.Minute))), want: "drain a by 10m0s soft",
+			past: past(entry(maintenance("a", "system-reboot", lead), state.Drained, actedFor(5*time.Minute))), want: "drain a by 10m0s soft",
 		},
 		{
 			name: "to later is drained until then", known: known(maintenance("a", "system-reboot", lead)),
-			past: past(entry(maintenance("a", "system-reboot", lead), record.Draining, actedFor(5*time.Minute))), want: "drain a by 10m0s soft; again at 10m0s",
+			past: past(entry(maintenance("a", "system-reboot", lead), state.Draining, actedFor(5*time.Minute))), want: "drain a by 10m0s soft; again at 10m0s",
 		},
 		{
 			name: "to earlier is acted upon earlier", known: known(maintenance("a", "system-reboot", time.Minute)),
-			past: past(entry(maintenance("a", "system-reboot", time.Minute), record.Seen)), want: "drain a by 1m0s soft; again at 1m0s",
+			past: past(entry(maintenance("a", "system-reboot", time.Minute), state.Seen)), want: "drain a by 1m0s soft; again at 1m0s",
 		},
 		{
 			name: "does not matter if it is acted upon at once", known: known(maintenance("a", "instance-stop", 48*time.Hour)),
-			past: past(entry(maintenance("a", "instance-stop", 48*time.Hour), record.Drained, actedFor(lead))), want: "drain a by 48h0m0s soft",
+			past: past(entry(maintenance("a", "instance-stop", 48*time.Hour), state.Drained, actedFor(lead))), want: "drain a by 48h0m0s soft",
 		},
 		{
 			name: "to far later keeps a cordon that another event needs", known: known(reboot, spot("b", time.Hour)),
-			past: past(moved, entry(spot("b", time.Hour), record.Drained)), want: "drain b by 1h0m0s hard; again at 47h50m0s",
+			past: past(moved, entry(spot("b", time.Hour), state.Drained)), want: "drain b by 1h0m0s hard; again at 47h50m0s",
 		},
 		{
-			name: "by a shorter lead is undone until then", known: known(reboot), past: past(entry(reboot, record.Drained, actedFor(0))),
+			name: "by a shorter lead is undone until then", known: known(reboot), past: past(entry(reboot, state.Drained, actedFor(0))),
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }), want: "uncordon a (); again at 47h0m0s",
 		},
 		{
 			name: "by a longer lead stays as it is", known: known(maintenance("a", "system-reboot", lead)),
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }),
-			past:  past(entry(maintenance("a", "system-reboot", lead), record.Drained, actedFor(0))), want: "drain a by 10m0s soft",
+			past:  past(entry(maintenance("a", "system-reboot", lead), state.Drained, actedFor(0))), want: "drain a by 10m0s soft",
 		},
 		{
-			name: "may be one of which only the Node knew", known: known(reboot), past: past(entry(reboot, record.Cordoned, adopted)),
+			name: "may be one of which only the Node knew", known: known(reboot), past: past(entry(reboot, state.Cordoned, adopted)),
 			want: "uncordon a (); again at 47h50m0s",
 		},
 		{
 			name: "by a lead where it was due at once is undone until then", known: known(maintenance("a", "instance-stop", 48*time.Hour)),
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Codes = map[string]policy.When{"instance-stop": policy.Lead} }),
-			past:  past(entry(maintenance("a", "instance-stop", 48*time.Hour), record.Drained, actedFor(0))), want: "uncordon a (); again at 47h50m0s",
+			past:  past(entry(maintenance("a", "instance-stop", 48*time.Hour), state.Drained, actedFor(0))), want: "uncordon a (); again at 47h50m0s",
 		},
 		{
 			name: "is something else than a clock that was set back", known: known(maintenance("a", "system-reboot", lead)), now: -24 * time.Hour,
-			past: past(entry(maintenance("a", "system-reboot", lead), record.Drained)), want: "drain a by 10m0s soft; again at 0s",
+			past: past(entry(maintenance("a", "system-reboot", lead), state.Drained)), want: "drain a by 10m0s soft; again at 0s",
 		},
 	})
 }
@@ -307,7 +307,7 @@ func TestAnEventThatChangesItsTime(t *testing.T) {
 func TestAfterARebootAnEventIsOverWithTheFirstLookThatDoesNotFindIt(t *testing.T) {
 	t.Parallel()
 	stop := maintenance("a", "instance-stop", time.Hour)
-	sit := policy.Situation{BootID: thisBoot, Past: past(entry(stop, record.Drained, before))}
+	sit := policy.Situation{BootID: thisBoot, Past: past(entry(stop, state.Drained, before))}
 	for _, look := range []struct {
 		now   time.Duration
 		known map[event.Kind][]event.Event
@@ -328,7 +328,7 @@ func TestAfterARebootAnEventIsOverWithTheFirstLookThatDoesNotFindIt(t *testing.T
 func TestARebootBeforeItsTimeIsNotTheAnnouncedOne(t *testing.T) {
 	t.Parallel()
 	stop := maintenance("a", "instance-stop", 24*time.Hour)
-	for _, phase := range []record.Phase{record.Drained, record.Draining, record.Incomplete} {
+	for _, phase := range []state.Phase{state.Drained, state.Draining, state.Incomplete} {
 		sit := policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(stop, phase, before))}
 		for _, look := range []struct {
 			now   time.Duration

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 var (
@@ -65,38 +65,38 @@ func (w *world) checkFold() {
 }
 
 // next are the phases that one Fold may take an entry to.
-var next = map[record.Phase][]record.Phase{
-	record.Seen:       {record.Cordoning, record.Draining, record.Closed},
-	record.Cordoning:  {record.Cordoned, record.Draining, record.Undoing, record.Seen, record.Closed},
-	record.Cordoned:   {record.Cordoning, record.Draining, record.Undoing, record.Seen, record.Closed},
-	record.Draining:   {record.Drained, record.Incomplete, record.Cordoned, record.Cordoning, record.Undoing, record.Seen, record.Closed},
-	record.Drained:    {record.Cordoning, record.Undoing, record.Seen, record.Closed},
-	record.Incomplete: {record.Drained, record.Cordoning, record.Undoing, record.Seen, record.Closed},
-	record.Undoing:    {record.Cordoning, record.Cordoned, record.Draining, record.Seen, record.Closed},
-	record.Closed:     {record.Seen},
+var next = map[state.Phase][]state.Phase{
+	state.Seen:       {state.Cordoning, state.Draining, state.Closed},
+	state.Cordoning:  {state.Cordoned, state.Draining, state.Undoing, state.Seen, state.Closed},
+	state.Cordoned:   {state.Cordoning, state.Draining, state.Undoing, state.Seen, state.Closed},
+	state.Draining:   {state.Drained, state.Incomplete, state.Cordoned, state.Cordoning, state.Undoing, state.Seen, state.Closed},
+	state.Drained:    {state.Cordoning, state.Undoing, state.Seen, state.Closed},
+	state.Incomplete: {state.Drained, state.Cordoning, state.Undoing, state.Seen, state.Closed},
+	state.Undoing:    {state.Cordoning, state.Cordoned, state.Draining, state.Seen, state.Closed},
+	state.Closed:     {state.Seen},
 }
 
 // checkChange looks at what Fold makes of an entry.
-func (w *world) checkChange(e record.Entry) {
+func (w *world) checkChange(e state.Entry) {
 	before, met := w.record.byID[e.Event.ID]
 	freed := before.LeftAlone && !e.LeftAlone
 	switch {
-	case e.LeftAlone && (e.Phase == record.Seen || e.Phase == record.Closed || e.Phase == record.Cordoning || e.Phase == record.Cordoned):
+	case e.LeftAlone && (e.Phase == state.Seen || e.Phase == state.Closed || e.Phase == state.Cordoning || e.Phase == state.Cordoned):
 		w.t.Errorf("%s is left alone, and is %s", e.Event.ID, e.Phase)
 	case met && e.LeftAlone && before.LeftAlone && e.Phase != before.Phase:
 		w.t.Errorf("%s is left alone, and goes from %s to %s", e.Event.ID, before.Phase, e.Phase)
-	case !met && e.Phase != record.Seen:
+	case !met && e.Phase != state.Seen:
 		w.t.Errorf("%s is met as %s", e.Event.ID, e.Phase)
-	case met && e.Phase != before.Phase && !slices.Contains(next[before.Phase], e.Phase) && !(freed && e.Phase == record.Draining):
+	case met && e.Phase != before.Phase && !slices.Contains(next[before.Phase], e.Phase) && !(freed && e.Phase == state.Draining):
 		w.t.Errorf("%s goes from %s to %s", e.Event.ID, before.Phase, e.Phase)
-	case met && before.Phase == record.Draining && e.Phase == record.Cordoned && !e.Reopened:
+	case met && before.Phase == state.Draining && e.Phase == state.Cordoned && !e.Reopened:
 		w.t.Errorf("%s is cordoned, and was to be drained", e.Event.ID)
-	case met && e.Phase == record.Drained && e.Phase != before.Phase && (!w.node.Drained || !slices.Contains(w.told, e.Event.ID)):
+	case met && e.Phase == state.Drained && e.Phase != before.Phase && (!w.node.Drained || !slices.Contains(w.told, e.Event.ID)):
 		w.t.Errorf("%s is drained, and no guard has said so", e.Event.ID)
-	case met && e.Phase == record.Drained && e.Phase != before.Phase && !e.Reopened && !w.cordoned && !w.refused && !w.ours:
+	case met && e.Phase == state.Drained && e.Phase != before.Phase && !e.Reopened && !w.cordoned && !w.refused && !w.ours:
 		w.t.Errorf("%s is drained, and the node is open", e.Event.ID)
 	}
-	if underWay := e.Phase == record.Cordoning || e.Phase == record.Draining; underWay && (e.Phase != before.Phase || freed) {
+	if underWay := e.Phase == state.Cordoning || e.Phase == state.Draining; underWay && (e.Phase != before.Phase || freed) {
 		w.begun[e.Event.ID] = w.now
 	}
 	w.checkEnding(e, e.Ending)
@@ -104,9 +104,9 @@ func (w *world) checkChange(e record.Entry) {
 
 // checkEnding looks that nothing is over by a reboot that the last good look since then has still found announced, but
 // for what a reboot ends in any case.
-func (w *world) checkEnding(e record.Entry, ending record.Ending) {
+func (w *world) checkEnding(e state.Entry, ending state.Ending) {
 	ends := e.Event.Kind == event.Shutdown || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"
-	if ending == record.Rebooted && w.attested[e.Event.ID] && !ends && w.record.byID[e.Event.ID].Phase != record.Closed {
+	if ending == state.Rebooted && w.attested[e.Event.ID] && !ends && w.record.byID[e.Event.ID].Phase != state.Closed {
 		w.t.Errorf("%s is over by a reboot, since which it was found announced", e.Event.ID)
 	}
 }
@@ -128,7 +128,7 @@ func (w *world) action(ev event.Event) policy.Action {
 }
 
 // deadline is when an event's time is over, by the rules of the tests.
-func (w *world) deadline(e record.Entry) time.Time {
+func (w *world) deadline(e state.Entry) time.Time {
 	switch e.Event.Kind {
 	case event.SpotInterruption:
 		return earlier(e.Event.Deadline, e.FirstSeen.Add(2*time.Minute))
@@ -140,11 +140,11 @@ func (w *world) deadline(e record.Entry) time.Time {
 
 // wants tells, without asking the policy, of an entry that certainly wants the node closed: it is announced and due, no
 // cordon of it was lifted, and none has a time to live.
-func (w *world) wants(e record.Entry) bool {
+func (w *world) wants(e state.Entry) bool {
 	action := w.action(e.Event)
 	later := e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot" || e.Event.Code == "instance-retirement"
 	limited := e.Event.Kind == event.RebalanceRecommendation && action == policy.Cordon
-	return e.Phase != record.Closed && !e.Reopened && w.listed(e.Event) && e.Event.State == event.Pending && !later && !limited &&
+	return e.Phase != state.Closed && !e.Reopened && w.listed(e.Event) && e.Event.State == event.Pending && !later && !limited &&
 		(action == policy.Cordon || action == policy.Drain)
 }
 
@@ -178,22 +178,22 @@ func (w *world) checkGoal(goal policy.Goal) {
 }
 
 // checkWanting looks at an event for which the node is to be closed.
-func (w *world) checkWanting(goal policy.Goal, e record.Entry) {
+func (w *world) checkWanting(goal policy.Goal, e state.Entry) {
 	dl := w.deadline(e)
 	hard := e.Event.Kind != event.ScheduledMaintenance && e.Event.Kind != event.RebalanceRecommendation
 	sameBoot := e.BootID == w.bootID()
 	switch {
-	case e.Phase == record.Closed || e.Event.State == event.Canceled || e.Event.State == event.Completed:
+	case e.Phase == state.Closed || e.Event.State == event.Canceled || e.Event.State == event.Completed:
 		w.t.Errorf("%s: %s is over", describeGoal(goal), e.Event.ID)
-	case e.Reopened && e.Phase != record.Draining:
+	case e.Reopened && e.Phase != state.Draining:
 		w.t.Errorf("%s: someone uncordoned the node of %s (%s)", describeGoal(goal), e.Event.ID, e.Phase)
-	case !e.Reopened && goal.Open, !e.Reopened && !goal.Reopened.IsZero() && w.action(e.Event) == policy.Drain && e.Phase == record.Draining:
+	case !e.Reopened && goal.Open, !e.Reopened && !goal.Reopened.IsZero() && w.action(e.Event) == policy.Drain && e.Phase == state.Draining:
 		w.t.Errorf("%s: nobody has lifted the cordon of %s", describeGoal(goal), e.Event.ID)
 	case !e.Acted() && w.mayBegin(e.Event, 0).After(w.now):
 		w.t.Errorf("%s: %s is due at %s at the earliest", describeGoal(goal), e.Event.ID, w.mayBegin(e.Event, 0).Sub(noon))
 	case w.known != nil && !w.unwatched[e.Event.Kind] && !w.listed(e.Event) && !(e.Acted() && sameBoot):
 		w.t.Errorf("%s: %s (%s) is not announced", describeGoal(goal), e.Event.ID, e.Phase)
-	case w.action(e.Event) != policy.Drain || e.Phase == record.Cordoned || e.Phase == record.Cordoning:
+	case w.action(e.Event) != policy.Drain || e.Phase == state.Cordoned || e.Phase == state.Cordoning:
 	case goal.Action != policy.Drain:
 		w.t.Errorf("%s: %s is to be drained for", describeGoal(goal), e.Event.ID)
 	case hard && !dl.IsZero() && (goal.Hard.IsZero() || dl.After(w.now) && goal.Hard.After(dl)):
@@ -209,7 +209,7 @@ func (w *world) checkUncordon(goal policy.Goal) {
 		if w.wants(e) {
 			w.t.Errorf("%s, while %s wants the node closed", describeGoal(goal), e.Event.ID)
 		}
-		if slices.Contains(goal.Events, e.Event.ID) && (!e.OnNode || e.Phase != record.Undoing) {
+		if slices.Contains(goal.Events, e.Event.ID) && (!e.OnNode || e.Phase != state.Undoing) {
 			w.t.Errorf("%s: %s has nothing on the node", describeGoal(goal), e.Event.ID)
 		}
 	}
@@ -228,13 +228,13 @@ func (w *world) mayBegin(ev event.Event, share time.Duration) time.Time {
 }
 
 // checkUndone looks that an order is not forgotten, and that none is made up.
-func (w *world) checkUndone(e record.Entry) {
+func (w *world) checkUndone(e state.Entry) {
 	before := w.record.byID[e.Event.ID]
 	if e.Reopened && before.CordonedAt.IsZero() && !before.Reopened {
 		w.t.Errorf("%s, for which no cordon was set, takes a lifted one for an order", e.Event.ID)
 	}
 	moved := w.mayBegin(e.Event, w.rules[e.Event.Kind].Spread).After(e.ActedFor)
-	if before.Reopened && !e.Reopened && e.Phase != record.Closed && w.action(e.Event) == policy.Drain && w.listed(e.Event) && !moved {
+	if before.Reopened && !e.Reopened && e.Phase != state.Closed && w.action(e.Event) == policy.Drain && w.listed(e.Event) && !moved {
 		w.t.Errorf("%s forgets an order", e.Event.ID)
 	}
 }

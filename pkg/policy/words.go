@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // inWords is how times are told.
 const inWords = "15:04:05 UTC on 2 Jan 2006"
 
 // Reason says in words why something is done about an entry's event.
-func (s Settings) Reason(e record.Entry) string { return reason(e.Event) }
+func (s Settings) Reason(e state.Entry) string { return reason(e.Event) }
 
 func reason(ev event.Event) string {
 	at := ""
@@ -58,19 +58,19 @@ func takes(target string) string {
 }
 
 // undoReason says why what was done for an entry is taken back.
-func (s Settings) undoReason(e record.Entry, ending record.Ending) string {
+func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	switch ending {
-	case record.Withdrawn:
+	case state.Withdrawn:
 		return "the event was withdrawn"
-	case record.Canceled:
+	case state.Canceled:
 		return "the event was canceled"
-	case record.Completed:
+	case state.Completed:
 		return "the event is over"
-	case record.Rebooted:
+	case state.Rebooted:
 		return "the machine is back after its reboot"
-	case record.Expired:
+	case state.Expired:
 		return "the cordon's time to live expired"
-	case record.Ignored:
+	case state.Ignored:
 		return "the settings ignore this kind of event"
 	}
 	if action := s.plan(e).action; action != Cordon && action != Drain {
@@ -80,11 +80,11 @@ func (s Settings) undoReason(e record.Entry, ending record.Ending) string {
 }
 
 // Describe says in words what an entry's event is and what will be done about it, when.
-func (s Settings) Describe(e record.Entry) string {
+func (s Settings) Describe(e state.Entry) string {
 	text := reason(e.Event)
 	p := s.plan(e)
-	done := e.Phase == record.Drained || e.Reopened && e.Phase != record.Draining ||
-		p.action == Cordon && (e.Phase == record.Cordoned || e.Phase == record.Incomplete)
+	done := e.Phase == state.Drained || e.Reopened && e.Phase != state.Draining ||
+		p.action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
 	switch {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
@@ -99,7 +99,7 @@ func (s Settings) Describe(e record.Entry) string {
 }
 
 // amongOthers says over which time a fleet begins what is to be done about an entry's event, and how people do it sooner.
-func (s Settings) amongOthers(e record.Entry) string {
+func (s Settings) amongOthers(e state.Entry) string {
 	var notes []string
 	if spread := s[e.Event.Kind].Spread; spread > 0 {
 		notes = append(notes, "spread over "+short(spread))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // world is a machine, what is announced for it, its node, and an nth whose guard does what the goal says.
@@ -187,8 +187,8 @@ func (w *world) adopt() {
 		return
 	}
 	w.note("adopted: %s", w.claim.ID)
-	w.record.put(record.Entry{
-		Event: event.Event{ID: w.claim.ID, Kind: w.claim.Kind}, Phase: record.Cordoned, BootID: w.claimBoot, OnNode: true,
+	w.record.put(state.Entry{
+		Event: event.Event{ID: w.claim.ID, Kind: w.claim.Kind}, Phase: state.Cordoned, BootID: w.claimBoot, OnNode: true,
 		FirstSeen: w.claimed, Changed: w.now, CordonedAt: w.claimed, Missing: w.now,
 	})
 }
@@ -282,7 +282,7 @@ func (w *world) poll() {
 
 // forget drops what is over and no longer announced, as pkg/record does in time.
 func (w *world) forget() {
-	kept := slices.DeleteFunc(w.record.entries(), func(e record.Entry) bool { return e.Phase == record.Closed && !w.attested[e.Event.ID] })
+	kept := slices.DeleteFunc(w.record.entries(), func(e state.Entry) bool { return e.Phase == state.Closed && !w.attested[e.Event.ID] })
 	w.record = newBook(kept)
 }
 

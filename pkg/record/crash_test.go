@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // writerVariable turns this test binary into a writer that puts one entry after another and tells each when it is on
@@ -41,7 +42,7 @@ func writeForever(dir string) {
 			}
 			fmt.Println(i)
 			<-underway
-		}, entry(fmt.Sprintf("event-%06d", i), record.Closed, noon.Add(time.Duration(i))))
+		}, entry(fmt.Sprintf("event-%06d", i), state.Closed, noon.Add(time.Duration(i))))
 	}
 }
 

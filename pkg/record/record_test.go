@@ -1,12 +1,8 @@
 package record_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -49,29 +45,5 @@ func TestThisMachineHasABootIDThatStays(t *testing.T) {
 	}
 	if second, _ := record.BootID("/"); first != second {
 		t.Errorf("first %q, then %q", first, second)
-	}
-}
-
-// Whoever lists what can be told of an event lists these.
-func TestEndingsAreAllThereAre(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "record.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.ValueSpec); ok {
-			if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Ending" {
-				names = append(names, strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`))
-			}
-		}
-		return true
-	})
-	var listed []string
-	for _, ending := range record.Endings() {
-		listed = append(listed, string(ending))
-	}
-	if !slices.Equal(listed, names) || len(names) == 0 {
-		t.Errorf("listed are %q, and there are %q", listed, names)
 	}
 }

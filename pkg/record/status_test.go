@@ -15,30 +15,31 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // full is a status with something in every field.
-func full() record.Status {
+func full() state.Status {
 	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
-	return record.Status{
-		Version: record.StatusVersion, Program: "v1", PID: 7, Started: at, Updated: at, Stopped: at, DryRun: true,
+	return state.Status{
+		Version: state.StatusVersion, Program: "v1", PID: 7, Started: at, Updated: at, Stopped: at, DryRun: true,
 		Node: "node-a", Sentence: "draining",
-		Identity: record.IdentityStatus{Credential: "a token", Source: "/k", Server: "https://a", Trouble: "refused"},
-		Step: &record.StepStatus{
+		Identity: state.IdentityStatus{Credential: "a token", Source: "/k", Server: "https://a", Trouble: "refused"},
+		Step: &state.StepStatus{
 			Action: "drain", Event: "a", Kind: event.SpotInterruption, Reason: "so", Began: at, Deadline: at, Hard: true,
 			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web": "PDB web"}, Targets: "1 target",
 		},
-		Events: []record.EventStatus{{
-			ID: "a", Kind: event.SpotInterruption, Code: "stop", Phase: record.Draining, FirstSeen: at, Deadline: at, Missing: at,
+		Events: []state.EventStatus{{
+			ID: "a", Kind: event.SpotInterruption, Code: "stop", Phase: state.Draining, FirstSeen: at, Deadline: at, Missing: at,
 			Plan: "drain now", Error: "no", Failures: 1,
 		}},
-		Documents: []record.DocumentStatus{{Kind: event.SpotInterruption, LastGood: at, Trouble: "reset", Since: at}},
-		Off:       []record.OffStatus{{What: "shutdown", Why: "no bus"}},
+		Documents: []state.DocumentStatus{{Kind: event.SpotInterruption, LastGood: at, Trouble: "reset", Since: at}},
+		Off:       []state.OffStatus{{What: "shutdown", Why: "no bus"}},
 	}
 }
 
 // show puts the statuses on a board in dir, one after the other, and returns what went wrong.
-func show(t *testing.T, dir string, statuses ...record.Status) (troubles []error) {
+func show(t *testing.T, dir string, statuses ...state.Status) (troubles []error) {
 	t.Helper()
 	for _, s := range statuses {
 		board := record.NewStatusFile(dir, func(err error) { troubles = append(troubles, err) })
@@ -53,7 +54,7 @@ func show(t *testing.T, dir string, statuses ...record.Status) (troubles []error
 func TestAStatusIsReadAsItWasShown(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "nth")
 	defer syscall.Umask(syscall.Umask(0o077))
-	if troubles := show(t, dir, record.Status{}, full()); troubles != nil {
+	if troubles := show(t, dir, state.Status{}, full()); troubles != nil {
 		t.Fatal(troubles)
 	}
 	got, err := record.ReadStatus(dir)
@@ -95,7 +96,7 @@ func TestABoardThatIsShownMoreThanItCanWriteKeepsTheNewest(t *testing.T) {
 	dir := t.TempDir()
 	board := record.NewStatusFile(dir, func(err error) { t.Error(err) })
 	for pid := range 100 {
-		board.Show(record.Status{Version: record.StatusVersion, PID: pid})
+		board.Show(state.Status{Version: state.StatusVersion, PID: pid})
 	}
 	ended, stop := context.WithCancel(t.Context())
 	stop()

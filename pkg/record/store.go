@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -36,13 +37,13 @@ const (
 // Store holds the entries, in memory and, a moment later, on disk. Its methods may be called from several goroutines, and
 // only Open and Flush wait for the disk; the file belongs to one process.
 type Store struct {
-	// save puts the state in the place of what is on disk.
-	save   func(state any) error
+	// save puts the content in the place of what is on disk.
+	save   func(content any) error
 	bootID string
 
 	mu sync.Mutex
 	// entries are in the order of FirstSeen, and of ID where that is the same. What they refer to is never changed.
-	entries []Entry
+	entries []state.Entry
 	// inService is the boot in which the machine was last known to be in its Auto Scaling group's service; empty if never.
 	inService string
 	// unwritten are called with what becomes of the next write, one for each Put that it is for.
@@ -63,7 +64,7 @@ func Open(dir, bootID string) (*Store, []error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, []error{fmt.Errorf("creating the state directory %s: %w", dir, err)}
 	}
-	content, warnings := load[state](f, "record", "nth starts with an empty record")
+	content, warnings := load[recordContent](f, "record", "nth starts with an empty record")
 	s.take(content.Entries)
 	s.inService = content.InService
 	return s, warnings
@@ -102,12 +103,12 @@ func (s *Store) begin() {
 func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
 
 // Entries returns copies of all entries, the one that was seen first at the front.
-func (s *Store) Entries() []Entry {
+func (s *Store) Entries() []state.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries := slices.Clone(s.entries)
 	for i, e := range entries {
-		entries[i] = e.clone()
+		entries[i] = e.Clone()
 	}
 	return entries
 }
@@ -119,7 +120,7 @@ func (s *Store) Entries() []Entry {
 // that are not valid or cannot be encoded are refused, without harm to the others. If none is left, written is called
 // before Put returns; otherwise by the writer, which it must not hold up. What could not be written is tried again with
 // the next Put, be it one without any.
-func (s *Store) Put(written func(error), entries ...Entry) {
+func (s *Store) Put(written func(error), entries ...state.Entry) {
 	if written == nil {
 		written = func(error) {}
 	}
@@ -170,7 +171,7 @@ func (s *Store) write() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.unwritten) > 0 {
-		content := state{Version: version, BootID: s.bootID, InService: s.inService, Entries: slices.Clone(s.entries)}
+		content := recordContent{Version: version, BootID: s.bootID, InService: s.inService, Entries: slices.Clone(s.entries)}
 		told := s.unwritten
 		s.unwritten = nil
 		s.mu.Unlock()
@@ -186,12 +187,12 @@ func (s *Store) write() {
 }
 
 // judge returns copies of those entries that can be written, and why the others are refused.
-func (s *Store) judge(entries []Entry) (taken []Entry, refused error) {
+func (s *Store) judge(entries []state.Entry) (taken []state.Entry, refused error) {
 	for _, e := range entries {
 		if e.BootID == "" {
 			e.BootID = s.bootID
 		}
-		err := e.valid()
+		err := e.Validate()
 		if err == nil {
 			_, err = json.Marshal(e)
 		}
@@ -199,13 +200,13 @@ func (s *Store) judge(entries []Entry) (taken []Entry, refused error) {
 			refused = errors.Join(refused, fmt.Errorf("recording event %q: %w", e.Event.ID, err))
 			continue
 		}
-		taken = append(taken, e.clone())
+		taken = append(taken, e.Clone())
 	}
 	return taken, refused
 }
 
 // events lists the events of entries, as errors name them.
-func events(entries []Entry) string {
+func events(entries []state.Entry) string {
 	quoted := make([]string, 0, len(entries))
 	for _, e := range entries {
 		quoted = append(quoted, strconv.Quote(e.Event.ID))
@@ -214,10 +215,10 @@ func events(entries []Entry) string {
 }
 
 // take puts entries where they belong, each in the place of an older one of the same event.
-func (s *Store) take(entries []Entry) {
+func (s *Store) take(entries []state.Entry) {
 	for _, e := range entries {
 		s.drop(e.Event.ID)
-		at, _ := slices.BinarySearchFunc(s.entries, e, func(a, b Entry) int {
+		at, _ := slices.BinarySearchFunc(s.entries, e, func(a, b state.Entry) int {
 			return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Event.ID, b.Event.ID))
 		})
 		s.entries = slices.Insert(s.entries, at, e)
@@ -225,48 +226,48 @@ func (s *Store) take(entries []Entry) {
 }
 
 func (s *Store) drop(id string) {
-	s.entries = slices.DeleteFunc(s.entries, func(e Entry) bool { return e.Event.ID == id })
+	s.entries = slices.DeleteFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == id })
 }
 
 // forget drops the closed entries that were changed longest ago, and of the others the names of pods: nobody asks for them
 // any more, and hundreds of entries with hundreds of names each are too much for one file. Those that were put last stay as
 // they are, whatever became of the clock.
-func (s *Store) forget(last []Entry) {
-	var closed []Entry
+func (s *Store) forget(last []state.Entry) {
+	var closed []state.Entry
 	for i, e := range s.entries {
-		if e.Phase != Closed || slices.ContainsFunc(last, func(l Entry) bool { return l.Event.ID == e.Event.ID }) {
+		if e.Phase != state.Closed || slices.ContainsFunc(last, func(l state.Entry) bool { return l.Event.ID == e.Event.ID }) {
 			continue
 		}
 		if r := e.Result; r != nil && len(r.Left)+len(r.HeldBy) > 0 {
-			s.entries[i].Result = &Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped}
+			s.entries[i].Result = &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped}
 		}
 		closed = append(closed, e)
 	}
-	slices.SortStableFunc(closed, func(a, b Entry) int { return a.Changed.Compare(b.Changed) })
+	slices.SortStableFunc(closed, func(a, b state.Entry) int { return a.Changed.Compare(b.Changed) })
 	for ; len(closed) > keepClosed; closed = closed[1:] {
 		s.drop(closed[0].Event.ID)
 	}
 }
 
-// state is the content of the file.
-type state struct {
+// recordContent is the content of the file.
+type recordContent struct {
 	Version int `json:"version"`
 	// BootID is the boot in which the file was last written.
 	BootID string `json:"boot_id"`
 	// InService is the last boot in which the machine was in its Auto Scaling group's service.
-	InService string  `json:"in_service_in,omitempty"`
-	Entries   []Entry `json:"entries"`
+	InService string        `json:"in_service_in,omitempty"`
+	Entries   []state.Entry `json:"entries"`
 }
 
 // valid judges the content of the file as a whole: what nth wrote is right to the last entry, so anything else is not
 // ours.
-func (s state) valid() error {
-	if err := sameVersion(s.Version, version); err != nil {
+func (c recordContent) valid() error {
+	if err := sameVersion(c.Version, version); err != nil {
 		return err
 	}
-	seen := make(map[string]bool, len(s.Entries))
-	for i, e := range s.Entries {
-		if err := e.valid(); err != nil {
+	seen := make(map[string]bool, len(c.Entries))
+	for i, e := range c.Entries {
+		if err := e.Validate(); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		if seen[e.Event.ID] {
@@ -275,29 +276,6 @@ func (s state) valid() error {
 		seen[e.Event.ID] = true
 	}
 	return nil
-}
-
-// valid tells what keeps an entry from being one of ours.
-func (e Entry) valid() error {
-	if e.Event.ID == "" {
-		return errors.New("the event has no ID")
-	}
-	switch e.Phase {
-	case Seen, Cordoning, Cordoned, Draining, Drained, Incomplete, Undoing, Closed:
-		return nil
-	}
-	return fmt.Errorf("the phase %q is unknown", e.Phase)
-}
-
-// clone copies what an Entry refers to.
-func (e Entry) clone() Entry {
-	if e.Result != nil {
-		result := *e.Result
-		result.Left = slices.Clone(result.Left)
-		result.HeldBy = maps.Clone(result.HeldBy)
-		e.Result = &result
-	}
-	return e
 }
 
 // sameVersion tells what keeps a file of another version from being read.

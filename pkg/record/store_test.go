@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -24,15 +25,15 @@ const (
 var noon = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // entry is one whose every field has a value, so that a round trip shows what is lost.
-func entry(id string, phase record.Phase, at time.Time) record.Entry {
-	return record.Entry{
+func entry(id string, phase state.Phase, at time.Time) state.Entry {
+	return state.Entry{
 		Event: event.Event{
 			ID: id, Kind: event.SpotInterruption, Code: "terminate", State: event.Pending, Description: "going",
 			Noticed: at, Deadline: at.Add(2 * time.Minute), Until: at.Add(time.Hour),
 		},
 		Phase: phase, BootID: boot, FirstSeen: at, Timeless: at, Changed: at, Missing: at, OnNode: true, Reopened: true,
-		CordonedAt: at, ActedFor: at, Ending: record.Withdrawn, Failures: 2, Error: "it was late",
-		Result: &record.Result{Evicted: 3, Left: []string{"a/b"}, HeldBy: map[string]string{"a/b": "a/budget"}},
+		CordonedAt: at, ActedFor: at, Ending: state.Withdrawn, Failures: 2, Error: "it was late",
+		Result: &state.Result{Evicted: 3, Left: []string{"a/b"}, HeldBy: map[string]string{"a/b": "a/budget"}},
 	}
 }
 
@@ -45,7 +46,7 @@ func open(t *testing.T, dir string) *record.Store {
 	return store
 }
 
-func put(t *testing.T, store *record.Store, entries ...record.Entry) {
+func put(t *testing.T, store *record.Store, entries ...state.Entry) {
 	t.Helper()
 	if err := try(store, entries...); err != nil {
 		t.Fatal(err)
@@ -53,13 +54,13 @@ func put(t *testing.T, store *record.Store, entries ...record.Entry) {
 }
 
 // try puts entries and returns what became of them.
-func try(store *record.Store, entries ...record.Entry) error {
+func try(store *record.Store, entries ...state.Entry) error {
 	told := make(chan error, 1)
 	store.Put(func(err error) { told <- err }, entries...)
 	return <-told
 }
 
-func ids(entries []record.Entry) string {
+func ids(entries []state.Entry) string {
 	var list []string
 	for _, e := range entries {
 		list = append(list, e.Event.ID)
@@ -96,7 +97,7 @@ func TestAMissingFileIsAnEmptyRecord(t *testing.T) {
 
 func TestWhatWasPutIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
-	want := []record.Entry{entry("first", record.Drained, noon), entry("second", record.Seen, noon.Add(time.Minute))}
+	want := []state.Entry{entry("first", state.Drained, noon), entry("second", state.Seen, noon.Add(time.Minute))}
 	put(t, open(t, dir), want[1], want[0])
 	if got := open(t, dir).Entries(); !reflect.DeepEqual(got, want) {
 		t.Errorf("read\n%+v\nwant\n%+v", got, want)
@@ -115,9 +116,9 @@ func TestWhatWasPutIsReadAgain(t *testing.T) {
 
 func TestAnEntryKeepsItsBootAndGetsThePresentOneIfItHasNone(t *testing.T) {
 	dir := t.TempDir()
-	old := entry("old", record.Drained, noon)
+	old := entry("old", state.Drained, noon)
 	old.BootID = boot
-	fresh := entry("fresh", record.Draining, noon.Add(1))
+	fresh := entry("fresh", state.Draining, noon.Add(1))
 	fresh.BootID = ""
 	later, _ := record.Open(dir, otherBoot)
 	put(t, later, old, fresh)
@@ -132,12 +133,12 @@ func TestAnEntryKeepsItsBootAndGetsThePresentOneIfItHasNone(t *testing.T) {
 func TestAnEntryThatIsClosedForAWhileNamesNoPods(t *testing.T) {
 	dir := t.TempDir()
 	store := open(t, dir)
-	running, closed, last := entry("running", record.Incomplete, noon), entry("closed", record.Closed, noon.Add(1)), entry("last", record.Closed, noon.Add(2))
+	running, closed, last := entry("running", state.Incomplete, noon), entry("closed", state.Closed, noon.Add(1)), entry("last", state.Closed, noon.Add(2))
 	put(t, store, running, closed)
 	put(t, store, last)
 	closed.Result.Left, closed.Result.HeldBy = nil, nil
-	for what, entries := range map[string][]record.Entry{"in memory": store.Entries(), "on disk": open(t, dir).Entries()} {
-		if !reflect.DeepEqual(entries, []record.Entry{running, closed, last}) {
+	for what, entries := range map[string][]state.Entry{"in memory": store.Entries(), "on disk": open(t, dir).Entries()} {
+		if !reflect.DeepEqual(entries, []state.Entry{running, closed, last}) {
 			t.Errorf("%s there are\n%+v", what, entries)
 		}
 	}
@@ -146,8 +147,8 @@ func TestAnEntryThatIsClosedForAWhileNamesNoPods(t *testing.T) {
 func TestWhatWouldNotBeReadAgainIsNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	store := open(t, dir)
-	put(t, store, entry("a", record.Seen, noon))
-	huge := entry("b", record.Seen, noon)
+	put(t, store, entry("a", state.Seen, noon))
+	huge := entry("b", state.Seen, noon)
 	huge.Error = strings.Repeat("x", 33<<20)
 	if err := try(store, huge); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("putting 33 MiB: %v", err)
@@ -162,15 +163,15 @@ func TestWhatWouldNotBeReadAgainIsNotWritten(t *testing.T) {
 
 func TestEntriesAreCopies(t *testing.T) {
 	store := open(t, t.TempDir())
-	given := entry("a", record.Drained, noon)
+	given := entry("a", state.Drained, noon)
 	put(t, store, given)
 	taken := store.Entries()[0]
-	for _, e := range []record.Entry{given, taken} {
+	for _, e := range []state.Entry{given, taken} {
 		e.Result.Left[0] = "changed"
 		e.Result.HeldBy["a/b"] = "changed"
 		e.Result.Evicted = -1
 	}
-	if got, want := store.Entries()[0], entry("a", record.Drained, noon); !reflect.DeepEqual(got, want) {
+	if got, want := store.Entries()[0], entry("a", state.Drained, noon); !reflect.DeepEqual(got, want) {
 		t.Errorf("the record changed with its copies:\n%+v\nwant\n%+v", got, want)
 	}
 }
@@ -178,14 +179,14 @@ func TestEntriesAreCopies(t *testing.T) {
 func TestAnEntryThatIsNotOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	store := open(t, dir)
-	unwritable := entry("unwritable", record.Seen, noon)
+	unwritable := entry("unwritable", state.Seen, noon)
 	unwritable.Missing = time.Date(12025, 1, 1, 0, 0, 0, 0, time.UTC) // JSON has no such year.
-	for _, e := range []record.Entry{entry("", record.Seen, noon), entry("lost", "wandering", noon), unwritable} {
+	for _, e := range []state.Entry{entry("", state.Seen, noon), entry("lost", "wandering", noon), unwritable} {
 		if err := try(store, e); err == nil {
 			t.Errorf("Put took %+v", e)
 		}
 	}
-	put(t, store, entry("good", record.Seen, noon))
+	put(t, store, entry("good", state.Seen, noon))
 	if got := ids(open(t, dir).Entries()); got != "good" {
 		t.Errorf("entries: %q, want only the good one", got)
 	}
@@ -202,7 +203,7 @@ func TestADirectoryThatCannotBeWrittenIsToldByEveryPutAndCaughtUpLater(t *testin
 		t.Errorf("warnings: %v, want one that names %s", warnings, dir)
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := try(store, entry(id, record.Seen, noon)); err == nil {
+		if err := try(store, entry(id, state.Seen, noon)); err == nil {
 			t.Errorf("Put %q: no error although nothing can be written", id)
 		}
 	}
@@ -216,7 +217,7 @@ func TestADirectoryThatCannotBeWrittenIsToldByEveryPutAndCaughtUpLater(t *testin
 	if got := ids(open(t, dir).Entries()); got != "a b" {
 		t.Errorf("on disk: %q, want both", got)
 	}
-	put(t, store, entry("c", record.Seen, noon))
+	put(t, store, entry("c", state.Seen, noon))
 	if got := ids(open(t, dir).Entries()); got != "a b c" {
 		t.Errorf("on disk: %q, want all three", got)
 	}
@@ -229,7 +230,7 @@ func TestAFailedPutLeavesNoFileBehindAndTheOldRecordWhole(t *testing.T) {
 	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := try(store, entry("a", record.Seen, noon)); err == nil {
+	if err := try(store, entry("a", state.Seen, noon)); err == nil {
 		t.Fatal("Put: no error although a directory has the record's name")
 	}
 	if files := listing(t, dir); files != "record.json" {
@@ -242,7 +243,7 @@ func TestAFailedPutLeavesNoFileBehindAndTheOldRecordWhole(t *testing.T) {
 
 func TestTemporaryFilesOfAKilledWriterAreRemoved(t *testing.T) {
 	dir := t.TempDir()
-	put(t, open(t, dir), entry("a", record.Seen, noon))
+	put(t, open(t, dir), entry("a", state.Seen, noon))
 	if err := os.WriteFile(filepath.Join(dir, "record.json.tmp-123"), []byte(`{"ver`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -255,9 +256,9 @@ func TestTemporaryFilesOfAKilledWriterAreRemoved(t *testing.T) {
 func TestOnlyOldClosedEntriesAreForgotten(t *testing.T) {
 	const kept = 256
 	dir := t.TempDir()
-	old := make([]record.Entry, 0, kept+10)
+	old := make([]state.Entry, 0, kept+10)
 	for i := range kept + 10 {
-		old = append(old, entry(fmt.Sprintf("closed-%03d", i), record.Closed, noon.Add(time.Duration(i)*time.Second)))
+		old = append(old, entry(fmt.Sprintf("closed-%03d", i), state.Closed, noon.Add(time.Duration(i)*time.Second)))
 	}
 	content, err := json.Marshal(map[string]any{"version": 1, "boot_id": boot, "entries": old})
 	if err != nil {
@@ -267,8 +268,8 @@ func TestOnlyOldClosedEntriesAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := open(t, dir)
-	put(t, store, entry("drained-long-ago", record.Drained, noon.AddDate(-1, 0, 0)))
-	put(t, store, entry("closed-before-the-clock-was-right", record.Closed, noon.AddDate(-50, 0, 0)))
+	put(t, store, entry("drained-long-ago", state.Drained, noon.AddDate(-1, 0, 0)))
+	put(t, store, entry("closed-before-the-clock-was-right", state.Closed, noon.AddDate(-50, 0, 0)))
 	entries := open(t, dir).Entries()
 	if len(entries) != kept+2 {
 		t.Errorf("%d entries, want %d closed ones and the two that were just put", len(entries), kept)
@@ -319,7 +320,7 @@ func TestEntriesOfEarlierAndLaterVersionsOfTheFormatAreRead(t *testing.T) {
 // Other versions of nth know these names.
 func TestTheNamesInTheRecordStay(t *testing.T) {
 	dir := t.TempDir()
-	put(t, open(t, dir), entry("a", record.Closed, noon))
+	put(t, open(t, dir), entry("a", state.Closed, noon))
 	content, err := os.ReadFile(filepath.Join(dir, "record.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -373,7 +374,7 @@ func TestAFileThatIsNotOursIsSetAsideAndReported(t *testing.T) {
 			if content, err := os.ReadFile(aside); err != nil || string(content) != test.content {
 				t.Errorf("set aside: %d bytes (%v), want the %d that were there", len(content), err, len(test.content))
 			}
-			put(t, store, entry("new", record.Seen, noon))
+			put(t, store, entry("new", state.Seen, noon))
 			if got := ids(open(t, dir).Entries()); got != "new" {
 				t.Errorf("afterwards the record holds %q", got)
 			}
@@ -401,7 +402,7 @@ func TestWhatIsNoRegularFileIsSetAside(t *testing.T) {
 			if len(warnings) != 1 || !strings.Contains(warnings[0].Error(), "not a regular file") {
 				t.Errorf("warnings: %v", warnings)
 			}
-			put(t, store, entry("new", record.Seen, noon))
+			put(t, store, entry("new", state.Seen, noon))
 			if got := listing(t, dir); got != "record.json record.json.broken-1" {
 				t.Errorf("the directory holds %q", got)
 			}
@@ -444,13 +445,13 @@ func FuzzOpen(f *testing.F) {
 				t.Fatalf("%v: set aside %q (%v), entries %v", warnings, aside, err, before)
 			}
 		}
-		put(t, store, entry("put-by-the-test", record.Seen, noon))
+		put(t, store, entry("put-by-the-test", state.Seen, noon))
 		after, err := os.ReadFile(filepath.Join(dir, "record.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		again := open(t, dir)
-		put(t, again, entry("put-by-the-test", record.Seen, noon))
+		put(t, again, entry("put-by-the-test", state.Seen, noon))
 		if !reflect.DeepEqual(ids(again.Entries()), ids(store.Entries())) {
 			t.Errorf("entries %q became %q by reading them again", ids(store.Entries()), ids(again.Entries()))
 		}

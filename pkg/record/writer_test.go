@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // slowDisk holds each write until the test says what becomes of it.
@@ -55,11 +56,11 @@ func onSlowDisk(t *testing.T, test func(t *testing.T, dir string, store *record.
 func TestAPutBehindADiskThatHangsIsSeenAtOnce(t *testing.T) {
 	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
 		told := false
-		store.Put(func(error) { told = true }, entry("a", record.Seen, noon))
+		store.Put(func(error) { told = true }, entry("a", state.Seen, noon))
 		<-disk.begun
-		store.Put(func(error) { told = true }, entry("a", record.Draining, noon), entry("b", record.Seen, noon))
+		store.Put(func(error) { told = true }, entry("a", state.Draining, noon), entry("b", state.Seen, noon))
 		synctest.Wait()
-		if entries := store.Entries(); ids(entries) != "a b" || entries[0].Phase != record.Draining {
+		if entries := store.Entries(); ids(entries) != "a b" || entries[0].Phase != state.Draining {
 			t.Errorf("entries: %+v", entries)
 		}
 		if told || listing(t, dir) != "" {
@@ -81,7 +82,7 @@ func TestManyPutsBehindADiskThatHangsAreOneWrite(t *testing.T) {
 					t.Error(err)
 				}
 				told = append(told, id)
-			}, entry(id, record.Seen, noon))
+			}, entry(id, state.Seen, noon))
 			if i == 0 {
 				<-disk.begun
 			}
@@ -103,24 +104,24 @@ func TestManyPutsBehindADiskThatHangsAreOneWrite(t *testing.T) {
 }
 
 func TestWhatBecomesOfAPutIsToldOnce(t *testing.T) {
-	good, bad, worse := entry("good", record.Seen, noon), entry("bad", "wandering", noon), entry("", record.Seen, noon)
+	good, bad, worse := entry("good", state.Seen, noon), entry("bad", "wandering", noon), entry("", state.Seen, noon)
 	full := errors.New("no space left")
 	for name, test := range map[string]struct {
-		entries []record.Entry
+		entries []state.Entry
 		disk    []error // what becomes of each write
 		says    []string
 		stored  string
 	}{
-		"one that is written":             {entries: []record.Entry{good}, disk: []error{nil}, stored: "good"},
+		"one that is written":             {entries: []state.Entry{good}, disk: []error{nil}, stored: "good"},
 		"none at all":                     {},
-		"one that is refused":             {entries: []record.Entry{bad}, says: []string{`recording event "bad": the phase "wandering" is unknown`}},
-		"a good one between bad ones":     {[]record.Entry{bad, good, worse}, []error{nil}, []string{`"bad": the phase`, `"": the event has no ID`}, "good"},
-		"one that the disk does not take": {entries: []record.Entry{good}, disk: []error{full}, says: []string{`recording event "good": no space left`}},
+		"one that is refused":             {entries: []state.Entry{bad}, says: []string{`recording event "bad": the phase "wandering" is unknown`}},
+		"a good one between bad ones":     {[]state.Entry{bad, good, worse}, []error{nil}, []string{`"bad": the phase`, `"": the event has no ID`}, "good"},
+		"one that the disk does not take": {entries: []state.Entry{good}, disk: []error{full}, says: []string{`recording event "good": no space left`}},
 		"two that the disk does not take": {
-			entries: []record.Entry{good, entry("other", record.Seen, noon)}, disk: []error{full}, says: []string{`recording event "good", "other": no space left`},
+			entries: []state.Entry{good, entry("other", state.Seen, noon)}, disk: []error{full}, says: []string{`recording event "good", "other": no space left`},
 		},
 		"a good one and a bad one that the disk does not take": {
-			entries: []record.Entry{good, bad}, disk: []error{full}, says: []string{`"good": no space left`, `"bad": the phase`},
+			entries: []state.Entry{good, bad}, disk: []error{full}, says: []string{`"good": no space left`, `"bad": the phase`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,22 +149,22 @@ func TestWhatBecomesOfAPutIsToldOnce(t *testing.T) {
 }
 
 func TestAnOlderStateNeverTakesThePlaceOfANewerOne(t *testing.T) {
-	phase := func(t *testing.T, dir string) record.Phase { return open(t, dir).Entries()[0].Phase }
+	phase := func(t *testing.T, dir string) state.Phase { return open(t, dir).Entries()[0].Phase }
 	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-		store.Put(nil, entry("a", record.Seen, noon))
+		store.Put(nil, entry("a", state.Seen, noon))
 		<-disk.begun
-		store.Put(nil, entry("a", record.Draining, noon))
-		store.Put(nil, entry("a", record.Drained, noon))
+		store.Put(nil, entry("a", state.Draining, noon))
+		store.Put(nil, entry("a", state.Drained, noon))
 		disk.answer <- nil
 		<-disk.begun
-		if got := phase(t, dir); got != record.Seen {
+		if got := phase(t, dir); got != state.Seen {
 			t.Errorf("after the first write it is %q, want what was put when it began", got)
 		}
-		store.Put(nil, entry("a", record.Closed, noon))
+		store.Put(nil, entry("a", state.Closed, noon))
 		disk.answer <- errors.New("no space left")
 		disk.next(nil)
 		synctest.Wait()
-		if got := phase(t, dir); got != record.Closed || disk.writes != 3 {
+		if got := phase(t, dir); got != state.Closed || disk.writes != 3 {
 			t.Errorf("in the end it is %q after %d writes, want the last after three", got, disk.writes)
 		}
 	})
@@ -176,9 +177,9 @@ func TestFlushWaitsForTheDisk(t *testing.T) {
 		}
 		for _, becomes := range []error{nil, errors.New("no space left"), nil} {
 			told := 0
-			store.Put(func(error) { told++ }, entry("a", record.Seen, noon))
+			store.Put(func(error) { told++ }, entry("a", state.Seen, noon))
 			<-disk.begun
-			store.Put(func(error) { told++ }, entry("b", record.Seen, noon))
+			store.Put(func(error) { told++ }, entry("b", state.Seen, noon))
 			flushed := make(chan error, 1)
 			go func() { flushed <- store.Flush(t.Context()) }()
 			disk.answer <- nil
@@ -200,7 +201,7 @@ func TestFlushWaitsForTheDisk(t *testing.T) {
 
 func TestFlushGivesUpWithItsContext(t *testing.T) {
 	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-		store.Put(nil, entry("a", record.Seen, noon))
+		store.Put(nil, entry("a", state.Seen, noon))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := store.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "writing the record: ") {
@@ -222,7 +223,7 @@ func TestManyWhoPutAndReadAtOnceSeeWholeStepsAndLoseNothing(t *testing.T) {
 	var running sync.WaitGroup
 	for w := range writers {
 		running.Go(func() {
-			left, right := entry(fmt.Sprintf("%d-left", w), record.Seen, noon), entry(fmt.Sprintf("%d-right", w), record.Seen, noon)
+			left, right := entry(fmt.Sprintf("%d-left", w), state.Seen, noon), entry(fmt.Sprintf("%d-right", w), state.Seen, noon)
 			for round := range rounds {
 				left.Failures, right.Failures = round, round
 				store.Put(func(err error) {

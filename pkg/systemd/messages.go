@@ -84,7 +84,7 @@ const (
 	// FieldEventID holds event.Event.ID, and FieldEventKind its Kind.
 	FieldEventID   = "NTH_EVENT_ID"
 	FieldEventKind = "NTH_EVENT_KIND"
-	// FieldPhase holds how far nth has come with the event: a record.Phase.
+	// FieldPhase holds how far nth has come with the event: a state.Phase.
 	FieldPhase = "NTH_PHASE"
 	// FieldNode holds the name of the Node that is acted upon.
 	FieldNode = "NTH_NODE"

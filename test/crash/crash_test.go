@@ -22,7 +22,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
@@ -78,14 +78,14 @@ func fromEnvironment(t *testing.T, variable string, standard uint64) uint64 {
 // toll counts kills by what was on record when they came.
 type toll struct {
 	mu    sync.Mutex
-	kills map[record.Phase]int
+	kills map[state.Phase]int
 }
 
-func (k *toll) count(phase record.Phase) {
+func (k *toll) count(phase state.Phase) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.kills == nil {
-		k.kills = map[record.Phase]int{}
+		k.kills = map[state.Phase]int{}
 	}
 	k.kills[phase]++
 }

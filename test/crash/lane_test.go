@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/faultproxy"
@@ -173,7 +173,7 @@ func (l *lane) waitFor(t *testing.T, what string, condition func() bool) {
 }
 
 // phase is how far nth has come with the notice, by its record on disk; empty if it has not met it.
-func (l *lane) phase(t *testing.T) record.Phase {
+func (l *lane) phase(t *testing.T) state.Phase {
 	t.Helper()
 	for _, e := range l.machine.Record(t) {
 		if e.Event.Deadline.Equal(l.due) {

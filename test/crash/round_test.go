@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -39,7 +39,7 @@ func (l *lane) play(t *testing.T, number int, plan plan) {
 		l.imds.SetSpot("terminate", l.due)
 	}
 
-	l.pass(t, "the drain", plan.drain, func() bool { return l.phase(t) == record.Drained })
+	l.pass(t, "the drain", plan.drain, func() bool { return l.phase(t) == state.Drained })
 	r.mustBeDrained(t)
 
 	l.node.AddLatePod(t, r.late)
@@ -48,7 +48,7 @@ func (l *lane) play(t *testing.T, number int, plan plan) {
 	r.mustRest(t)
 
 	l.imds.ClearSpot()
-	l.pass(t, "the withdrawal", plan.withdraw, func() bool { return l.phase(t) == record.Closed })
+	l.pass(t, "the withdrawal", plan.withdraw, func() bool { return l.phase(t) == state.Closed })
 	l.nth.WaitReady(t)
 	l.nth.Stop(t)
 	r.mustBeUndone(t)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -129,7 +129,7 @@ func TestTwoDrainersOnOneNodeBothFinishAndNeitherEvictsWhatIsEnding(t *testing.T
 				c.nth.Stop(t)
 				c.mustEvictOnce(t)
 				c.mustSayNothingOf(t, systemd.DrainIncomplete, systemd.Uncordoned)
-				if e := c.machine.RecordOf(t, event.SpotInterruption); e.Phase != record.Drained || len(e.Result.Left) > 0 {
+				if e := c.machine.RecordOf(t, event.SpotInterruption); e.Phase != state.Drained || len(e.Result.Left) > 0 {
 					t.Errorf("nth remembers the node as %s, with %+v", e.Phase, e.Result)
 				}
 			})
@@ -178,7 +178,7 @@ func TestANoticeThatIsWithdrawnLeavesTheCordonToTheOtherDrainer(t *testing.T) {
 			if claim, ok := c.claim(t); ok {
 				t.Errorf("the node still bears %+v", claim)
 			}
-			c.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+			c.mustBeClosed(t, event.SpotInterruption, state.Withdrawn)
 			c.mustSayNothingOf(t, systemd.Uncordoned)
 
 			for _, held := range []string{"db", "web"} {

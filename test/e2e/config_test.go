@@ -8,7 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 )
@@ -44,8 +44,8 @@ func TestNTHWatchesBeforeThereIsACredential(t *testing.T) {
 	if waiting := s.nth.Logged(systemd.IdentityWaiting); len(waiting) != 1 {
 		t.Errorf("nth said %d times that it waits for the credential, want once", len(waiting))
 	}
-	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Drained {
-		t.Errorf("nth remembers the node as %s, want %s", phase, record.Drained)
+	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != state.Drained {
+		t.Errorf("nth remembers the node as %s, want %s", phase, state.Drained)
 	}
 }
 
@@ -59,8 +59,8 @@ func TestASpotNoticeIsHeededOnAnInstanceThatIsSaidToBeOnDemand(t *testing.T) {
 	s.waitDrained(t)
 	s.nth.WaitLog(t, systemd.Drained)
 	s.nth.Stop(t)
-	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Drained {
-		t.Errorf("nth remembers the node as %s, want %s", phase, record.Drained)
+	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != state.Drained {
+		t.Errorf("nth remembers the node as %s, want %s", phase, state.Drained)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -55,7 +55,7 @@ func TestPodsThatNoBudgetLetsGoGetTheLongestGraceThatTheDeadlineAllows(t *testin
 			s.waitDrained(t)
 			s.nth.Stop(t)
 			s.mustSayNothingOf(t, systemd.DrainIncomplete)
-			if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != record.Drained || e.Result.Deleted != pods {
+			if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != state.Drained || e.Result.Deleted != pods {
 				t.Errorf("nth remembers %s with %+v, want it drained with %d pods deleted", e.Phase, e.Result, pods)
 			}
 		})

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -114,7 +114,7 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 func (s *stage) mustRememberDrained(t *testing.T, evicted int) {
 	t.Helper()
 	e := s.machine.RecordOf(t, event.SpotInterruption)
-	if e.Phase != record.Drained || !e.OnNode || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
+	if e.Phase != state.Drained || !e.OnNode || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
 		t.Errorf("nth remembers %+v, want a drain that ended well, in this boot", e)
 	}
 	if e.Result == nil {
@@ -144,7 +144,7 @@ func TestABudgetThatNeverYieldsGivesWayBeforeTheDeadline(t *testing.T) {
 		}
 	}
 	e := s.machine.RecordOf(t, event.SpotInterruption)
-	if e.Phase != record.Drained || e.Result == nil || e.Result.Deleted != 2 || e.Result.Evicted != 1 {
+	if e.Phase != state.Drained || e.Result == nil || e.Result.Deleted != 2 || e.Result.Evicted != 1 {
 		t.Errorf("nth remembers %s with %+v, want it drained with 2 pods deleted and 1 evicted", e.Phase, e.Result)
 	}
 }
@@ -163,7 +163,7 @@ func TestABudgetThatNeverYieldsOutlastsAReboot(t *testing.T) {
 	if !strings.Contains(told, "1 pods evicted, 0 deleted, left: ") || strings.Count(told, "(held by web)") != 2 {
 		t.Errorf("nth says %q; want 1 pod evicted and 2 left that the budget web holds", told)
 	}
-	if e := s.machine.RecordOf(t, event.ScheduledMaintenance); e.Phase == record.Drained || e.Result == nil || len(e.Result.Left) != 2 {
+	if e := s.machine.RecordOf(t, event.ScheduledMaintenance); e.Phase == state.Drained || e.Result == nil || len(e.Result.Left) != 2 {
 		t.Errorf("nth remembers %s with %+v, want 2 pods left", e.Phase, e.Result)
 	}
 	s.mustBeCordoned(t)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -129,8 +129,8 @@ func TestPeer06CordonOnlyKeepsThePod(t *testing.T) {
 	s.stopAfterLooks(t)
 	s.mustBeCordoned(t)
 	s.mustKeepPods(t)
-	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Cordoned {
-		t.Errorf("nth remembers the node as %s, want %s", phase, record.Cordoned)
+	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != state.Cordoned {
+		t.Errorf("nth remembers the node as %s, want %s", phase, state.Cordoned)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestPeer12MaintenanceThatIsCanceledIsUndone(t *testing.T) {
 			s.nth.WaitLog(t, systemd.Uncordoned)
 			s.stopAfterLooks(t)
 			s.mustBearNoClaim(t)
-			s.mustBeClosed(t, event.ScheduledMaintenance, record.Canceled)
+			s.mustBeClosed(t, event.ScheduledMaintenance, state.Canceled)
 		})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -72,7 +72,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 		t.Errorf("the drain was begun %d times, want once", begun)
 	}
 	after := s.machine.RecordOf(t, event.SpotInterruption)
-	if after.Phase != record.Drained || !after.FirstSeen.Equal(before.FirstSeen) {
+	if after.Phase != state.Drained || !after.FirstSeen.Equal(before.FirstSeen) {
 		t.Errorf("nth remembers %+v, and before the reloads %+v", after, before)
 	}
 }
@@ -88,7 +88,7 @@ func TestAReloadThatAsksForNothingMoreUndoesADrain(t *testing.T) {
 	s.nth.WaitSays(t, "uncordoned the node: the settings ask for no more than to notify")
 	s.stopAfterLooks(t)
 	s.mustKeep(t, "db-", 1)
-	if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != record.Seen || e.OnNode {
+	if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != state.Seen || e.OnNode {
 		t.Errorf("nth remembers %+v, want an event for which nothing is done", e)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -114,7 +114,7 @@ func (s *stage) waitDrained(t *testing.T) {
 // waitRecorded waits until what nth has just said is on disk, too: it does not wait for that itself.
 func (s *stage) waitRecorded(t *testing.T) {
 	t.Helper()
-	draining := func(e record.Entry) bool { return e.Phase == record.Draining }
+	draining := func(e state.Entry) bool { return e.Phase == state.Draining }
 	for limit := time.Now().Add(time.Minute); slices.ContainsFunc(s.machine.Record(t), draining); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("nth has said that the node is drained, and the record does not: %+v", s.machine.Record(t))

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -17,7 +17,7 @@ import (
 type told struct {
 	State string `json:"state"`
 	Why   string `json:"why"`
-	record.Status
+	state.Status
 }
 
 // status runs "nth status --json", and fails the test unless the exit status goes with the state.
@@ -85,7 +85,7 @@ func TestTheStatusFollowsADrainAndOutlivesTheDaemon(t *testing.T) {
 	s.start(t)
 	s.waitShown(t, "the new process", func(f told) bool { return f.PID == s.nth.PID() && f.State == "running" && f.Step != nil })
 	s.nth.Stop(t)
-	if ended := s.status(t); ended.State != "stopped" || len(ended.Events) != 1 || ended.Events[0].Phase != record.Draining {
+	if ended := s.status(t); ended.State != "stopped" || len(ended.Events) != 1 || ended.Events[0].Phase != state.Draining {
 		t.Errorf("after a stop: %+v", ended)
 	}
 }

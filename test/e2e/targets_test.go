@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
 	"github.com/nth-project/nth/test/internal/daemon"
@@ -172,7 +172,7 @@ func TestTheHookIsCompletedWhenThePodsAreOutOfTheirTargetGroups(t *testing.T) {
 	g.stopAfterLooks(t)
 	g.mustBeCompletedOnce(t)
 	for _, e := range g.machine.Record(t) {
-		if e.Phase == record.Incomplete {
+		if e.Phase == state.Incomplete {
 			t.Errorf("the record has %+v", e)
 		}
 	}

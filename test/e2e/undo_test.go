@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -33,10 +33,10 @@ func (s *stage) drainDownTo(t *testing.T, app string) {
 }
 
 // mustBeClosed fails the test unless nth remembers the one event of the kind as over, for that reason.
-func (s *stage) mustBeClosed(t *testing.T, kind event.Kind, ending record.Ending) {
+func (s *stage) mustBeClosed(t *testing.T, kind event.Kind, ending state.Ending) {
 	t.Helper()
-	if e := s.machine.RecordOf(t, kind); e.Phase != record.Closed || e.Ending != ending || e.OnNode {
-		t.Errorf("nth remembers the event as %s, %q, with a cordon: %t; want %s, %q, without", e.Phase, e.Ending, e.OnNode, record.Closed, ending)
+	if e := s.machine.RecordOf(t, kind); e.Phase != state.Closed || e.Ending != ending || e.OnNode {
+		t.Errorf("nth remembers the event as %s, %q, with a cordon: %t; want %s, %q, without", e.Phase, e.Ending, e.OnNode, state.Closed, ending)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestAWithdrawnNoticeIsUndone(t *testing.T) {
 	s.waitPodsBack(t)
 	s.stopAfterLooks(t)
 	s.mustBearNoClaim(t)
-	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+	s.mustBeClosed(t, event.SpotInterruption, state.Withdrawn)
 }
 
 func TestANoticeThatIsMissingForAMomentIsNotUndone(t *testing.T) {
@@ -76,7 +76,7 @@ func TestANoticeThatIsWithdrawnInMidDrainSavesThePodsThatAreLeft(t *testing.T) {
 	s.waitPodsBack(t)
 	s.stopAfterLooks(t)
 	s.mustSayNothingOf(t, systemd.Drained, systemd.DrainIncomplete)
-	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+	s.mustBeClosed(t, event.SpotInterruption, state.Withdrawn)
 	s.mustKeep(t, "web-", 1)
 }
 
@@ -90,7 +90,7 @@ func TestARebalanceCordonHasATimeToLive(t *testing.T) {
 	s.mustSayOnce(t, systemd.Cordoned)
 	s.mustBeSchedulable(t)
 	s.mustKeepPods(t)
-	s.mustBeClosed(t, event.RebalanceRecommendation, record.Expired)
+	s.mustBeClosed(t, event.RebalanceRecommendation, state.Expired)
 }
 
 func TestACordonByAnAdministratorIsRespectedAndNeverLifted(t *testing.T) {
@@ -106,7 +106,7 @@ func TestACordonByAnAdministratorIsRespectedAndNeverLifted(t *testing.T) {
 	s.stopAfterLooks(t)
 	s.mustBeCordoned(t)
 	s.mustSayNothingOf(t, systemd.Uncordoned)
-	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+	s.mustBeClosed(t, event.SpotInterruption, state.Withdrawn)
 }
 
 func TestAnAdministratorWhoUncordonsIsNotFought(t *testing.T) {
@@ -169,7 +169,7 @@ func TestACordonThatAnAdministratorSetsAfterLiftingOursIsNeverLifted(t *testing.
 	s.stopAfterLooks(t)
 	s.mustBeCordoned(t)
 	s.mustBearNoClaim(t)
-	s.mustBeClosed(t, event.SpotInterruption, record.Withdrawn)
+	s.mustBeClosed(t, event.SpotInterruption, state.Withdrawn)
 }
 
 func TestOneCordonServesTwoEventsUntilBothAreOver(t *testing.T) {
@@ -257,8 +257,8 @@ func TestARestartInMidDrainGoesOnWithIt(t *testing.T) {
 			s.drainDownTo(t, "web")
 			end(s.nth, t)
 			s.mustBeCordoned(t)
-			if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != record.Draining {
-				t.Errorf("nth remembers the node as %s, want %s", phase, record.Draining)
+			if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != state.Draining {
+				t.Errorf("nth remembers the node as %s, want %s", phase, state.Draining)
 			}
 
 			s.start(t)

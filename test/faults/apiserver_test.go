@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -111,5 +111,5 @@ func (s *scene) recover(t *testing.T) {
 	for _, e := range s.nth.Logged(systemd.DrainIncomplete) {
 		t.Errorf("nth said %q", e.Message)
 	}
-	s.mustRemember(t, record.Drained, unknown)
+	s.mustRemember(t, state.Drained, unknown)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -24,7 +24,7 @@ func TestACertificateThatExpiresInTheMidstOfADrainIsReplacedByTheRotatedOne(t *t
 	s.node.RotateCertificate(t)
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	if e := s.remembered(t); e.Phase != record.Drained {
+	if e := s.remembered(t); e.Phase != state.Drained {
 		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
 	}
 }
@@ -45,7 +45,7 @@ func TestAKubeconfigThatIsReplacedInTheMidstOfADrainIsFollowed(t *testing.T) {
 	}
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	if e := s.remembered(t); e.Phase != record.Drained {
+	if e := s.remembered(t); e.Phase != state.Drained {
 		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
 	}
 	if len(elsewhere.Requests()) == 0 {
@@ -94,7 +94,7 @@ func TestANodeThatIsRenamedInTheMidstOfADrainIsDrainedUnderItsNewName(t *testing
 	s.nth.WaitLog(t, systemd.Drained)
 	s.nth.WaitSays(t, "acting for node "+renamed.Name)
 	s.nth.Stop(t)
-	if e := s.remembered(t); e.Phase != record.Drained || e.Result.Evicted != 3 {
+	if e := s.remembered(t); e.Phase != state.Drained || e.Result.Evicted != 3 {
 		t.Errorf("nth remembers %s %+v, want it drained of three pods", e.Phase, e.Result)
 	}
 	if pods := s.node.Pods(t); len(pods) != 1 || pods[0].DeletionTimestamp != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -27,12 +27,12 @@ func TestAnAPIServerThatIsAwayPastTheDeadlineIsToldAndTheDrainMadeUpFor(t *testi
 		if !strings.Contains(message, "cordon") {
 			t.Errorf("nth said %q, want it to say that the node could not be cordoned", message)
 		}
-		s.mustRemember(t, record.Incomplete, 0)
+		s.mustRemember(t, state.Incomplete, 0)
 		s.mustBeUntouched(t)
 		s.proxy.Lift()
 		s.waitDrained(t)
 		s.nth.Stop(t)
-		s.mustRemember(t, record.Drained, 2)
+		s.mustRemember(t, state.Drained, 2)
 	})
 	t.Run("before a budget would have been overruled", func(t *testing.T) {
 		s := newProxied(t, "")
@@ -46,12 +46,12 @@ func TestAnAPIServerThatIsAwayPastTheDeadlineIsToldAndTheDrainMadeUpFor(t *testi
 		s.proxy.Fault(away)
 		left := s.names(t)
 		s.mustTellWhatIsLeft(t, left)
-		s.mustRemember(t, record.Incomplete, 3, left...)
+		s.mustRemember(t, state.Incomplete, 3, left...)
 		s.proxy.Lift()
 		s.release(t, "guarded")
 		s.waitDrained(t)
 		s.nth.Stop(t)
-		s.mustRemember(t, record.Drained, 5)
+		s.mustRemember(t, state.Drained, 5)
 	})
 	t.Run("at the end", func(t *testing.T) {
 		s := newProxied(t, "")
@@ -64,11 +64,11 @@ func TestAnAPIServerThatIsAwayPastTheDeadlineIsToldAndTheDrainMadeUpFor(t *testi
 		s.node.WaitEmpty(t) // which nth cannot see
 		left := []string{s.node.Namespace + "/slow-0", s.node.Namespace + "/slow-1"}
 		s.mustTellWhatIsLeft(t, left)
-		s.mustRemember(t, record.Incomplete, 2, left...)
+		s.mustRemember(t, state.Incomplete, 2, left...)
 		s.proxy.Lift()
 		s.waitDrained(t)
 		s.nth.Stop(t)
-		s.mustRemember(t, record.Drained, 2)
+		s.mustRemember(t, state.Drained, 2)
 	})
 }
 
@@ -87,7 +87,7 @@ func TestAnAPIServerThatIsAwayAtTheEndOfADrainIsWaitedFor(t *testing.T) {
 	s.proxy.Lift()
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	s.mustRemember(t, record.Drained, 2)
+	s.mustRemember(t, state.Drained, 2)
 }
 
 func TestADrainSurvivesTheRestartAndTheStandstillOfTheAPIServerItself(t *testing.T) {
@@ -107,7 +107,7 @@ func TestADrainSurvivesTheRestartAndTheStandstillOfTheAPIServerItself(t *testing
 	s.release(t, "guarded")
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	s.mustRemember(t, record.Drained, unknown)
+	s.mustRemember(t, state.Drained, unknown)
 }
 
 // names lists the pods that are on the node.
@@ -136,7 +136,7 @@ func (s *scene) mustTellWhatIsLeft(t *testing.T, pods []string) {
 const unknown = -1
 
 // mustRemember fails the test unless nth has these results of the last drain on disk.
-func (s *scene) mustRemember(t *testing.T, phase record.Phase, evicted int, left ...string) {
+func (s *scene) mustRemember(t *testing.T, phase state.Phase, evicted int, left ...string) {
 	t.Helper()
 	e := s.remembered(t)
 	for limit := time.Now().Add(time.Minute); e.Phase != phase && time.Now().Before(limit); e = s.remembered(t) {
@@ -145,7 +145,7 @@ func (s *scene) mustRemember(t *testing.T, phase record.Phase, evicted int, left
 	if e.Phase != phase || e.Result == nil || evicted != unknown && e.Result.Evicted != evicted || !slices.Equal(e.Result.Left, left) {
 		t.Errorf("nth remembers %s %+v, want %s with %d evicted and %q left", e.Phase, e.Result, phase, evicted, left)
 	}
-	if (e.Error != "") != (phase == record.Incomplete) {
+	if (e.Error != "") != (phase == state.Incomplete) {
 		t.Errorf("nth remembers the error %q", e.Error)
 	}
 }

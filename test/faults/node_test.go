@@ -6,7 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -29,7 +29,7 @@ func TestANodeObjectThatIsDeletedInTheMidstOfADrainIsASuccess(t *testing.T) {
 	}
 	s.nth.WaitLog(t, systemd.Drained)
 	s.nth.Stop(t)
-	if e := s.remembered(t); e.Phase != record.Drained {
+	if e := s.remembered(t); e.Phase != state.Drained {
 		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
 	}
 }
@@ -56,7 +56,7 @@ func TestANodeObjectThatIsDeletedBeforeADrainIsASuccess(t *testing.T) {
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.nth.WaitSays(t, "the Node no longer exists")
 	s.nth.Stop(t)
-	if e := s.remembered(t); e.Phase != record.Drained {
+	if e := s.remembered(t); e.Phase != state.Drained {
 		t.Errorf("nth remembers %s %+v, want it drained", e.Phase, e.Result)
 	}
 }

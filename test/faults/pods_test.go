@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -71,7 +71,7 @@ func TestAStatefulSetsPodMayComeBackUnderItsNameOnAnotherNode(t *testing.T) {
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	s.mustRemember(t, record.Drained, 2)
+	s.mustRemember(t, state.Drained, 2)
 	spare.WaitForPods(t, "the pods run again", func(pods []*corev1.Pod) bool {
 		return len(pods) == 2 && pods[0].Status.Phase == corev1.PodRunning && pods[1].Status.Phase == corev1.PodRunning
 	})

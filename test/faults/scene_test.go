@@ -10,7 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/faultproxy"
@@ -117,7 +117,7 @@ func (s *scene) mustBeUntouched(t *testing.T) {
 }
 
 // remembered returns what nth remembers on disk of the spot interruption.
-func (s *scene) remembered(t *testing.T) record.Entry {
+func (s *scene) remembered(t *testing.T) state.Entry {
 	t.Helper()
 	return s.machine.RecordOf(t, event.SpotInterruption)
 }

@@ -16,7 +16,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -128,7 +128,7 @@ func TestAWebhookThatNeverRelentsGivesWayBeforeAHardDeadline(t *testing.T) {
 	s.nth.WaitLog(t, systemd.PodHeld)
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	if e := s.remembered(t); e.Phase != record.Drained || e.Result == nil || e.Result.Deleted != 1 || e.Result.Evicted != 0 {
+	if e := s.remembered(t); e.Phase != state.Drained || e.Result == nil || e.Result.Deleted != 1 || e.Result.Evicted != 0 {
 		t.Errorf("nth remembers %s %+v, want the pod deleted", e.Phase, e.Result)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The model is judged, too: what it allows in a few plain cases. Each is of a pod that was there before, of one that a
@@ -139,19 +139,19 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 func TestTheModelKnowsWhatMayBeToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		entry record.Entry
+		entry state.Entry
 		open  bool
 	}{
-		{"a node that is drained", record.Entry{Phase: record.Drained}, false},
-		{"one that was drained, and is left alone now", record.Entry{Phase: record.Drained, LeftAlone: true}, true},
-		{"one that is being drained", record.Entry{Phase: record.Draining}, true},
-		{"one that is left alone", record.Entry{Phase: record.Draining, LeftAlone: true}, true},
-		{"one that has run out of time", record.Entry{Phase: record.Incomplete}, true},
+		{"a node that is drained", state.Entry{Phase: state.Drained}, false},
+		{"one that was drained, and is left alone now", state.Entry{Phase: state.Drained, LeftAlone: true}, true},
+		{"one that is being drained", state.Entry{Phase: state.Draining}, true},
+		{"one that is left alone", state.Entry{Phase: state.Draining, LeftAlone: true}, true},
+		{"one that has run out of time", state.Entry{Phase: state.Incomplete}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := newModel(), retirement()
 			m.announce(n)
-			m.settled(nth, func(*notice) record.Entry { return c.entry })
+			m.settled(nth, func(*notice) state.Entry { return c.entry })
 			if n.open != c.open || !n.holdsOn() {
 				t.Errorf("it is open: %t, want %t; the node is to be closed all the time: %t", n.open, c.open, n.holdsOn())
 			}
@@ -164,11 +164,11 @@ func (m *model) after(notices ...*notice) {
 	for _, n := range notices {
 		m.announce(n)
 	}
-	m.settled(nth, func(n *notice) record.Entry {
+	m.settled(nth, func(n *notice) state.Entry {
 		if n.wants == drain {
-			return record.Entry{Phase: record.Drained}
+			return state.Entry{Phase: state.Drained}
 		}
-		return record.Entry{Phase: record.Cordoned}
+		return state.Entry{Phase: state.Cordoned}
 	})
 }
 

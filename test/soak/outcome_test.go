@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // holdsOn tells whether the node was to be closed for a notice all the time since the round began.
@@ -98,42 +98,42 @@ func (m *model) mayBeBlind() bool {
 }
 
 // phases are those in which a notice may be when things have settled, in nth's record.
-func (n *notice) phases() []record.Phase {
+func (n *notice) phases() []state.Phase {
 	switch {
 	case n.over, n.wants == ignored:
-		return []record.Phase{record.Closed}
+		return []state.Phase{state.Closed}
 	case !n.acts() && n.expired:
-		return []record.Phase{record.Seen, record.Closed}
+		return []state.Phase{state.Seen, state.Closed}
 	case !n.acts():
-		return []record.Phase{record.Seen}
+		return []state.Phase{state.Seen}
 	}
-	phases := []record.Phase{record.Draining, record.Incomplete, record.Drained}
+	phases := []state.Phase{state.Draining, state.Incomplete, state.Drained}
 	if n.wants == cordon {
-		phases = []record.Phase{record.Cordoned}
+		phases = []state.Phase{state.Cordoned}
 	}
 	switch {
 	case n.brief && n.order == none:
-		return []record.Phase{record.Closed}
+		return []state.Phase{state.Closed}
 	case n.order != none: // whatever was reached for it then
-		phases = []record.Phase{record.Cordoning, record.Cordoned, record.Draining, record.Incomplete, record.Drained, record.Undoing}
+		phases = []state.Phase{state.Cordoning, state.Cordoned, state.Draining, state.Incomplete, state.Drained, state.Undoing}
 	}
 	if n.brief || n.mayBeOver() {
-		phases = append(phases, record.Closed)
+		phases = append(phases, state.Closed)
 	}
 	return phases
 }
 
 // done tells of a phase whether nothing more is to be done.
-func done(reached record.Phase) bool {
-	return slices.Contains([]record.Phase{record.Drained, record.Cordoned, record.Closed}, reached)
+func done(reached state.Phase) bool {
+	return slices.Contains([]state.Phase{state.Drained, state.Cordoned, state.Closed}, reached)
 }
 
 // settled takes over what was found when things had settled, and begins the next round. entry is what nth remembers of a
 // notice.
-func (m *model) settled(found owner, entry func(*notice) record.Entry) {
+func (m *model) settled(found owner, entry func(*notice) state.Entry) {
 	for _, n := range m.notices {
 		e := entry(n)
-		n.over = n.over || (n.acts() || n.expired) && e.Phase == record.Closed
+		n.over = n.over || (n.acts() || n.expired) && e.Phase == state.Closed
 		n.open = n.acts() && (!done(e.Phase) || e.LeftAlone) // It is drained again when people want the node left alone no more.
 		// While the node is open for one that wants it closed, nth has not looked at it yet.
 		if unheard := found == nobody && n.acts() && !e.Reopened; n.order == perhaps && !unheard {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
@@ -28,7 +28,7 @@ const (
 
 // A sight is what can be seen of the machine and its node.
 type sight struct {
-	record  []record.Entry
+	record  []state.Entry
 	owner   owner
 	claim   struct{ Writer, Event string }
 	claimed string // the annotation in which that is; empty if there is none
@@ -91,7 +91,7 @@ func (l *life) look(t *testing.T) (sight, []string) {
 }
 
 // wrongRecord compares what nth remembers with what is announced.
-func (l *life) wrongRecord(entries []record.Entry) []string {
+func (l *life) wrongRecord(entries []state.Entry) []string {
 	var wrong []string
 	announced := map[string]bool{}
 	for _, n := range l.model.notices {
@@ -102,7 +102,7 @@ func (l *life) wrongRecord(entries []record.Entry) []string {
 			wrong = append(wrong, fmt.Sprintf("%s is not on record", n))
 		case found && !slices.Contains(allowed, e.Phase):
 			wrong = append(wrong, fmt.Sprintf("%s is %s, want one of %s", n, e.Phase, allowed))
-		case n.acts() && n.brief && e.Phase == record.Cordoned && !e.CordonedAt.IsZero():
+		case n.acts() && n.brief && e.Phase == state.Cordoned && !e.CordonedAt.IsZero():
 			wrong = append(wrong, fmt.Sprintf("%s: its time to live is not over yet", n))
 		case n.acts() && n.order == given && !e.Reopened && n.brief && len(n.times) > 1: // Its time was over before it moved.
 		case n.acts() && n.order == given && !e.Reopened:
@@ -112,7 +112,7 @@ func (l *life) wrongRecord(entries []record.Entry) []string {
 		}
 	}
 	for _, e := range entries {
-		if !announced[e.Event.ID] && e.Phase != record.Closed {
+		if !announced[e.Event.ID] && e.Phase != state.Closed {
 			wrong = append(wrong, fmt.Sprintf("%s is %s and not announced", e.Event.ID, e.Phase))
 		}
 	}
@@ -120,23 +120,23 @@ func (l *life) wrongRecord(entries []record.Entry) []string {
 }
 
 // entry finds what nth remembers of a notice, which may have had several times.
-func (n *notice) entry(entries []record.Entry) (record.Entry, bool) {
-	var found []record.Entry
+func (n *notice) entry(entries []state.Entry) (state.Entry, bool) {
+	var found []state.Entry
 	for _, e := range entries {
 		if e.Event.Kind == n.kind && (e.Event.Code == n.code || n.kind == event.RebalanceRecommendation) && n.is(e) {
 			found = append(found, e)
 		}
 	}
 	if len(found) == 0 {
-		return record.Entry{}, false
+		return state.Entry{}, false
 	}
-	if i := slices.IndexFunc(found, func(e record.Entry) bool { return e.Phase != record.Closed }); i >= 0 {
+	if i := slices.IndexFunc(found, func(e state.Entry) bool { return e.Phase != state.Closed }); i >= 0 {
 		return found[i], true
 	}
 	return found[len(found)-1], true
 }
 
-func (n *notice) is(e record.Entry) bool {
+func (n *notice) is(e state.Entry) bool {
 	switch n.kind {
 	case event.ScheduledMaintenance:
 		return e.Event.ID == n.id
@@ -230,7 +230,7 @@ func (l *life) unheard(s sight) []string {
 // conclude ends the round.
 func (l *life) conclude(t *testing.T, s sight) {
 	t.Helper()
-	l.model.settled(s.owner, func(n *notice) record.Entry {
+	l.model.settled(s.owner, func(n *notice) state.Entry {
 		e, _ := n.entry(s.record)
 		return e
 	})

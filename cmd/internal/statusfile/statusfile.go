@@ -17,6 +17,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // silence is how old a status of a running daemon may be. It is written anew every ten seconds.
@@ -36,7 +37,7 @@ const (
 type report struct {
 	State string `json:"state"`
 	Why   string `json:"why"`
-	*record.Status
+	*state.Status
 	name string
 }
 
@@ -63,10 +64,10 @@ func examine(name, dir string, now time.Time) report {
 
 // Running returns what the daemon of that name says of itself, which has this runtime directory. why says why that cannot be
 // gone by: it does not run, or does not say how it stands; "" if it can.
-func Running(name, dir string, now time.Time) (status record.Status, why string) {
+func Running(name, dir string, now time.Time) (status state.Status, why string) {
 	found := examine(name, dir, now)
 	if found.Status == nil {
-		return record.Status{}, found.Why
+		return state.Status{}, found.Why
 	}
 	return *found.Status, found.Why
 }
@@ -143,7 +144,7 @@ func first(i int, name string) string {
 	return name
 }
 
-func (t rows) identity(s *record.Status) {
+func (t rows) identity(s *state.Status) {
 	if s.Node != "" {
 		t.row("node", s.Node)
 	}
@@ -156,7 +157,7 @@ func (t rows) identity(s *record.Status) {
 }
 
 // step tells what was being done at a moment.
-func (t rows) step(step *record.StepStatus, at time.Time) {
+func (t rows) step(step *state.StepStatus, at time.Time) {
 	text := fmt.Sprintf("%s for %s, since %s", step.Action, step.Kind, moment(step.Began))
 	if !step.Deadline.IsZero() {
 		text += fmt.Sprintf(", %.0f s left", max(step.Deadline.Sub(at), 0).Seconds())
@@ -170,7 +171,7 @@ func (t rows) step(step *record.StepStatus, at time.Time) {
 	}
 }
 
-func (t rows) events(events []record.EventStatus) {
+func (t rows) events(events []state.EventStatus) {
 	for i, e := range events {
 		text := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
 		if e.Node != "" {
@@ -186,7 +187,7 @@ func (t rows) events(events []record.EventStatus) {
 	}
 }
 
-func (t rows) documents(documents []record.DocumentStatus) {
+func (t rows) documents(documents []state.DocumentStatus) {
 	for i, d := range documents {
 		text := fmt.Sprintf("%s, last read %s", d.Kind, moment(d.LastGood))
 		if d.Trouble != "" {

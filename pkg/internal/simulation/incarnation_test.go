@@ -18,6 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // incarnation is one process of nth.
@@ -31,7 +32,7 @@ type incarnation struct {
 	store  *record.Store
 
 	entriesMu sync.Mutex
-	entries   []record.Entry // what the store has answered since the last Put
+	entries   []state.Entry // what the store has answered since the last Put
 
 	// What follows belongs to who has the world's lock.
 	gone      bool // it was killed: nothing that it does counts
@@ -40,7 +41,7 @@ type incarnation struct {
 	told      map[event.Kind]time.Time // when a document was first told in this incarnation
 	beat      time.Time
 	puts      int
-	phases    map[string]record.Phase
+	phases    map[string]state.Phase
 	// crash is when to be killed: after so many writes of the record, before one or after it.
 	crash  int
 	before bool
@@ -64,7 +65,7 @@ func (w *world) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	i := &incarnation{
 		world: w, number: w.started, began: time.Now(), cancel: cancel, ended: make(chan struct{}), beat: time.Now(),
-		told: map[event.Kind]time.Time{}, phases: map[string]record.Phase{},
+		told: map[event.Kind]time.Time{}, phases: map[string]state.Phase{},
 	}
 	w.nth = i
 	for _, n := range w.notices {
@@ -108,7 +109,7 @@ func (w *world) begin() {
 // the lock.
 func (w *world) unremembered(i *incarnation) {
 	for _, n := range w.notices {
-		known := slices.ContainsFunc(i.store.Entries(), func(e record.Entry) bool { return w.of(e.Event.ID) == n })
+		known := slices.ContainsFunc(i.store.Entries(), func(e state.Entry) bool { return w.of(e.Event.ID) == n })
 		if !known && !n.seen.IsZero() {
 			n.seen, n.vague, n.held, n.watching = time.Time{}, true, false, time.Time{}
 		}
@@ -382,7 +383,7 @@ func (s service) Beat() {
 type book struct{ i *incarnation }
 
 // Entries implements agent.Record.
-func (b book) Entries() []record.Entry {
+func (b book) Entries() []state.Entry {
 	// The loop asks again and again; it gets the store's answer, which stands until the next Put.
 	i := b.i
 	i.entriesMu.Lock()
@@ -401,7 +402,7 @@ func (i *incarnation) forget() {
 }
 
 // Put implements agent.Record.
-func (b book) Put(written func(error), entries ...record.Entry) {
+func (b book) Put(written func(error), entries ...state.Entry) {
 	i, w := b.i, b.i.world
 	w.mu.Lock()
 	i.puts++

@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -280,7 +280,7 @@ func (w *world) standing() string {
 	}
 	if w.nth != nil {
 		for _, e := range w.nth.store.Entries() {
-			if e.Phase != record.Closed {
+			if e.Phase != state.Closed {
 				words = append(words, fmt.Sprintf("on record: %s is %s reopened=%t on-node=%t error=%q", e.Event.ID, e.Phase, e.Reopened, e.OnNode, e.Error))
 			}
 		}
@@ -486,14 +486,14 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 }
 
 // judgeEntries judges what nth is about to write into its record.
-func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
+func (w *world) judgeEntries(i *incarnation, entries []state.Entry) {
 	for _, e := range entries {
 		before := i.phases[e.Event.ID]
 		i.phases[e.Event.ID] = e.Phase
 		if before == e.Phase {
 			continue
 		}
-		if n := w.of(e.Event.ID); n != nil && before == record.Drained && e.Phase == record.Draining {
+		if n := w.of(e.Event.ID); n != nil && before == state.Drained && e.Phase == state.Draining {
 			n.drained = "" // People have wanted it left alone, and do not any more.
 		}
 		w.told("record: %s %s -> %s %s%s", e.Event.ID, before, e.Phase, e.Ending, e.Error)
@@ -502,7 +502,7 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 			continue
 		}
 		switch e.Phase {
-		case record.Drained:
+		case state.Drained:
 			w.judged(oneOutcome)
 			if n.drained == w.bootID() && i.number == n.drainedBy && n.drainedAs == e.Event.ID && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
 				w.violatedNow(oneOutcome, "%s is drained again", n.name)
@@ -513,27 +513,27 @@ func (w *world) judgeEntries(i *incarnation, entries []record.Entry) {
 				w.judgeEmpty(n, emptyIfDrained)
 				w.judgeVolumes(n)
 			}
-		case record.Closed, record.Seen, record.Undoing:
+		case state.Closed, state.Seen, state.Undoing:
 			n.ended = time.Now()
 			// It has had its time, whatever the rules say later, or the machine has survived it.
-			n.unsure = n.unsure || e.Ending == record.Expired || e.Ending == record.Rebooted && n.kind == event.SpotInterruption
-			if e.Phase == record.Closed && e.Ending == record.Withdrawn {
+			n.unsure = n.unsure || e.Ending == state.Expired || e.Ending == state.Rebooted && n.kind == event.SpotInterruption
+			if e.Phase == state.Closed && e.Ending == state.Withdrawn {
 				w.judgeWithdrawn(i, n)
 			}
-			if e.Phase == record.Closed && e.Ending == record.Withdrawn && !n.moving { // That may be known under another ID.
+			if e.Phase == state.Closed && e.Ending == state.Withdrawn && !n.moving { // That may be known under another ID.
 				n.seen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false // it is met anew
 				n.lifted = time.Time{}
 			}
 			if (before != "" || w.forgot.Before(n.announced)) && (!n.moving || n.drainedAs == e.Event.ID) {
 				n.drained = ""
 			}
-		case record.Incomplete:
+		case state.Incomplete:
 			n.incomplete = true // also if its budget grows again
-		case record.Cordoned:
-			if before == "" || before == record.Closed {
+		case state.Cordoned:
+			if before == "" || before == state.Closed {
 				n.vague = true // a claim was found on the Node, which says when it was set and no more
 			}
-		case record.Cordoning, record.Draining:
+		case state.Cordoning, state.Draining:
 		}
 	}
 }

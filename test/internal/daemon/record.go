@@ -6,13 +6,13 @@ import (
 	"path/filepath"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // Record returns what the daemon remembers on disk, the event that was seen first at the front. It only reads, so that
 // it is safe beside a daemon that runs. A daemon that has met no event yet remembers nothing.
-func (m *Machine) Record(t lab.TB) []record.Entry {
+func (m *Machine) Record(t lab.TB) []state.Entry {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.StateDirectory(), "record.json"))
 	if os.IsNotExist(err) {
@@ -21,7 +21,7 @@ func (m *Machine) Record(t lab.TB) []record.Entry {
 	if err != nil {
 		t.Fatalf("reading the daemon's record: %v", err)
 	}
-	var content struct{ Entries []record.Entry }
+	var content struct{ Entries []state.Entry }
 	if err := json.Unmarshal(text, &content); err != nil {
 		t.Fatalf("reading the daemon's record: %v\n%s", err, text)
 	}
@@ -29,9 +29,9 @@ func (m *Machine) Record(t lab.TB) []record.Entry {
 }
 
 // RecordOf returns what the daemon remembers of the one event of a kind.
-func (m *Machine) RecordOf(t lab.TB, kind event.Kind) record.Entry {
+func (m *Machine) RecordOf(t lab.TB, kind event.Kind) state.Entry {
 	t.Helper()
-	var found []record.Entry
+	var found []state.Entry
 	for _, e := range m.Record(t) {
 		if e.Event.Kind == kind {
 			found = append(found, e)
