@@ -19,11 +19,13 @@ type scripts struct {
 
 	runs   atomic.Int32
 	closed atomic.Bool // the node was, when they began
+	ended  atomic.Bool
 	server *apitest.Server
 }
 
 func (s *scripts) Run(ctx context.Context) error {
 	s.runs.Add(1)
+	defer s.ended.Store(true)
 	s.closed.Store(s.server.CurrentNode().Spec.Unschedulable)
 	if s.deaf {
 		time.Sleep(s.take)
@@ -67,6 +69,9 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 			}
 			if n := c.scripts.runs.Load(); n != 1 || !c.scripts.closed.Load() {
 				t.Errorf("the scripts ran %d times, on a closed node: %t", n, c.scripts.closed.Load())
+			}
+			if !c.scripts.ended.Load() && !c.scripts.deaf {
+				t.Error("nobody waits for the scripts, and they were not told to end")
 			}
 			told := r.of(drain.Unscripted)
 			if (c.told != "") != (len(told) == 1) || c.told != "" && told[0].Detail != c.told {
@@ -115,6 +120,24 @@ func TestANodeThatIsOnlyCordonedRunsNoScriptsUntilItIsDrained(t *testing.T) {
 		r.await(drain.Drained)
 		if n := own.runs.Load(); n != 1 {
 			t.Errorf("they ran %d times", n)
+		}
+	})
+}
+
+// They run, and are not begun beside themselves.
+func TestADrainThatIsCalledOffAndBegunAnewGoesOnWaitingForItsScripts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		own := &scripts{take: 30 * time.Second, server: s}
+		r := begin(t, s, drain.Options{Scripts: own, ScriptsWait: time.Hour})
+		for _, evict := range []bool{false, true} {
+			time.Sleep(5 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Evict = evict })
+		}
+		r.await(drain.Drained)
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 30*time.Second || own.runs.Load() != 1 {
+			t.Errorf("evicted after %s; the scripts ran %d times", after, own.runs.Load())
 		}
 	})
 }
