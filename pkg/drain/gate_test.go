@@ -435,29 +435,37 @@ func TestWhatBecomesUrgentWhileItWaitsForAPlaceWaitsNoLongerBehindWhatIsNot(t *t
 	})
 }
 
-// They wait in one line, and have not had a place.
+// Of three who wait, one has not had a place.
 func TestWhoGivesUpWaitingAtTheGateGivesNobodyAPlaceAndTakesNone(t *testing.T) {
 	t.Parallel()
-	for name, gone := range map[string]int{"the first in the line": 0, "one in the middle": 1, "the last": 2} {
+	for name, c := range map[string]struct {
+		first, gone int // who comes before the others, and who gives up
+		order       []int
+	}{
+		"who was next":   {0, 0, []int{1, 2}},
+		"who was second": {0, 1, []int{0, 2}},
+		"who was last":   {0, 2, []int{0, 1}},
+		"who was next after one that comes first": {1, 0, []int{1, 2}},
+		"who comes first":                         {2, 2, []int{0, 1}},
+	} {
 		run(t, name, func(t *testing.T) {
 			gate := drain.NewGate(1)
 			leave := <-enter(t, gate, false, false)
-			order := make(chan int, 3)
+			entered, failed := make(chan int, 3), make(chan error, 1)
 			var giveUp context.CancelFunc
-			failed := make(chan error, 1)
 			for i := range 3 {
 				ctx, cancel := context.WithCancel(t.Context())
-				if i == gone {
+				if i == c.gone {
 					giveUp = cancel
 				}
 				go func() {
 					defer cancel()
-					leave, err := gate.Enter(ctx, nil, false)
+					leave, err := gate.Enter(ctx, nil, i == c.first)
 					if err != nil {
 						failed <- err
 						return
 					}
-					order <- i
+					entered <- i
 					leave()
 				}()
 				synctest.Wait()
@@ -466,16 +474,13 @@ func TestWhoGivesUpWaitingAtTheGateGivesNobodyAPlaceAndTakesNone(t *testing.T) {
 			if err := <-failed; !errors.Is(err, context.Canceled) {
 				t.Errorf("the error is %v", err)
 			}
-			if synctest.Wait(); len(order) > 0 {
-				t.Errorf("%d has entered as another one gave up, and the only place is taken", <-order)
+			if synctest.Wait(); len(entered) > 0 {
+				t.Fatalf("%d has entered as another one gave up, and the only place is taken", <-entered)
 			}
 			leave()
-			for i := range 3 {
-				if i == gone {
-					continue
-				}
-				if next := <-order; next != i {
-					t.Errorf("%d came before %d", next, i)
+			for _, want := range c.order {
+				if next := <-entered; next != want {
+					t.Errorf("%d came, want %v", next, c.order)
 				}
 			}
 			<-gate.Quiet()

@@ -384,6 +384,22 @@ func TestAListThatIsNoOlderThanTheCordonComesBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// Its cache does not come to what it has written since.
+func TestWhereTheAPIServersCacheStaysBehindTheNewestListComesBeforeTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.SetLag(1, 0)
+		r := drained(t, s, drain.Options{})
+		var asked []string
+		for _, q := range s.Requests("list") {
+			asked = append(asked, strings.Join(q.Query["resourceVersionMatch"], ""))
+		}
+		if after := r.drainedAt().Sub(r.began); !slices.Equal(asked, []string{"", "NotOlderThan", ""}) || after > 10*time.Second {
+			t.Errorf("drained after %s; the lists were %q", after, asked)
+		}
+	})
+}
+
 // The watch has missed a pod, and the cache that answered the first list, too.
 func TestAPodThatOnlyTheLastListShowsIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T) {

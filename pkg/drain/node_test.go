@@ -361,6 +361,32 @@ func TestUncordonThatRunsOutOfTimeSaysWhatItWaitedFor(t *testing.T) {
 	})
 }
 
+// That there is no time left says nothing of why.
+func TestUncordonThatRunsOutOfTimeSaysWhatWentWrongLast(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first, then apitest.Answer
+		want        string
+	}{
+		"the API server was not ready":                 {pass, apitest.Unavailable(), "not ready (context deadline exceeded)"},
+		"it hangs":                                     {apitest.Hang(), apitest.Hang(), `Get "http://apiserver.test/api/v1/nodes/node-1": context deadline exceeded (context deadline exceeded)`},
+		"it was not ready, and hangs":                  {apitest.Unavailable(), apitest.Hang(), "not ready (context deadline exceeded)"},
+		"it was not ready, and is too busy after that": {apitest.Unavailable(), apitest.Throttled(60), "too many requests (context deadline exceeded)"},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(cordoned(ours))
+			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
+			s.Answer("get node", c.first)
+			s.Always("get node", c.then)
+			_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 3*time.Second), thisBoot)
+			if want := `uncordoning node "node-1": ` + c.want; !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
+				t.Errorf("error %q; want %q", err, want)
+			}
+		})
+	}
+}
+
 // thisBoot tells of the boot ID of the claim that it is the present one.
 func thisBoot(id string) bool { return id == claim.BootID }
 

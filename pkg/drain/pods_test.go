@@ -553,6 +553,25 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 	})
 }
 
+// Another version of the API server may put it in other words.
+func TestABudgetThatIsNotNamedIsToldAsOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,
+				"details":{"causes":[{"reason":"DisruptionBudget","message":"Not now."}]}}`)
+			return err == nil
+		})
+		r := drained(t, s, drain.Options{})
+		if told := r.of(drain.Held); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(drain.Refused)) != 0 {
+			t.Errorf("told %+v and %+v", told, r.of(drain.Refused))
+		}
+	})
+}
+
 // Names of budgets may differ in a number.
 func TestAnotherBudgetIsToldThoughOnlyItsNumberDiffers(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -377,16 +377,32 @@ func TestAnEventThatJoinsHasNoWorkloadAskedForAgain(t *testing.T) {
 
 // It has waited for half of the time that there was, and then there is more.
 func TestAPodThatWasEvictedOnceDoesNotWaitAgainForAnotherInItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"a budget yields": apitest.HeldBy("budget", 0), "a webhook does": apitest.Forbidden("not now")} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", afterRestart), 0)
+			s.Always("evict", answer)
+			r := beginWithin(t, s, (&rollouts{}).replacing(2*time.Minute), false, time.Minute)
+			time.Sleep(35 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Soft = time.Time{} })
+			s.Always("evict", nil)
+			time.Sleep(10 * time.Second)
+			if s.HasPod("default/web") {
+				t.Errorf("it is there, and was evicted %d times", count(s, "evict"))
+			}
+		})
+	}
+}
+
+// It takes a while to find out. No look at the Node comes in between.
+func TestAPodWhoseWorkloadCannotBeRestartedGoesAsSoonAsThatIsKnown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		free := addHeld(s, pod("web", afterRestart))
-		r := beginWithin(t, s, (&rollouts{}).replacing(2*time.Minute), false, time.Minute)
-		time.Sleep(35 * time.Second)
-		r.adjust(func(g *drain.Goal) { g.Soft = time.Time{} })
-		free()
-		time.Sleep(10 * time.Second)
-		if s.HasPod("default/web") {
-			t.Errorf("its budget yields, and it was evicted %d times", count(s, "evict"))
+		s.AddPod(pod("web", afterRestart), 0)
+		r := drained(t, s, (&rollouts{answers: 2 * time.Second, refused: []string{"web"}}).replacing(time.Minute))
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 2*time.Second {
+			t.Errorf("evicted after %s", after)
 		}
 	})
 }

@@ -82,15 +82,18 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 }
 
 func TestNoPodWaitsForScriptsBeyondItsTurn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("long", grace(110)), 0)
-		r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, true, 2*time.Minute)
-		r.await(drain.Drained)
-		if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
-			t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
-		}
-	})
+	t.Parallel()
+	for name, hard := range map[string]bool{"on a machine that is lost": true, "on one that is not": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("long", grace(110)), 0)
+			r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, hard, 2*time.Minute)
+			r.await(drain.Gone)
+			if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
+				t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
+			}
+		})
+	}
 }
 
 // What comes of a node without pods, such as the end of the machine, waits for them, too.

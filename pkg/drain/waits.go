@@ -309,7 +309,7 @@ type restart struct {
 // restarts tells whether a pod's workload is to be restarted before the pod is evicted.
 func (o Options) restarts(pod *corev1.Pod) bool {
 	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
-	return o.Restart != nil && o.RestartWait > 0 && when == AfterRestart && !finished(pod)
+	return o.Restart != nil && when == AfterRestart && !finished(pod)
 }
 
 // restarting tells whether a pod is not to be evicted yet because its workload makes another in its place, and when that is over at the
