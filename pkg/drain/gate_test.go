@@ -1,8 +1,11 @@
 package drain_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -239,10 +242,12 @@ func TestPodsWithVolumesComeFirstWhereNotAllAreAskedForAtOnce(t *testing.T) {
 			s.Always(c.asked, slowly(100*time.Millisecond))
 			r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, c.limit)
 			r.succeed()
-			for i, asked := range s.Requests(c.asked)[:2] {
-				if name := asked.What; name != c.asked+" default/data" && name != c.asked+" default/scratch" {
-					t.Errorf("request %d was %s", i+1, name)
-				}
+			var order []string
+			for _, asked := range s.Requests(c.asked) {
+				order = append(order, strings.TrimPrefix(asked.What, c.asked+" default/"))
+			}
+			if want := []string{"data", "scratch", "a-plain-0", "a-plain-1", "a-plain-2", "a-plain-3", "a-plain-4"}; !slices.Equal(order, want) {
+				t.Errorf("asked for in the order %v, want %v", order, want)
 			}
 		})
 	}
@@ -421,11 +426,153 @@ func TestWhatBecomesUrgentWhileItWaitsForAPlaceWaitsNoLongerBehindWhatIsNot(t *t
 		}
 		synctest.Wait()
 		began := time.Now()
-		leave, err := gate.Enter(t.Context(), func() bool { return time.Since(began) > 3*time.Second }, false)
-		if took := time.Since(began); err != nil || took > 5*time.Second {
+		leave, err := gate.Enter(t.Context(), func() bool { return time.Since(began) > 2*time.Second }, false)
+		if took := time.Since(began); err != nil || took != 3*time.Second { // It looks each second whether it is.
 			t.Errorf("it has entered after %s: %v", took, err)
 		}
 		leave()
 		<-gate.Quiet()
+	})
+}
+
+// Of three who wait, one has not had a place.
+func TestWhoGivesUpWaitingAtTheGateGivesNobodyAPlaceAndTakesNone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first, gone int // who comes before the others, and who gives up
+		order       []int
+	}{
+		"who was next":   {0, 0, []int{1, 2}},
+		"who was second": {0, 1, []int{0, 2}},
+		"who was last":   {0, 2, []int{0, 1}},
+		"who was next after one that comes first": {1, 0, []int{1, 2}},
+		"who comes first":                         {2, 2, []int{0, 1}},
+	} {
+		run(t, name, func(t *testing.T) {
+			gate := drain.NewGate(1)
+			leave := <-enter(t, gate, false, false)
+			entered, failed := make(chan int, 3), make(chan error, 1)
+			var giveUp context.CancelFunc
+			for i := range 3 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if i == c.gone {
+					giveUp = cancel
+				}
+				go func() {
+					defer cancel()
+					leave, err := gate.Enter(ctx, nil, i == c.first)
+					if err != nil {
+						failed <- err
+						return
+					}
+					entered <- i
+					leave()
+				}()
+				synctest.Wait()
+			}
+			giveUp()
+			if err := <-failed; !errors.Is(err, context.Canceled) {
+				t.Errorf("the error is %v", err)
+			}
+			if synctest.Wait(); len(entered) > 0 {
+				t.Fatalf("%d has entered as another one gave up, and the only place is taken", <-entered)
+			}
+			leave()
+			for _, want := range c.order {
+				if next := <-entered; next != want {
+					t.Errorf("%d came, want %v", next, c.order)
+				}
+			}
+			<-gate.Quiet()
+		})
+	}
+}
+
+// All nodes of nth-queue share one gate for these, too. That no pod comes to a node that is lost cannot wait, once it has been begun.
+func TestTheFirstRequestsAboutANodePassThoseThatHaveWaitedLonger(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before, what string // what has the place that is waited for then
+		opts         drain.Options
+		passes       bool
+	}{
+		"the first look at it":        {"", "get node", drain.Options{}, true},
+		"its cordon":                  {"get node", "patch node", drain.Options{}, true},
+		"not its load balancer label": {"patch node", "patch node", drain.Options{ExcludeFromLoadBalancers: true}, false},
+	} {
+		run(t, name, func(t *testing.T) {
+			s, gate := apitest.New(t), drain.NewGate(1)
+			c.opts.Requests = gate
+			for _, what := range []string{"get", "patch"} {
+				s.Always(what, slowly(time.Second))
+			}
+			var holder, waiting <-chan func()
+			if c.before == "" {
+				holder, waiting = enter(t, gate, false, true), enter(t, gate, false, false)
+				begin(t, s, c.opts)
+			} else {
+				begin(t, s, c.opts)
+				await(t, "what has the place before", func() bool { return count(s, c.before) == 1 })
+				holder, waiting = enter(t, gate, false, true), enter(t, gate, false, false)
+			}
+			leave := <-holder
+			asked := count(s, c.what)
+			time.Sleep(500 * time.Millisecond) // Now it waits behind the other one, which has come before it.
+			leave()
+			synctest.Wait()
+			if passed := count(s, c.what) > asked; passed != c.passes || passed == (len(waiting) > 0) {
+				t.Errorf("it has passed the one that has waited longer: %t, and that one has entered: %t", passed, len(waiting) > 0)
+			}
+		})
+	}
+}
+
+// Whoever drained the node for a while is told to stop.
+func TestNothingIsAskedForOnceNobodyWaitsForItsPlaceAnyMore(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{"a look at the node": "", "a cordon": "get node"} {
+		run(t, name, func(t *testing.T) {
+			s, gate := apitest.New(t), drain.NewGate(1)
+			s.Always("get", slowly(time.Second))
+			opts := drain.Options{Requests: gate}
+			var r *trial
+			var holder <-chan func()
+			if before == "" {
+				holder = enter(t, gate, false, true)
+				r = begin(t, s, opts)
+			} else {
+				r = begin(t, s, opts)
+				await(t, "what has the place before", func() bool { return count(s, before) == 1 })
+				holder = enter(t, gate, false, true)
+			}
+			leave := <-holder
+			time.Sleep(500 * time.Millisecond)
+			r.cancel()
+			<-r.done
+			asked := count(s, "get", "patch")
+			leave()
+			time.Sleep(time.Minute)
+			if n := count(s, "get", "patch") - asked; n != 0 {
+				t.Errorf("%d requests about the node", n)
+			}
+			<-gate.Quiet()
+		})
+	}
+}
+
+// Others have come before, and the place of each is taken for two seconds: longer than a request may take.
+func TestALoadBalancerLabelThatGetsNoPlaceInTimeIsTriedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, gate := apitest.New(t), drain.NewGate(1)
+		s.Always("patch", slowly(time.Second))
+		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
+		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })
+		for range 10 {
+			enter(t, gate, false, false)
+		}
+		r.await(drain.NodeExcluded)
+		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {
+			t.Errorf("after %s, the label is %q", after, label)
+		}
 	})
 }

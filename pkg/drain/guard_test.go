@@ -355,20 +355,47 @@ func TestWhatPeopleWantOfAPodIsHeardAtAnyTime(t *testing.T) {
 
 // The first list may come from a cache that is behind. The one before the end may not be older than the cordon.
 func TestAListThatIsNoOlderThanTheCordonComesBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, pods := range map[string]int{"and was empty before that": 0, "and was not": 1} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			for range 30 { // Versions are numbers of some digits.
+				s.ChangeNode(func(*corev1.Node) {})
+			}
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			}
+			drained(t, s, drain.Options{})
+			lists := s.Requests("list")
+			query := func(i int) string {
+				q := lists[i].Query
+				return strings.Join(append(q["resourceVersion"], q["resourceVersionMatch"]...), " ")
+			}
+			var since, cordoned int
+			_, errSince := fmt.Sscanf(query(len(lists)-1), "%d NotOlderThan", &since)
+			_, errCordoned := fmt.Sscan(s.CurrentNode().ResourceVersion, &cordoned)
+			if len(lists) != 2 || query(0) != "0" || errSince != nil || errCordoned != nil || since < cordoned {
+				t.Errorf("%d lists, the first with %q, the last with %q", len(lists), query(0), query(len(lists)-1))
+			}
+			if pods > 0 && since == cordoned {
+				t.Errorf("the last list is as old as the cordon, and older than the pods' end: %q", query(len(lists)-1))
+			}
+		})
+	}
+}
+
+// Its cache does not come to what it has written since.
+func TestWhereTheAPIServersCacheStaysBehindTheNewestListComesBeforeTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		drained(t, s, drain.Options{})
-		lists := s.Requests("list")
-		query := func(i int) string {
-			q := lists[i].Query
-			return strings.Join(append(q["resourceVersion"], q["resourceVersionMatch"]...), " ")
+		s.SetLag(1, 0)
+		r := drained(t, s, drain.Options{})
+		var asked []string
+		for _, q := range s.Requests("list") {
+			asked = append(asked, strings.Join(q.Query["resourceVersionMatch"], ""))
 		}
-		var since, cordoned int
-		_, errSince := fmt.Sscanf(query(1), "%d NotOlderThan", &since)
-		_, errCordoned := fmt.Sscan(s.CurrentNode().ResourceVersion, &cordoned)
-		if len(lists) != 2 || query(0) != "0" || errSince != nil || errCordoned != nil || since < cordoned {
-			t.Errorf("%d lists, the first with %q, the last with %q", len(lists), query(0), query(len(lists)-1))
+		if after := r.drainedAt().Sub(r.began); !slices.Equal(asked, []string{"", "NotOlderThan", ""}) || after > 10*time.Second {
+			t.Errorf("drained after %s; the lists were %q", after, asked)
 		}
 	})
 }

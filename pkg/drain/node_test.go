@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
@@ -243,29 +243,64 @@ func TestUncordonTakesBackOnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
-// unauthorized is the answer to a credential that has expired.
-func unauthorized(w http.ResponseWriter, _ *http.Request) bool {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusUnauthorized)
-	_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`)
-	return err == nil
+// failing is the answer of a code, as an API server says what failed.
+func failing(code int) apitest.Answer {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, err := fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d}`, code)
+		return err == nil
+	}
 }
 
 func TestAnUncordonIsTriedAgainAsLongAsTheFailureMayPass(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"get node", "patch node"} {
-		for name, answer := range map[string]apitest.Answer{"unavailable": apitest.Unavailable(), "changed in the meantime": apitest.Conflict(), "not known for a while": unauthorized} {
+		for name, c := range map[string]struct {
+			answer apitest.Answer
+			passes bool
+		}{
+			"the connection breaks":                 {apitest.Reset(), true},
+			"400, what is asked for makes no sense": {failing(http.StatusBadRequest), false},
+			"401, the credential is not known":      {failing(http.StatusUnauthorized), true},
+			"403, it may not be":                    {failing(http.StatusForbidden), false},
+			"408, it has taken too long":            {failing(http.StatusRequestTimeout), true},
+			"409, it has changed in the meantime":   {apitest.Conflict(), true},
+			"422, it is not valid":                  {failing(http.StatusUnprocessableEntity), false},
+			"429, the API server is busy":           {apitest.Throttled(1), true},
+			"500, the API server has failed":        {failing(http.StatusInternalServerError), true},
+			"503, the API server is not ready":      {apitest.Unavailable(), true},
+		} {
 			run(t, what+": "+name, func(t *testing.T) {
 				s := apitest.New(t)
 				s.ChangeNode(cordoned(ours))
-				s.Answer(what, answer, answer)
+				s.Answer(what, c.answer, c.answer)
 				got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, plenty), nil)
+				if !c.passes {
+					if err == nil || !s.CurrentNode().Spec.Unschedulable || count(s, what) != 1 {
+						t.Errorf("uncordon is %q, %v after %d requests", got, err, count(s, what))
+					}
+					return
+				}
 				if got != drain.UncordonLifted || err != nil || s.CurrentNode().Spec.Unschedulable || count(s, what) != 3 {
 					t.Errorf("uncordon is %q, %v after %d requests", got, err, count(s, what))
 				}
 			})
 		}
 	}
+}
+
+// Whether the kubelet is the right one is asked of others, who may be the ones to stop it all.
+func TestAnUncordonThatIsCalledOffWritesNothingAndSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(cordoned(ours))
+		ctx, cancel := context.WithCancel(t.Context())
+		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(ctx, func(string) bool { cancel(); return true })
+		if !errors.Is(err, context.Canceled) || count(s, "patch") != 0 {
+			t.Errorf("uncordon is %q, %v after %d patches", got, err, count(s, "patch"))
+		}
+	})
 }
 
 func TestUncordonOfANodeThatIsGoneIsASuccess(t *testing.T) {
@@ -324,6 +359,32 @@ func TestUncordonThatRunsOutOfTimeSaysWhatItWaitedFor(t *testing.T) {
 			t.Errorf("error %q; want %q", err, want)
 		}
 	})
+}
+
+// That there is no time left says nothing of why.
+func TestUncordonThatRunsOutOfTimeSaysWhatWentWrongLast(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first, then apitest.Answer
+		want        string
+	}{
+		"the API server was not ready":                 {pass, apitest.Unavailable(), "not ready (context deadline exceeded)"},
+		"it hangs":                                     {apitest.Hang(), apitest.Hang(), `Get "http://apiserver.test/api/v1/nodes/node-1": context deadline exceeded (context deadline exceeded)`},
+		"it was not ready, and hangs":                  {apitest.Unavailable(), apitest.Hang(), "not ready (context deadline exceeded)"},
+		"it was not ready, and is too busy after that": {apitest.Unavailable(), apitest.Throttled(60), "too many requests (context deadline exceeded)"},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(cordoned(ours))
+			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
+			s.Answer("get node", c.first)
+			s.Always("get node", c.then)
+			_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 3*time.Second), thisBoot)
+			if want := `uncordoning node "node-1": ` + c.want; !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
+				t.Errorf("error %q; want %q", err, want)
+			}
+		})
+	}
 }
 
 // thisBoot tells of the boot ID of the claim that it is the present one.

@@ -303,3 +303,90 @@ func TestThatAPodHasArrivedIsToldWhereNoneWasToCome(t *testing.T) {
 		}
 	})
 }
+
+// Eight seconds are enough for slow webhooks, and little of the two minutes of a spot notice. What a busy API server asks for is heeded within
+// reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
+func TestEachRequestIsGivenUpAfterEightSecondsAndRepeatedSoon(t *testing.T) {
+	t.Parallel()
+	const limit, longestPause, looksAtVolumes = 8 * time.Second, 2 * time.Second, time.Second
+	for what, busy := range map[string]time.Duration{
+		"get node": 5 * time.Second, "patch node": 5 * time.Second, "list pods": 5 * time.Second,
+		"get claim default/cache": looksAtVolumes, "get volume": looksAtVolumes,
+	} {
+		for name, c := range map[string]struct {
+			answer      apitest.Answer
+			least, most time.Duration // from one to the next
+		}{
+			"which hangs": {apitest.Hang(), limit, limit + longestPause},
+			"for which the API server is too busy for a minute": {apitest.Throttled(60), busy, busy},
+		} {
+			run(t, what+", "+name, func(t *testing.T) {
+				s := apitest.New(t)
+				s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1"), withClaim("cache")), 0)
+				s.AddVolume("cache", "ebs.csi.aws.com", "vol-1")
+				s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1"))
+				if what == "list pods" {
+					s.Answer(what, pass) // the first, which is another's
+				}
+				s.Always(what, c.answer)
+				opts := drain.Options{VolumeWait: time.Hour}
+				if what == "list pods" {
+					opts.VolumeWait = 0
+				}
+				begin(t, s, opts)
+				time.Sleep(2 * time.Minute)
+				asked := s.Requests(what)
+				for _, after := range gaps(asked[1:]) {
+					if after < c.least || after > c.most {
+						t.Errorf("repeated after %s, want %s to %s", after, c.least, c.most)
+					}
+				}
+				if len(asked) < 10 {
+					t.Errorf("asked %d times", len(asked))
+				}
+			})
+		}
+	}
+}
+
+// An outage of the API server is mostly short, and what it refuses is not worth a hurry. A budget that yields is to cost seconds.
+func TestThePausesBetweenAttemptsGrow(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		what           string
+		answer         apitest.Answer
+		first, longest time.Duration // at most; half of that at least
+	}{
+		"while the API server is not ready":     {"get node", apitest.Unavailable(), 100 * time.Millisecond, 2 * time.Second},
+		"while it is not ready before the end":  {"list pods", apitest.Unavailable(), 100 * time.Millisecond, 2 * time.Second},
+		"while a webhook refuses the cordon":    {"patch node", apitest.Forbidden("no cordons here"), 2 * time.Second, time.Minute},
+		"while a webhook refuses an eviction":   {"evict", apitest.Forbidden("no evictions here"), 200 * time.Millisecond, 3 * time.Second},
+		"while a budget refuses it for one pod": {"evict", apitest.HeldBy("budget", 0), 200 * time.Millisecond, 3 * time.Second},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			if c.what == "evict" {
+				s.AddPod(pod("a"), 0)
+			}
+			before := 0
+			if c.what == "list pods" {
+				before = 1 // It is another's.
+				s.Answer(c.what, pass)
+			}
+			s.Always(c.what, c.answer)
+			begin(t, s, drain.Options{})
+			time.Sleep(10 * time.Minute)
+			found := gaps(s.Requests(c.what)[before:])
+			most := c.first
+			for i, after := range found {
+				if after < most/2 || after > most {
+					t.Errorf("attempt %d came after %s, want %s to %s", i+2, after, most/2, most)
+				}
+				most = min(2*most, c.longest)
+			}
+			if len(found) < 10 {
+				t.Errorf("%d attempts", len(found))
+			}
+		})
+	}
+}

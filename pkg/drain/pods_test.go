@@ -11,6 +11,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -385,7 +387,8 @@ func TestAnEvictionIsRepeatedWhateverRefusesItAndTheReasonIsTold(t *testing.T) {
 		"two budgets":           {apitest.TwoBudgets(), "more than one PodDisruptionBudget"},
 		"unavailable":           {apitest.Unavailable(), "503 Service Unavailable"},
 		"a webhook says no":     {apitest.Forbidden("admission webhook denied the request"), "admission webhook denied"},
-		"the connection breaks": {apitest.Reset(), "cannot be reached"},
+		"the connection breaks": {apitest.Reset(), "the API server cannot be reached"},
+		"it hangs":              {apitest.Hang(), "no answer from the API server"},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -400,6 +403,35 @@ func TestAnEvictionIsRepeatedWhateverRefusesItAndTheReasonIsTold(t *testing.T) {
 			}
 		})
 	}
+}
+
+// roadOf is how requests take one road or another.
+type roadOf func(*http.Request) (*http.Response, error)
+
+func (take roadOf) RoundTrip(r *http.Request) (*http.Response, error) { return take(r) }
+
+// It prints other words each time. What it prints is told with the machine's other troubles.
+func TestThatTheCredentialPluginFailsIsSaidOnceInFewWords(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		failures := 0
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: roadOf(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPost && failures < 3 {
+				failures++
+				return nil, fmt.Errorf("getting credentials: %s", strings.Repeat("no ", failures))
+			}
+			return s.RoundTripper().RoundTrip(r)
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := watchOver(t, drain.New(client, apitest.Node, drain.Options{}), goalWithin(false, plenty))
+		r.succeed()
+		if told := r.of(drain.Refused); len(told) != 1 || told[0].Detail != "the credential plugin fails" {
+			t.Errorf("told %+v", told)
+		}
+	})
 }
 
 // The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the
@@ -517,6 +549,25 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if told := r.of(drain.Refused); len(told) != 1 {
 			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// Another version of the API server may put it in other words.
+func TestABudgetThatIsNotNamedIsToldAsOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,
+				"details":{"causes":[{"reason":"DisruptionBudget","message":"Not now."}]}}`)
+			return err == nil
+		})
+		r := drained(t, s, drain.Options{})
+		if told := r.of(drain.Held); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(drain.Refused)) != 0 {
+			t.Errorf("told %+v and %+v", told, r.of(drain.Refused))
 		}
 	})
 }

@@ -312,7 +312,7 @@ func retry(ctx context.Context, do func(context.Context) error) error {
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if ctx.Err() != nil || !Await(ctx, nil, max(b.pause(), retryAfter(err))) {
+		if !Await(ctx, nil, max(b.pause(), retryAfter(err))) {
 			return fmt.Errorf("%w (%w)", last, ctx.Err())
 		}
 	}

@@ -245,22 +245,99 @@ func TestPodsThatComeBackToTheClosedNodeAreNotReplacedFirst(t *testing.T) {
 
 func TestAPodThatGoesWhileItsWorkloadIsAskedForIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	for name, goes := range map[string]func(s *apitest.Server){
-		"it is gone":    func(s *apitest.Server) { s.RemovePod("default/web") },
-		"it ends":       func(s *apitest.Server) { s.DeletePod("default/web") },
-		"it is to stay": func(s *apitest.Server) { s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never)) },
-		"it has failed": func(s *apitest.Server) { s.ChangePod("default/web", phase(corev1.PodFailed)) },
-		"it wants less": func(s *apitest.Server) { s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = nil }) },
+	for name, c := range map[string]struct {
+		goes     func(s *apitest.Server)
+		replaced bool // another one is made all the same, as it may have been asked for already
+	}{
+		"it is gone":    {func(s *apitest.Server) { s.RemovePod("default/web") }, false},
+		"it ends":       {func(s *apitest.Server) { s.DeletePod("default/web") }, false},
+		"it is to stay": {func(s *apitest.Server) { s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never)) }, false},
+		"it has failed": {func(s *apitest.Server) { s.ChangePod("default/web", phase(corev1.PodFailed)) }, true},
+		"it wants less": {func(s *apitest.Server) { s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = nil }) }, true},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("web", afterRestart), 0)
-			r := begin(t, s, (&rollouts{answers: 10 * time.Second}).replacing(10*time.Minute))
+			made := 0
+			workloads := &rollouts{answers: 10 * time.Second, restarted: func(string) { made++ }}
+			r := begin(t, s, workloads.replacing(10*time.Minute))
 			time.Sleep(2 * time.Second)
-			goes(s)
+			c.goes(s)
 			r.succeed()
+			time.Sleep(time.Minute)
 			if after := r.drainedAt().Sub(r.began); after > 4*time.Second || len(r.of(drain.Restarting)) > 0 {
 				t.Errorf("drained after %s; told %+v", after, r.of(drain.Restarting))
+			}
+			if !c.replaced && made != 0 {
+				t.Errorf("its workload was restarted %d times, for nothing", made)
+			}
+		})
+	}
+}
+
+// What was to come of its restart is not heard any more, and holds it no longer.
+func TestAPodThatWasToStayWhileItsWorkloadWasAskedForDoesNotWaitForTheAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("web", afterRestart), 0)
+		workloads := &rollouts{answers: 10 * time.Second}
+		r := begin(t, s, workloads.replacing(10*time.Minute))
+		time.Sleep(2 * time.Second)
+		s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never))
+		time.Sleep(2 * time.Second)
+		s.ChangePod("default/web", afterRestart)
+		r.await(drain.Gone, "default/web")
+		if after := time.Since(r.began); after > 5*time.Second || len(workloads.all()) != 1 {
+			t.Errorf("gone after %s; asked for were %q", after, workloads.all())
+		}
+	})
+}
+
+// It was evicted once, and its budget has refused that. Then it is to stay, to run until the deadline, to stay, and to be replaced first.
+func TestAWorkloadIsAskedForOnceHoweverOftenPeopleChangeTheirMind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("web", afterRestart))
+		workloads := &rollouts{}
+		r := begin(t, s, workloads.replacing(5*time.Second))
+		r.await(drain.Held)
+		for _, when := range []string{drain.Never, drain.AtDeadline, drain.Never, drain.AfterRestart} {
+			s.ChangePod("default/web", annotated(drain.EvictAnnotation, when))
+			time.Sleep(10 * time.Second)
+		}
+		free()
+		r.await(drain.Gone, "default/web")
+		if asked := workloads.all(); len(asked) != 1 {
+			t.Errorf("asked for were %q", asked)
+		}
+	})
+}
+
+// Its workload makes another one, and people have changed their mind, or its end has begun, while it was to stay.
+func TestAPodThatIsToGoAgainIsSaidToWaitForAnotherOnlyIfItDoes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		then  func(s *apitest.Server)
+		again string
+		want  string // what holds it
+	}{
+		"it does":                         {func(*apitest.Server) {}, drain.AfterRestart, "the restart of Deployment default/web"},
+		"it is to run until the deadline": {func(*apitest.Server) {}, drain.AtDeadline, ""},
+		"it is ending":                    {func(s *apitest.Server) { s.DeletePod("default/web", 60) }, drain.AfterRestart, ""},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", afterRestart, grace(60)), apitest.Ending(time.Minute))
+			r := begin(t, s, (&rollouts{}).replacing(time.Hour))
+			r.await(drain.Restarting)
+			s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never))
+			time.Sleep(time.Second)
+			c.then(s)
+			time.Sleep(time.Second)
+			s.ChangePod("default/web", annotated(drain.EvictAnnotation, c.again))
+			time.Sleep(10 * time.Second)
+			if result := r.guard.Result(); len(result.Left) != 1 || result.HeldBy["default/web"] != c.want {
+				t.Errorf("the result is %+v, want it to be held by %q", result, c.want)
 			}
 		})
 	}
@@ -300,16 +377,32 @@ func TestAnEventThatJoinsHasNoWorkloadAskedForAgain(t *testing.T) {
 
 // It has waited for half of the time that there was, and then there is more.
 func TestAPodThatWasEvictedOnceDoesNotWaitAgainForAnotherInItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"a budget yields": apitest.HeldBy("budget", 0), "a webhook does": apitest.Forbidden("not now")} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("web", afterRestart), 0)
+			s.Always("evict", answer)
+			r := beginWithin(t, s, (&rollouts{}).replacing(2*time.Minute), false, time.Minute)
+			time.Sleep(35 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Soft = time.Time{} })
+			s.Always("evict", nil)
+			time.Sleep(10 * time.Second)
+			if s.HasPod("default/web") {
+				t.Errorf("it is there, and was evicted %d times", count(s, "evict"))
+			}
+		})
+	}
+}
+
+// It takes a while to find out. No look at the Node comes in between.
+func TestAPodWhoseWorkloadCannotBeRestartedGoesAsSoonAsThatIsKnown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		free := addHeld(s, pod("web", afterRestart))
-		r := beginWithin(t, s, (&rollouts{}).replacing(2*time.Minute), false, time.Minute)
-		time.Sleep(35 * time.Second)
-		r.adjust(func(g *drain.Goal) { g.Soft = time.Time{} })
-		free()
-		time.Sleep(10 * time.Second)
-		if s.HasPod("default/web") {
-			t.Errorf("its budget yields, and it was evicted %d times", count(s, "evict"))
+		s.AddPod(pod("web", afterRestart), 0)
+		r := drained(t, s, (&rollouts{answers: 2 * time.Second, refused: []string{"web"}}).replacing(time.Minute))
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 2*time.Second {
+			t.Errorf("evicted after %s", after)
 		}
 	})
 }

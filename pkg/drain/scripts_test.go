@@ -19,11 +19,13 @@ type scripts struct {
 
 	runs   atomic.Int32
 	closed atomic.Bool // the node was, when they began
+	ended  atomic.Bool
 	server *apitest.Server
 }
 
 func (s *scripts) Run(ctx context.Context) error {
 	s.runs.Add(1)
+	defer s.ended.Store(true)
 	s.closed.Store(s.server.CurrentNode().Spec.Unschedulable)
 	if s.deaf {
 		time.Sleep(s.take)
@@ -68,6 +70,9 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 			if n := c.scripts.runs.Load(); n != 1 || !c.scripts.closed.Load() {
 				t.Errorf("the scripts ran %d times, on a closed node: %t", n, c.scripts.closed.Load())
 			}
+			if !c.scripts.ended.Load() && !c.scripts.deaf {
+				t.Error("nobody waits for the scripts, and they were not told to end")
+			}
 			told := r.of(drain.Unscripted)
 			if (c.told != "") != (len(told) == 1) || c.told != "" && told[0].Detail != c.told {
 				t.Errorf("told %+v, want %q", told, c.told)
@@ -77,15 +82,18 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 }
 
 func TestNoPodWaitsForScriptsBeyondItsTurn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("long", grace(110)), 0)
-		r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, true, 2*time.Minute)
-		r.await(drain.Drained)
-		if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
-			t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
-		}
-	})
+	t.Parallel()
+	for name, hard := range map[string]bool{"on a machine that is lost": true, "on one that is not": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("long", grace(110)), 0)
+			r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, hard, 2*time.Minute)
+			r.await(drain.Gone)
+			if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
+				t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
+			}
+		})
+	}
 }
 
 // What comes of a node without pods, such as the end of the machine, waits for them, too.
@@ -115,6 +123,24 @@ func TestANodeThatIsOnlyCordonedRunsNoScriptsUntilItIsDrained(t *testing.T) {
 		r.await(drain.Drained)
 		if n := own.runs.Load(); n != 1 {
 			t.Errorf("they ran %d times", n)
+		}
+	})
+}
+
+// They run, and are not begun beside themselves.
+func TestADrainThatIsCalledOffAndBegunAnewGoesOnWaitingForItsScripts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		own := &scripts{take: 30 * time.Second, server: s}
+		r := begin(t, s, drain.Options{Scripts: own, ScriptsWait: time.Hour})
+		for _, evict := range []bool{false, true} {
+			time.Sleep(5 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Evict = evict })
+		}
+		r.await(drain.Drained)
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 30*time.Second || own.runs.Load() != 1 {
+			t.Errorf("evicted after %s; the scripts ran %d times", after, own.runs.Load())
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 type balancers struct {
 	machine, pods time.Duration
 	err           error // what it comes to then
+	deaf          bool  // they wait on though nobody does any more
 
 	mu    sync.Mutex
 	asked []inquiry
@@ -46,7 +47,9 @@ func (b *balancers) Out(ctx context.Context, labeled bool, addresses []string, t
 	if wait > 0 {
 		tell("1 target is still draining in tg/web")
 	}
-	if !drain.Await(ctx, nil, wait) {
+	if b.deaf {
+		time.Sleep(wait)
+	} else if !drain.Await(ctx, nil, wait) {
 		err = ctx.Err()
 	}
 	b.mu.Lock()
@@ -78,13 +81,14 @@ func TestEvictionsWaitUntilLoadBalancersAreDoneWithTheMachine(t *testing.T) {
 		evictAfter time.Duration
 		label      bool
 		want       time.Duration
+		holding    string // what is told of evictions that wait for nothing else
 	}{
-		"that were done with it":              {&balancers{}, 0, true, 0},
-		"that take three minutes":             {&balancers{machine: 3 * time.Minute}, 0, true, 3 * time.Minute},
-		"less than evictions wait anyway":     {&balancers{machine: 5 * time.Second}, 30 * time.Second, true, 30 * time.Second},
-		"that may not be asked":               {&balancers{err: errors.New("it is refused")}, 0, true, set},
-		"that may not be asked, with no wait": {&balancers{err: errors.New("it is refused")}, 0, false, 0},
-		"that nobody tells, for longer":       {&balancers{machine: time.Minute, err: errors.New("nobody takes it out")}, 0, true, time.Minute},
+		"that were done with it":              {&balancers{}, 0, true, 0, ""},
+		"that take three minutes":             {&balancers{machine: 3 * time.Minute}, 0, true, 3 * time.Minute, ""},
+		"less than evictions wait anyway":     {&balancers{machine: 4900 * time.Millisecond}, 30 * time.Second, true, 30 * time.Second, "25.1s"},
+		"that may not be asked":               {&balancers{err: errors.New("it is refused")}, 0, true, set, "20s"},
+		"that may not be asked, with no wait": {&balancers{err: errors.New("it is refused")}, 0, false, 0, ""},
+		"that nobody tells, for longer":       {&balancers{machine: time.Minute, err: errors.New("nobody takes it out")}, 0, true, time.Minute, ""},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -102,8 +106,33 @@ func TestEvictionsWaitUntilLoadBalancersAreDoneWithTheMachine(t *testing.T) {
 			if c.balancers.err != nil && (len(out) != 1 || out[0].Detail != c.balancers.err.Error()) {
 				t.Errorf("told %+v", out) // Once, though they are asked twice.
 			}
+			if held := r.of(drain.Holding); len(held) > 1 || (c.holding != "") != (len(held) == 1) || len(held) == 1 && held[0].Detail != c.holding {
+				t.Errorf("told %+v, want %q", held, c.holding)
+			}
 			if asked := c.balancers.inquiries(); asked[0].labeled != c.label || len(asked) != 2 {
 				t.Errorf("asked %+v", asked)
+			}
+		})
+	}
+}
+
+// No target drains for longer. There is no deadline.
+func TestLoadBalancersAreWaitedForAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	const set = 20 * time.Second
+	for name, c := range map[string]struct {
+		deaf bool
+		want time.Duration
+	}{"and asked no longer": {false, time.Hour}, "and a while longer where they hear nobody": {true, time.Hour + set}} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			b := &balancers{machine: 5 * time.Hour, deaf: c.deaf}
+			r := beginWithin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true, LoadBalancerWait: set}, false, 0)
+			time.Sleep(2 * time.Hour)
+			asked := s.Requests("evict")
+			if len(asked) != 1 || asked[0].At.Sub(r.began) != c.want {
+				t.Errorf("evictions %+v, want one after %s", asked, c.want)
 			}
 		})
 	}
@@ -254,6 +283,53 @@ func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheDeadline(t *testing.T)
 			}
 		})
 	}
+}
+
+// The machine of an event is lost, and another event has a deadline as well.
+func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheFirstDeadlineToCome(t *testing.T) {
+	t.Parallel()
+	const margin = 2 * time.Second
+	for name, c := range map[string]struct {
+		hard, soft, want time.Duration // 0 is none
+	}{
+		"the soft one comes first":   {time.Hour, time.Minute, time.Minute - margin},
+		"the hard one comes first":   {time.Minute, time.Hour, time.Minute - margin},
+		"the soft one is over":       {time.Minute, -time.Minute, time.Minute - margin},
+		"the only one is over":       {0, -time.Minute, time.Second}, // as soon as the node is drained
+		"there is none":              {0, 0, 30 * time.Minute},
+		"there is only a soft one":   {0, time.Minute, time.Minute - margin},
+		"there is only the hard one": {time.Minute, 0, time.Minute - margin},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a", at("10.0.0.7")), 0)
+			goal := goalWithin(true, c.hard)
+			if c.soft != 0 {
+				goal.Soft = time.Now().Add(c.soft)
+			}
+			r := start(t, s, drain.Options{LoadBalancers: &balancers{pods: 30 * time.Minute}, Margin: margin}, goal)
+			r.await(drain.Drained)
+			if after := r.drainedAt().Sub(r.began); after < c.want || after > c.want+2*time.Second {
+				t.Errorf("drained after %s, want %s", after, c.want)
+			}
+		})
+	}
+}
+
+// Then the node has been drained for the event, and what is told of it, as under the next goal, is not to take another hour.
+func TestTheWaitForLoadBalancersThatADeadlineHasEndedDoesNotBeginAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", at("10.0.0.7")), 0)
+		b := &balancers{pods: time.Hour}
+		r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, true, time.Minute)
+		r.await(drain.Drained)
+		r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(time.Hour), g.TimeEnds.Add(time.Hour) })
+		time.Sleep(time.Second)
+		if told, asked := r.of(drain.Drained), b.inquiries(); len(told) != 2 || told[1].Goal != r.goal.Number || len(asked) != 2 {
+			t.Errorf("told %+v; asked %+v", told, asked)
+		}
+	})
 }
 
 // One was to be lost before anything began, and another one is to come.

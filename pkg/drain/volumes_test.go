@@ -1,6 +1,8 @@
 package drain_test
 
 import (
+	"io"
+	"net/http"
 	"testing"
 	"time"
 
@@ -211,6 +213,7 @@ func TestVolumesOfPodsThatStayAreNotWaitedFor(t *testing.T) {
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2", "kubernetes.io/csi/ebs.csi.aws.com^vol-3"))
 		// What could not be asked for the first time is asked for again.
 		s.Answer("get", apitest.Throttled(0)) // of the cordon
+		s.Answer("get claim default/cache", apitest.Unavailable())
 		s.Answer("get volume", apitest.Unavailable())
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		await(t, "that one volume is waited for", func() bool {
@@ -236,12 +239,33 @@ func TestAVolumeThatCannotBeToldIsWaitedFor(t *testing.T) {
 		s.AddPod(pod("local", daemon, withClaim("disk")), 0)
 		s.AddVolume("disk", "", "")
 		s.ChangeNode(inUse("vol-1", "vol-2"))
+		s.AddPod(pod("early", daemon, withClaim("unbound")), 0)
+		s.Always("get claim default/unbound", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			_, err := io.WriteString(w, `{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"namespace":"default","name":"unbound"}}`)
+			return err == nil
+		})
 		r := begin(t, s, drain.Options{VolumeWait: 2500 * time.Millisecond})
 		if result := r.succeed(); result.VolumesInUse != 2 {
 			t.Errorf("the result is %+v", result)
 		}
-		if n := count(s, "get claim default/unknown"); n != 1 {
-			t.Errorf("a claim that is refused was asked for %d times", n)
+		for _, name := range []string{"unknown", "disk", "unbound"} { // What they are does not change while they are in use.
+			if n := count(s, "get claim default/"+name); n != 1 {
+				t.Errorf("the claim %s was asked for %d times", name, n)
+			}
+		}
+	})
+}
+
+// Thousands of nodes may be drained at once.
+func TestClaimsAreAskedForOnlyWhereVolumesAreInUse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1"), withClaim("cache")), 0)
+		s.AddVolume("cache", "ebs.csi.aws.com", "vol-1")
+		drained(t, s, drain.Options{VolumeWait: time.Hour})
+		if n := count(s, "get claim", "get volume"); n != 0 {
+			t.Errorf("%d requests for claims and their volumes", n)
 		}
 	})
 }

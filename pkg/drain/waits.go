@@ -230,7 +230,6 @@ func (g *guard) sayOut(err error) {
 // is set for all evictions holds in any case. As with any hold, no pod waits beyond its turn.
 func (g *guard) holdForTargets(now time.Time, set time.Duration) {
 	g.opens = now.Add(longestDeregistration + set)
-	g.endWait(nil) // It was one at the end, of events before these.
 	g.await(nil, func(err error) {
 		hold := g.node.opts.EvictAfter
 		if err != nil {
@@ -310,7 +309,7 @@ type restart struct {
 // restarts tells whether a pod's workload is to be restarted before the pod is evicted.
 func (o Options) restarts(pod *corev1.Pod) bool {
 	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
-	return o.Restart != nil && o.RestartWait > 0 && when == AfterRestart && !finished(pod)
+	return o.Restart != nil && when == AfterRestart && !finished(pod)
 }
 
 // restarting tells whether a pod is not to be evicted yet because its workload makes another in its place, and when that is over at the
@@ -360,7 +359,6 @@ func (g *guard) restarted(t *target, workload string) {
 	if g.targets[t.pod.UID] != t || t.last != "" {
 		return
 	}
-	t.cancel = nil
 	t.restart.answered, t.restart.workload = true, workload
 	g.touched = append(g.touched, t)
 	if workload != "" && t.pod.DeletionTimestamp == nil {
@@ -383,8 +381,7 @@ func (g *guard) noteRestart(t *target) {
 // recallRestart has a pod that is to go again wait for what is left of its wait for another one in its place. For one of those that come back
 // to the closed node, nothing is restarted: another one would come there, too.
 func (g *guard) recallRestart(t *target, of *family) {
-	t.restart = g.replaced[t.pod.UID]
-	delete(g.replaced, t.pod.UID)
+	t.restart = g.replaced[t.pod.UID] // It stays noted, as the pod may be to stay again before anything is asked for.
 	if t.round > 0 {
 		g.returning[of.name] = true
 	}
