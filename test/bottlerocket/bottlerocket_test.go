@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/bottlerocket"
+	"github.com/nth-project/nth/test/internal/bottlerocket"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 

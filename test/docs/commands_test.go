@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nth-project/nth/test/docs"
+	"github.com/nth-project/nth/test/internal/docs"
 )
 
 // programs builds what people run, in a directory of the test binary's own.

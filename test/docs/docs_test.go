@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/test/docs"
+	"github.com/nth-project/nth/test/internal/docs"
 )
 
 const example = "# The `nth` page\n\n" +

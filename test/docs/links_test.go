@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/test/docs"
+	"github.com/nth-project/nth/test/internal/docs"
 )
 
 // top is the project's top directory, from here.

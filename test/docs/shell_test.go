@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nth-project/nth/test/docs"
+	"github.com/nth-project/nth/test/internal/docs"
 )
 
 // standard is the address in the pages, for which each test has one of its own.

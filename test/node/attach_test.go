@@ -18,7 +18,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/node"
+	"github.com/nth-project/nth/test/internal/node"
 )
 
 // How long EC2 takes to attach a volume, and to detach it.

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/node"
+	"github.com/nth-project/nth/test/internal/node"
 )
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m)) }

@@ -18,7 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/node"
+	"github.com/nth-project/nth/test/internal/node"
 )
 
 // The kubelet's graceful shutdown: what it has for all pods, and what it keeps of that for critical ones.

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/docs"
 	"github.com/nth-project/nth/test/internal/cache"
+	"github.com/nth-project/nth/test/internal/docs"
 	"github.com/nth-project/nth/test/internal/host"
 )
 

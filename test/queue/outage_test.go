@@ -110,8 +110,7 @@ func TestStoppedProcessesLeaveTheirWorkToOthersAtOnce(t *testing.T) {
 	}
 	other.WaitLog(t, systemd.DrainStarted)
 	other.Stop(t)
-	if visible, _ := s.Count(t); visible != 1 {
-		t.Errorf("the queue has %d messages that can be seen, want the one", visible)
-	}
+	// A request for messages that was cut off may have been given it once more.
+	s.Await(t, "the message can be seen", func() bool { visible, _ := s.Count(t); return visible == 1 })
 	waitUnclaimed(t, node)
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nth-project/nth/test/docs"
 	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/docs"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/tools"
 )

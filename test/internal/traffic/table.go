@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nth-project/nth/test/docs"
+	"github.com/nth-project/nth/test/internal/docs"
 )
 
 // Describe says what is special about a Service.

@@ -27,7 +27,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/node"
+	"github.com/nth-project/nth/test/internal/node"
 )
 
 // Options say how long things take.

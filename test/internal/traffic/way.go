@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/node"
+	"github.com/nth-project/nth/test/internal/node"
 	"github.com/nth-project/nth/test/tools"
 )
 

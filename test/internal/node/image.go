@@ -69,7 +69,7 @@ func build(program, path string) error {
 	if err != nil {
 		return err
 	}
-	command := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./node/"+program)
+	command := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./internal/node/"+program)
 	command.Dir = filepath.Join(top, "test")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := command.CombinedOutput(); err != nil {
