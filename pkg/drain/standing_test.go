@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -29,14 +30,14 @@ func TestWhatIsToldOfANodeSaysWhetherItIsToBeLeftAlone(t *testing.T) {
 func TestWhatIsLeftIsNamedInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
-		for _, name := range names {
-			addHeld(s, pod(name))
+		const pods = 30
+		for i := range pods {
+			addHeld(s, pod(fmt.Sprintf("web-%02d", i)))
 		}
 		r := begin(t, s, drain.Options{})
-		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == len(names) })
+		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
 		left := r.guard.Result().Left
-		if len(left) != len(names) || !slices.IsSorted(left) {
+		if len(left) != pods || !slices.IsSorted(left) {
 			t.Errorf("left are %q", left)
 		}
 	})
@@ -328,5 +329,37 @@ func TestThatADrainedNodeIsToBeLeftAloneIsTold(t *testing.T) {
 		if last := r.last(); last.State.Limited || !last.State.Drained {
 			t.Errorf("told last, once that is over: %+v", last)
 		}
+	})
+}
+
+// Pods may have been bound to it meanwhile, of which no watch tells for a while.
+func TestANodeThatIsNoLongerToBeLeftAloneIsFoundEmptyAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		r.leave()
+		s.SetLag(0, 10*time.Second)
+		s.AddPod(pod("new"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, ""))
+		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > 1 })
+		if s.HasPod("default/new") {
+			t.Error("drained, and a pod is left")
+		}
+	})
+}
+
+// Whoever waits for that has nothing else to wait for.
+func TestThatANodeIsToBeLeftAloneIsToldForAnEventThatJoins(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := begin(t, s, drain.Options{})
+		r.leave()
+		r.adjust(joining)
+		await(t, "that it was looked at", func() bool {
+			last := r.last()
+			return last.Goal == r.goal.Number && last.State.Looked && last.State.Limited
+		})
 	})
 }
