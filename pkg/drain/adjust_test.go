@@ -235,6 +235,101 @@ func TestANodeIsDrainedForAnotherEventOnlyByAListThatIsNewerThanIt(t *testing.T)
 	})
 }
 
+// The list that confirms it may come from a cache that is behind, as the watch is.
+func TestANodeIsDrainedForAnotherEventOnlyByAListOfAllPodsThereAreByThen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		s.SetLag(0, 10*time.Second)
+		s.AddPod(pod("late"), 0)
+		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
+		r.numbered(drain.Drained)
+		if s.HasPod("default/late") {
+			t.Error("drained, and a pod is left")
+		}
+	})
+}
+
+// The next look has no answer. That it was looked at for the event before it was withdrawn, and closed, says nothing.
+func TestForAnEventThatWasWithdrawnAndComesBackTheNodeIsLookedAtAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		goal := goalWithin(false, plenty)
+		joining(&goal)
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		s.Always("get node", apitest.Hang())
+		for _, events := range [][]string{{claim.Event}, {claim.Event, "event-2"}} {
+			r.adjust(func(g *drain.Goal) { g.Events = events })
+			told := r.numbered(drain.Standing)
+			if known := len(events) == 1; told.State.Closed != known || told.State.Looked != known {
+				t.Errorf("for %q, it is told %+v", events, told.State)
+			}
+		}
+	})
+}
+
+// The machine is lost. Where it is not, the next look may have an answer.
+func TestANodeThatMayNotBeClosedIsDrainedForAnEventThatJoinsOnlyBeforeAHardDeadline(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			r := drained(t, s, drain.Options{})
+			s.Always("get node", apitest.Forbidden("no looks here"))
+			r.adjust(func(g *drain.Goal) {
+				joining(g)
+				if hard {
+					g.Hard = time.Now().Add(plenty)
+				}
+			})
+			if hard {
+				r.numbered(drain.Drained)
+				return
+			}
+			time.Sleep(time.Minute)
+			r.provenAnew()
+		})
+	}
+}
+
+// The claim on the node stands for both events, as is known of the second one, and people have lifted its cordon for both.
+func TestForAnEventThatJoinsForWhichPeopleHaveOpenedTheNodeAsWellPodsGoThatWereThereBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("old"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		time.Sleep(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		r.adjust(func(g *drain.Goal) { g.Events, g.Unclosed = append(g.Events, "event-2"), nil })
+		free()
+		r.await(drain.Gone, "default/old")
+		r.numbered(drain.Drained)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Error("it is closed again")
+		}
+	})
+}
+
+// People have opened the node, and somebody has closed it since.
+func TestForAnEventThatJoinsANodeIsDrainedThatSomebodyElseHasClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		s.AddPod(pod("theirs"), 0)
+		s.CordonAs("kubectl")
+		r.await(drain.NodeCordonFound)
+		r.adjust(joining)
+		r.await(drain.Gone, "default/theirs")
+		r.numbered(drain.Drained)
+	})
+}
+
 // provenAnew fails if it was told that the node is drained for an event that has joined, since nothing can be known for that.
 func (r *trial) provenAnew() {
 	r.t.Helper()
@@ -349,12 +444,13 @@ func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
 	for name, c := range map[string]struct {
 		upset   func(*apitest.Server)
 		trouble string
+		looked  bool // what is told of the Node is what is on it
 	}{
-		"nothing is in the way":            {func(*apitest.Server) {}, ""},
-		"a failure that may pass":          {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, ""},
-		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, "no looks here"},
-		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, "no cordons here"},
-		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, ""},
+		"nothing is in the way":            {func(*apitest.Server) {}, "", true},
+		"a failure that may pass":          {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, "", false},
+		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, "no looks here", false},
+		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, "no cordons here", true},
+		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, "", true},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -362,7 +458,7 @@ func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
 			r := begin(t, s, drain.Options{})
 			time.Sleep(30 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
-			if told := r.numbered(drain.Standing); told.State.Trouble != c.trouble {
+			if told := r.numbered(drain.Standing); told.State.Trouble != c.trouble || told.State.Looked != c.looked {
 				t.Errorf("told %+v", told)
 			}
 		})

@@ -484,7 +484,7 @@ func (v view) after(before view) view {
 		v.cordon = CordonSet // It was this guard that has set it.
 	}
 	if newer(v.version, before.version) != v.version {
-		v.ours = v.ours || before.ours // It was seen before the label was set.
+		v.ours = before.ours // It was seen before the label was set.
 	}
 	return v
 }
@@ -578,14 +578,6 @@ func (g *guard) unclosed() bool {
 	return !g.view.closed() && !g.view.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
 }
 
-// known is a pod as it was seen last; nil if it is not known to be on the node.
-func (g *guard) known(uid types.UID) *corev1.Pod {
-	if t := g.targets[uid]; t != nil {
-		return t.pod
-	}
-	return g.spared[uid]
-}
-
 // confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to
 // go, and has one made if there is none. The watch alone may be behind.
 func (g *guard) confirmed() bool {
@@ -619,7 +611,7 @@ func (g *guard) confirmed() bool {
 			g.confirmedFor = round
 			for i := range list.Items {
 				pod := &list.Items[i]
-				known, changed := g.known(pod.UID), func(p *corev1.Pod) bool { return newer(p.ResourceVersion, pod.ResourceVersion) != p.ResourceVersion }
+				known, changed := g.spared[pod.UID], func(p *corev1.Pod) bool { return newer(p.ResourceVersion, pod.ResourceVersion) != p.ResourceVersion }
 				if known == nil && !g.left[pod.UID] || known != nil && changed(known) {
 					g.meet(slim(pod))
 				}
@@ -633,7 +625,7 @@ func (g *guard) confirmed() bool {
 // keeps its pod from starting elsewhere for minutes. For an event that joins, they are looked at anew, and waited for in what is left of
 // the wait: it is counted from the last pod's end, and no event is to run out of time for those that it follows.
 func (g *guard) volumesFree() bool {
-	if g.node.opts.VolumeWait <= 0 || g.freedFor == g.round || g.freeing != nil {
+	if g.freedFor == g.round || g.freeing != nil {
 		return g.freeing == nil
 	}
 	if g.freeSince.IsZero() {
@@ -641,7 +633,6 @@ func (g *guard) volumesFree() bool {
 	}
 	left := time.Until(g.freeSince.Add(g.node.opts.VolumeWait))
 	if left <= 0 {
-		g.freedFor = g.round
 		return true
 	}
 	ctx, stop := context.WithTimeout(g.ctx, left)

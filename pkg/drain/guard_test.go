@@ -353,7 +353,8 @@ func TestWhatPeopleWantOfAPodIsHeardAtAnyTime(t *testing.T) {
 	})
 }
 
-// The first list may come from a cache that is behind. The one before the end may not be older than the cordon.
+// The first list may come from a cache that is behind. The one before the end may not be older than the cordon, and than what the watch
+// has told: that the pod is gone, here.
 func TestAListThatIsNoOlderThanTheCordonComesBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, pods := range map[string]int{"and was empty before that": 0, "and was not": 1} {

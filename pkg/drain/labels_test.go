@@ -24,6 +24,10 @@ func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
 		if after := s.Requests("evict")[0].At.Sub(r.began); after > time.Second {
 			t.Errorf("evicted after %s", after)
 		}
+		time.Sleep(r.began.Add(7 * time.Second).Sub(time.Now()))
+		if n := count(s, "patch"); n != 2 {
+			t.Errorf("%d patches while that of the label has no answer; want it and the cordon", n)
+		}
 		r.await(drain.NodeExcluded)
 		if !r.last().State.Ours {
 			t.Errorf("told %+v", r.last())
@@ -58,6 +62,9 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			if after := time.Since(r.began); after > time.Second {
 				t.Errorf("set after %s", after)
 			}
+			if refused := r.of(drain.Refused); len(refused) > 0 && name == "changed in the meantime" {
+				t.Errorf("told %+v", refused)
+			}
 		})
 		run(t, "taken back, "+name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -69,8 +76,26 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			if after := time.Since(opened); after > 6*time.Second || s.CurrentNode().Labels[drain.ExcludeLabel] != "" {
 				t.Errorf("told after %s, the labels are %v", after, s.CurrentNode().Labels)
 			}
+			time.Sleep(time.Minute)
+			if set := r.of(drain.NodeExcluded); len(set) != 1 {
+				t.Errorf("that it is set was told as %+v", set)
+			}
 		})
 	}
+	run(t, "taken back, from a Node that is another than it was seen", func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, opts)
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(asking("example.com/note", "changed"))
+			return false
+		})
+		s.UncordonAs("kubectl")
+		opened := time.Now()
+		r.await(drain.NodeReopened)
+		if after := time.Since(opened); after > 6*time.Second {
+			t.Errorf("told after %s", after)
+		}
+	})
 	run(t, "taken back, also from a node that people want left alone", func(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, opts)
@@ -95,8 +120,33 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 		s.Always("patch", apitest.Unavailable())
 		r := begin(t, s, opts)
 		time.Sleep(time.Minute)
-		if n, told := count(s, "patch"), r.of(drain.Refused); n < 20 || n > 60 || len(told) != 1 {
+		if n, told := count(s, "patch"), r.of(drain.Refused); n < 20 || n > 60 || len(told) != 1 || len(r.of(drain.NodeExcluded)) != 0 {
 			t.Errorf("%d patches in a minute, told %+v", n, told)
+		}
+		s.Always("patch", nil)
+		r.await(drain.NodeExcluded)
+		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Labels, drain.ExcludeLabel) })
+		removed := time.Now()
+		await(t, "that it is set again", func() bool { return len(r.of(drain.NodeExcluded)) > 1 })
+		if after, told := time.Since(removed), r.of(drain.Refused); after > 5500*time.Millisecond || len(told) != 2 {
+			t.Errorf("set again after %s, and told %+v; the pauses begin anew", after, told)
+		}
+	})
+	run(t, "with every look where it is refused", func(t *testing.T) {
+		s := apitest.New(t)
+		s.Answer("patch", pass)
+		s.Always("patch", apitest.Forbidden("a webhook minds labels"))
+		begin(t, s, opts)
+		time.Sleep(time.Minute)
+		patches := s.Requests("patch")[1:]
+		for i, after := range gaps(patches) {
+			if after != 5*time.Second {
+				t.Errorf("patch %d came after %s", i+1, after)
+			}
+		}
+		if len(patches) < 12 {
+			t.Errorf("%d patches in a minute", len(patches))
 		}
 	})
 }
@@ -121,6 +171,46 @@ func TestTheLoadBalancerLabelIsTakenBackThoughTheGuardEndsForIt(t *testing.T) {
 			guard.Run(ctx)
 			if label, left := s.CurrentNode().Labels[drain.ExcludeLabel]; left {
 				t.Errorf("the label %q is left", label)
+			}
+		})
+	}
+}
+
+// A guard that is told to end in the midst of it stays for what it has begun to take back, but not for long, and not to set the label.
+func TestAGuardThatEndsTakesTheLoadBalancerLabelBackThatItHasBegunTo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		back    bool
+		answers []apitest.Answer
+		always  apitest.Answer
+		takes   time.Duration // at most
+		labeled bool
+	}{
+		"after failures":            {true, []apitest.Answer{apitest.Unavailable(), apitest.Reset()}, nil, time.Second, false},
+		"for eight seconds at most": {true, nil, apitest.Unavailable(), 8 * time.Second, true},
+		"not where it is refused":   {true, nil, apitest.Forbidden("a webhook minds labels"), 0, true},
+		"not to set it":             {false, nil, apitest.Unavailable(), 0, false},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			if !c.back {
+				s.Answer("patch", pass)
+				s.Always("patch", c.always)
+			}
+			r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+			if c.back {
+				r.await(drain.NodeExcluded)
+				s.Answer("patch", c.answers...)
+				s.Always("patch", c.always)
+				s.UncordonAs("kubectl")
+			}
+			await(t, "the first attempt", func() bool { return count(s, "patch") > 2 })
+			r.cancel()
+			canceled := time.Now()
+			<-r.done
+			_, labeled := s.CurrentNode().Labels[drain.ExcludeLabel]
+			if took := time.Since(canceled); took > c.takes || labeled != c.labeled {
+				t.Errorf("it ended after %s, and the node is labeled: %t", took, labeled)
 			}
 		})
 	}
@@ -180,7 +270,7 @@ func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 		})
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		time.Sleep(time.Minute)
-		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(drain.NodeExcluded)) != 0 {
+		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(drain.NodeExcluded)) != 0 || len(r.of(drain.Refused)) != 0 {
 			t.Errorf("the label is %q", is)
 		}
 	})

@@ -178,6 +178,24 @@ func TestAPodThatIsGoneBeforeTheListThatShowsItComesIsNotWaitedFor(t *testing.T)
 	})
 }
 
+// What a drain does not concern is counted, and that one is gone.
+func TestAPodThatStaysAndIsGoneBeforeTheListThatShowsItComesCountsNoLonger(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1")), 0)
+		arrives := make(chan struct{})
+		s.Answer("list pods", pass, answeredLate(s, func() {
+			time.AfterFunc(time.Second, func() {
+				s.RemovePod("default/agent")
+				time.AfterFunc(time.Second, func() { close(arrives) })
+			})
+		}, arrives))
+		if r := drained(t, s, drain.Options{}); r.result.Skipped != 0 {
+			t.Errorf("the result is %+v", r.result)
+		}
+	})
+}
+
 // answeredLate has the server answer at once, and the answer arrive when that is closed.
 func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apitest.Answer {
 	return func(w http.ResponseWriter, r *http.Request) bool {

@@ -170,7 +170,7 @@ func TestACordonThatIsRefusedIsTriedAgainWithGrowingPauses(t *testing.T) {
 			t.Errorf("%d patches in ten minutes", n)
 		}
 		told := r.of(drain.Unclosable)
-		if len(told) == 0 || told[0].Detail != `cordoning node "node-1": no` || told[0].State.Trouble != "no" || told[0].State.Closed {
+		if len(told) != count(s, "patch") || told[0].Detail != `cordoning node "node-1": no` || told[0].State.Trouble != "no" || told[0].State.Closed {
 			t.Errorf("told %+v", told)
 		}
 		s.Always("patch node", nil)

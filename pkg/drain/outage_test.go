@@ -111,8 +111,11 @@ func TestListsThatFailAreRepeatedWithPausesThatGrowToTwoSecondsAndUpToHalfOfThat
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		s.Always("list pods", apitest.Unavailable())
-		begin(t, s, drain.Options{})
+		r := begin(t, s, drain.Options{})
 		time.Sleep(time.Minute)
+		if told := r.of(drain.Refused); len(told) > 0 {
+			t.Errorf("told %+v of what may pass", told)
+		}
 		pause := 100 * time.Millisecond
 		for i, after := range gaps(s.Requests("list pods")) {
 			if after < pause || after > pause*3/2 {

@@ -508,6 +508,28 @@ func TestAPodThatCameInPlaceOfAnotherToTheSameNodeIsNotReplacedAgain(t *testing.
 	}
 }
 
+// While the cordon fails, another pod of the workload comes back to the open node. That says nothing of who comes back once it is closed.
+func TestAPodIsReplacedFirstOnTheClosedNodeThoughOthersHaveComeBackToItWhileItWasOpen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		workloads := &rollouts{}
+		s.AddPod(pod("stays", annotated(drain.EvictAnnotation, drain.Never)), 0)
+		s.AddPod(pod("web-0"), 0)
+		s.Always("patch", apitest.Unavailable())
+		r := beginWithin(t, s, workloads.replacing(time.Minute), true, plenty)
+		r.await(drain.Gone, "default/web-0")
+		s.AddPod(pod("web-1"), 0)
+		r.await(drain.Gone, "default/web-1")
+		s.Always("patch", nil)
+		r.await(drain.NodeCordoned)
+		s.ChangePod("default/stays", afterRestart) // People have thought better of it.
+		r.await(drain.Gone, "default/stays")
+		if asked := workloads.all(); !slices.Equal(asked, []string{"stays"}) {
+			t.Errorf("asked for were %q", asked)
+		}
+	})
+}
+
 func TestAWorkloadIsAskedForOnceThoughItsPodIsToStayForAWhile(t *testing.T) {
 	t.Parallel()
 	never, again := annotated(drain.EvictAnnotation, drain.Never), afterRestart

@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -29,14 +30,14 @@ func TestWhatIsToldOfANodeSaysWhetherItIsToBeLeftAlone(t *testing.T) {
 func TestWhatIsLeftIsNamedInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
-		for _, name := range names {
-			addHeld(s, pod(name))
+		const pods = 30
+		for i := range pods {
+			addHeld(s, pod(fmt.Sprintf("web-%02d", i)))
 		}
 		r := begin(t, s, drain.Options{})
-		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == len(names) })
+		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
 		left := r.guard.Result().Left
-		if len(left) != len(names) || !slices.IsSorted(left) {
+		if len(left) != pods || !slices.IsSorted(left) {
 			t.Errorf("left are %q", left)
 		}
 	})
@@ -70,12 +71,14 @@ func TestAPodThatComesAsSomebodyElsesCordonIsLiftedStays(t *testing.T) {
 		s := apitest.New(t)
 		s.CordonAs("kubectl")
 		addHeld(s, pod("old"))
+		s.Answer("get node", slowly(time.Second)) // The pod is met before it, and waits for it.
 		r := begin(t, s, drain.Options{})
 		r.await(drain.Held, "default/old")
 		s.Answer("get node", slowly(time.Second))
 		s.UncordonAs("kubectl")
 		s.AddPod(pod("new"), 0)
 		r.await(drain.NodeReopened)
+		s.ChangePod("default/new", annotated("example.com/note", "changed"))
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
 			t.Errorf("the pod was asked to go: %+v", r.guard.Result())
@@ -100,6 +103,125 @@ func TestANodeThatRegistersAnewIsDrainedOnceMoreAndNotBeforeItIsClosed(t *testin
 		if !s.CurrentNode().Spec.Unschedulable || !r.last().State.Closed {
 			t.Errorf("told %+v", r.last())
 		}
+	})
+}
+
+// times are when things of a kind were told.
+func (r *trial) times(what drain.ProgressKind) []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []time.Time
+	for i, p := range r.told {
+		if p.Kind == what {
+			found = append(found, r.at[i])
+		}
+	}
+	return found
+}
+
+// A pod was bound to it before it was closed, and no watch tells of that for a while. One that is being bound comes within a second.
+func TestANodeThatWasOpenForAWhileIsFoundEmptyAnew(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		closed func(*apitest.Server)
+		opens  func(*apitest.Server, *trial)
+		found  drain.ProgressKind
+		times  int
+	}{
+		"it has registered anew":                     {func(*apitest.Server) {}, func(s *apitest.Server, _ *trial) { s.RegisterNode() }, drain.NodeCordoned, 2},
+		"it has registered anew, closed by somebody": {func(s *apitest.Server) { s.CordonAs("kubectl") }, func(s *apitest.Server, _ *trial) { s.RegisterNode(); s.CordonAs("kubectl") }, drain.NodeCordonFound, 2},
+		"people have opened it, and another event joins before anybody looks": {
+			func(*apitest.Server) {}, func(s *apitest.Server, r *trial) { s.UncordonAs("kubectl"); r.adjust(joining) }, drain.NodeCordoned, 1,
+		},
+	} {
+		run(t, name, func(t *testing.T) {
+			for pods, lag := range []time.Duration{0, 10 * time.Second} {
+				s := apitest.New(t)
+				c.closed(s)
+				r := drained(t, s, drain.Options{})
+				time.Sleep(time.Minute)
+				s.SetLag(0, lag)
+				opened := time.Now()
+				c.opens(s, r)
+				if pods > 0 {
+					s.AddPod(pod("new"), 0)
+				}
+				await(t, "that it is drained again", func() bool { return len(r.times(drain.Drained)) > 1 })
+				if s.HasPod("default/new") {
+					t.Error("drained, and a pod is left")
+				}
+				found, drained := r.times(c.found), r.times(drain.Drained)
+				if last := found[len(found)-1]; last.After(opened) {
+					opened = last
+				}
+				if after := drained[len(drained)-1].Sub(opened); len(found) != c.times || after < time.Second {
+					t.Errorf("that it is closed was told %d times, and that it is drained %s later", len(found), after)
+				}
+			}
+		})
+	}
+}
+
+// They have it open for the events of then, and who comes meanwhile was meant to.
+func TestPodsThatCameToANodeThatPeopleHadOpenedStayThoughOthersCloseIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		s.AddPod(pod("theirs"), 0)
+		time.Sleep(10 * time.Second)
+		s.CordonAs("kubectl")
+		r.await(drain.NodeCordonFound)
+		closed := time.Now()
+		time.Sleep(time.Minute)
+		if result := r.guard.Result(); !s.HasPod("default/theirs") || result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		if told := r.times(drain.Drained); told[len(told)-1].Before(closed) || !r.last().State.Drained {
+			t.Errorf("that it is drained was told at %v; it was closed at %v", told, closed)
+		}
+	})
+}
+
+// It tolerates the cordon, say. Only the budget has kept it from being evicted before.
+func TestAPodThatCameToTheClosedNodeAndIsStillThereStaysOnceItIsOpened(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		time.Sleep(10 * time.Second)
+		free := addHeld(s, pod("late"))
+		r.await(drain.Held)
+		time.Sleep(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		free()
+		time.Sleep(time.Minute)
+		if result := r.guard.Result(); !s.HasPod("default/late") || result.Skipped != 1 || len(result.Left) != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// Its pods are evicted all the same: they go with the Node in any case. That it is empty cannot be known before it is closed.
+func TestANodeThatRegistersAnewIsNotDrainedWhileItsCordonFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.RemoveNode()
+		r.await(drain.NodeMissing)
+		s.Always("patch", apitest.Unavailable())
+		s.RegisterNode()
+		patches := count(s, "patch")
+		await(t, "an attempt to close it", func() bool { return count(s, "patch") > patches })
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Gone, "default/late")
+		time.Sleep(time.Minute)
+		if told := r.of(drain.Drained); len(told) != 1 {
+			t.Errorf("told %+v", told[1:])
+		}
+		s.Always("patch", nil)
+		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > 1 })
 	})
 }
 
@@ -142,6 +264,12 @@ func TestADrainWhoseLastListIsRefusedSaysSoOnceAndIsDrainedWhenItIsNot(t *testin
 		}
 		s.Always("list pods", nil)
 		r.succeed()
+		s.Always("list pods", apitest.Forbidden("no lists any more"))
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		if told := r.of(drain.Refused); len(told) != 2 {
+			t.Errorf("that lists are refused again is told as %+v", told[1:])
+		}
 	})
 }
 
@@ -201,5 +329,37 @@ func TestThatADrainedNodeIsToBeLeftAloneIsTold(t *testing.T) {
 		if last := r.last(); last.State.Limited || !last.State.Drained {
 			t.Errorf("told last, once that is over: %+v", last)
 		}
+	})
+}
+
+// Pods may have been bound to it meanwhile, of which no watch tells for a while.
+func TestANodeThatIsNoLongerToBeLeftAloneIsFoundEmptyAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		r.leave()
+		s.SetLag(0, 10*time.Second)
+		s.AddPod(pod("new"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, ""))
+		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > 1 })
+		if s.HasPod("default/new") {
+			t.Error("drained, and a pod is left")
+		}
+	})
+}
+
+// Whoever waits for that has nothing else to wait for.
+func TestThatANodeIsToBeLeftAloneIsToldForAnEventThatJoins(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := begin(t, s, drain.Options{})
+		r.leave()
+		r.adjust(joining)
+		await(t, "that it was looked at", func() bool {
+			last := r.last()
+			return last.Goal == r.goal.Number && last.State.Looked && last.State.Limited
+		})
 	})
 }

@@ -382,6 +382,26 @@ func TestTheHoldForLoadBalancersEndsWithTheDrainThatAskedForIt(t *testing.T) {
 	})
 }
 
+// Whoever was asked before the node was opened answers while it is not closed again yet.
+func TestTheHoldForLoadBalancersOfTheEventsBeforeDoesNotBeginEvictionsForAnEventThatJoins(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		r := begin(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute}, ExcludeFromLoadBalancers: true})
+		r.await(drain.TargetsLeft)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		s.Always("get node", apitest.Hang())
+		r.adjust(joining)
+		time.Sleep(5 * time.Minute)
+		if n := count(s, "evict"); n != 0 {
+			t.Errorf("%d evictions from a node that is open", n)
+		}
+		s.Always("get node", nil)
+		r.await(drain.Gone, "default/a")
+	})
+}
+
 func TestANodeWithoutPodsWaitsForLoadBalancers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -231,6 +231,23 @@ func TestVolumesOfPodsThatStayAreNotWaitedFor(t *testing.T) {
 }
 
 // A claim that may not be read, or a volume of another sort, is one more reason to wait, and nothing else.
+// The watch is silent, and only the list before the end shows it.
+func TestAPodThatComesDuringTheWaitForVolumesIsEvicted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} })
+		s.Always("watch pods", apitest.Silence())
+		r := begin(t, s, drain.Options{VolumeWait: time.Minute})
+		r.await(drain.Volumes)
+		time.Sleep(10 * time.Second)
+		s.AddPod(pod("late"), 0)
+		r.await(drain.Evicted, "default/late")
+		if told := r.of(drain.Drained); len(told) > 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
 func TestAVolumeThatCannotBeToldIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
