@@ -239,10 +239,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err e
 		if err == nil {
 			break
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(identityPause):
-		}
+		drain.Await(ctx, nil, identityPause)
 	}
 	w.kubelet.KeepWarm(ctx, w.every, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)

@@ -71,7 +71,7 @@ type library struct {
 var libraries = []library{
 	{"github.com/aws/", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/reservation", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"k8s.io/klog", []string{"cmd/internal/logging", "pkg/drain", "pkg/fleet", "pkg/kubelet", "pkg/notify"}, "the words of client-go are redirected once, in cmd/internal/logging"},
-	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet"}, "pauses with jitter are for those who ask a service that others ask, too"},
+	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/imds", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet"}, "pauses with jitter are for those who ask a service that others ask, too"},
 	{"k8s.io/", []string{"pkg/apiserver", "pkg/plugin", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
 	{"sigs.k8s.io/yaml", []string{"pkg/migration", "pkg/kubelet"}, "only foreign settings are YAML"},
 	{"sigs.k8s.io/", []string{"pkg/kubelet", "pkg/drain", "pkg/notify"}, "as for k8s.io"},
