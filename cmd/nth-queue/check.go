@@ -66,7 +66,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 type check struct{ *checks.List }
 
 func (c *check) settings(path string, cfg config.Queue) {
-	sources, _ := config.QueueSources(path) // They have just been read.
+	sources, _ := config.UsualQueue().Sources(path) // They have just been read.
 	c.Settings(sources, config.QueueFile)
 	if cfg.Queue.URL == "" {
 		c.Fail("settings", "queue.url is not set")
@@ -191,7 +191,7 @@ func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 const longestNotice = 10 * time.Minute
 
 // waits tells whether messages stay in the queue until what they announce is near.
-func waits(c config.QueueMaintenance) bool {
+func waits(c config.ScheduledMaintenance) bool {
 	acts := policy.Action(c.Action) == policy.Drain || policy.Action(c.Action) == policy.Cordon
 	waiting := func(when string) bool { return when == string(policy.Lead) || when == string(policy.Window) }
 	return acts && slices.ContainsFunc(slices.Collect(maps.Values(c.Codes)), waiting)

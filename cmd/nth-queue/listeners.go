@@ -32,7 +32,7 @@ const backlog = 1024
 // notices are those who pass on what happens to nodes: the meter and the webhook for all nodes, and for each node one who
 // tells the cluster.
 type notices struct {
-	cfg     config.QueueKubernetes
+	cfg     config.Kubernetes
 	dryRun  bool
 	log     *logrus.Entry
 	meter   *meter

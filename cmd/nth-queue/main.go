@@ -107,7 +107,7 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 		Program: "nth-queue", Usage: configUsage, Queue: true,
 		Judge: func(name string, text []byte) error {
 			cfg := config.DefaultQueue()
-			return config.DecodeQueue(name, text, &cfg)
+			return config.Decode(name, text, &cfg)
 		},
 		Check: func(path string) error { return judgeConfig(ctx, path, to) },
 		Show: func(path string) error {
@@ -115,7 +115,7 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 			if _, fatal := webhooks.Degraded(err); fatal != nil {
 				return err
 			}
-			return errors.Join(config.EncodeQueue(to.Out, cfg), err)
+			return errors.Join(config.Encode(to.Out, cfg), err)
 		},
 	}
 	return command.Run(args, to)
@@ -127,7 +127,7 @@ func judgeConfig(ctx context.Context, path string, to program.Streams) error {
 	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return err
 	}
-	sources, failed := config.QueueSources(path)
+	sources, failed := config.UsualQueue().Sources(path)
 	if failed != nil {
 		return program.ConfigError{Fault: failed}
 	}
@@ -157,7 +157,7 @@ func configBeside(ctx context.Context, path string) (config.Queue, looked, error
 
 func configWith(path string, given secrets.Given) (config.Queue, looked, error) {
 	var found looked
-	cfg, err := config.LoadQueue(path)
+	cfg, err := config.UsualQueue().Load(path)
 	if _, fatal := webhooks.Degraded(err); fatal != nil {
 		return config.Queue{}, found, program.ConfigError{Fault: fatal}
 	}

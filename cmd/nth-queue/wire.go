@@ -59,9 +59,9 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 	webhooks.SayDegraded(log, degraded)
 	program.SpareMemory()
 	manager := &systemd.Notifier{}
-	again := &reload.Reloader[config.Queue]{
-		Program: "nth-queue", Read: read, Judge: webhooks.Degraded, Keep: config.Queue.WithNotifications, Service: manager, Log: log, Started: cfg, Current: cfg,
-		Diff: config.DiffQueue, Late: late,
+	again := &reload.Reloader[config.Queue, *config.Queue]{
+		Program: "nth-queue", Read: read, Service: manager, Log: log, Started: cfg, Current: cfg,
+		Late: late,
 	}
 	gate := drain.NewGate(evictionsAtOnce)
 	return serve(ctx, cfg, degraded, log, manager, gate, func(parts adjustable) {
@@ -180,27 +180,16 @@ func troubled(log *logrus.Entry, heard func(error)) func(error) {
 // kept is how long after it was announced a planned change may stay in the queue, which forgets it after fourteen days.
 const kept = longestRetention - day
 
-// policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline.
-// Nothing is withdrawn for being missing: an event that is over is told as such.
+// policyOf turns the settings into the rules of the policy. Nothing is withdrawn for being missing: an event that is over is told as such.
 func policyOf(c config.QueueEvents) policy.Settings {
-	return policy.Settings{
-		event.SpotInterruption: {
-			Action: policy.Action(c.SpotInterruption.Action), Hibernate: policy.Action(c.SpotInterruption.Hibernate),
-			Hard: true, Budget: draining.SpotNotice,
-		},
-		event.RebalanceRecommendation: {
-			Action: policy.Action(c.RebalanceRecommendation.Action), CordonFor: c.RebalanceRecommendation.CordonFor,
-		},
-		event.ScheduledMaintenance: {
-			Action: policy.Action(c.ScheduledMaintenance.Action), Codes: draining.Codes(c.ScheduledMaintenance.Codes),
-			Lead: c.ScheduledMaintenance.Lead, Window: c.ScheduledMaintenance.Window, Spread: c.ScheduledMaintenance.Spread,
-			Hard: c.ScheduledMaintenance.HardDeadline, Kept: kept,
-		},
-		event.ASGTermination: draining.Termination(c.ASGTermination),
-		event.ReservationEnd: budgeted(c.ReservationEnd),
-		event.StateChange:    budgeted(c.StateChange),
-		event.StatusCheck:    {Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget},
-	}
+	rules := draining.Rules(c.Announced)
+	maintenance := rules[event.ScheduledMaintenance]
+	maintenance.Kept = kept
+	rules[event.ScheduledMaintenance] = maintenance
+	rules[event.ReservationEnd] = budgeted(c.ReservationEnd)
+	rules[event.StateChange] = budgeted(c.StateChange)
+	rules[event.StatusCheck] = policy.Rule{Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget}
+	return rules
 }
 
 func budgeted(c config.Budgeted) policy.Rule {

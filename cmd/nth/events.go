@@ -34,7 +34,7 @@ func newHooks(
 		board.hooked(n.Text)
 		tellHook(log, n)
 	}
-	return asg.New(metadata, options, draining.Hooks(cfg.Events.ASGTermination.Termination))
+	return asg.New(metadata, options, draining.Hooks(cfg.Events.ASGTermination))
 }
 
 func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
@@ -93,11 +93,11 @@ func tellHook(log *logrus.Entry, n asg.HookReport) {
 
 // hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
-	if !draining.Hooks(cfg.Events.ASGTermination.Termination).Complete {
+	if !draining.Hooks(cfg.Events.ASGTermination).Complete {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
 		return
 	}
-	found := asg.Check(ctx, hookOptions(cfg, metadata), draining.Hooks(cfg.Events.ASGTermination.Termination))
+	found := asg.Check(ctx, hookOptions(cfg, metadata), draining.Hooks(cfg.Events.ASGTermination))
 	switch {
 	case found.Err != nil:
 		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)

@@ -12,7 +12,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/logging"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/reload"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/record"
@@ -76,9 +75,8 @@ type Service interface {
 func Reloads(log *logrus.Entry, service Service, started config.Config, apply func(config.Config, []string), readings ...func() (config.Config, error)) {
 	ctx, stop := context.WithCancel(context.Background())
 	hangups := make(chan os.Signal)
-	r := &reload.Reloader[config.Config]{
-		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Diff: config.Diff, Late: late,
-		Judge: webhooks.Degraded, Keep: config.Config.WithNotifications,
+	r := &reload.Reloader[config.Config, *config.Config]{
+		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Late: late,
 	}
 	r.Read = func() (config.Config, error) {
 		reading := readings[0]

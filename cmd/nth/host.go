@@ -46,7 +46,7 @@ func detectHost() hostInfo {
 }
 
 // place is where the settings are, and what they are without a word from anybody.
-func (s hostInfo) place() config.Place {
+func (s hostInfo) place() config.Place[config.Config, *config.Config] {
 	place := config.Usual()
 	if !s.contained {
 		return place

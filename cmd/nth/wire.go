@@ -104,10 +104,10 @@ type adjustable struct {
 }
 
 // reloader has them follow the settings, which read reads, with each hangup.
-func (a adjustable) reloader(started config.Config, read func() (config.Config, error), service *systemd.Notifier, log *logrus.Entry) *reload.Reloader[config.Config] {
-	return &reload.Reloader[config.Config]{
-		Program: "nth", Read: read, Judge: webhooks.Degraded, Keep: config.Config.WithNotifications, Service: service, Log: log,
-		Started: started, Current: started, Diff: config.Diff, Late: late, Apply: a.use,
+func (a adjustable) reloader(started config.Config, read func() (config.Config, error), service *systemd.Notifier, log *logrus.Entry) *reload.Reloader[config.Config, *config.Config] {
+	return &reload.Reloader[config.Config, *config.Config]{
+		Program: "nth", Read: read, Service: service, Log: log,
+		Started: started, Current: started, Late: late, Apply: a.use,
 	}
 }
 
@@ -119,7 +119,7 @@ func (a adjustable) use(cfg config.Config, degraded []string) {
 	a.board.configured(rules)
 	a.board.degrade(degraded)
 	a.down.use(cfg)
-	a.hooks.Use(draining.Hooks(cfg.Events.ASGTermination.Termination))
+	a.hooks.Use(draining.Hooks(cfg.Events.ASGTermination))
 	a.notices.use(rules)
 	a.notices.reposted(cfg)
 	a.daemon.SetPolicy(rules)
@@ -284,47 +284,17 @@ func kindOf(name string) event.Kind {
 }
 
 // policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
-// system take the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/asg says.
+// system take the machine whatever anybody says.
 func policyOf(c config.Events) policy.Settings {
-	termination := draining.Termination(c.ASGTermination.Termination)
-	termination.WithdrawnAfter = c.ASGTermination.WithdrawnAfter
-	return policy.Settings{
-		event.SpotInterruption: {
-			Action:         policy.Action(c.SpotInterruption.Action),
-			Hibernate:      policy.Action(c.SpotInterruption.Hibernate),
-			Hard:           true,
-			Budget:         draining.SpotNotice,
-			WithdrawnAfter: c.SpotInterruption.WithdrawnAfter,
-		},
-		event.RebalanceRecommendation: {
-			Action:         policy.Action(c.RebalanceRecommendation.Action),
-			CordonFor:      c.RebalanceRecommendation.CordonFor,
-			WithdrawnAfter: c.RebalanceRecommendation.WithdrawnAfter,
-		},
-		event.ScheduledMaintenance: {
-			Action:         policy.Action(c.ScheduledMaintenance.Action),
-			Codes:          draining.Codes(c.ScheduledMaintenance.Codes),
-			Lead:           c.ScheduledMaintenance.Lead,
-			Window:         c.ScheduledMaintenance.Window,
-			Spread:         c.ScheduledMaintenance.Spread,
-			Hard:           c.ScheduledMaintenance.HardDeadline,
-			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
-		},
-		event.ASGTermination: termination,
-		event.Shutdown: {
-			Action: policy.Action(c.Shutdown.Action),
-			Hard:   true,
-		},
-		event.Hibernation: {
-			Action: policy.Action(c.Hibernation.Action),
-			Hard:   true,
-		},
-		event.ReservationEnd: {
-			Action:         policy.Action(c.ReservationEnd.Action),
-			Lead:           c.ReservationEnd.Lead,
-			Hard:           true,
-			Budget:         draining.SpotNotice, // which is also that of an interruptible reservation
-			WithdrawnAfter: c.ReservationEnd.WithdrawnAfter,
-		},
+	rules := draining.Rules(c.Announced)
+	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Shutdown.Action), Hard: true}
+	rules[event.Hibernation] = policy.Rule{Action: policy.Action(c.Hibernation.Action), Hard: true}
+	rules[event.ReservationEnd] = policy.Rule{
+		Action:         policy.Action(c.ReservationEnd.Action),
+		Lead:           c.ReservationEnd.Lead,
+		Hard:           true,
+		Budget:         draining.SpotNotice, // which is also that of an interruptible reservation
+		WithdrawnAfter: c.ReservationEnd.WithdrawnAfter,
 	}
+	return rules
 }

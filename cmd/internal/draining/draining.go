@@ -7,14 +7,15 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
 // SpotNotice is how long before a spot interruption EC2 gives notice, for a notice whose time cannot be read.
 const SpotNotice = 2 * time.Minute
 
-// Codes says when the action for scheduled maintenance is taken, for each of its codes.
-func Codes(settings map[string]string) map[string]policy.When {
+// moments says when the action for scheduled maintenance is taken, for each of its codes.
+func moments(settings map[string]string) map[string]policy.When {
 	codes := make(map[string]policy.When, len(settings))
 	for code, when := range settings {
 		codes[code] = policy.When(when)
@@ -24,7 +25,7 @@ func Codes(settings map[string]string) map[string]policy.When {
 
 // Hooks are the settings for the lifecycle hooks of terminations. Where nodes are not drained, it is not for us to say when the machine may
 // go.
-func Hooks(c config.Termination) asg.Settings {
+func Hooks(c config.ASGTermination) asg.Settings {
 	return asg.Settings{
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
 		Hooks:    c.Hooks,
@@ -33,11 +34,39 @@ func Hooks(c config.Termination) asg.Settings {
 	}
 }
 
-// Termination is the rule for terminations by an Auto Scaling group.
-func Termination(c config.Termination) policy.Rule {
-	hooks := Hooks(c)
-	return policy.Rule{
-		Action: policy.Action(c.Action), Hard: true, Budget: c.Budget, SoftBudget: hooks.Complete && hooks.Abandon,
+// Rules are the rules for those kinds of events that both programs are told of. Which deadlines are hard is not a setting where
+// EC2 takes the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/asg says.
+func Rules(c config.Announced) policy.Settings {
+	hooks := Hooks(c.ASGTermination)
+	return policy.Settings{
+		event.SpotInterruption: {
+			Action:         policy.Action(c.SpotInterruption.Action),
+			Hibernate:      policy.Action(c.SpotInterruption.Hibernate),
+			Hard:           true,
+			Budget:         SpotNotice,
+			WithdrawnAfter: c.SpotInterruption.WithdrawnAfter,
+		},
+		event.RebalanceRecommendation: {
+			Action:         policy.Action(c.RebalanceRecommendation.Action),
+			CordonFor:      c.RebalanceRecommendation.CordonFor,
+			WithdrawnAfter: c.RebalanceRecommendation.WithdrawnAfter,
+		},
+		event.ScheduledMaintenance: {
+			Action:         policy.Action(c.ScheduledMaintenance.Action),
+			Codes:          moments(c.ScheduledMaintenance.Codes),
+			Lead:           c.ScheduledMaintenance.Lead,
+			Window:         c.ScheduledMaintenance.Window,
+			Spread:         c.ScheduledMaintenance.Spread,
+			Hard:           c.ScheduledMaintenance.HardDeadline,
+			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
+		},
+		event.ASGTermination: {
+			Action:         policy.Action(c.ASGTermination.Action),
+			Hard:           true,
+			Budget:         c.ASGTermination.Budget,
+			SoftBudget:     hooks.Complete && hooks.Abandon,
+			WithdrawnAfter: c.ASGTermination.WithdrawnAfter,
+		},
 	}
 }
 

@@ -15,7 +15,7 @@ func TestHooksAreLookedAfterOnlyWhereTerminationsAreDrainedFor(t *testing.T) {
 	}{
 		{"drain", true, true}, {"drain", false, false}, {"cordon", true, false}, {"notify", true, false}, {"ignore", true, false},
 	} {
-		c := config.Default().Events.ASGTermination.Termination
+		c := config.Default().Events.ASGTermination
 		c.Action, c.CompleteHook, c.Hooks = row.action, row.complete, []string{"a"}
 		got := draining.Hooks(c)
 		if got.Complete != row.want || got.Budget != c.Budget || len(got.Hooks) != 1 {

@@ -12,19 +12,17 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // Reloader reads the settings anew when it is asked to. All fields are needed.
-type Reloader[C any] struct {
+type Reloader[C any, P config.Pointer[C]] struct {
 	// Program is the program's name.
 	Program string
-	// Read reads the settings, and Judge lists what is wrong with them where they are of use all the same; else it returns why they
-	// are not.
-	Read  func() (C, error)
-	Judge func(error) (degraded []string, fatal error)
-	// Keep returns settings with what is only told as it is in others.
-	Keep func(read, current C) C
+	// Read reads the settings. With config.Degraded, they are of use.
+	Read func() (C, error)
 	// Service is the service manager.
 	Service interface {
 		Reloading()
@@ -33,8 +31,6 @@ type Reloader[C any] struct {
 	Log *logrus.Entry
 	// Apply puts settings into effect for what begins from now on; degraded is what is wrong with those that were read.
 	Apply func(cfg C, degraded []string)
-	// Diff names the settings in which two differ.
-	Diff func(a, b C) []string
 	// Late tells whether a setting, as now has it, takes effect only when the program is started again.
 	Late func(name string, started, now C) bool
 	// Started are the settings that the process began with, and Current those in effect since the last reload.
@@ -50,7 +46,7 @@ func Hangups() (hangups <-chan os.Signal, stop func()) {
 }
 
 // Run reloads at each hangup until ctx ends.
-func (r *Reloader[C]) Run(ctx context.Context, hangups <-chan os.Signal) {
+func (r *Reloader[C, P]) Run(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,9 +59,9 @@ func (r *Reloader[C]) Run(ctx context.Context, hangups <-chan os.Signal) {
 	}
 }
 
-func (r *Reloader[C]) reload() {
+func (r *Reloader[C, P]) reload() {
 	cfg, err := r.Read()
-	degraded, fatal := r.Judge(err)
+	degraded, fatal := webhooks.Degraded(err)
 	invalid := r.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
 	if fatal != nil {
 		for line := range strings.SplitSeq(fatal.Error(), "\n") {
@@ -79,11 +75,11 @@ func (r *Reloader[C]) reload() {
 			invalid.Errorf("degraded: %s", fault)
 		}
 		invalid.Warn("invalid [log], [webhook] or [metrics]; keeping the current ones")
-		cfg = r.Keep(cfg, r.Current)
+		P(&cfg).Base().KeepNotifications(P(&r.Current).Base())
 	}
 	late := func(name string) bool { return r.Late(name, r.Started, cfg) }
-	changed := slices.DeleteFunc(r.Diff(r.Current, cfg), late)
-	waiting := slices.DeleteFunc(r.Diff(r.Started, cfg), func(name string) bool { return !late(name) })
+	changed := slices.DeleteFunc(config.Diff[C, P](r.Current, cfg), late)
+	waiting := slices.DeleteFunc(config.Diff[C, P](r.Started, cfg), func(name string) bool { return !late(name) })
 	r.Apply(cfg, degraded)
 	r.Current = cfg
 	reloaded := r.Log.WithField(systemd.FieldMessageID, systemd.Reloaded)
