@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -40,5 +40,5 @@ func (s *localNode) forecast(ctx context.Context) (drain.Forecast, error) {
 	if err != nil {
 		return drain.Forecast{}, err
 	}
-	return drain.New(id.Client, id.Node, *s.options.Load()).Forecast(ctx, draining.SpotNotice)
+	return drain.New(id.Client, id.Node, *s.options.Load()).Forecast(ctx, daemon.SpotNotice)
 }

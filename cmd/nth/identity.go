@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -37,7 +37,7 @@ const evictionsAtOnce = 128
 
 func newLocalNode(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
 	s := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
-	s.use(draining.Options(cfg.Drain))
+	s.use(daemon.DrainOptions(cfg.Drain))
 	return s
 }
 

@@ -121,9 +121,16 @@ type ToldCluster struct {
 	EventAnnotations map[string]string
 }
 
+// Values of kubernetes.source and kubernetes.token.
+const (
+	BottlerocketSource = "bottlerocket"
+	AutoToken          = "auto"
+	PluginToken        = "plugin"
+)
+
 var (
-	sources = []string{"kubeconfig", "bottlerocket"}
-	tokens  = []string{"auto", "plugin", "eks"}
+	sources = []string{"kubeconfig", BottlerocketSource}
+	tokens  = []string{AutoToken, PluginToken, "eks"}
 )
 
 func (c *Kubernetes) table(p program) table {

@@ -1,5 +1,4 @@
-// Package draining turns settings that nth and nth-queue have in common into what the policy and a drain go by.
-package draining
+package daemon
 
 import (
 	"time"
@@ -70,8 +69,8 @@ func Rules(c config.Announced) policy.Settings {
 	}
 }
 
-// Options says how a node is drained.
-func Options(c config.Drain) drain.Options {
+// DrainOptions says how a node is drained.
+func DrainOptions(c config.Drain) drain.Options {
 	return drain.Options{
 		ScriptsWait:              c.ScriptsWait,
 		EvictAfter:               c.EvictAfter,
