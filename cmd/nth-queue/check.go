@@ -14,7 +14,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ec2"
@@ -37,8 +37,8 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	c := &check{checks.For("nth-queue", to.Out)}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, looked, err := configBeside(ctx, path)
-	degraded, fatal := webhooks.Degraded(err)
+	cfg, looked, err := own.Beside(ctx, path, false)
+	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
 	}
@@ -47,8 +47,8 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	}
 	c.settings(path, cfg)
 	c.Degraded(degraded)
-	c.Unit(looked.unit)
-	c.Sources("identity", looked.kubeconfig)
+	c.Unit(looked.Unit)
+	c.Sources("identity", looked.Identity)
 	account, known := c.credentials(ctx, cfg)
 	if known {
 		c.queue(ctx, cfg, account)
@@ -57,7 +57,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	if known {
 		c.services(ctx, cfg, account, nodes)
 	}
-	c.Webhook(ctx, cfg.Webhook, looked.unit.Find, looked.webhook, post, func(context.Context) string { return "unknown" })
+	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(context.Context) string { return "unknown" })
 	c.Metrics(ctx, cfg.Metrics, false)
 	return c.End()
 }
@@ -66,8 +66,8 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 type check struct{ *checks.List }
 
 func (c *check) settings(path string, cfg config.Queue) {
-	sources, _ := config.QueueSources(path) // They have just been read.
-	c.Settings(sources, config.QueueFile)
+	sources, _ := own.Place.Sources(path) // They have just been read.
+	c.Settings(sources, own.Place.File)
 	if cfg.Queue.URL == "" {
 		c.Fail("settings", "queue.url is not set")
 	}
@@ -191,7 +191,7 @@ func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 const longestNotice = 10 * time.Minute
 
 // waits tells whether messages stay in the queue until what they announce is near.
-func waits(c config.QueueMaintenance) bool {
+func waits(c config.ScheduledMaintenance) bool {
 	acts := policy.Action(c.Action) == policy.Drain || policy.Action(c.Action) == policy.Cordon
 	waiting := func(when string) bool { return when == string(policy.Lead) || when == string(policy.Window) }
 	return acts && slices.ContainsFunc(slices.Collect(maps.Values(c.Codes)), waiting)

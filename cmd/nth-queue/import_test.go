@@ -31,7 +31,7 @@ func TestTheQueueModeBecomesSettingsOfNthQueue(t *testing.T) {
 			continue
 		}
 		cfg := config.DefaultQueue()
-		if err := config.DecodeQueue("nth-queue.toml", stdout.Bytes(), &cfg); status != 0 || err != nil || cfg.Fleet.ManagedTag == "" {
+		if err := config.Decode("nth-queue.toml", stdout.Bytes(), &cfg); status != 0 || err != nil || cfg.Fleet.ManagedTag == "" {
 			t.Errorf("status %d (%v):\n%s%s", status, err, &stdout, &stderr)
 		}
 		if secret, err := os.ReadFile(cfg.Webhook.URLFile); err != nil || string(secret) != "https://a.example.com/hunter2\n" {

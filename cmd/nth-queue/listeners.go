@@ -3,17 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/secrets"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -21,7 +19,6 @@ import (
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -33,7 +30,7 @@ const backlog = 1024
 // notices are those who pass on what happens to nodes: the meter and the webhook for all nodes, and for each node one who
 // tells the cluster.
 type notices struct {
-	cfg     config.QueueKubernetes
+	cfg     config.Kubernetes
 	dryRun  bool
 	log     *logrus.Entry
 	meter   *meter
@@ -58,20 +55,11 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 		nodes: &descriptions{}, turns: turns,
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	outbox, warnings := record.OpenOutbox(outboxDirectory(cfg))
-	outbox.Allow(backlog)
-	for _, w := range warnings {
-		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
-	}
-	n.webhook = notify.NewWebhook(notify.WebhookOptions{
-		Outbox: outbox, DryRun: cfg.DryRun, Backlog: backlog,
+	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), notify.WebhookOptions{
+		Backlog: backlog,
 		Machine: func(ctx context.Context, node string) notify.Machine { return machineOf(n.nodes.of(ctx, node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
 			return node, n.nodes.of(ctx, node).Labels
-		},
-		Told: func(t notify.DeliveryResult) {
-			webhooks.Tell(log, t)
-			meter.counted().Notice(t)
 		},
 	})
 	if meter != nil {
@@ -81,24 +69,15 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 	return n
 }
 
-// outboxDirectory is where notices wait. A dry run has one of its own: what was only talked about must not count as told
-// when it becomes serious.
-func outboxDirectory(cfg config.Queue) string {
-	if cfg.DryRun {
-		return filepath.Join(cfg.StateDirectory, "dry-run")
-	}
-	return cfg.StateDirectory
-}
-
 // use lets what is told from now on follow other settings.
 func (n *notices) use(cfg config.Queue) {
 	rules := policyOf(cfg.Events)
 	n.rules.Store(&rules)
-	settings, err := webhooks.Settings(cfg.Webhook, "nth-queue", secrets.Own)
+	webhook, err := settings.Webhook(cfg.Webhook, "nth-queue", settings.Own)
 	if err != nil { // What is wrong with the settings was told when they were judged.
 		n.trouble(err)
 	}
-	n.webhook.Use(settings)
+	n.webhook.Use(webhook)
 }
 
 func (n *notices) trouble(err error) {
@@ -225,7 +204,7 @@ func (d *descriptions) of(ctx context.Context, node string) fleet.Description {
 // its sake.
 type meter struct {
 	*metrics.Metrics
-	counts  counting.Counts
+	counts  daemon.Counts
 	queue   *sqs.Queue
 	board   *statusReporter
 	fleet   *fleet.Fleet
@@ -233,22 +212,17 @@ type meter struct {
 }
 
 func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
-	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
-		return nil
-	}
 	m := &meter{waiting: func() int { return 0 }}
-	version, commit := program.BuildVersion()
-	m.Metrics = metrics.New(metrics.Options{
-		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
-		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, Queue: true,
+	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
+		Queue:   true,
 		Stuck:   func() error { return cmp.Or(m.queue.Stuck(), m.fleet.LeaseError()) },
 		Ready:   func() error { return m.board.unready() },
 		Waiting: func() int { return m.waiting() },
-		Trouble: func(err error) {
-			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth-queue continues without metrics, and retries", err)
-		},
 	})
-	m.counts = counting.In(m.Metrics)
+	if m.Metrics == nil {
+		return nil
+	}
+	m.counts = daemon.CountIn(m.Metrics)
 	for _, what := range sqs.Whats() {
 		m.Messages(string(what))
 	}
@@ -271,9 +245,9 @@ func (m *meter) troubles() []string {
 }
 
 // counted is where is counted what both programs count.
-func (m *meter) counted() counting.Counts {
+func (m *meter) counted() daemon.Counts {
 	if m == nil {
-		return counting.Counts{}
+		return daemon.Counts{}
 	}
 	return m.counts
 }

@@ -1,7 +1,7 @@
 // Command nth-queue drains Kubernetes nodes for EC2 interruptions that arrive in an SQS queue.
 //
 // It runs on any host, or in a pod, with an identity that may drain
-// every node. The file run.go wires the packages of pkg into the service.
+// every node. The file wire.go wires the packages of pkg into the service.
 package main
 
 import (
@@ -11,12 +11,9 @@ import (
 	"os"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/importing"
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/secrets"
-	"github.com/nth-project/nth/cmd/internal/statusfile"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -40,7 +37,7 @@ Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other
 			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: version},
 		},
 		Version:  version,
-		Complain: logging.Complain("nth-queue"),
+		Complain: daemon.Complain("nth-queue"),
 	}
 }
 
@@ -94,106 +91,39 @@ Prints the version of nth-queue, the commit it was built from, and what it was b
 
 // commandStatus is "nth-queue status".
 func commandStatus(_ context.Context, args []string, to program.Streams) error {
-	return statusfile.Command("nth-queue", statusUsage, args, to, func(path string) (string, error) {
-		cfg, err := effectiveConfig(path)
-		_, fatal := webhooks.Degraded(err)
+	return checks.StatusCommand("nth-queue", statusUsage, args, to, func(path string) (string, error) {
+		cfg, err := own.Files(path)
+		_, fatal := settings.Degraded(err)
 		return cfg.RuntimeDirectory, fatal
 	})
 }
 
 // commandConfig is "nth-queue config".
 func commandConfig(ctx context.Context, args []string, to program.Streams) error {
-	command := importing.Command{
-		Program: "nth-queue", Usage: configUsage, Queue: true,
-		Judge: func(name string, text []byte) error {
-			cfg := config.DefaultQueue()
-			return config.DecodeQueue(name, text, &cfg)
-		},
-		Check: func(path string) error { return judgeConfig(ctx, path, to) },
-		Show: func(path string) error {
-			cfg, err := effectiveConfig(path)
-			if _, fatal := webhooks.Degraded(err); fatal != nil {
-				return err
-			}
-			return errors.Join(config.EncodeQueue(to.Out, cfg), err)
-		},
-	}
-	return command.Run(args, to)
+	return own.Command(ctx, configUsage, true, args, to)
 }
 
-// judgeConfig says what was read and what was passed over, and whether it is right.
-func judgeConfig(ctx context.Context, path string, to program.Streams) error {
-	_, looked, err := configBeside(ctx, path)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
-		return err
-	}
-	sources, failed := config.QueueSources(path)
-	if failed != nil {
-		return program.ConfigError{Fault: failed}
-	}
-	return checks.Approve(to.Out, sources, config.QueueFile, looked.unit, append(looked.kubeconfig, looked.webhook...), err)
-}
-
-// effectiveConfig reads the files, lets systemd's directories go before theirs, and finds the kubeconfig that systemd has
-// given the service. With config.Degraded in the error, the settings are of use.
-func effectiveConfig(path string) (config.Queue, error) {
-	cfg, _, err := configWith(path, secrets.Own)
-	return cfg, err
-}
-
-// looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
-type looked struct {
-	kubeconfig, webhook []webhooks.Finding
-	unit                secrets.Unit
-}
-
-// configBeside is effectiveConfig with the credentials that the service would get by its unit.
-func configBeside(ctx context.Context, path string) (config.Queue, looked, error) {
-	unit := secrets.Beside(ctx, "", "nth-queue.service", false)
-	cfg, found, err := configWith(path, unit.Find)
-	found.unit = unit
-	return cfg, found, err
-}
-
-func configWith(path string, given secrets.Given) (config.Queue, looked, error) {
-	var found looked
-	cfg, err := config.LoadQueue(path)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
-		return config.Queue{}, found, program.ConfigError{Fault: fatal}
-	}
-	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
-	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
-	if kubeconfig := given("kubeconfig"); kubeconfig.Name != "" {
-		before := ""
-		if cfg.Kubernetes.Kubeconfig != "" {
-			before = "kubernetes.kubeconfig"
-		}
-		found.kubeconfig = []webhooks.Finding{webhooks.Of(kubeconfig, before)}
-		cfg.Kubernetes.Kubeconfig = cmp.Or(cfg.Kubernetes.Kubeconfig, kubeconfig.File)
-	}
-	found.webhook = webhooks.Look(&cfg.Webhook, "nth-queue", given)
-	if err = webhooks.Add(err, append(found.kubeconfig, found.webhook...)); err != nil {
-		err = program.ConfigError{Fault: err}
-	}
-	return cfg, found, err
-}
-
-// runSettings returns what reads the settings that "nth-queue run" has with its flags; done tells that help was asked for
-// instead.
-func runSettings(args []string, to program.Streams) (read func() (config.Queue, error), done bool, err error) {
-	flags, done, err := program.ParseRun("nth-queue", runUsage, args, to)
-	if done || err != nil {
-		return nil, done, err
-	}
-	return func() (config.Queue, error) {
-		cfg, err := effectiveConfig(flags.Config)
-		if _, fatal := webhooks.Degraded(err); fatal != nil {
-			return config.Queue{}, fatal
-		}
-		cfg.DryRun = flags.DryRun(cfg.DryRun)
+// own is how nth-queue comes to its settings.
+var own = settings.Program[config.Queue, *config.Queue]{
+	Name: "nth-queue", Place: config.UsualQueue(), Identity: kubeconfig,
+	Lacks: func(cfg *config.Queue) error {
 		if cfg.Queue.URL == "" {
-			return config.Queue{}, program.ConfigError{Fault: errors.New("queue.url: must be set")}
+			return errors.New("queue.url: must be set")
 		}
-		return cfg, err
-	}, false, nil
+		return nil
+	},
+}
+
+// kubeconfig takes the kubeconfig that systemd has given the service, unless the settings name one.
+func kubeconfig(cfg *config.Queue, given settings.Given) []settings.Finding {
+	found := given("kubeconfig")
+	if found.Name == "" {
+		return nil
+	}
+	before := ""
+	if cfg.Kubernetes.Kubeconfig != "" {
+		before = "kubernetes.kubeconfig"
+	}
+	cfg.Kubernetes.Kubeconfig = cmp.Or(cfg.Kubernetes.Kubeconfig, found.File)
+	return []settings.Finding{settings.Found(found, before)}
 }

@@ -32,7 +32,7 @@ func KeepConditions(
 	quiet := make(chan struct{})
 	close(quiet)
 	n := &notices{
-		cfg: config.QueueKubernetes{ToldCluster: config.ToldCluster{Condition: true}}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
+		cfg: config.Kubernetes{ToldCluster: config.ToldCluster{Condition: true}}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
 		nodes: &descriptions{ask: func(context.Context, string) (fleet.Description, error) { return fleet.Description{}, nil }},
 		turns: newTurns(func() <-chan struct{} { return quiet }),
 	}

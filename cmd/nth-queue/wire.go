@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"regexp"
@@ -15,12 +16,8 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/counting"
-	"github.com/nth-project/nth/cmd/internal/draining"
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/reload"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
@@ -38,45 +35,17 @@ import (
 
 // commandRun is "nth-queue run".
 func commandRun(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := runSettings(args, to)
+	read, done, err := own.ParseRun(runUsage, args, to)
 	if done || err != nil {
 		return err
 	}
-	cfg, err := read()
-	degraded, fatal := webhooks.Degraded(err)
-	if fatal != nil {
-		return fatal
-	}
-	hangups, deaf := reload.Hangups()
-	defer deaf()
-	ctx, stop := program.UntilSignal(ctx)
-	defer stop()
-	logger, err := logging.Begin("nth-queue", cfg.Log, to.Err)
-	if err != nil {
-		return err
-	}
-	log := logrus.NewEntry(logger)
-	webhooks.SayDegraded(log, degraded)
-	program.SpareMemory()
-	manager := &systemd.Notifier{}
-	again := &reload.Reloader[config.Queue]{
-		Program: "nth-queue", Read: read, Judge: webhooks.Degraded, Keep: config.Queue.WithNotifications, Service: manager, Log: log, Started: cfg, Current: cfg,
-		Diff: config.DiffQueue, Late: late,
-	}
-	gate := drain.NewGate(evictionsAtOnce)
-	return serve(ctx, cfg, degraded, log, manager, gate, func(parts adjustable) {
-		parts.logger, parts.gate = logger, gate
-		again.Apply = parts.use
-		go again.Run(ctx, hangups)
-	})
+	return daemon.Run(ctx, own.Name, read, func(config.Log) io.Writer { return to.Err }, serve)
 }
 
-// serve wires the service and runs it until ctx ends. degraded is what is wrong with the settings; adjust gets the parts that
-// follow them when they are there.
-func serve(
-	ctx context.Context, cfg config.Queue, degraded []string, log *logrus.Entry, manager *systemd.Notifier, gate *drain.Gate,
-	adjust func(adjustable),
-) error {
+// serve wires the service and runs it until ctx ends.
+func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
+	d.SayDegraded()
+	cfg, log, gate := d.Config, d.Log, drain.NewGate(evictionsAtOnce)
 	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
 	client, leases, err := clients(ctx, cfg, meter.counted().Requested)
@@ -104,8 +73,8 @@ func serve(
 		DeleteNode: cfg.Fleet.DeleteNode,
 		Listeners:  notices.of, Replace: hooks.told.Replace,
 	})
-	board := newBoard(cfg, version, client, manager, log)
-	board.degrade(degraded)
+	board := newBoard(cfg, version, client, d.Service, log)
+	board.degrade(d.Degraded)
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, Paused: nodes.Paused, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
@@ -115,8 +84,9 @@ func serve(
 	meter.judges(messages, nodes, board)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, client.Server, dryRun(cfg))
-	manager.Ready()
-	adjust(adjustable{fleet: nodes, hooks: hooks, notices: notices, board: board})
+	d.Service.Ready()
+	parts := adjustable{fleet: nodes, hooks: hooks, notices: notices, board: board, gate: gate}
+	go d.Reload(ctx, late, parts.use)
 	told := notices.begin()
 	shown := board.begin(ctx)
 	var reading sync.WaitGroup
@@ -124,12 +94,12 @@ func serve(
 		board.known()
 		reading.Go(func() { messages.Run(ctx, func(l *sqs.InFlightMessage) { nodes.Take(l.Notices, l.Receives, l) }) })
 	})
-	manager.Stopping()
+	d.Service.Stopping()
 	reading.Wait()
 	shown()
 	told()
 	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
-	return manager.Err()
+	return d.Service.Err()
 }
 
 func dryRun(cfg config.Queue) string {
@@ -180,27 +150,16 @@ func troubled(log *logrus.Entry, heard func(error)) func(error) {
 // kept is how long after it was announced a planned change may stay in the queue, which forgets it after fourteen days.
 const kept = longestRetention - day
 
-// policyOf turns the settings into the rules of the policy. What EC2 takes whatever anybody says has a hard deadline.
-// Nothing is withdrawn for being missing: an event that is over is told as such.
+// policyOf turns the settings into the rules of the policy. Nothing is withdrawn for being missing: an event that is over is told as such.
 func policyOf(c config.QueueEvents) policy.Settings {
-	return policy.Settings{
-		event.SpotInterruption: {
-			Action: policy.Action(c.SpotInterruption.Action), Hibernate: policy.Action(c.SpotInterruption.Hibernate),
-			Hard: true, Budget: draining.SpotNotice,
-		},
-		event.RebalanceRecommendation: {
-			Action: policy.Action(c.RebalanceRecommendation.Action), CordonFor: c.RebalanceRecommendation.CordonFor,
-		},
-		event.ScheduledMaintenance: {
-			Action: policy.Action(c.ScheduledMaintenance.Action), Codes: draining.Codes(c.ScheduledMaintenance.Codes),
-			Lead: c.ScheduledMaintenance.Lead, Window: c.ScheduledMaintenance.Window, Spread: c.ScheduledMaintenance.Spread,
-			Hard: c.ScheduledMaintenance.HardDeadline, Kept: kept,
-		},
-		event.ASGTermination: draining.Termination(c.ASGTermination),
-		event.ReservationEnd: budgeted(c.ReservationEnd),
-		event.StateChange:    budgeted(c.StateChange),
-		event.StatusCheck:    {Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget},
-	}
+	rules := daemon.Rules(c.Announced)
+	maintenance := rules[event.ScheduledMaintenance]
+	maintenance.Kept = kept
+	rules[event.ScheduledMaintenance] = maintenance
+	rules[event.ReservationEnd] = budgeted(c.ReservationEnd)
+	rules[event.StateChange] = budgeted(c.StateChange)
+	rules[event.StatusCheck] = policy.Rule{Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget}
+	return rules
 }
 
 func budgeted(c config.Budgeted) policy.Rule {
@@ -224,14 +183,13 @@ func taintsOf(c config.Fleet) fleet.Taints {
 const evictionsAtOnce = 100
 
 func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
-	options := draining.Options(c.Drain)
+	options := daemon.DrainOptions(c.Drain)
 	options.Gate, options.RestartWait = gate, c.Fleet.RestartWait
 	return options
 }
 
 // adjustable are the parts of the service that follow the settings while they run.
 type adjustable struct {
-	logger  *logrus.Logger
 	fleet   *fleet.Fleet
 	hooks   hooks
 	notices *notices
@@ -241,7 +199,6 @@ type adjustable struct {
 
 // use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
 func (a adjustable) use(cfg config.Queue, degraded []string) {
-	logging.SetLevel(a.logger, cfg.Log)
 	a.hooks.told.Use(hookSettings(cfg))
 	a.fleet.Use(rulesOf(cfg, a.gate))
 	a.notices.use(cfg)
@@ -313,24 +270,18 @@ func regionOf(queue string) string {
 	return ""
 }
 
-// Values of kubernetes.token.
-const (
-	autoToken   = "auto"
-	pluginToken = "plugin"
-)
-
 // connect makes a client of the API server, by the settings. It sends no request. requested, if not nil, is told of each
 // that is sent later.
 func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
 	version, _ := program.BuildVersion()
 	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
-	if cfg.Kubernetes.Token != pluginToken {
+	if cfg.Kubernetes.Token != config.PluginToken {
 		account, err := awsConfig(ctx, cfg)
 		if err != nil {
 			return apiserver.Client{}, err
 		}
 		options.Token, options.Role = ekstoken.Of(account).Token, "the role that AWS is asked with"
-		options.Fallback = cfg.Kubernetes.Token == autoToken
+		options.Fallback = cfg.Kubernetes.Token == config.AutoToken
 	}
 	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
@@ -352,18 +303,18 @@ func ownPod() fleet.OwnPod {
 // hooks lets the fleet speak to Auto Scaling.
 type hooks struct{ told *asg.HookClient }
 
-func newHooks(cfg config.Queue, asked aws.Config, counts counting.Counts, log *logrus.Entry) hooks {
+func newHooks(cfg config.Queue, asked aws.Config, counts daemon.Counts, log *logrus.Entry) hooks {
 	return hooks{asg.NewTold(asg.ToldOptions{
 		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: counts.HookRequested,
-		Tell: func(n asg.HookReport) { tellHook(log, n) },
+		Tell: func(n asg.HookReport) { daemon.TellHook(log, n) },
 	}, hookSettings(cfg))}
 }
 
 // hookSettings are the settings for the hooks of terminations and launches.
 func hookSettings(cfg config.Queue) asg.Settings {
-	settings := draining.Hooks(cfg.Events.ASGTermination)
-	settings.LaunchHooks, settings.AfterDrain = cfg.Fleet.LaunchHooks, asg.AfterDrain(cfg.Fleet.AfterDrain)
-	return settings
+	hooks := daemon.Hooks(cfg.Events.ASGTermination)
+	hooks.LaunchHooks, hooks.AfterDrain = cfg.Fleet.LaunchHooks, asg.AfterDrain(cfg.Fleet.AfterDrain)
+	return hooks
 }
 
 // resourceOf is a queue as its ARN has it after the partition; empty if its URL does not tell.
@@ -380,20 +331,6 @@ func resourceOf(address, region string) string {
 		region = of
 	}
 	return strings.Join([]string{":sqs", region, account, name}, ":")
-}
-
-// tellHook writes news of lifecycle hooks into the journal.
-func tellHook(log *logrus.Entry, n asg.HookReport) {
-	switch n.What {
-	case asg.Trouble:
-		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
-	case asg.Refused:
-		log.WithField(systemd.FieldMessageID, systemd.HookRefused).Warn(n.Text)
-	case asg.Completed:
-		log.WithField(systemd.FieldMessageID, systemd.HookCompleted).Info(n.Text)
-	case asg.Found:
-		log.WithField(systemd.FieldMessageID, systemd.HookFound).Info(n.Text)
-	}
 }
 
 func actionOf(instance string, hook sqs.Hook, since time.Time) asg.Action {

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/statusfile"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -26,7 +25,7 @@ import (
 )
 
 // commandCheck is "nth check".
-func commandCheck(ctx context.Context, args []string, to program.Streams) error {
+func (s hostInfo) commandCheck(ctx context.Context, args []string, to program.Streams) error {
 	var path string
 	var offline, post bool
 	done, err := program.Parse("nth check", checkUsage, args, to, func(flags *flag.FlagSet) {
@@ -37,11 +36,11 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	if done || err != nil {
 		return err
 	}
-	c := &check{checks.For("nth", to.Out)}
+	c := &check{checks.For("nth", to.Out), s}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, looked, err := configBeside(ctx, path, offline)
-	degraded, fatal := webhooks.Degraded(err)
+	cfg, looked, err := s.settings().Beside(ctx, path, offline)
+	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
 	}
@@ -62,11 +61,14 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 var errToldConfig = program.ConfigError{Fault: program.ErrTold}
 
 // check finds out whether nth can do its work here.
-type check struct{ *checks.List }
+type check struct {
+	*checks.List
+	host hostInfo
+}
 
 // settings tells where the settings come from, and what in them keeps nth from acting.
 func (c *check) settings(path string, cfg config.Config) {
-	place := detectHost().place()
+	place := c.host.place()
 	sources, _ := place.Sources(path) // They have just been read.
 	c.Settings(sources, place.File)
 	if cfg.DryRun {
@@ -86,8 +88,8 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	} else {
 		c.OK("memory", "%s can be written to", cfg.StateDirectory)
 	}
-	if around := detectHost(); around.contained {
-		c.container(around, cfg)
+	if c.host.contained {
+		c.container(cfg)
 		return
 	}
 	found := systemd.FindInstalled(root)
@@ -200,7 +202,7 @@ func (c *check) clock(whose string, ahead time.Duration) {
 // cluster checks the kubelet's identity and what it may do, and returns it if there is one.
 func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) kubelet.Identity {
 	c.proxy(ctx, cfg)
-	id, err := kubelet.New(detectHost().identityOptions(cfg, metadata.Document)).Identity(ctx)
+	id, err := kubelet.New(c.host.identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if errors.Is(err, kubelet.ErrNotYet) {
 		c.Fail("identity", "%s; nth would wait for it", err)
 		return kubelet.Identity{}
@@ -219,7 +221,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		}
 		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	node := drain.New(id.Client, id.Node, draining.Options(cfg.Drain))
+	node := drain.New(id.Client, id.Node, daemon.DrainOptions(cfg.Drain))
 	c.rehearse(ctx, node)
 	c.forecast(ctx, node)
 	if ahead, err := id.Ahead(ctx); err != nil {
@@ -247,12 +249,12 @@ func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 
 // forecast tells how long a drain would take, and warns of pods that a spot notice leaves less than their own grace.
 func (c *check) forecast(ctx context.Context, node *drain.Node) {
-	f, err := node.Forecast(ctx, draining.SpotNotice)
+	f, err := node.Forecast(ctx, daemon.SpotNotice)
 	if err != nil {
 		c.Warn("forecast", "%s", err)
 		return
 	}
-	needs, cut := forecastWords(f, draining.SpotNotice)
+	needs, cut := forecastWords(f, daemon.SpotNotice)
 	c.OK("forecast", "%s", needs)
 	for _, pod := range cut {
 		c.Warn("forecast", "%s", pod)
@@ -275,12 +277,12 @@ func forecastWords(f drain.Forecast, notice time.Duration) (needs string, cut []
 func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
-		if holders, _, err := detectHost().system(cfg).host.KeyHolders(ctx); err == nil {
+		if holders, _, err := c.host.system(cfg).host.KeyHolders(ctx); err == nil {
 			c.unread(cfg, holders)
 		}
 		return
 	}
-	where := detectHost().system(cfg)
+	where := c.host.system(cfg)
 	if where.deaf != nil {
 		c.OK("shutdown", "not available: %s", where.deaf)
 		return
@@ -376,9 +378,9 @@ func blindTo(s state.Status) []state.DocumentStatus {
 // daemon checks whether nth runs here, and could act. It is a process of its own, whose unit shows it less of the machine
 // than whoever checks can see: what is found here need not be there. ours is the identity that this check has found.
 func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Identity) {
-	status, why := statusfile.Running("nth", cfg.RuntimeDirectory, time.Now())
+	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	for why == "" && begins(status) && len(daemonFaults(status, ours)) > 0 && drain.Await(ctx, nil, daemonLook) {
-		status, why = statusfile.Running("nth", cfg.RuntimeDirectory, time.Now())
+		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
 		c.Fail("daemon", "%s: nobody would drain this node; \"systemctl status nth\" tells more", why)

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -24,7 +24,7 @@ import (
 const byHandDeadline = 10 * time.Minute
 
 // commandDrain is "nth drain".
-func commandDrain(ctx context.Context, args []string, to program.Streams) error {
+func (s hostInfo) commandDrain(ctx context.Context, args []string, to program.Streams) error {
 	var path string
 	var undo bool
 	limit := byHandDeadline
@@ -41,7 +41,7 @@ func commandDrain(ctx context.Context, args []string, to program.Streams) error 
 	if done || err != nil {
 		return err
 	}
-	cfg, err := quietConfig(path)
+	cfg, err := s.quietConfig(path)
 	if err != nil {
 		return err
 	}
@@ -49,11 +49,11 @@ func commandDrain(ctx context.Context, args []string, to program.Streams) error 
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 	defer cancel()
-	return handle(ctx, cfg, undo, to.Out)
+	return s.drainByHand(ctx, cfg, undo, to.Out)
 }
 
-// handle drains this node, or takes back what that has set.
-func handle(ctx context.Context, cfg config.Config, undo bool, out io.Writer) error {
+// drainByHand drains this node, or takes back what that has set.
+func (s hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool, out io.Writer) error {
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -62,14 +62,14 @@ func handle(ctx context.Context, cfg config.Config, undo bool, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	id, err := kubelet.New(detectHost().identityOptions(cfg, metadata.Document)).Identity(ctx)
+	id, err := kubelet.New(s.identityOptions(cfg, metadata.Document)).Identity(ctx)
 	if err != nil {
 		return err
 	}
-	options := draining.Options(cfg.Drain)
+	options := daemon.DrainOptions(cfg.Drain)
 	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, drain.NewGate(evictionsAtOnce), balancers(cfg, metadata)
 	if options.ScriptsWait > 0 {
-		options.Scripts = detectHost().scripts(cfg)
+		options.Scripts = s.scripts(cfg)
 	}
 	whole := drain.New(id.Client, id.Node, options)
 	h := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}

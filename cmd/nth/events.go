@@ -7,8 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/counting"
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
@@ -26,7 +25,7 @@ import (
 
 // newHooks returns the metadata source with one before it that keeps lifecycle hooks.
 func newHooks(
-	metadata *imds.Source, cfg config.Config, book *record.Store, board *statusReporter, counts counting.Counts, log *logrus.Entry,
+	metadata *imds.Source, cfg config.Config, book *record.Store, board *statusReporter, counts daemon.Counts, log *logrus.Entry,
 ) *asg.Keeper {
 	options := hookOptions(cfg, metadata)
 	options.FirstSeen = func(id string) time.Time { return firstSeen(book, id) }
@@ -35,7 +34,7 @@ func newHooks(
 		board.hooked(n.Text)
 		tellHook(log, n)
 	}
-	return asg.New(metadata, options, draining.Hooks(cfg.Events.ASGTermination.Termination))
+	return asg.New(metadata, options, daemon.Hooks(cfg.Events.ASGTermination))
 }
 
 func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
@@ -80,25 +79,16 @@ func follow(opts *imds.Options, book *record.Store, board *statusReporter, log *
 // tellHook writes news of a lifecycle hook into the journal.
 func tellHook(log *logrus.Entry, n asg.HookReport) {
 	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
-	switch n.What {
-	case asg.Trouble:
-		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
-	case asg.Refused:
-		log.WithField(systemd.FieldMessageID, systemd.HookRefused).Warn(n.Text)
-	case asg.Completed:
-		log.WithField(systemd.FieldMessageID, systemd.HookCompleted).Info(n.Text)
-	case asg.Found:
-		log.WithField(systemd.FieldMessageID, systemd.HookFound).Info(n.Text)
-	}
+	daemon.TellHook(log, n)
 }
 
 // hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
-	if !draining.Hooks(cfg.Events.ASGTermination.Termination).Complete {
+	if !daemon.Hooks(cfg.Events.ASGTermination).Complete {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
 		return
 	}
-	found := asg.Check(ctx, hookOptions(cfg, metadata), draining.Hooks(cfg.Events.ASGTermination.Termination))
+	found := asg.Check(ctx, hookOptions(cfg, metadata), daemon.Hooks(cfg.Events.ASGTermination))
 	switch {
 	case found.Err != nil:
 		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)

@@ -9,10 +9,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/reload"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/state"
@@ -21,10 +19,10 @@ import (
 
 // What the tests see of the program besides its streams and its exit status.
 var (
-	Run         = nth().Run
+	Run         = nth(detectHost()).Run
 	UntilSignal = program.UntilSignal
 	UnderParent = underParent
-	Complain    = logging.Complain("nth")
+	Complain    = daemon.Complain("nth")
 
 	PolicyOf  = policyOf
 	TellHook  = tellHook
@@ -46,12 +44,12 @@ func Token(ctx context.Context, cfg config.Config, metadata func(context.Context
 
 // NewLogger returns the logger that the settings ask for.
 func NewLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
-	return logging.New("nth", cfg, stderr)
+	return daemon.NewLogger("nth", cfg, stderr)
 }
 
 // RunSettings returns the settings that "nth run" has after its flags.
 func RunSettings(args ...string) (config.Config, error) {
-	read, _, err := runSettings(args, program.Streams{Out: io.Discard, Err: io.Discard})
+	read, _, err := detectHost().settings().ParseRun(runUsage, args, program.Streams{Out: io.Discard, Err: io.Discard})
 	if err != nil {
 		return config.Config{}, err
 	}
@@ -59,7 +57,7 @@ func RunSettings(args ...string) (config.Config, error) {
 }
 
 // ColourfulLines returns the formatter of a terminal.
-var ColourfulLines = logging.Colourful
+var ColourfulLines = daemon.Colourful
 
 // Around runs a daemon while others pass on what it tells.
 func Around(passing func(context.Context), run func(context.Context) error) func(context.Context) error {
@@ -76,9 +74,8 @@ type Service interface {
 func Reloads(log *logrus.Entry, service Service, started config.Config, apply func(config.Config, []string), readings ...func() (config.Config, error)) {
 	ctx, stop := context.WithCancel(context.Background())
 	hangups := make(chan os.Signal)
-	r := &reload.Reloader[config.Config]{
-		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Diff: config.Diff, Late: late,
-		Judge: webhooks.Degraded, Keep: config.Config.WithNotifications,
+	r := &daemon.Reloader[config.Config, *config.Config]{
+		Program: "nth", Service: service, Log: log, Started: started, Current: started, Apply: apply, Late: late,
 	}
 	r.Read = func() (config.Config, error) {
 		reading := readings[0]
@@ -140,7 +137,7 @@ func Supervise(start func() (Supervised, error), log *logrus.Entry, signals <-ch
 // RunAsParent is "nth run" in a host container.
 func RunAsParent(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	const asParent = "run-as-parent"
-	p := nth()
+	p := nth(detectHost())
 	p.Hidden = append(p.Hidden, program.Command{Name: asParent, Run: func(_ context.Context, args []string, to program.Streams) error {
 		return supervise(args, to)
 	}})
@@ -150,7 +147,7 @@ func RunAsParent(ctx context.Context, args []string, stdout, stderr io.Writer) i
 // Usages are the help texts of the commands.
 func Usages() map[string]string {
 	usages := map[string]string{}
-	for _, c := range nth().Commands {
+	for _, c := range nth(hostInfo{}).Commands {
 		usages[c.Name] = c.Usage
 	}
 	return usages

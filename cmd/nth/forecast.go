@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 const (
@@ -23,9 +23,9 @@ type forecaster struct {
 	tell func(needs time.Duration, cut int)
 }
 
-// run works until ctx ends. That no forecast can be made is told elsewhere: then nobody could drain either.
+// run works until ctx ends, and not in step with the fleet's other nodes. That no forecast can be made is told elsewhere: then nobody could drain either.
 func (f forecaster) run(ctx context.Context) {
-	for pause := firstForecast; drain.Await(ctx, nil, uneven(pause)); {
+	for pause := firstForecast; drain.Await(ctx, nil, role.Spread(pause)); {
 		pause = forecastAgain
 		if forecast, err := f.look(ctx); err == nil {
 			f.tell(forecast.Needs, len(forecast.Cut))
@@ -34,14 +34,11 @@ func (f forecaster) run(ctx context.Context) {
 	}
 }
 
-// uneven spreads a pause by a tenth to either side, so that a fleet's nodes do not ask in step.
-func uneven(pause time.Duration) time.Duration { return pause - pause/10 + rand.N(pause/5+1) }
-
 // forecast waits for the identity, and says how a drain for a spot notice would come along.
 func (s *localNode) forecast(ctx context.Context) (drain.Forecast, error) {
 	id, err := s.identity(ctx)
 	if err != nil {
 		return drain.Forecast{}, err
 	}
-	return drain.New(id.Client, id.Node, *s.options.Load()).Forecast(ctx, draining.SpotNotice)
+	return drain.New(id.Client, id.Node, *s.options.Load()).Forecast(ctx, daemon.SpotNotice)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/bottlerocket"
 	"github.com/nth-project/nth/pkg/config"
@@ -20,13 +20,6 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// fromBottlerocket is a value of kubernetes.source, and the others are of kubernetes.token.
-const (
-	fromBottlerocket = "bottlerocket"
-	autoToken        = "auto"
-	pluginToken      = "plugin"
-)
-
 // containerStop is how long nth's own stop job may drain for in a host container: Bottlerocket kills what has not ended
 // 20 s after it was asked to, and a few are left to say how far the drain has come.
 const containerStop = 15 * time.Second
@@ -34,7 +27,7 @@ const containerStop = 15 * time.Second
 // errNoHost is why a host container that is not superpowered hears of no shutdown.
 var errNoHost = errors.New("a host container that is not superpowered has no way to the host's logind")
 
-// hostInfo are where nth finds itself: on a machine, or in a host container of Bottlerocket.
+// hostInfo is where nth finds itself: on a machine, or in a host container of Bottlerocket. It is found out once, at the start.
 type hostInfo struct {
 	bottlerocket.Container
 	contained bool
@@ -46,7 +39,7 @@ func detectHost() hostInfo {
 }
 
 // place is where the settings are, and what they are without a word from anybody.
-func (s hostInfo) place() config.Place {
+func (s hostInfo) place() config.Place[config.Config, *config.Config] {
 	place := config.Usual()
 	if !s.contained {
 		return place
@@ -55,7 +48,7 @@ func (s hostInfo) place() config.Place {
 	place.Defaults.StateDirectory = s.StateDirectory
 	place.Defaults.HostRoot = s.Host
 	if s.Host == "" {
-		place.Defaults.Kubernetes.Source = fromBottlerocket
+		place.Defaults.Kubernetes.Source = config.BottlerocketSource
 	}
 	return place
 }
@@ -75,13 +68,13 @@ func (s hostInfo) identityOptions(cfg config.Config, metadata func(context.Conte
 		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
 	}
 	options.Proxy = s.proxy(cfg)
-	bottlerockets := cfg.Kubernetes.Source == fromBottlerocket
+	bottlerockets := cfg.Kubernetes.Source == config.BottlerocketSource
 	if bottlerockets {
 		options.Read = s.API.Kubeconfig
 	}
-	if bottlerockets || cfg.Kubernetes.Token != pluginToken {
+	if bottlerockets || cfg.Kubernetes.Token != config.PluginToken {
 		options.Token = ekstoken.New(metadata, ownRegion(cfg)).Token
-		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == autoToken // a plugin of Bottlerocket's settings is not here
+		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == config.AutoToken // a plugin of Bottlerocket's settings is not here
 	}
 	return options
 }
@@ -120,8 +113,8 @@ func logStream(cfg config.Log, to program.Streams) io.Writer {
 // complainContained writes what ends the daemon in a host container as all else that it logs there, since standard error
 // is the console's too. The error that it returns has been told, and stands for the same exit status.
 func complainContained(out io.Writer, err error) error {
-	message, text := logging.LastWords(err)
-	logging.Errors(logging.New("nth", config.Log{Level: "info", Format: "prefix"}, out), message, text)
+	message, text := daemon.LastWords(err)
+	daemon.Errors(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, out), message, text)
 	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
 		return errToldConfig
 	}
@@ -129,12 +122,12 @@ func complainContained(out io.Writer, err error) error {
 }
 
 // container checks a host container: there is no service, catalog or drop-in in one.
-func (c *check) container(s hostInfo, cfg config.Config) {
+func (c *check) container(cfg config.Config) {
 	switch {
-	case s.Host != "":
-		c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", s.Host)
-	case s.deaf(cfg) != nil:
-		c.OK("container", "a host container of Bottlerocket; no notice of shutdowns: %s", s.deaf(cfg))
+	case c.host.Host != "":
+		c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", c.host.Host)
+	case c.host.deaf(cfg) != nil:
+		c.OK("container", "a host container of Bottlerocket; no notice of shutdowns: %s", c.host.deaf(cfg))
 	default:
 		c.OK("container", "a host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
 	}
@@ -171,7 +164,7 @@ func (s hostInfo) proxy(cfg config.Config) func(context.Context) (kubelet.Proxy,
 
 // proxy tells which proxy there is, if any.
 func (c *check) proxy(ctx context.Context, cfg config.Config) {
-	found, err := detectHost().proxy(cfg)(ctx)
+	found, err := c.host.proxy(cfg)(ctx)
 	wrong := found.PassedOver()
 	switch {
 	case err != nil:

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -37,7 +37,7 @@ const evictionsAtOnce = 128
 
 func newLocalNode(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
 	s := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
-	s.use(draining.Options(cfg.Drain))
+	s.use(daemon.DrainOptions(cfg.Drain))
 	return s
 }
 
@@ -239,10 +239,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err e
 		if err == nil {
 			break
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(identityPause):
-		}
+		drain.Await(ctx, nil, identityPause)
 	}
 	w.kubelet.KeepWarm(ctx, w.every, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)

@@ -8,10 +8,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/secrets"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -43,7 +42,7 @@ type listenerDeps struct {
 	record   *record.Store
 	machine  *machine
 	alive    func() bool // the daemon does its work
-	counts   counting.Counts
+	counts   daemon.Counts
 	log      *logrus.Entry
 }
 
@@ -160,45 +159,10 @@ func (m *machine) describe(ctx context.Context) imds.Instance {
 	return known
 }
 
-// loadAndValidate is effectiveConfig, judged also by what only their users can judge. With config.Degraded in the error, the settings
-// are of use.
-func loadAndValidate(path string) (config.Config, error) {
-	cfg, err := effectiveConfig(path)
-	if err = webhooks.Judge(err, &cfg.Webhook, "nth"); err != nil {
-		err = program.ConfigError{Fault: err}
-	}
-	return cfg, err
-}
-
-// looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
-type looked struct {
-	found []webhooks.Finding
-	unit  secrets.Unit
-}
-
-// configBeside is loadAndValidate with the credentials that the service would get by its unit. Offline, systemd is not asked.
-func configBeside(ctx context.Context, path string, offline bool) (config.Config, looked, error) {
-	cfg, err := effectiveConfig(path)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
-		return config.Config{}, looked{}, err
-	}
-	l := looked{unit: secrets.Beside(ctx, cfg.HostRoot, "nth.service", offline)}
-	l.found = webhooks.Look(&cfg.Webhook, "nth", l.unit.Find)
-	if err = webhooks.Add(err, l.found); err != nil {
-		err = program.ConfigError{Fault: err}
-	}
-	return cfg, l, err
-}
-
 // addWebhook adds what tells people's own endpoints. It is there, and idle, also while there are none: a reload may bring
 // one. Of a dry run, too, it tells, and says that it is one.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
-	outbox, warnings := record.OpenOutbox(recordDirectory(cfg))
-	for _, w := range warnings {
-		from.log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
-	}
-	webhook := notify.NewWebhook(notify.WebhookOptions{
-		Outbox: outbox, DryRun: cfg.DryRun,
+	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.counts, notify.WebhookOptions{
 		Machine: func(ctx context.Context, _ string) notify.Machine {
 			i := from.machine.describe(ctx)
 			return notify.Machine{
@@ -207,18 +171,14 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 			}
 		},
 		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
-		Told: func(t notify.DeliveryResult) {
-			webhooks.Tell(from.log, t)
-			from.counts.Notice(t)
-		},
 	})
 	n.waiting = webhook.Waiting
 	n.reposted = func(cfg config.Config) {
-		settings, err := webhooks.Settings(cfg.Webhook, "nth", secrets.Own)
+		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
 		if err != nil { // What is wrong with the settings was told when they were judged.
 			from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Error(err)
 		}
-		webhook.Use(settings)
+		webhook.Use(to)
 		webhook.Resume(from.record.Entries(), time.Now(), n.rules.Load().Describe)
 	}
 	n.reposted(cfg)
@@ -239,9 +199,9 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 }
 
 // webhook checks the webhook, and posts a test if that is asked for.
-func (c *check) webhook(ctx context.Context, cfg config.Config, l looked, post bool) {
-	c.Unit(l.unit)
-	c.Webhook(ctx, cfg.Webhook, l.unit.Find, l.found, post, func(ctx context.Context) string {
+func (c *check) webhook(ctx context.Context, cfg config.Config, looked settings.Looked, post bool) {
+	c.Unit(looked.Unit)
+	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(ctx context.Context) string {
 		id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx)
 		if err != nil {
 			return "unknown"
@@ -254,27 +214,22 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, l looked, post b
 // its sake.
 type meter struct {
 	*metrics.Metrics
-	counts  counting.Counts
+	counts  daemon.Counts
 	source  agent.Pulse
 	waiting func() int // notices
 }
 
 func newMeter(cfg config.Config, log *logrus.Entry) *meter {
-	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
+	m := &meter{waiting: func() int { return 0 }}
+	m.Metrics = daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{
+		LinkLocalExceeded: ena.NewReader("/").LinkLocalExceeded,
+		Stuck:             func() error { return m.source.Stuck() },
+		Waiting:           func() int { return m.waiting() },
+	})
+	if m.Metrics == nil {
 		return nil
 	}
-	m := &meter{waiting: func() int { return 0 }}
-	version, commit := program.BuildVersion()
-	m.Metrics = metrics.New(metrics.Options{
-		Version: version, Commit: commit, DryRun: cfg.DryRun, Compatible: cfg.Metrics.Compatible,
-		Listen: cfg.Metrics.Listen, Textfile: cfg.Metrics.Textfile, LinkLocalExceeded: ena.NewReader("/").LinkLocalExceeded,
-		Stuck:   func() error { return m.source.Stuck() },
-		Waiting: func() int { return m.waiting() },
-		Trouble: func(err error) {
-			log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; nth continues without metrics, and retries", err)
-		},
-	})
-	m.counts = counting.In(m.Metrics)
+	m.counts = daemon.CountIn(m.Metrics)
 	return m
 }
 
@@ -289,9 +244,9 @@ func (m *meter) join(n *notices, source agent.Pulse, node *localNode) {
 }
 
 // counted is where is counted what both programs count.
-func (m *meter) counted() counting.Counts {
+func (m *meter) counted() daemon.Counts {
 	if m == nil {
-		return counting.Counts{}
+		return daemon.Counts{}
 	}
 	return m.counts
 }

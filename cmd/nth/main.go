@@ -1,12 +1,11 @@
 // Command nth drains its own Kubernetes node before EC2 takes the machine away.
 //
 // It is the only part of the project that reads arguments, the environment and signals, and that exits. The file
-// run.go wires the packages of pkg into the daemon.
+// wire.go wires the packages of pkg into the daemon.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,20 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/importing"
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/statusfile"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 )
 
 func main() {
-	os.Exit(nth().Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(nth(detectHost()).Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// nth is the whole program but for its exit. Its commands are in the order of the help text.
-func nth() program.Program {
+// nth is the whole program but for its exit, on that host. Its commands are in the order of the help text.
+func nth(host hostInfo) program.Program {
 	version := program.CommandVersion("nth", versionUsage)
 	return program.Program{
 		Name:    "nth",
@@ -39,17 +36,17 @@ func nth() program.Program {
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure
 `,
 		Commands: []program.Command{
-			{Name: "run", Summary: "watch for interruptions and drain this node", Usage: runUsage, Run: commandRun},
-			{Name: "rehearse", Summary: "show what a spot interruption would do, change nothing", Usage: rehearseUsage, Run: commandRehearse},
-			{Name: "drain", Summary: "drain this node now, or undo that", Usage: drainUsage, Run: commandDrain},
-			{Name: "status", Summary: "show daemon status", Usage: statusUsage, Run: commandStatus},
-			{Name: "check", Summary: "verify that this node can be drained", Usage: checkUsage, Run: commandCheck},
-			{Name: "config", Summary: "print or validate the configuration", Usage: configUsage, Run: commandConfig},
+			{Name: "run", Summary: "watch for interruptions and drain this node", Usage: runUsage, Run: host.commandRun},
+			{Name: "rehearse", Summary: "show what a spot interruption would do, change nothing", Usage: rehearseUsage, Run: host.commandRehearse},
+			{Name: "drain", Summary: "drain this node now, or undo that", Usage: drainUsage, Run: host.commandDrain},
+			{Name: "status", Summary: "show daemon status", Usage: statusUsage, Run: host.commandStatus},
+			{Name: "check", Summary: "verify that this node can be drained", Usage: checkUsage, Run: host.commandCheck},
+			{Name: "config", Summary: "print or validate the configuration", Usage: configUsage, Run: host.commandConfig},
 			{Name: "version", Summary: "print the version", Usage: versionUsage, Run: version},
 		},
-		Hidden:   []program.Command{{Name: inRoot, Run: commandInRoot}, {Name: underParent, Run: commandUnderParent}},
+		Hidden:   []program.Command{{Name: inRoot, Run: commandInRoot}, {Name: underParent, Run: host.commandUnderParent}},
 		Version:  version,
-		Complain: logging.Complain("nth"),
+		Complain: daemon.Complain("nth"),
 	}
 }
 
@@ -129,15 +126,15 @@ Prints the version of nth, the commit it was built from, and what it was built w
 `
 
 // commandStatus is "nth status".
-func commandStatus(_ context.Context, args []string, to program.Streams) error {
-	return statusfile.Command("nth", statusUsage, args, to, func(path string) (string, error) { return runtimeDirectory(path, to.Err) })
+func (s hostInfo) commandStatus(_ context.Context, args []string, to program.Streams) error {
+	return checks.StatusCommand("nth", statusUsage, args, to, func(path string) (string, error) { return s.runtimeDirectory(path, to.Err) })
 }
 
 // runtimeDirectory is where the daemon shows its status. Without a file that was asked for, settings that are wrong do
 // not keep anybody from the status of a daemon that runs with those it had before.
-func runtimeDirectory(path string, stderr io.Writer) (string, error) {
-	cfg, err := effectiveConfig(path)
-	if _, err = webhooks.Degraded(err); err != nil && path == "" {
+func (s hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error) {
+	cfg, err := s.settings().Files(path)
+	if _, err = settings.Degraded(err); err != nil && path == "" {
 		fmt.Fprintln(stderr, err)
 		return program.DirectoryFrom("RUNTIME_DIRECTORY", config.Default().RuntimeDirectory), nil
 	}
@@ -173,57 +170,23 @@ func commandInRoot(_ context.Context, args []string, _ program.Streams) error {
 }
 
 // commandConfig is "nth config".
-func commandConfig(ctx context.Context, args []string, to program.Streams) error {
-	command := importing.Command{
-		Program: "nth", Usage: configUsage,
-		Judge: func(name string, text []byte) error {
-			cfg := config.Default()
-			return config.Decode(name, text, &cfg)
-		},
-		Check: func(path string) error { return judgeConfig(ctx, path, to) },
-		Show: func(path string) error {
-			cfg, err := loadAndValidate(path)
-			if _, fatal := webhooks.Degraded(err); fatal != nil {
-				return err
-			}
-			return errors.Join(config.Encode(to.Out, cfg), err)
-		},
-	}
-	return command.Run(args, to)
+func (s hostInfo) commandConfig(ctx context.Context, args []string, to program.Streams) error {
+	return s.settings().Command(ctx, configUsage, false, args, to)
 }
 
-// judgeConfig says what was read and what was passed over, and whether it is right.
-func judgeConfig(ctx context.Context, path string, to program.Streams) error {
-	_, looked, err := configBeside(ctx, path, false)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
-		return err
+// settings is how nth comes to its settings.
+func (s hostInfo) settings() settings.Program[config.Config, *config.Config] {
+	return settings.Program[config.Config, *config.Config]{
+		Name: "nth", Place: s.place(), Settle: s.settle,
+		Root: func(cfg *config.Config) string { return cfg.HostRoot },
 	}
-	place := detectHost().place()
-	sources, failed := place.Sources(path)
-	if failed != nil {
-		return program.ConfigError{Fault: failed}
-	}
-	return checks.Approve(to.Out, sources, place.File, looked.unit, looked.found, err)
 }
 
-// effectiveConfig reads the files and lets systemd's directories go before theirs. With config.Degraded, the settings are of use.
-func effectiveConfig(path string) (config.Config, error) {
-	around := detectHost()
-	cfg, degraded := around.place().Load(path)
-	if _, fatal := webhooks.Degraded(degraded); fatal != nil {
-		return config.Config{}, program.ConfigError{Fault: fatal}
-	}
-	around.settle(&cfg)
-	cfg.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", cfg.StateDirectory)
-	cfg.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", cfg.RuntimeDirectory)
-	return cfg, degraded
-}
-
-// quietConfig is effectiveConfig for a command that acts, and tells what it does itself: what only tells others may be degraded, and the
+// quietConfig reads the settings for a command that acts, and tells what it does itself: what only tells others may be degraded, and the
 // libraries say nothing beside it.
-func quietConfig(path string) (config.Config, error) {
-	cfg, err := effectiveConfig(path)
-	if _, fatal := webhooks.Degraded(err); fatal != nil {
+func (s hostInfo) quietConfig(path string) (config.Config, error) {
+	cfg, err := s.settings().Files(path)
+	if _, fatal := settings.Degraded(err); fatal != nil {
 		return config.Config{}, err
 	}
 	return cfg, checks.Hush()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -36,9 +36,9 @@ import (
 const shortestNotice = 5 * time.Second
 
 // commandRehearse is "nth rehearse".
-func commandRehearse(ctx context.Context, args []string, to program.Streams) error {
+func (s hostInfo) commandRehearse(ctx context.Context, args []string, to program.Streams) error {
 	var path, kubeconfig string
-	notice := draining.SpotNotice
+	notice := daemon.SpotNotice
 	done, err := program.Parse("nth rehearse", rehearseUsage, args, to, func(flags *flag.FlagSet) {
 		program.ConfigFlag(flags, &path)
 		flags.Func("kubeconfig", "", func(value string) error {
@@ -49,8 +49,8 @@ func commandRehearse(ctx context.Context, args []string, to program.Streams) err
 		})
 		flags.Func("deadline", "", func(value string) (err error) {
 			notice, err = time.ParseDuration(value)
-			if err != nil || notice < shortestNotice || notice > draining.SpotNotice {
-				return fmt.Errorf("must be from %s to %s, which is all that EC2 gives", shortestNotice, draining.SpotNotice)
+			if err != nil || notice < shortestNotice || notice > daemon.SpotNotice {
+				return fmt.Errorf("must be from %s to %s, which is all that EC2 gives", shortestNotice, daemon.SpotNotice)
 			}
 			return nil
 		})
@@ -58,27 +58,27 @@ func commandRehearse(ctx context.Context, args []string, to program.Streams) err
 	if done || err != nil {
 		return err
 	}
-	cfg, err := quietConfig(path)
+	cfg, err := s.quietConfig(path)
 	if err != nil {
 		return err
 	}
 	ctx, stop := program.UntilSignal(ctx)
 	defer stop()
-	return rehearse(ctx, cfg, path, kubeconfig, notice, to.Out)
+	return s.rehearse(ctx, cfg, path, kubeconfig, notice, to.Out)
 }
 
 // rehearse has the daemon's own parts act upon a notice of that length, and tells what they do.
-func rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
+func (s hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
 	}
-	set, err := newRehearsal(ctx, cfg, bootID, kubeconfig)
+	set, err := s.newRehearsal(ctx, cfg, bootID, kubeconfig)
 	if err != nil {
 		return err
 	}
 	defer set.close()
-	fmt.Fprint(out, set.words(path))
+	fmt.Fprint(out, set.words(s.place(), path))
 	rules, only := policyOf(set.cfg.Events), set.cfg.IMDS.LifeCycles
 	switch {
 	case rules[event.SpotInterruption].Action == policy.Ignore:
@@ -109,7 +109,7 @@ func (s *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out i
 	if err != nil {
 		return err
 	}
-	f, err := drain.New(id.Client, id.Node, draining.Options(s.cfg.Drain)).Forecast(ctx, notice)
+	f, err := drain.New(id.Client, id.Node, daemon.DrainOptions(s.cfg.Drain)).Forecast(ctx, notice)
 	if err != nil {
 		return err
 	}
@@ -201,9 +201,8 @@ The metadata service is a stand-in, in this process. %s
 `
 
 // words say what is real and what is not.
-func (s *rehearsalRun) words(path string) string {
+func (s *rehearsalRun) words(place config.Place[config.Config, *config.Config], path string) string {
 	from := "the defaults"
-	place := detectHost().place()
 	sources, _ := place.Sources(path) // They have just been read.
 	for _, source := range sources {
 		if source.Passed == "" {
@@ -240,7 +239,7 @@ const identityLimit = 15 * time.Second
 
 // newRehearsal finds this node as the service does, or by a kubeconfig. Where none is named and there is none to be had, the cluster is
 // made up. A node that is real is only looked at.
-func newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
+func (s hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
 	if kubeconfig != "" {
 		absolute, err := filepath.Abs(kubeconfig)
 		if err != nil {
@@ -252,7 +251,7 @@ func newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig str
 	if err != nil {
 		return nil, err
 	}
-	borrowed := kubelet.New(detectHost().identityOptions(cfg, metadata.Document))
+	borrowed := kubelet.New(s.identityOptions(cfg, metadata.Document))
 	limited, cancel := context.WithTimeout(ctx, identityLimit)
 	defer cancel()
 	id, err := borrowed.Identity(limited)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -130,7 +130,7 @@ func supervise(args []string, to program.Streams) error {
 	defer signal.Stop(signals)
 	s := supervisor{
 		start: func() (supervised, error) { return startDaemon(args, to) },
-		log:   logrus.NewEntry(logging.New("nth", config.Log{Level: "info", Format: "prefix"}, to.Out)),
+		log:   logrus.NewEntry(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, to.Out)),
 	}
 	switch s.run(signals) {
 	case program.ExitOK:

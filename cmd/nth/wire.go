@@ -6,18 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/reload"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
@@ -30,19 +26,12 @@ import (
 )
 
 // runDaemon wires the daemon and runs it until ctx ends; then, if it is the whole system that stops, until the node is
-// drained. degraded is what is wrong with the settings, and read reads them again.
-func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read func() (config.Config, error), stderr io.Writer) error {
-	hangups, deaf := reload.Hangups()
-	defer deaf()
-	logger, err := logging.Begin("nth", cfg.Log, stderr)
-	if err != nil {
-		return err
-	}
-	log := logrus.NewEntry(logger)
-	service := &systemd.Notifier{}
+// drained.
+func (s hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config], stderr io.Writer) error {
+	cfg, log, service := d.Config, d.Log, d.Service
 	pulse := newVigil(service)
 	defer pulse.begin(ctx, log, stderr)()
-	webhooks.SayDegraded(log, degraded)
+	d.SayDegraded()
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -50,7 +39,7 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	meter := newMeter(cfg, log)
 	alive := &watching{statusWriter: meter.both(file)}
-	board := newStatusReporter(alive, meter.troubles, degraded, cfg)
+	board := newStatusReporter(alive, meter.troubles, d.Degraded, cfg)
 	rules := policyOf(cfg.Events)
 	ends := &reservationEnd{board: board}
 	book := openRecord(cfg, bootID, log)
@@ -58,17 +47,16 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	if err != nil {
 		return err
 	}
-	around := detectHost()
-	shutdown := newShutdown(ctx, cfg, around.system(cfg).in(bootID, book.Entries()), log, board.hearing, service)
-	identity := around.identityOptions(cfg, metadata.Document)
+	shutdown := newShutdown(ctx, cfg, s.system(cfg).in(bootID, book.Entries()), log, board.hearing, service)
+	identity := s.identityOptions(cfg, metadata.Document)
 	identity.Requested = meter.counted().Requested
 	borrowed := kubelet.New(identity)
-	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), around.scripts(cfg))
+	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), s.scripts(cfg))
 	hooks := newHooks(metadata, cfg, book, board, meter.counted(), log)
 	alive.follow(metadata)
 	notices := newNotices(cfg, listenerDeps{borrowed, book, &machine{ask: metadata.Instance}, alive.alive, meter.counted(), log})
 	meter.join(notices, metadata, node)
-	daemon := agent.New(agent.Config{
+	watcher := agent.New(agent.Config{
 		Sources:   append(ends.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
@@ -87,42 +75,32 @@ func runDaemon(ctx context.Context, cfg config.Config, degraded []string, read f
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	defer shutdown.listen(running)()
-	parts := adjustable{logger, node, board, shutdown, hooks, notices, daemon}
-	go parts.reloader(cfg, read, service, log).Run(running, hangups)
-	return errors.Join(shown(running, file, notices.around(daemon.Run)), service.Err())
+	parts := adjustable{node, board, shutdown, hooks, notices, watcher}
+	go d.Reload(running, late, parts.use)
+	return errors.Join(shown(running, file, notices.around(watcher.Run)), service.Err())
 }
 
 // adjustable are the parts of the daemon that follow the settings while they run.
 type adjustable struct {
-	logger  *logrus.Logger
 	node    *localNode
 	board   *statusReporter
 	down    *shutdown
 	hooks   *asg.Keeper
 	notices *notices
-	daemon  *agent.Agent
-}
-
-// reloader has them follow the settings, which read reads, with each hangup.
-func (a adjustable) reloader(started config.Config, read func() (config.Config, error), service *systemd.Notifier, log *logrus.Entry) *reload.Reloader[config.Config] {
-	return &reload.Reloader[config.Config]{
-		Program: "nth", Read: read, Judge: webhooks.Degraded, Keep: config.Config.WithNotifications, Service: service, Log: log,
-		Started: started, Current: started, Diff: config.Diff, Late: late, Apply: a.use,
-	}
+	agent   *agent.Agent
 }
 
 // use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
 func (a adjustable) use(cfg config.Config, degraded []string) {
 	rules := policyOf(cfg.Events)
-	logging.SetLevel(a.logger, cfg.Log)
-	a.node.use(draining.Options(cfg.Drain))
+	a.node.use(daemon.DrainOptions(cfg.Drain))
 	a.board.configured(rules)
 	a.board.degrade(degraded)
 	a.down.use(cfg)
-	a.hooks.Use(draining.Hooks(cfg.Events.ASGTermination.Termination))
+	a.hooks.Use(daemon.Hooks(cfg.Events.ASGTermination))
 	a.notices.use(rules)
 	a.notices.reposted(cfg)
-	a.daemon.SetPolicy(rules)
+	a.agent.SetPolicy(rules)
 }
 
 // shown runs the daemon while its status is being written, to the last word.
@@ -137,20 +115,9 @@ func shown(ctx context.Context, file *record.StatusFile, run func(context.Contex
 
 // openRecord opens the record, and says what is wrong with it.
 func openRecord(cfg config.Config, bootID string, log *logrus.Entry) *record.Store {
-	store, warnings := record.Open(recordDirectory(cfg), bootID)
-	for _, w := range warnings {
-		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
-	}
+	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID)
+	daemon.TellStateTrouble(log, warnings)
 	return store
-}
-
-// recordDirectory is where the record lies. A dry run has one of its own: what was only talked about must not count as
-// done when it becomes serious.
-func recordDirectory(cfg config.Config) string {
-	if cfg.DryRun {
-		return filepath.Join(cfg.StateDirectory, "dry-run")
-	}
-	return cfg.StateDirectory
 }
 
 func imdsSource(
@@ -211,54 +178,35 @@ func watched(rules policy.Settings) []event.Kind {
 }
 
 // commandRun is "nth run".
-func commandRun(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := runSettings(args, to)
+func (s hostInfo) commandRun(ctx context.Context, args []string, to program.Streams) error {
+	read, done, err := s.settings().ParseRun(runUsage, args, to)
 	if done || err != nil {
 		return err
 	}
-	if detectHost().contained {
+	if s.contained {
 		return supervise(args, to)
 	}
-	return watch(ctx, read, to)
+	return s.watch(ctx, read, to)
 }
 
 // commandUnderParent is "nth run" in a host container, below the parent that starts it again.
-func commandUnderParent(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := runSettings(args, to)
+func (s hostInfo) commandUnderParent(ctx context.Context, args []string, to program.Streams) error {
+	read, done, err := s.settings().ParseRun(runUsage, args, to)
 	if done || err != nil {
 		return err
 	}
-	if err := watch(ctx, read, to); err != nil {
+	if err := s.watch(ctx, read, to); err != nil {
 		return complainContained(to.Out, err)
 	}
 	return nil
 }
 
 // watch runs the daemon with the settings that read reads, until a signal asks it to stop.
-func watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
-	program.SpareMemory()
-	cfg, err := read()
-	degraded, fatal := webhooks.Degraded(err)
-	if fatal != nil {
-		return fatal
-	}
-	ctx, stop := program.UntilSignal(ctx)
-	defer stop()
-	return runDaemon(ctx, cfg, degraded, read, logStream(cfg.Log, to))
-}
-
-// runSettings returns what reads the settings that "nth run" has with its flags; done tells that help was asked for
-// instead.
-func runSettings(args []string, to program.Streams) (read func() (config.Config, error), done bool, err error) {
-	flags, done, err := program.ParseRun("nth", runUsage, args, to)
-	if done || err != nil {
-		return nil, done, err
-	}
-	return func() (config.Config, error) {
-		cfg, err := loadAndValidate(flags.Config)
-		cfg.DryRun = flags.DryRun(cfg.DryRun)
-		return cfg, err
-	}, false, nil
+func (s hostInfo) watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
+	stream := func(cfg config.Log) io.Writer { return logStream(cfg, to) }
+	return daemon.Run(ctx, "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
+		return s.runDaemon(ctx, d, stream(d.Config.Log))
+	})
 }
 
 // late tells whether a setting, as now has it, takes effect at the next start only.
@@ -284,47 +232,17 @@ func kindOf(name string) event.Kind {
 }
 
 // policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
-// system take the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/asg says.
+// system take the machine whatever anybody says.
 func policyOf(c config.Events) policy.Settings {
-	termination := draining.Termination(c.ASGTermination.Termination)
-	termination.WithdrawnAfter = c.ASGTermination.WithdrawnAfter
-	return policy.Settings{
-		event.SpotInterruption: {
-			Action:         policy.Action(c.SpotInterruption.Action),
-			Hibernate:      policy.Action(c.SpotInterruption.Hibernate),
-			Hard:           true,
-			Budget:         draining.SpotNotice,
-			WithdrawnAfter: c.SpotInterruption.WithdrawnAfter,
-		},
-		event.RebalanceRecommendation: {
-			Action:         policy.Action(c.RebalanceRecommendation.Action),
-			CordonFor:      c.RebalanceRecommendation.CordonFor,
-			WithdrawnAfter: c.RebalanceRecommendation.WithdrawnAfter,
-		},
-		event.ScheduledMaintenance: {
-			Action:         policy.Action(c.ScheduledMaintenance.Action),
-			Codes:          draining.Codes(c.ScheduledMaintenance.Codes),
-			Lead:           c.ScheduledMaintenance.Lead,
-			Window:         c.ScheduledMaintenance.Window,
-			Spread:         c.ScheduledMaintenance.Spread,
-			Hard:           c.ScheduledMaintenance.HardDeadline,
-			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
-		},
-		event.ASGTermination: termination,
-		event.Shutdown: {
-			Action: policy.Action(c.Shutdown.Action),
-			Hard:   true,
-		},
-		event.Hibernation: {
-			Action: policy.Action(c.Hibernation.Action),
-			Hard:   true,
-		},
-		event.ReservationEnd: {
-			Action:         policy.Action(c.ReservationEnd.Action),
-			Lead:           c.ReservationEnd.Lead,
-			Hard:           true,
-			Budget:         draining.SpotNotice, // which is also that of an interruptible reservation
-			WithdrawnAfter: c.ReservationEnd.WithdrawnAfter,
-		},
+	rules := daemon.Rules(c.Announced)
+	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Shutdown.Action), Hard: true}
+	rules[event.Hibernation] = policy.Rule{Action: policy.Action(c.Hibernation.Action), Hard: true}
+	rules[event.ReservationEnd] = policy.Rule{
+		Action:         policy.Action(c.ReservationEnd.Action),
+		Lead:           c.ReservationEnd.Lead,
+		Hard:           true,
+		Budget:         daemon.SpotNotice, // which is also that of an interruptible reservation
+		WithdrawnAfter: c.ReservationEnd.WithdrawnAfter,
 	}
+	return rules
 }

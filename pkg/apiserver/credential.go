@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
 
@@ -274,7 +274,7 @@ func sameCertificate(a, b *tls.Certificate) bool {
 // asked by a whole fleet.
 func pauseAfter(failures int) time.Duration {
 	pause := min(firstPause<<min(failures-1, 10), longestPause)
-	return pause - pause/4 + rand.N(pause/2)
+	return wait.Jitter(pause*3/4, 2.0/3)
 }
 
 // refusalSize is the most that is kept of what the API server says when it refuses a credential.

@@ -224,7 +224,7 @@ func (t *HookClient) Replace(ctx context.Context, instance string) error {
 			return nil
 		case err == nil:
 			return nil
-		case unpermitted(err), !wait(ctx, time.Now().Add(pause(failures))):
+		case unpermitted(err), !role.Sleep(ctx, pause(failures)):
 			return fmt.Errorf("having %s replaced, which is drained: %w", instance, err)
 		}
 	}

@@ -177,7 +177,7 @@ func (t *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 	held := &action{active: true}
 	held.release(began)
 	for !held.over {
-		if !wait(ctx, held.next) {
+		if !role.Sleep(ctx, time.Until(held.next)) {
 			return fmt.Errorf("completing %s: %w", a, ctx.Err())
 		}
 		err := t.end(ctx, s, a, outcome, held)
@@ -292,7 +292,7 @@ func (t *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 		case ctx.Err() == nil:
 			told = t.trouble(a, err, told)
 		}
-		if !wait(ctx, time.Now().Add(pause(failures))) {
+		if !role.Sleep(ctx, pause(failures)) {
 			return false, fmt.Errorf("finding out whether the group %s would keep %s: %w", a.Group, a.Instance, ctx.Err())
 		}
 	}
@@ -345,7 +345,7 @@ func (t *HookClient) learn(ctx context.Context, s *service, a Action, tell chan<
 			case <-ctx.Done():
 			}
 		}
-		if err == nil || !wait(ctx, again) {
+		if err == nil || !role.Sleep(ctx, time.Until(again)) {
 			return
 		}
 	}
@@ -402,17 +402,6 @@ func latest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// wait waits until a time, and tells whether ctx still goes on.
-func wait(ctx context.Context, until time.Time) bool {
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
 }
 
 // action is one hook that waits, or will wait, for this instance. Times have a monotonic reading.

@@ -74,7 +74,7 @@ func TestEveryFaultIsNamedInOneLine(t *testing.T) {
 	for name, message := range faults {
 		t.Run(name, func(t *testing.T) {
 			file := "testdata/" + name + ".toml"
-			cfg, err := config.Load(file)
+			cfg, err := config.Usual().Load(file)
 			if err == nil {
 				t.Fatalf("loaded as %+v", cfg)
 			}

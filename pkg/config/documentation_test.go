@@ -42,7 +42,7 @@ func read(t *testing.T, file string) string {
 }
 
 func TestGeneratedManualDescribesEverySetting(t *testing.T) {
-	inManual(t, manual, config.Describe())
+	inManual(t, manual, config.Describe(config.Default()))
 }
 
 // inManual judges, or writes, the part of a manual that follows from the code.
@@ -87,7 +87,7 @@ func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
 # docs/configuration.md tells what each key means; "nth config" prints what is in effect, "nth config --check" judges it.
 
 `)
-	b.WriteString(defaults(config.Describe()))
+	b.WriteString(defaults(config.Describe(config.Default())))
 	generated(t, conffile, b.String())
 }
 
@@ -106,7 +106,7 @@ func defaults(tables []config.Table) string {
 }
 
 func TestGeneratedManualPageDescribesEverySetting(t *testing.T) {
-	generated(t, manpage, manpageHead+manualPage(config.Describe())+manpageFoot)
+	generated(t, manpage, manpageHead+manualPage(config.Describe(config.Default()))+manpageFoot)
 }
 
 // manualPage is the part of a manual page that follows from the code.
@@ -200,7 +200,7 @@ func TestTheConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
 }
 
 func TestEverySettingIsExplained(t *testing.T) {
-	for _, table := range config.Describe() {
+	for _, table := range config.Describe(config.Default()) {
 		for _, s := range table.Settings {
 			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed+s.Default, "|\n") {
 				t.Errorf("[%s] %s: %q is no sentence for a table", table.Name, s.Name, s.Doc)

@@ -12,29 +12,30 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Place is where the settings are if nobody names a file, and what they are without one.
-type Place struct {
+// Place is where the settings of a program are if nobody names a file, and what they are without one.
+type Place[C any, P Pointer[C]] struct {
 	File     string // may be absent
-	Defaults Config
+	Defaults C
 }
 
-// Usual is the place on a machine.
-func Usual() Place { return Place{File: DefaultFile, Defaults: Default()} }
+// Usual is the place of nth's settings on a machine.
+func Usual() Place[Config, *Config] { return Place[Config, *Config]{DefaultFile, Default()} }
 
-// Load reads the settings as Place.Load does, from the usual place.
-func Load(path string) (Config, error) { return Usual().Load(path) }
+// UsualQueue is the place of nth-queue's settings.
+func UsualQueue() Place[Queue, *Queue] { return Place[Queue, *Queue]{QueueFile, DefaultQueue()} }
 
 // Load reads the settings from path and its drop-ins, path.d/*.toml, in lexical order; a later file overrides single
 // keys of an earlier one. The empty path is the place's File. The error has one line for each fault. With a Degraded, the
 // settings are of use: all else in them is as it should be.
-func (p Place) Load(path string) (Config, error) {
-	sources, err := p.Sources(path)
-	if err != nil {
-		return Config{}, err
-	}
+func (p Place[C, P]) Load(path string) (C, error) {
 	cfg := p.Defaults
-	if err = read(sources, cfg.tables()); !usable(err) {
-		return Config{}, err
+	sources, err := p.Sources(path)
+	if err == nil {
+		err = read(sources, P(&cfg).tables())
+	}
+	if _, degraded := errors.AsType[Degraded](err); err != nil && !degraded {
+		var none C
+		return none, err
 	}
 	return cfg, err
 }
@@ -44,24 +45,6 @@ func (p Place) Load(path string) (Config, error) {
 type Degraded struct{ Faults []error }
 
 func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
-
-// WithNotifications returns c with what is only told as it is in other.
-func (c Config) WithNotifications(other Config) Config {
-	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
-	return c
-}
-
-// WithNotifications returns c with what is only told as it is in other.
-func (c Queue) WithNotifications(other Queue) Queue {
-	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
-	return c
-}
-
-// usable tells whether settings with such faults, or none, are of use.
-func usable(faults error) bool {
-	_, degraded := errors.AsType[Degraded](faults)
-	return faults == nil || degraded
-}
 
 // tellsOnly tells whether nothing but what is told follows from a key.
 func tellsOnly(key string) bool {
@@ -108,15 +91,12 @@ type Source struct {
 }
 
 // Sources lists the files that Load reads for path, in order, with those beside them that it does not.
-func (p Place) Sources(path string) ([]Source, error) { return sourcesAt(path, p.File) }
-
-// sourcesAt lists the files for path or, if that is empty, for usual, which may be absent.
-func sourcesAt(path, usual string) ([]Source, error) {
+func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	var sources []Source
 	if path != "" {
 		sources = append(sources, Source{File: path})
 	} else {
-		path = usual
+		path = p.File
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			sources = append(sources, Source{File: path})
 		}
@@ -148,10 +128,9 @@ func fileFault(file string, err error) error {
 
 // Decode reads the text of one file over cfg: keys that the text does not name keep their values. The name is used in
 // errors. Faults leave their keys as they were; the error has one line for each, and is Degraded if all concern what is told.
-func Decode(name string, text []byte, cfg *Config) error { return decode(name, text, cfg.tables()) }
-
-// DecodeQueue reads the text of one file over nth-queue's settings, as Decode does over nth's.
-func DecodeQueue(name string, text []byte, cfg *Queue) error { return decode(name, text, cfg.tables()) }
+func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
+	return decode(name, text, cfg.tables())
+}
 
 // decode reads the text of one file into what the tables describe.
 func decode(name string, text []byte, tables []table) error {
@@ -265,13 +244,9 @@ func join(key, sub string) string {
 }
 
 // Diff names the settings in which two configurations differ, as in "drain.margin", in the order of the documentation.
-func Diff(a, b Config) []string {
-	return append(diff(a.tables(), b.tables()), a.Webhook.rewritten(b.Webhook)...)
-}
-
-// DiffQueue is Diff for nth-queue.
-func DiffQueue(a, b Queue) []string {
-	return append(diff(a.tables(), b.tables()), a.Webhook.rewritten(b.Webhook)...)
+func Diff[C any, P Pointer[C]](a, b C) []string {
+	before, now := P(&a), P(&b)
+	return append(diff(before.tables(), now.tables()), before.Base().Webhook.rewritten(now.Base().Webhook)...)
 }
 
 // rewritten names the file of the template if it is the same and what is in it is not.

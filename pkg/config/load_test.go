@@ -46,7 +46,7 @@ func reload(t *testing.T, cfg config.Config) config.Config {
 }
 
 func TestAnEmptyFileIsTheDefault(t *testing.T) {
-	cfg, err := config.Load(write(t, "nth.toml", ""))
+	cfg, err := config.Usual().Load(write(t, "nth.toml", ""))
 	if err != nil || !same(cfg, config.Default()) {
 		t.Errorf("got %+v, %v", cfg, err)
 	}
@@ -55,46 +55,50 @@ func TestAnEmptyFileIsTheDefault(t *testing.T) {
 func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 	own := 30 * time.Second
 	want := config.Config{
-		DryRun:           true,
-		StateDirectory:   `/state/"quoted"`,
-		RuntimeDirectory: "/runtime",
-		HostRoot:         "/host",
-		Log:              config.Log{Level: "debug", Format: "json"},
+		Common: config.Common{
+			DryRun:           true,
+			StateDirectory:   `/state/"quoted"`,
+			RuntimeDirectory: "/runtime",
+			Log:              config.Log{Level: "debug", Format: "json"},
+			Kubernetes: config.Kubernetes{
+				Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
+					Condition: false, LifecycleConditions: true, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+				},
+			},
+			AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},
+			Drain: config.Drain{
+				ScriptsWait: 15 * time.Second,
+				EvictAfter:  5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
+				ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
+			},
+			Webhook: config.Webhook{
+				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
+				Timeout: 13 * time.Second, AtDetection: true, AtClose: true,
+			},
+		},
+		HostRoot: "/host",
 		IMDS: config.IMDS{
 			Endpoint: "http://127.0.0.1:1338", UrgentInterval: time.Second, RebalanceInterval: 2 * time.Second,
 			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
-		},
-		Kubernetes: config.Kubernetes{
-			Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
-				Condition: false, LifecycleConditions: true, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
-			},
-		},
-		AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},
-		Drain: config.Drain{
-			ScriptsWait: 15 * time.Second,
-			EvictAfter:  5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
-			ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
 		},
 		LoadBalancers: config.LoadBalancers{
 			TargetGroups: []string{"arn:aws-cn:elasticloadbalancing:cn-north-1:123456789012:targetgroup/web/0123456789abcdef"},
 			Endpoint:     "https://elb.example",
 		},
-		Webhook: config.Webhook{
-			URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
-			Timeout: 13 * time.Second, AtDetection: true, AtClose: true,
-		},
 		Events: config.Events{
-			SpotInterruption:        config.SpotInterruption{Action: "cordon", Hibernate: "ignore", WithdrawnAfter: 9 * time.Second},
-			RebalanceRecommendation: config.RebalanceRecommendation{Action: "drain", CordonFor: 0, WithdrawnAfter: 90 * time.Minute},
-			ScheduledMaintenance: config.ScheduledMaintenance{
-				Action: "notify", Lead: 10 * time.Second, HardDeadline: true, WithdrawnAfter: 25 * time.Hour,
-				Codes: map[string]string{
-					"instance-stop": "lead", "instance-retirement": "ignore", "system-reboot": "now", "instance-reboot": "notify",
-					"system-maintenance": "now", "other": "lead",
+			Announced: config.Announced{
+				SpotInterruption:        config.SpotInterruption{Action: "cordon", Hibernate: "ignore", WithdrawnAfter: 9 * time.Second},
+				RebalanceRecommendation: config.RebalanceRecommendation{Action: "drain", CordonFor: 0, WithdrawnAfter: 90 * time.Minute},
+				ScheduledMaintenance: config.ScheduledMaintenance{
+					Action: "notify", Lead: 10 * time.Second, HardDeadline: true, WithdrawnAfter: 25 * time.Hour,
+					Codes: map[string]string{
+						"instance-stop": "lead", "instance-retirement": "ignore", "system-reboot": "now", "instance-reboot": "notify",
+						"system-maintenance": "now", "other": "lead",
+					},
 				},
-			},
-			ASGTermination: config.ASGTermination{
-				Termination: config.Termination{Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon"}, WithdrawnAfter: 1500 * time.Millisecond,
+				ASGTermination: config.ASGTermination{
+					Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon", WithdrawnAfter: 1500 * time.Millisecond,
+				},
 			},
 			Shutdown:       config.Shutdown{Action: "notify", Margin: 12 * time.Second, PowerKey: "logind"},
 			Hibernation:    config.Hibernation{Action: "ignore"},
@@ -107,7 +111,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 }
 
 func TestDropInsOverrideSingleKeysInLexicalOrder(t *testing.T) {
-	cfg, err := config.Load(write(t,
+	cfg, err := config.Usual().Load(write(t,
 		"nth.toml", "[drain]\nmargin = \"1s\"\nvolume_wait = \"1s\"\n[imds]\nlife_cycles = [\"spot\"]\n",
 		"nth.toml.d/20-b.toml", "[drain]\nmargin = \"20s\"\n[events.scheduled-maintenance]\ncodes = { other = \"now\" }\n",
 		"nth.toml.d/10-a.toml", "[drain]\nmargin = \"10s\"\npod_grace_period = \"1m\"\n[imds]\nlife_cycles = []\n",
@@ -135,7 +139,7 @@ func TestFaultsOfAllFilesAreToldAtOnce(t *testing.T) {
 		"nth.toml.d/2.toml", "[log]\nlevel = \"info\"\nlevl = \"info\"",
 		"nth.toml.d/3.toml/not-a-file", "",
 	)
-	_, err := config.Load(path)
+	_, err := config.Usual().Load(path)
 	if err == nil {
 		t.Fatal("loaded")
 	}
@@ -153,7 +157,7 @@ func TestFaultsOfAllFilesAreToldAtOnce(t *testing.T) {
 // What is only told keeps nobody from working; all else is read.
 func TestWhatIsWrongWithWhatIsOnlyToldDegrades(t *testing.T) {
 	path := write(t, "nth.toml", "[log]\nlevel = 'loud'\n[webhook]\nurls = 'a'\n[metrics]\nlisten = 'here'\n[drain]\nmargin = '20s'")
-	cfg, err := config.Load(path)
+	cfg, err := config.Usual().Load(path)
 	degraded, ok := errors.AsType[config.Degraded](err)
 	if !ok || len(degraded.Faults) != 3 || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("it is told as %v", err)
@@ -161,7 +165,7 @@ func TestWhatIsWrongWithWhatIsOnlyToldDegrades(t *testing.T) {
 	if cfg.Drain.Margin != 20*time.Second || cfg.Log.Level != "info" || cfg.Metrics.Listen != "" {
 		t.Errorf("in effect is %+v", cfg)
 	}
-	if _, err := config.Load(write(t, "nth.toml", "[log]\nlevel = 'loud'\n[drain]\nmargin = '20'")); err == nil {
+	if _, err := config.Usual().Load(write(t, "nth.toml", "[log]\nlevel = 'loud'\n[drain]\nmargin = '20'")); err == nil {
 		t.Error("it was loaded with a wrong margin")
 	} else if _, ok := errors.AsType[config.Degraded](err); ok || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("a wrong margin is told as %v", err)
@@ -170,14 +174,14 @@ func TestWhatIsWrongWithWhatIsOnlyToldDegrades(t *testing.T) {
 
 func TestAFileThatIsNamedMustExist(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nth.toml")
-	if _, err := config.Load(path); err == nil || err.Error() != path+": no such file or directory" {
+	if _, err := config.Usual().Load(path); err == nil || err.Error() != path+": no such file or directory" {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestEveryKindOfEventHasATableWithAnAction(t *testing.T) {
 	actions := map[string]bool{}
-	for _, table := range config.Describe() {
+	for _, table := range config.Describe(config.Default()) {
 		for _, setting := range table.Settings {
 			if setting.Name == "action" {
 				actions[table.Name] = true

@@ -18,7 +18,7 @@ const (
 )
 
 func TestGeneratedQueueManualDescribesEverySetting(t *testing.T) {
-	inManual(t, queueManual, config.DescribeQueue())
+	inManual(t, queueManual, config.Describe(config.DefaultQueue()))
 }
 
 func TestGeneratedQueueConffileShowsEveryDefault(t *testing.T) {
@@ -29,11 +29,11 @@ func TestGeneratedQueueConffileShowsEveryDefault(t *testing.T) {
 # docs/configuration-queue.md tells what each key means; "nth-queue config" prints what is in effect, "nth-queue config
 # --check" judges it.
 
-`+defaults(config.DescribeQueue()))
+`+defaults(config.Describe(config.DefaultQueue())))
 }
 
 func TestGeneratedQueueManualPageDescribesEverySetting(t *testing.T) {
-	generated(t, queueManpage, queueManpageHead+manualPage(config.DescribeQueue())+queueManpageFoot)
+	generated(t, queueManpage, queueManpageHead+manualPage(config.Describe(config.DefaultQueue()))+queueManpageFoot)
 }
 
 const queueManpageHead = `.\" Written by: go test ./pkg/config -update
@@ -83,7 +83,7 @@ max_per_group = 5
 func settingsOf(t *testing.T, cfg config.Queue) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := config.EncodeQueue(&b, cfg); err != nil {
+	if err := config.Encode(&b, cfg); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -96,7 +96,7 @@ func loadQueue(t *testing.T, text string) (config.Queue, error) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return config.LoadQueue(path)
+	return config.UsualQueue().Load(path)
 }
 
 func TestTheQueueConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
@@ -121,7 +121,7 @@ func TestWhatIsPrintedOfTheQueuesSettingsIsReadAgain(t *testing.T) {
 }
 
 func TestEverySettingOfTheQueueIsExplained(t *testing.T) {
-	for _, table := range config.DescribeQueue() {
+	for _, table := range config.Describe(config.DefaultQueue()) {
 		for _, s := range table.Settings {
 			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed+s.Default, "|\n") {
 				t.Errorf("[%s] %s: %q is no sentence for a table", table.Name, s.Name, s.Doc)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -38,23 +39,13 @@ func shownBelow(key, part string) string {
 }
 
 // secret is a text that is never printed; empty is none.
-type secret struct {
-	at   *string
-	good func(string) bool
-	want string
-}
+type secret struct{ text }
 
-func (v secret) allowed() string { return v.want }
-func (v secret) show() string    { return quote(*v.at) }
-func (v secret) isSet() bool     { return *v.at != "" }
+func (v secret) isSet() bool { return *v.at != "" }
 
 func (v secret) set(got any, fault func(string, any, string)) {
-	s, ok := got.(string)
-	if !ok || s != "" && !v.good(s) {
-		fault("", notShown, v.want)
-		return
-	}
-	*v.at = s
+	empty := func(s string) bool { return s == "" || v.good(s) }
+	text{v.at, empty, v.want}.set(got, func(sub string, _ any, want string) { fault(sub, notShown, want) })
 }
 
 // secrets is a table of the values of headers, by name, that are never printed. A file sets only the names it holds; "" takes one away.
@@ -62,14 +53,7 @@ type secrets struct{ at *map[string]string }
 
 func (v secrets) allowed() string { return "a table of names and texts" }
 func (v secrets) isSet() bool     { return len(*v.at) > 0 }
-
-func (v secrets) show() string {
-	items := make([]string, 0, len(*v.at))
-	for _, name := range sorted(*v.at) {
-		items = append(items, quote(name)+" = "+quote((*v.at)[name]))
-	}
-	return "{" + strings.Join(items, ", ") + "}"
-}
+func (v secrets) show() string    { return texts{at: v.at}.show() }
 
 func (v secrets) set(got any, fault func(string, any, string)) {
 	table, ok := got.(map[string]any)
@@ -78,9 +62,7 @@ func (v secrets) set(got any, fault func(string, any, string)) {
 		return
 	}
 	texts := map[string]string{}
-	for name, text := range *v.at {
-		texts[name] = text
-	}
+	maps.Copy(texts, *v.at)
 	for _, name := range sorted(table) {
 		if !httpguts.ValidHeaderFieldName(name) {
 			fault(name, notShown, "under the name of a header, such as Authorization")

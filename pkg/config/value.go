@@ -2,7 +2,6 @@ package config
 
 import (
 	"maps"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -69,54 +68,17 @@ func optionalFile(at *string) value {
 
 // optionalEndpoint is the address of a service, or empty.
 func optionalEndpoint(at *string) value {
-	good := func(s string) bool {
-		if s == "" {
-			return true
-		}
-		u, err := url.Parse(s)
-		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
-	}
-	return text{at, good, `a URL such as "http://169.254.169.254", or ""`}
+	return text{at, func(s string) bool { return s == "" || isEndpoint(s) }, `a URL such as "http://169.254.169.254", or ""`}
 }
 
 // choice is one of a few words.
-type choice struct {
-	at *string
-	of []string
-}
-
-func (v choice) allowed() string { return "one of " + quoteAll(v.of) }
-func (v choice) show() string    { return quote(*v.at) }
-
-func (v choice) set(got any, fault func(string, any, string)) {
-	text{v.at, func(s string) bool { return slices.Contains(v.of, s) }, v.allowed()}.set(got, fault)
+func choice(at *string, of []string) text {
+	return text{at, func(s string) bool { return slices.Contains(of, s) }, "one of " + quoteAll(of)}
 }
 
 // choices is a list of some of a few words; the empty list is nil.
-type choices struct {
-	at *[]string
-	of []string
-}
-
-func (v choices) allowed() string { return "a list of any of " + quoteAll(v.of) }
-func (v choices) show() string    { return "[" + quoteAll(*v.at) + "]" }
-
-func (v choices) set(got any, fault func(string, any, string)) {
-	list, ok := got.([]any)
-	if !ok {
-		fault("", got, v.allowed())
-		return
-	}
-	var words []string
-	for _, item := range list {
-		word, _ := item.(string)
-		if !slices.Contains(v.of, word) {
-			fault("", got, v.allowed())
-			return
-		}
-		words = append(words, word)
-	}
-	*v.at = words
+func choices(at *[]string, of []string) names {
+	return names{at, func(s string) bool { return slices.Contains(of, s) }, "a list of any of " + quoteAll(of)}
 }
 
 // choiceOfEach is a table that gives each of a few names one of a few words. A file sets only the names it holds.
@@ -155,7 +117,7 @@ func (v choiceOfEach) set(got any, fault func(string, any, string)) {
 			continue
 		}
 		var word string
-		choice{&word, v.of}.set(table[name], func(_ string, got any, want string) { fault(name, got, want) })
+		choice(&word, v.of).set(table[name], func(_ string, got any, want string) { fault(name, got, want) })
 		if word != "" {
 			words[name] = word
 		}

@@ -3,11 +3,12 @@ package imds
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/event"
 )
@@ -23,6 +24,8 @@ const (
 	failuresTolerated = 3
 	// maxBackoff is the longest time between two polls of the documents that are not urgent.
 	maxBackoff = time.Minute
+	// mostDoublings bring the shortest interval to that, and the longest to no overflow.
+	mostDoublings = 16
 )
 
 // cadence says when to poll again. All times are from the start of one poll to the start of the next.
@@ -35,21 +38,10 @@ type cadence struct {
 // started together do not poll together, nor the pollers of one machine.
 func (c cadence) next(failures int) time.Duration {
 	if failures < failuresTolerated {
-		return jitter(c.interval, 0.95, 1.05)
+		return wait.Jitter(c.interval*19/20, 2.0/19)
 	}
-	wait := c.interval
-	for range failures - failuresTolerated + 1 {
-		if wait >= c.maxInterval {
-			break
-		}
-		wait *= 2
-	}
-	return jitter(min(wait, c.maxInterval), 0.75, 1)
-}
-
-// jitter returns a random duration between d*from and d*to.
-func jitter(d time.Duration, from, to float64) time.Duration {
-	return time.Duration(float64(d) * (from + rand.Float64()*(to-from)))
+	longer := min(c.interval<<min(failures-failuresTolerated+1, mostDoublings), c.maxInterval)
+	return wait.Jitter(longer*3/4, 1.0/3)
 }
 
 // found is what one successful poll found.

@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +31,7 @@ import (
 	authentication "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/apiserver"
@@ -367,6 +367,4 @@ func (k *Kubelet) warm(ctx context.Context) error {
 }
 
 // jitter spreads a pause by a tenth to either side, so that a fleet's nodes do not ask in step.
-func jitter(pause time.Duration) time.Duration {
-	return pause - pause/10 + rand.N(pause/5+1)
-}
+func jitter(pause time.Duration) time.Duration { return wait.Jitter(pause*9/10, 2.0/9) }

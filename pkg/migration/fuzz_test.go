@@ -44,7 +44,7 @@ func FuzzRead(f *testing.F) {
 				}
 				before = said
 				cfg := config.DefaultQueue()
-				if err := config.DecodeQueue("a", []byte(result.Text), &cfg); err != nil && strings.HasPrefix(err.Error(), "a: line ") {
+				if err := config.Decode("a", []byte(result.Text), &cfg); err != nil && strings.HasPrefix(err.Error(), "a: line ") {
 					t.Fatalf("%v:\n%s", err, result.Text)
 				}
 			}

@@ -44,7 +44,7 @@ func settings(t *testing.T, toml string) config.Config {
 	if err := os.WriteFile(path, []byte(toml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(path)
+	cfg, err := config.Usual().Load(path)
 	if err != nil {
 		t.Fatalf("nth does not take what was written:\n%s\n%v", toml, err)
 	}
@@ -67,7 +67,7 @@ func TestWhatPeopleHaveBecomesAFileThatNthTakes(t *testing.T) {
 			target := migration.Target{Queue: strings.Contains(input, "queue"), Secrets: "/etc/nth/secret"}
 			got := into(t, target, string(content)).Text
 			if cfg := config.DefaultQueue(); target.Queue {
-				if err := config.DecodeQueue("nth-queue.toml", []byte(got), &cfg); err != nil {
+				if err := config.Decode("nth-queue.toml", []byte(got), &cfg); err != nil {
 					t.Errorf("nth-queue does not take what was written:\n%s\n%v", got, err)
 				}
 			} else {
@@ -131,7 +131,7 @@ func TestNothingIsDrainedWhereNothingWas(t *testing.T) {
 	judge(settings(t, imported(t, "CORDON_ONLY=true")).Events)
 	cfg := config.DefaultQueue()
 	text := into(t, migration.Target{Queue: true}, "CORDON_ONLY=true\nENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/1/a").Text
-	if err := config.DecodeQueue("a", []byte(text), &cfg); err != nil {
+	if err := config.Decode("a", []byte(text), &cfg); err != nil {
 		t.Fatal(err)
 	}
 	judge(cfg.Events)
@@ -610,7 +610,7 @@ func TestTheQueueModeDrainsTheInstancesThatItDid(t *testing.T) {
 	} {
 		cfg := config.DefaultQueue()
 		text := into(t, migration.Target{Queue: true}, mode+more).Text
-		if err := config.DecodeQueue("a", []byte(text), &cfg); err != nil || cfg.Fleet.ManagedTag != want {
+		if err := config.Decode("a", []byte(text), &cfg); err != nil || cfg.Fleet.ManagedTag != want {
 			t.Errorf("with %q, the tag is %q (%v), want %q", more, cfg.Fleet.ManagedTag, err, want)
 		}
 	}
@@ -626,7 +626,7 @@ func TestTheQueueModeDrainsForRecommendationsAsItDid(t *testing.T) {
 	} {
 		cfg := config.DefaultQueue()
 		text := into(t, migration.Target{Queue: true}, mode+more).Text
-		if err := config.DecodeQueue("a", []byte(text), &cfg); err != nil || cfg.Events.RebalanceRecommendation.Action != want {
+		if err := config.Decode("a", []byte(text), &cfg); err != nil || cfg.Events.RebalanceRecommendation.Action != want {
 			t.Errorf("with %q, a recommendation leads to %q (%v), want %q", more, cfg.Events.RebalanceRecommendation.Action, err, want)
 		}
 	}

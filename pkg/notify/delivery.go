@@ -5,10 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/record"
 )
@@ -477,5 +478,5 @@ func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
 	}
 	pause := min(minBackoff<<min(e.failures, 16), longest)
 	e.failures++
-	e.failedAt, e.nextProbe = now, now.Add(pause/2+rand.N(pause/2+1))
+	e.failedAt, e.nextProbe = now, now.Add(wait.Jitter(pause/2, 1))
 }

@@ -1,10 +1,10 @@
 package notify
 
 import (
-	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -54,7 +54,7 @@ func newHeartbeat(every time.Duration, proves func() bool) *heartbeat {
 func (h *heartbeat) draw() {
 	h.pause = refreshInterval
 	if h.every > 0 {
-		h.pause = h.every - h.every/10 + rand.N(h.every/5+1)
+		h.pause = wait.Jitter(h.every*9/10, 2.0/9)
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientrecord "k8s.io/client-go/tools/record"
 
@@ -112,8 +114,8 @@ type Kubernetes struct {
 // backoff delays the next attempt after a failure. Each area has its own: an admission webhook that is down, or Events
 // in an etcd of their own, make one kind of request fail and not the others.
 type backoff struct {
-	length time.Duration
-	until  time.Time
+	wait.Backoff
+	until time.Time
 }
 
 // area is what can fail or be refused separately.
@@ -233,8 +235,12 @@ func (k *Kubernetes) try(ctx context.Context, job *writeJob) error {
 		delete(k.backoffs, job.area)
 		return nil
 	}
-	length := min(max(2*k.backoffs[job.area].length, minBackoff), maxBackoff)
-	k.backoffs[job.area] = backoff{length, time.Now().Add(length)}
+	b, failed := k.backoffs[job.area]
+	if !failed {
+		b.Backoff = wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
+	}
+	b.until = time.Now().Add(b.Step())
+	k.backoffs[job.area] = b
 	return err
 }
 

@@ -135,12 +135,8 @@ func (s *Source) watch(ctx context.Context, sink event.Sink) {
 				pause = role.Pause(failures, firstPause, interval)
 			}
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !role.Sleep(ctx, pause) {
 			return
-		case <-timer.C:
 		}
 	}
 }

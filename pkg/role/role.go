@@ -235,14 +235,13 @@ func Spread(interval time.Duration) time.Duration {
 	return wait.Jitter(interval*9/10, 2.0/9)
 }
 
-// Sleep waits and returns false if ctx ends before.
+// Sleep waits and returns false if ctx has ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-timer.C:
-		return true
 	}
+	return ctx.Err() == nil
 }

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // All stands for the target groups that there are in the instance's VPC.
@@ -94,10 +96,8 @@ func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, tel
 			told = waited
 			tell(waited)
 		}
-		select {
-		case <-ctx.Done():
+		if !role.Sleep(ctx, w.pause()) {
 			return ctx.Err()
-		case <-time.After(w.pause()):
 		}
 	}
 }

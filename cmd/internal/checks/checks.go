@@ -1,5 +1,6 @@
-// Package checks is how a program tells whether it could do its work: "check" looks at one thing after the other, and
-// each finding is a line with a verdict, what it is about, and the rest in words. The programs differ in what they look at.
+// Package checks is how a program tells whether it does its work, and whether it could. "status" tells how the daemon stands, from the
+// status that it keeps in its runtime directory, as lines for people or as JSON. "check" looks at one thing after the other, and each
+// finding is a line with a verdict, what it is about, and the rest in words; the programs differ in what they look at.
 package checks
 
 import (
@@ -18,10 +19,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/logging"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/secrets"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -100,8 +100,8 @@ func (l *List) End() error {
 func Hush() error {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
-	logging.QuietLibraries(logrus.NewEntry(silent))
-	if err := logging.HurryLibraries(); err != nil {
+	daemon.QuietLibraries(logrus.NewEntry(silent))
+	if err := daemon.HurryLibraries(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
 	return nil
@@ -109,21 +109,22 @@ func Hush() error {
 
 // Settings tells where the settings come from: files, or the defaults where there is none of them, nor file.
 func (l *List) Settings(sources []config.Source, file string) {
-	if len(read(sources)) == 0 {
+	found := settings.FromFiles(sources)
+	if !slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed == "" }) {
 		l.OK("settings", "the defaults; there is no %s", file)
 	}
-	l.Sources("settings", fromFiles(sources))
+	l.Sources("settings", found)
 }
 
 // Unit tells what keeps a command from seeing the service's credentials as the service will.
-func (l *List) Unit(u secrets.Unit) {
+func (l *List) Unit(u settings.Unit) {
 	for _, why := range u.Doubts() {
 		l.Warn("service", "%s", why)
 	}
 }
 
 // Sources tells what was read for a subject, and what was passed over. What is wrong with one is told elsewhere.
-func (l *List) Sources(subject string, found []webhooks.Finding) {
+func (l *List) Sources(subject string, found []settings.Finding) {
 	for _, f := range found {
 		switch {
 		case f.Source == "" || f.Fault != nil:
@@ -133,51 +134,6 @@ func (l *List) Sources(subject string, found []webhooks.Finding) {
 			l.OK(subject, "read %s", f.Source)
 		}
 	}
-}
-
-// Approve is "config --check": it writes which files and credentials were read and which were passed over, one line each, and that all
-// is right, unless wrong says what is not. file is the one that may be absent.
-func Approve(to io.Writer, sources []config.Source, file string, u secrets.Unit, found []webhooks.Finding, wrong error) error {
-	for _, f := range append(fromFiles(sources), found...) {
-		switch {
-		case f.Source == "" || f.Fault != nil:
-		case f.Passed != "":
-			fmt.Fprintf(to, "%s: ignored: %s\n", f.Source, f.Passed)
-		default:
-			fmt.Fprintf(to, "%s: read\n", f.Source)
-		}
-	}
-	for _, why := range u.Doubts() {
-		fmt.Fprintln(to, why)
-	}
-	if wrong != nil {
-		return wrong
-	}
-	files := read(sources)
-	if len(files) == 0 {
-		files = []string{file + " (absent)"}
-	}
-	_, err := fmt.Fprintf(to, "%s: ok\n", strings.Join(files, ", "))
-	return err
-}
-
-// read are the files that were read.
-func read(sources []config.Source) []string {
-	var files []string
-	for _, s := range sources {
-		if s.Passed == "" {
-			files = append(files, s.File)
-		}
-	}
-	return files
-}
-
-func fromFiles(sources []config.Source) []webhooks.Finding {
-	found := make([]webhooks.Finding, len(sources))
-	for i, s := range sources {
-		found[i] = webhooks.Finding{Source: s.File, Passed: s.Passed}
-	}
-	return found
 }
 
 // answerLimit is how long somebody may take to answer who has the address for metrics.
@@ -245,17 +201,17 @@ func (l *List) serves(ctx context.Context, address string) bool {
 // Webhook checks what can be checked of the webhook without posting, and posts a test if that is asked for: of the node
 // that node names. The settings have been judged with the credentials that given finds, and this was found.
 func (l *List) Webhook(
-	ctx context.Context, cfg config.Webhook, given secrets.Given, found []webhooks.Finding, post bool, node func(context.Context) string,
+	ctx context.Context, cfg config.Webhook, given settings.Given, found []settings.Finding, post bool, node func(context.Context) string,
 ) {
 	l.Sources("webhook", found)
-	wrong := slices.ContainsFunc(found, func(f webhooks.Finding) bool { return f.Fault != nil })
-	switch known := webhooks.Destination(cfg, l.program, given) != nil; {
+	wrong := slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Fault != nil })
+	switch known := settings.Destination(cfg, l.program, given) != nil; {
 	case !known && post:
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case post:
 		l.post(ctx, cfg, given, node(ctx))
 	case wrong: // It has been told.
-	case !known && slices.ContainsFunc(found, func(f webhooks.Finding) bool { return f.Passed != "" }):
+	case !known && slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed != "" }):
 		l.OK("webhook", "the template renders every kind of notice")
 	case !known:
 		l.OK("webhook", "no webhook configured")
@@ -265,10 +221,10 @@ func (l *List) Webhook(
 }
 
 // post posts a test.
-func (l *List) post(ctx context.Context, cfg config.Webhook, given secrets.Given, node string) {
-	settings, err := webhooks.Settings(cfg, l.program, given)
+func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Given, node string) {
+	webhook, err := settings.Webhook(cfg, l.program, given)
 	if err == nil {
-		err = postTest(ctx, settings, node)
+		err = postTest(ctx, webhook, node)
 	}
 	if err != nil {
 		l.Fail("webhook", "test message rejected: %s", err)
@@ -277,14 +233,14 @@ func (l *List) post(ctx context.Context, cfg config.Webhook, given secrets.Given
 	l.OK("webhook", "test message delivered")
 }
 
-func postTest(ctx context.Context, settings *notify.WebhookSettings, node string) error {
+func postTest(ctx context.Context, to *notify.WebhookSettings, node string) error {
 	f := notify.TestFields(node, time.Now())
-	text, err := settings.Template.Render(f)
+	text, err := to.Template.Render(f)
 	if err != nil {
 		return err
 	}
 	if text == "" {
 		return errors.New("the template renders nothing for it")
 	}
-	return settings.Post(ctx, f.NoticeID, text)
+	return to.Post(ctx, f.NoticeID, text)
 }

@@ -1,7 +1,4 @@
-// Package secrets finds the credentials that systemd hands a service, by LoadCredential= and its like: for the service itself in the
-// directory that it is given, and for a command that people run beside it at their sources, as the unit names them, so that what is
-// missing there is found before the service needs it.
-package secrets
+package settings
 
 import (
 	"cmp"
@@ -20,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Credential is one of them; the zero one is there for a service that is given none of that name.
+// Credential is one that systemd hands a service, by LoadCredential= and its like; the zero one is there for a service that is given none of that name.
 type Credential struct {
 	Name string
 	// Source says in words where it comes from; empty in the service itself.

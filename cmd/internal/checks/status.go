@@ -1,6 +1,4 @@
-// Package statusfile tells how a daemon stands, from the status that it keeps in its runtime directory: for "status", as lines
-// for people and as JSON for programs.
-package statusfile
+package checks
 
 import (
 	"encoding/json"
@@ -197,8 +195,8 @@ func (t rows) documents(documents []state.DocumentStatus) {
 	}
 }
 
-// Command is "status" of the program of that name. directory finds the runtime directory by the settings at a path.
-func Command(name, usage string, args []string, to program.Streams, directory func(path string) (string, error)) error {
+// StatusCommand is "status" of the program of that name. directory finds the runtime directory by the settings at a path.
+func StatusCommand(name, usage string, args []string, to program.Streams, directory func(path string) (string, error)) error {
 	var path string
 	var asJSON bool
 	done, err := program.Parse(name+" status", usage, args, to, func(flags *flag.FlagSet) {

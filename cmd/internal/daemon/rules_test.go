@@ -1,9 +1,9 @@
-package draining_test
+package daemon_test
 
 import (
 	"testing"
 
-	"github.com/nth-project/nth/cmd/internal/draining"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -15,9 +15,9 @@ func TestHooksAreLookedAfterOnlyWhereTerminationsAreDrainedFor(t *testing.T) {
 	}{
 		{"drain", true, true}, {"drain", false, false}, {"cordon", true, false}, {"notify", true, false}, {"ignore", true, false},
 	} {
-		c := config.Default().Events.ASGTermination.Termination
+		c := config.Default().Events.ASGTermination
 		c.Action, c.CompleteHook, c.Hooks = row.action, row.complete, []string{"a"}
-		got := draining.Hooks(c)
+		got := daemon.Hooks(c)
 		if got.Complete != row.want || got.Budget != c.Budget || len(got.Hooks) != 1 {
 			t.Errorf("%s, %t: %+v", row.action, row.complete, got)
 		}

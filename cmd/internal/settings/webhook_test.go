@@ -1,4 +1,4 @@
-package webhooks_test
+package settings_test
 
 import (
 	"errors"
@@ -10,8 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nth-project/nth/cmd/internal/secrets"
-	"github.com/nth-project/nth/cmd/internal/webhooks"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -38,9 +37,9 @@ func pipe(t *testing.T) string {
 }
 
 // message is what the webhook would post.
-func message(t *testing.T, settings *notify.WebhookSettings) string {
+func message(t *testing.T, webhook *notify.WebhookSettings) string {
 	t.Helper()
-	text, err := settings.Template.Render(notify.Samples()[0])
+	text, err := webhook.Template.Render(notify.Samples()[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +73,8 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 				c := config.Webhook{URL: url, Template: sound}
 				row.change(&c)
 				var faults []string
-				err := webhooks.Judge(nil, &c, "nth")
-				if degraded, fatal := webhooks.Degraded(err); fatal != nil {
+				err := settings.Judge(nil, &c, "nth")
+				if degraded, fatal := settings.Degraded(err); fatal != nil {
 					t.Errorf("that is fatal: %v", fatal)
 				} else {
 					faults = degraded
@@ -83,15 +82,15 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 				if row.want == "" && len(faults) > 0 || row.want != "" && (len(faults) != 1 || !strings.Contains(faults[0], row.want)) {
 					t.Errorf("with the URL %q the faults are %q, want %q", url, faults, row.want)
 				}
-				settings, err := webhooks.Settings(c, "nth", secrets.Own)
-				if err != nil || (settings == nil) != (url == "") {
-					t.Fatalf("with the URL %q there are settings %v, %v", url, settings, err)
+				webhook, err := settings.Webhook(c, "nth", settings.Own)
+				if err != nil || (webhook == nil) != (url == "") {
+					t.Fatalf("with the URL %q there are settings %v, %v", url, webhook, err)
 				}
-				if settings == nil {
+				if webhook == nil {
 					continue
 				}
 				want := fmt.Sprintf(`{"text": %q}`, notify.Samples()[0].Outcome)
-				if got := message(t, settings); (got == want) == row.own {
+				if got := message(t, webhook); (got == want) == row.own {
 					t.Errorf("posted is %s", got)
 				}
 			}
@@ -101,7 +100,7 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 
 func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 	c := config.Webhook{URLFile: "/nowhere/url", HeadersFile: "/nowhere/headers", CAFile: "/nowhere/ca", TemplateFile: "/nowhere/template"}
-	faults, fatal := webhooks.Degraded(webhooks.Judge(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, &c, "nth"))
+	faults, fatal := settings.Degraded(settings.Judge(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, &c, "nth"))
 	if fatal != nil || len(faults) != 5 || faults[0] != "metrics.listen is none" {
 		t.Errorf("%v, %q", fatal, faults)
 	}
@@ -111,7 +110,7 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 		}
 	}
 	wrong := errors.New("drain.margin is none")
-	if err := webhooks.Judge(wrong, &c, "nth"); !errors.Is(err, wrong) {
+	if err := settings.Judge(wrong, &c, "nth"); !errors.Is(err, wrong) {
 		t.Errorf("what is fatal is told as %v", err)
 	}
 }
@@ -119,17 +118,17 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 // A file may change between two looks at it: what was judged is what is used.
 func TestATemplatesFileIsReadOnce(t *testing.T) {
 	c := config.Webhook{URL: "http://127.0.0.1:1", TemplateFile: write(t, sound)}
-	if err := webhooks.Judge(nil, &c, "nth"); err != nil {
+	if err := settings.Judge(nil, &c, "nth"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(c.TemplateFile, []byte("{{ .Nope }}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	settings, err := webhooks.Settings(c, "nth", secrets.Own)
+	webhook, err := settings.Webhook(c, "nth", settings.Own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := message(t, settings); !strings.Contains(got, notify.Samples()[0].Outcome) {
+	if got := message(t, webhook); !strings.Contains(got, notify.Samples()[0].Outcome) {
 		t.Errorf("posted is %s", got)
 	}
 }
@@ -139,7 +138,7 @@ func TestAReloadNamesWhatHasChangedOfTheTemplate(t *testing.T) {
 	judged := func(c config.Webhook) config.Config {
 		cfg := config.Default()
 		cfg.Webhook = c
-		if err := webhooks.Judge(nil, &cfg.Webhook, "nth"); err != nil {
+		if err := settings.Judge(nil, &cfg.Webhook, "nth"); err != nil {
 			t.Error(err)
 		}
 		return cfg
@@ -165,63 +164,63 @@ func TestAReloadNamesWhatHasChangedOfTheTemplate(t *testing.T) {
 }
 
 // given are credentials as they would be found.
-func given(all ...secrets.Credential) secrets.Given {
-	return func(name string) secrets.Credential {
+func given(all ...settings.Credential) settings.Given {
+	return func(name string) settings.Credential {
 		for _, c := range all {
 			if c.Name == name {
 				return c
 			}
 		}
-		return secrets.Credential{}
+		return settings.Credential{}
 	}
 }
 
 func TestCredentialsAreJudgedLikeFilesOfTheSettings(t *testing.T) {
-	url := secrets.Credential{Name: "webhook-url", Source: "LoadCredential=", File: write(t, "https://hooks.test/hunter2")}
-	sealed := secrets.Credential{Name: "webhook-url", Source: "LoadCredentialEncrypted=", Sealed: "it is encrypted"}
-	missing := secrets.Credential{Name: "webhook-headers", Source: "LoadCredential=", Fault: errors.New("it is not there")}
+	url := settings.Credential{Name: "webhook-url", Source: "LoadCredential=", File: write(t, "https://hooks.test/hunter2")}
+	sealed := settings.Credential{Name: "webhook-url", Source: "LoadCredentialEncrypted=", Sealed: "it is encrypted"}
+	missing := settings.Credential{Name: "webhook-headers", Source: "LoadCredential=", Fault: errors.New("it is not there")}
 	const ofURL, ofHeaders = "the credential webhook-url (LoadCredential=)", "the credential webhook-headers (LoadCredential=)"
 	for name, row := range map[string]struct {
-		settings config.Webhook
-		given    secrets.Given
-		want     []webhooks.Finding // of a fault, that there is one
-		posts    bool
+		webhook config.Webhook
+		given   settings.Given
+		want    []settings.Finding // of a fault, that there is one
+		posts   bool
 	}{
 		"none":         {config.Webhook{}, given(), nil, false},
-		"an address":   {config.Webhook{}, given(url), []webhooks.Finding{{Source: ofURL}}, true},
-		"an encrypted": {config.Webhook{}, given(sealed), []webhooks.Finding{{Source: sealed.String(), Passed: "it is encrypted"}}, false},
+		"an address":   {config.Webhook{}, given(url), []settings.Finding{{Source: ofURL}}, true},
+		"an encrypted": {config.Webhook{}, given(sealed), []settings.Finding{{Source: sealed.String(), Passed: "it is encrypted"}}, false},
 		"one that is passed over for a file": {
-			config.Webhook{URLFile: url.File}, given(sealed), []webhooks.Finding{{Source: sealed.String(), Passed: "webhook.url_file goes before it"}, {Source: url.File}}, true,
+			config.Webhook{URLFile: url.File}, given(sealed), []settings.Finding{{Source: sealed.String(), Passed: "webhook.url_file goes before it"}, {Source: url.File}}, true,
 		},
 		"one that is passed over for the settings": {
-			config.Webhook{URL: "https://a.test"}, given(url), []webhooks.Finding{{Source: ofURL, Passed: "webhook.url goes before it"}}, true,
+			config.Webhook{URL: "https://a.test"}, given(url), []settings.Finding{{Source: ofURL, Passed: "webhook.url goes before it"}}, true,
 		},
 		"one that keeps the service from starting": {
-			config.Webhook{}, given(url, missing), []webhooks.Finding{{Source: ofHeaders, Fault: missing.Fault}, {Source: ofURL}}, true,
+			config.Webhook{}, given(url, missing), []settings.Finding{{Source: ofHeaders, Fault: missing.Fault}, {Source: ofURL}}, true,
 		},
 		"so, also where a file goes before it": {
-			config.Webhook{HeadersFile: write(t, "A: b")}, given(missing), []webhooks.Finding{
+			config.Webhook{HeadersFile: write(t, "A: b")}, given(missing), []settings.Finding{
 				{Source: ofHeaders, Fault: missing.Fault, Passed: "webhook.headers_file goes before it"}, {},
 			}, false,
 		},
 		"a text of the unit": {
-			config.Webhook{}, given(secrets.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "https://hooks.test/hunter2"}),
-			[]webhooks.Finding{{Source: "the credential webhook-url (SetCredential=)"}}, true,
+			config.Webhook{}, given(settings.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "https://hooks.test/hunter2"}),
+			[]settings.Finding{{Source: "the credential webhook-url (SetCredential=)"}}, true,
 		},
 		"a text that takes the place of a file": {
-			config.Webhook{}, given(secrets.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "hunter2"}),
-			[]webhooks.Finding{{Source: "the credential webhook-url (SetCredential=)"}, {Fault: missing.Fault}}, true,
+			config.Webhook{}, given(settings.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "hunter2"}),
+			[]settings.Finding{{Source: "the credential webhook-url (SetCredential=)"}, {Fault: missing.Fault}}, true,
 		},
 		"headers in a text": {
-			config.Webhook{}, given(secrets.Credential{Name: "webhook-headers", Text: "hunter2"}),
-			[]webhooks.Finding{{Source: "the credential webhook-headers"}, {Fault: missing.Fault}}, false,
+			config.Webhook{}, given(settings.Credential{Name: "webhook-headers", Text: "hunter2"}),
+			[]settings.Finding{{Source: "the credential webhook-headers"}, {Fault: missing.Fault}}, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := row.settings
-			found := webhooks.Look(&c, "nth", row.given)
-			same := slices.EqualFunc(found, row.want, func(got, want webhooks.Finding) bool {
-				return (got.Source == want.Source || want == webhooks.Finding{}) && got.Passed == want.Passed && (got.Fault == nil) == (want.Fault == nil)
+			c := row.webhook
+			found := settings.Look(&c, "nth", row.given)
+			same := slices.EqualFunc(found, row.want, func(got, want settings.Finding) bool {
+				return (got.Source == want.Source || want == settings.Finding{}) && got.Passed == want.Passed && (got.Fault == nil) == (want.Fault == nil)
 			})
 			if !same {
 				t.Errorf("found is %+v, want %+v", found, row.want)
@@ -229,8 +228,8 @@ func TestCredentialsAreJudgedLikeFilesOfTheSettings(t *testing.T) {
 			if strings.Contains(fmt.Sprint(found), "hunter2") {
 				t.Errorf("a secret is told: %v", found)
 			}
-			if settings, err := webhooks.Settings(c, "nth", row.given); err != nil || (settings != nil) != row.posts {
-				t.Errorf("it posts by %+v, %v", settings, err)
+			if webhook, err := settings.Webhook(c, "nth", row.given); err != nil || (webhook != nil) != row.posts {
+				t.Errorf("it posts by %+v, %v", webhook, err)
 			}
 		})
 	}

@@ -1,7 +1,4 @@
-// Package logging is how the project's programs write what they say: to the journal with its fields, or as lines for
-// people or machines, as the settings ask. It also gives client-go, which logs by itself and has limits of its own, its
-// place.
-package logging
+package daemon
 
 import (
 	"bytes"
@@ -27,19 +24,9 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Begin returns the logger of a daemon of that name as New does, and gives client-go its place.
-func Begin(name string, cfg config.Log, stderr io.Writer) (*logrus.Logger, error) {
-	logger := New(name, cfg, stderr)
-	QuietLibraries(logrus.NewEntry(logger))
-	if err := HurryLibraries(); err != nil {
-		return nil, fmt.Errorf("setting client-go's limits: %w", err)
-	}
-	return logger, nil
-}
-
-// New returns the logger that the settings ask for, of the program of that name. Everything it writes that does not go to
+// NewLogger returns the logger that the settings ask for, of the program of that name. Everything it writes that does not go to
 // the journal goes to stderr.
-func New(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
+func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
 	logger.SetOutput(stderr)
 	SetLevel(logger, cfg)
@@ -202,7 +189,7 @@ func Complain(name string) func(stderr io.Writer, err error) {
 			fmt.Fprintln(stderr, text)
 			return
 		}
-		Errors(New(name, config.Default().Log, stderr), message, text)
+		Errors(NewLogger(name, config.Default().Log, stderr), message, text)
 		systemd.AwaitJournal(farewell)
 	}
 }

@@ -1,4 +1,4 @@
-package counting_test
+package daemon_test
 
 import (
 	"errors"
@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/cmd/internal/counting"
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 )
 
 // happen has counted what there is to count.
-func happen(c counting.Counts) {
+func happen(c daemon.Counts) {
 	c.Notice(notify.DeliveryResult{})
 	c.Notice(notify.DeliveryResult{Err: errors.New("no answer")}) // It is tried again.
 	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
@@ -25,7 +25,7 @@ func happen(c counting.Counts) {
 
 func TestWhatBothProgramsDoIsCounted(t *testing.T) {
 	m := metrics.New(metrics.Options{})
-	happen(counting.In(m))
+	happen(daemon.CountIn(m))
 	answer := httptest.NewRecorder()
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
@@ -40,5 +40,5 @@ func TestWhatBothProgramsDoIsCounted(t *testing.T) {
 }
 
 func TestWhereNobodyAsksForMetricsNothingIsCounted(*testing.T) {
-	happen(counting.Counts{})
+	happen(daemon.Counts{})
 }

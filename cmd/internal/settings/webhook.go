@@ -1,6 +1,4 @@
-// Package webhooks makes of the table [webhook] what the webhook posts, and where to, and tells the journal what became of
-// it. The programs differ in their names only.
-package webhooks
+package settings
 
 import (
 	"cmp"
@@ -10,18 +8,14 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/nth-project/nth/cmd/internal/program"
-	"github.com/nth-project/nth/cmd/internal/secrets"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Settings is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the program's, and
+// Webhook is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the program's, and
 // the table one that Judge or Look has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
-func Settings(c config.Webhook, name string, given secrets.Given) (*notify.WebhookSettings, error) {
+func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSettings, error) {
 	to := Destination(c, name, given)
 	if to == nil {
 		return nil, nil
@@ -38,7 +32,7 @@ func Settings(c config.Webhook, name string, given secrets.Given) (*notify.Webho
 // Judge adds what is wrong with the webhook, for the program of that name with the credentials that it has been given, to what reading the
 // settings has told, and notes in them which template is of use.
 func Judge(reading error, c *config.Webhook, name string) error {
-	return Add(reading, Look(c, name, secrets.Own))
+	return Add(reading, Look(c, name, Own))
 }
 
 // Add adds what is wrong to what reading the settings has told.
@@ -70,33 +64,6 @@ func Degraded(err error) (faults []string, fatal error) {
 	return nil, err
 }
 
-// SayDegraded tells the journal what is wrong at a start.
-func SayDegraded(log *logrus.Entry, faults []string) {
-	for _, fault := range faults {
-		log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", fault)
-	}
-}
-
-// Tell tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.
-func Tell(log *logrus.Entry, t notify.DeliveryResult) {
-	log = log.WithField(systemd.FieldEventID, t.Notice.Event)
-	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
-	switch {
-	case t.Notice.Event == "":
-		trouble.Warnf("webhook outbox not saved, pending notices may be lost at a restart: %s", t.Err)
-	case t.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", t.Notice.What)
-	case t.Alike > 0:
-		trouble.Errorf("webhook notice dropped (%s), and %d more: %s", t.Notice.What, t.Alike, t.Err)
-	case t.GivenUp:
-		trouble.Errorf("webhook notice dropped (%s): %s", t.Notice.What, t.Err)
-	case t.Again:
-		trouble.Debugf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
-	default:
-		trouble.Warnf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
-	}
-}
-
 // Credentials that the unit may be given with LoadCredential=.
 const (
 	urlCredential     = "webhook-url"
@@ -113,8 +80,8 @@ type Finding struct {
 	Fault error
 }
 
-// Of is what was found out about a credential by itself. before is the setting that goes before it, if any.
-func Of(c secrets.Credential, before string) Finding {
+// Found is what was found out about a credential by itself. before is the setting that goes before it, if any.
+func Found(c Credential, before string) Finding {
 	f := Finding{Source: c.String(), Fault: c.Fault, Passed: c.Sealed}
 	if c.Fault != nil {
 		f.Fault = fmt.Errorf("%s: %w", c, c.Fault)
@@ -127,7 +94,7 @@ func Of(c secrets.Credential, before string) Finding {
 
 // Look reads all files that the table names, and says what it has found, whether or not the address is known. It takes a moment at most. In the
 // table it notes which template is of use.
-func Look(c *config.Webhook, name string, given secrets.Given) []Finding {
+func Look(c *config.Webhook, name string, given Given) []Finding {
 	text, place, textErr := "", "", error(nil)
 	var reading sync.WaitGroup
 	reading.Go(func() { text, place, textErr = templateText(*c) })
@@ -170,7 +137,7 @@ func templateText(c config.Webhook) (text, place string, err error) {
 }
 
 // Destination is where the webhook posts to; nil if there is none.
-func Destination(c config.Webhook, name string, given secrets.Given) *notify.Destination {
+func Destination(c config.Webhook, name string, given Given) *notify.Destination {
 	to, _, _ := destination(c, name, given)
 	if to.URL == "" && to.URLFile == "" {
 		return nil
@@ -180,7 +147,7 @@ func Destination(c config.Webhook, name string, given secrets.Given) *notify.Des
 
 // destination is where the webhook posts to, also where the address is not known, with what is to be said of the credentials for it and
 // the names of those that are files.
-func destination(c config.Webhook, name string, given secrets.Given) (to notify.Destination, found []Finding, names map[string]string) {
+func destination(c config.Webhook, name string, given Given) (to notify.Destination, found []Finding, names map[string]string) {
 	version, _ := program.BuildVersion()
 	to = notify.Destination{
 		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
@@ -191,11 +158,11 @@ func destination(c config.Webhook, name string, given secrets.Given) (to notify.
 		found = append(found, Finding{Fault: errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")})
 	}
 	names = map[string]string{}
-	use := func(c secrets.Credential, before string, file, text *string) {
+	use := func(c Credential, before string, file, text *string) {
 		switch {
 		case c.Name == "":
 		case c.File == "" || before != "":
-			found = append(found, Of(c, before))
+			found = append(found, Found(c, before))
 		default:
 			names[c.File] = c.String()
 		}

@@ -1,0 +1,150 @@
+// Package daemon is what both programs are made of while they run: how they begin, what they say and where, and how they follow their
+// settings, which they read anew when they get a SIGHUP. It turns those settings that both have into what the packages of pkg go by.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/settings"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// Daemon is a program that runs, with the settings that it has begun with.
+type Daemon[C any, P config.Pointer[C]] struct {
+	Name   string
+	Config C
+	// Degraded is what is wrong with the settings, which are of use all the same.
+	Degraded []string
+	Log      *logrus.Entry
+	Service  *systemd.Notifier
+
+	read    func() (C, error)
+	hangups <-chan os.Signal
+}
+
+// Run reads the settings and runs the daemon of that name with them, until a signal asks it to stop. stderr is where what is logged goes
+// with such settings.
+func Run[C any, P config.Pointer[C]](
+	ctx context.Context, name string, read func() (C, error), stderr func(config.Log) io.Writer, run func(context.Context, *Daemon[C, P]) error,
+) error {
+	program.SpareMemory()
+	cfg, err := read()
+	degraded, fatal := settings.Degraded(err)
+	if fatal != nil {
+		return fatal
+	}
+	// Without a channel for it, a SIGHUP ends the process, so it is asked for early. Several close together may be one.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	ctx, stop := program.UntilSignal(ctx)
+	defer stop()
+	logTo := P(&cfg).Base().Log
+	logger := NewLogger(name, logTo, stderr(logTo))
+	QuietLibraries(logrus.NewEntry(logger))
+	if err := HurryLibraries(); err != nil {
+		return fmt.Errorf("setting client-go's limits: %w", err)
+	}
+	return run(ctx, &Daemon[C, P]{
+		Name: name, Config: cfg, Degraded: degraded, Log: logrus.NewEntry(logger), Service: &systemd.Notifier{}, read: read, hangups: hangups,
+	})
+}
+
+// SayDegraded tells the journal what is wrong with the settings at the start.
+func (d *Daemon[C, P]) SayDegraded() {
+	for _, fault := range d.Degraded {
+		d.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", fault)
+	}
+}
+
+// Reload reads the settings anew with each SIGHUP until ctx ends. late and apply are those of a Reloader.
+func (d *Daemon[C, P]) Reload(ctx context.Context, late func(name string, started, now C) bool, apply func(cfg C, degraded []string)) {
+	r := &Reloader[C, P]{
+		Program: d.Name, Read: d.read, Service: d.Service, Log: d.Log, Started: d.Config, Current: d.Config, Late: late,
+		Apply: func(cfg C, degraded []string) {
+			SetLevel(d.Log.Logger, P(&cfg).Base().Log)
+			apply(cfg, degraded)
+		},
+	}
+	r.Run(ctx, d.hangups)
+}
+
+// Reloader reads the settings anew when it is asked to. Settings that are wrong change nothing, and where only what is told is wrong, it
+// stays as it was and all else is in effect; what needs another start is said. All fields are needed.
+type Reloader[C any, P config.Pointer[C]] struct {
+	// Program is the program's name.
+	Program string
+	// Read reads the settings. With config.Degraded, they are of use.
+	Read func() (C, error)
+	// Service is the service manager.
+	Service interface {
+		Reloading()
+		Ready()
+	}
+	Log *logrus.Entry
+	// Apply puts settings into effect for what begins from now on; degraded is what is wrong with those that were read.
+	Apply func(cfg C, degraded []string)
+	// Late tells whether a setting, as now has it, takes effect only when the program is started again.
+	Late func(name string, started, now C) bool
+	// Started are the settings that the process began with, and Current those in effect since the last reload.
+	Started, Current C
+}
+
+// Run reloads at each hangup until ctx ends.
+func (r *Reloader[C, P]) Run(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			r.Service.Reloading()
+			r.reload()
+			r.Service.Ready()
+		}
+	}
+}
+
+func (r *Reloader[C, P]) reload() {
+	cfg, err := r.Read()
+	degraded, fatal := settings.Degraded(err)
+	invalid := r.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
+	if fatal != nil {
+		for line := range strings.SplitSeq(fatal.Error(), "\n") {
+			invalid.Error(line)
+		}
+		invalid.Warn("invalid configuration; keeping the current one")
+		return
+	}
+	if len(degraded) > 0 {
+		for _, fault := range degraded {
+			invalid.Errorf("degraded: %s", fault)
+		}
+		invalid.Warn("invalid [log], [webhook] or [metrics]; keeping the current ones")
+		P(&cfg).Base().KeepNotifications(P(&r.Current).Base())
+	}
+	late := func(name string) bool { return r.Late(name, r.Started, cfg) }
+	changed := slices.DeleteFunc(config.Diff[C, P](r.Current, cfg), late)
+	waiting := slices.DeleteFunc(config.Diff[C, P](r.Started, cfg), func(name string) bool { return !late(name) })
+	r.Apply(cfg, degraded)
+	r.Current = cfg
+	reloaded := r.Log.WithField(systemd.FieldMessageID, systemd.Reloaded)
+	if len(changed) > 0 {
+		reloaded.Infof("configuration reloaded; changed: %s", strings.Join(changed, ", "))
+	} else {
+		reloaded.Info("configuration reloaded; no changes")
+	}
+	if len(waiting) > 0 {
+		reloaded.Warnf("restart %s to apply: %s", r.Program, strings.Join(waiting, ", "))
+	}
+}

@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+)
+
+// SpotNotice is how long before a spot interruption EC2 gives notice, for a notice whose time cannot be read.
+const SpotNotice = 2 * time.Minute
+
+// moments says when the action for scheduled maintenance is taken, for each of its codes.
+func moments(settings map[string]string) map[string]policy.When {
+	codes := make(map[string]policy.When, len(settings))
+	for code, when := range settings {
+		codes[code] = policy.When(when)
+	}
+	return codes
+}
+
+// Hooks are the settings for the lifecycle hooks of terminations. Where nodes are not drained, it is not for us to say when the machine may
+// go.
+func Hooks(c config.ASGTermination) asg.Settings {
+	return asg.Settings{
+		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
+		Hooks:    c.Hooks,
+		Budget:   c.Budget,
+		Abandon:  c.OnIncomplete == "abandon",
+	}
+}
+
+// Rules are the rules for those kinds of events that both programs are told of. Which deadlines are hard is not a setting where
+// EC2 takes the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/asg says.
+func Rules(c config.Announced) policy.Settings {
+	hooks := Hooks(c.ASGTermination)
+	return policy.Settings{
+		event.SpotInterruption: {
+			Action:         policy.Action(c.SpotInterruption.Action),
+			Hibernate:      policy.Action(c.SpotInterruption.Hibernate),
+			Hard:           true,
+			Budget:         SpotNotice,
+			WithdrawnAfter: c.SpotInterruption.WithdrawnAfter,
+		},
+		event.RebalanceRecommendation: {
+			Action:         policy.Action(c.RebalanceRecommendation.Action),
+			CordonFor:      c.RebalanceRecommendation.CordonFor,
+			WithdrawnAfter: c.RebalanceRecommendation.WithdrawnAfter,
+		},
+		event.ScheduledMaintenance: {
+			Action:         policy.Action(c.ScheduledMaintenance.Action),
+			Codes:          moments(c.ScheduledMaintenance.Codes),
+			Lead:           c.ScheduledMaintenance.Lead,
+			Window:         c.ScheduledMaintenance.Window,
+			Spread:         c.ScheduledMaintenance.Spread,
+			Hard:           c.ScheduledMaintenance.HardDeadline,
+			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
+		},
+		event.ASGTermination: {
+			Action:         policy.Action(c.ASGTermination.Action),
+			Hard:           true,
+			Budget:         c.ASGTermination.Budget,
+			SoftBudget:     hooks.Complete && hooks.Abandon,
+			WithdrawnAfter: c.ASGTermination.WithdrawnAfter,
+		},
+	}
+}
+
+// DrainOptions says how a node is drained.
+func DrainOptions(c config.Drain) drain.Options {
+	return drain.Options{
+		ScriptsWait:              c.ScriptsWait,
+		EvictAfter:               c.EvictAfter,
+		Margin:                   c.Margin,
+		GracePeriod:              c.PodGracePeriod,
+		ProtectEmptyDir:          c.ProtectEmptyDir,
+		ProtectUnmanaged:         c.ProtectUnmanaged,
+		ExcludeFromLoadBalancers: c.ExcludeFromLoadBalancers,
+		LoadBalancerWait:         c.LoadBalancerWait,
+		VolumeWait:               c.VolumeWait,
+	}
+}
