@@ -12,7 +12,7 @@ func TestThePageOfTheDesignNamesEveryPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	missing := map[string]bool{}
-	for _, s := range project(t) {
+	for _, s := range project(t).sources {
 		if dir := s.dir(); !s.lab() && !strings.HasSuffix(dir, "test") && !strings.Contains(string(page), "\n| `"+dir+"` | ") {
 			missing[dir] = true
 		}

@@ -1,203 +1,256 @@
 package rules_test
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
-	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// mayImport says for each package which others of the project its code (not its tests) may import. cmd/nth, which wires
-// them, and the lab may import any; packages for tests, whose names end so, none but what the table says.
+// mayImport says for each package which others of the project its code (not its tests) may import. The programs cmd/nth and
+// cmd/nth-queue, which wire them, and the lab may import any.
 var mayImport = map[string][]string{
-	"pkg/agent":               {"pkg/drain", "pkg/event", "pkg/notify", "pkg/policy", "pkg/state", "pkg/systemd"},
-	"pkg/apiserver":           {"pkg/plugin"},
-	"pkg/bottlerocket":        {},
-	"pkg/config":              {"pkg/event"},
-	"pkg/drain":               {"pkg/state"},
-	"pkg/drain/apitest":       {"pkg/internal/pipetest"},
-	"pkg/ekstoken":            {"pkg/role"},
-	"pkg/ena":                 {},
-	"pkg/event":               {},
-	"pkg/fleet":               {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
-	"pkg/imds":                {"pkg/event"},
-	"pkg/imds/imdstest":       {"pkg/imds/standin"},
-	"pkg/imds/standin":        {},
-	"pkg/ec2":                 {"pkg/role"},
-	"pkg/ec2/ec2test":         {"pkg/internal/querytest"},
-	"pkg/internal/simulation": {}, // it is made of tests
-	"pkg/kubelet":             {"pkg/apiserver"},
-	"pkg/asg":                 {"pkg/event", "pkg/role"},
-	"pkg/asg/asgtest":         {"pkg/internal/querytest"},
-	"pkg/logind":              {"pkg/event"},
-	"pkg/metrics":             {"pkg/event", "pkg/state"},
-	"pkg/migration":           {},
-	"pkg/notify":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/record", "pkg/state"},
-	"pkg/plugin":              {},
-	"pkg/powerkey":            {},
-	"pkg/policy":              {"pkg/event", "pkg/state"},
-	"pkg/sqs":                 {"pkg/event", "pkg/role"},
-	"pkg/record":              {"pkg/state"},
-	"pkg/rehearsal":           {},
-	"pkg/reservation":         {"pkg/event", "pkg/role"},
-	"pkg/role":                {},
-	"pkg/state":               {"pkg/event"},
-	"pkg/systemd":             {},
-	"pkg/targets":             {"pkg/role"},
-	"pkg/targets/elbtest":     {"pkg/internal/querytest"},
-	"cmd/internal/checks":     {"cmd/internal/daemon", "cmd/internal/program", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/state"},
-	"cmd/internal/daemon":     {"cmd/internal/program", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/record", "pkg/state", "pkg/systemd"},
-	"cmd/internal/importing":  {"cmd/internal/program", "pkg/migration", "pkg/notify"},
-	"cmd/internal/program":    {},
-	"cmd/internal/settings":   {"cmd/internal/importing", "cmd/internal/program", "pkg/config", "pkg/logind", "pkg/notify", "pkg/systemd"},
-	"cmd/nth-imds":            {"pkg/imds/imdstest"},
-	"docs/rules":              {},
+	"pkg/agent":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/state", "pkg/systemd"},
+	"pkg/apiserver":          {"pkg/plugin"},
+	"pkg/config":             {"pkg/event"},
+	"pkg/drain":              {"pkg/state"},
+	"pkg/drain/apitest":      {"pkg/internal/pipetest"},
+	"pkg/ekstoken":           {"pkg/role"},
+	"pkg/fleet":              {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
+	"pkg/imds":               {"pkg/event"},
+	"pkg/imds/imdstest":      {"pkg/imds/standin"},
+	"pkg/ec2":                {"pkg/role"},
+	"pkg/ec2/ec2test":        {"pkg/internal/querytest"},
+	"pkg/kubelet":            {"pkg/apiserver"},
+	"pkg/asg":                {"pkg/event", "pkg/role"},
+	"pkg/asg/asgtest":        {"pkg/internal/querytest"},
+	"pkg/logind":             {"pkg/event"},
+	"pkg/metrics":            {"pkg/event", "pkg/state"},
+	"pkg/notify":             {"pkg/drain", "pkg/event", "pkg/policy", "pkg/record", "pkg/state"},
+	"pkg/policy":             {"pkg/event", "pkg/state"},
+	"pkg/sqs":                {"pkg/event", "pkg/role"},
+	"pkg/record":             {"pkg/state"},
+	"pkg/reservation":        {"pkg/event", "pkg/role"},
+	"pkg/state":              {"pkg/event"},
+	"pkg/targets":            {"pkg/role"},
+	"pkg/targets/elbtest":    {"pkg/internal/querytest"},
+	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/program", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/state"},
+	"cmd/internal/daemon":    {"cmd/internal/program", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/record", "pkg/systemd"},
+	"cmd/internal/importing": {"cmd/internal/program", "pkg/migration", "pkg/notify"},
+	"cmd/internal/settings":  {"cmd/internal/importing", "cmd/internal/program", "pkg/config", "pkg/logind", "pkg/notify", "pkg/systemd"},
+	"cmd/nth-imds":           {"pkg/imds/imdstest"},
 }
 
-// library says that what begins with prefix is imported in some packages only.
-type library struct {
-	prefix string
-	in     []string
-	why    string
-}
-
-var libraries = []library{
-	{"github.com/aws/", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/reservation", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
-	{"k8s.io/klog", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet", "pkg/kubelet", "pkg/notify"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
-	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/imds", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet"}, "pauses with jitter are for those who ask a service that others ask, too"},
-	{"k8s.io/", []string{"pkg/apiserver", "pkg/plugin", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
+// libraries says which packages import what is not the project's.
+var libraries = []permit{
+	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/reservation", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
+	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
+	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/imds", "pkg/kubelet", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
+	{"k8s.io/*", []string{"pkg/apiserver", "pkg/plugin", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
 	{"sigs.k8s.io/yaml", []string{"pkg/migration", "pkg/kubelet"}, "only foreign settings are YAML"},
-	{"sigs.k8s.io/", []string{"pkg/kubelet", "pkg/drain", "pkg/notify"}, "as for k8s.io"},
-	{"github.com/coreos/go-systemd/", []string{"pkg/systemd", "pkg/logind"}, "nth must run, and be tested, without systemd"},
-	{"github.com/godbus/", []string{"pkg/logind"}, "nth must run, and be tested, without D-Bus"},
+	{"github.com/go-logr/*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "as for klog"},
+	{"github.com/coreos/go-systemd/*", []string{"pkg/systemd", "pkg/logind"}, "nth must run, and be tested, without systemd"},
+	{"github.com/godbus/*", []string{"pkg/logind"}, "nth must run, and be tested, without D-Bus"},
 	{"github.com/BurntSushi/toml", []string{"pkg/config"}, "the file's format is nobody else's business"},
-	{"github.com/Masterminds/", []string{"pkg/notify"}, "templates are the webhook's alone"},
-	{"github.com/DataDog/", []string{"pkg/notify"}, "templates are the webhook's alone"},
+	{"github.com/Masterminds/*", []string{"pkg/notify"}, "templates are the webhook's alone"},
+	{"github.com/DataDog/*", []string{"pkg/notify"}, "templates are the webhook's alone"},
 	{"text/template/parse", []string{"pkg/notify"}, "templates are the webhook's alone"},
-	{"text/template", nil, "it calls methods by name, so the linker keeps every method there is: 18 MB. There is an engine that does not"},
-	{"html/template", nil, "as for text/template"},
-	{"github.com/prometheus/", []string{"pkg/metrics"}, "metrics follow from what is told, and never steer it"},
+	{"github.com/prometheus/*", []string{"pkg/metrics"}, "metrics follow from what is told, and never steer it"},
 	{"github.com/sirupsen/logrus", []string{"cmd/nth", "cmd/nth-queue", "cmd/internal/checks", "cmd/internal/daemon", "pkg/agent", "pkg/fleet", "pkg/systemd"}, "errors are returned, and logged once, where it is decided what to do about them"},
+	{"golang.org/x/net/*", []string{"pkg/config", "pkg/kubelet", "pkg/metrics", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
+	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "cmd/nth", "pkg/ena", "pkg/powerkey", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"flag", []string{"cmd/"}, "settings are given to packages as values"},
 	{"os/exec", []string{"cmd/", "pkg/plugin"}, "nth runs no programs but the kubeconfig's exec plugin"},
 }
 
-// unwanted are libraries that nobody imports, tests included.
-var unwanted = map[string]string{
-	"github.com/stretchr/":                  "the standard testing package says it",
-	"github.com/onsi/":                      "the standard testing package says it",
-	"github.com/pkg/errors":                 "fmt.Errorf and errors say it",
-	"golang.org/x/exp":                      "it makes no promises",
-	"math/rand":                             "math/rand/v2 needs no seed",
-	"io/ioutil":                             "it is deprecated",
-	"k8s.io/kubernetes":                     "it is no library",
-	"k8s.io/client-go/tools/leaderelection": "a node decides for itself",
+// pure says what the packages that decide are made of: none of it has an effect, or knows more than it is given.
+var pure = []permit{
+	{what: "cmp", dirs: []string{"pkg/"}},
+	{what: "errors", dirs: []string{"pkg/"}},
+	{what: "fmt", dirs: []string{"pkg/"}},
+	{what: "hash/fnv", dirs: []string{"pkg/"}},
+	{what: "maps", dirs: []string{"pkg/"}},
+	{what: "slices", dirs: []string{"pkg/"}},
+	{what: "strings", dirs: []string{"pkg/"}},
+	{what: "time", dirs: []string{"pkg/"}},
 }
-
-// pure are the packages that policy, and state and event, of which it is made, are made of.
-var pure = []string{"cmp", "errors", "fmt", "hash/fnv", "maps", "math", "slices", "strings", "time", module + "/pkg/event", module + "/pkg/state"}
 
 var importRules = []rule{
 	{
-		name:  "imports go down the list of packages in docs/design.md",
-		why:   "what happens goes one way, from source to notice; a package that looks back can no longer be read, or tested, alone",
-		check: each(direction),
-		breaks: map[string]string{
-			"pkg/event/a.go":    "package event\nimport _ \"" + module + "/pkg/policy\"",
-			"pkg/drain/a.go":    "package drain\nimport _ \"" + module + "/pkg/config\"",
-			"pkg/surprise/a.go": "package surprise",
-		},
-		keeps: map[string]string{
-			"pkg/policy/a.go":              "package policy\nimport _ \"" + module + "/pkg/state\"",
-			"cmd/nth/a.go":                 "package main\nimport _ \"" + module + "/pkg/config\"",
-			"pkg/imds/a_test.go":           "package imds_test\nimport _ \"" + module + "/pkg/imds/imdstest\"",
-			"test/internal/lab/machine.go": "package lab\nimport _ \"" + module + "/pkg/imds/imdstest\"",
-		},
+		name:    "imports go down the list of packages in docs/design.md",
+		why:     "what happens goes one way, from source to notice; a package that looks back can no longer be read, or tested, alone",
+		uses:    direction,
+		permits: byPackage(mayImport),
+		example: `
+-- pkg/event/a.go --
+package event
+import _ "github.com/nth-project/nth/pkg/policy" // breaks
+-- pkg/drain/a.go --
+package drain
+import _ "github.com/nth-project/nth/pkg/config" // breaks
+-- pkg/surprise/a.go --
+package surprise
+import _ "github.com/nth-project/nth/pkg/event" // breaks
+-- pkg/policy/a.go --
+package policy
+import _ "github.com/nth-project/nth/pkg/event"
+-- cmd/nth/a.go --
+package main
+import _ "github.com/nth-project/nth/pkg/config"
+-- pkg/imds/a_test.go --
+package imds_test
+import _ "github.com/nth-project/nth/pkg/imds/imdstest"
+-- test/internal/lab/machine.go --
+package lab
+import _ "github.com/nth-project/nth/pkg/imds/imdstest"
+`,
 	},
 	{
-		name:  "each library is imported where it belongs",
-		why:   "a foreign type that travels through the program can never be replaced; the finding says what this one's place is for",
-		check: each(placement),
-		breaks: map[string]string{
-			"pkg/agent/a.go":      "package agent\nimport _ \"k8s.io/client-go/kubernetes\"",
-			"pkg/policy/a.go":     "package policy\nimport _ \"github.com/aws/aws-sdk-go-v2/aws\"",
-			"pkg/systemd/a.go":    "package systemd\nimport _ \"flag\"",
-			"pkg/drain/a_test.go": "package drain_test\nimport _ \"github.com/stretchr/testify/require\"",
-		},
-		keeps: map[string]string{
-			"pkg/drain/a.go":      "package drain\nimport _ \"k8s.io/client-go/kubernetes\"",
-			"cmd/nth/a.go":        "package main\nimport _ \"flag\"",
-			"pkg/agent/a_test.go": "package agent_test\nimport _ \"k8s.io/client-go/kubernetes/fake\"",
-			"pkg/imds/a.go":       "package imds\nimport _ \"math/rand/v2\"",
-		},
+		name:    "each library is imported where it belongs",
+		why:     "a foreign type that travels through the program can never be replaced, and a new library needs a reason",
+		uses:    placement,
+		permits: libraries,
+		example: `
+-- pkg/agent/a.go --
+package agent
+import _ "k8s.io/client-go/kubernetes" // breaks
+-- pkg/apiserver/a.go --
+package apiserver
+import _ "k8s.io/klog/v2" // breaks
+-- pkg/policy/a.go --
+package policy
+import _ "github.com/aws/aws-sdk-go-v2/aws" // breaks
+import _ "strings"
+-- pkg/systemd/a.go --
+package systemd
+import _ "flag" // breaks
+-- pkg/record/a.go --
+package record
+import _ "github.com/somebody/new" // breaks
+-- pkg/drain/a.go --
+package drain
+import _ "k8s.io/client-go/kubernetes"
+-- cmd/nth/a.go --
+package main
+import _ "flag"
+-- pkg/agent/a_test.go --
+package agent_test
+import _ "k8s.io/client-go/kubernetes/fake"
+`,
 	},
 	{
-		name:  "policy and what it is made of have no effect",
-		why:   "the same situation must give the same step after a crash, an upgrade or a reboot",
-		check: each(purity),
-		breaks: map[string]string{
-			"pkg/policy/a.go": "package policy\nimport _ \"os\"",
-			"pkg/policy/b.go": "package policy\nimport _ \"context\"",
-			"pkg/policy/c.go": "package policy\nimport _ \"" + module + "/pkg/record\"",
-			"pkg/state/a.go":  "package state\nimport _ \"os\"",
-			"pkg/event/a.go":  "package event\nimport _ \"net/http\"",
-		},
-		keeps: map[string]string{
-			"pkg/policy/a.go":      "package policy\nimport _ \"time\"",
-			"pkg/policy/a_test.go": "package policy_test\nimport _ \"os\"",
-			"pkg/record/a.go":      "package record\nimport _ \"os\"",
-		},
+		name:    "what decides is made of nothing that has an effect, however far away",
+		why:     "the same situation must give the same step after a crash, an upgrade or a reboot",
+		uses:    purity,
+		permits: pure,
+		example: `
+-- pkg/policy/a.go --
+package policy
+import _ "time"
+import _ "os" // breaks
+import _ "github.com/nth-project/nth/pkg/ledger"
+-- pkg/policy/a_test.go --
+package policy_test
+import _ "os"
+-- pkg/ledger/a.go --
+package ledger
+import _ "github.com/nth-project/nth/pkg/ledger/disk"
+-- pkg/ledger/disk/a.go --
+package disk
+import _ "net/http" // breaks
+-- pkg/imds/a.go --
+package imds
+import _ "net/http"
+`,
 	},
 }
 
-func direction(s source) []string {
-	allowed, known := mayImport[s.dir()]
-	if strings.HasSuffix(s.path, "_test.go") || s.in("cmd/nth", "cmd/nth-queue") || s.lab() {
-		return nil
-	}
-	if !known && !strings.HasSuffix(s.dir(), "test") {
-		return []string{s.path + ": the package is new; docs/design.md and the table in docs/rules must say what it is for and what it may import"}
-	}
-	var findings []string
-	for _, imported := range s.imports() {
-		own, found := strings.CutPrefix(imported, module+"/")
-		if found && !slices.Contains(allowed, own) {
-			findings = append(findings, fmt.Sprintf("%s: imports %s; it may import %v", s.path, own, allowed))
+// byPackage makes permissions of what each package may.
+func byPackage(may map[string][]string) []permit {
+	dirs := map[string][]string{}
+	for _, dir := range slices.Sorted(maps.Keys(may)) {
+		for _, what := range may[dir] {
+			dirs[what] = append(dirs[what], dir)
 		}
 	}
-	return findings
+	var permits []permit
+	for _, what := range slices.Sorted(maps.Keys(dirs)) {
+		permits = append(permits, permit{what: what, dirs: dirs[what]})
+	}
+	return permits
 }
 
-func placement(s source) []string {
-	var findings []string
-	for _, imported := range slices.Sorted(maps.Values(s.imports())) {
-		for prefix, why := range unwanted {
-			if imported == prefix || prefix[len(prefix)-1] == '/' && strings.HasPrefix(imported, prefix) {
-				findings = append(findings, fmt.Sprintf("%s: imports %s: %s", s.path, imported, why))
+// direction finds the imports of the project's own packages.
+func direction(t tree) ([]use, error) {
+	var found []use
+	for _, s := range t.sources {
+		if strings.HasSuffix(s.path, "_test.go") || s.lab() || s.dir() == "cmd/nth" || s.dir() == "cmd/nth-queue" {
+			continue
+		}
+		for _, u := range s.imports() {
+			if own, is := strings.CutPrefix(u.what, module+"/"); is {
+				found = append(found, use{own, u.dir, u.at})
 			}
 		}
-		i := slices.IndexFunc(libraries, func(l library) bool {
-			return imported == l.prefix || strings.HasPrefix(imported, strings.TrimSuffix(l.prefix, "/")+"/")
-		})
-		if i >= 0 && !s.test() && !s.in(libraries[i].in...) {
-			findings = append(findings, fmt.Sprintf("%s: imports %s, which belongs in %v: %s", s.path, imported, libraries[i].in, libraries[i].why))
-		}
 	}
-	return findings
+	return found, nil
 }
 
-func purity(s source) []string {
-	var findings []string
-	for _, imported := range slices.Sorted(maps.Values(s.imports())) {
-		if s.in("pkg/policy", "pkg/state", "pkg/event") && !s.test() && !slices.Contains(pure, imported) {
-			findings = append(findings, fmt.Sprintf("%s: imports %s; policy and what it is made of import %v", s.path, imported, pure))
+// placement finds the imports of libraries, and of those standard packages that have a permit.
+func placement(t tree) ([]use, error) {
+	var found []use
+	for _, s := range t.sources {
+		if s.test() {
+			continue
+		}
+		for _, u := range s.imports() {
+			host, _, _ := strings.Cut(u.what, "/")
+			named := slices.ContainsFunc(libraries, func(p permit) bool { return p.what == u.what })
+			if named || strings.Contains(host, ".") && !strings.HasPrefix(u.what, module+"/") {
+				found = append(found, u)
+			}
 		}
 	}
-	return findings
+	return found, nil
+}
+
+// purity finds all that the packages which decide are made of, but for the project's own packages: those are looked into.
+func purity(t tree) ([]use, error) {
+	var found []use
+	inside := deciding(t)
+	for _, s := range t.sources {
+		if s.test() || !inside[s.dir()] {
+			continue
+		}
+		for _, u := range s.imports() {
+			if !strings.HasPrefix(u.what, module+"/") {
+				found = append(found, u)
+			}
+		}
+	}
+	return found, nil
+}
+
+// deciding returns the packages that decide, and those that they import, directly or not.
+func deciding(t tree) map[string]bool {
+	inside := map[string]bool{"pkg/policy": true, "pkg/event": true, "pkg/state": true}
+	for before := 0; before != len(inside); {
+		before = len(inside)
+		for _, s := range t.sources {
+			if s.test() || !inside[s.dir()] {
+				continue
+			}
+			for _, u := range s.imports() {
+				if own, is := strings.CutPrefix(u.what, module+"/"); is {
+					inside[own] = true
+				}
+			}
+		}
+	}
+	return inside
 }
 
 // weight are packages that the daemon must not be linked with, directly or not: they cost size and memory on every node
@@ -215,22 +268,32 @@ var weight = map[string]string{
 }
 
 func TestTheDaemonIsNotLinkedWithWhatItDoesNotNeed(t *testing.T) {
-	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/nth")
-	var stderr bytes.Buffer
-	list.Dir, list.Stderr = top, &stderr
-	output, err := list.Output()
+	output, err := list("-deps", "./cmd/nth")
 	if err != nil {
-		t.Fatalf("listing what cmd/nth is linked with: %v\n%s", err, stderr.String())
+		t.Fatal(err)
 	}
 	linked := strings.Fields(string(output))
 	if !slices.Contains(linked, module+"/pkg/agent") {
 		t.Fatal("cmd/nth is not linked with pkg/agent: the rule is looking at the wrong program")
 	}
+	for _, finding := range overweight(linked) {
+		t.Error("cmd/nth is linked with " + finding)
+	}
+	for _, linked := range []string{"testing", "k8s.io/client-go/informers/core/v1"} {
+		if len(overweight([]string{"os", linked})) != 1 {
+			t.Errorf("%s is not found to be too much", linked)
+		}
+	}
+}
+
+func overweight(linked []string) []string {
+	var findings []string
 	for _, pkg := range linked {
-		for heavy, why := range weight {
-			if pkg == heavy || strings.HasPrefix(pkg, heavy+"/") {
-				t.Errorf("cmd/nth is linked with %s: %s\n\tsee who imports it with: go mod why %s", pkg, why, pkg)
+		for part := pkg; part != "."; part = path.Dir(part) {
+			if why, heavy := weight[part]; heavy {
+				findings = append(findings, fmt.Sprintf("%s: %s\n\tsee who imports it with: go mod why %s", pkg, why, pkg))
 			}
 		}
 	}
+	return findings
 }

@@ -16,7 +16,7 @@ var proof = regexp.MustCompile("`([a-z0-9/]+): ((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 // A table of faults is only worth what its tests are.
 func TestEveryFaultIsShownByATestThatExists(t *testing.T) {
 	text := page(t, "reliability.md")
-	tests := testsOf(project(t))
+	tests := testsOf(project(t).sources)
 	named := 0
 	for number, line := range strings.Split(text, "\n") {
 		proofs := proof.FindAllStringSubmatch(line, -1)
@@ -42,7 +42,7 @@ func TestEveryFaultIsShownByATestThatExists(t *testing.T) {
 // What test/faults and test/crash break is what the page is about.
 func TestEveryTestOfAFaultIsOnThePage(t *testing.T) {
 	text := page(t, "reliability.md")
-	tests := testsOf(project(t))
+	tests := testsOf(project(t).sources)
 	for _, dir := range []string{"test/faults", "test/crash"} {
 		if len(tests[dir]) == 0 {
 			t.Errorf("there are no tests in %s", dir)

@@ -1,71 +1,157 @@
 package rules_test
 
 import (
+	"bytes"
+	"fmt"
+	"go/token"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// rule is one sentence about the source that a test can judge.
+// rule is one sentence about the source: some things need a permission.
 type rule struct {
-	name string // as in "only cmd exits"
+	name string // as in "only cmd reads the environment"
 	why  string
-	// check returns what breaks the rule, each as "file:line: what".
-	check func([]source) []string
-	// breaks and keeps are sources, by path, that break the rule, each of them, and that do not.
-	breaks, keeps map[string]string
+	// uses finds all that needs a permission.
+	uses func(tree) ([]use, error)
+	// permits are the permissions. The first one for a thing says who may use it. One that nobody uses breaks the rule.
+	permits []permit
+	// example is a tree that uses all permissions of a kind, and breaks the rule in each line that ends with "// breaks". Before each file
+	// comes its name: "-- pkg/drain/a.go --".
+	example string
 }
 
-var all = slices.Concat(importRules, callRules, clusterRules, shapeRules)
+// use is something that needs a permission, such as an import, where it is.
+type use struct{ what, dir, at string }
 
-func TestTheProjectKeepsEveryRule(t *testing.T) {
-	sources := project(t)
-	for _, r := range all {
-		t.Run(r.name, func(t *testing.T) {
-			for _, finding := range r.check(sources) {
-				t.Errorf("%s\n\trule: %s\n\twhy:  %s", finding, r.name, r.why)
-			}
-		})
-	}
+// permit lets packages use something. A name that ends with * stands for all that begin so, a directory that ends with a
+// slash for all below it.
+type permit struct {
+	what string
+	dirs []string
+	why  string // where the rule's own reason does not say it
 }
 
-func TestEveryRuleFindsWhatBreaksItAndNothingElse(t *testing.T) {
-	for _, r := range all {
-		t.Run(r.name, func(t *testing.T) {
-			if len(r.breaks) == 0 || len(r.keeps) == 0 {
-				t.Error("the rule has no examples")
-			}
-			for name, text := range r.breaks {
-				findings := r.check([]source{example(t, name, text)})
-				if len(findings) == 0 || !strings.HasPrefix(findings[0], name) {
-					t.Errorf("%s is not found to break the rule (%q):\n%s", name, findings, text)
-				}
-			}
-			for name, text := range r.keeps {
-				if findings := r.check([]source{example(t, name, text)}); len(findings) > 0 {
-					t.Errorf("%s keeps the rule, but: %q\n%s", name, findings, text)
-				}
-			}
-		})
-	}
-}
+var all = slices.Concat(importRules, effectRules)
 
-func example(t *testing.T, name, text string) source {
+// judge returns the lines that break the rule, with what does, and the permissions that nobody uses.
+func (r rule) judge(t *testing.T, judged tree) (broken []use, unused []string) {
 	t.Helper()
-	s, err := parse(name, []byte(text))
+	uses, err := r.uses(judged)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	used := map[string]bool{}
+	for _, u := range uses {
+		i := slices.IndexFunc(r.permits, func(p permit) bool { return covers(p.what, "*", u.what) })
+		j := -1
+		if i >= 0 {
+			j = slices.IndexFunc(r.permits[i].dirs, func(dir string) bool { return covers(dir, "/", u.dir) })
+		}
+		if j < 0 {
+			broken = append(broken, u)
+		} else {
+			used[r.permits[i].what+" in "+r.permits[i].dirs[j]] = true
+		}
+	}
+	for _, p := range r.permits {
+		for _, dir := range p.dirs {
+			if name := p.what + " in " + dir; !used[name] {
+				unused = append(unused, name)
+			}
+		}
+	}
+	return broken, unused
 }
 
-// each makes a check of all sources out of one of a single source.
-func each(check func(source) []string) func([]source) []string {
-	return func(sources []source) []string {
-		var findings []string
-		for _, s := range sources {
-			findings = append(findings, check(s)...)
-		}
-		return findings
+// covers tells whether the pattern, open if it ends with the sign, is of the name.
+func covers(pattern, open, name string) bool {
+	if !strings.HasSuffix(pattern, open) {
+		return pattern == name
 	}
+	return strings.HasPrefix(name, strings.TrimSuffix(pattern, "*"))
+}
+
+// reason is why the rule, or its permission for such a thing, is there.
+func (r rule) reason(what string) string {
+	for _, p := range r.permits {
+		if covers(p.what, "*", what) && p.why != "" {
+			return p.why
+		}
+	}
+	return r.why
+}
+
+func TestTheProjectKeepsEveryRule(t *testing.T) {
+	for _, r := range all {
+		t.Run(r.name, func(t *testing.T) {
+			broken, unused := r.judge(t, project(t))
+			for _, u := range broken {
+				t.Errorf("%s: %s\n\trule: %s\n\twhy:  %s", u.at, u.what, r.name, r.reason(u.what))
+			}
+			for _, permission := range unused {
+				t.Errorf("nobody uses the permission of %s: take it out of docs/rules\n\trule: %s", permission, r.name)
+			}
+		})
+	}
+}
+
+func TestEveryRuleFindsTheLinesThatBreakItAndNoOthers(t *testing.T) {
+	for _, r := range all {
+		t.Run(r.name, func(t *testing.T) {
+			judged, want := example(t, r.example)
+			broken, _ := r.judge(t, judged)
+			var found []string
+			for _, u := range broken {
+				found = append(found, u.at)
+			}
+			slices.Sort(found)
+			if found = slices.Compact(found); len(want) == 0 || !slices.Equal(found, want) {
+				t.Errorf("broken by %v, want %v:\n%s", broken, want, r.example)
+			}
+		})
+	}
+}
+
+func TestAPermissionThatNobodyUsesBreaksTheRule(t *testing.T) {
+	for _, r := range all {
+		t.Run(r.name, func(t *testing.T) {
+			r.permits = append(slices.Clone(r.permits), permit{what: "nothing", dirs: []string{"pkg/drain"}})
+			judged, _ := example(t, r.example)
+			if _, unused := r.judge(t, judged); !slices.Contains(unused, "nothing in pkg/drain") {
+				t.Errorf("only these are found to be unused: %q", unused)
+			}
+			if len(r.permits) == 1 {
+				return
+			}
+			_, ofNone := r.judge(t, tree{types: judged.types})
+			if _, unused := r.judge(t, judged); len(unused) >= len(ofNone) {
+				t.Error("the example uses no permission")
+			}
+		})
+	}
+}
+
+// example returns a tree, and which lines of it break a rule.
+func example(t *testing.T, text string) (tree, []string) {
+	t.Helper()
+	texts, name := map[string][]byte{}, ""
+	var marked []string
+	for line := range strings.Lines(text) {
+		if begun, found := strings.CutPrefix(line, "-- "); found {
+			name = strings.TrimSuffix(begun, " --\n")
+		} else if name != "" {
+			texts[name] = append(texts[name], line...)
+		}
+		if strings.HasSuffix(line, "// breaks\n") {
+			marked = append(marked, fmt.Sprintf("%s:%d", name, bytes.Count(texts[name], []byte("\n"))))
+		}
+	}
+	made, err := newTree(token.NewFileSet(), texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(marked)
+	return made, marked
 }

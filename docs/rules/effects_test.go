@@ -1,0 +1,241 @@
+package rules_test
+
+import (
+	"go/types"
+	"slices"
+	"strings"
+)
+
+// typed is where the API server's clients are declared.
+const typed = "k8s.io/client-go/kubernetes/typed/"
+
+// mayAsk says for each package what it may ask of the API server.
+var mayAsk = map[string][]string{
+	"pkg/apiserver": {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
+	"pkg/drain": {
+		"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Post", "k8s.io/client-go/rest.Interface.Patch",
+		"k8s.io/client-go/rest.Interface.Delete",
+		"k8s.io/kubectl/pkg/drain.Helper.GetPodsForDeletion", "k8s.io/kubectl/pkg/drain.PodDeleteList.Pods", // of a client in memory
+	},
+	// Claims, and taints, which a node itself may not set; Nodes of instances that are terminated; restarts; and whether another
+	// pod of nth-queue's is there.
+	"pkg/fleet": {
+		typed + "apps/v1.DeploymentInterface.Get", typed + "apps/v1.DeploymentInterface.Patch",
+		typed + "apps/v1.StatefulSetInterface.Get", typed + "apps/v1.StatefulSetInterface.Patch", typed + "apps/v1.ReplicaSetInterface.Get",
+		typed + "authentication/v1.SelfSubjectReviewInterface.Create",
+		typed + "coordination/v1.LeaseInterface.Create", typed + "coordination/v1.LeaseInterface.Delete", typed + "coordination/v1.LeaseInterface.Get",
+		typed + "coordination/v1.LeaseInterface.List", typed + "coordination/v1.LeaseInterface.Update",
+		typed + "core/v1.NodeInterface.Get", typed + "core/v1.NodeInterface.List", typed + "core/v1.NodeInterface.Watch",
+		typed + "core/v1.NodeInterface.Patch", typed + "core/v1.NodeInterface.Delete",
+		typed + "core/v1.PodInterface.List",
+	},
+	"pkg/kubelet": {
+		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "core/v1.NodeInterface.Get",
+		"k8s.io/client-go/rest.RESTClient.Get", "k8s.io/client-go/rest.Client", // for the clock in the headers
+	},
+	"pkg/notify": {
+		typed + "core/v1.EventInterface.Create", typed + "core/v1.EventInterface.Patch",
+		typed + "core/v1.NodeInterface.Get", typed + "core/v1.NodeExpansion.PatchStatus",
+	},
+}
+
+var effectRules = []rule{
+	{
+		name:    "drain writes to the node and its pods, and others ask only what they are there for",
+		why:     "what nth does to a node, and what it undoes, is in one package; kubelet reads the node, notify sets a condition, and fleet claims, taints, deletes what EC2 has terminated, and looks for its like",
+		uses:    func(t tree) ([]use, error) { return t.uses(everywhere, asks) },
+		permits: byPackage(mayAsk),
+		example: `
+-- pkg/notify/a.go --
+package notify
+import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes"; "k8s.io/client-go/tools/record")
+func f(ctx context.Context, c kubernetes.Interface) {
+	c.CoreV1().Nodes().PatchStatus(ctx, "a", nil)
+	nodes := c.CoreV1().Nodes()
+	nodes.Delete(ctx, "a", meta.DeleteOptions{}) // breaks
+	var _ = c.CoreV1().RESTClient().Get() // breaks
+	client := c.CoreV1().RESTClient()
+	request := client.Delete // breaks
+	request().Do(ctx)
+	record.NewBroadcaster() // breaks
+}
+-- pkg/kubelet/a.go --
+package kubelet
+import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes"; "k8s.io/client-go/rest"; typed "k8s.io/client-go/kubernetes/typed/core/v1")
+func f(ctx context.Context, c kubernetes.Interface, raw *rest.RESTClient) {
+	c.CoreV1().Nodes().Get(ctx, "a", meta.GetOptions{})
+	c.CoreV1().Pods("").List(ctx, meta.ListOptions{}) // breaks
+	raw.Get().Verb("POST") // breaks
+	raw.Put() // breaks
+	rest.HTTPClientFor(nil) // breaks
+	var named interface { typed.NodeInterface } = struct{ typed.NodeInterface }{}
+	named.Patch(ctx, "a", "", nil, meta.PatchOptions{}) // breaks
+}
+-- pkg/fleet/a.go --
+package fleet
+import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/dynamic"; "k8s.io/kubectl/pkg/drain"; "k8s.io/client-go/tools/cache")
+func f(ctx context.Context, c dynamic.NamespaceableResourceInterface, r *cache.Reflector) {
+	c.Namespace("").Delete(ctx, "a", meta.DeleteOptions{}) // breaks
+	drain.RunCordonOrUncordon(&drain.Helper{}, nil, true) // breaks
+	new(drain.Helper).DeleteOrEvictPods(nil) // breaks
+	r.RunWithContext(ctx)
+}
+-- pkg/drain/a.go --
+package drain
+import "k8s.io/client-go/kubernetes"
+func f(c kubernetes.Interface) { c.CoreV1().RESTClient().Delete() }
+-- pkg/policy/a.go --
+package policy
+type list struct{}
+func (list) Delete() {}
+func f(nodes list) { nodes.Delete() }
+-- test/internal/lab/workload.go --
+package lab
+import "k8s.io/client-go/rest"
+func f(c rest.Interface) { c.Delete() }
+`,
+	},
+	{
+		name:    "only cmd becomes another program",
+		why:     "what begins as nth and goes on as something else is seen at the program's door, or nowhere",
+		uses:    effects(everywhere, "syscall.Exec", "syscall.Chroot", "syscall.ForkExec", "syscall.StartProcess", "golang.org/x/sys/unix.Exec", "golang.org/x/sys/unix.Chroot", "os.StartProcess"),
+		permits: []permit{{what: "*", dirs: []string{"cmd/"}}},
+		example: `
+-- pkg/kubelet/a.go --
+package kubelet
+import ("syscall"; sys "golang.org/x/sys/unix")
+func f() { syscall.Chroot("/") } // breaks
+var x = sys.Exec // breaks
+-- cmd/nth/a.go --
+package main
+import "golang.org/x/sys/unix"
+var x = unix.Exec
+`,
+	},
+	{
+		name: "only record, metrics and importing write files",
+		why:  "nth runs as root on every node: what it leaves there is a few files that docs name",
+		uses: effects(everywhere, "os.WriteFile", "os.Create*", "os.OpenFile", "os.OpenRoot", "os.Root.*", "os.CopyFS", "os.Mkdir*", "os.Rename", "os.Remove*", "os.Symlink",
+			"os.Link", "os.Ch*", "os.Truncate", "os.File.Ch*", "golang.org/x/sys/unix.Rename*", "golang.org/x/sys/unix.Unlink*", "golang.org/x/sys/unix.Mk*", "golang.org/x/sys/unix.Open*"),
+		permits: []permit{
+			{what: "os.*", dirs: []string{"pkg/record", "pkg/metrics", "cmd/internal/importing"}},
+			{"golang.org/x/sys/unix.Open", []string{"pkg/powerkey"}, "the opening of a device must not wait"},
+		},
+		example: `
+-- pkg/agent/a.go --
+package agent
+import "os"
+func f() { os.WriteFile("a", nil, 0) } // breaks
+func g(in *os.Root) { in.Remove("a") } // breaks
+-- cmd/nth/a.go --
+package main
+import files "os"
+func f() { files.MkdirAll("a", 0) } // breaks
+-- pkg/record/a.go --
+package record
+import "os"
+func f() { os.Rename("a", "b") }
+-- pkg/kubelet/a.go --
+package kubelet
+import "os"
+func f() { os.ReadFile("a") }
+-- pkg/agent/a_test.go --
+package agent
+import "os"
+func f() { os.Remove("a") }
+`,
+	},
+	{
+		name:    "only cmd and systemd know the environment",
+		why:     "settings are given to packages as values; systemd's own variables are part of its protocol",
+		uses:    effects(everywhere, "os.Getenv", "os.LookupEnv", "os.Environ", "os.Setenv", "os.Unsetenv", "os.ExpandEnv", "os.Clearenv", "syscall.Getenv", "syscall.Environ", "golang.org/x/sys/unix.Getenv", "golang.org/x/sys/unix.Environ"),
+		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/systemd"}}},
+		example: `
+-- pkg/imds/a.go --
+package imds
+import "os"
+var x = os.Getenv("X") // breaks
+-- cmd/nth/a.go --
+package main
+import "os"
+var x = os.Getenv("X")
+`,
+	},
+	{
+		name:    "only nth-queue looks for credentials everywhere",
+		why:     "nth has those of the instance's role; the other ways to find some would cost a megabyte on every node, and could find others",
+		uses:    effects(everywhere, "github.com/aws/aws-sdk-go-v2/config.Load*"),
+		permits: []permit{{what: "*", dirs: []string{"cmd/nth-queue"}}},
+		example: `
+-- pkg/role/a.go --
+package role
+import "github.com/aws/aws-sdk-go-v2/config"
+var x = config.LoadDefaultConfig // breaks
+var y = config.NewEnvConfig
+-- cmd/nth-queue/a.go --
+package main
+import "github.com/aws/aws-sdk-go-v2/config"
+var x = config.LoadDefaultConfig
+`,
+	},
+	{
+		name: "what decides, describes or remembers reads no clock",
+		why:  "time is given to them, so that every moment can be tested",
+		uses: func(t tree) ([]use, error) {
+			inside := deciding(t)
+			return effects(func(s source) bool { return inside[s.dir()] || s.dir() == "pkg/record" || s.dir() == "pkg/config" },
+				"time.Now", "time.Since", "time.Until", "time.After*", "time.New*", "time.Tick", "time.Sleep")(t)
+		},
+		example: `
+-- pkg/policy/a.go --
+package policy
+import "time"
+import _ "github.com/nth-project/nth/pkg/asg"
+var x = time.Now() // breaks
+var y = time.Unix(0, 0)
+-- pkg/asg/a.go --
+package asg
+import "time"
+var x = time.Since // breaks
+-- pkg/agent/a.go --
+package agent
+import "time"
+var x = time.Now()
+`,
+	},
+}
+
+func everywhere(source) bool { return true }
+
+// effects makes a search for what matches one of the names. A name that ends with * stands for all that begin so.
+func effects(where func(source) bool, names ...string) func(tree) ([]use, error) {
+	return func(t tree) ([]use, error) {
+		return t.uses(where, func(name string, _ types.Object) bool { return named(name, names) })
+	}
+}
+
+func named(name string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return covers(pattern, "*", name) })
+}
+
+// asks tells whether something is a way to ask the API server, be it through a client of one kind of object, of any kind,
+// with an address of one's own, or through kubectl. Such clients' methods take a context, and those that begin a request return one.
+func asks(name string, object types.Object) bool {
+	if named(name, []string{"k8s.io/client-go/rest.Client", "k8s.io/client-go/rest.HTTPClientFor", "k8s.io/client-go/rest.TransportFor", "k8s.io/client-go/rest.Request.Verb"}) {
+		return true
+	}
+	f, ok := object.(*types.Func)
+	if !ok || named(name, []string{"k8s.io/client-go/rest.Request.*", "k8s.io/client-go/tools/cache.*"}) {
+		return false
+	}
+	if named(name, []string{"k8s.io/kubectl/*", "k8s.io/cli-runtime/*", "k8s.io/client-go/tools/events.*", "k8s.io/client-go/tools/record.NewBroadcaster*", "k8s.io/client-go/tools/record.EventRecorder*"}) {
+		return true
+	}
+	signature := f.Signature()
+	for v := range signature.Params().Variables() {
+		if v.Type().String() == "context.Context" && strings.HasPrefix(name, "k8s.io/client-go/") {
+			return true
+		}
+	}
+	return !strings.HasPrefix(name, module) && signature.Results().Len() > 0 && signature.Results().At(0).Type().String() == "*k8s.io/client-go/rest.Request"
+}
