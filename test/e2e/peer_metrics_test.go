@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -35,6 +38,17 @@ func scrape(t *testing.T, address, path string) string {
 	return string(text)
 }
 
+// awaitMetric waits until a line begins so. The journal, by which the end of a drain is known, may hear of it first.
+func awaitMetric(t *testing.T, address, line string) {
+	t.Helper()
+	served := func(context.Context) (bool, error) {
+		return strings.Contains(scrape(t, address, "/metrics"), "\n"+line), nil
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 10*time.Second, true, served); err != nil {
+		t.Errorf("nth does not serve %s: %v", line, err)
+	}
+}
+
 // The original counts above 1, as its metadata service announces something new at each request; here it is one event,
 // which is handled once. Its names for what is about the Go runtime were another library's.
 func TestPeer19MetricsAreServed(t *testing.T) {
@@ -42,7 +56,6 @@ func TestPeer19MetricsAreServed(t *testing.T) {
 	s := play(t, fmt.Sprintf("[metrics]\nlisten = %q\ncompatible = true\n", address))
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
-	text := scrape(t, address, "/metrics")
 	for _, line := range []string{
 		`actions_total{node_action="cordon-and-drain",node_status="success"} 1`,
 		`actions_total{node_action="pre-drain",node_status="success"} 1`,
@@ -52,9 +65,7 @@ func TestPeer19MetricsAreServed(t *testing.T) {
 		"nth_draining 0",
 		"go_goroutines ", "go_gc_duration_seconds_count ", "go_memstats_alloc_bytes ", "process_resident_memory_bytes ",
 	} {
-		if !strings.Contains(text, "\n"+line) {
-			t.Errorf("nth does not serve %s", line)
-		}
+		awaitMetric(t, address, line)
 	}
 	if said := scrape(t, address, "/healthz"); said != "ok\n" {
 		t.Errorf("nth says of its health %q, want ok", said)
