@@ -1,0 +1,1 @@
+package none // want staticcheck

@@ -1,0 +1,2 @@
+// Package twice is. // want godoclint
+package twice

@@ -1,0 +1,2 @@
+// Package util fits everything.
+package util // want revive
