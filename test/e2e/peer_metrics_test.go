@@ -42,7 +42,6 @@ func TestPeer19MetricsAreServed(t *testing.T) {
 	s := play(t, fmt.Sprintf("[metrics]\nlisten = %q\ncompatible = true\n", address))
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
-	text := scrape(t, address, "/metrics")
 	for _, line := range []string{
 		`actions_total{node_action="cordon-and-drain",node_status="success"} 1`,
 		`actions_total{node_action="pre-drain",node_status="success"} 1`,
@@ -52,8 +51,11 @@ func TestPeer19MetricsAreServed(t *testing.T) {
 		"nth_draining 0",
 		"go_goroutines ", "go_gc_duration_seconds_count ", "go_memstats_alloc_bytes ", "process_resident_memory_bytes ",
 	} {
-		if !strings.Contains(text, "\n"+line) {
-			t.Errorf("nth does not serve %s", line)
+		has := func() bool { return strings.Contains(scrape(t, address, "/metrics"), "\n"+line) }
+		for limit := time.Now().Add(time.Minute); !has(); time.Sleep(10 * time.Millisecond) { // They are counted once the journal has it.
+			if time.Now().After(limit) {
+				t.Fatalf("nth does not serve %s", line)
+			}
 		}
 	}
 	if said := scrape(t, address, "/healthz"); said != "ok\n" {
