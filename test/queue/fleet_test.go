@@ -130,8 +130,8 @@ func TestTheEndOfACapacityBlockDrainsAllItsNodes(t *testing.T) {
 	consumer.Stop(t)
 }
 
+// It is alone in the cluster: the nodes of other tests would count.
 func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
-	t.Parallel()
 	s := newScene(t)
 	var mu sync.Mutex
 	var cordoned []string
