@@ -14,7 +14,7 @@ import (
 )
 
 // Webhook is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the program's, and
-// the table one that Judge or Look has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
+// the table one that Look has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
 func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSettings, error) {
 	to := Destination(c, name, given)
 	if to == nil {
@@ -27,12 +27,6 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 	return &notify.WebhookSettings{
 		Post: to.Post, Template: template, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
 	}, nil
-}
-
-// Judge adds what is wrong with the webhook, for the program of that name with the credentials that it has been given, to what reading the
-// settings has told, and notes in them which template is of use.
-func Judge(reading error, c *config.Webhook, name string) error {
-	return Add(reading, Look(c, name, Own))
 }
 
 // Add adds what is wrong to what reading the settings has told.

@@ -73,7 +73,7 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 				c := config.Webhook{URL: url, Template: sound}
 				row.change(&c)
 				var faults []string
-				err := settings.Judge(nil, &c, "nth")
+				err := settings.Add(nil, settings.Look(&c, "nth", settings.Own))
 				if degraded, fatal := settings.Degraded(err); fatal != nil {
 					t.Errorf("that is fatal: %v", fatal)
 				} else {
@@ -100,7 +100,7 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 
 func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 	c := config.Webhook{URLFile: "/nowhere/url", HeadersFile: "/nowhere/headers", CAFile: "/nowhere/ca", TemplateFile: "/nowhere/template"}
-	faults, fatal := settings.Degraded(settings.Judge(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, &c, "nth"))
+	faults, fatal := settings.Degraded(settings.Add(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, settings.Look(&c, "nth", settings.Own)))
 	if fatal != nil || len(faults) != 5 || faults[0] != "metrics.listen is none" {
 		t.Errorf("%v, %q", fatal, faults)
 	}
@@ -110,7 +110,7 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 		}
 	}
 	wrong := errors.New("drain.margin is none")
-	if err := settings.Judge(wrong, &c, "nth"); !errors.Is(err, wrong) {
+	if err := settings.Add(wrong, settings.Look(&c, "nth", settings.Own)); !errors.Is(err, wrong) {
 		t.Errorf("what is fatal is told as %v", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 // A file may change between two looks at it: what was judged is what is used.
 func TestATemplatesFileIsReadOnce(t *testing.T) {
 	c := config.Webhook{URL: "http://127.0.0.1:1", TemplateFile: write(t, sound)}
-	if err := settings.Judge(nil, &c, "nth"); err != nil {
+	if err := settings.Add(nil, settings.Look(&c, "nth", settings.Own)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(c.TemplateFile, []byte("{{ .Nope }}"), 0o600); err != nil {
@@ -138,7 +138,7 @@ func TestAReloadNamesWhatHasChangedOfTheTemplate(t *testing.T) {
 	judged := func(c config.Webhook) config.Config {
 		cfg := config.Default()
 		cfg.Webhook = c
-		if err := settings.Judge(nil, &cfg.Webhook, "nth"); err != nil {
+		if err := settings.Add(nil, settings.Look(&cfg.Webhook, "nth", settings.Own)); err != nil {
 			t.Error(err)
 		}
 		return cfg
