@@ -385,7 +385,7 @@ func TestAPodThatWasEvictedOnceDoesNotWaitAgainForAnotherInItsPlace(t *testing.T
 			s.Always("evict", answer)
 			r := beginWithin(t, s, (&rollouts{}).replacing(2*time.Minute), false, time.Minute)
 			time.Sleep(35 * time.Second)
-			r.adjust(func(g *drain.Goal) { g.Soft = time.Time{} })
+			r.adjust(func(g *drain.Goal) { g.Soft, g.TimeEnds = time.Time{}, time.Time{} })
 			s.Always("evict", nil)
 			time.Sleep(10 * time.Second)
 			if s.HasPod("default/web") {
