@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // The tests wait far more than they work.
+	_ = flag.Set("test.parallel", "6") // The tests wait far more than they work.
 	os.Exit(lab.Main(m))
 }
 
