@@ -61,6 +61,19 @@ func TestAForecastIsMadeFromOneListThatTheAPIServerHasInMemory(t *testing.T) {
 	}
 }
 
+// They may need them until they are gone.
+func TestInAForecastCriticalPodsGoAfterThoseThatAreEnding(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("dns", critical, grace(30)), 0)
+		s.AddPod(pod("web", ending(60)), apitest.Never)
+		forecast, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), 10*time.Minute)
+		if err != nil || forecast.Pods != 2 || forecast.Needs != 90*time.Second {
+			t.Errorf("the forecast is %+v, %v", forecast, err)
+		}
+	})
+}
+
 func TestAForecastIsWhatTheGuardThenDoes(t *testing.T) {
 	t.Parallel()
 	const notice = 2 * time.Minute

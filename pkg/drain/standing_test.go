@@ -78,6 +78,9 @@ func TestAPodThatComesAsSomebodyElsesCordonIsLiftedStays(t *testing.T) {
 		s.UncordonAs("kubectl")
 		s.AddPod(pod("new"), 0)
 		r.await(drain.NodeReopened)
+		s.Answer("watch", apitest.Expired())
+		s.DropWatches()
+		time.Sleep(5 * time.Second) // All pods have been listed anew.
 		s.ChangePod("default/new", annotated("example.com/note", "changed"))
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
