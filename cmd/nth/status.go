@@ -38,7 +38,7 @@ type statusReporter struct {
 func newStatusReporter(next statusWriter, failing func() []string, degraded []string, cfg config.Config) *statusReporter {
 	version, _ := program.BuildVersion()
 	b := &statusReporter{next: next, failing: failing, degraded: degraded, program: version, dryRun: cfg.DryRun}
-	b.configured(policyOf(cfg.Events))
+	b.setIgnored(policyOf(cfg.Events))
 	return b
 }
 
@@ -81,8 +81,8 @@ func (b *statusReporter) set(change func()) {
 	change()
 }
 
-// configured notes what the settings switch off.
-func (b *statusReporter) configured(rules policy.Settings) {
+// setIgnored notes which kinds of events the settings switch off.
+func (b *statusReporter) setIgnored(rules policy.Settings) {
 	ignored := map[event.Kind]string{}
 	for _, kind := range event.Kinds() {
 		if rules[kind].Action == policy.Ignore {

@@ -94,7 +94,7 @@ type adjustable struct {
 func (a adjustable) use(cfg config.Config, degraded []string) {
 	rules := policyOf(cfg.Events)
 	a.node.use(daemon.DrainOptions(cfg.Drain))
-	a.board.configured(rules)
+	a.board.setIgnored(rules)
 	a.board.degrade(degraded)
 	a.down.use(cfg)
 	a.hooks.Use(daemon.Hooks(cfg.Events.ASGTermination))

@@ -270,7 +270,7 @@ func (a *Agent) first() state.Entry {
 // goalEntries are the entries of the events that want what the guard works for.
 func (a *Agent) goalEntries() []state.Entry {
 	var all []state.Entry
-	entries := a.cfg.Record.Entries() // once: it is asked for at all that a guard tells
+	entries := a.cfg.Record.Entries() // read once: a guard tells much
 	for _, id := range a.work.goal.Events {
 		if e, met := policy.Find(entries, id); met {
 			all = append(all, e)

@@ -185,7 +185,7 @@ func (t *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 			continue
 		}
 		told = t.trouble(a, err, told)
-		if !time.Now().Before(t.limit(ctx, s, a, began)) {
+		if !time.Now().Before(t.abandonedAt(ctx, s, a, began)) {
 			t.tell(Trouble, "%s: it could not be completed before its own time was over, and its default result holds", a)
 			return nil
 		}
@@ -250,22 +250,24 @@ func (t *HookClient) result(ctx context.Context, s *service, a Action, outcome e
 	return result, nil
 }
 
-// limit is when Auto Scaling has stopped to wait for an action that is not held any more since then.
-func (t *HookClient) limit(ctx context.Context, s *service, a Action, then time.Time) time.Time {
+// abandonedAt is when Auto Scaling no longer waits for an action whose last heartbeat was at lastHeld: the hook's heartbeat timeout after
+// it, and no later than its global timeout after the action began.
+func (t *HookClient) abandonedAt(ctx context.Context, s *service, a Action, lastHeld time.Time) time.Time {
 	is := hook{timeout: longestTimeout, global: longestGlobal}
 	hooks, _, _ := t.hooks(ctx, s, a) // What is not known has the longest times.
 	if i := slices.IndexFunc(hooks, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
 		is = hooks[i]
 	}
-	limit := then.Add(is.timeout)
+	abandoned := lastHeld.Add(is.timeout)
 	if a.Since.IsZero() {
-		return limit
+		return abandoned
 	}
+	// Since is a message's, by the wall clock; what it is compared with is by the monotonic one.
 	end := time.Now().Add(time.Until(a.Since.Add(is.global)))
-	if end.Before(limit) && end.After(then) {
+	if end.Before(abandoned) && end.After(lastHeld) {
 		return end
 	}
-	return limit
+	return abandoned
 }
 
 // Loses tells whether the group takes the machine when the time for an action is over and pods are left, although people would have it

@@ -24,7 +24,7 @@ func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
 		if after := s.Requests("evict")[0].At.Sub(r.began); after > time.Second {
 			t.Errorf("evicted after %s", after)
 		}
-		time.Sleep(r.began.Add(7 * time.Second).Sub(time.Now()))
+		time.Sleep(time.Until(r.began.Add(7 * time.Second)))
 		if n := count(s, "patch"); n != 2 {
 			t.Errorf("%d patches while that of the label has no answer; want it and the cordon", n)
 		}

@@ -143,6 +143,7 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
+// checkAnswer tells delivered notices (nil) from those to be sent again, perhaps later, and those that no attempt will deliver.
 func checkAnswer(answer *http.Response) error {
 	status := answer.StatusCode
 	if after := parseRetryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 &&

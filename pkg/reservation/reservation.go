@@ -167,7 +167,7 @@ func (s *Source) find(ctx context.Context) (*types.CapacityReservation, error) {
 		return nil, err
 	}
 	if s.reservation == "" {
-		if err := s.place(ctx); err != nil || s.reservation == "" {
+		if err := s.findReservation(ctx); err != nil || s.reservation == "" {
 			return nil, err
 		}
 	}
@@ -207,8 +207,8 @@ func (s *Source) begin(ctx context.Context) error {
 	return nil
 }
 
-// place asks which reservation the instance is in.
-func (s *Source) place(ctx context.Context) error {
+// findReservation asks which reservation the instance is in.
+func (s *Source) findReservation(ctx context.Context) error {
 	answer, err := s.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{s.instance}})
 	if err != nil {
 		return role.Explain(describeInstances, answerLimit, err)

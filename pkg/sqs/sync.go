@@ -151,6 +151,7 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 	return nil
 }
 
+// handleResult takes in what an update of a message that was sent at that time came to.
 func (q *Queue) handleResult(u update, at time.Time, err error) {
 	q.mu.Lock()
 	l := u.lease

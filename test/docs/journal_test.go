@@ -87,7 +87,8 @@ func warning(n ast.Node) (text string, warns bool) {
 type format struct{ regexp.Regexp }
 
 var (
-	verb = regexp.MustCompile(`%[-+#.0-9]*[a-zA-Z]`)
+	// verb is a gap, in what fmt makes or in the table of what the agent tells.
+	verb = regexp.MustCompile(`%[-+#.0-9]*[a-zA-Z]|\{[a-zA-Z]+\}`)
 	// name is a gap that no format has to fill: a word or two, or what the page leaves open.
 	name = regexp.MustCompile(`^\S*(\s\S+)?$|^[^…]{0,12}…[^…]{0,12}$|^$`)
 )
