@@ -45,7 +45,7 @@ func TestAnActionThatAMessageToldOfIsHeldByHeartbeatsUntilItIsCompleted(t *testi
 	holding, release := context.WithCancel(t.Context())
 	var held sync.WaitGroup
 	held.Go(func() { told.Hold(holding, action) })
-	for len(server.Actions("i-1")[0].Heartbeats) < 4 { // That takes longer than the timeout.
+	for a := server.Actions("i-1")[0]; len(a.Heartbeats) < 4 && !a.TimedOut; a = server.Actions("i-1")[0] { // Four take longer than the timeout.
 		time.Sleep(10 * time.Millisecond)
 	}
 	release()
