@@ -377,6 +377,80 @@ func TestAHeldPodIsAskedForAgainAndItsBudgetToldOnce(t *testing.T) {
 	})
 }
 
+// Somebody writes to it meanwhile.
+func TestAHeldPodThatChangesIsHeldAsBeforeAndItsBudgetToldOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		for range 10 {
+			s.ChangePod("default/a", annotated("example.com/at", time.Now().String()))
+			time.Sleep(time.Millisecond)
+			if by := r.guard.Result().HeldBy["default/a"]; by != "budget" {
+				t.Errorf("it is held by %q", by)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if told := r.of(drain.Held); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// That a pod goes by another's hand does not say that its budget yields.
+func TestABudgetIsAskedNoMoreOftenWhereOthersEndItsPods(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*apitest.Server, string){
+		"they are deleted":      func(s *apitest.Server, name string) { s.DeletePod(name) },
+		"they are gone at once": func(s *apitest.Server, name string) { s.RemovePod(name) },
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			const pods = 20
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), apitest.Ending(time.Second))
+			}
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
+			asked := count(s, "evict")
+			for i := range pods - 1 {
+				end(s, fmt.Sprintf("default/web-%02d", i))
+				time.Sleep(2 * time.Second)
+			}
+			for _, after := range gaps(s.Requests("evict")[asked:]) {
+				if after < 1500*time.Millisecond {
+					t.Errorf("asked again after %s", after)
+				}
+			}
+		})
+	}
+}
+
+// One pod asks for all, and is not answered before people want it to stay.
+func TestABudgetIsAskedForAnotherPodOnceTheOneThatAsksIsToStay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		addHeld(s, pod("b"))
+		r := begin(t, s, drain.Options{})
+		await(t, "that both are held", func() bool { return len(r.of(drain.Held)) == 2 })
+		s.Always("evict default/a", apitest.Hang())
+		s.Always("evict default/b", apitest.Hang())
+		asked := count(s, "evict")
+		await(t, "an eviction", func() bool { return count(s, "evict") > asked })
+		asks, other := "default/a", "default/b"
+		if s.Requests("evict")[asked].What == "evict default/b" {
+			asks, other = other, asks
+		}
+		s.Always("evict "+other, nil)
+		s.ChangePod(asks, annotated(drain.EvictAnnotation, drain.Never))
+		r.await(drain.Gone, other)
+	})
+}
+
 func TestAnEvictionIsRepeatedWhateverRefusesItAndTheReasonIsTold(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
