@@ -351,7 +351,7 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 	t.Parallel()
 	held := func(s *apitest.Server) { addHeld(s, pod("a", grace(25))) }
 	long := func(s *apitest.Server) { s.AddPod(pod("a", grace(300)), 0) }
-	elses := func(s *apitest.Server) { s.AddPod(pod("a", grace(3600), ending(3600)), apitest.Never) }
+	elses := func(s *apitest.Server) { s.AddPod(pod("a", grace(7200), ending(3600)), apitest.Never) }
 	for name, c := range map[string]struct {
 		add   func(*apitest.Server)
 		waits time.Duration // from when

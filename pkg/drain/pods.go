@@ -676,7 +676,6 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 			b.window, b.next = 1, now.Add(max(b.backoff.pause(), retryAfter(err)))
 		}
 		t.budget, pause = b, 0
-		g.all = true
 		g.hold(t, Held, name)
 	default:
 		g.hold(t, Refused, plain(err))
