@@ -59,7 +59,8 @@ func (b *statusReporter) Show(s state.Status) {
 			s.Off = append(s.Off, state.OffStatus{What: string(kind), Why: why})
 		}
 	}
-	s.Documents = slices.DeleteFunc(s.Documents, func(d state.DocumentStatus) bool {
+	// The agent compares its next status with this one, whose documents must stay as they are.
+	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
 		return b.unpolled[d.Kind] != "" || b.unasked[d.Kind] != ""
 	})
 	b.next.Show(s)

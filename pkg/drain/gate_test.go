@@ -351,7 +351,7 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 	t.Parallel()
 	held := func(s *apitest.Server) { addHeld(s, pod("a", grace(25))) }
 	long := func(s *apitest.Server) { s.AddPod(pod("a", grace(300)), 0) }
-	elses := func(s *apitest.Server) { s.AddPod(pod("a", grace(3600), ending(3600)), apitest.Never) }
+	elses := func(s *apitest.Server) { s.AddPod(pod("a", grace(7200), ending(3600)), apitest.Never) }
 	for name, c := range map[string]struct {
 		add   func(*apitest.Server)
 		waits time.Duration // from when
@@ -386,11 +386,41 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 						t.Errorf("%s after %s with %+v", q.What, q.At.Sub(r.began), q.Options)
 					}
 				}
+				if deleted, refused := r.of(drain.Deleted), r.of(drain.Refused); len(deleted)+len(refused) > 0 {
+					t.Errorf("told %+v and %+v", deleted, refused)
+				}
 				if c.waits == 0 && count(s, "evict") == 0 {
 					t.Error("it was never asked for")
 				}
 			})
 		}
+	}
+}
+
+// All nodes of nth-queue share one gate. Another urgent request has come before.
+func TestAPodWhoseTurnHasComePassesOthersThatAreUrgentWhereItsNodeIs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		grace          int64
+		urgent, passes bool
+	}{
+		"its turn has come, and its node is urgent":     {600, true, true},
+		"its turn has come, and its node is not urgent": {600, false, false},
+		"its turn has not come":                         {1, true, false},
+	} {
+		run(t, name, func(t *testing.T) {
+			s, gate := apitest.New(t), drain.NewGate(1)
+			s.AddPod(pod("a", grace(c.grace)), 0)
+			s.Always("evict", slowly(time.Second))
+			leave, waiting := <-enter(t, gate, true, false), enter(t, gate, true, false)
+			beginWithin(t, s, drain.Options{Gate: gate, Urgent: func() bool { return c.urgent }}, true, time.Minute)
+			time.Sleep(500 * time.Millisecond)
+			leave()
+			synctest.Wait()
+			if passed := count(s, "evict") > 0; passed != c.passes || passed == (len(waiting) > 0) {
+				t.Errorf("it has passed the one that has waited longer: %t, and that one has entered: %t", passed, len(waiting) > 0)
+			}
+		})
 	}
 }
 

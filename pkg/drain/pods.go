@@ -534,8 +534,8 @@ func (g *guard) gated(t *target, turned bool, now time.Time) (bool, time.Time) {
 // whose end would be that of who asks.
 func (g *guard) isPreceded(pod *corev1.Pod) bool {
 	rank := g.node.opts.rank(pod)
-	if rank == 0 || !g.synced {
-		return rank > 0
+	if rank == 0 {
+		return false
 	}
 	for _, t := range g.targets {
 		if g.node.opts.rank(t.pod) < rank && !t.overdue && (rank == lastRank || !t.restart.holds) {
@@ -676,7 +676,6 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 			b.window, b.next = 1, now.Add(max(b.backoff.pause(), retryAfter(err)))
 		}
 		t.budget, pause = b, 0
-		g.all = true
 		g.hold(t, Held, name)
 	default:
 		g.hold(t, Refused, plain(err))

@@ -377,6 +377,102 @@ func TestAHeldPodIsAskedForAgainAndItsBudgetToldOnce(t *testing.T) {
 	})
 }
 
+// Somebody writes to it meanwhile.
+func TestAHeldPodThatChangesIsHeldAsBeforeAndItsBudgetToldOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(drain.Held)
+		for range 10 {
+			s.ChangePod("default/a", annotated("example.com/at", time.Now().String()))
+			time.Sleep(time.Millisecond)
+			if by := r.guard.Result().HeldBy["default/a"]; by != "budget" {
+				t.Errorf("it is held by %q", by)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if told := r.of(drain.Held); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// That a pod goes by another's hand does not say that its budget yields.
+func TestABudgetIsAskedNoMoreOftenWhereOthersEndItsPods(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*apitest.Server, string){
+		"they are deleted":      func(s *apitest.Server, name string) { s.DeletePod(name) },
+		"they are gone at once": func(s *apitest.Server, name string) { s.RemovePod(name) },
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			const pods = 20
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), apitest.Ending(time.Second))
+			}
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
+			asked := count(s, "evict")
+			for i := range pods - 1 {
+				end(s, fmt.Sprintf("default/web-%02d", i))
+				time.Sleep(2 * time.Second)
+			}
+			for _, after := range gaps(s.Requests("evict")[asked:]) {
+				if after < 1500*time.Millisecond {
+					t.Errorf("asked again after %s", after)
+				}
+			}
+		})
+	}
+}
+
+// A webhook does not answer for that one.
+func TestAPodForWhichThereIsNoAnswerHoldsUpNoneOfItsBudgetsOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		addHeld(s, pod("a"))
+		addHeld(s, pod("b"))
+		r := begin(t, s, drain.Options{})
+		await(t, "that both are held", func() bool { return len(r.of(drain.Held)) == 2 })
+		s.Always("evict default/a", apitest.Hang())
+		r.await(drain.Refused, "default/a")
+		asked := count(s, "evict default/b")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict default/b") - asked; n < 20 {
+			t.Errorf("the other one was asked for %d times in a minute", n)
+		}
+		over := r.times(drain.Refused)[0]
+		if !slices.ContainsFunc(s.Requests("evict default/b"), func(q apitest.Request) bool { return q.At.Equal(over) }) {
+			t.Error("the other one was not asked for as soon as the first had been given up")
+		}
+	})
+}
+
+// One pod asks for all, and is not answered before people want it to stay.
+func TestABudgetIsAskedForOneOtherPodOnceTheOneThatAsksIsToStay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		for _, name := range []string{"a", "b", "c"} {
+			addHeld(s, pod(name))
+		}
+		r := begin(t, s, drain.Options{})
+		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == 3 })
+		for _, name := range []string{"a", "b", "c"} {
+			s.Always("evict default/"+name, apitest.Hang())
+		}
+		asked := count(s, "evict")
+		await(t, "an eviction", func() bool { return count(s, "evict") > asked })
+		s.ChangePod(strings.TrimPrefix(s.Requests("evict")[asked].What, "evict "), annotated(drain.EvictAnnotation, drain.Never))
+		time.Sleep(time.Second)
+		if n := count(s, "evict") - asked; n != 2 {
+			t.Errorf("%d of three pods were asked for", n)
+		}
+	})
+}
+
 func TestAnEvictionIsRepeatedWhateverRefusesItAndTheReasonIsTold(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -480,16 +576,22 @@ func TestADeletionIsInsistedOnLikeAnEviction(t *testing.T) {
 // One request per answer: client-go by itself would obey a Retry-After up to ten times within one call.
 func TestRetryAfterIsObeyedWithinReason(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]apitest.Answer{
-		"a budget that is being worked on": apitest.HeldBy("budget", 600),
-		"throttling":                       apitest.Throttled(600),
+	for name, c := range map[string]struct {
+		answer apitest.Answer
+		hard   bool
+		limit  time.Duration
+	}{
+		"a budget that is being worked on": {apitest.HeldBy("budget", 600), false, plenty},
+		"throttling":                       {apitest.Throttled(600), false, plenty},
+		"throttling, before the turn":      {apitest.Throttled(600), true, 12 * time.Second},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
-			s.Answer("evict", answer)
-			if r := drained(t, s, drain.Options{}); count(s, "evict") != 2 || r.result.Evicted != 1 {
-				t.Errorf("%d evictions, %+v", count(s, "evict"), r.result)
+			s.Answer("evict", c.answer)
+			r := beginWithin(t, s, drain.Options{}, c.hard, c.limit)
+			if result := r.succeed(); count(s, "evict") != 2 || result.Evicted != 1 {
+				t.Errorf("%d evictions, %+v", count(s, "evict"), result)
 			}
 			if asked := s.Requests("evict"); asked[1].At.Sub(asked[0].At) != 5*time.Second {
 				t.Errorf("the second came after %s", asked[1].At.Sub(asked[0].At))
@@ -632,6 +734,24 @@ func TestAnEvictionOfWhichNothingBecomesIsAskedForAgain(t *testing.T) {
 		asked := s.Requests("evict")
 		if after := asked[1].At.Sub(asked[0].At); len(asked) != 2 || after != 10*time.Second || r.result.Evicted != 1 {
 			t.Errorf("%d evictions, the second after %s; the result is %+v", len(asked), after, r.result)
+		}
+	})
+}
+
+// The answer comes after the news that somebody else has ended it.
+func TestWhatRefusesAnEvictionIsNotToldOfAPodThatIsEndingByThen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
+		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+			s.DeletePod("default/a")
+			time.Sleep(time.Second)
+			return apitest.Forbidden("not now")(w, r)
+		})
+		r := begin(t, s, drain.Options{})
+		time.Sleep(30 * time.Second)
+		if result := r.guard.Result(); len(r.of(drain.Refused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
+			t.Errorf("told %+v; the result is %+v", r.of(drain.Refused), result)
 		}
 	})
 }

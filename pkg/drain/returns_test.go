@@ -226,6 +226,31 @@ func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *te
 	}
 }
 
+// Two pods have gone. One of them comes back and is evicted again. Of two that come then, one is that one once more, and the other is the
+// second of the first two.
+func TestEachPodThatComesBackIsTakenForOneThatHasGoneAndHasNotComeBackYet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		for _, name := range []string{"first-1", "first-2"} {
+			s.AddPod(pod(name, grace(60)), apitest.Ending(time.Minute))
+		}
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		time.Sleep(2 * time.Second)
+		s.AddPod(pod("again"), 0)
+		time.Sleep(2 * time.Second)
+		came := time.Now()
+		s.AddPod(pod("third-1"), 0)
+		s.AddPod(pod("third-2"), 0)
+		r.await(drain.Gone, "default/third-1")
+		r.await(drain.Gone, "default/third-2")
+		for name, want := range map[string]time.Duration{"third-1": 2 * time.Second, "third-2": 500 * time.Millisecond} {
+			if after := s.Requests("evict default/" + name)[0].At.Sub(came); after != want {
+				t.Errorf("%s was evicted after %s; want %s", name, after, want)
+			}
+		}
+	})
+}
+
 // While the cordon fails, the scheduler puts pods on the open node as it pleases.
 func TestWhatComesBackToAnOpenNodeIsNotLeftThereOnceItIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {

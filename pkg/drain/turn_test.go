@@ -89,6 +89,27 @@ func TestADeletionThatKeepsFailingIsRepeatedToTheLastMoment(t *testing.T) {
 	})
 }
 
+// Each is answered as if it were accepted.
+func TestADeletionOfWhichNothingBecomesIsRepeatedEverSooner(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(600)), 0)
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		s.Always("delete", accepted)
+		r := beginWithin(t, s, drain.Options{}, true, 20*time.Second)
+		time.Sleep(19900 * time.Millisecond)
+		asked := s.Requests("delete")
+		if len(asked) != 8 {
+			t.Errorf("%d deletions", len(asked))
+		}
+		for i, after := range gaps(asked) {
+			if want := max(r.goal.Hard.Sub(asked[i].At)/3, time.Second); after != want {
+				t.Errorf("deletion %d came after %s; want %s", i+2, after, want)
+			}
+		}
+	})
+}
+
 // An API server that takes 0.7 s for a deletion is slow, not dead.
 func TestADeletionMayTakeTheMargin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -236,9 +257,10 @@ func TestAnEvictionOfWhichNothingBecomesGivesWayToADeletionInTime(t *testing.T) 
 		grace       int64
 		opens, want time.Duration
 	}{
-		"before the turn": {30, 25 * time.Second, 30 * time.Second},
-		"at the turn":     {30, time.Minute, 40 * time.Second},
-		"of little grace": {6, time.Minute, 56 * time.Second},
+		"before the turn":         {30, 25 * time.Second, 30 * time.Second},
+		"shortly before the turn": {30, 29500 * time.Millisecond, 30500 * time.Millisecond},
+		"at the turn":             {30, time.Minute, 40 * time.Second},
+		"of little grace":         {6, time.Minute, 56 * time.Second},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)

@@ -18,6 +18,7 @@ func TestATimeIsCredibleIfItCanBeWrittenInAnyZone(t *testing.T) {
 		"one by the monotonic clock": {now, now},
 		"in the last year":           {time.Date(9998, 12, 31, 23, 59, 59, 0, time.UTC), time.Date(9998, 12, 31, 23, 59, 59, 0, time.UTC)},
 		"after that":                 {time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Time{}},
+		"in the first year":          {time.Date(1, 6, 1, 0, 0, 0, 0, time.UTC), time.Date(1, 6, 1, 0, 0, 0, 0, time.UTC)},
 		"before the first year":      {time.Date(0, 12, 31, 0, 0, 0, 0, time.UTC), time.Time{}},
 	} {
 		if got := event.CredibleTime(row.from); got != row.want {
