@@ -47,6 +47,37 @@ func TestAnOrderIsNoneForAnEventThatComesBackAfterIt(t *testing.T) {
 	})
 }
 
+// People have lifted the cordon for an event, another one has had it set again, and the first is put off, and due again, while that stands.
+func TestAnOrderIsNoneForAnEventThatHasBegunAnewSinceAlsoAfterARestart(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		r.run()
+		a, b := r.rebooting("a", 10*time.Minute), r.stopping("b", 7*24*time.Hour)
+		r.announce(a)
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); !e.Reopened || !s.CurrentNode().Spec.Unschedulable {
+			t.Fatalf("a is %+v", e)
+		}
+		r.announce(r.rebooting("a", 5*time.Hour), b)
+		r.pass(10 * time.Second)
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		r.end(nil)
+		r.run()
+		r.announce(a, b)
+		r.pass(10 * time.Second)
+		b.State = event.Canceled
+		r.announce(a, b)
+		r.pass(time.Minute)
+		if e := r.entry("a"); !s.CurrentNode().Spec.Unschedulable || e.Reopened {
+			t.Errorf("nobody has opened the node since a is due again: unschedulable %t, reopened %t, %s", s.CurrentNode().Spec.Unschedulable, e.Reopened, e.Phase)
+		}
+	})
+}
+
 // The same with an event that is moved to later while another holds the cordon.
 func TestAnOrderIsNoneForAnEventThatIsMovedToAfterIt(t *testing.T) {
 	withNode(t, func(r *rig, s *apitest.Server) {

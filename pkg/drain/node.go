@@ -131,16 +131,33 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		}
 		found, node = CordonSet, patched
 	}
+	if found == CordonOurs {
+		if node, err = n.forgetLifted(ctx, node, goal.Anew); err != nil {
+			return view{err: err}
+		}
+	}
 	v := n.viewOf(node, found)
 	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
 	v.hear(ordered, goal, told)
 	if claim, _ := readClaim(node); found == CordonOurs && before.view.uid == "" {
-		v.reopened = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(goal.Anew, id) })
+		v.reopened = claim.Lifted
 	}
 	v.known = before.lifted || goal.Open
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
+}
+
+// forgetLifted takes the events that have begun anew out of those for which people had lifted the cordon before ours was set, by its claim:
+// a process that begins later could not tell that they have begun since. The node is closed for them when that is done.
+func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, anew []string) (*corev1.Node, error) {
+	claim, _ := readClaim(node)
+	before := len(claim.Lifted)
+	claim.Lifted = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(anew, id) })
+	if len(claim.Lifted) == before {
+		return node, nil
+	}
+	return n.patchToEnd(ctx, cordonPatch(node, claim))
 }
 
 // hear takes in for which events people have lifted the cordon, unless that was told.
@@ -275,8 +292,8 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 	return other
 }
 
-// writtenAt is when our cordon was set. Of nth, which writes nothing else there but the label, right after that, the API server's clock
-// tells, where it remembers: it is the one by which pods are created and bound.
+// writtenAt is when our cordon was set, or was last written for an event that has begun anew. Of nth, which writes nothing else there but
+// the label, right after that, the API server's clock tells, where it remembers: it is the one by which pods are created and bound.
 func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
 	for _, m := range node.ManagedFields {
 		if m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" && m.Time != nil {

@@ -189,11 +189,13 @@ func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForSomeOfItsEvents(t *t
 func TestAnOrderIsHeardThoughTheProcessThatSawItHasEnded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		anew []string
-		want []string
+		anew  []string
+		again bool // one more process begins, which does not know that the event is back
+		want  []string
 	}{
-		"by the next one": {nil, []string{claim.Event}},
-		"but not for an event that has come back since": {[]string{claim.Event}, nil},
+		"by the next one": {nil, false, []string{claim.Event}},
+		"but not for an event that has come back since":        {[]string{claim.Event}, false, nil},
+		"nor by a process that begins when that is closed for": {[]string{claim.Event}, true, nil},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -209,6 +211,13 @@ func TestAnOrderIsHeardThoughTheProcessThatSawItHasEnded(t *testing.T) {
 			goal.Unclosed, goal.Anew = nil, c.anew
 			r := start(t, s, drain.Options{}, goal)
 			time.Sleep(10 * time.Second)
+			if c.again {
+				r.cancel()
+				<-r.done
+				goal.Anew = nil
+				r = start(t, s, drain.Options{}, goal)
+				time.Sleep(10 * time.Second)
+			}
 			var got []string
 			for _, told := range r.of(drain.NodeReopened) {
 				got = append(got, told.Events...)

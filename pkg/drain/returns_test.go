@@ -2,6 +2,8 @@ package drain_test
 
 import (
 	"fmt"
+	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +56,23 @@ func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
 			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
 				t.Errorf("%s is told as %+v, want %q once", what, told, want)
 			}
+		}
+	})
+}
+
+// They are removed at once, as if they had finished.
+func TestPodsThatKeepComingBackAreLeftThereThoughNobodySeesThemEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+			s.RemovePod("default/" + path.Base(path.Dir(r.URL.Path)))
+			return accepted(w, r)
+		})
+		replace(t, s, "static")
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		time.Sleep(5 * time.Minute)
+		if n := count(s, "evict"); n != 5 || len(r.of(drain.LeftToReturn)) != 1 {
+			t.Errorf("%d evictions; told is %+v", n, r.of(drain.LeftToReturn))
 		}
 	})
 }

@@ -257,6 +257,36 @@ func TestANodeIsDrainedWhenLoadBalancersAreDoneWithItsPods(t *testing.T) {
 	})
 }
 
+func TestAnAddressThatAPodHadAtAnyTimeIsWaitedForAtTheEnd(t *testing.T) {
+	t.Parallel()
+	const address = "10.0.0.7"
+	for name, c := range map[string]struct {
+		before []func(*corev1.Pod)
+		goes   func(s *apitest.Server, free func())
+	}{
+		"it gets it during the drain": {nil, func(s *apitest.Server, free func()) {
+			s.ChangePod("default/a", at(address))
+			time.Sleep(time.Minute)
+			free()
+		}},
+		"nobody sees it end": {[]func(*corev1.Pod){at(address)}, func(s *apitest.Server, _ func()) { s.RemovePod("default/a") }},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			free := addHeld(s, pod("a", c.before...))
+			b := &balancers{}
+			r := begin(t, s, drain.Options{LoadBalancers: b})
+			r.await(drain.Held)
+			c.goes(s, free)
+			r.succeed()
+			asked := b.inquiries()
+			if last := asked[len(asked)-1].addresses; !slices.Equal(last, []string{address}) {
+				t.Errorf("asked at the end was for %q", last)
+			}
+		})
+	}
+}
+
 func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {

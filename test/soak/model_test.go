@@ -65,8 +65,9 @@ type notice struct {
 	// rebooted tells that the machine was rebooted after nth had acted upon it.
 	rebooted bool
 
-	order   order
-	ordered int // when
+	order     order
+	ordered   int // when
+	orderedAt time.Time
 	// open tells that what it asks for is not done: something holds pods.
 	open bool
 
@@ -238,10 +239,16 @@ func (m *model) move(n *notice, at time.Time, far bool) {
 	m.refresh(n, none)
 }
 
+// isBack tells of a recommendation whose time to live is over whether other rules have it begin anew: that was a cordon's.
+func (n *notice) isBack() bool {
+	return n.kind == event.RebalanceRecommendation && n.over && n.wants == drain
+}
+
 // follow takes over other rules.
 func (m *model) follow(wants func(*notice) (want, bool)) {
 	for _, n := range m.gone { // nth may not have heard that yet
 		n.wants, n.brief = wants(n)
+		n.over = n.over && !n.isBack()
 		n.fresh = n.acts()
 		m.unsettle(n)
 	}
@@ -254,7 +261,10 @@ func (m *model) follow(wants func(*notice) (want, bool)) {
 		m.unsettle(n)
 		left := n.order
 		n.wants, n.brief, n.expired = next, briefNow, n.expired || brief
-		if n.over {
+		switch {
+		case n.isBack():
+			n.expired = false
+		case n.over:
 			continue
 		}
 		if before <= nothing || next <= nothing { // It may be forgotten by then, or found on the Node.
@@ -303,12 +313,17 @@ func (m *model) forget() {
 	}
 }
 
-// opened notes that an administrator has let the node take pods, and whether nth has heard of it.
+// opened notes that an administrator has let the node take pods, and whether nth has heard of it: that is awaited for what obeys.
 func (m *model) opened(heard order) {
 	m.tick()
 	for _, n := range m.notices {
 		if n.acts() && n.order != given {
-			n.order, n.ordered = heard, m.now
+			if !n.obeys() {
+				n.order = perhaps
+			} else {
+				n.order = heard
+			}
+			n.ordered, n.orderedAt = m.now, time.Now()
 		}
 	}
 }

@@ -61,6 +61,13 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			m.after(interruption())
 			m.opened(perhaps)
 		}, []owner{nth, nobody}, mayGo, mayGo, mayGo},
+		{"nor is that awaited for a spot notice whose time is over since a reboot", func(m *model) {
+			m.after(interruption())
+			m.notices[0].at, m.notices[0].rebooted = time.Now().Add(-time.Second), true
+			m.opened(given)
+		}, []owner{nth, nobody}, mayGo, mayGo, mayGo},
+		{"nth may not have heard of it, and nth-queue cordons and uncordons", func(m *model) { m.betweenLooks(heardWithin / 2) }, []owner{nth, nobody}, mayGo, mayGo, mayGo},
+		{"and nth must have looked between", func(m *model) { m.betweenLooks(2 * heardWithin) }, []owner{nth}, mustGo, mustGo, mustGo},
 		{"an administrator uncordons, and there is another notice", func(m *model) {
 			m.after(interruption())
 			m.opened(given)
@@ -91,6 +98,20 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			m.after(hibernation())
 			m.follow(func(*notice) (want, bool) { return drain, false })
 		}, []owner{nth}, mustGo, mustGo, mustGo},
+		{"a recommendation whose time to live is over", func(m *model) { m.expire() }, []owner{nobody}, stays, stays, stays},
+		{"and then the rules ask for a cordon that stays", func(m *model) {
+			m.expire()
+			m.follow(func(*notice) (want, bool) { return cordon, false })
+		}, []owner{nobody}, stays, stays, stays},
+		{"and then the rules ask for a drain", func(m *model) {
+			m.expire()
+			m.follow(func(*notice) (want, bool) { return drain, false })
+		}, []owner{nth}, mustGo, stays, mustGo},
+		{"and it is withdrawn before", func(m *model) {
+			m.expire()
+			m.withdraw(m.notices[0])
+			m.follow(func(*notice) (want, bool) { return drain, false })
+		}, []owner{nobody}, mayGo, stays, mayGo},
 		{"the reboot that was announced", func(m *model) {
 			m.after(&notice{kind: event.ScheduledMaintenance, code: "system-reboot", wants: drain})
 			m.reboot("the next", func(*notice) bool { return true })
@@ -170,6 +191,21 @@ func (m *model) after(notices ...*notice) {
 		}
 		return state.Entry{Phase: state.Cordoned}
 	})
+}
+
+// expire lets a recommendation be announced for which the node is cordoned for a while, and that be over.
+func (m *model) expire() {
+	m.announce(&notice{kind: event.RebalanceRecommendation, wants: cordon, brief: true})
+	m.settled(nobody, func(*notice) state.Entry { return state.Entry{Phase: state.Closed, Ending: state.Expired} })
+}
+
+// betweenLooks has people uncordon the node, and nth-queue cordon and uncordon it some time later, of all of which nth notes nothing.
+func (m *model) betweenLooks(later time.Duration) {
+	m.after(interruption())
+	m.opened(perhaps)
+	m.notices[0].orderedAt = time.Now().Add(-later)
+	m.settled(queue, func(*notice) state.Entry { return state.Entry{Phase: state.Drained} })
+	m.owner = nobody
 }
 
 func interruption() *notice {

@@ -135,8 +135,10 @@ func (m *model) settled(found owner, entry func(*notice) state.Entry) {
 		e := entry(n)
 		n.over = n.over || (n.acts() || n.expired) && e.Phase == state.Closed
 		n.open = n.acts() && (!done(e.Phase) || e.LeftAlone) // It is drained again when people want the node left alone no more.
-		// While the node is open for one that wants it closed, nth has not looked at it yet.
-		if unheard := found == nobody && n.acts() && !e.Reopened; n.order == perhaps && !unheard {
+		// While the node is open for one that wants it closed, nth has not looked at it yet; and it may not have looked before nth-queue
+		// closed it, and may not do so before nth-queue opens it: then it finds its own cordon gone, as people have lifted it.
+		unlooked := found == nobody || found == queue && time.Since(n.orderedAt) < heardWithin
+		if unheard := unlooked && n.acts() && !e.Reopened; n.order == perhaps && !unheard {
 			n.order = map[bool]order{true: given, false: none}[e.Reopened]
 		}
 		if !n.acts() {
