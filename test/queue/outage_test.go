@@ -110,7 +110,8 @@ func TestStoppedProcessesLeaveTheirWorkToOthersAtOnce(t *testing.T) {
 	}
 	other.WaitLog(t, systemd.DrainStarted)
 	other.Stop(t)
-	// A request for messages that was cut off may have been given it once more.
-	s.Await(t, "the message can be seen", func() bool { visible, _ := s.Count(t); return visible == 1 })
+	// A request for messages that was cut off may have been given it once more, for as long as messages are hidden. fauxqs counts one as
+	// visible again when somebody asks for it.
+	s.Await(t, "the message can be received", func() bool { return len(s.Glance(t)) == 1 })
 	waitUnclaimed(t, node)
 }

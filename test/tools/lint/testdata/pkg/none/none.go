@@ -1,1 +1,1 @@
-package none // want staticcheck
+package none // want godoclint staticcheck

@@ -1,0 +1,3 @@
+package main // want godoclint
+
+func main() {}
