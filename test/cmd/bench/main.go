@@ -30,6 +30,8 @@ func main() {
 		measure = func() error { return bench.Beside(ctx, os.Stdout, *table) }
 	case flag.Arg(0) == bench.BarePoller:
 		measure = func() error { return bench.Poll(ctx, flag.Arg(1)) }
+	case flag.Arg(0) == bench.SourcePoller:
+		measure = func() error { return bench.PollAsNTH(ctx, flag.Arg(1)) }
 	}
 	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

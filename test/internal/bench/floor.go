@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
@@ -69,8 +71,12 @@ func bareClient(kubeconfig string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// BarePoller is the argument by which the bench command becomes a bare poller of the metadata service whose address follows.
-const BarePoller = "bare-poller"
+// The arguments by which the bench command becomes a process that polls the metadata service whose address follows, and does nothing else:
+// with net/http alone, or with pkg/imds.
+const (
+	BarePoller   = "bare-poller"
+	SourcePoller = "source-poller"
+)
 
 // pollers are the requests that nth makes on a spot instance in whose history nothing has happened: how often, and for what.
 var pollers = []struct {
@@ -123,18 +129,33 @@ func Poll(ctx context.Context, address string) error {
 	return nil
 }
 
-// barePoller starts a bare poller as a process of its own, until the test ends.
-func barePoller(t lab.TB, address string) (pid int) {
+// PollAsNTH polls the metadata service at an address by nth's own source of events, until ctx ends.
+func PollAsNTH(ctx context.Context, address string) error {
+	source, err := imds.New(imds.Options{Endpoint: address, BootID: "00000000-0000-4000-8000-000000000001"})
+	if err != nil {
+		return err
+	}
+	return source.Run(ctx, nobody{})
+}
+
+// nobody is told what is announced.
+type nobody struct{}
+
+func (nobody) Snapshot(event.Snapshot)   {}
+func (nobody) Trouble(event.Kind, error) {}
+
+// startPoller starts a poller of that name as a process of its own, until the test ends.
+func startPoller(t lab.TB, name, address string) (pid int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
-		t.Fatalf("starting a bare poller: %v", err)
+		t.Fatalf("starting a %s: %v", name, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, self, BarePoller, address)
+	cmd := exec.CommandContext(ctx, self, name, address)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("starting a bare poller: %v", err)
+		t.Fatalf("starting a %s: %v", name, err)
 	}
 	t.Cleanup(func() { stop(); _ = cmd.Wait() })
 	return cmd.Process.Pid

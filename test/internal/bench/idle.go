@@ -11,16 +11,15 @@ import (
 // quarters and four fifths of that.
 const handlerIdle, handlerPeak = 45, 55
 
-// idling measures what nth costs while nothing happens, on a node with as many pods as it takes, beside a bare poller.
+// idling measures what nth costs while nothing happens, on a node with as many pods as it takes, beside processes
+// that poll and do nothing else.
 func (b *bench) idling(t lab.TB) []row {
 	h := b.host(t, present, "")
 	h.node.AddPods(t, "pod", podsPerNode)
 	nth := h.start(t)
 
-	ec2 := imdstest.NewServer()
-	t.Cleanup(ec2.Close)
-	ours, bare := perRequest{pid: nth.PID(), imds: h.imds}, perRequest{pid: barePoller(t, ec2.URL), imds: ec2}
-	for _, p := range []*perRequest{&bare, &ours} {
+	ours, source, bare := perRequest{pid: nth.PID(), imds: h.imds}, polling(t, SourcePoller), polling(t, BarePoller)
+	for _, p := range []*perRequest{&bare, &source, &ours} {
 		if err := p.imds.Await(t.Context(), func(c imdstest.Counts) bool { return c.Total >= len(pollers) }); err != nil {
 			t.Fatalf("waiting for the first requests: %v", err)
 		}
@@ -34,8 +33,9 @@ func (b *bench) idling(t lab.TB) []row {
 	}
 	nth.MustRun(t)
 	took := time.Since(began)
-	ours.end(t)
-	bare.end(t)
+	for _, p := range []*perRequest{&bare, &source, &ours} {
+		p.end(t)
+	}
 	resident := memory(t, nth.PID())
 	nth.Stop(t)
 	return []row{
@@ -43,8 +43,9 @@ func (b *bench) idling(t lab.TB) []row {
 		{"    of it not pages of the program's file", resident.own, 8, "MB", 1},
 		{"processor, idle, of one core", 100 * ours.used.Seconds() / took.Seconds(), 0.25, "%", 2},
 		{"requests to IMDS", float64(ours.requests) / took.Minutes(), 270, "/min", 0},
-		{"processor for each request to IMDS", ours.each(), 1.3 * bare.each(), "ms", 2},
-		{"    the same by a bare net/http client", bare.each(), 0, "ms", 2},
+		{"    processor for each, all of nth", ours.each(), 0, "ms", 2},
+		{"    nth's metadata client alone", source.each(), 1.3 * bare.each(), "ms", 2},
+		{"    a bare net/http client", bare.each(), 0, "ms", 2},
 	}
 }
 
@@ -54,6 +55,14 @@ type perRequest struct {
 	imds     *imdstest.Server
 	used     time.Duration
 	requests int
+}
+
+// polling starts a poller of that name, with a metadata service of its own.
+func polling(t lab.TB, name string) perRequest {
+	t.Helper()
+	ec2 := imdstest.NewServer()
+	t.Cleanup(ec2.Close)
+	return perRequest{pid: startPoller(t, name, ec2.URL), imds: ec2}
 }
 
 func (p *perRequest) begin(t lab.TB) {
