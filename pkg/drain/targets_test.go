@@ -273,9 +273,10 @@ func TestAnAddressThatAPodHadAtAnyTimeIsWaitedForAtTheEnd(t *testing.T) {
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
-			free := addHeld(s, pod("a", c.before...))
 			b := &balancers{}
 			r := begin(t, s, drain.Options{LoadBalancers: b})
+			r.await(drain.NodeCordoned) // With that, all pods are looked at again.
+			free := addHeld(s, pod("a", c.before...))
 			r.await(drain.Held)
 			c.goes(s, free)
 			r.succeed()

@@ -110,6 +110,20 @@ func TestADeletionOfWhichNothingBecomesIsRepeatedEverSooner(t *testing.T) {
 	})
 }
 
+// It is ending by another's hand, and would take an hour.
+func TestAPodThatCannotBeShortenedIsAskedForAgainWithPauses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", ending(3600)), apitest.Never)
+		s.Always("delete", apitest.Unavailable())
+		beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+		time.Sleep(9950 * time.Millisecond)
+		if n := count(s, "delete"); n < 2 || n > 12 {
+			t.Errorf("%d deletions in the last second", n)
+		}
+	})
+}
+
 // An API server that takes 0.7 s for a deletion is slow, not dead.
 func TestADeletionMayTakeTheMargin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
