@@ -515,7 +515,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()
-		told = told && (evicted || !goal.Evict) // Kind a drain would do is told when it comes to one.
+		told = told && (evicted || !goal.Evict) // What a drain would do is told when it comes to one.
 		var news []Progress
 		err := retry(ctx, func(ctx context.Context) (err error) {
 			news, err = g.look(ctx, goal)

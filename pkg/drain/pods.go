@@ -232,7 +232,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		g.say(aboutPod(Arrived, pod, ""))
 	}
 	g.drained = false
-	if pod.DeletionTimestamp != nil { // Kind was ending before says nothing of who comes back.
+	if pod.DeletionTimestamp != nil { // What was ending before says nothing of who comes back.
 		t.ending()
 	}
 	return true
@@ -364,9 +364,9 @@ func (g *guard) release(t *target) {
 // actOnPods asks for what is due, and returns when to come back.
 func (g *guard) actOnPods(now time.Time) time.Time {
 	due := g.touched
-	if g.all {
+	if g.all { // Of those that a budget lets go one by one, none waits for one that would only be brought back once more.
 		due = slices.SortedFunc(maps.Values(g.targets), func(a, b *target) int {
-			return cmp.Or(a.asked.Compare(b.asked), volumesFirst(a.pod, b.pod), cmp.Compare(podName(a.pod), podName(b.pod)))
+			return cmp.Or(cmp.Compare(a.round, b.round), a.asked.Compare(b.asked), volumesFirst(a.pod, b.pod), cmp.Compare(podName(a.pod), podName(b.pod)))
 		})
 		g.wake = time.Time{}
 	}
@@ -556,7 +556,7 @@ func (g *guard) ask(t *target, what ProgressKind, now time.Time) {
 	}
 	urgent := !end.IsZero() && !now.Before(turn)
 	if urgent && !t.urgent {
-		t.backoff = evictions // Kind it has met before costs it nothing now.
+		t.backoff = evictions // What it has met before costs it nothing now.
 	}
 	if t.urgent = urgent; !urgent {
 		g.wake = soonest(g.wake, turn)
@@ -698,7 +698,7 @@ func (g *guard) hold(t *target, what ProgressKind, by string) {
 // bound after our cordon, to a second, none can have come sooner.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
 	since := cmp.Or(g.goal.Reopened, g.since)
-	if g.witnessed { // Kind the goal says is by the machine's clock.
+	if g.witnessed { // What the goal says is by the machine's clock.
 		since = cmp.Or(g.since, since)
 	}
 	return cameAfter(pod, since)

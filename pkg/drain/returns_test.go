@@ -209,7 +209,7 @@ func TestOfManyPodsTheOnesThatComeBackAreFollowedForFourRounds(t *testing.T) {
 				if told := r.last(); !told.State.Drained || told.Left != 0 {
 					t.Errorf("told %+v at last", told)
 				}
-				for range 5 { // Kind is left in peace may end, and come back again.
+				for range 5 { // What is left in peace may end, and come back again.
 					s.RemovePod("default/" + s.Pods()[0].Name)
 					time.Sleep(time.Minute)
 				}
@@ -243,6 +243,27 @@ func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *te
 			})
 		}
 	}
+}
+
+// Otherwise it would take the place of what has yet to go, for as long as its rounds last.
+func TestAPodThatCameBackDoesNotTakeTheTurnOfOneThatHasYetToGo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("came"), 0)
+		addHeld(s, pod("stays"))
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(drain.Gone, "default/came")
+		addHeld(s, pod("back"))
+		r.await(drain.Held, "default/back")
+		asked := count(s, "evict default/stays")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict default/stays") - asked; n == 0 || count(s, "evict default/back") != 1 {
+			t.Errorf("asked %d times for the pod that has yet to go and %d times for the one that came back", n, count(s, "evict default/back"))
+		}
+		s.RemovePod("default/stays")
+		s.Always("evict default/back", nil)
+		r.await(drain.Gone, "default/back")
+	})
 }
 
 // Two pods have gone. One of them comes back and is evicted again. Of two that come then, one is that one once more, and the other is the
