@@ -260,3 +260,24 @@ func TestAPodThatCameToTheClosedNodeGoesThoughTheNodeIsOpenedLater(t *testing.T)
 		}
 	})
 }
+
+// Somebody else had closed it, so that the cordon says nothing of when pods came.
+func TestAPodThatComesToANodeThatPeopleHaveOpenedStaysWhateverBecomesOfIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.CordonAs("kubectl")
+		free := addHeld(s, pod("held"))
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(drain.Held)
+		s.UncordonAs("kubectl")
+		r.await(drain.NodeReopened)
+		s.AddPod(pod("fresh"), 0)
+		time.Sleep(time.Minute)
+		s.ChangePod("default/fresh", annotated("changed", "true"))
+		time.Sleep(time.Minute)
+		free()
+		if result := r.succeed(); count(s, "evict default/fresh") != 0 || result.Evicted != 1 || result.Skipped != 1 {
+			t.Errorf("the result is %+v after %d evictions of the pod that came", result, count(s, "evict default/fresh"))
+		}
+	})
+}

@@ -372,9 +372,6 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 	}
 	g.all, g.touched = false, nil
 	for _, t := range due {
-		if g.targets[t.pod.UID] != t {
-			continue
-		}
 		what, again := g.plan(t, now)
 		if what != "" {
 			g.ask(t, what, now)

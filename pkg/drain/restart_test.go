@@ -303,6 +303,8 @@ func TestAWorkloadIsAskedForOnceHoweverOftenPeopleChangeTheirMind(t *testing.T) 
 		r.await(drain.Held)
 		for _, when := range []string{drain.Never, drain.AtDeadline, drain.Never, drain.AfterRestart} {
 			s.ChangePod("default/web", annotated(drain.EvictAnnotation, when))
+			s.Answer("watch", apitest.Expired()) // All are listed anew.
+			s.DropWatches()
 			time.Sleep(10 * time.Second)
 		}
 		free()

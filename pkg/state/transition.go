@@ -148,10 +148,10 @@ type Transition struct {
 	PodLabels map[string]string
 	// Total and Left count the pods to evict, as far as they are known.
 	Total, Left int
-	// Detail is what belongs to TransitionKind: the disruption budget that holds a pod; with an uncordon that is Done, who still
+	// Detail is what belongs to Kind: the disruption budget that holds a pod; with an uncordon that is Done, who still
 	// needs the cordon, so that it was left; empty if nobody does.
 	Detail string
-	// Outcome says in a word how it came out, where TransitionKind has more than one way.
+	// Outcome says in a word how it came out, where Kind has more than one way.
 	Outcome string
 	// Until is the nearest deadline of all that the node is worked on for, where a drain has Begun; zero if there is none.
 	Until time.Time

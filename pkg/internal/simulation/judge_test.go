@@ -128,9 +128,11 @@ func (w *world) possible(n *notice, level want) bool {
 	if action < level && !recent(w.ruleSet[n.kind]) {
 		return false
 	}
-	former := !n.listed && n.said.Before(n.deadlined) // nth has never heard of the present time.
-	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || former || recent(w.ruleSet[n.kind]) || w.stepped
+	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || n.movedUnheard() || recent(w.ruleSet[n.kind]) || w.stepped
 }
+
+// movedUnheard tells whether nth has never heard of the present time of a notice that is not listed any more.
+func (n *notice) movedUnheard() bool { return !n.listed && n.said.Before(n.deadlined) }
 
 // trouble is how long the document of a kind could not be read lately.
 func (w *world) trouble(kind event.Kind) time.Duration {
@@ -636,7 +638,7 @@ func (w *world) judgeEnd1(q request) {
 func (w *world) judgeGrace(q request, pod *corev1.Pod) {
 	if w.stepped || w.any(func(n *notice) bool {
 		sent := min(time.Since(n.changed), time.Since(n.ended), time.Since(w.ruleSet[n.kind])) < time.Second
-		return n.vague || sent || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
+		return n.vague || sent || n.movedUnheard() || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
 	}) {
 		return // nth may have another deadline in mind, or may have had one when it asked
 	}
