@@ -384,7 +384,7 @@ func TestTroubleIsOverAfterASecondWithout(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.run()
 		r.trouble(event.SpotInterruption, "connection refused")
-		r.pass(time.Minute + 1400*time.Millisecond)
+		r.pass(time.Minute + time.Second)
 		r.announce()
 		r.pass(time.Second - 1)
 		r.wantSaid(systemd.SourceRecovered)
