@@ -18,6 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // byHandDeadline is how long "nth drain" tries unless told otherwise.
@@ -180,11 +181,11 @@ func (h *manualDrain) tell(p drain.Progress) {
 		h.say("%s", text)
 	}
 	switch {
-	case p.Kind == drain.NodeReopened:
+	case p.Kind == state.NodeReopened:
 		h.end(errLifted)
 	case p.State.Limited && p.State.Looked:
 		h.end(errLeft)
-	case p.Kind == drain.Drained:
+	case p.Kind == state.NodeEmpty:
 		h.end(nil)
 	}
 }
@@ -196,30 +197,30 @@ func (h *manualDrain) end(why error) {
 
 // handWords say what the guard tells, with what belongs to it in braces. What is not here is told with what ends the drain, or is no
 // news to who waits for the end.
-var handWords = map[drain.ProgressKind]string{
-	drain.NodeCordoned:    "cordoned the node",
-	drain.NodeCordonFound: "the node was already cordoned by someone else; --undo will not uncordon it",
-	drain.NodeMissing:     "no Node object: {detail}; waiting",
-	drain.NodeExcluded:    "excluded the node from external load balancers",
-	drain.Unclosable:      "{detail}; retrying",
-	drain.Holding:         "delaying evictions for {detail}",
-	drain.TargetsLeft:     "waiting for load balancers: {detail}",
-	drain.Found:           "{total} pods to evict",
-	drain.Arrived:         "{pod} was scheduled to the cordoned node; evicting it too",
-	drain.Evicted:         "evicted {pod}",
-	drain.Held:            "disruption budget {detail} blocks the eviction of {pod}; retrying",
-	drain.Refused:         "eviction of {pod} refused: {detail}; retrying",
-	drain.Overdue:         "{pod} is still running after its grace period",
-	drain.Returning:       "{detail} keeps recreating pods on the cordoned node; backing off",
-	drain.LeftToReturn:    "{detail} keeps recreating pods on the cordoned node; leaving them there",
-	drain.Gone:            "{pod} is gone, {left} of {total} left",
-	drain.Volumes:         "waiting for volumes: {detail} still in use",
+var handWords = map[state.TransitionKind]string{
+	state.NodeClosed:       "cordoned the node",
+	state.NodeFoundClosed:  "the node was already cordoned by someone else; --undo will not uncordon it",
+	state.NodeMissing:      "no Node object: {detail}; waiting",
+	state.NodeExcluded:     "excluded the node from external load balancers",
+	state.NodeUnclosable:   "{detail}; retrying",
+	state.EvictionsDelayed: "delaying evictions for {detail}",
+	state.TargetsLeft:      "waiting for load balancers: {detail}",
+	state.PodsFound:        "{total} pods to evict",
+	state.PodArrived:       "{pod} was scheduled to the cordoned node; evicting it too",
+	state.PodEvicted:       "evicted {pod}",
+	state.PodHeld:          "disruption budget {detail} blocks the eviction of {pod}; retrying",
+	state.PodRefused:       "eviction of {pod} refused: {detail}; retrying",
+	state.PodOverdue:       "{pod} is still running after its grace period",
+	state.PodsReturning:    "{detail} keeps recreating pods on the cordoned node; backing off",
+	state.PodsLeftToReturn: "{detail} keeps recreating pods on the cordoned node; leaving them there",
+	state.PodGone:          "{pod} is gone, {left} of {total} left",
+	state.VolumesInUse:     "waiting for volumes: {detail} still in use",
 }
 
 // inHandWords says in words what the guard tells; "" for what is no news.
 func inHandWords(p drain.Progress) string {
 	text := handWords[p.Kind]
-	if p.Kind == drain.Refused && p.Pod == "" { // It concerns the node.
+	if p.Kind == state.PodRefused && p.Pod == "" { // It concerns the node.
 		text = "{detail}; retrying"
 	}
 	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(text)

@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // localNode is the node that nth runs on. Who that is, is asked anew for each piece of work: the credential may not be there
@@ -142,7 +143,7 @@ func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 	goal := g.goal
 	g.mu.Unlock()
 	if slices.Contains(goal.Kinds, string(event.Shutdown)) && g.self.neverJoined(ctx) {
-		g.tell(drain.Progress{Kind: drain.Drained, Goal: goal.Number, State: drain.State{Drained: true}})
+		g.tell(drain.Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: drain.State{Drained: true}})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // A machine that is no node, an image that is being baked on a spot instance, is interrupted: the notice comes first, and the
@@ -103,7 +104,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	first := drain.Goal{Number: 1, Claim: drain.Claim{Event: "m", Kind: string(event.ScheduledMaintenance)}, Events: []string{"m"}, Evict: true}
 	closed := make(chan struct{}, 100)
 	g := s.Guard(first, func(p drain.Progress) {
-		if p.Kind == drain.NodeCordoned {
+		if p.Kind == state.NodeClosed {
 			closed <- struct{}{}
 		}
 	})

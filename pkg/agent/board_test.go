@@ -51,8 +51,8 @@ func TestTheBoardShowsADrain(t *testing.T) {
 	withBoard(t, func(r *rig, b *board) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.pods(
-				drain.Progress{Kind: drain.Found, Total: 3, Left: 3},
-				drain.Progress{Kind: drain.Held, Pod: "default/web-1", Detail: "web", Total: 3, Left: 2},
+				drain.Progress{Kind: state.PodsFound, Total: 3, Left: 3},
+				drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "web", Total: 3, Left: 2},
 			)
 		})
 		r.run()

@@ -185,7 +185,7 @@ func (g *guard) next(ctx context.Context) bool {
 		g.mu.Lock()
 		g.state.Drained = false
 		g.mu.Unlock()
-		g.say(drain.Progress{Kind: drain.Standing})
+		g.say(drain.Progress{Kind: state.GoalChanged})
 		return true
 	}
 }
@@ -207,10 +207,10 @@ func (g *guard) becomes(change func(*drain.State), p drain.Progress) {
 }
 
 // close cordons the node.
-func (g *guard) close() { g.closeAs(drain.NodeCordoned, drain.CordonSet) }
+func (g *guard) close() { g.closeAs(state.NodeClosed, drain.CordonSet) }
 
 // closeAs finds, or makes, the node unschedulable.
-func (g *guard) closeAs(what drain.ProgressKind, how drain.CordonResult) {
+func (g *guard) closeAs(what state.TransitionKind, how drain.CordonResult) {
 	g.did(drain.Result{Cordon: how})
 	g.becomes(func(s *drain.State) { *s = drain.State{Closed: true, Ours: how != drain.CordonForeign, Seen: true} },
 		drain.Progress{Kind: what, Detail: string(how)})
@@ -218,12 +218,12 @@ func (g *guard) closeAs(what drain.ProgressKind, how drain.CordonResult) {
 
 // drain tells that the node is drained.
 func (g *guard) drain() {
-	g.becomes(func(s *drain.State) { s.Drained = true }, drain.Progress{Kind: drain.Drained})
+	g.becomes(func(s *drain.State) { s.Drained = true }, drain.Progress{Kind: state.NodeEmpty})
 }
 
 // limit tells what a look at the Node has shown of whether people want its pods left alone.
 func (g *guard) limit(limited bool) {
-	g.becomes(func(s *drain.State) { s.Looked, s.Limited, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: drain.Standing})
+	g.becomes(func(s *drain.State) { s.Looked, s.Limited, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: state.GoalChanged})
 }
 
 // did is how far it has come.
@@ -287,7 +287,7 @@ func after(d time.Duration) script {
 // forbidden guards a node whose cordon is refused for good.
 func forbidden(ctx context.Context, g *guard) {
 	for pause := 2 * time.Second; ; pause = min(2*pause, time.Minute) {
-		g.becomes(func(s *drain.State) { s.Trouble = "forbidden" }, drain.Progress{Kind: drain.Unclosable, Detail: "forbidden"})
+		g.becomes(func(s *drain.State) { s.Trouble = "forbidden" }, drain.Progress{Kind: state.NodeUnclosable, Detail: "forbidden"})
 		if !rest(ctx, pause) {
 			return
 		}
@@ -483,8 +483,8 @@ func nothing(ctx context.Context, _ *guard) { <-ctx.Done() }
 
 // glimpse guards a node that was there once, and tells no more of it.
 func glimpse(ctx context.Context, g *guard) {
-	g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{Kind: drain.Standing})
-	g.becomes(func(s *drain.State) { s.Seen = false }, drain.Progress{Kind: drain.Standing})
+	g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{Kind: state.GoalChanged})
+	g.becomes(func(s *drain.State) { s.Seen = false }, drain.Progress{Kind: state.GoalChanged})
 	<-ctx.Done()
 }
 

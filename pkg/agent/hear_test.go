@@ -70,14 +70,14 @@ func TestListenersHearADrainFromItsNoticeToItsEnd(t *testing.T) {
 	t.Parallel()
 	listened(t, func(r *rig, e *ear) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
-			pod := func(what drain.ProgressKind, left int, detail string) drain.Progress {
+			pod := func(what state.TransitionKind, left int, detail string) drain.Progress {
 				return drain.Progress{Kind: what, Pod: "default/web", PodUID: "u1", Total: 1, Left: left, Detail: detail}
 			}
 			time.Sleep(time.Second)
 			g.close()
 			g.pods(
-				drain.Progress{Kind: drain.Found, Total: 1, Left: 1}, pod(drain.Held, 1, "default/pdb"), pod(drain.Evicted, 1, ""),
-				pod(drain.Gone, 0, ""),
+				drain.Progress{Kind: state.PodsFound, Total: 1, Left: 1}, pod(state.PodHeld, 1, "default/pdb"), pod(state.PodEvicted, 1, ""),
+				pod(state.PodGone, 0, ""),
 			)
 			emptied(ctx, g)
 		})
@@ -166,12 +166,12 @@ func TestListenersHearOnceThatANodeIsDrained(t *testing.T) {
 			g.close()
 			g.drain()
 			time.Sleep(5 * time.Second)
-			pod := drain.Progress{Kind: drain.Arrived, Pod: "default/late", PodUID: "u2", Total: 1, Left: 1}
+			pod := drain.Progress{Kind: state.PodArrived, Pod: "default/late", PodUID: "u2", Total: 1, Left: 1}
 			g.becomes(func(s *drain.State) { s.Drained = false }, pod)
-			pod.Kind = drain.Evicted
+			pod.Kind = state.PodEvicted
 			g.say(pod)
 			time.Sleep(5 * time.Second)
-			pod.Kind, pod.Left = drain.Gone, 0
+			pod.Kind, pod.Left = state.PodGone, 0
 			g.say(pod)
 			g.drain()
 		})

@@ -19,7 +19,7 @@ func TestAnEventIsDrainedForAlsoIfAnotherJoinsAtThatMoment(t *testing.T) {
 			g.close()
 			rest(ctx, 10*time.Second)
 			r.service.set(func() { r.service.slow = time.Second })
-			g.say(drain.Progress{Kind: drain.Gone, Pod: "default/web"}) // The loop is busy for a second with this.
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web"}) // The loop is busy for a second with this.
 			rest(ctx, 100*time.Millisecond)
 			g.drain()
 			r.source.sink.Snapshot(event.Snapshot{Kind: event.ScheduledMaintenance, Events: []event.Event{stop}})

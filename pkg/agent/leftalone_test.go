@@ -250,7 +250,7 @@ func TestAnEventThatJoinsIsLeftAloneWhenALookAfterItHasShownThat(t *testing.T) {
 				return
 			case <-g.adjusted:
 			}
-			g.becomes(func(s *drain.State) { s.Looked = false }, drain.Progress{Kind: drain.Standing})
+			g.becomes(func(s *drain.State) { s.Looked = false }, drain.Progress{Kind: state.GoalChanged})
 			if rest(ctx, 3*time.Second) {
 				g.limit(true)
 			}

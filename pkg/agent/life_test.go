@@ -94,7 +94,7 @@ func TestARestartBesideADrainedNodeIsQuiet(t *testing.T) {
 		heard.take()
 		r.hook.Reset()
 		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.closeAs(drain.NodeCordoned, drain.CordonOurs)
+			g.closeAs(state.NodeClosed, drain.CordonOurs)
 			emptied(ctx, g)
 		})
 		r.tape.take()

@@ -209,7 +209,7 @@ func TestTheGuardIsToldWhetherThereHasBeenANode(t *testing.T) {
 			r.node.toGuard(nothing)
 		}, []bool{true, true}},
 		"a guard has not seen it": {func(r *rig) {
-			r.node.toGuard(func(_ context.Context, g *guard) { g.say(drain.Progress{Kind: drain.Standing}) })
+			r.node.toGuard(func(_ context.Context, g *guard) { g.say(drain.Progress{Kind: state.GoalChanged}) })
 		}, []bool{false, false}},
 		"a guard has seen it": {func(r *rig) { r.node.toGuard(glimpse) }, []bool{false, true}},
 		"it was asked for its claim": {func(r *rig) {

@@ -90,7 +90,7 @@ func TestWhatIsWantedWhileAGuardEndsWaitsForItsEnd(t *testing.T) {
 			g.drain()
 			<-ctx.Done()
 			time.Sleep(5 * time.Second) // what has to be finished first
-			g.say(drain.Progress{Kind: drain.Gone, Pod: "default/web"})
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web"})
 		})
 		stop := r.stopping("slow", time.Hour)
 		r.runFor(stop)
@@ -284,7 +284,7 @@ func TestAnOrderByHandStandsUntilAnotherEventComes(t *testing.T) {
 	reopen := func(ctx context.Context, g *guard) {
 		g.close()
 		rest(ctx, 10*time.Second)
-		g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
+		g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
 		if rest(ctx, 10*time.Second) {
 			emptied(ctx, g)
 		}
@@ -317,7 +317,7 @@ func TestAnOrderByHandIsNotForEventsThatItDidNotKnow(t *testing.T) {
 			g.close()
 			old := g.wants()
 			g.next(ctx)
-			g.told(drain.Progress{Kind: drain.NodeReopened, Goal: old.Number, Events: old.Events})
+			g.told(drain.Progress{Kind: state.NodeReopened, Goal: old.Number, Events: old.Events})
 		})
 		stop := r.stopping("a", time.Hour)
 		r.runFor(stop)

@@ -219,7 +219,7 @@ func TestADrainThatTheRulesEndAfterAReopeningEnds(t *testing.T) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
 			stuck(ctx, g)
 			time.Sleep(10 * time.Second)
-			g.becomes(func(s *drain.State) { s.Closed, s.Ours = false, true }, drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
+			g.becomes(func(s *drain.State) { s.Closed, s.Ours = false, true }, drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
 		})
 		r.run()
 		a := r.stopping("a", 14*24*time.Hour)
@@ -248,7 +248,7 @@ func TestNobodyIsToldOfACordonOnANodeThatPeopleHaveOpened(t *testing.T) {
 			g.close()
 			g.drain()
 			time.Sleep(10 * time.Second)
-			g.becomes(func(s *drain.State) { *s = drain.State{Ours: true, Seen: true, Drained: true} }, drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
+			g.becomes(func(s *drain.State) { *s = drain.State{Ours: true, Seen: true, Drained: true} }, drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
 		})
 		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) }) // the API server is away
 		r.run()
@@ -331,7 +331,7 @@ func TestADrainThatEndsAfterItsTimeAndARestartIsWellFormed(t *testing.T) {
 		heard := &ear{}
 		r.cfg.Listeners = []agent.Listener{heard}
 		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.closeAs(drain.NodeCordoned, drain.CordonOurs)
+			g.closeAs(state.NodeClosed, drain.CordonOurs)
 			time.Sleep(10 * time.Second)
 			emptied(ctx, g)
 		})

@@ -195,7 +195,7 @@ func TestAForeignCordonIsLeft(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
 				r.node.toGuard(func(ctx context.Context, g *guard) {
-					g.closeAs(drain.NodeCordonFound, drain.CordonForeign)
+					g.closeAs(state.NodeFoundClosed, drain.CordonForeign)
 					emptied(ctx, g)
 				})
 				r.run()
@@ -225,7 +225,7 @@ func TestANodeThatIsToBeLeftAloneIsLeftAlone(t *testing.T) {
 			listened(t, func(r *rig, heard *ear) {
 				r.node.toGuard(func(_ context.Context, g *guard) {
 					g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
-					g.becomes(func(s *drain.State) { s.Seen, s.Left, s.Looked, s.Limited = true, true, true, true }, drain.Progress{Kind: drain.NodeLeft})
+					g.becomes(func(s *drain.State) { s.Seen, s.Left, s.Looked, s.Limited = true, true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
 				})
 				r.run()
 				ev := r.spot("a", 2*time.Minute)
@@ -248,7 +248,7 @@ func TestANodeThatIsGoneNeedsNothing(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
 			g.did(drain.Result{NodeGone: true})
-			g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{Kind: drain.NodeMissing, Detail: "it was deleted"})
+			g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{Kind: state.NodeMissing, Detail: "it was deleted"})
 			emptied(ctx, g)
 		})
 		r.run()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -37,15 +38,15 @@ func TestTheStatusDuringADrain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			time.Sleep(time.Second)
-			g.say(drain.Progress{Kind: drain.Found, Total: 3, Left: 3})
-			g.say(drain.Progress{Kind: drain.Held, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 3})
-			g.say(drain.Progress{Kind: drain.Held, Pod: "default/web-2", Detail: "default/web", Total: 3, Left: 3})
+			g.say(drain.Progress{Kind: state.PodsFound, Total: 3, Left: 3})
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 3})
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-2", Detail: "default/web", Total: 3, Left: 3})
 			time.Sleep(time.Second)
-			g.say(drain.Progress{Kind: drain.Refused, Pod: "default/api-1", Detail: "the webhook says no", Total: 3, Left: 3})
+			g.say(drain.Progress{Kind: state.PodRefused, Pod: "default/api-1", Detail: "the webhook says no", Total: 3, Left: 3})
 			time.Sleep(time.Second)
-			g.say(drain.Progress{Kind: drain.Evicted, Pod: "default/web-1", Total: 3, Left: 3})
-			g.say(drain.Progress{Kind: drain.Gone, Pod: "default/web-1", Total: 3, Left: 2})
-			g.say(drain.Progress{Kind: drain.Gone, Pod: "default/web-2", Total: 3, Left: 1})
+			g.say(drain.Progress{Kind: state.PodEvicted, Pod: "default/web-1", Total: 3, Left: 3})
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web-1", Total: 3, Left: 2})
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web-2", Total: 3, Left: 1})
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -71,10 +72,10 @@ func TestTheStatusOfAnEarlierGuardIsNotThatOfTheNext(t *testing.T) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
 			if slices.Contains(g.wants().Events, "b") {
 				time.Sleep(time.Second)
-				g.say(drain.Progress{Kind: drain.Found, Total: 2, Left: 2})
+				g.say(drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2})
 				return
 			}
-			g.say(drain.Progress{Kind: drain.Held, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 2})
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 2})
 		})
 		r.run()
 		stop := r.stopping("a", time.Hour)
@@ -94,7 +95,7 @@ func TestTheStatusOfANodeThatIsOnlyCordonedCountsNoPods(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()
-			g.say(drain.Progress{Kind: drain.Standing, Total: 2, Left: 1})
+			g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
 		})
 		r.runFor(r.hibernating("a", 2*time.Minute))
 		r.wantStatus("node node-a is cordoned for spot-interruption")
@@ -217,7 +218,7 @@ func TestADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
 			g.close()
 			g.did(drain.Result{Cordon: drain.CordonSet, Evicted: 1, Skipped: 2})
-			g.say(drain.Progress{Kind: drain.Evicted, Pod: "default/web-1", Total: 1})
+			g.say(drain.Progress{Kind: state.PodEvicted, Pod: "default/web-1", Total: 1})
 			emptied(ctx, g)
 		})
 		r.run()
@@ -249,7 +250,7 @@ func TestMessagesCarryTheirFields(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
-			g.say(drain.Progress{Kind: drain.Gone, Pod: "default/web-1", Total: 1})
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web-1", Total: 1})
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))

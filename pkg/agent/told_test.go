@@ -102,7 +102,7 @@ func TestListenersHearTheBeginningOfADrainOfWhichTheyHearTheEnd(t *testing.T) {
 				}
 				r.node.toGuard(func(ctx context.Context, g *guard) {
 					if closes {
-						g.closeAs(drain.NodeCordoned, drain.CordonOurs)
+						g.closeAs(state.NodeClosed, drain.CordonOurs)
 					}
 					time.Sleep(10 * time.Second)
 					emptied(ctx, g)
@@ -120,7 +120,7 @@ func TestListenersHearThatACordonIsCalledBackIfPeopleOpenTheNode(t *testing.T) {
 	listened(t, func(r *rig, heard *ear) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			time.Sleep(time.Second)
-			g.say(drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
+			g.say(drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
 		})
 		r.run()
 		r.announce(r.hibernating("a", 2*time.Minute))
@@ -141,7 +141,7 @@ func TestAnOrderByHandIsWrittenOnce(t *testing.T) {
 		puts := 0
 		for range 2 {
 			puts = r.record.puts()
-			standing.say(drain.Progress{Kind: drain.NodeReopened, Events: []string{"a"}})
+			standing.say(drain.Progress{Kind: state.NodeReopened, Events: []string{"a"}})
 			r.pass(time.Second)
 		}
 		if again := r.record.puts() - puts; again > 0 || !r.entry("a").Reopened {
@@ -230,10 +230,10 @@ func TestNobodyListensToAGuardThatIsOver(t *testing.T) {
 		stop.State = event.Canceled
 		r.announce(stop)
 		heard.take()
-		late.say(pod(drain.Gone, ""))
+		late.say(pod(state.PodGone, ""))
 		r.pass(10 * time.Second)
 		heard.want(t, "done a uncordon after 10s")
-		late.say(pod(drain.Gone, ""))
+		late.say(pod(state.PodGone, ""))
 		r.pass(time.Second)
 		heard.want(t)
 	})
@@ -269,7 +269,7 @@ func TestANodeIsDrainedForAnEventOnlyIfTheGuardSaysSoUnderItsGoal(t *testing.T) 
 }
 
 func drainedFor(goal drain.Goal) drain.Progress {
-	return drain.Progress{Kind: drain.Drained, Goal: goal.Number, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}}
+	return drain.Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}}
 }
 
 func TestTheBoardTellsWhetherTheMachineIsLostAtTheDeadline(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 )
 
 // pod is what is told of default/web.
-func pod(what drain.ProgressKind, detail string) drain.Progress {
+func pod(what state.TransitionKind, detail string) drain.Progress {
 	return drain.Progress{Kind: what, Pod: "default/web", Detail: detail, Total: 2, Left: 1}
 }
 
@@ -26,15 +26,15 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		id   string
 		want []string
 	}{
-		"pods are found":        {drain.Progress{Kind: drain.Found, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
-		"none is":               {drain.Progress{Kind: drain.Found}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
-		"a pod is deleted":      {pod(drain.Deleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
-		"a pod is overdue":      {pod(drain.Overdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
-		"a pod is refused":      {pod(drain.Refused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
-		"another pod is made":   {pod(drain.Restarting, "Deployment a/b"), systemd.PodHeld, []string{"info: Deployment a/b is restarted; waiting for another pod in place of default/web"}},
-		"pods cannot be listed": {drain.Progress{Kind: drain.Refused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
-		"evictions are delayed": {drain.Progress{Kind: drain.Holding, Detail: "30s"}, systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
-		"there is no Node":      {drain.Progress{Kind: drain.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
+		"pods are found":        {drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
+		"none is":               {drain.Progress{Kind: state.PodsFound}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
+		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
+		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
+		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
+		"another pod is made":   {pod(state.PodRestarting, "Deployment a/b"), systemd.PodHeld, []string{"info: Deployment a/b is restarted; waiting for another pod in place of default/web"}},
+		"pods cannot be listed": {drain.Progress{Kind: state.PodRefused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
+		"evictions are delayed": {drain.Progress{Kind: state.EvictionsDelayed, Detail: "30s"}, systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
+		"there is no Node":      {drain.Progress{Kind: state.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,13 +53,13 @@ const begun = "warning: draining the node: EC2 will terminate this spot instance
 // What holds a pod does so until the pod is evicted, deleted or gone.
 func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 	t.Parallel()
-	for _, ends := range []drain.ProgressKind{drain.Evicted, drain.Deleted, drain.Gone} {
+	for _, ends := range []state.TransitionKind{state.PodEvicted, state.PodDeleted, state.PodGone} {
 		for _, row := range []struct {
 			holds drain.Progress
 			by    string
 		}{
-			{pod(drain.Held, "web"), "PDB web"}, {pod(drain.Refused, "PDB web"), "PDB web"}, {pod(drain.Overdue, "PDB web"), "PDB web"},
-			{pod(drain.Restarting, "Deployment web"), "the restart of Deployment web"},
+			{pod(state.PodHeld, "web"), "PDB web"}, {pod(state.PodRefused, "PDB web"), "PDB web"}, {pod(state.PodOverdue, "PDB web"), "PDB web"},
+			{pod(state.PodRestarting, "Deployment web"), "the restart of Deployment web"},
 		} {
 			t.Run(string(row.holds.Kind)+" until "+string(ends), func(t *testing.T) {
 				t.Parallel()
@@ -104,7 +104,7 @@ func TestThatTheNodeIsCordonedIsSaidOnce(t *testing.T) {
 	t.Run("not if somebody else had", func(t *testing.T) {
 		t.Parallel()
 		bubble(t, func(r *rig) {
-			r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(drain.NodeCordonFound, drain.CordonForeign) })
+			r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(state.NodeFoundClosed, drain.CordonForeign) })
 			r.runFor(r.hibernating("a", 2*time.Minute))
 			r.wantSaid(systemd.Cordoned)
 		})
@@ -118,7 +118,7 @@ func TestThatTheNodeIsCordonedIsSaidOnce(t *testing.T) {
 				r.runFor(r.spot("a", 2*time.Minute))
 				r.end(nil)
 				r.hook.Reset()
-				r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(drain.NodeCordoned, how) })
+				r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(state.NodeClosed, how) })
 				r.run()
 				r.wantSaid(systemd.Cordoned, want...)
 			})
@@ -135,8 +135,8 @@ func TestPodsThatComeToADrainedNodeAreSaid(t *testing.T) {
 			r.end(nil)
 			r.hook.Reset()
 			r.node.toGuard(func(_ context.Context, g *guard) {
-				g.closeAs(drain.NodeCordoned, drain.CordonOurs)
-				g.say(drain.Progress{Kind: drain.Found, Total: total, Left: total})
+				g.closeAs(state.NodeClosed, drain.CordonOurs)
+				g.say(drain.Progress{Kind: state.PodsFound, Total: total, Left: total})
 			})
 			r.run()
 			r.wantSaid(systemd.DrainStarted, want...)
@@ -154,9 +154,9 @@ func TestWhatLoadBalancersAreWaitedForIsSaidAndShown(t *testing.T) {
 		bubble(t, func(r *rig) {
 			r.node.toGuard(func(ctx context.Context, g *guard) {
 				g.close()
-				g.say(drain.Progress{Kind: drain.TargetsLeft, Detail: left})
+				g.say(drain.Progress{Kind: state.TargetsLeft, Detail: left})
 				time.Sleep(10 * time.Second)
-				g.say(drain.Progress{Kind: drain.TargetsOut, Detail: detail})
+				g.say(drain.Progress{Kind: state.TargetsOut, Detail: detail})
 				stuck(ctx, g)
 			})
 			r.runFor(r.spot("a", 2*time.Minute))
@@ -176,7 +176,7 @@ func TestWhatIsWrongWithTheScriptsIsSaid(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {
 			g.close()
-			g.say(drain.Progress{Kind: drain.Unscripted, Detail: "failed: save.service"})
+			g.say(drain.Progress{Kind: state.ScriptsFailed, Detail: "failed: save.service"})
 			stuck(ctx, g)
 		})
 		r.runFor(r.spot("a", 2*time.Minute))
@@ -429,7 +429,7 @@ func TestThatPeopleHaveOpenedTheNodeIsSaidOnce(t *testing.T) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()
 			for range 2 {
-				g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: drain.NodeReopened, Events: g.wants().Events})
+				g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
 				time.Sleep(time.Second)
 			}
 		})

@@ -10,10 +10,11 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // numbered waits until something has been told under the last goal.
-func (r *trial) numbered(what drain.ProgressKind) drain.Progress {
+func (r *trial) numbered(what state.TransitionKind) drain.Progress {
 	r.t.Helper()
 	var last drain.Progress
 	await(r.t, string(what)+" under the last goal", func() bool {
@@ -30,23 +31,23 @@ func TestHowThingsStandIsToldUnderEachGoal(t *testing.T) {
 		s := apitest.New(t)
 		free := addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
-		await(t, "that the node was looked at", func() bool { return r.numbered(drain.Standing).State.Closed })
-		if told := r.of(drain.Standing)[0]; told.State.Drained || told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
+		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Closed })
+		if told := r.of(state.GoalChanged)[0]; told.State.Drained || told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
 			t.Errorf("told %+v; nobody has looked yet for this event", told)
 		}
 		free()
 		r.succeed()
-		if told := r.of(drain.Drained); len(told) != 1 || told[0].Goal != 2 {
+		if told := r.of(state.NodeEmpty); len(told) != 1 || told[0].Goal != 2 {
 			t.Errorf("told %+v", told)
 		}
 		// A drained node is drained for the next event, too, and for that one it is told.
 		r.adjust(func(g *drain.Goal) { g.Events, g.Hard = []string{"event-2", "event-3"}, time.Now().Add(time.Minute) })
-		if told := r.numbered(drain.Drained); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
+		if told := r.numbered(state.NodeEmpty); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
 			t.Errorf("told %+v", told)
 		}
-		if told := r.of(drain.Standing); len(told) != 4 {
+		if told := r.of(state.GoalChanged); len(told) != 4 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -81,7 +82,7 @@ func TestADeadlineMayMoveWhileAPodWaitsForItsTurn(t *testing.T) {
 				end := r.began.Add(moved)
 				r.adjust(func(g *drain.Goal) { g.Hard = end })
 				r.end = end
-				r.await(drain.Gone, "default/a")
+				r.await(state.PodGone, "default/a")
 				ends := append(s.Requests("delete default/a"), s.Requests("evict default/a")...)[0]
 				if n := count(s, "delete default/a"); n == 0 {
 					ends = s.Requests("evict default/a")[0]
@@ -120,26 +121,26 @@ func TestACordonMayBecomeADrainAndADrainACordon(t *testing.T) {
 		goal := goalWithin(false, plenty)
 		goal.Evict = false
 		r := start(t, s, drain.Options{EvictAfter: 30 * time.Second}, goal)
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		time.Sleep(time.Minute)
-		if count(s, "evict", "list", "watch") != 0 || len(r.of(drain.Drained)) != 0 {
+		if count(s, "evict", "list", "watch") != 0 || len(r.of(state.NodeEmpty)) != 0 {
 			t.Errorf("a cordon has made %d requests for pods", count(s, "evict", "list", "watch"))
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		began := time.Now()
-		r.await(drain.Gone, "default/b")
-		r.await(drain.Held)
+		r.await(state.PodGone, "default/b")
+		r.await(state.PodHeld)
 		if after := time.Since(began).Truncate(time.Second); after != 30*time.Second {
 			t.Errorf("evicted after %s", after)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
-		if told := r.numbered(drain.Standing); told.State.Drained || told.Left != 0 {
+		if told := r.numbered(state.GoalChanged); told.State.Drained || told.Left != 0 {
 			t.Errorf("told %+v", told)
 		}
 		asked := count(s, "evict")
 		free()
 		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || len(r.of(drain.Drained)) != 0 {
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || len(r.of(state.NodeEmpty)) != 0 {
 			t.Errorf("%d evictions under a goal that keeps pods", n-asked)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
@@ -155,7 +156,7 @@ func TestAnEventThatJoinsClosesANodeAgainThatPeopleHaveOpened(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 10 * time.Second})
 		s.ChangeNode(uncordoned)
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.AddPod(pod("theirs"), 0)
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
@@ -168,9 +169,9 @@ func TestAnEventThatJoinsClosesANodeAgainThatPeopleHaveOpened(t *testing.T) {
 		}
 		r.adjust(func(g *drain.Goal) { g.Events, g.Unclosed = append(g.Events, "event-2"), []string{"event-2"} })
 		joined := time.Now()
-		r.numbered(drain.NodeCordoned)
-		r.await(drain.Gone, "default/theirs")
-		r.numbered(drain.Drained)
+		r.numbered(state.NodeClosed)
+		r.await(state.PodGone, "default/theirs")
+		r.numbered(state.NodeEmpty)
 		if _, labeled := s.CurrentNode().Labels[drain.ExcludeLabel]; !labeled || !s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("the node is %+v", s.CurrentNode())
 		}
@@ -191,7 +192,7 @@ func TestAGoalThatKnowsOfALiftedCordonSparesWhatCameSince(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.AddPod(pod("new"), 0)
 		r := start(t, s, drain.Options{}, goal)
-		r.await(drain.Held, "default/old")
+		r.await(state.PodHeld, "default/old")
 		s.AddPod(pod("newer"), 0)
 		time.Sleep(time.Minute)
 		if result := r.guard.Result(); count(s, "patch") != 0 || !s.HasPod("default/new") || !s.HasPod("default/newer") || result.Skipped != 2 {
@@ -228,7 +229,7 @@ func TestANodeIsDrainedForAnotherEventOnlyByAListThatIsNewerThanIt(t *testing.T)
 		r := drained(t, s, drain.Options{})
 		s.AddPod(pod("late"), 0)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
-		await(t, "that it is drained for both", func() bool { return r.numbered(drain.Drained).State.Drained })
+		await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
 		if s.HasPod("default/late") {
 			t.Error("drained, and a pod is left")
 		}
@@ -244,7 +245,7 @@ func TestANodeIsDrainedForAnotherEventOnlyByAListOfAllPodsThereAreByThen(t *test
 		s.SetLag(0, 10*time.Second)
 		s.AddPod(pod("late"), 0)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
-		r.numbered(drain.Drained)
+		r.numbered(state.NodeEmpty)
 		if s.HasPod("default/late") {
 			t.Error("drained, and a pod is left")
 		}
@@ -262,7 +263,7 @@ func TestForAnEventThatWasWithdrawnAndComesBackTheNodeIsLookedAtAnew(t *testing.
 		s.Always("get node", apitest.Hang())
 		for _, events := range [][]string{{claim.Event}, {claim.Event, "event-2"}} {
 			r.adjust(func(g *drain.Goal) { g.Events = events })
-			told := r.numbered(drain.Standing)
+			told := r.numbered(state.GoalChanged)
 			if known := len(events) == 1; told.State.Closed != known || told.State.Looked != known {
 				t.Errorf("for %q, it is told %+v", events, told.State)
 			}
@@ -285,7 +286,7 @@ func TestANodeThatMayNotBeClosedIsDrainedForAnEventThatJoinsOnlyBeforeAHardDeadl
 				}
 			})
 			if hard {
-				r.numbered(drain.Drained)
+				r.numbered(state.NodeEmpty)
 				return
 			}
 			time.Sleep(time.Minute)
@@ -300,14 +301,14 @@ func TestForAnEventThatJoinsForWhichPeopleHaveOpenedTheNodeAsWellPodsGoThatWereT
 		s := apitest.New(t)
 		free := addHeld(s, pod("old"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		r.adjust(func(g *drain.Goal) { g.Events, g.Unclosed = append(g.Events, "event-2"), nil })
 		free()
-		r.await(drain.Gone, "default/old")
-		r.numbered(drain.Drained)
+		r.await(state.PodGone, "default/old")
+		r.numbered(state.NodeEmpty)
 		if s.CurrentNode().Spec.Unschedulable {
 			t.Error("it is closed again")
 		}
@@ -320,20 +321,20 @@ func TestForAnEventThatJoinsANodeIsDrainedThatSomebodyElseHasClosed(t *testing.T
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.AddPod(pod("theirs"), 0)
 		s.CordonAs("kubectl")
-		r.await(drain.NodeCordonFound)
+		r.await(state.NodeFoundClosed)
 		r.adjust(joining)
-		r.await(drain.Gone, "default/theirs")
-		r.numbered(drain.Drained)
+		r.await(state.PodGone, "default/theirs")
+		r.numbered(state.NodeEmpty)
 	})
 }
 
 // provenAnew fails if it was told that the node is drained for an event that has joined, since nothing can be known for that.
 func (r *trial) provenAnew() {
 	r.t.Helper()
-	for _, p := range r.of(drain.Drained) {
+	for _, p := range r.of(state.NodeEmpty) {
 		if p.Goal == r.goal.Number {
 			r.t.Errorf("told to be drained for another event with the state %+v, without a look since", p.State)
 		}
@@ -394,7 +395,7 @@ func TestWhatPeopleWantedOfTheNodeBeforeAnEventJoinedIsNoProofForIt(t *testing.T
 			if s := p.State; p.Goal == r.goal.Number && s.Looked && s.Limited {
 				t.Errorf("told that people limit it for the event that has joined, from a look before that: %+v", p)
 			}
-			if p.Kind == drain.Drained && p.Goal == r.goal.Number && r.at[i].Before(s.LastRemoval()) {
+			if p.Kind == state.NodeEmpty && p.Goal == r.goal.Number && r.at[i].Before(s.LastRemoval()) {
 				t.Errorf("told to be drained for another event %s before the pod was gone", s.LastRemoval().Sub(r.at[i]))
 			}
 		}
@@ -412,8 +413,8 @@ func TestAChangeOfTheGoalHoldsEvictionsBackNoLonger(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
 		r.succeed()
-		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute || len(r.of(drain.Holding)) != 1 {
-			t.Errorf("evicted after %s, and told %+v", after, r.of(drain.Holding))
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute || len(r.of(state.EvictionsDelayed)) != 1 {
+			t.Errorf("evicted after %s, and told %+v", after, r.of(state.EvictionsDelayed))
 		}
 	})
 }
@@ -425,7 +426,7 @@ func TestANodeIsLookedAtOnceMoreWhenACordonBecomesADrain(t *testing.T) {
 		goal := goalWithin(false, plenty)
 		goal.Evict = false
 		r := start(t, s, drain.Options{}, goal)
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		time.Sleep(11 * time.Second)
 		s.Always("get node", slowly(3*time.Second))
 		looks := count(s, "get node")
@@ -458,7 +459,7 @@ func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
 			r := begin(t, s, drain.Options{})
 			time.Sleep(30 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
-			if told := r.numbered(drain.Standing); told.State.Trouble != c.trouble || told.State.Looked != c.looked {
+			if told := r.numbered(state.GoalChanged); told.State.Trouble != c.trouble || told.State.Looked != c.looked {
 				t.Errorf("told %+v", told)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // byHand are the options of "nth drain".
@@ -52,7 +53,7 @@ func TestANodeThatIsDrainedByHandIsNotOpenedByTheDaemonAlsoIfItHadCordonedIt(t *
 			var d *trial
 			if standing {
 				d = start(t, s, drain.Options{}, daemon)
-				d.await(drain.NodeCordoned)
+				d.await(state.NodeClosed)
 			}
 			if result := drainByHand(t, s); result.Evicted != 1 || result.Cordon != drain.CordonSet {
 				t.Errorf("the result is %+v", result)
@@ -60,7 +61,7 @@ func TestANodeThatIsDrainedByHandIsNotOpenedByTheDaemonAlsoIfItHadCordonedIt(t *
 			if !standing {
 				d = start(t, s, drain.Options{}, daemon)
 			}
-			d.await(drain.NodeCordonFound)
+			d.await(state.NodeFoundClosed)
 			d.cancel()
 			<-d.done
 			if result := uncordon(t, s, drain.Options{}); result != drain.UncordonNotOurs || !s.CurrentNode().Spec.Unschedulable {
@@ -77,12 +78,12 @@ func TestWhereTheDaemonStillWantsItClosedANodeThatIsOpenedByHandIsClosedAgain(t 
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		d := start(t, s, drain.Options{}, goalWithin(false, plenty))
-		d.await(drain.NodeCordoned)
+		d.await(state.NodeClosed)
 		drainByHand(t, s)
-		d.await(drain.NodeCordonFound)
+		d.await(state.NodeFoundClosed)
 		uncordon(t, s, byHand)
 		await(t, "that the daemon cordons it", func() bool { return s.CurrentNode().Spec.Unschedulable })
-		if told := d.of(drain.NodeReopened); len(told) != 0 {
+		if told := d.of(state.NodeReopened); len(told) != 0 {
 			t.Errorf("the daemon takes it for people's order: %+v", told)
 		}
 	})

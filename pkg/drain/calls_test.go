@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // The event is withdrawn while the cordon is under way: the API server is slow, and carries it out although nobody waits any more.
@@ -43,15 +44,15 @@ func TestADryRunTellsOfADrainThatComesAfterACordon(t *testing.T) {
 		time.Sleep(time.Second)
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		r.succeed()
-		if told := r.of(drain.Evicted); len(told) != 1 {
+		if told := r.of(state.PodEvicted); len(told) != 1 {
 			t.Errorf("of what would be evicted is told %+v; the result is %+v", told, r.result)
 		}
-		if told := r.of(drain.Standing); len(told) != 0 {
+		if told := r.of(state.GoalChanged); len(told) != 0 {
 			t.Errorf("told %+v of what was not looked at before", told)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		time.Sleep(time.Second)
-		if told := r.of(drain.Standing); len(told) != 1 || told[0].Goal != 3 || !told[0].State.Closed || !told[0].State.Ours || told[0].State.Drained || len(r.of(drain.NodeCordoned)) != 2 {
+		if told := r.of(state.GoalChanged); len(told) != 1 || told[0].Goal != 3 || !told[0].State.Closed || !told[0].State.Ours || told[0].State.Drained || len(r.of(state.NodeClosed)) != 2 {
 			t.Errorf("told %+v", r.told)
 		}
 	})
@@ -118,13 +119,13 @@ func TestADryRunTellsForWhichEventsTheCordonWasLifted(t *testing.T) {
 		s.ChangeNode(asking(drain.CordonAnnotation, string(text)))
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		r.succeed()
-		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, goal.Events) || told[0].Goal != goal.Number {
+		if told := r.of(state.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, goal.Events) || told[0].Goal != goal.Number {
 			t.Errorf("told %+v", told)
 		}
 		s.ChangeNode(cordoned(string(text)))
 		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		r.succeed()
-		if told := r.of(drain.NodeCordoned); len(told) != 1 || len(told[0].Events) != 0 {
+		if told := r.of(state.NodeClosed); len(told) != 1 || len(told[0].Events) != 0 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -138,7 +139,7 @@ func TestADryRunThatIsRefusedIsTriedAgain(t *testing.T) {
 		s.Answer("get node", apitest.Forbidden("not yet"))
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
 		time.Sleep(30 * time.Minute)
-		if len(r.of(drain.Drained)) == 0 {
+		if len(r.of(state.NodeEmpty)) == 0 {
 			t.Errorf("told %+v", r.told)
 		}
 	})
@@ -151,7 +152,7 @@ func TestADryRunOfANodeThatIsNotRegisteredYetWaitsForIt(t *testing.T) {
 		s.RemoveNode()
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
 		time.Sleep(30 * time.Minute)
-		if told := r.of(drain.Drained); len(told) != 0 {
+		if told := r.of(state.NodeEmpty); len(told) != 0 {
 			t.Errorf("told %+v", told)
 		}
 	})

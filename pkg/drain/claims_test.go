@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // other is the other one of the programs that write claims.
@@ -67,19 +68,19 @@ func TestACordonThatTheOtherWriterTakesBackIsTakenOver(t *testing.T) {
 			s.ChangeNode(cordoned(claimBy(others)))
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(unclaimed)
-			r.await(drain.NodeCordoned)
-			if told := r.of(drain.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable || r.guard.Result().Cordon != drain.CordonSet {
+			r.await(state.NodeClosed)
+			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable || r.guard.Result().Cordon != drain.CordonSet {
 				t.Errorf("told %+v; the result is %+v", told, r.guard.Result())
 			}
 			s.AddPod(pod("late"), 0)
-			r.await(drain.Gone, "default/late")
+			r.await(state.PodGone, "default/late")
 		})
 		run(t, writer+", where people take it back", func(t *testing.T) {
 			s := apitest.New(t)
 			s.ChangeNode(cordoned(claimBy(others)))
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(uncordoned)
-			r.await(drain.NodeReopened)
+			r.await(state.NodeReopened)
 			time.Sleep(time.Minute)
 			if n := count(s, "patch"); n != 0 || s.CurrentNode().Annotations[drain.CordonAnnotation] != claimBy(others) {
 				t.Errorf("%d patches", n)
@@ -116,8 +117,8 @@ func TestTheLoadBalancerLabelIsTakenBackByItself(t *testing.T) {
 			s.ChangeNode(uncordoned)
 			lifted := time.Now()
 			await(t, "that the label is gone", func() bool { return !labeled(s) })
-			if after := time.Since(lifted); after > 6*time.Second || len(r.of(drain.NodeReopened)) != 1 {
-				t.Errorf("gone after %s, told %+v", after, r.of(drain.NodeReopened))
+			if after := time.Since(lifted); after > 6*time.Second || len(r.of(state.NodeReopened)) != 1 {
+				t.Errorf("gone after %s, told %+v", after, r.of(state.NodeReopened))
 			}
 			time.Sleep(time.Minute)
 			if labeled(s) || s.CurrentNode().Spec.Unschedulable {
@@ -214,12 +215,12 @@ func TestACordonThatTheOtherWriterTakesBackIsNoOrderWhileTheNodeIsLeftAlone(t *t
 			s.ChangeNode(cordoned(claimBy(others)))
 			s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 			r := begin(t, s, drain.Options{Writer: writer})
-			r.await(drain.NodeLeft)
+			r.await(state.NodeOptedOut)
 			s.ChangeNode(unclaimed)
 			time.Sleep(time.Minute)
 			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 			time.Sleep(time.Minute)
-			if told := r.of(drain.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
+			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
 				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
 			}
 		})

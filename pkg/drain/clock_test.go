@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // skews are by how much the API server's clock is before the machine's.
@@ -56,7 +57,7 @@ func TestWhatCameSinceTheCordonIsToldByTheAPIServersClock(t *testing.T) {
 			time.Sleep(time.Minute)
 			goal := goalWithin(false, plenty)
 			r := start(t, s, opts, goal)
-			r.await(drain.Held)
+			r.await(state.PodHeld)
 			r.cancel()
 			<-r.done
 			time.Sleep(time.Minute)
@@ -81,11 +82,11 @@ func openedByPeople(t *testing.T, skew time.Duration) (s *apitest.Server, r *tri
 	free = addHeld(s, pod("old"))
 	time.Sleep(time.Minute)
 	r = begin(t, s, drain.Options{})
-	r.await(drain.Held)
+	r.await(state.PodHeld)
 	cordonedAt := time.Now()
 	time.Sleep(time.Minute)
 	s.UncordonAs("kubectl")
-	r.await(drain.NodeReopened)
+	r.await(state.NodeReopened)
 	r.adjust(func(g *drain.Goal) { g.Reopened, g.Open = cordonedAt, true })
 	return s, r, free
 }

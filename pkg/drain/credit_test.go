@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // A pod that goes after its eviction was sent went by that, whatever became of the answer.
@@ -27,7 +28,7 @@ func TestAnEvictionIsToldAsSoonAsThePodIsSeenToEnd(t *testing.T) {
 		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
 		s.Always("evict", doneUnanswered(s, "default/a", 0))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Evicted)
+		r.await(state.PodEvicted)
 		if after := time.Since(r.began); after > time.Second || r.guard.Result().Evicted != 1 {
 			t.Errorf("told after %s; the result is %+v", after, r.guard.Result())
 		}
@@ -44,7 +45,7 @@ func TestAnEvictionWhoseAnswerIsLostIsCounted(t *testing.T) {
 		s.AddPod(pod("a", grace(5)), apitest.Ending(5*time.Second))
 		s.SetLag(0, 50*time.Millisecond)
 		s.Answer("evict", apitest.Lost())
-		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 || count(s, "evict") != 1 {
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 || count(s, "evict") != 1 {
 			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
 		}
 	})
@@ -58,7 +59,7 @@ func TestAnEvictionThatWasRefusedAfterAllIsNotCounted(t *testing.T) {
 		s.Answer("evict", apitest.Reset())
 		s.Always("evict", apitest.HeldBy("budget", 0))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.RemovePod("default/a")
 		if result := r.succeed(); result.Evicted != 0 {
 			t.Errorf("the result is %+v", result)
@@ -78,8 +79,8 @@ func TestAnEvictionThatWasGivenUpIsCountedIfItWasCarriedOut(t *testing.T) {
 		}
 		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
 		r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, 13*time.Second)
-		r.await(drain.Gone, "default/a")
-		if told := r.of(drain.Evicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
+		r.await(state.PodGone, "default/a")
+		if told := r.of(state.PodEvicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
 			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
 		}
 	})
@@ -95,7 +96,7 @@ func TestAnEvictionIsCountedThoughThePodIsGoneBeforeTheAnswer(t *testing.T) {
 			<-r.Context().Done()
 			return true
 		})
-		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 {
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
 			t.Errorf("the result is %+v", r.result)
 		}
 	})
@@ -109,9 +110,9 @@ func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
 		s.Answer("get node", pass)
 		s.Always("get node", apitest.Hang()) // No look comes in between.
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Gone)
-		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(drain.Evicted)) != 1 || count(s, "evict") != 4 {
-			t.Errorf("the result is %+v after %d evictions, told %+v", result, count(s, "evict"), r.of(drain.Evicted))
+		r.await(state.PodGone)
+		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 || count(s, "evict") != 4 {
+			t.Errorf("the result is %+v after %d evictions, told %+v", result, count(s, "evict"), r.of(state.PodEvicted))
 		}
 		for i, q := range s.Requests("evict") {
 			if after := q.At.Sub(r.began); after != time.Duration(i)*10*time.Second {
@@ -127,7 +128,7 @@ func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
 		s := apitest.New(t)
 		addHeld(s, pod("a", grace(60)))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.ChangePod("default/a", ending(60))
 		time.Sleep(30 * time.Second)
 		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestBeforeAHardDeadlineWhatResistsIsDeletedWithTheGraceThatIsLeft(t *testing.T) {
@@ -113,7 +114,7 @@ func TestAPodThatIsEndingIsNotEvictedAgain(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a", ending(5)), 0)
 		r := beginWithin(t, s, drain.Options{}, true, plenty)
-		r.await(drain.Found)
+		r.await(state.PodsFound)
 		s.RemovePod("default/a")
 		if result := r.succeed(); result.Evicted != 0 || result.Deleted != 0 {
 			t.Errorf("the result is %+v", result)
@@ -133,14 +134,14 @@ func TestAPodThatSomebodyElseEvictsIsNotAskedForAgain(t *testing.T) {
 		s.AddPod(pod("waits", critical), 0)
 		s.AddPod(pod("mark", annotated("nth-project.github.io/evict", "at-deadline")), 0)
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held, "default/held")
+		r.await(state.PodHeld, "default/held")
 		s.ChangePod("default/held", ending(60))
 		s.ChangePod("default/waits", ending(60))
 		s.RemovePod("default/mark")
-		r.await(drain.Gone, "default/mark") // what came before it has been seen, too
+		r.await(state.PodGone, "default/mark") // what came before it has been seen, too
 		asked := count(s, "evict default/held")
 		s.AddPod(pod("later", grace(30)), apitest.Ending(4*time.Second))
-		r.await(drain.Gone, "default/later") // by now, a refused eviction would have been repeated
+		r.await(state.PodGone, "default/later") // by now, a refused eviction would have been repeated
 		if n := count(s, "evict default/held"); n > asked {
 			t.Errorf("%d evictions of a pod that was ending", n-asked)
 		}
@@ -160,7 +161,7 @@ func TestAPodThatSomebodyElseGivesTooMuchGraceIsShortenedAtTheEnd(t *testing.T) 
 		s := apitest.New(t)
 		addHeld(s, pod("a"))
 		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 6*time.Second)
-		r.await(drain.Held, "default/a")
+		r.await(state.PodHeld, "default/a")
 		s.ChangePod("default/a", ending(3600))
 		if result := r.succeed(); result.Deleted != 1 || result.Evicted != 0 {
 			t.Errorf("the result is %+v", result)
@@ -259,8 +260,8 @@ func TestEvictionsWaitAsLongAsTheyAreHeldBack(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		began := time.Now()
 		r := beginWithin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
-		r.await(drain.Found)
-		if told := r.of(drain.Holding); len(told) != 1 || told[0].Detail != "1h0m0s" {
+		r.await(state.PodsFound)
+		if told := r.of(state.EvictionsDelayed); len(told) != 1 || told[0].Detail != "1h0m0s" {
 			t.Errorf("told %+v", told)
 		}
 		if !s.CurrentNode().Spec.Unschedulable {
@@ -284,7 +285,7 @@ func TestAPodWhoseEndIsSeenBeforeItsAnswerIsShortenedAtTheEnd(t *testing.T) {
 		s.Answer("evict", answeredLate(s, func() { time.AfterFunc(time.Millisecond, func() { close(answered) }) }, answered))
 		goal := goalWithin(false, plenty)
 		guard := drain.New(s.Client(), apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
-			if p.Kind == drain.Found { // The process gets no time for a moment, in which both the news of the pod and the answer come.
+			if p.Kind == state.PodsFound { // The process gets no time for a moment, in which both the news of the pod and the answer come.
 				time.Sleep(10 * time.Millisecond)
 			}
 		})
@@ -336,7 +337,7 @@ func TestAPodThatIsThereAfterTheDeadlineGetsHalfAMinute(t *testing.T) {
 			came := time.Now()
 			time.AfterFunc(c.mended, func() { s.Always("delete", nil) })
 			s.AddPod(c.pod, apitest.Ending(time.Second))
-			r.await(drain.Gone, "default/a")
+			r.await(state.PodGone, "default/a")
 			asked := s.Requests("evict", "delete")
 			last := asked[len(asked)-1]
 			// Kind failed before is asked for again after a pause.

@@ -179,41 +179,9 @@ type Guard interface {
 	Result() Result
 }
 
-// ProgressKind says which thing happened.
-type ProgressKind = state.TransitionKind
-
-// The things that are told, which pkg/state explains.
-const (
-	NodeCordoned    = state.NodeClosed
-	NodeCordonFound = state.NodeFoundClosed
-	NodeReopened    = state.NodeReopened
-	NodeLeft        = state.NodeOptedOut
-	NodeExcluded    = state.NodeExcluded
-	NodeMissing     = state.NodeMissing
-	Unclosable      = state.NodeUnclosable
-	Holding         = state.EvictionsDelayed
-	Unscripted      = state.ScriptsFailed
-	TargetsLeft     = state.TargetsLeft
-	TargetsOut      = state.TargetsOut
-	Found           = state.PodsFound
-	Arrived         = state.PodArrived
-	Evicted         = state.PodEvicted
-	Deleted         = state.PodDeleted
-	Held            = state.PodHeld
-	Refused         = state.PodRefused
-	Restarting      = state.PodRestarting
-	Overdue         = state.PodOverdue
-	Returning       = state.PodsReturning
-	LeftToReturn    = state.PodsLeftToReturn
-	Gone            = state.PodGone
-	Volumes         = state.VolumesInUse
-	Drained         = state.NodeEmpty
-	Standing        = state.GoalChanged
-)
-
 // Progress is one thing that happened, and how things stand then.
 type Progress struct {
-	Kind ProgressKind
+	Kind state.TransitionKind
 	// Goal is the number of the goal.
 	Goal int
 	// State is what is known of the node.
@@ -225,7 +193,7 @@ type Progress struct {
 	PodLabels map[string]string
 	// Events are those of the goal for which the node was closed, with NodeReopened. For others it is closed again.
 	Events []string
-	// Detail names the budget, the reason or the time that belongs to ProgressKind.
+	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string
 	// Total and Left count the pods to evict: all that were met, and those still on the node.
 	Total, Left int
@@ -459,7 +427,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			continue
 		}
 		rehearsed := Rehearsal{Pod: podName(pod)}
-		err := n.end(ctx, Evicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
+		err := n.end(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
 		if budget, held := heldBy(err); held {
 			rehearsed.HeldBy, err = budget, nil
 		}
@@ -526,13 +494,13 @@ func (g *dryGuard) Run(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil && !Alike(err.Error(), trouble) {
 			trouble = err.Error()
-			g.tell(Progress{Kind: Unclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
+			g.tell(Progress{Kind: state.NodeUnclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
 		}
 		if told && err == nil { // It is the state under the new goal that counts.
-			g.tell(Progress{Kind: Standing, Goal: goal.Number, State: news[0].State})
+			g.tell(Progress{Kind: state.GoalChanged, Goal: goal.Number, State: news[0].State})
 		}
 		for _, p := range news {
-			if p.Kind == Drained || !told {
+			if p.Kind == state.NodeEmpty || !told {
 				g.tell(p)
 			}
 		}
@@ -546,25 +514,25 @@ func (g *dryGuard) Run(ctx context.Context) {
 func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	node, err := g.node.get(ctx, false)
 	gone := apierrors.IsNotFound(err) && goal.NodeSeen
-	result, state := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict, Looked: true}
+	result, found := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict, Looked: true}
 	if result.NodeGone {
-		return g.done(result, []Progress{{Kind: Drained, Goal: goal.Number, State: state}}), nil
+		return g.done(result, []Progress{{Kind: state.NodeEmpty, Goal: goal.Number, State: found}}), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading node %q: %w", g.node.name, err)
 	}
 	ordered := g.node.ordered(node, goal, memory{})
 	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, ordered), onlyCordon(node)
-	state.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
-	state.Closed = state.Ours || result.Cordon == CordonForeign
-	state.Left, state.Limited = result.Cordon == CordonLeft, result.Limited
-	state.Drained = state.Drained && !result.Limited
-	found := result.Cordon.progress()
-	found.Goal, found.State = goal.Number, state
+	found.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
+	found.Closed = found.Ours || result.Cordon == CordonForeign
+	found.Left, found.Limited = result.Cordon == CordonLeft, result.Limited
+	found.Drained = found.Drained && !result.Limited
+	cordon := result.Cordon.progress()
+	cordon.Goal, cordon.State = goal.Number, found
 	if result.Cordon == CordonLifted {
-		found.Events = goal.Events
+		cordon.Events = goal.Events
 	}
-	news := []Progress{found}
+	news := []Progress{cordon}
 	if !goal.Evict || result.Limited {
 		return g.done(result, news), nil
 	}
@@ -576,11 +544,11 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return stay(&p) })
 	result.Evicted, result.Skipped = len(left), all-len(left)
 	for i := range left {
-		evicted := aboutPod(Evicted, &left[i], "")
-		evicted.Goal, evicted.State, evicted.Total = goal.Number, state, len(left)
+		evicted := aboutPod(state.PodEvicted, &left[i], "")
+		evicted.Goal, evicted.State, evicted.Total = goal.Number, found, len(left)
 		news = append(news, evicted)
 	}
-	return g.done(result, append(news, Progress{Kind: Drained, Goal: goal.Number, State: state, Total: result.Evicted})), nil
+	return g.done(result, append(news, Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: found, Total: result.Evicted})), nil
 }
 
 // stay returns what tells which pods would stay on a Node that was found so.

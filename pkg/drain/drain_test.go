@@ -19,6 +19,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // TestMain fails if client-go said anything by itself in any test: what is to be told is told through the journal.
@@ -156,11 +157,11 @@ func (r *trial) adjust(change func(*drain.Goal)) {
 func (r *trial) tell(p drain.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.Kind == drain.Drained {
+	if p.Kind == state.NodeEmpty {
 		if p.Left > 0 || !p.State.Drained {
 			r.t.Errorf("told to be drained with %+v", p)
 		}
-		if !slices.ContainsFunc(r.told, func(p drain.Progress) bool { return p.Kind == drain.Drained }) {
+		if !slices.ContainsFunc(r.told, func(p drain.Progress) bool { return p.Kind == state.NodeEmpty }) {
 			r.emptied = time.Now()
 			close(r.drained)
 		}
@@ -210,7 +211,7 @@ func (r *trial) leave() drain.Result {
 }
 
 // of returns what was told of a kind, and of a pod if one is given.
-func (r *trial) of(what drain.ProgressKind, pod ...string) []drain.Progress {
+func (r *trial) of(what state.TransitionKind, pod ...string) []drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []drain.Progress
@@ -237,7 +238,7 @@ func (r *trial) drainedAt() time.Time {
 }
 
 // await waits until something has been told.
-func (r *trial) await(what drain.ProgressKind, pod ...string) {
+func (r *trial) await(what state.TransitionKind, pod ...string) {
 	r.t.Helper()
 	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // evictAt has a pod evicted as its annotation says.
@@ -98,7 +99,7 @@ func TestADryRunTellsWhyItCannotLookOnceAndTriesAgain(t *testing.T) {
 		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
 		r := watchOver(t, node, goalWithin(true, plenty))
 		time.Sleep(14 * time.Second)
-		told := r.of(drain.Unclosable)
+		told := r.of(state.NodeUnclosable)
 		if len(told) != 1 || told[0].State.Trouble != told[0].Detail || told[0].Detail == "" || told[0].Goal != 1 {
 			t.Errorf("told %+v", told)
 		}
@@ -122,7 +123,7 @@ func TestADryRunTellsHowTheNodeWouldStand(t *testing.T) {
 			goal.NodeSeen = true
 			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 			r.succeed()
-			if got := r.of(drain.Drained)[0].State; got != want {
+			if got := r.of(state.NodeEmpty)[0].State; got != want {
 				t.Errorf("the state is %+v", got)
 			}
 		})
@@ -138,9 +139,9 @@ func TestADryRunTellsOfEachPodOnceUnderAllGoals(t *testing.T) {
 		r.succeed()
 		for number := range 2 {
 			r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
-			await(t, "that it is drained under the new goal", func() bool { told := r.of(drain.Drained); return told[len(told)-1].Goal == number+2 })
+			await(t, "that it is drained under the new goal", func() bool { told := r.of(state.NodeEmpty); return told[len(told)-1].Goal == number+2 })
 		}
-		told := r.of(drain.Evicted)
+		told := r.of(state.PodEvicted)
 		if len(told) != 2 || told[0].Total != 2 || told[0].Goal != 1 || !told[0].State.Closed {
 			t.Errorf("told %+v", told)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Only the list before the end is refused.
@@ -16,10 +17,10 @@ func TestARefusedListIsToldOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Found)
+		r.await(state.PodsFound)
 		s.Always("list", apitest.Forbidden("no lists here"))
 		time.Sleep(10 * time.Minute)
-		if n := len(r.of(drain.Refused)); n > 20 {
+		if n := len(r.of(state.PodRefused)); n > 20 {
 			t.Errorf("one refusal was told %d times in ten minutes", n)
 		}
 	})
@@ -44,10 +45,10 @@ func TestPodsThatWereEndingBeforeAreNotTakenForOnesThatCameBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		for i := range 3 {
 			if s.HasPod(fmt.Sprintf("default/web-%d", i)) {
-				t.Errorf("web-%d was not evicted: %+v", i, r.of(drain.LeftToReturn))
+				t.Errorf("web-%d was not evicted: %+v", i, r.of(state.PodsLeftToReturn))
 			}
 		}
-		if told := r.of(drain.Returning); len(told) != 0 {
+		if told := r.of(state.PodsReturning); len(told) != 0 {
 			t.Errorf("told %+v", told)
 		}
 	})

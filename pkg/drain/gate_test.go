@@ -15,6 +15,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
@@ -107,9 +108,9 @@ func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
 			other = "default/a"
 		}
 		s.DeletePod(other)
-		r.await(drain.Gone, other)
-		if n := count(s, "evict "+other); n != 0 || len(r.of(drain.Evicted, other)) != 0 {
-			t.Errorf("%d evictions of %s were asked for, and told is %+v", n, other, r.of(drain.Evicted, other))
+		r.await(state.PodGone, other)
+		if n := count(s, "evict "+other); n != 0 || len(r.of(state.PodEvicted, other)) != 0 {
+			t.Errorf("%d evictions of %s were asked for, and told is %+v", n, other, r.of(state.PodEvicted, other))
 		}
 	})
 }
@@ -189,7 +190,7 @@ func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T
 				time.Sleep(comes)
 				add()
 			}
-			r.await(drain.Deleted)
+			r.await(state.PodDeleted)
 			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left != 3*time.Second || count(lost, "evict") != 0 {
 				t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
 			}
@@ -209,7 +210,7 @@ func TestTheGraceOfAPodThatHasWaitedAtTheGateIsWhatIsLeftThen(t *testing.T) {
 		lost.Always("evict", apitest.HeldBy("budget", 0))
 		beginWithin(t, hanging, drain.Options{Gate: gate}, true, 60*time.Second)
 		r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 41*time.Second)
-		r.await(drain.Deleted)
+		r.await(state.PodDeleted)
 		asked := lost.Requests("delete")[0]
 		left := r.goal.Hard.Sub(asked.At)
 		given := 10 * time.Second
@@ -386,7 +387,7 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 						t.Errorf("%s after %s with %+v", q.What, q.At.Sub(r.began), q.Options)
 					}
 				}
-				if deleted, refused := r.of(drain.Deleted), r.of(drain.Refused); len(deleted)+len(refused) > 0 {
+				if deleted, refused := r.of(state.PodDeleted), r.of(state.PodRefused); len(deleted)+len(refused) > 0 {
 					t.Errorf("told %+v and %+v", deleted, refused)
 				}
 				if c.waits == 0 && count(s, "evict") == 0 {
@@ -600,7 +601,7 @@ func TestALoadBalancerLabelThatGetsNoPlaceInTimeIsTriedAgain(t *testing.T) {
 		for range 10 {
 			enter(t, gate, false, false)
 		}
-		r.await(drain.NodeExcluded)
+		r.await(state.NodeExcluded)
 		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {
 			t.Errorf("after %s, the label is %q", after, label)
 		}

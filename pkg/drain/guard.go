@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -175,7 +176,7 @@ func (g *guard) take(goal Goal) {
 		g.needed = g.lookNow()
 	}
 	g.rejudge()
-	g.say(Progress{Kind: Standing})
+	g.say(Progress{Kind: state.GoalChanged})
 }
 
 // stillThere are those of some events that the goal still has. One that comes back is another.
@@ -245,7 +246,7 @@ func (g *guard) advance(now time.Time) time.Time {
 	wake := g.decide(now)
 	if g.synced && !g.opens.IsZero() && !g.found { // The list is often there before the cordon.
 		g.found = true
-		g.say(Progress{Kind: Found})
+		g.say(Progress{Kind: state.PodsFound})
 	}
 	wake = soonest(wake, g.actOnPods(now))
 	return soonest(wake, g.concludeDrain(now))
@@ -279,7 +280,7 @@ func (g *guard) decide(now time.Time) time.Time {
 		return g.letGo(now)
 	}
 	if wait > 0 {
-		g.say(Progress{Kind: Holding, Detail: wait.String()})
+		g.say(Progress{Kind: state.EvictionsDelayed, Detail: wait.String()})
 	}
 	g.opens, g.all = now.Add(wait), true
 	return g.opens
@@ -345,7 +346,7 @@ func (g *guard) see(v view, number int, events []string) {
 	}
 	limits := g.seeLimit(before)
 	if news := g.closed() && !closed || g.view.ready && !before.ready || g.hasLooked() && !seen || limits; news && len(g.news) == told {
-		g.say(Progress{Kind: Standing})
+		g.say(Progress{Kind: state.GoalChanged})
 	}
 }
 
@@ -379,13 +380,13 @@ func (g *guard) count(v view, number int, events []string) {
 // seeEvents tells for which events someone uncordoned the node.
 func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
 	if len(v.reopened) > 0 {
-		g.say(Progress{Kind: NodeReopened, Events: v.reopened})
+		g.say(Progress{Kind: state.NodeReopened, Events: v.reopened})
 	}
 	switch joined := Joined(events, g.goal.Events); {
 	case v.opened && !joined:
 		g.seeLifted(v, looked, first)
 	case v.opened && !v.known: // For those that have joined while it was looked, it is none.
-		g.say(Progress{Kind: NodeReopened, Events: events})
+		g.say(Progress{Kind: state.NodeReopened, Events: events})
 	}
 }
 
@@ -410,7 +411,7 @@ func (g *guard) seeLifted(v view, looked int, first bool) {
 func (g *guard) tellLifted() {
 	if g.untold {
 		g.untold = false
-		g.say(Progress{Kind: NodeReopened, Events: g.goal.Events})
+		g.say(Progress{Kind: state.NodeReopened, Events: g.goal.Events})
 	}
 }
 
@@ -427,7 +428,7 @@ func (g *guard) see404(v view) {
 		if g.gone() {
 			why = "it was deleted"
 		}
-		g.say(Progress{Kind: NodeMissing, Detail: why})
+		g.say(Progress{Kind: state.NodeMissing, Detail: why})
 	}
 }
 
@@ -440,7 +441,7 @@ func (g *guard) seeTrouble(v view) {
 		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.shut = v.uid, false, CordonNone, v.limited, false
 	}
 	if v.reopened != nil {
-		g.say(Progress{Kind: NodeReopened, Events: v.reopened})
+		g.say(Progress{Kind: state.NodeReopened, Events: v.reopened})
 	}
 	if passing(v.err) {
 		return
@@ -449,7 +450,7 @@ func (g *guard) seeTrouble(v view) {
 		g.decided = time.Now()
 	}
 	if !Alike(text, known) || g.goal.Hard.IsZero() {
-		g.say(Progress{Kind: Unclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+		g.say(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
 
@@ -527,7 +528,7 @@ func (g *guard) tidied(v view, node *corev1.Node, err error) {
 	}
 	if err == nil && v.excludes {
 		g.view.ours = true
-		g.say(Progress{Kind: NodeExcluded})
+		g.say(Progress{Kind: state.NodeExcluded})
 	}
 	if v.opened && (err == nil || !passing(err)) {
 		g.tellLifted()
@@ -538,7 +539,7 @@ func (g *guard) tidied(v view, node *corev1.Node, err error) {
 func (g *guard) sayRefused(last *string, err error) {
 	if text := err.Error(); !Alike(text, *last) {
 		*last = text
-		g.say(Progress{Kind: Refused, Detail: text})
+		g.say(Progress{Kind: state.PodRefused, Detail: text})
 	}
 }
 
@@ -569,7 +570,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		}
 	}
 	g.drained = true
-	g.say(Progress{Kind: Drained})
+	g.say(Progress{Kind: state.NodeEmpty})
 	return time.Time{}
 }
 
@@ -641,7 +642,7 @@ func (g *guard) volumesFree() bool {
 	g.workers.Go(func() {
 		defer stop()
 		left := g.node.awaitVolumes(ctx, staying, func(left string) {
-			g.post(func() { g.say(Progress{Kind: Volumes, Detail: left}) })
+			g.post(func() { g.say(Progress{Kind: state.VolumesInUse, Detail: left}) })
 		})
 		g.post(func() {
 			g.freeing, g.freedFor, g.inUse = nil, round, left

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // outages are the ways in which an API server can fail, until they are made good again.
@@ -87,14 +88,14 @@ func TestPodsAreEvictedWhereTheCordonIsRefusedHoweverLateTheyAreSeen(t *testing.
 		free := addHeld(s, pod("held"))
 		s.Always("patch", apitest.Forbidden("no cordons here"))
 		r := beginWithin(t, s, drain.Options{}, true, plenty)
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		time.Sleep(1500 * time.Millisecond)
 		s.AddPod(pod("new"), 0)
-		r.await(drain.Gone, "default/new")
+		r.await(state.PodGone, "default/new")
 		free()
 		r.succeed()
 		s.AddPod(pod("newer"), 0)
-		r.await(drain.Gone, "default/newer")
+		r.await(state.PodGone, "default/newer")
 	})
 }
 
@@ -123,20 +124,20 @@ func TestANodeThatIsNotRegisteredYetIsWaitedForAndThenDrained(t *testing.T) {
 			s.RemoveNode()
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			time.Sleep(time.Minute)
-			if told := r.of(drain.NodeMissing); len(told) != 1 || told[0].State.Seen || !strings.Contains(told[0].Detail, "not registered") {
+			if told := r.of(state.NodeMissing); len(told) != 1 || told[0].State.Seen || !strings.Contains(told[0].Detail, "not registered") {
 				t.Errorf("told %+v", told)
 			}
-			if told := r.of(drain.Drained); len(told) != 0 || r.guard.Result().NodeGone {
+			if told := r.of(state.NodeEmpty); len(told) != 0 || r.guard.Result().NodeGone {
 				t.Errorf("drained is told as %+v before there is a Node", told)
 			}
 			s.RegisterNode()
 			s.AddPod(pod("a"), 0)
 			registered := time.Now()
-			r.await(drain.NodeCordoned)
+			r.await(state.NodeClosed)
 			if after := time.Since(registered); after > time.Second {
 				t.Errorf("cordoned %s after it was registered", after)
 			}
-			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || !r.of(drain.Drained)[0].State.Seen {
+			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || !r.of(state.NodeEmpty)[0].State.Seen {
 				t.Errorf("the result is %+v", result)
 			}
 		})
@@ -155,17 +156,17 @@ func TestThePodsOfANodeThatWasDeletedAreEvictedAndWaitedFor(t *testing.T) {
 				goal.NodeSeen = true
 			}
 			r := start(t, s, drain.Options{}, goal)
-			r.await(drain.Held)
+			r.await(state.PodHeld)
 			s.RemoveNode()
 			time.Sleep(time.Minute)
-			if told := r.of(drain.Drained); len(told) != 0 {
+			if told := r.of(state.NodeEmpty); len(told) != 0 {
 				t.Errorf("drained is told as %+v while a pod runs", told)
 			}
 			free()
 			if result := r.succeed(); result.Evicted != 1 || !result.NodeGone {
 				t.Errorf("the result is %+v", result)
 			}
-			if told := r.of(drain.NodeMissing); len(told) != 1 || !strings.Contains(told[0].Detail, "deleted") {
+			if told := r.of(state.NodeMissing); len(told) != 1 || !strings.Contains(told[0].Detail, "deleted") {
 				t.Errorf("told %+v", told)
 			}
 		})
@@ -178,12 +179,12 @@ func TestANodeThatRegistersAnewIsCordonedAgain(t *testing.T) {
 		r := drained(t, s, drain.Options{})
 		s.RegisterNode()
 		await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-		await(t, "the word of it", func() bool { return len(r.of(drain.NodeCordoned)) == 2 })
-		if told := r.of(drain.NodeReopened); len(told) != 0 {
+		await(t, "the word of it", func() bool { return len(r.of(state.NodeClosed)) == 2 })
+		if told := r.of(state.NodeReopened); len(told) != 0 {
 			t.Errorf("told %+v", told)
 		}
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Gone, "default/late")
+		r.await(state.PodGone, "default/late")
 	})
 }
 
@@ -211,7 +212,7 @@ func TestASoftDeadlineTakesNothingFromAHardOne(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					r.adjust(func(g *drain.Goal) { g.Hard, g.Events = end, append(g.Events, "event-2") })
 				}
-				r.await(drain.Deleted)
+				r.await(state.PodDeleted)
 				deletion := s.Requests("delete")[0]
 				if left := end.Sub(deletion.At); left != 40*time.Second+margin || deletion.Options.GracePeriodSeconds != nil {
 					t.Errorf("deleted with %v s, %s before the end", deletion.Options.GracePeriodSeconds, left)
@@ -268,14 +269,14 @@ func TestPodsThatAreBoundLateAreEvictedOneByOne(t *testing.T) {
 				if apart == 0 {
 					continue
 				}
-				r.await(drain.Gone, "default/"+p.Name)
-				await(t, "the news that it is drained again", func() bool { return r.last().Kind == drain.Drained })
+				r.await(state.PodGone, "default/"+p.Name)
+				await(t, "the news that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
 			}
-			await(t, "the last one's end", func() bool { return len(r.of(drain.Gone)) == late+1 })
-			if told := append(r.of(drain.LeftToReturn), r.of(drain.Returning)...); len(told) != 0 {
+			await(t, "the last one's end", func() bool { return len(r.of(state.PodGone)) == late+1 })
+			if told := append(r.of(state.PodsLeftToReturn), r.of(state.PodsReturning)...); len(told) != 0 {
 				t.Errorf("told %+v", told)
 			}
-			if n := len(r.of(drain.Arrived)); n != late || r.guard.Result().Evicted != late+1 {
+			if n := len(r.of(state.PodArrived)); n != late || r.guard.Result().Evicted != late+1 {
 				t.Errorf("%d have arrived; the result is %+v", n, r.guard.Result())
 			}
 		})
@@ -317,7 +318,7 @@ func TestWhatPeopleWantOfTheNodeIsHeardAtAnyTime(t *testing.T) {
 		s := apitest.New(t)
 		free := addHeld(s, pod("a"))
 		r := beginWithin(t, s, drain.Options{}, true, plenty)
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		set(s, drain.OnlyCordon)
 		r.leave()
 		free()
@@ -327,8 +328,8 @@ func TestWhatPeopleWantOfTheNodeIsHeardAtAnyTime(t *testing.T) {
 			t.Errorf("%d evictions, %+v", n-asked, r.guard.Result())
 		}
 		set(s, "")
-		r.await(drain.Gone, "default/a")
-		await(t, "that it is drained again", func() bool { return r.last().Kind == drain.Drained })
+		r.await(state.PodGone, "default/a")
+		await(t, "that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
 		if result := r.guard.Result(); result.Limited || result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -340,7 +341,7 @@ func TestWhatPeopleWantOfAPodIsHeardAtAnyTime(t *testing.T) {
 		s := apitest.New(t)
 		free := addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
 		free()
 		result := r.succeed()
@@ -349,7 +350,7 @@ func TestWhatPeopleWantOfAPodIsHeardAtAnyTime(t *testing.T) {
 			t.Errorf("the result is %+v", result)
 		}
 		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
-		r.await(drain.Gone, "default/a")
+		r.await(state.PodGone, "default/a")
 	})
 }
 
@@ -407,9 +408,9 @@ func TestAPodThatOnlyTheLastListShowsIsEvicted(t *testing.T) {
 		s := apitest.New(t)
 		s.Always("watch", apitest.Silence())
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Found)
+		r.await(state.PodsFound)
 		s.AddPod(pod("missed"), 0)
-		r.await(drain.Evicted, "default/missed")
+		r.await(state.PodEvicted, "default/missed")
 		s.Always("watch", nil)
 		r.succeed()
 	})
@@ -476,7 +477,7 @@ func TestAsManyAskABudgetAtOnceAsItLetsGo(t *testing.T) {
 			held := apitest.HeldBy("budget", 0)
 			s.Always("evict", held)
 			r := begin(t, s, drain.Options{})
-			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 			before := count(s, "evict")
 			s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
 				yields := count(s, "evict")-before <= 1+2+8

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
@@ -28,7 +29,7 @@ func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
 		if n := count(s, "patch"); n != 2 {
 			t.Errorf("%d patches while that of the label has no answer; want it and the cordon", n)
 		}
-		r.await(drain.NodeExcluded)
+		r.await(state.NodeExcluded)
 		if !r.last().State.Ours {
 			t.Errorf("told %+v", r.last())
 		}
@@ -41,9 +42,9 @@ func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
 		r := drained(t, s, opts)
 		s.UncordonAs("kubectl")
 		opened := time.Now()
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r.await(drain.NodeLeft)
+		r.await(state.NodeOptedOut)
 		if after := time.Since(opened); after > 11*time.Second {
 			t.Errorf("told after %s; the Node is looked at every five", after)
 		}
@@ -58,11 +59,11 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			s := apitest.New(t)
 			s.Answer("patch", pass, answer, answer)
 			r := begin(t, s, opts)
-			r.await(drain.NodeExcluded)
+			r.await(state.NodeExcluded)
 			if after := time.Since(r.began); after > time.Second {
 				t.Errorf("set after %s", after)
 			}
-			if refused := r.of(drain.Refused); len(refused) > 0 && name == "changed in the meantime" {
+			if refused := r.of(state.PodRefused); len(refused) > 0 && name == "changed in the meantime" {
 				t.Errorf("told %+v", refused)
 			}
 		})
@@ -72,12 +73,12 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			s.Answer("patch", answer, answer)
 			s.UncordonAs("kubectl")
 			opened := time.Now()
-			r.await(drain.NodeReopened) // Whoever hears it may not care for the node any more.
+			r.await(state.NodeReopened) // Whoever hears it may not care for the node any more.
 			if after := time.Since(opened); after > 6*time.Second || s.CurrentNode().Labels[drain.ExcludeLabel] != "" {
 				t.Errorf("told after %s, the labels are %v", after, s.CurrentNode().Labels)
 			}
 			time.Sleep(time.Minute)
-			if set := r.of(drain.NodeExcluded); len(set) != 1 {
+			if set := r.of(state.NodeExcluded); len(set) != 1 {
 				t.Errorf("that it is set was told as %+v", set)
 			}
 		})
@@ -91,7 +92,7 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 		})
 		s.UncordonAs("kubectl")
 		opened := time.Now()
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		if after := time.Since(opened); after > 6*time.Second {
 			t.Errorf("told after %s", after)
 		}
@@ -100,9 +101,9 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, opts)
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r.await(drain.NodeLeft)
+		r.await(state.NodeOptedOut)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		if labels := s.CurrentNode().Labels; labels[drain.ExcludeLabel] != "" {
 			t.Errorf("told, and the labels are %v", labels)
 		}
@@ -112,7 +113,7 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 		r := drained(t, s, opts)
 		s.Always("patch", apitest.Forbidden("a webhook minds labels"))
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 	})
 	run(t, "ever more slowly, and told once", func(t *testing.T) {
 		s := apitest.New(t)
@@ -120,16 +121,16 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 		s.Always("patch", apitest.Unavailable())
 		r := begin(t, s, opts)
 		time.Sleep(time.Minute)
-		if n, told := count(s, "patch"), r.of(drain.Refused); n < 20 || n > 60 || len(told) != 1 || len(r.of(drain.NodeExcluded)) != 0 {
+		if n, told := count(s, "patch"), r.of(state.PodRefused); n < 20 || n > 60 || len(told) != 1 || len(r.of(state.NodeExcluded)) != 0 {
 			t.Errorf("%d patches in a minute, told %+v", n, told)
 		}
 		s.Always("patch", nil)
-		r.await(drain.NodeExcluded)
+		r.await(state.NodeExcluded)
 		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Labels, drain.ExcludeLabel) })
 		removed := time.Now()
-		await(t, "that it is set again", func() bool { return len(r.of(drain.NodeExcluded)) > 1 })
-		if after, told := time.Since(removed), r.of(drain.Refused); after > 5500*time.Millisecond || len(told) != 2 {
+		await(t, "that it is set again", func() bool { return len(r.of(state.NodeExcluded)) > 1 })
+		if after, told := time.Since(removed), r.of(state.PodRefused); after > 5500*time.Millisecond || len(told) != 2 {
 			t.Errorf("set again after %s, and told %+v; the pauses begin anew", after, told)
 		}
 	})
@@ -161,10 +162,10 @@ func TestTheLoadBalancerLabelIsTakenBackThoughTheGuardEndsForIt(t *testing.T) {
 			defer end()
 			guard := drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}).Guard(goalWithin(false, plenty), func(p drain.Progress) {
 				switch p.Kind {
-				case drain.Drained:
+				case state.NodeEmpty:
 					s.Answer("patch", answers...)
 					s.UncordonAs("kubectl")
-				case drain.NodeReopened:
+				case state.NodeReopened:
 					end()
 				}
 			})
@@ -199,7 +200,7 @@ func TestAGuardThatEndsTakesTheLoadBalancerLabelBackThatItHasBegunTo(t *testing.
 			}
 			r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 			if c.back {
-				r.await(drain.NodeExcluded)
+				r.await(state.NodeExcluded)
 				s.Answer("patch", c.answers...)
 				s.Always("patch", c.always)
 				s.UncordonAs("kubectl")
@@ -270,7 +271,7 @@ func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 		})
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		time.Sleep(time.Minute)
-		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(drain.NodeExcluded)) != 0 || len(r.of(drain.Refused)) != 0 {
+		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(state.NodeExcluded)) != 0 || len(r.of(state.PodRefused)) != 0 {
 			t.Errorf("the label is %q", is)
 		}
 	})
@@ -283,12 +284,12 @@ func TestWhatIsOursIsKnownFromTheNewestThatWasSeenOfTheNode(t *testing.T) {
 		s.ChangeNode(cordoned(""))
 		old := s.CurrentNode()
 		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(drain.NodeExcluded)
+		r.await(state.NodeExcluded)
 		ours := func() bool {
 			looks := count(s, "get node")
 			await(t, "a look", func() bool { return count(s, "get node") > looks })
 			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Minute) })
-			return r.numbered(drain.Standing).State.Ours
+			return r.numbered(state.GoalChanged).State.Ours
 		}
 		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // A budget of many pods lets most of them go: the API server needs longer for a yes, which it writes, than for a no.
@@ -54,16 +55,16 @@ func TestAPodThatOnlyAnOldListShowsIsNotWaitedForForEver(t *testing.T) {
 		r := begin(t, s, drain.Options{})
 		time.Sleep(50 * time.Millisecond)
 		s.RemovePod("default/a")
-		r.await(drain.Found)
-		if r.of(drain.Found)[0].Total != 0 {
+		r.await(state.PodsFound)
+		if r.of(state.PodsFound)[0].Total != 0 {
 			t.Fatal("the first list shows the pod")
 		}
 		s.SetLag(0, 2*time.Second)
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		time.Sleep(10 * time.Second)
 		s.SetLag(0, 0)
 		time.Sleep(10 * time.Minute)
-		if told := r.of(drain.Drained); len(told) == 0 {
+		if told := r.of(state.NodeEmpty); len(told) == 0 {
 			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
 		}
 	})
@@ -86,11 +87,11 @@ func opened(t *testing.T, open func(*apitest.Server, *trial)) {
 	await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
 	for range 60 {
 		time.Sleep(500 * time.Millisecond)
-		if last := r.of(drain.Drained); s.HasPod("default/new") && last[len(last)-1].Goal == r.goal.Number {
+		if last := r.of(state.NodeEmpty); s.HasPod("default/new") && last[len(last)-1].Goal == r.goal.Number {
 			t.Fatalf("told to be drained for another event, while a pod is there that came before the cordon")
 		}
 	}
-	r.await(drain.Gone, "default/new")
+	r.await(state.PodGone, "default/new")
 }
 
 func TestANodeThatWasOpenIsNotDrainedByAListFromBefore(t *testing.T) {
@@ -98,7 +99,7 @@ func TestANodeThatWasOpenIsNotDrainedByAListFromBefore(t *testing.T) {
 	run(t, "people have opened it", func(t *testing.T) {
 		opened(t, func(s *apitest.Server, r *trial) {
 			s.UncordonAs("kubectl")
-			r.await(drain.NodeReopened)
+			r.await(state.NodeReopened)
 		})
 	})
 	run(t, "it has registered anew", func(t *testing.T) {
@@ -127,7 +128,7 @@ func TestThatPodsCannotBeListedIsSaid(t *testing.T) {
 		s.Always("list", apitest.Forbidden("no lists here"))
 		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
 		time.Sleep(2 * time.Minute)
-		if told := append(r.of(drain.Refused), r.of(drain.Unclosable)...); len(told) == 0 && r.last().State.Trouble == "" {
+		if told := append(r.of(state.PodRefused), r.of(state.NodeUnclosable)...); len(told) == 0 && r.last().State.Trouble == "" {
 			t.Errorf("the pods could not be listed for two minutes; told is only %+v", r.told)
 		}
 	})
@@ -169,7 +170,7 @@ func TestAPodThatIsGoneBeforeTheListThatShowsItComesIsNotWaitedFor(t *testing.T)
 			return json.NewEncoder(w).Encode(list) == nil
 		})
 		r := drained(t, s, drain.Options{})
-		if told := r.of(drain.Gone, "default/brief"); len(told) != 1 {
+		if told := r.of(state.PodGone, "default/brief"); len(told) != 1 {
 			t.Errorf("that it is gone is told as %+v", told)
 		}
 		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
@@ -228,9 +229,9 @@ func TestAPodThatALateListShowsIsNotWaitedForForEver(t *testing.T) {
 			})
 		}, relisted))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Found)
+		r.await(state.PodsFound)
 		time.Sleep(10 * time.Minute)
-		if told := r.of(drain.Drained); len(told) == 0 {
+		if told := r.of(state.NodeEmpty); len(told) == 0 {
 			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
 		}
 	})
@@ -245,7 +246,7 @@ func TestWhatPeopleWantOfAPodIsHeardFromTheListBeforeTheEnd(t *testing.T) {
 		r := drained(t, s, drain.Options{})
 		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
 		r.adjust(joining)
-		await(t, "that it is drained for both", func() bool { return r.numbered(drain.Drained).State.Drained })
+		await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
 		if s.HasPod("default/a") {
 			t.Error("drained, and a pod is left that is to go")
 		}
@@ -256,7 +257,7 @@ func TestAListThatIsRefusedIsAskedForEveryFiveSeconds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Found)
+		r.await(state.PodsFound)
 		s.Always("list", apitest.Forbidden("no lists here"))
 		lists := count(s, "list")
 		time.Sleep(time.Minute)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // For the race detector: looks that succeed and looks that are refused follow one another at once.
@@ -74,7 +75,7 @@ func TestAPodThatComesLateWaitsForALookThatHangsNoLongerThanThereIsTime(t *testi
 			came := time.Now()
 			r.adjust(func(g *drain.Goal) { g.Hard = came.Add(c.left) })
 			s.AddPod(pod("late", grace(c.grace)), 0)
-			r.await(drain.Evicted, "default/late")
+			r.await(state.PodEvicted, "default/late")
 			if after := s.Requests("evict")[0].At.Sub(came); after != c.after {
 				t.Errorf("evicted after %s; want %s", after, c.after)
 			}
@@ -90,7 +91,7 @@ func TestANodeThatIsLeftAloneIsHeardOfThoughTheDeadlineIsOver(t *testing.T) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		s.Always("get node", slowly(900*time.Millisecond))
 		r := beginWithin(t, s, drain.Options{}, true, -time.Minute)
-		r.await(drain.NodeLeft)
+		r.await(state.NodeOptedOut)
 		time.Sleep(time.Minute)
 		if asked := count(s, "evict") + count(s, "delete"); asked != 0 {
 			t.Errorf("%d pods were asked to go", asked)
@@ -114,7 +115,7 @@ func TestPodsThatWereThereWaitForOneLookOnly(t *testing.T) {
 			}
 			s.Always("get node", apitest.Hang())
 			r := begin(t, s, drain.Options{})
-			await(t, "their end", func() bool { return len(r.of(drain.Gone)) == 3 })
+			await(t, "their end", func() bool { return len(r.of(state.PodGone)) == 3 })
 			if asked := s.Requests("evict"); asked[0].At.Sub(r.began) != time.Second {
 				t.Errorf("the first was evicted after %s", asked[0].At.Sub(r.began))
 			}
@@ -191,7 +192,7 @@ func TestAPodThatComesLateIsEvictedAtOnce(t *testing.T) {
 		time.Sleep(time.Minute + time.Second)
 		came := time.Now()
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Evicted, "default/late")
+		r.await(state.PodEvicted, "default/late")
 		if after := s.Requests("evict")[0].At.Sub(came); after > 10*time.Millisecond {
 			t.Errorf("evicted after %s", after)
 		}
@@ -207,7 +208,7 @@ func TestBeforeAHardDeadlineAPodThatComesLateIsEvictedThoughTheLookFails(t *test
 		s.Always("get node", apitest.Unavailable())
 		came := time.Now()
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Evicted, "default/late")
+		r.await(state.PodEvicted, "default/late")
 		if after := s.Requests("evict")[0].At.Sub(came); after > 10*time.Millisecond {
 			t.Errorf("evicted after %s", after)
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,14 +59,14 @@ const (
 func (r CordonResult) progress() Progress {
 	switch r {
 	case CordonForeign:
-		return Progress{Kind: NodeCordonFound}
+		return Progress{Kind: state.NodeFoundClosed}
 	case CordonLeft:
-		return Progress{Kind: NodeLeft}
+		return Progress{Kind: state.NodeOptedOut}
 	case CordonLifted:
-		return Progress{Kind: NodeReopened}
+		return Progress{Kind: state.NodeReopened}
 	case CordonSet, CordonOurs, CordonNone:
 	}
-	return Progress{Kind: NodeCordoned, Detail: string(r)}
+	return Progress{Kind: state.NodeClosed, Detail: string(r)}
 }
 
 // view is what a look at the Node has shown, after what it asked for was done.

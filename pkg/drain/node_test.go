@@ -16,6 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const ours = `{"event":"event-0","kind":"spot-interruption","boot_id":"boot-0","since":"2026-01-02T03:04:05Z"}`
@@ -41,7 +42,7 @@ func toCordon() drain.Goal {
 func (r *trial) looked() drain.CordonResult {
 	r.t.Helper()
 	await(r.t, "a look at the Node", func() bool {
-		return len(r.of(drain.NodeCordoned))+len(r.of(drain.NodeCordonFound))+len(r.of(drain.NodeReopened))+len(r.of(drain.NodeLeft)) > 0
+		return len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed))+len(r.of(state.NodeReopened))+len(r.of(state.NodeOptedOut)) > 0
 	})
 	return r.guard.Result().Cordon
 }
@@ -169,7 +170,7 @@ func TestACordonThatIsRefusedIsTriedAgainWithGrowingPauses(t *testing.T) {
 		if n := count(s, "patch"); n < 10 || n > 25 {
 			t.Errorf("%d patches in ten minutes", n)
 		}
-		told := r.of(drain.Unclosable)
+		told := r.of(state.NodeUnclosable)
 		if len(told) != count(s, "patch") || told[0].Detail != `cordoning node "node-1": no` || told[0].State.Trouble != "no" || told[0].State.Closed {
 			t.Errorf("told %+v", told)
 		}
@@ -177,7 +178,7 @@ func TestACordonThatIsRefusedIsTriedAgainWithGrowingPauses(t *testing.T) {
 		if got := r.looked(); got != drain.CordonSet {
 			t.Errorf("cordon is %q", got)
 		}
-		if state := r.of(drain.NodeCordoned)[0].State; state.Trouble != "" || !state.Closed || !state.Ours {
+		if state := r.of(state.NodeClosed)[0].State; state.Trouble != "" || !state.Closed || !state.Ours {
 			t.Errorf("the state is %+v", state)
 		}
 	})
@@ -415,7 +416,7 @@ func TestADrainRespectsACordonThatIsThere(t *testing.T) {
 		s.ChangeNode(cordoned(""))
 		s.AddPod(pod("a"), 0)
 		r := drained(t, s, drain.Options{})
-		if r.result.Cordon != drain.CordonForeign || len(r.of(drain.NodeCordonFound)) != 1 || count(s, "patch") != 0 {
+		if r.result.Cordon != drain.CordonForeign || len(r.of(state.NodeFoundClosed)) != 1 || count(s, "patch") != 0 {
 			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
 		}
 	})
@@ -430,7 +431,7 @@ func TestWhereTheCordonIsRefusedOnlyAHardDeadlineGoesOn(t *testing.T) {
 			s.Always("patch", apitest.Forbidden("no cordons here"))
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			result, err := r.wait()
-			told := r.of(drain.Unclosable)
+			told := r.of(state.NodeUnclosable)
 			if len(told) == 0 || !strings.Contains(told[0].Detail, "no cordons here") || hard && len(told) > 1 {
 				t.Errorf("told %+v", told)
 			}
@@ -458,9 +459,9 @@ func TestWithAHardDeadlineACordonThatKeepsFailingDoesNotHoldTheEvictionsUp(t *te
 			free := addHeld(s, pod("b"))
 			s.Always("patch", answer)
 			r := beginWithin(t, s, drain.Options{}, true, plenty/2)
-			r.await(drain.Gone, "default/a")
+			r.await(state.PodGone, "default/a")
 			s.Always("patch", nil)
-			await(t, "the cordon after all", func() bool { return len(r.of(drain.NodeCordoned)) > 0 })
+			await(t, "the cordon after all", func() bool { return len(r.of(state.NodeClosed)) > 0 })
 			free()
 			if result := r.succeed(); result.Cordon != drain.CordonSet || !s.CurrentNode().Spec.Unschedulable {
 				t.Errorf("the result is %+v", result)
@@ -487,8 +488,8 @@ func TestTheLoadBalancerLabelIsSetOnlyWhereNoneIs(t *testing.T) {
 			}
 			r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 			label, there := s.CurrentNode().Labels[drain.ExcludeLabel]
-			if !there || label != c.want || len(r.of(drain.NodeExcluded)) != c.told {
-				t.Errorf("the label is %q, told %+v", label, r.of(drain.NodeExcluded))
+			if !there || label != c.want || len(r.of(state.NodeExcluded)) != c.told {
+				t.Errorf("the label is %q, told %+v", label, r.of(state.NodeExcluded))
 			}
 		})
 	}
@@ -500,7 +501,7 @@ func TestALoadBalancerLabelThatIsRefusedBlocksNothing(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("patch", pass, apitest.Forbidden("no such label"))
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		if told := r.of(drain.Refused, ""); r.result.Evicted != 1 || len(told) != 1 || !strings.Contains(told[0].Detail, "no such label") {
+		if told := r.of(state.PodRefused, ""); r.result.Evicted != 1 || len(told) != 1 || !strings.Contains(told[0].Detail, "no such label") {
 			t.Errorf("the result is %+v, told %+v", r.result, told)
 		}
 	})
@@ -513,7 +514,7 @@ func TestADrainThatIsCalledOffEndsAtOnceAndSaysWhatIsLeft(t *testing.T) {
 		s.AddPod(pod("hung"), 0)
 		s.Always("evict default/hung", apitest.Hang())
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		r.cancel()
 		result, err := r.wait()
 		if !errors.Is(err, context.Canceled) || len(result.Left) != 2 || result.HeldBy["default/held"] != "budget" {
@@ -541,7 +542,7 @@ func TestACordonThatFailsIsWaitedForAQuarterOfTheTimeBetweenOneSecondAndTen(t *t
 			s.AddPod(pod("a"), 0)
 			s.Always("patch", c.answer)
 			r := beginWithin(t, s, drain.Options{}, true, c.left)
-			r.await(drain.Evicted)
+			r.await(state.PodEvicted)
 			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.after {
 				t.Errorf("evicted after %s; want %s", after, c.after)
 			}
@@ -555,8 +556,8 @@ func TestEvictionsWaitForLoadBalancersOnlyWithTheLabel(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a"), 0)
 		r := drained(t, s, drain.Options{LoadBalancerWait: time.Minute})
-		if after := s.Requests("evict")[0].At.Sub(r.began); after != 0 || len(r.of(drain.Holding)) != 0 {
-			t.Errorf("evicted after %s, and told %+v", after, r.of(drain.Holding))
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 0 || len(r.of(state.EvictionsDelayed)) != 0 {
+			t.Errorf("evicted after %s, and told %+v", after, r.of(state.EvictionsDelayed))
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func asking(key, value string) func(*corev1.Node) {
@@ -41,7 +42,7 @@ func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
 			if want.evictions == 0 {
 				r.result = r.leave()
 				time.Sleep(time.Minute)
-				if len(r.of(drain.Drained)) > 0 {
+				if len(r.of(state.NodeEmpty)) > 0 {
 					t.Errorf("it is said to be drained: %+v", r.told)
 				}
 			} else {
@@ -78,7 +79,7 @@ func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
 		if result := r.succeed(); result.Evicted != 2 {
 			t.Errorf("the result is %+v", result)
 		}
-		if gone := r.of(drain.Gone); len(gone) != 2 || gone[1].Pod != "default/late" {
+		if gone := r.of(state.PodGone); len(gone) != 2 || gone[1].Pod != "default/late" {
 			t.Errorf("gone are %+v", gone)
 		}
 	})
@@ -111,7 +112,7 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedAreLeftThere(t *testing.T) 
 		s := apitest.New(t)
 		free := addHeld(s, pod("held"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held, "default/held")
+		r.await(state.PodHeld, "default/held")
 		time.Sleep(1500 * time.Millisecond) // a pod that a scheduler had bound before it heard of the cordon comes sooner
 		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
 		s.AddPod(pod("new"), 0)
@@ -147,7 +148,7 @@ func TestADrainThatIsBegunAnewDoesNotCordonANodeAgainThatSomebodyHasUncordoned(t
 		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
 			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
 		}
-		if told := r.of(drain.NodeReopened); len(told) != 1 {
+		if told := r.of(state.NodeReopened); len(told) != 1 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -204,7 +205,7 @@ func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T
 				onlyCordon := goal
 				onlyCordon.Evict = false
 				r := start(t, s, drain.Options{}, onlyCordon)
-				r.await(drain.NodeCordoned)
+				r.await(state.NodeClosed)
 				r.cancel()
 				<-r.done
 				s.UncordonAs("kubectl")
@@ -212,8 +213,8 @@ func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T
 			time.Sleep(10 * time.Second)
 			s.AddPod(pod("new"), 0)
 			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
-			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(drain.Evicted, "default/old")) != 1 {
-				t.Errorf("the result is %+v; told is %+v", result, r.of(drain.Evicted))
+			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
+				t.Errorf("the result is %+v; told is %+v", result, r.of(state.PodEvicted))
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Who lifts the cordon knows nothing of an event that comes before the guard has looked again.
@@ -27,14 +28,14 @@ func TestAnOrderToOpenTheNodeIsNoneForAnEventThatCameAfterIt(t *testing.T) {
 			g.Claim.Event = "another"
 		})
 		time.Sleep(10 * time.Second)
-		told := r.of(drain.NodeReopened)
+		told := r.of(state.NodeReopened)
 		if !s.CurrentNode().Spec.Unschedulable || len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
 			t.Errorf("the node takes pods: %t; told are %+v", !s.CurrentNode().Spec.Unschedulable, told)
 		}
 		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
 		time.Sleep(10 * time.Second)
-		if s.CurrentNode().Spec.Unschedulable || len(r.of(drain.NodeReopened)) != 2 {
-			t.Errorf("the order is not heard; told are %+v", r.of(drain.NodeReopened))
+		if s.CurrentNode().Spec.Unschedulable || len(r.of(state.NodeReopened)) != 2 {
+			t.Errorf("the order is not heard; told are %+v", r.of(state.NodeReopened))
 		}
 	})
 }
@@ -53,7 +54,7 @@ func TestAnOrderToOpenTheNodeIsNoneForAnEventThatWasGoneThen(t *testing.T) {
 		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false; delete(n.Annotations, drain.CordonAnnotation) })
 		r.adjust(joining)
 		time.Sleep(10 * time.Second)
-		told := r.of(drain.NodeReopened)
+		told := r.of(state.NodeReopened)
 		if !s.CurrentNode().Spec.Unschedulable || len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
 			t.Errorf("the node takes pods: %t; told are %+v", !s.CurrentNode().Spec.Unschedulable, told)
 		}
@@ -83,8 +84,8 @@ func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForThoseThatTheNodeWasC
 			goal := toCordon()
 			goal.Unclosed = c.unclosed
 			r := start(t, s, drain.Options{}, goal)
-			if r.looked(); s.CurrentNode().Spec.Unschedulable == c.order || len(r.of(drain.NodeReopened)) > 0 != c.order {
-				t.Errorf("the node takes pods: %t; told are %+v", !s.CurrentNode().Spec.Unschedulable, r.of(drain.NodeReopened))
+			if r.looked(); s.CurrentNode().Spec.Unschedulable == c.order || len(r.of(state.NodeReopened)) > 0 != c.order {
+				t.Errorf("the node takes pods: %t; told are %+v", !s.CurrentNode().Spec.Unschedulable, r.of(state.NodeReopened))
 			}
 		})
 	}
@@ -105,7 +106,7 @@ func TestANodeThatRegistersAnewIsCordonedAgainThoughTheFirstAttemptFails(t *test
 			s.Answer("patch", answer)
 			s.RegisterNode()
 			time.Sleep(time.Minute)
-			if told := r.of(drain.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
+			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
 				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
 			}
 		})
@@ -121,7 +122,7 @@ func TestAnOrderIsHeardThoughTheAnswerToTheNextCordonIsLost(t *testing.T) {
 		s.UncordonAs("kubectl")
 		r.adjust(joining)
 		time.Sleep(time.Minute)
-		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
+		if told := r.of(state.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -142,7 +143,7 @@ func TestAnOrderIsHeardThoughAnEventJoinsWhileTheLookIsUnderWay(t *testing.T) {
 			return json.NewEncoder(w).Encode(seen) == nil
 		})
 		time.Sleep(time.Minute)
-		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) || !s.CurrentNode().Spec.Unschedulable {
+		if told := r.of(state.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) || !s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
 		}
 	})
@@ -158,11 +159,11 @@ func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderThoughTheNodeIsLeftAlon
 		})
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.NodeLeft)
+		r.await(state.NodeOptedOut)
 		time.Sleep(10 * time.Second)
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 		time.Sleep(time.Minute)
-		if told := r.of(drain.NodeReopened); len(told) != 1 || s.CurrentNode().Spec.Unschedulable {
+		if told := r.of(state.NodeReopened); len(told) != 1 || s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
 		}
 	})
@@ -179,7 +180,7 @@ func TestACordonThatWasLiftedBeforeTheGuardBeganIsAnOrderForSomeOfItsEvents(t *t
 		joining(&goal)
 		r := start(t, s, drain.Options{}, goal)
 		time.Sleep(time.Minute)
-		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) || !s.CurrentNode().Spec.Unschedulable {
+		if told := r.of(state.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) || !s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
 		}
 	})
@@ -219,7 +220,7 @@ func TestAnOrderIsHeardThoughTheProcessThatSawItHasEnded(t *testing.T) {
 				time.Sleep(10 * time.Second)
 			}
 			var got []string
-			for _, told := range r.of(drain.NodeReopened) {
+			for _, told := range r.of(state.NodeReopened) {
 				got = append(got, told.Events...)
 			}
 			if !slices.Equal(got, c.want) || !s.CurrentNode().Spec.Unschedulable {

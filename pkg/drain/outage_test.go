@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // pass lets the server answer by itself.
@@ -49,7 +50,7 @@ func TestAPodsEndIsNoticedWhateverHappensToTheWatch(t *testing.T) {
 					take(s)
 					s.AddPod(pod("a"), apitest.Never)
 					r := begin(t, s, drain.Options{})
-					r.await(drain.Evicted)
+					r.await(state.PodEvicted)
 					await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
 					if how == "a list tells" {
 						// Without this a watch would go on where it ended, and the loss of an event is what is tested.
@@ -113,7 +114,7 @@ func TestListsThatFailAreRepeatedWithPausesThatGrowToTwoSecondsAndUpToHalfOfThat
 		s.Always("list pods", apitest.Unavailable())
 		r := begin(t, s, drain.Options{})
 		time.Sleep(time.Minute)
-		if told := r.of(drain.Refused); len(told) > 0 {
+		if told := r.of(state.PodRefused); len(told) > 0 {
 			t.Errorf("told %+v of what may pass", told)
 		}
 		pause := 100 * time.Millisecond
@@ -158,10 +159,10 @@ func TestAnAPIServerThatLeavesDuringTheDrainIsTriedUntilItComes(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		free := addHeld(s, pod("b"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
-		r.await(drain.Gone, "default/a")
+		r.await(state.PodHeld)
+		r.await(state.PodGone, "default/a")
 		s.GoAway()
-		r.await(drain.Refused, "default/b")
+		r.await(state.PodRefused, "default/b")
 		free()
 		s.ComeBack()
 		if result := r.succeed(); result.Evicted != 2 {
@@ -188,7 +189,7 @@ func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 		s.OverHTTP()
 		addHeld(s, pod("a"))
 		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.GoAway()
 		result, err := r.wait()
 		if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/a"}) {
@@ -203,9 +204,9 @@ func TestADeadlineThatComesWhileTheAPIServerIsAwayIsSaidToBeOne(t *testing.T) {
 // Not parallel: it looks at all goroutines of the process. That none outlives the test, the bubble sees to.
 func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
 	for name, meddle := range map[string]func(*apitest.Server, *trial){
-		"called off during evictions": func(_ *apitest.Server, r *trial) { r.await(drain.Held) },
+		"called off during evictions": func(_ *apitest.Server, r *trial) { r.await(state.PodHeld) },
 		"called off while all hangs": func(s *apitest.Server, r *trial) {
-			r.await(drain.Held)
+			r.await(state.PodHeld)
 			for _, what := range []string{"list", "watch", "evict default/a"} {
 				s.Always(what, apitest.Hang())
 			}
@@ -213,9 +214,9 @@ func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
 			await(r.t, "hanging requests", func() bool { return count(s, "watch", "list") >= 3 && count(s, "evict default/a") >= 2 })
 		},
 		"called off while the API server is away": func(s *apitest.Server, r *trial) {
-			r.await(drain.Held)
+			r.await(state.PodHeld)
 			s.GoAway()
-			r.await(drain.Refused)
+			r.await(state.PodRefused)
 		},
 		"called off at once": func(*apitest.Server, *trial) {},
 	} {
@@ -270,7 +271,7 @@ func TestAPodThatComesWhereTheCordonIsRefusedIsEvictedAtOnce(t *testing.T) {
 		await(t, "a look", func() bool { return count(s, "get node") > looks })
 		came := time.Now()
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Evicted, "default/late")
+		r.await(state.PodEvicted, "default/late")
 		if after := s.Requests("evict")[0].At.Sub(came); after > time.Second {
 			t.Errorf("evicted after %s", after)
 		}
@@ -288,8 +289,8 @@ func TestThatAPodHasArrivedIsToldWhereNoneWasToCome(t *testing.T) {
 		r := start(t, s, drain.Options{}, goal)
 		r.succeed()
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Gone, "default/late")
-		if told := r.of(drain.Arrived); len(told) != 1 || told[0].Pod != "default/late" {
+		r.await(state.PodGone, "default/late")
+		if told := r.of(state.PodArrived); len(told) != 1 || told[0].Pod != "default/late" {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -301,8 +302,8 @@ func TestThatAPodHasArrivedIsToldWhereNoneWasToCome(t *testing.T) {
 		s.AddPod(pod("late"), 0)
 		time.Sleep(time.Minute)
 		s.Always("patch", nil)
-		if result := r.succeed(); result.Evicted != 1 || len(r.of(drain.Arrived)) != 0 {
-			t.Errorf("the result is %+v, told %+v", result, r.of(drain.Arrived))
+		if result := r.succeed(); result.Evicted != 1 || len(r.of(state.PodArrived)) != 0 {
+			t.Errorf("the result is %+v, told %+v", result, r.of(state.PodArrived))
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // slowly has the server answer by itself after a while, unless the client has left by then.
@@ -97,7 +98,7 @@ func TestPodsThatWereLeftAloneStayUntilALookShowsOtherwise(t *testing.T) {
 		r := limited(t, s, func(*corev1.Node) {})
 		s.Always("get node", nil)
 		s.RemoveNode()
-		r.await(drain.Gone, "default/a")
+		r.await(state.PodGone, "default/a")
 	})
 }
 
@@ -129,7 +130,7 @@ func TestALookThatBeganBeforeAPodCameSaysNothingOfIt(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			return json.NewEncoder(w).Encode(seen) == nil
 		})
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		time.Sleep(time.Minute)
 		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
 			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
@@ -143,7 +144,7 @@ func TestAnOldListDoesNotOverruleWhatPeopleWantOfAPod(t *testing.T) {
 		s := apitest.New(t)
 		free := addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
 		free()
 		// In between no eviction is asked for: the next is, at the latest, in three seconds.
@@ -207,7 +208,7 @@ func TestWhatPeopleWantOfAPodStandsUnderTheNextGoal(t *testing.T) {
 				addHeld(s, pod("b"))
 			}
 			r := begin(t, s, drain.Options{})
-			r.await(drain.Held, "default/a")
+			r.await(state.PodHeld, "default/a")
 			s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
 			if await(t, "that it is counted as one that stays", func() bool { return r.guard.Result().Skipped == 1 }); !others {
 				r.succeed()
@@ -232,7 +233,7 @@ func TestAPodThatIsNoLongerToStayIsCountedAsOneThatGoes(t *testing.T) {
 			t.Errorf("the result is %+v", r.result)
 		}
 		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		if result := r.guard.Result(); result.Skipped != 0 || len(result.Left) != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -249,12 +250,12 @@ func TestAPodThatCameToTheClosedNodeGoesThoughTheNodeIsOpenedLater(t *testing.T)
 		r := drained(t, s, drain.Options{})
 		time.Sleep(10 * time.Second)
 		free := addHeld(s, late)
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		free()
-		r.await(drain.Gone, "default/late")
+		r.await(state.PodGone, "default/late")
 		if result := r.guard.Result(); result.Evicted != 1 || result.Skipped != 0 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -268,9 +269,9 @@ func TestAPodThatComesToANodeThatPeopleHaveOpenedStaysWhateverBecomesOfIt(t *tes
 		s.CordonAs("kubectl")
 		free := addHeld(s, pod("held"))
 		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.AddPod(pod("fresh"), 0)
 		time.Sleep(time.Minute)
 		s.ChangePod("default/fresh", annotated("changed", "true"))

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,13 +89,13 @@ type target struct {
 	notBefore time.Time
 	// asking is what is being asked for now, and cancel ends that. last is what was asked for last, asked is when, and urgent
 	// tells that its turn had come before.
-	asking, last ProgressKind
+	asking, last state.TransitionKind
 	cancel       context.CancelFunc
 	asked        time.Time
 	sent         *atomic.Bool // tells that what is being asked for has left the gate
 	urgent       bool
 	// unanswered was asked for and may have been done. accepted was said to be done.
-	unanswered, accepted ProgressKind
+	unanswered, accepted state.TransitionKind
 	backoff              backoff
 	budget               *budget
 	held                 string // what refuses it now
@@ -211,7 +212,7 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 		g.kept[pod.UID] = true
 		if !f.left {
 			f.left = true
-			g.say(Progress{Kind: LeftToReturn, Detail: f.name})
+			g.say(Progress{Kind: state.PodsLeftToReturn, Detail: f.name})
 		}
 		return false
 	}
@@ -226,10 +227,10 @@ func (g *guard) welcome(pod *corev1.Pod) bool {
 	g.freeSince = time.Time{}
 	if round > 1 && !f.told {
 		f.told = true
-		g.say(Progress{Kind: Returning, Detail: f.name})
+		g.say(Progress{Kind: state.PodsReturning, Detail: f.name})
 	}
 	if fresh && (g.drained || g.view.closed()) {
-		g.say(aboutPod(Arrived, pod, ""))
+		g.say(aboutPod(state.PodArrived, pod, ""))
 	}
 	g.drained = false
 	if pod.DeletionTimestamp != nil { // What was ending before says nothing of who comes back.
@@ -300,7 +301,7 @@ func (g *guard) credit(t *target) {
 	}
 }
 
-func (g *guard) accept(t *target, how ProgressKind) {
+func (g *guard) accept(t *target, how state.TransitionKind) {
 	if b := t.budget; b != nil { // It yields: let more ask.
 		if t.asking != "" {
 			b.asking--
@@ -308,13 +309,13 @@ func (g *guard) accept(t *target, how ProgressKind) {
 		b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
 	}
 	switch before := t.accepted; {
-	case before == how || before == Deleted:
+	case before == how || before == state.PodDeleted:
 		return
-	case before == Evicted:
+	case before == state.PodEvicted:
 		g.evicted--
 	}
 	t.accepted, t.held = how, ""
-	if how == Evicted {
+	if how == state.PodEvicted {
 		g.evicted++
 	} else {
 		g.deleted++
@@ -338,7 +339,7 @@ func (g *guard) lose(last *corev1.Pod) {
 		g.leaves(t)
 	}
 	g.drop(t)
-	g.say(aboutPod(Gone, last, ""))
+	g.say(aboutPod(state.PodGone, last, ""))
 }
 
 // drop makes no target of a pod any more.
@@ -386,17 +387,17 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 }
 
 // plan says what is to be asked for now for a pod, or when to come back; zero if news has to come first.
-func (g *guard) plan(t *target, now time.Time) (ProgressKind, time.Time) {
+func (g *guard) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
 	end, turn := g.limits(t, now)
 	hard, turned, wake := !end.IsZero(), false, turn
 	if !turn.IsZero() && !now.Before(turn) {
 		turned, wake = true, time.Time{}
 	}
 	switch {
-	case t.asking == Evicted && hard && turned && !t.urgent:
+	case t.asking == state.PodEvicted && hard && turned && !t.urgent:
 		t.cancel() // One that hangs gives way to a deletion.
 		return "", time.Time{}
-	case t.asking == Evicted && hard:
+	case t.asking == state.PodEvicted && hard:
 		return "", wake
 	case t.asking != "":
 		return "", time.Time{}
@@ -409,7 +410,7 @@ func (g *guard) plan(t *target, now time.Time) (ProgressKind, time.Time) {
 }
 
 // planRunning is plan for a pod that runs and for which nothing is being asked.
-func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now time.Time) (ProgressKind, time.Time) {
+func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now time.Time) (state.TransitionKind, time.Time) {
 	hard, effect := !end.IsZero(), t.effectBy(end, turned)
 	switch {
 	case t.accepted != "" && now.Before(effect):
@@ -418,18 +419,18 @@ func (g *guard) planRunning(t *target, end time.Time, turned bool, wake, now tim
 		return "", time.Time{}
 	case t.check > g.looked && now.Before(g.checkedBy(t, turned)):
 		return "", soonest(g.checkedBy(t, turned), wake)
-	case hard && turned && (t.last == "" || t.last == Evicted || !now.Before(t.notBefore)):
+	case hard && turned && (t.last == "" || t.last == state.PodEvicted || !now.Before(t.notBefore)):
 		if t.last == "" {
-			return Evicted, time.Time{} // Its budget is asked once.
+			return state.PodEvicted, time.Time{} // Its budget is asked once.
 		}
-		return Deleted, time.Time{}
+		return state.PodDeleted, time.Time{}
 	case now.Before(t.notBefore):
 		return "", soonest(t.notBefore, wake)
 	}
 	if gated, again := g.gated(t, turned, now); gated {
 		return "", soonest(again, wake)
 	}
-	return Evicted, time.Time{}
+	return state.PodEvicted, time.Time{}
 }
 
 // effectBy is when something must have become of what was accepted. Once the pod's turn before a hard deadline has come, the news of that is
@@ -482,7 +483,7 @@ func (g *guard) limits(t *target, now time.Time) (end, turn time.Time) {
 // planEnding is plan for a pod that is terminating. It is left to end, unless that would take it past the deadline. It has had its
 // signal then and uses its time, and any shortening would make the kubelet count anew from a time of the API server's; so it
 // is shortened to a second in the last one.
-func (g *guard) planEnding(t *target, end, now time.Time) (ProgressKind, time.Time) {
+func (g *guard) planEnding(t *target, end, now time.Time) (state.TransitionKind, time.Time) {
 	var again time.Time
 	if !t.overdue {
 		if now.Before(t.endBy) {
@@ -490,7 +491,7 @@ func (g *guard) planEnding(t *target, end, now time.Time) (ProgressKind, time.Ti
 		} else {
 			t.overdue, g.all = true, true
 			t.held = "it does not end"
-			g.say(aboutPod(Overdue, t.pod, t.held))
+			g.say(aboutPod(state.PodOverdue, t.pod, t.held))
 		}
 	}
 	// One that we have asked for with its last second, or that has no more than that, cannot be shortened.
@@ -504,7 +505,7 @@ func (g *guard) planEnding(t *target, end, now time.Time) (ProgressKind, time.Ti
 	if now.Before(t.notBefore) {
 		return "", soonest(again, t.notBefore)
 	}
-	return Deleted, time.Time{}
+	return state.PodDeleted, time.Time{}
 }
 
 // gated tells whether something holds a pod back, and when that is over; zero if news will tell. Once its turn has come before a
@@ -543,7 +544,7 @@ func (g *guard) isPreceded(pod *corev1.Pod) bool {
 }
 
 // ask asks for a pod's end. It does not wait for it: the watch sees that.
-func (g *guard) ask(t *target, what ProgressKind, now time.Time) {
+func (g *guard) ask(t *target, what state.TransitionKind, now time.Time) {
 	end, turn := g.limits(t, now)
 	pod := t.pod
 	ctx, cancel := context.WithCancel(g.ctx)
@@ -583,7 +584,7 @@ var errUnwanted = errors.New("it is no longer wanted")
 
 // send is with what, and for how long, a pod's end is asked for once the gate lets that through; nil if it is no longer wanted. That may
 // have taken long, so that it goes by the deadline as it is now.
-func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what ProgressKind) (options *metav1.DeleteOptions, limit time.Duration) {
+func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what state.TransitionKind) (options *metav1.DeleteOptions, limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -592,7 +593,7 @@ func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what Progr
 	if pod.DeletionTimestamp != nil {
 		due = end.Add(-time.Second) // as in planEnding
 	}
-	if ctx.Err() != nil || what == Deleted && (end.IsZero() || now.Before(due)) {
+	if ctx.Err() != nil || what == state.PodDeleted && (end.IsZero() || now.Before(due)) {
 		return nil, 0
 	}
 	t.sent.Store(true)
@@ -621,7 +622,7 @@ func (o Options) ending(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptio
 }
 
 // answered takes in what was said to a request for a pod as it was then, or that there was no answer.
-func (g *guard) answered(t *target, asked *corev1.Pod, what ProgressKind, err error, canceled bool) {
+func (g *guard) answered(t *target, asked *corev1.Pod, what state.TransitionKind, err error, canceled bool) {
 	if g.targets[t.pod.UID] != t {
 		return
 	}
@@ -673,9 +674,9 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 			b.window, b.next = 1, now.Add(max(b.backoff.pause(), retryAfter(err)))
 		}
 		t.budget, pause = b, 0
-		g.hold(t, Held, name)
+		g.hold(t, state.PodHeld, name)
 	default:
-		g.hold(t, Refused, plain(err))
+		g.hold(t, state.PodRefused, plain(err))
 	}
 	if end, _ := g.limits(t, now); t.urgent && !end.IsZero() { // It is to be repeated while some of its grace is left.
 		pause = min(pause, max(end.Sub(now)/3, shortestPause))
@@ -684,9 +685,9 @@ func (g *guard) refused(t *target, err error, now time.Time) {
 }
 
 // hold notes what holds a pod, and tells it once.
-func (g *guard) hold(t *target, what ProgressKind, by string) {
+func (g *guard) hold(t *target, what state.TransitionKind, by string) {
 	known := t.held
-	if t.held = by; by != known && (what == Held || !Alike(by, known)) {
+	if t.held = by; by != known && (what == state.PodHeld || !Alike(by, known)) {
 		g.say(aboutPod(what, t.pod, by))
 	}
 }
@@ -776,6 +777,6 @@ func (g *guard) leaves(t *target) {
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
 // aboutPod is a thing that happened to a pod.
-func aboutPod(what ProgressKind, pod *corev1.Pod, detail string) Progress {
+func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progress {
 	return Progress{Kind: what, Pod: podName(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }

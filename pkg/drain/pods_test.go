@@ -16,6 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Every shape of pod also goes through the client that answers kubectl's filters from memory; a question that it has no
@@ -79,12 +80,12 @@ func TestAllEvictionsAreAskedForBeforeTheFirstIsAnswered(t *testing.T) {
 		if r.result.Evicted != pods || count(s, "evict") != pods {
 			t.Errorf("%d evicted with %d requests; want %d", r.result.Evicted, count(s, "evict"), pods)
 		}
-		for _, what := range []drain.ProgressKind{drain.Evicted, drain.Gone} {
+		for _, what := range []state.TransitionKind{state.PodEvicted, state.PodGone} {
 			if n := len(r.of(what)); n != pods {
 				t.Errorf("%d times %q was told; want %d", n, what, pods)
 			}
 		}
-		last := r.of(drain.Gone)[pods-1]
+		last := r.of(state.PodGone)[pods-1]
 		if last.Left != 0 || last.Total != pods {
 			t.Errorf("the last pod's going was told as %+v", last)
 		}
@@ -115,7 +116,7 @@ func TestAPodThatWasRebornUnderTheSameNameIsNotTakenForTheOldOne(t *testing.T) {
 		s.Answer("watch", apitest.Silence(), apitest.Expired())
 		s.Answer("evict", apitest.Unavailable())
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Refused, "default/db-0")
+		r.await(state.PodRefused, "default/db-0")
 		s.ForgetPod("default/db-0")
 		reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
 		await(t, "an eviction of the new pod under the old UID", func() bool { return count(s, "evict") >= 2 })
@@ -136,7 +137,7 @@ func TestAPodThatAppearsDuringTheDrainIsEvictedToo(t *testing.T) {
 		s := apitest.New(t)
 		free := addHeld(s, pod("old"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.AddPod(pod("new"), 0)
 		await(t, "the new pod's end", func() bool { return !s.HasPod("default/new") })
 		free()
@@ -152,7 +153,7 @@ func TestAPodThatFinishesDuringTheDrainIsProtectedNoLonger(t *testing.T) {
 		s.AddPod(pod("job", unmanaged), 0)
 		free := addHeld(s, pod("held"))
 		r := begin(t, s, drain.Options{ProtectUnmanaged: true})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 		await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
 		free()
@@ -167,7 +168,7 @@ func TestPodsThatGoByThemselvesAreNotCountedAsEvicted(t *testing.T) {
 		s := apitest.New(t)
 		addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.RemovePod("default/a")
 		if result := r.succeed(); result.Evicted != 0 && count(s, "evict") == 1 {
 			t.Errorf("the result is %+v", result)
@@ -182,8 +183,8 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 		free := addHeld(s, pod("web-1"))
 		s.AddPod(pod("web-2"), 0)
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
-		r.await(drain.Gone, "default/web-2")
+		r.await(state.PodHeld)
+		r.await(state.PodGone, "default/web-2")
 		if n := count(s, "evict default/dns"); n != 0 {
 			t.Errorf("%d evictions of the critical pod before the rest was gone", n)
 		}
@@ -194,7 +195,7 @@ func TestCriticalPodsGoAfterTheRest(t *testing.T) {
 			t.Errorf("drained %s after the rest could go", after)
 		}
 		var order []string
-		for _, p := range r.of(drain.Gone) {
+		for _, p := range r.of(state.PodGone) {
 			order = append(order, strings.TrimPrefix(p.Pod, "default/"))
 		}
 		if want := []string{"web-2", "web-1", "dns"}; !slices.Equal(order, want) {
@@ -214,12 +215,12 @@ func TestThePodThatTheDrainRunsInGoesLast(t *testing.T) {
 			free := addHeld(s, pod("web", grace(1)))
 			r := start(t, s, drain.Options{Last: "default/queue", Margin: 2 * time.Second}, goalWithin(true, hard))
 			if hard == 0 {
-				r.await(drain.Held)
+				r.await(state.PodHeld)
 				free()
 			}
 			r.succeed()
 			var order []string
-			for _, p := range r.of(drain.Gone) {
+			for _, p := range r.of(state.PodGone) {
 				order = append(order, strings.TrimPrefix(p.Pod, "default/"))
 			}
 			if len(order) != 3 || order[2] != "queue" {
@@ -248,7 +249,7 @@ func TestCriticalPodsGoAsSoonAsNoneOfTheRestIsWaitedFor(t *testing.T) {
 			s.Answer("get node", pass)
 			s.Always("get node", apitest.Hang())
 			r := begin(t, s, drain.Options{})
-			r.await(drain.Evicted, "default/dns")
+			r.await(state.PodEvicted, "default/dns")
 			if after := s.Requests("evict default/dns")[0].At.Sub(r.began); after != c.after {
 				t.Errorf("evicted after %s", after)
 			}
@@ -272,14 +273,14 @@ func TestADryRunTellsAllAndWritesNothing(t *testing.T) {
 		if result := r.succeed(); result.Cordon != drain.CordonNone || result.Evicted != 2 || result.Skipped != 2 {
 			t.Errorf("the result is %+v", result)
 		}
-		if len(r.of(drain.NodeCordoned)) != 1 || len(r.of(drain.Evicted)) != 2 || len(r.of(drain.Evicted, "default/web")) != 1 || len(r.of(drain.Evicted, "default/done")) != 1 {
+		if len(r.of(state.NodeClosed)) != 1 || len(r.of(state.PodEvicted)) != 2 || len(r.of(state.PodEvicted, "default/web")) != 1 || len(r.of(state.PodEvicted, "default/done")) != 1 {
 			t.Errorf("told %+v", r.told)
 		}
 		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
-		await(t, "that it is drained under the new goal", func() bool { told := r.of(drain.Drained); return told[len(told)-1].Goal == 2 })
+		await(t, "that it is drained under the new goal", func() bool { told := r.of(state.NodeEmpty); return told[len(told)-1].Goal == 2 })
 		s.ChangeNode(cordoned(""))
 		r = watchOver(t, node, goalWithin(true, plenty))
-		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(drain.NodeCordonFound)) != 1 {
+		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(state.NodeFoundClosed)) != 1 {
 			t.Errorf("on a cordoned node: %+v", result)
 		}
 		s.RemoveNode()
@@ -304,10 +305,10 @@ func TestCriticalPodsDoNotWaitForAPodThatDoesNotEnd(t *testing.T) {
 		s.AddPod(pod("web"), apitest.Never)
 		s.AddPod(pod("going", ending(1)), apitest.Never)
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Overdue, "default/going")
-		r.await(drain.Gone, "default/dns")
+		r.await(state.PodOverdue, "default/going")
+		r.await(state.PodGone, "default/dns")
 		for _, name := range []string{"default/web", "default/going"} {
-			if told := r.of(drain.Overdue, name); len(told) != 1 {
+			if told := r.of(state.PodOverdue, name); len(told) != 1 {
 				t.Errorf("that %s is overdue is told as %+v", name, told)
 			}
 		}
@@ -338,8 +339,8 @@ func TestCriticalPodsDoNotWaitForAPodThatWasToEndSooner(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			c.shorter(s)
 			time.Sleep(20 * time.Second)
-			if s.HasPod("default/dns") || len(r.of(drain.Overdue, "default/web")) != 1 {
-				t.Errorf("left are %v; told is %+v", r.guard.Result().Left, r.of(drain.Overdue))
+			if s.HasPod("default/dns") || len(r.of(state.PodOverdue, "default/web")) != 1 {
+				t.Errorf("left are %v; told is %+v", r.guard.Result().Left, r.of(state.PodOverdue))
 			}
 		})
 	}
@@ -353,12 +354,12 @@ func TestCriticalPodsWaitForAPodThatIsHeld(t *testing.T) {
 		free := addHeld(s, pod("web"))
 		s.AddPod(pod("stuck"), apitest.Never)
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Overdue, "default/stuck")
+		r.await(state.PodOverdue, "default/stuck")
 		if n := count(s, "evict default/dns"); n != 0 {
 			t.Errorf("%d evictions of the critical pod", n)
 		}
 		free()
-		r.await(drain.Gone, "default/dns")
+		r.await(state.PodGone, "default/dns")
 	})
 }
 
@@ -371,7 +372,7 @@ func TestAHeldPodIsAskedForAgainAndItsBudgetToldOnce(t *testing.T) {
 		if r.result.Evicted != 1 || count(s, "evict") != 4 {
 			t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
 		}
-		if held := r.of(drain.Held); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
+		if held := r.of(state.PodHeld); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
 			t.Errorf("told %+v", held)
 		}
 	})
@@ -383,7 +384,7 @@ func TestAHeldPodThatChangesIsHeldAsBeforeAndItsBudgetToldOnce(t *testing.T) {
 		s := apitest.New(t)
 		addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		for range 10 {
 			s.ChangePod("default/a", annotated("example.com/at", time.Now().String()))
 			time.Sleep(time.Millisecond)
@@ -392,7 +393,7 @@ func TestAHeldPodThatChangesIsHeldAsBeforeAndItsBudgetToldOnce(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if told := r.of(drain.Held); len(told) != 1 {
+		if told := r.of(state.PodHeld); len(told) != 1 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -413,7 +414,7 @@ func TestABudgetIsAskedNoMoreOftenWhereOthersEndItsPods(t *testing.T) {
 			}
 			s.Always("evict", apitest.HeldBy("budget", 0))
 			r := begin(t, s, drain.Options{})
-			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
 			asked := count(s, "evict")
 			for i := range pods - 1 {
@@ -436,15 +437,15 @@ func TestAPodForWhichThereIsNoAnswerHoldsUpNoneOfItsBudgetsOthers(t *testing.T) 
 		addHeld(s, pod("a"))
 		addHeld(s, pod("b"))
 		r := begin(t, s, drain.Options{})
-		await(t, "that both are held", func() bool { return len(r.of(drain.Held)) == 2 })
+		await(t, "that both are held", func() bool { return len(r.of(state.PodHeld)) == 2 })
 		s.Always("evict default/a", apitest.Hang())
-		r.await(drain.Refused, "default/a")
+		r.await(state.PodRefused, "default/a")
 		asked := count(s, "evict default/b")
 		time.Sleep(time.Minute)
 		if n := count(s, "evict default/b") - asked; n < 20 {
 			t.Errorf("the other one was asked for %d times in a minute", n)
 		}
-		over := r.times(drain.Refused)[0]
+		over := r.times(state.PodRefused)[0]
 		if !slices.ContainsFunc(s.Requests("evict default/b"), func(q apitest.Request) bool { return q.At.Equal(over) }) {
 			t.Error("the other one was not asked for as soon as the first had been given up")
 		}
@@ -459,7 +460,7 @@ func TestABudgetIsAskedForOneOtherPodOnceTheOneThatAsksIsToStay(t *testing.T) {
 			addHeld(s, pod(name))
 		}
 		r := begin(t, s, drain.Options{})
-		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == 3 })
+		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == 3 })
 		for _, name := range []string{"a", "b", "c"} {
 			s.Always("evict default/"+name, apitest.Hang())
 		}
@@ -494,7 +495,7 @@ func TestAnEvictionIsRepeatedWhateverRefusesItAndTheReasonIsTold(t *testing.T) {
 			if r.result.Evicted != 1 || count(s, "evict") != 3 {
 				t.Errorf("%+v after %d evictions; want 3", r.result, count(s, "evict"))
 			}
-			if told := r.of(drain.Refused); len(told) != 1 || !strings.Contains(told[0].Detail, c.detail) {
+			if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, c.detail) {
 				t.Errorf("told %+v; want once %q", told, c.detail)
 			}
 		})
@@ -524,7 +525,7 @@ func TestThatTheCredentialPluginFailsIsSaidOnceInFewWords(t *testing.T) {
 		}
 		r := watchOver(t, drain.New(client, apitest.Node, drain.Options{}), goalWithin(false, plenty))
 		r.succeed()
-		if told := r.of(drain.Refused); len(told) != 1 || told[0].Detail != "the credential plugin fails" {
+		if told := r.of(state.PodRefused); len(told) != 1 || told[0].Detail != "the credential plugin fails" {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -545,7 +546,7 @@ func TestAnAnswerThatThePodIsUnknownIsNoSuccess(t *testing.T) {
 			if s.HasPod("default/a") || r.result.Evicted != 1 || count(s, "evict") != 3 {
 				t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
 			}
-			if told := r.of(drain.Refused); len(told) != 0 {
+			if told := r.of(state.PodRefused); len(told) != 0 {
 				t.Errorf("told %+v", told)
 			}
 		})
@@ -625,9 +626,9 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 	const words = "admission webhook denied request %d"
 	for name, c := range map[string]struct {
 		what string
-		told drain.ProgressKind
+		told state.TransitionKind
 	}{
-		"an eviction": {"evict", drain.Refused}, "a list": {"list", drain.Refused}, "a cordon": {"patch", drain.Unclosable},
+		"an eviction": {"evict", state.PodRefused}, "a list": {"list", state.PodRefused}, "a cordon": {"patch", state.NodeUnclosable},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -649,7 +650,7 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 		s.Always("patch", numbering(words))
 		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		time.Sleep(10 * time.Minute)
-		if told := r.of(drain.Refused); len(told) != 1 {
+		if told := r.of(state.PodRefused); len(told) != 1 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -668,8 +669,8 @@ func TestABudgetThatIsNotNamedIsToldAsOne(t *testing.T) {
 			return err == nil
 		})
 		r := drained(t, s, drain.Options{})
-		if told := r.of(drain.Held); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(drain.Refused)) != 0 {
-			t.Errorf("told %+v and %+v", told, r.of(drain.Refused))
+		if told := r.of(state.PodHeld); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(state.PodRefused)) != 0 {
+			t.Errorf("told %+v and %+v", told, r.of(state.PodRefused))
 		}
 	})
 }
@@ -681,7 +682,7 @@ func TestAnotherBudgetIsToldThoughOnlyItsNumberDiffers(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("evict", apitest.HeldBy("web-1", 0), apitest.HeldBy("web-2", 0))
 		r := drained(t, s, drain.Options{})
-		if told := r.of(drain.Held); len(told) != 2 || told[1].Detail != "web-2" {
+		if told := r.of(state.PodHeld); len(told) != 2 || told[1].Detail != "web-2" {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -700,13 +701,13 @@ func TestAPodThatHasFinishedDoesNotWaitForABudget(t *testing.T) {
 				s.AddPod(pod(fmt.Sprintf("job-%02d", i), apitest.Ready), 0)
 			}
 			r := begin(t, s, drain.Options{})
-			await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
 			at := time.Now()
 			for i := range pods - 1 {
 				s.ChangePod(fmt.Sprintf("default/job-%02d", i+1), phase(ended))
 			}
-			await(t, "the finished pods' end", func() bool { return len(r.of(drain.Gone)) == pods-1 })
+			await(t, "the finished pods' end", func() bool { return len(r.of(state.PodGone)) == pods-1 })
 			if after := time.Since(at); after > 100*time.Millisecond {
 				t.Errorf("the last is gone after %s", after)
 			}
@@ -750,8 +751,8 @@ func TestWhatRefusesAnEvictionIsNotToldOfAPodThatIsEndingByThen(t *testing.T) {
 		})
 		r := begin(t, s, drain.Options{})
 		time.Sleep(30 * time.Second)
-		if result := r.guard.Result(); len(r.of(drain.Refused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
-			t.Errorf("told %+v; the result is %+v", r.of(drain.Refused), result)
+		if result := r.guard.Result(); len(r.of(state.PodRefused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
+			t.Errorf("told %+v; the result is %+v", r.of(state.PodRefused), result)
 		}
 	})
 }
@@ -773,7 +774,7 @@ func TestAnEvictionThatIsUnderWayIsNotTakenBackWhenThePodIsSeenEnding(t *testing
 		if result := r.succeed(); result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}
-		if told := r.of(drain.Refused); len(told) > 0 || count(s, "evict") != 1 {
+		if told := r.of(state.PodRefused); len(told) > 0 || count(s, "evict") != 1 {
 			t.Errorf("after %d evictions was told %+v", count(s, "evict"), told)
 		}
 	})

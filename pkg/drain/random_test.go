@@ -15,6 +15,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 var (
@@ -201,10 +202,10 @@ func (w *walk) judgeDrained() {
 	at := slices.Clone(w.r.at)
 	w.r.mu.Unlock()
 	for i, p := range told {
-		if p.Kind == drain.Gone {
+		if p.Kind == state.PodGone {
 			gone[p.Pod] = at[i]
 		}
-		if p.Kind != drain.Drained {
+		if p.Kind != state.NodeEmpty {
 			continue
 		}
 		var list time.Time
@@ -270,10 +271,10 @@ func (w *walk) judgeBounds() {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	for _, p := range w.r.told {
-		if p.Kind == drain.NodeCordoned {
+		if p.Kind == state.NodeClosed {
 			break
 		}
-		if p.Kind == drain.Evicted && strings.HasPrefix(p.Pod, "default/back-") {
+		if p.Kind == state.PodEvicted && strings.HasPrefix(p.Pod, "default/back-") {
 			turns++ // Kind comes back to an open node counts by itself.
 			break
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -266,11 +267,11 @@ func (n *Node) pods(o metav1.ListOptions) *rest.Request {
 }
 
 // end asks once for a pod's eviction, or for its deletion, which asks no budget.
-func (n *Node) end(ctx context.Context, what ProgressKind, pod *corev1.Pod, options *metav1.DeleteOptions, limit time.Duration) error {
+func (n *Node) end(ctx context.Context, what state.TransitionKind, pod *corev1.Pod, options *metav1.DeleteOptions, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	request, body := n.rest().Delete(), runtime.Object(options)
-	if what == Evicted {
+	if what == state.PodEvicted {
 		// Of a dry run the query alone binds the API server; the body is for what stands between here and there.
 		request = n.rest().Post().SubResource("eviction").VersionedParams(&metav1.CreateOptions{DryRun: options.DryRun}, scheme.ParameterCodec)
 		body = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // rollouts are asked to restart workloads.
@@ -66,7 +67,7 @@ func TestAPodIsNotEvictedWhileItsWorkloadMakesAnotherInItsPlace(t *testing.T) {
 		if !slices.Equal(result.Left, []string{"default/web"}) || result.HeldBy["default/web"] != "the restart of Deployment default/web" {
 			t.Errorf("meanwhile the result is %+v", result)
 		}
-		if told := r.of(drain.Restarting); len(told) != 1 || told[0].Pod != "default/web" || told[0].Detail != "Deployment default/web" {
+		if told := r.of(state.PodRestarting); len(told) != 1 || told[0].Pod != "default/web" || told[0].Detail != "Deployment default/web" {
 			t.Errorf("told %+v", told)
 		}
 		if result := r.succeed(); result.Evicted != 2 || result.Deleted != 0 || len(s.Requests("evict default/web")) > 0 {
@@ -150,8 +151,8 @@ func TestWhatIsNotRestartedIsEvictedAtOnce(t *testing.T) {
 			opts := workloads.replacing(time.Minute)
 			c.opts(&opts)
 			r := drained(t, s, opts)
-			if after := s.Requests("evict")[0].At.Sub(r.began); after > 0 || len(r.of(drain.Restarting)) > 0 {
-				t.Errorf("evicted after %s; told %+v", after, r.of(drain.Restarting))
+			if after := s.Requests("evict")[0].At.Sub(r.began); after > 0 || len(r.of(state.PodRestarting)) > 0 {
+				t.Errorf("evicted after %s; told %+v", after, r.of(state.PodRestarting))
 			}
 			c.asked(t, workloads)
 		})
@@ -164,7 +165,7 @@ func TestADeadlineThatComesUpEndsTheWaitForAnotherPod(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("web", afterRestart, grace(25)), 0)
 		r := beginWithin(t, s, (&rollouts{}).replacing(time.Hour), false, 0)
-		r.await(drain.Restarting)
+		r.await(state.PodRestarting)
 		time.Sleep(time.Minute)
 		lost := time.Now()
 		r.adjust(func(g *drain.Goal) { g.Hard = lost.Add(30 * time.Second) })
@@ -218,7 +219,7 @@ func TestAWorkloadIsAskedForOncePerPod(t *testing.T) {
 		s.AddPod(pod("api", afterRestart), 0)
 		workloads := &rollouts{}
 		r := begin(t, s, workloads.replacing(10*time.Second))
-		r.await(drain.Held, "default/web")
+		r.await(state.PodHeld, "default/web")
 		s.ChangePod("default/web", func(p *corev1.Pod) { p.Labels = map[string]string{"changed": "yes"} })
 		time.Sleep(time.Minute)
 		free()
@@ -236,7 +237,7 @@ func TestPodsThatComeBackToTheClosedNodeAreNotReplacedFirst(t *testing.T) {
 		workloads := &rollouts{}
 		replace(t, s, "static", afterRestart)
 		r := begin(t, s, workloads.replacing(10*time.Second))
-		r.await(drain.LeftToReturn)
+		r.await(state.PodsLeftToReturn)
 		if asked := workloads.all(); !slices.Equal(asked, []string{"static-0"}) {
 			t.Errorf("asked for were %q", asked)
 		}
@@ -265,8 +266,8 @@ func TestAPodThatGoesWhileItsWorkloadIsAskedForIsNotWaitedFor(t *testing.T) {
 			c.goes(s)
 			r.succeed()
 			time.Sleep(time.Minute)
-			if after := r.drainedAt().Sub(r.began); after > 4*time.Second || len(r.of(drain.Restarting)) > 0 {
-				t.Errorf("drained after %s; told %+v", after, r.of(drain.Restarting))
+			if after := r.drainedAt().Sub(r.began); after > 4*time.Second || len(r.of(state.PodRestarting)) > 0 {
+				t.Errorf("drained after %s; told %+v", after, r.of(state.PodRestarting))
 			}
 			if !c.replaced && made != 0 {
 				t.Errorf("its workload was restarted %d times, for nothing", made)
@@ -286,7 +287,7 @@ func TestAPodThatWasToStayWhileItsWorkloadWasAskedForDoesNotWaitForTheAnswer(t *
 		s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never))
 		time.Sleep(2 * time.Second)
 		s.ChangePod("default/web", afterRestart)
-		r.await(drain.Gone, "default/web")
+		r.await(state.PodGone, "default/web")
 		if after := time.Since(r.began); after > 5*time.Second || len(workloads.all()) != 1 {
 			t.Errorf("gone after %s; asked for were %q", after, workloads.all())
 		}
@@ -300,7 +301,7 @@ func TestAWorkloadIsAskedForOnceHoweverOftenPeopleChangeTheirMind(t *testing.T) 
 		free := addHeld(s, pod("web", afterRestart))
 		workloads := &rollouts{}
 		r := begin(t, s, workloads.replacing(5*time.Second))
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		for _, when := range []string{drain.Never, drain.AtDeadline, drain.Never, drain.AfterRestart} {
 			s.ChangePod("default/web", annotated(drain.EvictAnnotation, when))
 			s.Answer("watch", apitest.Expired()) // All are listed anew.
@@ -308,7 +309,7 @@ func TestAWorkloadIsAskedForOnceHoweverOftenPeopleChangeTheirMind(t *testing.T) 
 			time.Sleep(10 * time.Second)
 		}
 		free()
-		r.await(drain.Gone, "default/web")
+		r.await(state.PodGone, "default/web")
 		if asked := workloads.all(); len(asked) != 1 {
 			t.Errorf("asked for were %q", asked)
 		}
@@ -331,7 +332,7 @@ func TestAPodThatIsToGoAgainIsSaidToWaitForAnotherOnlyIfItDoes(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("web", afterRestart, grace(60)), apitest.Ending(time.Minute))
 			r := begin(t, s, (&rollouts{}).replacing(time.Hour))
-			r.await(drain.Restarting)
+			r.await(state.PodRestarting)
 			s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.Never))
 			time.Sleep(time.Second)
 			c.then(s)
@@ -367,7 +368,7 @@ func TestAnEventThatJoinsHasNoWorkloadAskedForAgain(t *testing.T) {
 		s.AddPod(pod("web", afterRestart), 0)
 		workloads := &rollouts{}
 		r := begin(t, s, workloads.replacing(time.Minute))
-		r.await(drain.Restarting)
+		r.await(state.PodRestarting)
 		time.Sleep(30 * time.Second)
 		r.adjust(joining)
 		r.succeed()
@@ -431,7 +432,7 @@ func TestWhatIsHeardTooLateOfARestartHoldsNoPod(t *testing.T) {
 			}}
 			r := begin(t, s, workloads.replacing(c.wait))
 			time.Sleep(5 * time.Second)
-			if told, by := r.of(drain.Restarting), r.guard.Result().HeldBy["default/web"]; len(told) > 0 || by != c.want {
+			if told, by := r.of(state.PodRestarting), r.guard.Result().HeldBy["default/web"]; len(told) > 0 || by != c.want {
 				t.Errorf("told %+v; it is held by %q, want %q", told, by, c.want)
 			}
 		})
@@ -519,13 +520,13 @@ func TestAPodIsReplacedFirstOnTheClosedNodeThoughOthersHaveComeBackToItWhileItWa
 		s.AddPod(pod("web-0"), 0)
 		s.Always("patch", apitest.Unavailable())
 		r := beginWithin(t, s, workloads.replacing(time.Minute), true, plenty)
-		r.await(drain.Gone, "default/web-0")
+		r.await(state.PodGone, "default/web-0")
 		s.AddPod(pod("web-1"), 0)
-		r.await(drain.Gone, "default/web-1")
+		r.await(state.PodGone, "default/web-1")
 		s.Always("patch", nil)
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		s.ChangePod("default/stays", afterRestart) // People have thought better of it.
-		r.await(drain.Gone, "default/stays")
+		r.await(state.PodGone, "default/stays")
 		if asked := workloads.all(); !slices.Equal(asked, []string{"stays"}) {
 			t.Errorf("asked for were %q", asked)
 		}
@@ -581,7 +582,7 @@ func TestAPodThatIsNoLongerToBeReplacedIsNotSaidToWaitForThat(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("web", afterRestart), 0)
 		r := begin(t, s, (&rollouts{}).replacing(time.Hour))
-		r.await(drain.Restarting)
+		r.await(state.PodRestarting)
 		s.ChangePod("default/web", annotated(drain.EvictAnnotation, drain.AtDeadline))
 		s.AddPod(pod("dns", critical), 0)
 		time.Sleep(time.Minute)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // replace puts a new pod on the node whenever the last one is gone, as the controller of a pod does that names its node
@@ -46,13 +47,13 @@ func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
 		// The drain must be well under way when the first comes back.
 		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
 		r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, 0)
-		r.await(drain.LeftToReturn)
+		r.await(state.PodsLeftToReturn)
 		free()
 		result := r.succeed()
 		if result.Skipped != 1 || result.Evicted != 6 {
 			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
 		}
-		for what, want := range map[drain.ProgressKind]string{drain.Returning: "ReplicaSet default/owner", drain.LeftToReturn: "ReplicaSet default/owner"} {
+		for what, want := range map[state.TransitionKind]string{state.PodsReturning: "ReplicaSet default/owner", state.PodsLeftToReturn: "ReplicaSet default/owner"} {
 			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
 				t.Errorf("%s is told as %+v, want %q once", what, told, want)
 			}
@@ -71,8 +72,8 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySeesThemEnd(t *testing.T)
 		replace(t, s, "static")
 		r := beginWithin(t, s, drain.Options{}, false, 0)
 		time.Sleep(5 * time.Minute)
-		if n := count(s, "evict"); n != 5 || len(r.of(drain.LeftToReturn)) != 1 {
-			t.Errorf("%d evictions; told is %+v", n, r.of(drain.LeftToReturn))
+		if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
+			t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
 		}
 	})
 }
@@ -83,7 +84,7 @@ func TestPodsThatKeepComingBackAreEvictedEverMoreSlowlyBeforeADeadline(t *testin
 		s := apitest.New(t)
 		replace(t, s, "static")
 		r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
-		r.await(drain.LeftToReturn)
+		r.await(state.PodsLeftToReturn)
 		if result, _ := r.wait(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -112,14 +113,14 @@ func TestManyPodsOfOneControllerThatComeBackTogetherAreOneRound(t *testing.T) {
 		}
 		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
 		r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond})
-		await(t, "the first pods' end", func() bool { return len(r.of(drain.Gone)) == pods })
+		await(t, "the first pods' end", func() bool { return len(r.of(state.PodGone)) == pods })
 		for i := range pods {
 			s.AddPod(pod(fmt.Sprintf("again-%d", i)), 0)
 		}
-		await(t, "the others' end", func() bool { return len(r.of(drain.Gone)) == 2*pods })
+		await(t, "the others' end", func() bool { return len(r.of(state.PodGone)) == 2*pods })
 		free()
 		r.succeed()
-		if told := r.of(drain.Returning); len(told) != 0 {
+		if told := r.of(state.PodsReturning); len(told) != 0 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -166,9 +167,9 @@ func TestAControllerThatBringsPodsBackIsFollowedForFourRounds(t *testing.T) {
 					s := apitest.New(t)
 					controller(t, s, pods, stateful)
 					r := beginWithin(t, s, drain.Options{}, limit == 2*time.Minute, limit)
-					r.await(drain.LeftToReturn)
+					r.await(state.PodsLeftToReturn)
 					time.Sleep(time.Minute)
-					if told := r.of(drain.LeftToReturn); len(told) != 1 || told[0].Detail != kind+" default/owner" {
+					if told := r.of(state.PodsLeftToReturn); len(told) != 1 || told[0].Detail != kind+" default/owner" {
 						t.Errorf("told %+v", told)
 					}
 					if n := count(s, "evict"); n < 4*pods || n > 5*pods || count(s, "delete") > 0 {
@@ -201,7 +202,7 @@ func TestOfManyPodsTheOnesThatComeBackAreFollowedForFourRounds(t *testing.T) {
 				}
 				controller(t, s, back, stateful)
 				r := beginWithin(t, s, drain.Options{}, false, 0)
-				r.await(drain.LeftToReturn)
+				r.await(state.PodsLeftToReturn)
 				time.Sleep(10 * time.Minute)
 				if n := r.guard.Result().Evicted; n < 20+3*back || n > 20+5*back {
 					t.Errorf("%d evictions; want the first of all 20, and about four of each of the %d that come back", n, back)
@@ -232,7 +233,7 @@ func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *te
 				controller(t, s, pods, stateful)
 				s.Always("evict", apitest.OneAtATime("budget", every))
 				r := beginWithin(t, s, drain.Options{}, false, 0)
-				r.await(drain.LeftToReturn)
+				r.await(state.PodsLeftToReturn)
 				time.Sleep(30 * time.Minute)
 				if n := r.guard.Result().Evicted; n < 4*pods || n > 5*pods {
 					t.Errorf("%d evictions of %d pods", n, pods)
@@ -252,9 +253,9 @@ func TestAPodThatCameBackDoesNotTakeTheTurnOfOneThatHasYetToGo(t *testing.T) {
 		s.AddPod(pod("came"), 0)
 		addHeld(s, pod("stays"))
 		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(drain.Gone, "default/came")
+		r.await(state.PodGone, "default/came")
 		addHeld(s, pod("back"))
-		r.await(drain.Held, "default/back")
+		r.await(state.PodHeld, "default/back")
 		asked := count(s, "evict default/stays")
 		time.Sleep(time.Minute)
 		if n := count(s, "evict default/stays") - asked; n == 0 || count(s, "evict default/back") != 1 {
@@ -262,7 +263,7 @@ func TestAPodThatCameBackDoesNotTakeTheTurnOfOneThatHasYetToGo(t *testing.T) {
 		}
 		s.RemovePod("default/stays")
 		s.Always("evict default/back", nil)
-		r.await(drain.Gone, "default/back")
+		r.await(state.PodGone, "default/back")
 	})
 }
 
@@ -281,8 +282,8 @@ func TestEachPodThatComesBackIsTakenForOneThatHasGoneAndHasNotComeBackYet(t *tes
 		came := time.Now()
 		s.AddPod(pod("third-1"), 0)
 		s.AddPod(pod("third-2"), 0)
-		r.await(drain.Gone, "default/third-1")
-		r.await(drain.Gone, "default/third-2")
+		r.await(state.PodGone, "default/third-1")
+		r.await(state.PodGone, "default/third-2")
 		for name, want := range map[string]time.Duration{"third-1": 2 * time.Second, "third-2": 500 * time.Millisecond} {
 			if after := s.Requests("evict default/" + name)[0].At.Sub(came); after != want {
 				t.Errorf("%s was evicted after %s; want %s", name, after, want)
@@ -298,9 +299,9 @@ func TestWhatComesBackToAnOpenNodeIsNotLeftThereOnceItIsClosed(t *testing.T) {
 		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 2, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond})
 		s.Always("patch node", apitest.Unavailable())
 		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 2*time.Minute)
-		r.await(drain.LeftToReturn)
+		r.await(state.PodsLeftToReturn)
 		s.Always("patch node", nil)
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		if result := r.succeed(); len(result.Left) != 0 || result.Skipped != 0 {
 			t.Errorf("the result is %+v; want no pod left", result)
 		}
@@ -318,7 +319,7 @@ func TestForAnEventThatJoinsTheRoundsOfAPodThatWaitsBeginAnew(t *testing.T) {
 		s := apitest.New(t)
 		controller(t, s, 1, false)
 		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(drain.Returning)
+		r.await(state.PodsReturning)
 		r.adjust(func(g *drain.Goal) { g.Events = append(g.Events, "event-2") })
 		asked := count(s, "evict")
 		time.Sleep(time.Minute)
@@ -334,7 +335,7 @@ func TestWhatWasThereIsNotToldAsIfItHadArrived(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("list", apitest.Unavailable(), apitest.Unavailable()) // The cordon comes first.
 		r := drained(t, s, drain.Options{})
-		if told := r.of(drain.Arrived); len(told) != 0 || r.result.Evicted != 1 {
+		if told := r.of(state.PodArrived); len(told) != 0 || r.result.Evicted != 1 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -348,7 +349,7 @@ func TestAPodThatIsLeftInPeaceIsSoWhateverBecomesOfIt(t *testing.T) {
 		s.AddPod(pod("slow-2", grace(60)), apitest.Ending(time.Minute))
 		replace(t, s, "back")
 		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(drain.LeftToReturn)
+		r.await(state.PodsLeftToReturn)
 		asked := count(s, "evict")
 		for _, p := range s.Pods() {
 			if strings.HasPrefix(p.Name, "back") {
@@ -380,8 +381,8 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *test
 				}
 				time.Sleep(time.Second)
 			}
-			if n := count(s, "evict"); n != 5 || len(r.of(drain.LeftToReturn)) != 1 {
-				t.Errorf("%d evictions; told is %+v", n, r.of(drain.LeftToReturn))
+			if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
+				t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
 			}
 		})
 	}

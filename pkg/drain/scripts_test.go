@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // scripts take a time, and come to something.
@@ -62,7 +63,7 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 			c.scripts.server = s
 			s.AddPod(pod("a", grace(1)), 0)
 			r := beginWithin(t, s, drain.Options{Scripts: c.scripts, ScriptsWait: c.wait, EvictAfter: c.evictAfter}, c.limit > 0, c.limit)
-			r.await(drain.Drained)
+			r.await(state.NodeEmpty)
 			ended := append(s.Requests("evict"), s.Requests("delete")...)
 			if after := ended[0].At.Sub(r.began); after != c.want {
 				t.Errorf("the pod was evicted after %s, want %s", after, c.want)
@@ -73,7 +74,7 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 			if !c.scripts.ended.Load() && !c.scripts.deaf {
 				t.Error("nobody waits for the scripts, and they were not told to end")
 			}
-			told := r.of(drain.Unscripted)
+			told := r.of(state.ScriptsFailed)
 			if (c.told != "") != (len(told) == 1) || c.told != "" && told[0].Detail != c.told {
 				t.Errorf("told %+v, want %q", told, c.told)
 			}
@@ -88,7 +89,7 @@ func TestNoPodWaitsForScriptsBeyondItsTurn(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("long", grace(110)), 0)
 			r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, hard, 2*time.Minute)
-			r.await(drain.Gone)
+			r.await(state.PodGone)
 			if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
 				t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
 			}
@@ -114,13 +115,13 @@ func TestANodeThatIsOnlyCordonedRunsNoScriptsUntilItIsDrained(t *testing.T) {
 		goal := goalWithin(false, plenty)
 		goal.Evict = false
 		r := start(t, s, drain.Options{Scripts: own, ScriptsWait: time.Minute}, goal)
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		time.Sleep(time.Minute)
 		if n := own.runs.Load(); n != 0 {
 			t.Errorf("they ran %d times", n)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
-		r.await(drain.Drained)
+		r.await(state.NodeEmpty)
 		if n := own.runs.Load(); n != 1 {
 			t.Errorf("they ran %d times", n)
 		}
@@ -138,7 +139,7 @@ func TestADrainThatIsCalledOffAndBegunAnewGoesOnWaitingForItsScripts(t *testing.
 			time.Sleep(5 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Evict = evict })
 		}
-		r.await(drain.Drained)
+		r.await(state.NodeEmpty)
 		if after := s.Requests("evict")[0].At.Sub(r.began); after != 30*time.Second || own.runs.Load() != 1 {
 			t.Errorf("evicted after %s; the scripts ran %d times", after, own.runs.Load())
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestOfANodeThatCannotBeReadNoClaimIsKnown(t *testing.T) {
@@ -42,8 +43,8 @@ func TestANodeThatRegistersAnewWhileItIsCordonedIsNoFailure(t *testing.T) {
 			}) == nil
 		})
 		r := begin(t, s, drain.Options{})
-		r.await(drain.NodeCordoned)
-		if told, after := r.of(drain.Unclosable), time.Since(r.began); len(told) > 0 || after > time.Second {
+		r.await(state.NodeClosed)
+		if told, after := r.of(state.NodeUnclosable), time.Since(r.began); len(told) > 0 || after > time.Second {
 			t.Errorf("cordoned after %s, told %+v", after, told)
 		}
 	})
@@ -54,9 +55,9 @@ func TestANodeThatIsClosedAndLeftAloneIsNotSaidToBeOpened(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r.await(drain.NodeLeft)
+		r.await(state.NodeOptedOut)
 		time.Sleep(time.Minute)
-		if told := r.of(drain.NodeReopened); len(told) > 0 || r.guard.Result().Cordon != drain.CordonLeft {
+		if told := r.of(state.NodeReopened); len(told) > 0 || r.guard.Result().Cordon != drain.CordonLeft {
 			t.Errorf("told %+v, the result is %+v", told, r.guard.Result())
 		}
 	})
@@ -68,12 +69,12 @@ func TestWhatPeopleOpenWhileItIsLeftAloneIsToldOnceAndOfTheEventsThatWereThere(t
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r.await(drain.NodeLeft)
+		r.await(state.NodeOptedOut)
 		s.UncordonAs("kubectl")
 		r.adjust(func(g *drain.Goal) { g.Events, g.Unclosed = append(g.Events, "event-2"), []string{"event-2"} })
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		time.Sleep(time.Minute)
-		if told := r.of(drain.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
+		if told := r.of(state.NodeReopened); len(told) != 1 || !slices.Equal(told[0].Events, []string{claim.Event}) {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -88,7 +89,7 @@ func TestANodeThatOthersCloseAfterPeopleHaveOpenedItGetsNoLabel(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, opts)
 		s.ChangeNode(unclaimed, "kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		await(t, "that the label is gone", func() bool { return !labeled(s) })
 		s.CordonAs("kubectl")
 		time.Sleep(time.Minute)
@@ -133,7 +134,7 @@ func TestWhenTheNodeWasClosedIsToldByWhatNthHasWritten(t *testing.T) {
 		free := addHeld(s, pod("early"))
 		time.Sleep(10 * time.Second)
 		before := begin(t, s, drain.Options{})
-		before.await(drain.Held)
+		before.await(state.PodHeld)
 		before.cancel()
 		<-before.done
 		time.Sleep(10 * time.Second)
@@ -143,8 +144,8 @@ func TestWhenTheNodeWasClosedIsToldByWhatNthHasWritten(t *testing.T) {
 		goal := goalWithin(false, plenty)
 		goal.Unclosed = nil
 		r := start(t, s, drain.Options{}, goal)
-		r.await(drain.NodeReopened)
-		r.await(drain.Gone, "default/early")
+		r.await(state.NodeReopened)
+		r.await(state.PodGone, "default/early")
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/new") {
 			t.Error("a pod is gone that came to the open node")
@@ -158,14 +159,14 @@ func TestAPodThatCameToANodeThatOthersHadClosedGoesThoughItIsOpenedLater(t *test
 		s := apitest.New(t)
 		s.CordonAs("kubectl")
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(drain.NodeExcluded)
+		r.await(state.NodeExcluded)
 		time.Sleep(10 * time.Second)
 		free := addHeld(s, pod("late"))
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		free()
-		r.await(drain.Gone, "default/late")
+		r.await(state.PodGone, "default/late")
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestWhatIsToldOfANodeSaysWhetherItIsToBeLeftAlone(t *testing.T) {
@@ -19,8 +20,8 @@ func TestWhatIsToldOfANodeSaysWhetherItIsToBeLeftAlone(t *testing.T) {
 				s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 			}
 			r := begin(t, s, drain.Options{})
-			await(t, "word of the Node", func() bool { return len(r.of(drain.NodeLeft))+len(r.of(drain.NodeCordoned)) > 0 })
-			if state := append(r.of(drain.NodeLeft), r.of(drain.NodeCordoned)...)[0].State; state.Left != left || state.Closed == left {
+			await(t, "word of the Node", func() bool { return len(r.of(state.NodeOptedOut))+len(r.of(state.NodeClosed)) > 0 })
+			if state := append(r.of(state.NodeOptedOut), r.of(state.NodeClosed)...)[0].State; state.Left != left || state.Closed == left {
 				t.Errorf("told the state %+v", state)
 			}
 		})
@@ -35,7 +36,7 @@ func TestWhatIsLeftIsNamedInOrder(t *testing.T) {
 			addHeld(s, pod(fmt.Sprintf("web-%02d", i)))
 		}
 		r := begin(t, s, drain.Options{})
-		await(t, "that all are held", func() bool { return len(r.of(drain.Held)) == pods })
+		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 		left := r.guard.Result().Left
 		if len(left) != pods || !slices.IsSorted(left) {
 			t.Errorf("left are %q", left)
@@ -53,12 +54,12 @@ func TestHowManyPodsThereAreIsToldOnceAndWhenTheyMayBeEvicted(t *testing.T) {
 			addHeld(s, pod("b"))
 			s.Answer(slow, slowly(5*time.Second))
 			r := begin(t, s, drain.Options{})
-			r.await(drain.Found)
+			r.await(state.PodsFound)
 			if after := time.Since(r.began); after < 5*time.Second {
 				t.Errorf("told after %s", after)
 			}
 			time.Sleep(time.Minute)
-			if told := r.of(drain.Found); len(told) != 1 || told[0].Total != 2 {
+			if told := r.of(state.PodsFound); len(told) != 1 || told[0].Total != 2 {
 				t.Errorf("told %+v", told)
 			}
 		})
@@ -73,11 +74,11 @@ func TestAPodThatComesAsSomebodyElsesCordonIsLiftedStays(t *testing.T) {
 		addHeld(s, pod("old"))
 		s.Answer("get node", slowly(time.Second)) // The pod is met before it, and waits for it.
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held, "default/old")
+		r.await(state.PodHeld, "default/old")
 		s.Answer("get node", slowly(time.Second))
 		s.UncordonAs("kubectl")
 		s.AddPod(pod("new"), 0)
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.Answer("watch", apitest.Expired())
 		s.DropWatches()
 		time.Sleep(5 * time.Second) // All pods have been listed anew.
@@ -98,11 +99,11 @@ func TestANodeThatRegistersAnewIsDrainedOnceMoreAndNotBeforeItIsClosed(t *testin
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.RemoveNode()
-		r.await(drain.NodeMissing)
-		told := len(r.of(drain.Drained))
+		r.await(state.NodeMissing)
+		told := len(r.of(state.NodeEmpty))
 		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
 		s.RegisterNode()
-		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > told })
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > told })
 		if !s.CurrentNode().Spec.Unschedulable || !r.last().State.Closed {
 			t.Errorf("told %+v", r.last())
 		}
@@ -110,7 +111,7 @@ func TestANodeThatRegistersAnewIsDrainedOnceMoreAndNotBeforeItIsClosed(t *testin
 }
 
 // times are when things of a kind were told.
-func (r *trial) times(what drain.ProgressKind) []time.Time {
+func (r *trial) times(what state.TransitionKind) []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []time.Time
@@ -128,13 +129,13 @@ func TestANodeThatWasOpenForAWhileIsFoundEmptyAnew(t *testing.T) {
 	for name, c := range map[string]struct {
 		closed func(*apitest.Server)
 		opens  func(*apitest.Server, *trial)
-		found  drain.ProgressKind
+		found  state.TransitionKind
 		times  int
 	}{
-		"it has registered anew":                     {func(*apitest.Server) {}, func(s *apitest.Server, _ *trial) { s.RegisterNode() }, drain.NodeCordoned, 2},
-		"it has registered anew, closed by somebody": {func(s *apitest.Server) { s.CordonAs("kubectl") }, func(s *apitest.Server, _ *trial) { s.RegisterNode(); s.CordonAs("kubectl") }, drain.NodeCordonFound, 2},
+		"it has registered anew":                     {func(*apitest.Server) {}, func(s *apitest.Server, _ *trial) { s.RegisterNode() }, state.NodeClosed, 2},
+		"it has registered anew, closed by somebody": {func(s *apitest.Server) { s.CordonAs("kubectl") }, func(s *apitest.Server, _ *trial) { s.RegisterNode(); s.CordonAs("kubectl") }, state.NodeFoundClosed, 2},
 		"people have opened it, and another event joins before anybody looks": {
-			func(*apitest.Server) {}, func(s *apitest.Server, r *trial) { s.UncordonAs("kubectl"); r.adjust(joining) }, drain.NodeCordoned, 1,
+			func(*apitest.Server) {}, func(s *apitest.Server, r *trial) { s.UncordonAs("kubectl"); r.adjust(joining) }, state.NodeClosed, 1,
 		},
 	} {
 		run(t, name, func(t *testing.T) {
@@ -149,11 +150,11 @@ func TestANodeThatWasOpenForAWhileIsFoundEmptyAnew(t *testing.T) {
 				if pods > 0 {
 					s.AddPod(pod("new"), 0)
 				}
-				await(t, "that it is drained again", func() bool { return len(r.times(drain.Drained)) > 1 })
+				await(t, "that it is drained again", func() bool { return len(r.times(state.NodeEmpty)) > 1 })
 				if s.HasPod("default/new") {
 					t.Error("drained, and a pod is left")
 				}
-				found, drained := r.times(c.found), r.times(drain.Drained)
+				found, drained := r.times(c.found), r.times(state.NodeEmpty)
 				if last := found[len(found)-1]; last.After(opened) {
 					opened = last
 				}
@@ -171,17 +172,17 @@ func TestPodsThatCameToANodeThatPeopleHadOpenedStayThoughOthersCloseIt(t *testin
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.AddPod(pod("theirs"), 0)
 		time.Sleep(10 * time.Second)
 		s.CordonAs("kubectl")
-		r.await(drain.NodeCordonFound)
+		r.await(state.NodeFoundClosed)
 		closed := time.Now()
 		time.Sleep(time.Minute)
 		if result := r.guard.Result(); !s.HasPod("default/theirs") || result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)
 		}
-		if told := r.times(drain.Drained); told[len(told)-1].Before(closed) || !r.last().State.Drained {
+		if told := r.times(state.NodeEmpty); told[len(told)-1].Before(closed) || !r.last().State.Drained {
 			t.Errorf("that it is drained was told at %v; it was closed at %v", told, closed)
 		}
 	})
@@ -194,10 +195,10 @@ func TestAPodThatCameToTheClosedNodeAndIsStillThereStaysOnceItIsOpened(t *testin
 		r := drained(t, s, drain.Options{})
 		time.Sleep(10 * time.Second)
 		free := addHeld(s, pod("late"))
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		free()
 		time.Sleep(time.Minute)
 		if result := r.guard.Result(); !s.HasPod("default/late") || result.Skipped != 1 || len(result.Left) != 0 {
@@ -212,19 +213,19 @@ func TestANodeThatRegistersAnewIsNotDrainedWhileItsCordonFails(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.RemoveNode()
-		r.await(drain.NodeMissing)
+		r.await(state.NodeMissing)
 		s.Always("patch", apitest.Unavailable())
 		s.RegisterNode()
 		patches := count(s, "patch")
 		await(t, "an attempt to close it", func() bool { return count(s, "patch") > patches })
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Gone, "default/late")
+		r.await(state.PodGone, "default/late")
 		time.Sleep(time.Minute)
-		if told := r.of(drain.Drained); len(told) != 1 {
+		if told := r.of(state.NodeEmpty); len(told) != 1 {
 			t.Errorf("told %+v", told[1:])
 		}
 		s.Always("patch", nil)
-		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > 1 })
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > 1 })
 	})
 }
 
@@ -234,17 +235,17 @@ func TestAnOrderIsToldOfBeforeAnEventJoinsThatItIsNotFor(t *testing.T) {
 		s := apitest.New(t)
 		addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(drain.NodeExcluded)
+		r.await(state.NodeExcluded)
 		patches := count(s, "patch")
 		s.Always("patch", apitest.Hang())
 		s.UncordonAs("kubectl")
 		await(t, "that the label is being taken off", func() bool { return count(s, "patch") > patches })
-		if told := r.of(drain.NodeReopened); len(told) != 0 {
+		if told := r.of(state.NodeReopened); len(told) != 0 {
 			t.Fatalf("told already: %+v", told)
 		}
 		r.adjust(joining)
-		r.await(drain.NodeReopened)
-		if told := r.of(drain.NodeReopened); !slices.Equal(told[0].Events, []string{claim.Event}) {
+		r.await(state.NodeReopened)
+		if told := r.of(state.NodeReopened); !slices.Equal(told[0].Events, []string{claim.Event}) {
 			t.Errorf("told of %q", told[0].Events)
 		}
 	})
@@ -257,10 +258,10 @@ func TestADrainWhoseLastListIsRefusedSaysSoOnceAndIsDrainedWhenItIsNot(t *testin
 		s.Answer("list pods", pass)
 		s.Always("list pods", apitest.Forbidden("no lists any more"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Refused)
+		r.await(state.PodRefused)
 		time.Sleep(time.Minute)
-		if told := r.of(drain.Refused); len(told) != 1 || len(r.of(drain.Drained)) != 0 {
-			t.Errorf("told %+v, and %d times that it is drained", told, len(r.of(drain.Drained)))
+		if told := r.of(state.PodRefused); len(told) != 1 || len(r.of(state.NodeEmpty)) != 0 {
+			t.Errorf("told %+v, and %d times that it is drained", told, len(r.of(state.NodeEmpty)))
 		}
 		if lists := count(s, "list pods"); lists > 20 {
 			t.Errorf("%d lists in a minute", lists)
@@ -270,7 +271,7 @@ func TestADrainWhoseLastListIsRefusedSaysSoOnceAndIsDrainedWhenItIsNot(t *testin
 		s.Always("list pods", apitest.Forbidden("no lists any more"))
 		r.adjust(joining)
 		time.Sleep(time.Minute)
-		if told := r.of(drain.Refused); len(told) != 2 {
+		if told := r.of(state.PodRefused); len(told) != 2 {
 			t.Errorf("that lists are refused again is told as %+v", told[1:])
 		}
 	})
@@ -283,7 +284,7 @@ func TestThatTheKubeletOfThisBootIsReadyIsTold(t *testing.T) {
 		s.SetBootID("an earlier boot")
 		addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		if r.last().State.Ready {
 			t.Errorf("told %+v", r.last())
 		}
@@ -308,9 +309,9 @@ func TestWhileNothingChangesNothingIsTold(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			change(s)
 			time.Sleep(20 * time.Second)
-			before := len(r.of(drain.Standing))
+			before := len(r.of(state.GoalChanged))
 			time.Sleep(time.Minute)
-			if told := r.of(drain.Standing); len(told) > before {
+			if told := r.of(state.GoalChanged); len(told) > before {
 				t.Errorf("in a quiet minute, it was told %d times: %+v", len(told)-before, told[len(told)-1])
 			}
 		})
@@ -345,7 +346,7 @@ func TestANodeThatIsNoLongerToBeLeftAloneIsFoundEmptyAnew(t *testing.T) {
 		s.SetLag(0, 10*time.Second)
 		s.AddPod(pod("new"), 0)
 		s.ChangeNode(asking(drain.ActionAnnotation, ""))
-		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) > 1 })
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > 1 })
 		if s.HasPod("default/new") {
 			t.Error("drained, and a pod is left")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // balancers are done with the machine, and with pods, after a time each.
@@ -99,14 +100,14 @@ func TestEvictionsWaitUntilLoadBalancersAreDoneWithTheMachine(t *testing.T) {
 			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
 				t.Errorf("evicted after %s, want %s", after, c.want)
 			}
-			left, out := r.of(drain.TargetsLeft), r.of(drain.TargetsOut)
+			left, out := r.of(state.TargetsLeft), r.of(state.TargetsOut)
 			if waited := c.balancers.machine > 0; waited != (len(left) > 0) || (waited || c.balancers.err != nil) != (len(out) > 0) {
 				t.Errorf("told %+v and %+v", left, out)
 			}
 			if c.balancers.err != nil && (len(out) != 1 || out[0].Detail != c.balancers.err.Error()) {
 				t.Errorf("told %+v", out) // Once, though they are asked twice.
 			}
-			if held := r.of(drain.Holding); len(held) > 1 || (c.holding != "") != (len(held) == 1) || len(held) == 1 && held[0].Detail != c.holding {
+			if held := r.of(state.EvictionsDelayed); len(held) > 1 || (c.holding != "") != (len(held) == 1) || len(held) == 1 && held[0].Detail != c.holding {
 				t.Errorf("told %+v, want %q", held, c.holding)
 			}
 			if asked := c.balancers.inquiries(); asked[0].labeled != c.label || len(asked) != 2 {
@@ -160,7 +161,7 @@ func TestNoPodWaitsForLoadBalancersBeyondItsTurn(t *testing.T) {
 			if after := r.drainedAt().Sub(r.began); after < 118*time.Second || after >= 2*time.Minute {
 				t.Errorf("drained after %s", after)
 			}
-			out := r.of(drain.TargetsOut)
+			out := r.of(state.TargetsOut)
 			if len(out) != 2 || out[0].Detail != "half of the time is over, and the rest is for the evictions" || out[1].Detail != "the time for that is over" {
 				t.Errorf("told %+v", out)
 			}
@@ -207,11 +208,11 @@ func TestTheHoldForLoadBalancersEndsByHalfOfTheTimeThereIs(t *testing.T) {
 			}, true, 10*time.Minute)
 			time.Sleep(10 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(c.moved), g.TimeEnds.Add(c.moved) })
-			r.await(drain.Evicted)
+			r.await(state.PodEvicted)
 			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
 				t.Errorf("evicted after %s, want %s", after, c.want)
 			}
-			if held := r.of(drain.Holding); (len(held) > 0) != (c.evictAfter > 0) {
+			if held := r.of(state.EvictionsDelayed); (len(held) > 0) != (c.evictAfter > 0) {
 				t.Errorf("told %+v", held)
 			}
 		})
@@ -226,7 +227,7 @@ func TestASoftDeadlineThatIsOverTakesNoTimeForLoadBalancersFromAHardOne(t *testi
 		goal := goalWithin(true, 10*time.Minute)
 		goal.Soft = goal.Hard.Add(-time.Hour)
 		r := start(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute, pods: 2 * time.Minute}, ExcludeFromLoadBalancers: true}, goal)
-		r.await(drain.Drained)
+		r.await(state.NodeEmpty)
 		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute {
 			t.Errorf("evicted after %s", after)
 		}
@@ -275,9 +276,9 @@ func TestAnAddressThatAPodHadAtAnyTimeIsWaitedForAtTheEnd(t *testing.T) {
 			s := apitest.New(t)
 			b := &balancers{}
 			r := begin(t, s, drain.Options{LoadBalancers: b})
-			r.await(drain.NodeCordoned) // With that, all pods are looked at again.
+			r.await(state.NodeClosed) // With that, all pods are looked at again.
 			free := addHeld(s, pod("a", c.before...))
-			r.await(drain.Held)
+			r.await(state.PodHeld)
 			c.goes(s, free)
 			r.succeed()
 			asked := b.inquiries()
@@ -296,7 +297,7 @@ func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheDeadline(t *testing.T)
 			s.AddPod(pod("a", at("10.0.0.7")), 0)
 			b := &balancers{pods: time.Hour}
 			r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, hard, time.Minute)
-			r.await(drain.TargetsLeft)
+			r.await(state.TargetsLeft)
 			r.adjust(func(g *drain.Goal) { // It is not begun anew for a deadline that moves.
 				g.Hard, g.Soft = g.Hard.Add(-10*time.Second), g.Soft.Add(-10*time.Second)
 				if !hard {
@@ -339,7 +340,7 @@ func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheFirstDeadlineToCome(t 
 				goal.Soft = time.Now().Add(c.soft)
 			}
 			r := start(t, s, drain.Options{LoadBalancers: &balancers{pods: 30 * time.Minute}, Margin: margin}, goal)
-			r.await(drain.Drained)
+			r.await(state.NodeEmpty)
 			if after := r.drainedAt().Sub(r.began); after < c.want || after > c.want+2*time.Second {
 				t.Errorf("drained after %s, want %s", after, c.want)
 			}
@@ -354,10 +355,10 @@ func TestTheWaitForLoadBalancersThatADeadlineHasEndedDoesNotBeginAnew(t *testing
 		s.AddPod(pod("a", at("10.0.0.7")), 0)
 		b := &balancers{pods: time.Hour}
 		r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, true, time.Minute)
-		r.await(drain.Drained)
+		r.await(state.NodeEmpty)
 		r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(time.Hour), g.TimeEnds.Add(time.Hour) })
 		time.Sleep(time.Second)
-		if told, asked := r.of(drain.Drained), b.inquiries(); len(told) != 2 || told[1].Goal != r.goal.Number || len(asked) != 2 {
+		if told, asked := r.of(state.NodeEmpty), b.inquiries(); len(told) != 2 || told[1].Goal != r.goal.Number || len(asked) != 2 {
 			t.Errorf("told %+v; asked %+v", told, asked)
 		}
 	})
@@ -371,7 +372,7 @@ func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForAnEventThatBeganOverdue(t
 		goal := goalWithin(true, time.Hour)
 		goal.TimeEnds = time.Now().Add(30 * time.Second)
 		r := start(t, s, drain.Options{LoadBalancers: &balancers{pods: time.Hour}, Margin: 2 * time.Second}, goal)
-		r.await(drain.Drained)
+		r.await(state.NodeEmpty)
 		if after := r.drainedAt().Sub(r.began); after < 28*time.Second || after > 29*time.Second {
 			t.Errorf("drained after %s", after)
 		}
@@ -384,9 +385,9 @@ func TestANodeThatSomebodyHasOpenedIsNotWaitedForAtLoadBalancers(t *testing.T) {
 		free := addHeld(s, pod("a", at("10.0.0.7")))
 		b := &balancers{pods: 10 * time.Minute}
 		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
-		r.await(drain.Held)
+		r.await(state.PodHeld)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		free()
 		r.succeed()
 		if asked := b.inquiries(); len(asked) != 1 {
@@ -402,9 +403,9 @@ func TestTheHoldForLoadBalancersEndsWithTheDrainThatAskedForIt(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		b := &balancers{machine: time.Hour}
 		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
-		r.await(drain.TargetsLeft)
+		r.await(state.TargetsLeft)
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
-		r.await(drain.TargetsOut)
+		r.await(state.TargetsOut)
 		if asked := b.inquiries(); len(asked) != 1 || asked[0].ended.IsZero() {
 			t.Errorf("asked %+v", asked)
 		}
@@ -419,9 +420,9 @@ func TestTheHoldForLoadBalancersOfTheEventsBeforeDoesNotBeginEvictionsForAnEvent
 		s := apitest.New(t)
 		s.AddPod(pod("a"), 0)
 		r := begin(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute}, ExcludeFromLoadBalancers: true})
-		r.await(drain.TargetsLeft)
+		r.await(state.TargetsLeft)
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.Always("get node", apitest.Hang())
 		r.adjust(joining)
 		time.Sleep(5 * time.Minute)
@@ -429,7 +430,7 @@ func TestTheHoldForLoadBalancersOfTheEventsBeforeDoesNotBeginEvictionsForAnEvent
 			t.Errorf("%d evictions from a node that is open", n)
 		}
 		s.Always("get node", nil)
-		r.await(drain.Gone, "default/a")
+		r.await(state.PodGone, "default/a")
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // A shutdown can be held for 15 s. Only reads of the Node hang.
@@ -64,7 +65,7 @@ func TestADeletionThatFailsIsRepeatedAtOnceWhateverWentBefore(t *testing.T) {
 		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Second))
 		s.Always("evict", apitest.Unavailable())
 		s.Answer("delete", apitest.Reset())
-		beginWithin(t, s, drain.Options{}, true, 5*time.Minute).await(drain.Deleted)
+		beginWithin(t, s, drain.Options{}, true, 5*time.Minute).await(state.PodDeleted)
 		asked := s.Requests("delete")
 		if after := asked[1].At.Sub(asked[0].At); after > 200*time.Millisecond {
 			t.Errorf("repeated after %s", after)
@@ -146,10 +147,10 @@ func TestTheWaitForVolumesHeedsADeadlineThatComesUp(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/ebs^vol-1"} })
 		r := beginWithin(t, s, drain.Options{VolumeWait: 10 * time.Minute}, false, 0)
-		r.await(drain.Volumes)
+		r.await(state.VolumesInUse)
 		r.adjust(func(g *drain.Goal) { g.Hard = time.Now().Add(30 * time.Second) })
 		time.Sleep(31 * time.Second)
-		if told := r.of(drain.Drained); len(told) != 1 {
+		if told := r.of(state.NodeEmpty); len(told) != 1 {
 			t.Errorf("the deadline is over, and the node without pods was not told to be drained: %+v", r.last())
 		}
 	})
@@ -178,7 +179,7 @@ func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
 		r := start(t, s, drain.Options{}, goal)
 		r.succeed()
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.AddPod(pod("new"), 0)
 		time.Sleep(time.Minute)
 		var closed time.Time
@@ -191,7 +192,7 @@ func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
 			g.Events, g.Unclosed, g.Hard = append(g.Events, "event-2"), []string{"event-2"}, time.Now().Add(2*time.Minute)
 			g.Claim.Event, g.Claim.Since = "event-2", time.Now()
 		})
-		r.await(drain.Evicted)
+		r.await(state.PodEvicted)
 		if asked := s.Requests("evict")[0].At; closed.IsZero() || asked.Before(closed) {
 			t.Errorf("evicted at %s, closed at %s: what replaces the pod may come to this node", asked, closed)
 		}
@@ -204,7 +205,7 @@ func TestALookFromBeforeAnEventJoinedDoesNotBeginItsEvictions(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{})
 		s.UncordonAs("kubectl")
-		r.await(drain.NodeReopened)
+		r.await(state.NodeReopened)
 		s.AddPod(pod("new"), 0)
 		time.Sleep(time.Minute)
 		s.Always("patch", apitest.Forbidden("no cordons here"))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 func inUse(names ...corev1.UniqueVolumeName) func(*corev1.Node) {
@@ -22,8 +23,8 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1", "vol-2"))
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
-		r.await(drain.Volumes)
-		if told := r.of(drain.Volumes); told[0].Detail != "2" {
+		r.await(state.VolumesInUse)
+		if told := r.of(state.VolumesInUse); told[0].Detail != "2" {
 			t.Errorf("told %+v", told)
 		}
 		s.ChangeNode(inUse())
@@ -51,7 +52,7 @@ func TestVolumesAreWaitedForWithinBounds(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1"))
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
-		r.await(drain.Volumes)
+		r.await(state.VolumesInUse)
 		s.RemoveNode()
 		if result := r.succeed(); result.VolumesInUse != 0 {
 			t.Errorf("the result is %+v", result)
@@ -89,7 +90,7 @@ func TestTheWaitForVolumesIsOverInTimeForTheDeadline(t *testing.T) {
 				}
 			}
 			r := start(t, s, drain.Options{VolumeWait: 5 * time.Minute, Margin: margin}, goal)
-			r.await(drain.Volumes)
+			r.await(state.VolumesInUse)
 			if c.moved != 0 {
 				r.adjust(func(g *drain.Goal) {
 					for _, deadline := range []*time.Time{&g.Hard, &g.Soft, &g.TimeEnds} {
@@ -99,7 +100,7 @@ func TestTheWaitForVolumesIsOverInTimeForTheDeadline(t *testing.T) {
 					}
 				})
 			}
-			r.await(drain.Drained)
+			r.await(state.NodeEmpty)
 			if after := r.drainedAt().Sub(r.began); after < c.want || after >= c.want+margin {
 				t.Errorf("drained after %s, want %s", after, c.want)
 			}
@@ -126,11 +127,11 @@ func TestTheWaitForVolumesDoesNotBeginAnewForAnEventThatJoins(t *testing.T) {
 			s := apitest.New(t)
 			s.ChangeNode(inUse("vol-1"))
 			r := begin(t, s, drain.Options{VolumeWait: wait})
-			r.await(drain.Volumes)
+			r.await(state.VolumesInUse)
 			time.Sleep(time.Until(r.began.Add(c.joins)))
 			r.adjust(joining)
 			await(t, "that the node is drained for both", func() bool {
-				told := r.of(drain.Drained)
+				told := r.of(state.NodeEmpty)
 				return len(told) > 0 && told[len(told)-1].Goal == r.goal.Number
 			})
 			if after := time.Since(r.began); after < c.want || after > c.want+3*time.Second {
@@ -155,7 +156,7 @@ func TestWhatADeadlineHasLeftOfTheWaitForVolumesIsThereForAnEventThatJoins(t *te
 		time.Sleep(time.Minute)
 		s.ChangeNode(inUse())
 		await(t, "that it is drained for both", func() bool {
-			told := r.of(drain.Drained)
+			told := r.of(state.NodeEmpty)
 			return told[len(told)-1].Goal == r.goal.Number
 		})
 		if n := r.guard.Result().VolumesInUse; n != 0 {
@@ -171,10 +172,10 @@ func TestTheWaitForVolumesBeginsAnewForAPodThatCame(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1"))
 		r := begin(t, s, drain.Options{VolumeWait: wait})
-		r.await(drain.Volumes)
+		r.await(state.VolumesInUse)
 		time.Sleep(wait / 2)
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Gone, "default/late")
+		r.await(state.PodGone, "default/late")
 		gone := time.Now()
 		r.adjust(joining)
 		r.succeed()
@@ -217,7 +218,7 @@ func TestVolumesOfPodsThatStayAreNotWaitedFor(t *testing.T) {
 		s.Answer("get volume", apitest.Unavailable())
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		await(t, "that one volume is waited for", func() bool {
-			told := r.of(drain.Volumes)
+			told := r.of(state.VolumesInUse)
 			return len(told) > 0 && told[len(told)-1].Detail == "1"
 		})
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2"))
@@ -238,11 +239,11 @@ func TestAPodThatComesDuringTheWaitForVolumesIsEvicted(t *testing.T) {
 		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} })
 		s.Always("watch pods", apitest.Silence())
 		r := begin(t, s, drain.Options{VolumeWait: time.Minute})
-		r.await(drain.Volumes)
+		r.await(state.VolumesInUse)
 		time.Sleep(10 * time.Second)
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Evicted, "default/late")
-		if told := r.of(drain.Drained); len(told) > 0 {
+		r.await(state.PodEvicted, "default/late")
+		if told := r.of(state.NodeEmpty); len(told) > 0 {
 			t.Errorf("told %+v", told)
 		}
 	})
@@ -292,10 +293,10 @@ func TestVolumesOfANodeThatCannotBeReadAreNotTakenForFree(t *testing.T) {
 	run(t, "what is not known is told as unknown", func(t *testing.T) {
 		s := apitest.New(t)
 		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		s.Always("get node", apitest.Unavailable())
 		result := r.succeed()
-		if told := r.of(drain.Volumes); result.VolumesInUse != drain.VolumesUnknown || len(told) != 1 || told[0].Detail != "an unknown number" {
+		if told := r.of(state.VolumesInUse); result.VolumesInUse != drain.VolumesUnknown || len(told) != 1 || told[0].Detail != "an unknown number" {
 			t.Errorf("the result is %+v, told %+v", result, told)
 		}
 	})
@@ -303,17 +304,17 @@ func TestVolumesOfANodeThatCannotBeReadAreNotTakenForFree(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(inUse("vol-1", "vol-2"))
 		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
-		r.await(drain.Volumes)
+		r.await(state.VolumesInUse)
 		s.Always("get node", apitest.Unavailable())
 		result := r.succeed()
-		if told := r.of(drain.Volumes); result.VolumesInUse != 2 || len(told) != 1 || told[0].Detail != "2" {
+		if told := r.of(state.VolumesInUse); result.VolumesInUse != 2 || len(told) != 1 || told[0].Detail != "2" {
 			t.Errorf("the result is %+v, told %+v", result, told)
 		}
 	})
 	run(t, "they are waited for until it can be read", func(t *testing.T) {
 		s := apitest.New(t)
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
-		r.await(drain.NodeCordoned)
+		r.await(state.NodeClosed)
 		s.Always("get node", apitest.Unavailable())
 		time.AfterFunc(20*time.Second, func() { s.Always("get node", nil) })
 		result := r.succeed()
@@ -331,13 +332,13 @@ func TestAfterAPodThatCameLateTheNodeIsFoundEmptyAnew(t *testing.T) {
 		lists := count(s, "list")
 		s.ChangeNode(inUse("vol-1"))
 		s.AddPod(pod("late"), 0)
-		r.await(drain.Gone, "default/late")
-		r.await(drain.Volumes)
-		if told := r.of(drain.Drained); len(told) != 1 {
+		r.await(state.PodGone, "default/late")
+		r.await(state.VolumesInUse)
+		if told := r.of(state.NodeEmpty); len(told) != 1 {
 			t.Errorf("drained is told as %+v while a volume is in use", told)
 		}
 		s.ChangeNode(inUse())
-		await(t, "that it is drained again", func() bool { return len(r.of(drain.Drained)) == 2 })
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) == 2 })
 		if n := count(s, "list") - lists; n != 1 {
 			t.Errorf("%d lists since; want one that shows that nothing is left", n)
 		}
@@ -353,9 +354,9 @@ func TestTheDriverOfVolumesStaysUntilTheyAreFreeAndBeyond(t *testing.T) {
 		s.AddVolume("data", "ebs.csi.aws.com", "vol-1")
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1"))
 		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour}, true, plenty)
-		r.await(drain.Volumes)
+		r.await(state.VolumesInUse)
 		time.Sleep(time.Minute)
-		if len(r.of(drain.Drained)) > 0 {
+		if len(r.of(state.NodeEmpty)) > 0 {
 			t.Error("drained while a volume is in use")
 		}
 		s.ChangeNode(inUse())

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -188,7 +189,7 @@ func (g *guard) await(addresses []string, then func(error)) {
 			g.post(func() {
 				if !ended {
 					g.untargeted = true
-					g.say(Progress{Kind: TargetsLeft, Detail: left})
+					g.say(Progress{Kind: state.TargetsLeft, Detail: left})
 				}
 			})
 		})
@@ -222,7 +223,7 @@ func (g *guard) sayOut(err error) {
 	}
 	if g.untargeted || detail != "" && !Alike(detail, g.unasked) {
 		g.untargeted, g.unasked = false, detail
-		g.say(Progress{Kind: TargetsOut, Detail: detail})
+		g.say(Progress{Kind: state.TargetsOut, Detail: detail})
 	}
 }
 
@@ -244,7 +245,7 @@ func (g *guard) holdForTargets(now time.Time, set time.Duration) {
 func (g *guard) open(at time.Time) {
 	g.opens, g.all = at, true
 	if left := time.Until(at); left > 0 {
-		g.say(Progress{Kind: Holding, Detail: left.Round(100 * time.Millisecond).String()})
+		g.say(Progress{Kind: state.EvictionsDelayed, Detail: left.Round(100 * time.Millisecond).String()})
 	}
 }
 
@@ -363,7 +364,7 @@ func (g *guard) restarted(t *target, workload string) {
 	g.touched = append(g.touched, t)
 	if workload != "" && t.pod.DeletionTimestamp == nil {
 		t.restart.holds, t.held, g.all = true, "the restart of "+workload, true
-		g.say(aboutPod(Restarting, t.pod, workload))
+		g.say(aboutPod(state.PodRestarting, t.pod, workload))
 	}
 }
 
@@ -437,7 +438,7 @@ func (g *guard) endScripts(why error) {
 	g.running, g.ran = nil, true
 	g.opens, g.all = time.Time{}, true
 	if why != nil {
-		g.say(Progress{Kind: Unscripted, Detail: why.Error()})
+		g.say(Progress{Kind: state.ScriptsFailed, Detail: why.Error()})
 	}
 }
 
