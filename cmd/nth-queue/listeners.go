@@ -40,7 +40,7 @@ type notices struct {
 	turns   *turns
 	rules   atomic.Pointer[policy.Settings]
 
-	passing context.Context //nolint:containedctx // of all who pass on; it ends after the drains
+	passing context.Context // of all who pass on; it ends after the drains
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 

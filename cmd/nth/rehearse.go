@@ -407,7 +407,7 @@ func (t *timeline) OnTransition(h state.Transition) {
 		p = &podTimes{}
 		t.pods[h.Pod], t.order = p, append(t.order, h.Pod)
 	}
-	switch now := time.Since(t.notice); h.Kind { //nolint:exhaustive // these are what happens to a pod
+	switch now := time.Since(t.notice); h.Kind { // these are what happens to a pod
 	case state.PodEvicted, state.PodDeleted:
 		p.asked, p.deleted = now, h.Kind == state.PodDeleted
 	case state.PodGone:

@@ -146,7 +146,7 @@ func supervise(args []string, to program.Streams) error {
 type childDaemon struct{ command *exec.Cmd }
 
 func startDaemon(args []string, to program.Streams) (supervised, error) {
-	command := exec.Command("/proc/self/exe", append([]string{underParent}, args...)...) //nolint:noctx // it is ended by signals
+	command := exec.Command("/proc/self/exe", append([]string{underParent}, args...)...) // it is ended by signals
 	command.Args[0] = os.Args[0]
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, to.Out, to.Err
 	// In a group of its own, so that what a terminal sends to all comes once: a second signal would end it at once.

@@ -116,7 +116,12 @@ var x = unix.Exec
 		name: "only record, metrics and importing write files",
 		why:  "nth runs as root on every node: what it leaves there is a few files that docs name",
 		uses: effects(everywhere, "os.WriteFile", "os.Create*", "os.OpenFile", "os.OpenRoot", "os.Root.*", "os.CopyFS", "os.Mkdir*", "os.Rename", "os.Remove*", "os.Symlink",
-			"os.Link", "os.Ch*", "os.Truncate", "os.File.Ch*", "golang.org/x/sys/unix.Rename*", "golang.org/x/sys/unix.Unlink*", "golang.org/x/sys/unix.Mk*", "golang.org/x/sys/unix.Open*"),
+			"os.Link", "os.Ch*", "os.Truncate", "os.File.Ch*",
+			"syscall.Open*", "syscall.Creat", "syscall.Mk*", "syscall.Rename*", "syscall.Unlink*", "syscall.Rmdir", "syscall.Link*", "syscall.Symlink*",
+			"syscall.Chmod", "syscall.Chown", "syscall.Fchmod*", "syscall.Fchown*", "syscall.Lchown", "syscall.Truncate",
+			"golang.org/x/sys/unix.Open*", "golang.org/x/sys/unix.Creat", "golang.org/x/sys/unix.Mk*", "golang.org/x/sys/unix.Rename*", "golang.org/x/sys/unix.Unlink*",
+			"golang.org/x/sys/unix.Rmdir", "golang.org/x/sys/unix.Link*", "golang.org/x/sys/unix.Symlink*", "golang.org/x/sys/unix.Chmod", "golang.org/x/sys/unix.Chown",
+			"golang.org/x/sys/unix.Fchmod*", "golang.org/x/sys/unix.Fchown*", "golang.org/x/sys/unix.Lchown", "golang.org/x/sys/unix.Truncate"),
 		permits: []permit{
 			{what: "os.*", dirs: []string{"pkg/record", "pkg/metrics", "cmd/internal/importing"}},
 			{"golang.org/x/sys/unix.Open", []string{"pkg/powerkey"}, "the opening of a device must not wait"},
@@ -131,6 +136,11 @@ func g(in *os.Root) { in.Remove("a") } // breaks
 package main
 import files "os"
 func f() { files.MkdirAll("a", 0) } // breaks
+-- pkg/systemd/a.go --
+package systemd
+import ("syscall"; "golang.org/x/sys/unix")
+func f() { syscall.Mkdir("a", 0) } // breaks
+var x = unix.Symlinkat // breaks
 -- pkg/record/a.go --
 package record
 import "os"

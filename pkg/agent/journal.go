@@ -235,7 +235,7 @@ func (j *journal) fill(text string, t state.Transition) string {
 		"{node}", t.Node, "{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
 		"{took}", t.Took.Round(time.Millisecond).String(), "{error}", cause, "{not}", not, "{would}", would, "{dry}", dry,
 	}
-	switch t.Kind { //nolint:exhaustive // the others have no more
+	switch t.Kind { // the others have no more
 	case state.Begun:
 		words = append(words, "{time}", timeLeft(t))
 	case state.Done:

@@ -218,7 +218,7 @@ func (a *Agent) tellProgress(p drain.Progress) {
 		Kind: p.Kind, Entry: a.first(), Pod: p.Pod, PodUID: p.PodUID, PodLabels: p.PodLabels, Total: p.Total, Left: p.Left, Detail: p.Detail,
 		Took: time.Since(a.work.began),
 	}
-	switch p.Kind { //nolint:exhaustive // Those that no guard tells are not told.
+	switch p.Kind { // Those that no guard tells are not told.
 	case state.NodeEmpty, state.GoalChanged: // State says it.
 	case state.NodeUnclosable:
 		a.noteCordonFailed(t)
@@ -249,7 +249,7 @@ func (a *Agent) noteNode(p drain.Progress, t state.Transition) {
 	drains := slices.DeleteFunc(slices.Clone(left), func(e state.Entry) bool { return e.Phase != state.Draining })
 	news := true
 	kind := state.CordonFound
-	switch p.Kind { //nolint:exhaustive // the others are news
+	switch p.Kind { // the others are news
 	case state.NodeClosed:
 		// What a guard before this one has done is no news.
 		kind, news = state.NodeCordoned, len(drains) > 0 || len(left) == 0 && p.Detail != string(drain.CordonOurs)

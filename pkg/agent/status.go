@@ -101,7 +101,7 @@ type pending struct {
 
 // OnTransition implements Listener.
 func (p *pending) OnTransition(t state.Transition) {
-	switch t.Kind { //nolint:exhaustive // For the others nobody waits.
+	switch t.Kind { // For the others nobody waits.
 	case state.PodHeld:
 		p.held[t.Pod] = t.Detail
 		if t.Outcome != state.Refused {

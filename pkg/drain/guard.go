@@ -36,7 +36,7 @@ type guard struct {
 	workers  sync.WaitGroup
 
 	mu   sync.Mutex
-	ctx  context.Context //nolint:containedctx // Run's, for what it starts
+	ctx  context.Context // Run's, for what it starts
 	goal Goal
 	next *Goal // to be taken over
 	news []Progress

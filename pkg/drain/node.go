@@ -464,7 +464,7 @@ func asSeen(node *corev1.Node) map[string]any {
 }
 
 func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
-	text, _ := json.Marshal(claim) //nolint:errchkjson // a struct of strings and a time always encodes
+	text, _ := json.Marshal(claim) // a struct of strings and a time always encodes
 	metadata := asSeen(seen)
 	metadata["annotations"] = KeyPatch(seen.Annotations, CordonAnnotation, string(text))
 	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": true}}

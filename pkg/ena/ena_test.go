@@ -146,7 +146,7 @@ func TestTheKernelIsAskedAsItWantsToBe(t *testing.T) {
 			return
 		}
 		defer func() { _ = unix.Close(fd) }()
-		if got, found, err := ena.Statistic(fd, "here", "peer_ifindex"); err != nil || !found || int(got) != there.Index { //nolint:gosec // it is small
+		if got, found, err := ena.Statistic(fd, "here", "peer_ifindex"); err != nil || !found || int(got) != there.Index { // it is small
 			t.Errorf("got %d, %v, %v; want %d", got, found, err, there.Index)
 		}
 		if _, found, err := ena.Statistic(fd, "here", "linklocal_allowance_exceeded"); err != nil || found {

@@ -71,7 +71,7 @@ func (f *Fleet) mustKeepNode(ctx context.Context, n sqs.Notice) (why string, err
 	instance, known, err := f.opts.Instances.LookAnew(ctx, n.Instance)
 	switch {
 	case err != nil:
-		return "", err //nolint:wrapcheck // it says what was asked
+		return "", err // it says what was asked
 	case f.opts.ManagedOnly && !(known && instance.Managed):
 		return fmt.Sprintf("nothing says that the instance %s is managed", n.Instance), nil
 	case !known, instance.State == "terminated":

@@ -202,7 +202,7 @@ func TestAnInterruptionIsClaimedDoneAndToldOfItsNodeAlone(t *testing.T) {
 
 // claimed are a node's annotations while somebody drains it.
 func claimed(holder string, until time.Time) map[string]string {
-	text, _ := json.Marshal(map[string]any{"holder": holder, "until": until}) //nolint:errchkjson // a string and a time encode
+	text, _ := json.Marshal(map[string]any{"holder": holder, "until": until}) // a string and a time encode
 	return map[string]string{fleet.ClaimAnnotation: string(text)}
 }
 

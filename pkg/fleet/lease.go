@@ -30,7 +30,7 @@ import (
 // ends with it. In a dry run there is one term without a Lease, and without a name.
 type leaseTerm struct {
 	// ctx ends with the term. leased ends when its Lease is lost, and not at an orderly end, when what has begun is finished first.
-	ctx, leased context.Context //nolint:containedctx // what is taken in the term ends with it
+	ctx, leased context.Context // what is taken in the term ends with it
 	process     string
 	// sessions are those that have begun, and whatever else writes for the process.
 	sessions sync.WaitGroup
@@ -489,7 +489,7 @@ func readClaim(text string) (claim, bool) {
 }
 
 func (c claim) text() string {
-	text, _ := json.Marshal(c) //nolint:errchkjson // a struct of strings and a time always encodes
+	text, _ := json.Marshal(c) // a struct of strings and a time always encodes
 	return string(text)
 }
 
@@ -510,7 +510,7 @@ type claims struct {
 func (c claims) enter(ctx context.Context, urgent func() bool) (asking context.Context, leave func(), err error) {
 	left, err := c.gate.Enter(ctx, urgent, false)
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // it is that of ctx
+		return nil, nil, err // it is that of ctx
 	}
 	asking, cancel := context.WithTimeout(ctx, attemptTimeout)
 	return asking, func() { cancel(); left() }, nil

@@ -212,7 +212,7 @@ func (all notes) text() any {
 	if len(all) == 0 {
 		return nil
 	}
-	text, _ := json.Marshal(all) //nolint:errchkjson // texts and credible times always encode
+	text, _ := json.Marshal(all) // texts and credible times always encode
 	return string(text)
 }
 

@@ -160,7 +160,7 @@ func (all slots) text() string {
 			written[process][group] = keysFollow + string(all)
 		}
 	}
-	text, _ := json.Marshal(written) //nolint:errchkjson // texts always encode
+	text, _ := json.Marshal(written) // texts always encode
 	return string(text)
 }
 

@@ -319,7 +319,7 @@ func (r *restarts) patch(ctx context.Context, w workload) error {
 		}}},
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // texts always encode
+		return err // texts always encode
 	}
 	apps, options := r.fleet.opts.Client.AppsV1(), metav1.PatchOptions{FieldManager: manager}
 	if w.kind == "Deployment" {

@@ -21,7 +21,7 @@ func (w *workloads) returning(t *testing.T, after time.Duration, nodes ...string
 	c := w.cluster
 	w.restarted = func(string) {
 		c.mu.Lock()
-		at := w.byPath["deployments/web"].(*appsv1.Deployment).Spec.Template.Annotations //nolint:forcetypeassert // it is
+		at := w.byPath["deployments/web"].(*appsv1.Deployment).Spec.Template.Annotations // it is
 		c.mu.Unlock()
 		n := len(w.all()) + 1
 		set := controlled(&appsv1.ReplicaSet{ObjectMeta: named("ReplicaSet", fmt.Sprintf("web-%d", n))}, "Deployment", "web")

@@ -139,7 +139,7 @@ func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err 
 		if !of(e.Object) {
 			return nil
 		}
-		line, _ := json.Marshal(map[string]any{"type": e.Type, "object": json.RawMessage(encoded(e.Object))}) //nolint:errchkjson // text and JSON encode
+		line, _ := json.Marshal(map[string]any{"type": e.Type, "object": json.RawMessage(encoded(e.Object))}) // text and JSON encode
 		_, err := w.Write(append(line, '\n'))
 		return err
 	}

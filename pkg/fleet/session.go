@@ -707,7 +707,7 @@ func (s *session) handOverCordon(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // it says which Node
+		return err // it says which Node
 	}
 	text, _ := drain.KeyValue(node.Annotations, drain.CordonAnnotation)
 	var claim drain.Claim
@@ -721,7 +721,7 @@ func (s *session) handOverCordon(ctx context.Context) error {
 	claim.Events = append(claim.Events, to.ID)
 	next, err := json.Marshal(claim)
 	if err != nil {
-		return err //nolint:wrapcheck // a struct of strings and a time always encodes
+		return err // a struct of strings and a time always encodes
 	}
 	// If anything has changed on the Node since, the cordon may be another's now.
 	_, err = f.claims.patch(ctx, s.node, types.MergePatchType, map[string]any{"metadata": map[string]any{

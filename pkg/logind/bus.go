@@ -209,7 +209,7 @@ func (b *bus) manager(ctx context.Context) (manager, error) {
 // fromMicroseconds translates a time of systemd's. More than a day is as good as for ever, and the largest value would
 // not fit.
 func fromMicroseconds(usec uint64) time.Duration {
-	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond //nolint:gosec // it fits
+	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond // it fits
 }
 
 // inhibit takes a lock of the given mode: "delay" or "block". Closing the file gives it back.

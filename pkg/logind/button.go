@@ -137,7 +137,7 @@ func (s *Source) resume(ctx context.Context, b *bus, preparing bool) error {
 	if err != nil {
 		return err
 	}
-	at := time.UnixMicro(int64(known.At)) //nolint:gosec // a time of logind's
+	at := time.UnixMicro(int64(known.At)) // a time of logind's
 	after := at.Sub(s.opts.Underway)
 	ours := known.What == "poweroff" && known.At > 0 && after >= 0 && after <= PowerOffGrant
 	s.mu.Lock()
@@ -408,12 +408,12 @@ func (b *bus) ensurePowerOff(ctx context.Context, now func() time.Time, at time.
 	const inexact = time.Second
 	left := time.Until(at)
 	wall := now().Add(max(left, inexact)).Round(0)
-	ahead := time.UnixMicro(int64(known.At)).Sub(wall) //nolint:gosec // a time of logind's
+	ahead := time.UnixMicro(int64(known.At)).Sub(wall) // a time of logind's
 	early := ahead < -inexact && known.At == told && left > inexact
 	if known.What == "poweroff" && known.At > 0 && ahead <= inexact && !early {
 		return told, nil
 	}
-	told = uint64(wall.UnixMicro()) //nolint:gosec // it is after 1970
+	told = uint64(wall.UnixMicro()) // it is after 1970
 	return told, b.call(ctx, "ScheduleShutdown", "poweroff", told)
 }
 
@@ -432,7 +432,7 @@ func (h Host) startTimer(ctx context.Context, after time.Duration) error {
 		return systemd.Property{Name: name, Value: dbus.MakeVariant(value)}
 	}
 	why := set("Description", "Power off what EC2 is about to take the power from")
-	spans := []span{{"OnActiveSec", uint64(max(after, time.Second).Microseconds())}} //nolint:gosec // it is more than nothing
+	spans := []span{{"OnActiveSec", uint64(max(after, time.Second).Microseconds())}} // it is more than nothing
 	// It need not run: its end is what counts, whatever that is.
 	end := systemd.PropertyCollection{Name: timer + ".service", Properties: []systemd.Property{
 		why, systemd.PropType("oneshot"), systemd.PropExecStart([]string{"/bin/true"}, false),

@@ -58,7 +58,7 @@ func (r *rig) scheduledFor(t *testing.T, pressed time.Time) {
 	t.Helper()
 	want := pressed.Add(logind.PowerOffGrant + time.Duration(r.ahead.Load()))
 	r.await(t, "logind is to power off by itself", func(l *standIn) bool {
-		return l.scheduled.What == "poweroff" && time.UnixMicro(int64(l.scheduled.At)).Sub(want).Abs() < 2*time.Second //nolint:gosec // a time
+		return l.scheduled.What == "poweroff" && time.UnixMicro(int64(l.scheduled.At)).Sub(want).Abs() < 2*time.Second // a time
 	})
 }
 
@@ -236,13 +236,13 @@ func TestAClockThatIsSetMovesWhenLogindIsToPowerOff(t *testing.T) {
 
 func TestWhatOthersHaveScheduledForEarlierStands(t *testing.T) {
 	r := answering(t)
-	at := uint64(time.Now().Add(time.Minute).UnixMicro()) //nolint:gosec // it is after 1970
+	at := uint64(time.Now().Add(time.Minute).UnixMicro()) // it is after 1970
 	r.logind.set(func(l *standIn) { l.scheduled = scheduled{"poweroff", at} })
 	r.source.Pressed(time.Now(), true)
 	r.powersOffAfterTheDrain(t)
 	r.logind.set(func(l *standIn) {
 		if l.scheduled.At != at {
-			t.Errorf("it is scheduled for %s now", time.UnixMicro(int64(l.scheduled.At))) //nolint:gosec // a time
+			t.Errorf("it is scheduled for %s now", time.UnixMicro(int64(l.scheduled.At))) // a time
 		}
 	})
 }

@@ -74,7 +74,7 @@ func TestAPressThatNobodyHasKeptIsGoneOnWithWhereLogindIsToPowerOffForIt(t *test
 }
 
 // micros is a time as logind tells it.
-func micros(t time.Time) uint64 { return uint64(t.UnixMicro()) } //nolint:gosec // it is after 1970
+func micros(t time.Time) uint64 { return uint64(t.UnixMicro()) } // it is after 1970
 
 // docs/shutdown.md: "The button is logind's [...] where logind's HandlePowerKey= is not poweroff". A machine whose administrator has set
 // it to "ignore" is not to be powered off.

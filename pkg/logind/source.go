@@ -459,7 +459,7 @@ func (h Host) ownProperty(ctx context.Context, name string, into any) error {
 		return fmt.Errorf("connecting to systemd: %w", err)
 	}
 	defer conn.Close()
-	unit, err := conn.GetUnitNameByPID(ctx, uint32(os.Getpid())) //nolint:gosec // process IDs are small
+	unit, err := conn.GetUnitNameByPID(ctx, uint32(os.Getpid())) // process IDs are small
 	if err != nil {
 		return fmt.Errorf("asking systemd for this process's unit: %w", err)
 	}

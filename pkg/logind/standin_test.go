@@ -220,7 +220,7 @@ func (l *standIn) startTransientUnit(name, mode string, settings []setting, othe
 	}
 	left := time.Duration(0)
 	if len(spans) == 1 && spans[0].Base == "OnActiveSec" {
-		left = time.Duration(spans[0].Time) * time.Microsecond //nolint:gosec // it fits
+		left = time.Duration(spans[0].Time) * time.Microsecond // it fits
 	}
 	if mode != "fail" || len(others) != 1 || others[0].Name != "nth-power-off.service" || name != "nth-power-off.timer" ||
 		ends["SuccessAction"] != "poweroff" || ends["FailureAction"] != "poweroff" || (left-150*time.Second).Abs() > patience {

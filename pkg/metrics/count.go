@@ -188,7 +188,7 @@ func (d *drains) of(h state.Transition) *drainProgress {
 
 func (p *drainProgress) follow(h state.Transition) {
 	p.total, p.left = h.Total, h.Left
-	switch h.Kind { //nolint:exhaustive // The others neither begin nor end a drain, nor block or unblock a pod.
+	switch h.Kind { // The others neither begin nor end a drain, nor block or unblock a pod.
 	case state.Begun:
 		p.events[h.Entry.Event.ID] = true
 	case state.Done, state.RanOut, state.CalledBack, state.LeftAlone: // A failed drain goes on.

@@ -118,10 +118,10 @@ func (m *pressMemory) read(d *device) (p press, err error) {
 	}
 	var got error
 	err = raw.Read(func(fd uintptr) (done bool) {
-		if !readable(int(fd)) { //nolint:gosec // descriptors are small
+		if !readable(int(fd)) { // descriptors are small
 			return false
 		}
-		p, done, got = m.take(int(fd), d) //nolint:gosec // descriptors are small
+		p, done, got = m.take(int(fd), d) // descriptors are small
 		return done
 	})
 	return p, errors.Join(err, got)
@@ -165,7 +165,7 @@ func (m *pressMemory) take(fd int, d *device) (p press, done bool, err error) {
 
 // readable tells whether there is something to read, or that there never will be.
 func readable(fd int) bool {
-	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // descriptors are small
 	n, err := unix.Poll(poll, 0)
 	for errors.Is(err, unix.EINTR) {
 		n, err = unix.Poll(poll, 0)

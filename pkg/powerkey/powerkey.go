@@ -247,7 +247,7 @@ func tellSinceBoot(device *os.File) {
 		return // it will not be read either
 	}
 	_ = raw.Control(func(fd uintptr) {
-		_ = unix.IoctlSetPointerInt(int(fd), setClock, unix.CLOCK_BOOTTIME) //nolint:gosec // descriptors are small
+		_ = unix.IoctlSetPointerInt(int(fd), setClock, unix.CLOCK_BOOTTIME) // descriptors are small
 	})
 }
 
@@ -306,7 +306,7 @@ func (d *device) pressIn(text []byte) (at time.Duration) {
 		d.dropped = d.dropped || dropped && !d.button
 		if pressed || dropped && d.button {
 			seconds, micros := binary.NativeEndian.Uint64(text), binary.NativeEndian.Uint64(text[8:])
-			return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond //nolint:gosec // what the kernel's clock says fits
+			return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond // what the kernel's clock says fits
 		}
 	}
 	return 0
@@ -321,7 +321,7 @@ const (
 // down asks the kernel whether the power key of a device is down.
 func down(fd int) bool {
 	var keys [keyBytes]byte
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getKeys, uintptr(unsafe.Pointer(&keys[0]))); errno != 0 { //nolint:gosec // the kernel writes no more than it is asked for
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getKeys, uintptr(unsafe.Pointer(&keys[0]))); errno != 0 { // the kernel writes no more than it is asked for
 		return false // a pipe, or a device that has gone
 	}
 	return isDown(keys[:])

@@ -135,7 +135,7 @@ func (n *Notifier) Keep(name string, file *os.File) error {
 	}
 	var sent error
 	err = raw.Control(func(fd uintptr) {
-		sent = sendFile(socket, "FDSTORE=1\nFDNAME="+name, int(fd)) //nolint:gosec // descriptors are small
+		sent = sendFile(socket, "FDSTORE=1\nFDNAME="+name, int(fd)) // descriptors are small
 	})
 	if err := errors.Join(err, sent); err != nil {
 		return fmt.Errorf("giving %s to systemd: %w", name, err)
@@ -163,7 +163,7 @@ func sendFile(socket, state string, fd int) error {
 	}
 	var sent error
 	err = raw.Write(func(to uintptr) bool {
-		sent = unix.Sendmsg(int(to), []byte(state), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL) //nolint:gosec // descriptors are small
+		sent = unix.Sendmsg(int(to), []byte(state), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL) // descriptors are small
 		return !errors.Is(sent, unix.EAGAIN)
 	})
 	return cmp.Or(err, sent)

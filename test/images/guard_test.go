@@ -47,7 +47,7 @@ func build(t *testing.T, file string, programs map[string]string) (string, error
 			text = `exec "$@"`
 		}
 		path := filepath.Join(bin, name)
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil { //nolint:gosec // it is a program
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil { // it is a program
 			t.Fatal(err)
 		}
 	}

@@ -60,7 +60,7 @@ func (p packer) install(t *testing.T, name string) {
 	sum := sha256.Sum256(content)
 	for _, err := range []error{
 		os.MkdirAll(dir, 0o700),
-		os.WriteFile(path, content, 0o700), //nolint:gosec // it is a program
+		os.WriteFile(path, content, 0o700), // it is a program
 		os.WriteFile(path+"_SHA256SUM", []byte(hex.EncodeToString(sum[:])+"\n"), 0o600),
 	} {
 		if err != nil {

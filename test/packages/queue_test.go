@@ -198,7 +198,7 @@ func addInstance(t *testing.T) (*lab.Node, string) {
 }
 
 func spot(instance string) string {
-	text, _ := json.Marshal(map[string]any{ //nolint:errchkjson // texts always encode
+	text, _ := json.Marshal(map[string]any{ // texts always encode
 		"id": instance, "source": "aws.ec2", "detail-type": "EC2 Spot Instance Interruption Warning",
 		"time": time.Now().UTC().Format(time.RFC3339), "detail": map[string]string{"instance-id": instance, "instance-action": "terminate"},
 	})

@@ -141,6 +141,6 @@ func build(paths map[string]bool) *metav1.FieldsV1 {
 			at = sub
 		}
 	}
-	text, _ := json.Marshal(tree) //nolint:errchkjson // maps of strings always encode
+	text, _ := json.Marshal(tree) // maps of strings always encode
 	return metav1.NewFieldsV1(string(text))
 }

@@ -116,7 +116,7 @@ func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
 				own(before, node, managerOf(r), "", s.now())
 				s.putNode(node)
 			}
-			text, _ := json.Marshal(node) //nolint:errchkjson // it has been read from JSON
+			text, _ := json.Marshal(node) // it has been read from JSON
 			writeText(w, http.StatusOK, text)
 			return
 		}

@@ -175,7 +175,7 @@ func (s *Server) handle(c *call, r *http.Request) {
 
 // call is one request on the short road, and its http.ResponseWriter.
 type call struct {
-	ctx      context.Context //nolint:containedctx // the client's
+	ctx      context.Context // the client's
 	cancel   context.CancelFunc
 	answered chan struct{} // closed when there is a response, or none will come
 

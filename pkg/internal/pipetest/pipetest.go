@@ -31,7 +31,7 @@ func Serve(handler http.Handler) *Server {
 		pipes: pipes{conns: make(chan net.Conn), closed: make(chan struct{})},
 		conns: map[net.Conn]bool{},
 	}
-	s.http = &http.Server{Handler: handler, ConnState: s.follow} //nolint:gosec // nobody else reaches it
+	s.http = &http.Server{Handler: handler, ConnState: s.follow} // nobody else reaches it
 	go func() { _ = s.http.Serve(s.pipes) }()                    // ends with http.ErrServerClosed
 	return s
 }

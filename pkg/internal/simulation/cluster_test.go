@@ -163,7 +163,7 @@ func (w *world) queue(h happening) {
 	defer w.mu.Unlock()
 	switch {
 	case h.kind == "cordon" && !node.Spec.Unschedulable && w.cluster.action == "":
-		text, _ := json.Marshal(drain.Claim{Writer: drain.Queue, Event: "queued", Kind: "spot-interruption", Since: time.Now()}) //nolint:errchkjson // it always encodes
+		text, _ := json.Marshal(drain.Claim{Writer: drain.Queue, Event: "queued", Kind: "spot-interruption", Since: time.Now()}) // it always encodes
 		w.server.ChangeNode(func(n *corev1.Node) {
 			if n.Annotations == nil {
 				n.Annotations = map[string]string{}

@@ -119,7 +119,7 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 // wire is what a watch comes through. Once it is mute nothing comes through it any more, not even its end.
 type wire struct {
 	io.ReadCloser
-	ctx    context.Context //nolint:containedctx // the request's
+	ctx    context.Context // the request's
 	world  *world
 	once   sync.Once
 	closed chan struct{}
@@ -247,7 +247,7 @@ func refusal(r *http.Request, code int32, reason metav1.StatusReason, message st
 		status.Details = &metav1.StatusDetails{RetryAfterSeconds: after}
 		header.Set("Retry-After", strconv.Itoa(int(after)))
 	}
-	text, _ := json.Marshal(status) //nolint:errchkjson // it always encodes
+	text, _ := json.Marshal(status) // it always encodes
 	return respond(r, int(code), header, text)
 }
 

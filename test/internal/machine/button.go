@@ -38,7 +38,7 @@ func (m *Machine) PressPower(t lab.TB) time.Time {
 	}
 	var text bytes.Buffer
 	for _, event := range [][3]int{{key, power, 1}, {syn, 0, 0}, {key, power, 0}, {syn, 0, 0}} {
-		for _, field := range []any{booted.Sec, booted.Nsec / 1000, uint16(event[0]), uint16(event[1]), int32(event[2])} { //nolint:gosec // they are small
+		for _, field := range []any{booted.Sec, booted.Nsec / 1000, uint16(event[0]), uint16(event[1]), int32(event[2])} { // they are small
 			_ = binary.Write(&text, binary.LittleEndian, field) // a buffer takes everything
 		}
 	}
