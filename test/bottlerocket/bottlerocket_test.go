@@ -1,7 +1,6 @@
 package bottlerocket_test
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,10 +11,7 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // -parallel, which is parsed later, overrides it
-	os.Exit(bottlerocket.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(bottlerocket.Main(m, 4)) }
 
 func TestTheSameSourceGivesTheSameImage(t *testing.T) {
 	t.Parallel()

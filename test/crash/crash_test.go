@@ -33,7 +33,7 @@ const (
 	lanes = 6
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
 func TestAKillAtAnyMomentLosesAndRepeatsNothing(t *testing.T) {
 	rounds := fromEnvironment(t, "NTH_CRASH_ROUNDS", fewRounds)

@@ -6,18 +6,10 @@
 package faults_test
 
 import (
-	"flag"
 	"os"
 	"testing"
 
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// sideBySide is how many tests run at once. They wait far more than they work, so it does not depend on the number of
-// processors.
-const sideBySide = "8"
-
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", sideBySide) // -parallel, which is parsed later, overrides it
-	os.Exit(lab.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 8)) }

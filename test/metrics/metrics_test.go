@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,10 +20,7 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // tests wait far more than they work; -parallel, which is parsed later, overrides it
-	os.Exit(lab.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
 // packages have the programs: prometheus, promtool and prometheus-node-exporter.
 var packages = []string{"prometheus", "prometheus-node-exporter"}

@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"flag"
 	"io"
 	"net/http"
 	"os"
@@ -14,10 +13,7 @@ import (
 	"github.com/nth-project/nth/test/internal/node"
 )
 
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // Machines boot and pods end: tests wait far more than they work. -parallel, which is parsed later, overrides it.
-	os.Exit(node.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(node.Main(m, 4)) }
 
 func TestAPodRunsAndAnswersAndEndsWhenItIsDeleted(t *testing.T) {
 	n := node.Start(t, lab.Shared(t), node.Options{})

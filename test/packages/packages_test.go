@@ -3,7 +3,6 @@
 package packages
 
 import (
-	"flag"
 	"os"
 	"testing"
 	"time"
@@ -13,13 +12,7 @@ import (
 	"github.com/nth-project/nth/test/internal/machine"
 )
 
-// sideBySide is how many tests run at once, each with a machine of its own.
-const sideBySide = "4"
-
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", sideBySide) // -parallel, which is parsed later, overrides it
-	os.Exit(lab.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
 // onEverySuite runs a test on a machine of each suite, side by side with the others.
 func onEverySuite(t *testing.T, test func(t *testing.T, suite string)) {

@@ -19,7 +19,7 @@ import (
 	"github.com/nth-project/nth/test/internal/virtual"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
 // all, in the environment, asks for what takes long, too.
 const all = "NTH_POWER"

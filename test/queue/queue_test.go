@@ -3,7 +3,6 @@
 package queue_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,10 +20,7 @@ import (
 	"github.com/nth-project/nth/test/tools"
 )
 
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "6") // The tests wait far more than they work.
-	os.Exit(lab.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 6)) }
 
 // scene is a region, and what may consume its queue.
 type scene struct {

@@ -21,7 +21,7 @@ import (
 
 const manifest = "../../packaging/kubernetes/nth-queue-rbac.yaml"
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
 // applied applies the manifest, once for all tests.
 var applied sync.Once

@@ -3,7 +3,6 @@
 package shutdown
 
 import (
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -15,10 +14,7 @@ import (
 	"github.com/nth-project/nth/test/internal/machine"
 )
 
-func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // -parallel, which is parsed later, overrides it
-	os.Exit(lab.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
 // pods is what a node in use has, and grace what each of them takes to end.
 const (

@@ -39,7 +39,7 @@ const (
 	roundsOfALife = 30
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
 // anySeed is another one for each long run, and always the same for the short one, which is a test among tests.
 func anySeed() uint64 {

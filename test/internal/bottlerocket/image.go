@@ -60,9 +60,9 @@ func Make(dir string) (Image, error) {
 var remove = func() {}
 
 // Main runs the tests of a package that uses hosts, and then removes what they shared.
-func Main(m *testing.M) int {
+func Main(m *testing.M, sideBySide int) int {
 	defer func() { remove() }()
-	return lab.Main(m)
+	return lab.Main(m, sideBySide)
 }
 
 // blob reads JSON by its digest.

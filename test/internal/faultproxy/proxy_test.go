@@ -22,7 +22,7 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
 // open returns a proxy and a client that goes through it.
 func open(t *testing.T) (*lab.Node, *faultproxy.Proxy, kubernetes.Interface) {

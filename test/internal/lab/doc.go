@@ -10,7 +10,7 @@
 //
 // A test reads like this:
 //
-//	func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(lab.Main(m, 8)) }
 //
 //	func TestTheBudgetIsRespected(t *testing.T) {
 //		node := lab.Shared(t).AddNode(t)

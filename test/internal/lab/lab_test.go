@@ -7,4 +7,4 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }

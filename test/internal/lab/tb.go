@@ -3,10 +3,12 @@ package lab
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 )
@@ -100,11 +102,13 @@ func Shared(t TB) *ControlPlane {
 	return shared.cp
 }
 
-// Main runs the tests of a package that uses Shared, and ends the control
-// plane after them. A package calls it as
+// Main runs the tests of a package that uses Shared, so many of those side by side that are parallel, and ends the control
+// plane after them. They wait far more than they work, so that their number does not depend on that of processors; "-parallel"
+// overrides it. A package calls it as
 //
-//	func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
-func Main(m *testing.M) int {
+//	func TestMain(m *testing.M) { os.Exit(lab.Main(m, 8)) }
+func Main(m *testing.M, sideBySide int) int {
+	_ = flag.Set("test.parallel", strconv.Itoa(sideBySide)) // The command line is parsed later.
 	status := m.Run()
 	if shared.cp != nil {
 		if err := shared.cp.Stop(); err != nil {

@@ -81,9 +81,9 @@ var setupScript string
 var containerdConfig string
 
 // Main runs the tests of a package that uses nodes, and then removes what they shared.
-func Main(m *testing.M) int {
+func Main(m *testing.M, sideBySide int) int {
 	defer func() { remove() }()
-	return lab.Main(m)
+	return lab.Main(m, sideBySide)
 }
 
 // Start boots a machine, makes it a node of the cluster, and returns when that is Ready. What is missing of the programs
