@@ -157,9 +157,9 @@ func f() { os.Remove("a") }
 	},
 	{
 		name:    "only cmd and systemd know the environment",
-		why:     "settings are given to packages as values; systemd's own variables are part of its protocol",
+		why:     "settings are given to packages as values; systemd's own variables are part of its protocol, and AWS's of that of its SDKs",
 		uses:    effects(everywhere, "os.Getenv", "os.LookupEnv", "os.Environ", "os.Setenv", "os.Unsetenv", "os.ExpandEnv", "os.Clearenv", "syscall.Getenv", "syscall.Environ", "golang.org/x/sys/unix.Getenv", "golang.org/x/sys/unix.Environ"),
-		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/systemd"}}},
+		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/systemd", "pkg/role"}}},
 		example: `
 -- pkg/imds/a.go --
 package imds
@@ -174,14 +174,14 @@ var x = os.Getenv("X")
 	{
 		name:    "only nth-queue looks for credentials everywhere",
 		why:     "nth has those of the instance's role; the other ways to find some would cost a megabyte on every node, and could find others",
-		uses:    effects(everywhere, "github.com/aws/aws-sdk-go-v2/config.Load*"),
+		uses:    effects(everywhere, "github.com/aws/aws-sdk-go-v2/config.*"),
 		permits: []permit{{what: "*", dirs: []string{"cmd/nth-queue"}}},
 		example: `
 -- pkg/role/a.go --
 package role
 import "github.com/aws/aws-sdk-go-v2/config"
 var x = config.LoadDefaultConfig // breaks
-var y = config.NewEnvConfig
+var y = config.NewEnvConfig // breaks
 -- cmd/nth-queue/a.go --
 package main
 import "github.com/aws/aws-sdk-go-v2/config"

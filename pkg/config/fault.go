@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/BurntSushi/toml"
@@ -29,10 +30,11 @@ func (d *decoder) syntaxFault(text string, err error) error {
 	return fmt.Errorf("%s: line %d: %s", d.file, parse.Position.Line, oneLine(parse.Message))
 }
 
-// header is a line of TOML that begins a table, and dotted the key of one within a table.
+// header is a line of TOML that begins a table, and dotted the key of one within a table. They are compiled when a file is none: nearly
+// never, while whatever is compiled at the start stays in memory.
 var (
-	header = regexp.MustCompile(`^\s*\[\[?\s*["']?([A-Za-z0-9_-]+)["']?\s*[].]`)
-	dotted = regexp.MustCompile(`^\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]`)
+	header = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*\[\[?\s*["']?([A-Za-z0-9_-]+)["']?\s*[].]`) })
+	dotted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]`) })
 )
 
 // tableAt names the table at the top of the file that a line belongs to, in a text that is no TOML; empty if it is none of ours. What only
@@ -40,8 +42,8 @@ var (
 func (d *decoder) tableAt(text string, number int) string {
 	table, inline, within := "", "", ""
 	for line := range strings.Lines(text) {
-		begins := header.FindStringSubmatch(line)
-		sets := dotted.FindStringSubmatch(line)
+		begins := header().FindStringSubmatch(line)
+		sets := dotted().FindStringSubmatch(line)
 		switch {
 		case within != "":
 		case begins != nil && d.tables[begins[1]]:

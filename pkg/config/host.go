@@ -2,6 +2,7 @@ package config
 
 import (
 	"regexp"
+	"sync"
 	"time"
 )
 
@@ -49,9 +50,12 @@ func (c *LoadBalancers) table() table {
 // allGroups stands for the target groups of the VPC.
 const allGroups = "all"
 
-var targetGroupARN = regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:\d{12}:targetgroup/[A-Za-z0-9-]{1,32}/[0-9a-f]{16}$`)
+// targetGroupARN is compiled when one is configured: it is the largest of all expressions here.
+var targetGroupARN = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:\d{12}:targetgroup/[A-Za-z0-9-]{1,32}/[0-9a-f]{16}$`)
+})
 
-func targetGroup(s string) bool { return s == allGroups || targetGroupARN.MatchString(s) }
+func targetGroup(s string) bool { return s == allGroups || targetGroupARN().MatchString(s) }
 
 // targetGroups are names, of which one stands for all and goes alone.
 type targetGroups struct{ names }

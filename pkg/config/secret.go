@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/net/http/httpguts"
 )
@@ -28,11 +29,11 @@ func secretive(key string) bool {
 }
 
 // name is what a key looks like of which it is certain that it is no secret.
-var name = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
+var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
 
 // shownBelow is a part of a key as it can be told; key is all of it, or what stands before.
 func shownBelow(key, part string) string {
-	if part != "" && secretive(key) && !name.MatchString(part) {
+	if part != "" && secretive(key) && !name().MatchString(part) {
 		return notShown
 	}
 	return part

@@ -20,7 +20,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/smithy-go"
@@ -74,11 +73,11 @@ const connectTimeout = 5 * time.Second
 // AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and
 // AWS_CA_BUNDLE. Credentials in the environment are ignored: they are the role's.
 func Config(ctx context.Context, o Options) (aws.Config, error) {
-	env, err := awsconfig.NewEnvConfig()
+	env, err := readEnvironment()
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("reading AWS's settings in the environment: %w", err)
 	}
-	roots, err := readCABundle(env.CustomCABundle)
+	roots, err := readCABundle(os.Getenv("AWS_CA_BUNDLE"))
 	if err != nil {
 		return aws.Config{}, err
 	}
@@ -87,8 +86,8 @@ func Config(ctx context.Context, o Options) (aws.Config, error) {
 			return aws.Config{}, fmt.Errorf("asking the metadata service for the region: %w", err)
 		}
 	}
-	if ignored := env.IgnoreConfiguredEndpoints; o.Endpoint == "" && !aws.ToBool(ignored) {
-		o.Endpoint = env.BaseEndpoint
+	if o.Endpoint == "" {
+		o.Endpoint = env.baseEndpoint()
 	}
 	cfg := aws.Config{
 		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: Unhurried(newHTTPClient(o.Dial, roots, max(o.AtOnce, 1))),

@@ -1,0 +1,78 @@
+package role
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+)
+
+// endpointVariable holds a base URL for all services, and with "_EC2" or another name of a service that of this one.
+const endpointVariable = "AWS_ENDPOINT_URL"
+
+// environment is what the environment says of endpoints, as
+// https://docs.aws.amazon.com/sdkref/latest/guide/environment-variables.html describes it. Clients of the SDK look
+// it up among their ConfigSources. The SDK has one of its own, config.EnvConfig, whose package also imports the clients
+// of three services for signing in, which nth never uses: megabytes of program, and hundreds of kilobytes at each start.
+type environment struct {
+	fips      aws.FIPSEndpointState
+	dualStack aws.DualStackEndpointState
+	ignored   bool // the endpoints that are configured
+}
+
+func readEnvironment() (environment, error) {
+	fips, err := variable("AWS_USE_FIPS_ENDPOINT", aws.FIPSEndpointStateUnset, aws.FIPSEndpointStateDisabled, aws.FIPSEndpointStateEnabled)
+	if err != nil {
+		return environment{}, err
+	}
+	dualStack, err := variable(
+		"AWS_USE_DUALSTACK_ENDPOINT", aws.DualStackEndpointStateUnset, aws.DualStackEndpointStateDisabled, aws.DualStackEndpointStateEnabled)
+	if err != nil {
+		return environment{}, err
+	}
+	ignored, err := variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", false, false, true)
+	return environment{fips: fips, dualStack: dualStack, ignored: ignored}, err
+}
+
+// variable returns one of three values for a variable that is true, false or not set.
+func variable[T any](name string, unset, no, yes T) (T, error) {
+	switch value := os.Getenv(name); strings.ToLower(value) {
+	case "":
+		return unset, nil
+	case "false":
+		return no, nil
+	case "true":
+		return yes, nil
+	default:
+		return unset, fmt.Errorf("%s is %q, and must be true or false", name, value)
+	}
+}
+
+// baseEndpoint is the endpoint for all services, empty if there is none.
+func (e environment) baseEndpoint() string {
+	if e.ignored {
+		return ""
+	}
+	return os.Getenv(endpointVariable)
+}
+
+// GetServiceBaseEndpoint is called by clients of the SDK; sdkID is the service's name, such as "Auto Scaling".
+func (e environment) GetServiceBaseEndpoint(_ context.Context, sdkID string) (endpoint string, found bool, err error) {
+	if e.ignored {
+		return "", false, nil
+	}
+	endpoint = os.Getenv(endpointVariable + "_" + strings.ToUpper(strings.ReplaceAll(sdkID, " ", "_")))
+	return endpoint, endpoint != "", nil
+}
+
+// GetUseFIPSEndpoint is called by clients of the SDK.
+func (e environment) GetUseFIPSEndpoint(context.Context) (state aws.FIPSEndpointState, found bool, err error) {
+	return e.fips, e.fips != aws.FIPSEndpointStateUnset, nil
+}
+
+// GetUseDualStackEndpoint is called by clients of the SDK.
+func (e environment) GetUseDualStackEndpoint(context.Context) (state aws.DualStackEndpointState, found bool, err error) {
+	return e.dualStack, e.dualStack != aws.DualStackEndpointStateUnset, nil
+}
