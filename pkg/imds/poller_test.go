@@ -142,7 +142,7 @@ func TestNoticeIsSeenPromptlyAfterAnOutage(t *testing.T) {
 			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
 			ec2.say(spotPath, fault)
 			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-				for range 20 {
+				for range 8 {
 					ec2.say(spotPath, fault)
 					time.Sleep(2*time.Minute + 123*time.Millisecond)
 					ec2.say(spotPath, answer{body: announced[spotPath]})
