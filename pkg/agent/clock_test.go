@@ -196,6 +196,18 @@ func (row stepped) play(r *rig, by time.Duration) {
 	}
 }
 
+func TestByHowMuchTheClockWasSetIsSaidToASecond(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		clock := &wall{}
+		r.cfg.Now = clock.now
+		r.run()
+		clock.set(3400 * time.Millisecond)
+		r.pass(2 * time.Second)
+		r.wantSaid(systemd.EventSeen, "warning: the system clock was stepped by 3s; recomputing deadlines")
+	})
+}
+
 // Where the clock is set right after a reboot, what was noted before the reboot was right already.
 func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
 	t.Parallel()

@@ -60,6 +60,15 @@ func TestAMessageHasTheFieldsOfItsEventAndOfNothingElse(t *testing.T) {
 			state.Transition{Kind: state.PodEvicted, Entry: spot, Pod: "default/web"}, systemd.PodEvicted,
 			"info: evicted default/web %s" + ofSpot + " NTH_PHASE=draining NTH_POD=default/web",
 		},
+		"of an event whose phase says nothing, as it may be over": {
+			state.Transition{Kind: state.Missed, Entry: spot}, systemd.EventWithdrawn,
+			"info: spot-interruption: no longer announced; waiting to confirm before undoing anything %s" + ofSpot,
+		},
+		"of an event whose phase says nothing, as there is nothing to undo": {
+			state.Transition{Kind: state.ClosedWith, Entry: state.Entry{Event: spot.Event, Phase: state.Closed, Ending: state.Withdrawn}},
+			systemd.EventWithdrawn,
+			"info: spot-interruption: withdrawn; nothing to undo %s" + ofSpot,
+		},
 		"of an event whose phase says nothing, as it is over": {
 			state.Transition{Kind: state.CalledBack, Entry: spot, Action: string(policy.Drain)}, systemd.EventWithdrawn,
 			"info: stopping the drain for spot-interruption: no longer needed %s" + ofSpot,
