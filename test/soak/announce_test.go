@@ -163,7 +163,9 @@ func (l *life) flicker(n *notice) {
 	case event.Shutdown:
 	}
 	l.pause(2 * time.Second)
-	l.show(n)
+	again := *n
+	again.at = n.times[len(n.times)-1] // the one that its document had last
+	l.show(&again)
 	l.model.doubt(n)
 	l.model.troubled = true
 	l.did("events missing for a moment", "%s", n)

@@ -179,7 +179,7 @@ func (m *model) announce(n *notice) {
 	}
 	for _, other := range m.gone {
 		if n.like(other) && !other.over { // nth may not have looked in between
-			n.times = append(n.times, other.times...)
+			n.times = slices.Concat(other.times, n.times)
 			n.order = max(n.order, min(other.order, perhaps))
 		}
 	}
