@@ -15,10 +15,11 @@ PROGRAMS := nth nth-queue nth-imds
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 # Tests wait about as much as they work, so more packages are tested at once than there are processors. Go begins with those that are
-# named first: the ones that take longest, which else would run alone at the end.
-AT_ONCE     := $(shell echo $$(($$(nproc) + 1)))
-LONG_UNITS  := $(addprefix ./pkg/,imds fleet drain kubelet)
-LONG_SUITES := $(addprefix ./,node packages e2e release shutdown queue faults power bottlerocket metrics)
+# named first: the ones that take longest, which else would run alone at the end. The suites that boot machines come one after another:
+# a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
+LONG_UNITS := $(addprefix ./pkg/,imds fleet drain kubelet)
+LONG_LABS  := $(addprefix ./,e2e release queue faults power metrics)
+MACHINES   := $(addprefix ./,node packages shutdown bottlerocket internal/machine)
 
 # The linter is kept under a name that changes with what it is built from.
 LINT_MODULE := test/tools/lint
@@ -49,14 +50,15 @@ test: unit e2e ## run all tests: the product's, then the lab's on a real control
 .PHONY: unit
 unit: ## run the product's own tests, with the race detector where there is a C compiler
 	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
-	@go test $(RACE) -p $(AT_ONCE) $(LONG_UNITS) ./...
+	@go test $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
 	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
 
 .PHONY: e2e
 e2e: lab ## run the tests of the lab
 	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs
 	$(call say,tests on a real control plane)
-	@cd test && go test -timeout 30m -p $(AT_ONCE) $(LONG_SUITES) ./...
+	@cd test && { echo -p 1 $(MACHINES); echo -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES))); } | \
+		xargs -P 2 -L 1 go test -timeout 30m
 
 .PHONY: lab
 lab: ## build what the lab runs: etcd, Kubernetes, kwok (about 5 minutes when new)

@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/test/internal/node"
 )
 
-func TestMain(m *testing.M) { os.Exit(node.Main(m, 3)) }
+func TestMain(m *testing.M) { os.Exit(node.Main(m, 4)) }
 
 func TestAPodRunsAndAnswersAndEndsWhenItIsDeleted(t *testing.T) {
 	n := node.Start(t, lab.Shared(t), node.Options{})
