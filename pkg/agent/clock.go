@@ -85,7 +85,7 @@ func deadlineIsSpan(kind event.Kind) bool { return kind.Local() || kind == event
 func (a *Agent) movedEntry(e state.Entry, before time.Time, by time.Duration) state.Entry {
 	here := e.BootID == a.cfg.BootID
 	began := a.clock.since.Add(-by)
-	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.Missing, &e.CordonedAt} {
+	for _, t := range e.ClockTimes() {
 		if !t.After(before) && (here || !t.Before(began)) {
 			shift(t, by)
 		}

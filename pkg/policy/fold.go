@@ -94,7 +94,7 @@ func clamp(sit Situation, e state.Entry) state.Entry {
 	if e.Phase == state.Closed {
 		return e
 	}
-	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing} {
+	for _, t := range e.ClockTimes() {
 		if t.After(sit.Now) {
 			*t = sit.Now
 		}
@@ -118,7 +118,7 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 	case nothing:
 		return s.release(sit, e)
 	case cordoned:
-		return s.act(sit, s.cordonPhase(sit, e), e)
+		return s.act(sit, cordonPhase(sit, e), e)
 	case drained:
 		return s.act(sit, s.drainPhase(sit, e), noteLeftAlone(sit, e))
 	case left:
@@ -219,7 +219,7 @@ func noteNode(sit Situation, e state.Entry) state.Entry {
 }
 
 // cordonPhase is the next phase of an entry that wants the node cordoned.
-func (s Settings) cordonPhase(sit Situation, e state.Entry) state.Phase {
+func cordonPhase(sit Situation, e state.Entry) state.Phase {
 	switch {
 	case e.Phase == state.Cordoned:
 	case e.Phase != state.Cordoning:

@@ -81,6 +81,11 @@ type Entry struct {
 	Error  string  `json:"error,omitempty"`
 }
 
+// ClockTimes points to those of the entry's times that were read from the wall clock, not from a document.
+func (e *Entry) ClockTimes() []*time.Time {
+	return []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing}
+}
+
 // Acted reports whether something that was done to the node for this entry may still be in effect.
 func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
