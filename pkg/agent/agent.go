@@ -1,13 +1,13 @@
-// Package agent is the loop: snapshot → decide → act → record → tell.
+// Package agent is the loop: snapshot → decide → record → act → report.
 //
-// Sources deliver what is announced; one goroutine folds it into the record, asks the policy for the one goal for the node,
-// and sees to it that the work under way pursues it: a guard, as long as the node is to be closed, which is adjusted when the
-// goal changes, or the taking back of what nth has set. What is about to be done is in the record before it is done, and what
-// came of it afterwards; a crash, an upgrade or a reboot therefore leads back to the same goal. What each event is due follows
-// from the state of the node, whatever is under way.
+// Sources deliver what is announced. One goroutine folds it into the record, asks the policy for the one goal for the node, and
+// makes the work in progress pursue it: either a guard, which stands as long as the node is to be closed and is adjusted when
+// the goal changes, or an uncordon, which takes back what nth has set. Work is recorded before it begins, and its result
+// afterwards, so that after a crash, an upgrade or a reboot the goal is the same. The outcome of each event follows from the
+// state of the node, whatever work is in progress.
 //
-// Nothing here waits: not for the node, the disk or a listener. The package owns the interfaces it calls. Run ends when its
-// context does, and leaves the node as it is.
+// The loop waits for nothing: not for the node, the disk or a listener. The package owns the interfaces it calls. Run ends when
+// its context does, and leaves the node as it is.
 package agent
 
 import (
@@ -26,27 +26,27 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Source watches for events until ctx ends and tells the sink. It returns nil when its context has ended, and an error
-// only if it can never work.
+// Source watches for events until ctx ends and reports them to the sink. It returns nil when ctx has ended, and an error only if
+// it can never work.
 type Source interface {
 	Run(ctx context.Context, sink event.Sink) error
 }
 
-// Pulse is a Source that can tell whether it still looks.
+// Pulse is a Source that notices when it stalls.
 type Pulse interface {
-	// Stuck says what has come to a stop that should go on; nil if nothing has.
+	// Stuck says what has stalled; nil if nothing has.
 	Stuck() error
 }
 
-// Node is the node that is acted upon. Uncordon retries what may pass until ctx ends.
+// Node is the node that is acted upon: see drain.Node.
 type Node interface {
 	Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard
 	Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error)
 	Claim(ctx context.Context) (claim drain.Claim, ours bool, err error)
 }
 
-// Record is the memory. Put takes entries in at once, and calls written, from any goroutine, when they are on disk, or with
-// why they are not: then they are remembered until the process ends. Flush waits until all are.
+// Record has the entries of all events. Put adds entries at once. It calls written, from any goroutine, when they are on disk,
+// or with the error if they are not: then they last until the process ends. Flush waits until everything is written.
 type Record interface {
 	Entries() []state.Entry
 	Put(written func(error), entries ...state.Entry)
@@ -61,106 +61,100 @@ type Service interface {
 	Beat()
 }
 
-// Identity keeps the credential warm until ctx ends. It tells whenever it has learned how things stand: the node's name
-// and nil, or what is wrong.
+// Identity keeps the credential valid until ctx ends. It reports each time what it has learned: the node's name, or an error.
 type Identity interface {
 	KeepWarm(ctx context.Context, tell func(node string, err error))
 }
 
-// Listener is told everything that happens, in order, from one goroutine, after the journal. OnTransition must not block: what
-// takes time is done elsewhere, so that nobody who listens can hold a drain up.
+// Listener gets all transitions, in order, from one goroutine, after the journal. OnTransition must not block, so that no listener
+// can hold up a drain.
 type Listener interface {
 	OnTransition(state.Transition)
 }
 
-// Config is what an Agent is made of. All fields are needed but for those that say otherwise.
+// Config has the parts and settings of an Agent. All fields are needed unless they say otherwise.
 type Config struct {
 	Sources  []Source
 	Node     Node
 	Identity Identity
 	Record   Record
-	// Service is nil for an agent that is one of many in its process: it starts and stops without a word.
+	// Service is nil for one of several agents in a process, which does not log its start and stop.
 	Service Service
 	Policy  policy.Settings
-	// Unwatched are the kinds that none of the sources tells of; nil if each does.
+	// Unwatched are the kinds that no source looks for; nil if there are none.
 	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
-	// NodeName is the node's name where it is known from the start; else the Identity tells it.
+	// NodeName is the node's name, if it is known from the start; otherwise Identity reports it.
 	NodeName string
-	// NodeSeen tells that there has been a Node in this boot, so that one that is missing was deleted.
+	// NodeSeen: there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
-	// ClaimRead tells that the Record has what is ours on the Node already, so that the Node's claim is not asked for.
+	// ClaimRead: the Record already has the claim on the Node, so that the agent need not read it.
 	ClaimRead bool
 	Log       *logrus.Entry
-	// Now reads the wall clock; nil is the system's. It is called from one goroutine.
+	// Now reads the wall clock, from one goroutine; nil means time.Now.
 	Now func() time.Time
-	// Beat is how often the service manager's watchdog is fed; 0 means that nobody watches.
+	// Beat is how often to feed the service manager's watchdog; 0 if there is none.
 	Beat time.Duration
-	// Settled, if set, is called with what has come of each announced event; "" while something is still to be done for it. The last word
-	// counts: people may change their mind. It may be called often and must not block.
+	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for it. The
+	// latest call counts, as people may change their minds. It is called often and must not block.
 	Settled func(event.Event, event.Outcome)
-	// Rested, if set, is called for each announced event for which nothing is being done, and says when something may be
-	// due for it without further news; zero means never.
+	// Rested, if set, is called for each announced event for which nothing is being done. again is when something may be due for
+	// it without further news; zero if never. It is called often and must not block.
 	Rested func(ev event.Event, again time.Time)
-	// DryRun changes the words, so that nobody believes that something was done. The Node must be one that does nothing.
+	// DryRun makes all messages say that nothing is done. Node must be one that does nothing.
 	DryRun bool
-	// Board, if set, is shown how things stand.
+	// Board, if set, shows the status.
 	Board StatusWriter
-	// Listeners are told what happens.
+	// Listeners get all transitions of events, steps and sources.
 	Listeners []Listener
 }
 
-// Agent is the daemon as a value: New wires it, Run runs it.
+// Agent is the daemon for one node. After Run has begun, all fields but inbox belong to the loop.
 type Agent struct {
-	cfg   Config
-	clock *clock
-	inbox *inbox
-	tasks sync.WaitGroup
-	// journal is the first who is told what happens, and pending the second.
+	cfg     Config
+	clock   *clock
+	inbox   *inbox
+	tasks   sync.WaitGroup
 	journal journal
+	began   time.Time // when Run began
 
-	known   map[event.Kind][]event.Event
-	looked  map[event.Kind]time.Time // when each kind's last good look was taken in
+	known   map[event.Kind][]event.Event // the last snapshot of each kind
+	looked  map[event.Kind]time.Time     // when that came
 	trouble map[event.Kind]trouble
-	stuck   bool // a source is, and that was said
+	stalled bool // a source is, and this was logged
 
-	node     string
-	waiting  error // why there is no identity; nil once there is
-	nodeSeen bool  // there has been a Node since the start
-	ready    bool  // and the kubelet of this boot has reported it Ready
-	opened   bool  // what was ours has been taken back since the start
-	// inherited tells that our cordon was there at the start, and set in an earlier boot, as far as is known: the Node tells.
+	node     string // the node's name; empty until it is known
+	waiting  error  // why there is no identity; nil if there is one
+	nodeSeen bool   // there has been a Node in this boot
+	ready    bool   // the kubelet has reported it Ready in this boot
+	opened   bool   // an uncordon has succeeded since the start
+	// inherited: our cordon was there at the start and may be from an earlier boot; readClaim finds out.
 	inherited bool
 
-	work   *work
-	number int // of goals
-	// state is what the guard has told of the node under the present goal. It is stale if events have joined since.
-	state drain.State
-	stale bool
-	// lookedFor are the events for which the Node has been looked at since they came, and drainedFor those for which it was drained then.
-	lookedFor, drainedFor []string
-	result                drain.Result // how far the guard had come when it was last asked
-	total, left           int
-	pending               pending // what is waited for
-	// begun is when the work for an event began that is not done yet.
-	begun map[string]time.Time
-	// written is closed once what was put last is on disk.
+	work        *work        // nil if nothing is being done
+	goals       int          // how many goals guards have been given
+	result      drain.Result // what the guard had done when an event's drain last ended
+	total, left int          // pods to evict, as the guard last reported
+	// steps has, by the event's ID, when the step (cordon, drain or uncordon) in progress for an event began.
+	steps map[string]time.Time
+
+	// written is closed when the last Put is on disk or has failed.
 	written <-chan struct{}
-	// unsaved is when the record could not be written; zero if it could.
+	// unsaved is when the record last could not be written; zero if there is nothing to be tried again.
 	unsaved time.Time
-	// refused is when the record has refused an entry, by the event's ID.
+	// refused has, by the event's ID, when the record refused an entry.
 	refused map[string]time.Time
 
-	began time.Time
-	shown shown
+	shownAt time.Time    // when the board was last updated
+	shown   state.Status // what it shows
 }
 
 // trouble is an outage of a source.
 type trouble struct {
 	since time.Time
 	err   string
-	// over is since when looks are good again; zero while the last one failed.
+	// over is since when looks succeed again; zero while the last one failed.
 	over time.Time
 }
 
@@ -171,19 +165,18 @@ func New(cfg Config) *Agent {
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
-		pending: pending{held: map[string]string{}},
-		journal: journal{log: cfg.Log, dryRun: cfg.DryRun, said: map[event.Kind][]string{}},
-		begun:   map[string]time.Time{},
+		journal: journal{log: cfg.Log, dryRun: cfg.DryRun, logged: map[event.Kind][]string{}},
+		steps:   map[string]time.Time{},
 		refused: map[string]time.Time{},
 	}
 }
 
-// SetPolicy replaces the rules: from now on everything is judged by them, also what is announced already and what is under
-// way. It may be called from any goroutine, also before Run.
+// SetPolicy replaces the rules, also for events that are announced already and for work in progress. It may be called from any
+// goroutine, also before Run.
 func (a *Agent) SetPolicy(rules policy.Settings) { a.inbox.put(newPolicy{rules: maps.Clone(rules)}) }
 
-// lastWrite is how long the record is waited for when the agent stops.
-const lastWrite = 2 * time.Second
+// flushTimeout is how long the agent waits for the record when it stops.
+const flushTimeout = 2 * time.Second
 
 // Run watches, decides and acts until ctx ends, and returns nil then. It returns an error if a source gives up.
 func (a *Agent) Run(ctx context.Context) error {
@@ -198,7 +191,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.inbox.put(identity{node: node, err: err}) })
 	})
 	if a.cfg.Service != nil {
-		a.note(state.Transition{Kind: state.Started})
+		a.log(state.Transition{Kind: state.Started})
 		a.cfg.Service.Ready()
 	}
 	if !a.cfg.ClaimRead {
@@ -214,22 +207,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err == nil {
 		a.showStopped()
 		if a.cfg.Service != nil {
-			a.note(state.Transition{Kind: state.Stopped})
+			a.log(state.Transition{Kind: state.Stopped})
 		}
 	}
 	return err
 }
 
-// flush waits for the record, within bounds, and says if it could not be written.
+// flush waits until the record is written, for flushTimeout at most.
 func (a *Agent) flush(ctx context.Context) {
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	if err := a.cfg.Record.Flush(limited); err != nil {
-		a.note(state.Transition{Kind: state.RecordUnwritten, Err: err})
+		a.log(state.Transition{Kind: state.RecordUnwritten, Err: err})
 	}
 }
 
-// tick keeps the status sentence's seconds, the watchdog and the comparison of clocks going.
+// tick is how often the loop updates the status, feeds the watchdog and compares the clocks.
 const tick = time.Second
 
 func (a *Agent) loop(ctx context.Context) error {
@@ -249,12 +242,12 @@ func (a *Agent) loop(ctx context.Context) error {
 		case <-ticks.C:
 			a.feedWatchdog()
 			a.compareClocks()
-			a.reportRecovered()
+			a.emitRecovered()
 			a.rewrite()
 		case <-a.inbox.ready:
 			a.compareClocks()
-			if err := a.handleInbox(a.inbox.empty()); err != nil && ctx.Err() == nil {
-				a.decide() // What ended at the same time is recorded.
+			if err := a.handleInbox(a.inbox.take()); err != nil && ctx.Err() == nil {
+				a.decide() // Record what else has happened.
 				return err
 			}
 		}
@@ -262,8 +255,8 @@ func (a *Agent) loop(ctx context.Context) error {
 	return nil
 }
 
-// feedWatchdog feeds the service manager's watchdog, unless a source is stuck: a daemon that decides and no longer sees is as
-// good as dead, and the service manager is to start it again.
+// feedWatchdog feeds the service manager's watchdog, unless a source has stalled: nth would miss events then, so the service
+// manager has to restart it.
 func (a *Agent) feedWatchdog() {
 	if a.cfg.Service == nil {
 		return
@@ -274,18 +267,19 @@ func (a *Agent) feedWatchdog() {
 			continue
 		}
 		if err := pulse.Stuck(); err != nil {
-			if !a.stuck {
-				a.note(state.Transition{Kind: state.SourceStalled, Err: err})
+			if !a.stalled {
+				a.log(state.Transition{Kind: state.SourceStalled, Err: err})
 			}
-			a.stuck = true
+			a.stalled = true
 			return
 		}
 	}
-	a.stuck = false
+	a.stalled = false
 	a.cfg.Service.Beat()
 }
 
-// handleInbox works off the inbox, all of it: also when a source has given up, what came of the work must be recorded.
+// handleInbox handles all news, and returns the error of a source that has given up: even then, the result of work in progress
+// must be recorded.
 func (a *Agent) handleInbox(news []any) error {
 	var gaveUp error
 	for _, n := range news {
@@ -293,23 +287,23 @@ func (a *Agent) handleInbox(news []any) error {
 		case event.Snapshot:
 			a.looked[n.Kind] = a.now()
 			a.known[n.Kind] = a.credibleEvents(n)
-			a.noteHealthy(n.Kind)
+			a.noteGoodLook(n.Kind)
 		case lookFailed:
-			a.handleTrouble(n)
+			a.handleFailedLook(n)
 		case identity:
 			a.handleIdentity(n)
 		case drain.Progress:
 			a.handleProgress(n)
 		case workResult:
 			a.handleWorkResult(n)
-		case adopted:
+		case claimFound:
 			a.adoptClaim(n)
 		case newPolicy:
 			a.cfg.Policy = n.rules
 		case unwritten:
 			a.unsaved = time.Now()
 			if !n.again {
-				a.note(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
+				a.log(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
 			}
 		case sourceEnded:
 			if gaveUp == nil {
@@ -320,30 +314,30 @@ func (a *Agent) handleInbox(news []any) error {
 	return gaveUp
 }
 
-// advance brings the record up to date and sees to it that the goal is pursued. It returns when to look again without news.
+// advance brings the record up to date and pursues the goal. It returns when to decide again without news.
 func (a *Agent) advance(ctx context.Context) time.Time {
 	sit, goal := a.decide()
 	a.pursueGoal(ctx, goal)
-	a.settled(sit)
+	a.reportOutcomes(sit)
 	return goal.Revisit
 }
 
-// decide brings the record up to date and names the goal.
+// decide brings the record up to date and returns the goal.
 func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
-	// What a guard has told holds for the events of its own goal, also if others join or some leave at the same moment.
+	// The guard's report holds for the events of its goal only: others may have joined just now.
 	if w := a.work; w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action {
-		sit.Node = policy.Node{Closed: a.state.Closed && !a.stale, Left: a.state.Left, Ours: a.state.Ours, Drained: a.state.Drained}
-		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.goal.Events, a.lookedFor, a.drainedFor, a.state.Limited
+		sit.Node = policy.Node{Closed: w.state.Closed && !w.stale, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained}
+		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.goal.Events, w.lookedFor, w.drainedFor, w.state.Limited
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}
 	return sit, goal
 }
 
-// fold brings the record up to date, tells what has changed, and returns the situation then. Of what the record does not take nothing
-// is told, and it is put again after a while.
+// fold brings the record up to date, reports what has changed, and returns the new situation. An entry that the record refuses is
+// not reported, and is tried again after a while.
 func (a *Agent) fold(sit policy.Situation) policy.Situation {
 	for {
 		changed := slices.DeleteFunc(a.cfg.Policy.Fold(sit), a.refusedOfLate)
@@ -361,19 +355,19 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 		sit.Past = a.cfg.Record.Entries()
 		for _, e := range changed {
 			before, met := policy.Find(past, e.Event.ID)
-			if !a.taken(sit.Past, e) {
+			if !a.wasTaken(sit.Past, e) {
 				continue
 			}
-			a.changed(before, met, e)
+			a.emitChange(before, met, e)
 			if met && before.Acted() && e.Phase == state.Seen {
-				a.tell(state.Transition{Kind: state.PutOff, Entry: e}) // Something else keeps the node as it is.
+				a.emit(state.Transition{Kind: state.PutOff, Entry: e}) // Another event keeps the node closed.
 			}
 		}
 	}
 }
 
-// taken tells whether the record has taken an entry, and remembers it if not.
-func (a *Agent) taken(past []state.Entry, e state.Entry) bool {
+// wasTaken reports whether the record has taken an entry, and remembers a refusal.
+func (a *Agent) wasTaken(past []state.Entry, e state.Entry) bool {
 	there, met := policy.Find(past, e.Event.ID)
 	if met && policy.Same(there, e) {
 		delete(a.refused, e.Event.ID)
@@ -383,15 +377,15 @@ func (a *Agent) taken(past []state.Entry, e state.Entry) bool {
 	return false
 }
 
-// refusedOfLate tells whether the record has refused what it was to say of an event, so that it would refuse it again.
+// refusedOfLate reports whether the record has just refused an entry of the same event.
 func (a *Agent) refusedOfLate(e state.Entry) bool {
 	at, refused := a.refused[e.Event.ID]
 	return refused && time.Since(at) < rewriteAfter
 }
 
-// settled tells what has come of the announced events, and for which nothing is being done. What the record does not know of an event
-// that is announced is no reason to take it for settled.
-func (a *Agent) settled(sit policy.Situation) {
+// reportOutcomes calls Settled and Rested for all announced events, except those that the record has refused: without an entry, they
+// would look as if nothing had to be done for them.
+func (a *Agent) reportOutcomes(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {
 			if _, refused := a.refused[ev.ID]; refused {
@@ -427,7 +421,7 @@ func (a *Agent) situation() policy.Situation {
 	}
 }
 
-// put records entries. The loop does not wait for the disk.
+// put records entries, without waiting for the disk.
 func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
@@ -440,7 +434,7 @@ func (a *Agent) put(entries ...state.Entry) {
 	}, entries...)
 }
 
-// rewriteAfter is how long after the record could not be written it is tried again, if nothing is to be recorded before.
+// rewriteAfter is when a failed write of the record is tried again, unless something is recorded before.
 const rewriteAfter = 10 * time.Second
 
 func (a *Agent) rewrite() {
@@ -450,7 +444,7 @@ func (a *Agent) rewrite() {
 	}
 }
 
-// entry is the record's entry of an event.
+// entry returns the recorded entry of an event, or a new one if there is none.
 func (a *Agent) entry(ev event.Event) state.Entry {
 	if e, met := policy.Find(a.cfg.Record.Entries(), ev.ID); met {
 		return e
@@ -458,7 +452,7 @@ func (a *Agent) entry(ev event.Event) state.Entry {
 	return state.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
 }
 
-// inbox gathers news from all goroutines for the one that decides. Putting never blocks.
+// inbox collects news from all goroutines for the loop. put never blocks.
 type inbox struct {
 	mu    sync.Mutex
 	news  []any
@@ -475,14 +469,14 @@ type (
 		node string
 		err  error
 	}
-	adopted struct {
+	claimFound struct {
 		claim drain.Claim
 		ours  bool
 	}
 	newPolicy struct{ rules policy.Settings }
 	unwritten struct {
 		err   error
-		again bool // as was said before
+		again bool // it was a retry, whose failure has been logged
 	}
 	sourceEnded struct{ err error }
 )
@@ -499,7 +493,7 @@ func (i *inbox) put(n any) {
 	}
 }
 
-func (i *inbox) empty() []any {
+func (i *inbox) take() []any {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	news := i.news

@@ -9,16 +9,16 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// clock is the wall clock as the loop knows it. Between two looks it goes on with the monotonic clock, so that whatever
-// hangs on it can be moved in one piece when somebody has set it.
+// clock is the wall clock as the loop knows it. Between two readings it advances with the monotonic clock, so that the loop notices
+// when somebody sets the wall clock, and can adapt all times at once.
 //
-// A time in a document is wall time, and what is left until then changes with the clock. A span, such as the time an
-// event has been missing or a cordon's time to live, is as long as it is: where it began moves with the clock.
+// A time in a document is wall time: how much is left until then changes with the clock. A span, such as the time that an event has
+// been missing or a cordon's time to live, keeps its length: its beginning moves with the clock.
 type clock struct {
 	read  func() time.Time
-	wall  time.Time // as it was read last, without a monotonic reading
-	at    time.Time // when that was; only its monotonic reading counts
-	since time.Time // when this process began, by the clock as it is set now
+	wall  time.Time // the last reading, without its monotonic part
+	at    time.Time // when that was, by the monotonic clock
+	since time.Time // when this process began, in wall time as the clock is set now
 }
 
 func newClock(read func() time.Time) *clock {
@@ -31,31 +31,30 @@ func newClock(read func() time.Time) *clock {
 
 func (c *clock) now() time.Time { return c.wall.Add(time.Since(c.at)) }
 
-// look reads the clock again and returns by how much it was set meanwhile.
-func (c *clock) look() time.Duration {
+// sync reads the wall clock and returns by how much it has been set since the last reading.
+func (c *clock) sync() time.Duration {
 	wall, expected := c.read().Round(0), c.now()
 	c.wall, c.at = wall, time.Now()
 	return wall.Sub(expected)
 }
 
-// now is the wall clock without a monotonic reading, to be compared with documents and with the record. It belongs to
-// the loop.
+// now is the wall time without a monotonic reading, to be compared with documents and the record. Only the loop may call it.
 func (a *Agent) now() time.Time { return a.clock.now() }
 
-// clockTolerance is how far the clock may be set without anybody noticing.
+// clockTolerance is by how much the wall clock may be set without consequences.
 const clockTolerance = 2 * time.Second
 
-// compareClocks looks whether somebody has set the clock.
+// compareClocks moves all spans if somebody has set the wall clock.
 func (a *Agent) compareClocks() {
 	before := a.clock.now()
-	if by := a.clock.look(); by.Abs() > clockTolerance {
+	if by := a.clock.sync(); by.Abs() > clockTolerance {
 		a.clock.since = a.clock.since.Add(by)
-		a.note(state.Transition{Kind: state.ClockStepped, Took: by.Round(time.Second)})
+		a.log(state.Transition{Kind: state.ClockStepped, Took: by.Round(time.Second)})
 		a.moveSpans(before, by)
 	}
 }
 
-// moveSpans moves where spans began with the clock, which said before and was set by so much.
+// moveSpans moves the beginnings of all spans by as much as the wall clock was set; before is the wall time just before that.
 func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase == state.Closed {
@@ -77,16 +76,16 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	}
 }
 
-// deadlineIsSpan tells whether the deadline of such an event is a span that is left, told as a time: what the machine itself announces, and how
-// long Auto Scaling waits, for which no time is announced.
+// deadlineIsSpan reports whether the deadline of such an event is derived from the time that is left: for events that the machine
+// itself announces, and for the timeout of an Auto Scaling lifecycle hook.
 func deadlineIsSpan(kind event.Kind) bool { return kind.Local() || kind == event.ASGTermination }
 
-// movedEntry is an entry with its spans moved. Only times that were read off the clock as it was set before are meant: those
-// of this boot, and among those of an earlier one what this process has added.
+// movedEntry returns an entry with its spans moved. Only times that were read from the clock as it was set before are moved: in an
+// entry of this boot all, and in one of an earlier boot those that this process has added.
 func (a *Agent) movedEntry(e state.Entry, before time.Time, by time.Duration) state.Entry {
 	here := e.BootID == a.cfg.BootID
 	began := a.clock.since.Add(-by)
-	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.Missing, &e.CordonedAt} {
+	for _, t := range e.ClockTimes() {
 		if !t.After(before) && (here || !t.Before(began)) {
 			shift(t, by)
 		}
@@ -97,7 +96,8 @@ func (a *Agent) movedEntry(e state.Entry, before time.Time, by time.Duration) st
 	return e
 }
 
-// credibleEvents is what a source says, under the IDs that the record knows. A time that no record can hold is none.
+// credibleEvents returns the events of a snapshot, with the IDs that the record knows them by and without times that cannot be
+// recorded.
 func (a *Agent) credibleEvents(s event.Snapshot) []event.Event {
 	s.Events = slices.Clone(s.Events)
 	for i, ev := range s.Events {
@@ -106,15 +106,15 @@ func (a *Agent) credibleEvents(s event.Snapshot) []event.Event {
 	events := policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, s)
 	for i := range events {
 		if s.Kind.Local() {
-			events[i].Deadline = a.heldUntil(events[i])
+			events[i].Deadline = a.localDeadline(events[i])
 		}
 	}
 	return events
 }
 
-// heldUntil is until when what the machine has announced can be held, by the clock as it is set now. A deadline that was told
-// before has moved with the clock, and stands unless the one that is told now is nearer: it never gets farther.
-func (a *Agent) heldUntil(ev event.Event) time.Time {
+// localDeadline is the deadline of an event that the machine itself announces, by the wall clock as it is set now. A known deadline
+// has moved with the clock, and is kept unless the new one is nearer.
+func (a *Agent) localDeadline(ev event.Event) time.Time {
 	deadline := ev.Deadline
 	if !deadline.IsZero() {
 		deadline = a.now().Add(time.Until(deadline))

@@ -6,7 +6,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// NewJournal is the first listener of an agent's.
+// NewJournal returns an agent's journal.
 func NewJournal(log *logrus.Entry, dryRun bool) Listener {
-	return &journal{log: log, dryRun: dryRun, said: map[event.Kind][]string{}}
+	return &journal{log: log, dryRun: dryRun, logged: map[event.Kind][]string{}}
 }

@@ -16,143 +16,115 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// journal is the first who is told of a transition: it says what there is to say, in one short sentence with the fields that make it
-// findable.
+// journal logs transitions: one short sentence each, with fields to find it by.
 type journal struct {
 	log    *logrus.Entry
 	dryRun bool
-	// said are the reasons of each kind's outage that were said last: they may take turns.
-	said map[event.Kind][]string
+	// logged are the last reasons that were logged for each kind's outage, which may take turns.
+	logged map[event.Kind][]string
 }
 
-// message is what the journal says of a transition.
+// message is what is logged for a transition.
 type message struct {
 	id    string
 	level logrus.Level
-	// text has what belongs to the transition in braces: see fill.
+	// text may have placeholders in braces: see fill.
 	text string
-	// when tells of which transitions of its kind that is said; nil if of all.
-	when func(state.Transition) bool
-	// unphased messages do not have the field that says how far nth has come with the event.
+	// fits is a condition on the transition; nil if there is none.
+	fits func(state.Transition) bool
+	// unphased messages lack the field FieldPhase.
 	unphased bool
 }
 
-// messages are all that the journal says, by what happens. Of several the first that fits is said, and nothing if none does. An error
-// is a field of its own where the text does not have it.
-var messages = map[state.TransitionKind][]message{
-	state.Announced: {{id: systemd.EventSeen, level: logrus.WarnLevel, text: "{kind}: {plan}"}},
-	state.Changed:   {{id: systemd.EventSeen, level: logrus.InfoLevel, text: "{kind}: changed: {plan}"}},
-	state.Missed: {{
-		id: systemd.EventWithdrawn, level: logrus.InfoLevel, unphased: true,
-		text: "{kind}: no longer announced; waiting to confirm before undoing anything",
-	}},
-	state.ClosedWith: {{id: systemd.EventWithdrawn, level: logrus.InfoLevel, unphased: true, text: "{kind}: {ending}; nothing to undo"}},
-	state.Begun: {
-		{id: systemd.DrainStarted, level: logrus.WarnLevel, text: "{not}draining the node: {reason} ({time})", when: isDraining},
-		{id: systemd.EventWithdrawn, level: logrus.InfoLevel, text: "{not}uncordoning the node: {reason}", when: actionIs(policy.Uncordon)},
-	},
-	state.CalledBack: {{
-		id: systemd.EventWithdrawn, level: logrus.InfoLevel, unphased: true, text: "stopping the {action} for {kind}: no longer needed",
-	}},
-	state.NodeCordoned: {{id: systemd.Cordoned, level: logrus.WarnLevel, text: "{would}cordoned the node: {reason}", when: actionIs(policy.Cordon)}},
-	state.Done:         {{id: systemd.Drained, level: logrus.WarnLevel, text: "{drained}", when: actionIs(policy.Drain)}},
-	state.RanOut:       {{id: systemd.DrainIncomplete, level: logrus.ErrorLevel, text: "the drain ran out of time: {incomplete}"}},
-	state.Failed: {
-		{id: systemd.DrainIncomplete, level: logrus.ErrorLevel, text: "the drain failed; retrying", when: actionIs(policy.Drain)},
-		{id: systemd.DrainIncomplete, level: logrus.ErrorLevel, text: "the node could not be cordoned; retrying", when: actionIs(policy.Cordon)},
-	},
-	state.LeftAlone: {{
-		id: systemd.DrainLeft, level: logrus.WarnLevel,
-		text: "the node is left alone because of its annotation " + drain.ActionAnnotation + ": its pods are not evicted for {kind}",
-	}},
-	state.LeftAloneNoMore: {{
-		id: systemd.DrainLeft, level: logrus.InfoLevel, text: "annotation " + drain.ActionAnnotation + " no longer asks to leave the node alone",
-	}},
+func info(id, text string) message    { return message{id: id, level: logrus.InfoLevel, text: text} }
+func warn(id, text string) message    { return message{id: id, level: logrus.WarnLevel, text: text} }
+func failure(id, text string) message { return message{id: id, level: logrus.ErrorLevel, text: text} }
 
-	state.NodeClosed: {{id: systemd.Cordoned, level: logrus.WarnLevel, text: "{would}cordoned the node after {took}"}},
-	state.NodeFoundClosed: {{
-		id: systemd.CordonForeign, level: logrus.InfoLevel, text: "the node was already cordoned by someone else; nth will not uncordon it",
-	}},
-	state.NodeReopened: {{
-		id: systemd.CordonForeign, level: logrus.InfoLevel,
-		text: "someone uncordoned the node during this event; pods scheduled since then are left alone",
-	}},
-	state.NodeOptedOut: {{
-		id: systemd.CordonForeign, level: logrus.InfoLevel, text: "annotation " + drain.ActionAnnotation + " asks to leave the node alone",
-	}},
-	state.NodeMissing:    {{id: systemd.DrainStarted, level: logrus.InfoLevel, text: "no Node object: {detail}; waiting"}},
-	state.NodeExcluded:   {{id: systemd.Cordoned, level: logrus.InfoLevel, text: "excluded the node from external load balancers"}},
-	state.NodeUnclosable: {{id: systemd.PodHeld, level: logrus.WarnLevel, text: "{detail}"}},
-	state.NodeUncordoned: {
-		{id: systemd.DrainIncomplete, level: logrus.ErrorLevel, text: "the node could not be uncordoned; retrying", when: hasError},
-		{id: systemd.Uncordoned, level: logrus.InfoLevel, text: "{would}uncordoned the node: {reason}", when: outcomeIs(drain.UncordonLifted)},
-		{id: systemd.CordonLeft, level: logrus.InfoLevel, text: "{reason}: the cordon is left to {detail}, who still needs it", when: hasDetail},
-		{
-			id: systemd.Uncordoned, level: logrus.InfoLevel, text: "the Node no longer exists; nothing to uncordon",
-			when: outcomeIs(drain.UncordonNodeGone),
-		},
-		{id: systemd.Uncordoned, level: logrus.InfoLevel, text: "our cordon is already gone"},
-	},
-	state.CordonAdopted: {{
-		id: systemd.EventSeen, level: logrus.WarnLevel, unphased: true, text: "adopting our cordon, missing from the record",
-	}},
-	state.EvictionsDelayed: {{id: systemd.DrainStarted, level: logrus.InfoLevel, text: "delaying evictions for {detail}"}},
-	state.ScriptsFailed: {{
-		id: systemd.DrainStarted, level: logrus.WarnLevel, text: "the units that are to run before the drain: {detail}",
-	}},
-	state.TargetsLeft: {{id: systemd.DrainStarted, level: logrus.InfoLevel, text: "waiting for load balancers: {detail}"}},
-	state.TargetsOut: {
-		{id: systemd.DrainStarted, level: logrus.WarnLevel, text: "not waiting for load balancers: {detail}", when: hasDetail},
-		{id: systemd.DrainStarted, level: logrus.InfoLevel, text: "load balancers have deregistered the node"},
-	},
-
-	state.PodsFound: {{id: systemd.DrainStarted, level: logrus.InfoLevel, text: "{total} pods to evict"}},
-	state.PodArrived: {{
-		id: systemd.DrainStarted, level: logrus.InfoLevel, text: "{pod} was scheduled to the cordoned node; evicting it too",
-	}},
-	state.PodEvicted: {{id: systemd.PodEvicted, level: logrus.InfoLevel, text: "{would}evicted {pod}"}},
-	state.PodDeleted: {{id: systemd.PodDeleted, level: logrus.WarnLevel, text: "deleted {pod}, which could not be evicted in time"}},
-	state.PodHeld: {
-		{id: systemd.PodHeld, level: logrus.WarnLevel, text: "eviction of {pod} refused: {detail}; retrying", when: outcomeIs(state.Refused)},
-		{id: systemd.PodHeld, level: logrus.InfoLevel, text: "disruption budget {detail} blocks the eviction of {pod}; retrying"},
-	},
-	state.PodRefused: {{id: systemd.PodHeld, level: logrus.WarnLevel, text: "{detail}"}},
-	state.PodRestarting: {{
-		id: systemd.PodHeld, level: logrus.InfoLevel, text: "{detail} is restarted; waiting for another pod in place of {pod}",
-	}},
-	state.PodOverdue: {{
-		id: systemd.PodHeld, level: logrus.WarnLevel,
-		text: "{pod} is still running after its grace period; critical pods no longer wait for it",
-	}},
-	state.PodsReturning: {{
-		id: systemd.PodHeld, level: logrus.WarnLevel, text: "{detail} keeps recreating pods on the cordoned node; backing off",
-	}},
-	state.PodsLeftToReturn: {{
-		id: systemd.PodHeld, level: logrus.WarnLevel, text: "{detail} keeps recreating pods on the cordoned node; leaving them there",
-	}},
-	state.PodGone:      {{id: systemd.PodGone, level: logrus.InfoLevel, text: "{pod} is gone, {left} of {total} left"}},
-	state.VolumesInUse: {{id: systemd.PodGone, level: logrus.InfoLevel, text: "waiting for volumes: {detail} still in use"}},
-
-	state.Started: {{id: systemd.Started, level: logrus.InfoLevel, text: "watching for interruptions{dry}"}},
-	state.Stopped: {{id: systemd.Stopping, level: logrus.InfoLevel, text: "stopped; the node is left as it is"}},
-	state.SourceLost: {{
-		id: systemd.SourceTrouble, level: logrus.WarnLevel, text: "cannot read {kind}: {error}; keeping last known state",
-	}},
-	state.SourceBack: {{id: systemd.SourceRecovered, level: logrus.InfoLevel, text: "{kind} is readable again after {took}"}},
-	state.SourceStalled: {{
-		id: systemd.SourceTrouble, level: logrus.ErrorLevel, text: "event source stalled; waiting for the service manager to restart nth",
-	}},
-	state.RecordUnwritten: {{
-		id: systemd.StateTrouble, level: logrus.ErrorLevel, text: "cannot write the state record; a restart now may forget what was done",
-	}},
-	state.IdentityFound:   {{id: systemd.IdentityFound, level: logrus.InfoLevel, text: "acting for node {node}"}},
-	state.IdentityWaiting: {{id: systemd.IdentityWaiting, level: logrus.WarnLevel, text: "waiting for the kubelet's credential: {error}"}},
-	state.ClockStepped: {{
-		id: systemd.EventSeen, level: logrus.WarnLevel, text: "the system clock was stepped by {took}; recomputing deadlines",
-	}},
+func (m message) when(fits func(state.Transition) bool) message {
+	m.fits = fits
+	return m
 }
 
-// What the messages are told apart by.
+func (m message) withoutPhase() message {
+	m.unphased = true
+	return m
+}
+
+// messages has all messages by the kind of the transition. The first one whose condition holds is logged; if there is none, nothing
+// is. An error becomes a field unless the text has it.
+var messages = map[state.TransitionKind][]message{
+	state.Announced:  {warn(systemd.EventSeen, "{kind}: {plan}")},
+	state.Changed:    {info(systemd.EventSeen, "{kind}: changed: {plan}")},
+	state.Missed:     {info(systemd.EventWithdrawn, "{kind}: no longer announced; waiting to confirm before undoing anything").withoutPhase()},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing to undo").withoutPhase()},
+	state.Begun: {
+		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
+		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
+	},
+	state.CalledBack:   {info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed").withoutPhase()},
+	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node: {reason}").when(actionIs(policy.Cordon))},
+	state.Done:         {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
+	state.RanOut:       {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
+	state.Failed: {
+		failure(systemd.DrainIncomplete, "the drain failed; retrying").when(actionIs(policy.Drain)),
+		failure(systemd.DrainIncomplete, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),
+	},
+	state.LeftAlone: {
+		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
+	},
+	state.LeftAloneNoMore: {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" no longer asks to leave the node alone")},
+
+	state.NodeClosed:      {warn(systemd.Cordoned, "{would}cordoned the node after {took}")},
+	state.NodeFoundClosed: {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it")},
+	state.NodeReopened:    {info(systemd.CordonForeign, "someone uncordoned the node during this event; pods scheduled since then are left alone")},
+	state.NodeOptedOut:    {info(systemd.CordonForeign, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
+	state.NodeMissing:     {info(systemd.DrainStarted, "no Node object: {detail}; waiting")},
+	state.NodeExcluded:    {info(systemd.Cordoned, "excluded the node from external load balancers")},
+	state.NodeUnclosable:  {warn(systemd.PodHeld, "{detail}")},
+	state.NodeUncordoned: {
+		failure(systemd.DrainIncomplete, "the node could not be uncordoned; retrying").when(hasError),
+		info(systemd.Uncordoned, "{would}uncordoned the node: {reason}").when(outcomeIs(drain.UncordonLifted)),
+		info(systemd.CordonLeft, "{reason}: the cordon is left to {detail}, who still needs it").when(hasDetail),
+		info(systemd.Uncordoned, "the Node no longer exists; nothing to uncordon").when(outcomeIs(drain.UncordonNodeGone)),
+		info(systemd.Uncordoned, "our cordon is already gone"),
+	},
+	state.CordonAdopted:    {warn(systemd.EventSeen, "adopting our cordon, missing from the record").withoutPhase()},
+	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "the units that are to run before the drain: {detail}")},
+	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
+	state.TargetsOut: {
+		warn(systemd.DrainStarted, "not waiting for load balancers: {detail}").when(hasDetail),
+		info(systemd.DrainStarted, "load balancers have deregistered the node"),
+	},
+
+	state.PodsFound:  {info(systemd.DrainStarted, "{total} pods to evict")},
+	state.PodArrived: {info(systemd.DrainStarted, "{pod} was scheduled to the cordoned node; evicting it too")},
+	state.PodEvicted: {info(systemd.PodEvicted, "{would}evicted {pod}")},
+	state.PodDeleted: {warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time")},
+	state.PodHeld: {
+		warn(systemd.PodHeld, "eviction of {pod} refused: {detail}; retrying").when(outcomeIs(state.Refused)),
+		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
+	},
+	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
+	state.PodRestarting:    {info(systemd.PodHeld, "{detail} is restarted; waiting for another pod in place of {pod}")},
+	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; critical pods no longer wait for it")},
+	state.PodsReturning:    {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; backing off")},
+	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
+	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},
+	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
+
+	state.Started:         {info(systemd.Started, "watching for interruptions{dry}")},
+	state.Stopped:         {info(systemd.Stopping, "stopped; the node is left as it is")},
+	state.SourceLost:      {warn(systemd.SourceTrouble, "cannot read {kind}: {error}; keeping last known state")},
+	state.SourceBack:      {info(systemd.SourceRecovered, "{kind} is readable again after {took}")},
+	state.SourceStalled:   {failure(systemd.SourceTrouble, "event source stalled; waiting for the service manager to restart nth")},
+	state.RecordUnwritten: {failure(systemd.StateTrouble, "cannot write the state record; a restart now may forget what was done")},
+	state.IdentityFound:   {info(systemd.IdentityFound, "acting for node {node}")},
+	state.IdentityWaiting: {warn(systemd.IdentityWaiting, "waiting for the kubelet's credential: {error}")},
+	state.ClockStepped:    {warn(systemd.EventSeen, "the system clock was stepped by {took}; recomputing deadlines")},
+}
+
+// isDraining is false for a drain that only its listeners hear of, as it is over already.
 func isDraining(t state.Transition) bool {
 	return actionIs(policy.Drain)(t) && t.Entry.Phase == state.Draining
 }
@@ -170,10 +142,10 @@ func outcomeIs[O ~string](outcome O) func(state.Transition) bool {
 // OnTransition implements Listener.
 func (j *journal) OnTransition(t state.Transition) {
 	if t.Kind == state.SourceBack {
-		delete(j.said, t.Entry.Event.Kind)
+		delete(j.logged, t.Entry.Event.Kind)
 	}
 	all := messages[t.Kind]
-	i := slices.IndexFunc(all, func(m message) bool { return m.when == nil || m.when(t) })
+	i := slices.IndexFunc(all, func(m message) bool { return m.fits == nil || m.fits(t) })
 	if i < 0 || t.Kind == state.SourceLost && !j.isNews(t) {
 		return
 	}
@@ -181,21 +153,20 @@ func (j *journal) OnTransition(t state.Transition) {
 	j.log.WithFields(fields(m, t)).Log(m.level, j.fill(m.text, t))
 }
 
-// reasonsSaid is how many reasons of an outage are remembered to have been said, as some have no end of forms.
-const reasonsSaid = 16
+// maxReasons is how many reasons of an outage are remembered as logged.
+const maxReasons = 16
 
-// isNews tells whether the reason of a source's outage was not said yet.
+// isNews reports whether the reason of a source's outage has not been logged yet.
 func (j *journal) isNews(t state.Transition) bool {
 	kind, text := t.Entry.Event.Kind, t.Err.Error()
-	said := j.said[kind]
-	if slices.ContainsFunc(said, func(before string) bool { return drain.Alike(text, before) }) {
+	logged := j.logged[kind]
+	if slices.ContainsFunc(logged, func(before string) bool { return drain.Alike(text, before) }) {
 		return false
 	}
-	j.said[kind] = append(said[max(0, len(said)+1-reasonsSaid):], text)
+	j.logged[kind] = append(logged[max(0, len(logged)+1-maxReasons):], text)
 	return true
 }
 
-// fields are those of a message.
 func fields(m message, t state.Transition) logrus.Fields {
 	all := logrus.Fields{systemd.FieldMessageID: m.id}
 	if t.Node != "" {
@@ -220,7 +191,7 @@ func fields(m message, t state.Transition) logrus.Fields {
 	return all
 }
 
-// fill puts what belongs to a transition into the text of a message.
+// fill replaces the placeholders in the text of a message.
 func (j *journal) fill(text string, t state.Transition) string {
 	not, would, dry := "", "", ""
 	if j.dryRun {
@@ -235,7 +206,7 @@ func (j *journal) fill(text string, t state.Transition) string {
 		"{node}", t.Node, "{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
 		"{took}", t.Took.Round(time.Millisecond).String(), "{error}", cause, "{not}", not, "{would}", would, "{dry}", dry,
 	}
-	switch t.Kind { // the others have no more
+	switch t.Kind { // The others need no more.
 	case state.Begun:
 		words = append(words, "{time}", timeLeft(t))
 	case state.Done:
@@ -253,7 +224,7 @@ func timeLeft(t state.Transition) string {
 	return fmt.Sprintf("%.0f s left", max(t.Until.Sub(t.At), 0).Seconds())
 }
 
-// drained says how a drain ended well.
+// drained describes a drain that is done.
 func (j *journal) drained(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil {
@@ -280,7 +251,7 @@ func (j *journal) drained(t state.Transition) string {
 	return text
 }
 
-// incomplete says how far a drain came that ran out of time.
+// incomplete describes how far a drain came that ran out of time.
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	switch {
@@ -295,7 +266,7 @@ func incomplete(t state.Transition) string {
 			left[i] += " (held by " + by + ")"
 		}
 	}
-	if len(left) == 0 { // Those that are there have not been listed, or it was not certain yet that there are none.
+	if len(left) == 0 { // Pods have not been listed yet, or not since the last change.
 		left = []string{"not known"}
 	}
 	return fmt.Sprintf("%d pods evicted, %d deleted, left: %s", r.Evicted, r.Deleted, strings.Join(left, ", "))

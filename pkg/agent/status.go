@@ -13,21 +13,20 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// status keeps the one sentence current that "systemctl status nth" shows, and the board.
+// status updates the sentence that "systemctl status nth" shows, and the board.
 func (a *Agent) status() {
 	if a.cfg.Service == nil && a.cfg.Board == nil {
 		return
 	}
-	sentence := a.fullSentence()
+	sentence := a.sentence()
 	if a.cfg.Service != nil {
 		a.cfg.Service.Status("%s", sentence)
 	}
 	a.show(sentence)
 }
 
-// fullSentence is the sentence with what holds beside it.
-func (a *Agent) fullSentence() string {
-	sentence := a.sentence()
+func (a *Agent) sentence() string {
+	sentence := a.mainClause()
 	if since := a.outage(); !since.IsZero() {
 		sentence += fmt.Sprintf("; metadata service unreachable since %s", since.Format("15:04:05"))
 	}
@@ -37,9 +36,10 @@ func (a *Agent) fullSentence() string {
 	return sentence
 }
 
-func (a *Agent) sentence() string {
+// mainClause is the sentence without outage and dry run.
+func (a *Agent) mainClause() string {
 	if a.busy() {
-		return a.workSentence()
+		return a.workClause()
 	}
 	if a.node == "" || a.waiting != nil {
 		why := "watching; waiting for the kubelet's credential"
@@ -48,23 +48,25 @@ func (a *Agent) sentence() string {
 		}
 		return why
 	}
-	if e, ok := a.mainEntry(); ok && (e.Phase == state.Seen || e.Reopened || e.LeftAlone) {
+	e, ok := a.mainEntry()
+	switch {
+	case !ok:
+		return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
+	case e.Phase == state.Seen || e.Reopened || e.LeftAlone:
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
-	} else if ok {
-		text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
-		if e.Phase == state.Drained && a.work != nil && a.left > 0 {
-			text += fmt.Sprintf("; %d pods have come since%s", a.left, a.holders())
-		}
-		return text
 	}
-	return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
+	text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+	if e.Phase == state.Drained && a.work != nil && a.left > 0 {
+		text += fmt.Sprintf("; %d pods have come since%s", a.left, a.work.holders())
+	}
+	return text
 }
 
-// busy tells whether something is being done to the node that is not done yet. A guard that only stands is not busy.
+// busy reports whether something is being done to the node. A guard on a node that is as it should be is not busy.
 func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || len(a.unfinished()) > 0) }
 
-// workSentence is the sentence while something is being done.
-func (a *Agent) workSentence() string {
+// workClause is mainClause while something is being done.
+func (a *Agent) workClause() string {
 	goal := a.work.goal
 	node := "the node"
 	if a.node != "" {
@@ -79,12 +81,12 @@ func (a *Agent) workSentence() string {
 	case goal.Action != policy.Drain:
 		text = fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
 	case a.total > 0:
-		text += fmt.Sprintf(": %d of %d pods gone%s%s", a.total-a.left, a.total, left, a.holders())
+		text += fmt.Sprintf(": %d of %d pods gone%s%s", a.total-a.left, a.total, left, a.work.holders())
 	default:
 		text += left
 	}
-	if a.pending.targets != "" {
-		text += "; " + a.pending.targets
+	if a.work.targets != "" {
+		text += "; " + a.work.targets
 	}
 	if a.waiting != nil {
 		text += "; waiting for the kubelet's credential: " + a.waiting.Error()
@@ -92,47 +94,16 @@ func (a *Agent) workSentence() string {
 	return text
 }
 
-// pending is what is waited for at present, as far as the status names it.
-type pending struct {
-	// held says what holds pods back, by their names, and targets what load balancers are waited for; empty if none are.
-	held    map[string]string
-	targets string
-}
-
-// OnTransition implements Listener.
-func (p *pending) OnTransition(t state.Transition) {
-	switch t.Kind { // For the others nobody waits.
-	case state.PodHeld:
-		p.held[t.Pod] = t.Detail
-		if t.Outcome != state.Refused {
-			p.held[t.Pod] = "PDB " + t.Detail
-		}
-	case state.PodOverdue:
-		p.held[t.Pod] = t.Detail
-	case state.PodRestarting:
-		p.held[t.Pod] = "the restart of " + t.Detail
-	case state.PodEvicted, state.PodDeleted, state.PodGone:
-		delete(p.held, t.Pod)
-	case state.TargetsLeft:
-		p.targets = t.Detail
-	case state.TargetsOut:
-		p.targets = ""
-	}
-}
-
-// holders names what holds pods back now, in an order that does not jump.
-func (a *Agent) holders() string {
-	by := map[string]bool{}
-	for _, holder := range a.pending.held {
-		by[holder] = true
-	}
+// holders names what holds back pods, each holder once.
+func (w *work) holders() string {
+	by := slices.Compact(slices.Sorted(maps.Values(w.held)))
 	if len(by) == 0 {
 		return ""
 	}
-	return ", held by " + strings.Join(slices.Sorted(maps.Keys(by)), ", ")
+	return ", held by " + strings.Join(by, ", ")
 }
 
-// mainEntry is the entry that matters most while nothing is being done: the last one acted upon, else the last one seen.
+// mainEntry is the entry to show while nothing is being done: the one that was acted upon last, or else the one that changed last.
 func (a *Agent) mainEntry() (state.Entry, bool) {
 	var best state.Entry
 	found := false
@@ -147,7 +118,7 @@ func (a *Agent) mainEntry() (state.Entry, bool) {
 	return best, found
 }
 
-// outage is since when the metadata service has not answered for any kind; zero if it does for one.
+// outage is since when all looks at the metadata service have failed; zero if they succeed for at least one kind.
 func (a *Agent) outage() time.Time {
 	var since time.Time
 	for _, kind := range event.PolledKinds() {
@@ -165,50 +136,39 @@ func (a *Agent) outage() time.Time {
 	return since
 }
 
-// StatusWriter shows how the daemon stands. Show must not block, and must not change what the status refers to.
+// StatusWriter shows the status. Show must not block, and must not change what the status refers to.
 type StatusWriter interface {
 	Show(state.Status)
 }
 
-// The board is for people who look now and then: what has changed is shown at most once in a tick, and what has not,
-// which are the times of the last looks, so often that a board which is much older belongs to a daemon that hangs.
+// refresh is how often the board is updated when nothing has changed but times: a board that is much older belongs to a daemon
+// that hangs. Changes are shown at most once per tick.
 const refresh = 10 * time.Second
 
-// shown is what the board shows.
-type shown struct {
-	at     time.Time // with its monotonic reading
-	status state.Status
-}
-
-// show brings the board up to date, if it is time to. The loop comes by in every tick.
+// show updates the board if it is time to.
 func (a *Agent) show(sentence string) {
-	if a.cfg.Board == nil || time.Since(a.shown.at) < tick {
+	if a.cfg.Board == nil || time.Since(a.shownAt) < tick {
 		return
 	}
 	status := a.buildStatus(sentence)
-	if time.Since(a.shown.at) < refresh && alikeStatus(status, a.shown.status) {
+	if time.Since(a.shownAt) < refresh && alikeStatus(status, a.shown) {
 		return
 	}
-	a.showStatus(status)
+	a.shownAt, a.shown = time.Now(), status
+	a.cfg.Board.Show(status)
 }
 
-// showStopped leaves word that the daemon has stopped as it was asked to.
+// showStopped shows that the daemon has stopped as it was asked to.
 func (a *Agent) showStopped() {
 	if a.cfg.Board == nil {
 		return
 	}
-	status := a.buildStatus(a.fullSentence())
+	status := a.buildStatus(a.sentence())
 	status.Stopped = a.now()
-	a.showStatus(status)
-}
-
-// showStatus puts a status on the board.
-func (a *Agent) showStatus(status state.Status) {
-	a.shown.at, a.shown.status = time.Now(), status
 	a.cfg.Board.Show(status)
 }
 
-// alikeStatus tells whether two statuses differ in nothing but times that go on by themselves.
+// alikeStatus reports whether two statuses differ in nothing but the times that always change.
 func alikeStatus(x, y state.Status) bool {
 	timeless := func(s state.Status) state.Status {
 		s.Updated = time.Time{}
@@ -221,7 +181,7 @@ func alikeStatus(x, y state.Status) bool {
 	return reflect.DeepEqual(timeless(x), timeless(y))
 }
 
-// buildStatus is the status as far as the agent knows it. It shares nothing with the agent.
+// buildStatus returns the status as far as the agent knows it. It shares no memory with the agent.
 func (a *Agent) buildStatus(sentence string) state.Status {
 	status := state.Status{
 		Version: state.StatusVersion, Started: a.began.Round(0), Updated: a.now(),
@@ -251,11 +211,11 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	return &state.StepStatus{
 		Action: string(goal.Action), Event: first.Event.ID, Kind: first.Event.Kind, Reason: reason,
 		Began: a.work.began.Round(0), Deadline: deadline, Hard: !goal.Hard.IsZero() && deadline.Equal(goal.Hard),
-		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.pending.held), Targets: a.pending.targets,
+		PodsTotal: a.total, PodsLeft: a.left, HeldBy: maps.Clone(a.work.held), Targets: a.work.targets,
 	}
 }
 
-// documents tells of the kinds that are looked for from time to time. A shutdown is not: it is announced.
+// documents has the kinds that are looked for: not those that the machine itself announces.
 func (a *Agent) documents() []state.DocumentStatus {
 	all := []state.DocumentStatus{}
 	for _, kind := range event.Kinds() {

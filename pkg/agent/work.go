@@ -13,25 +13,35 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// work is what is being done to the node: a guard stands, or what is ours is taken back.
+// work is what is being done to the node: a guard, or an uncordon.
 type work struct {
 	goal  policy.Goal
 	guard drain.Guard // nil for an uncordon
-	// order is the goal as the guard was told it, with its times on the monotonic clock.
-	order    drain.Goal
-	cancel   context.CancelFunc
-	stopping bool
-	began    time.Time // with its monotonic reading
-	done     chan struct{}
+	// guardGoal is the goal as the guard last got it, with its times on the monotonic clock.
+	guardGoal drain.Goal
+	cancel    context.CancelFunc
+	stopping  bool
+	began     time.Time
+	done      chan struct{}
+
+	// state is what the guard has reported of the node under guardGoal. It is stale if events have joined since.
+	state drain.State
+	stale bool
+	// lookedFor are the events since whose announcement the Node has been looked at, and drainedFor those for which it was
+	// drained then.
+	lookedFor, drainedFor []string
+	// held says what holds back pods, by their names, and targets which load balancers are waited for; empty if none are.
+	held    map[string]string
+	targets string
 }
 
-// workResult is what came of work that has ended.
+// workResult is how work ended.
 type workResult struct {
 	uncordon drain.UncordonResult
 	err      error
 }
 
-// pursueGoal sees to it that the goal is what is worked for. One sort of work ends before the other begins.
+// pursueGoal starts, adjusts or stops work. A guard ends before an uncordon begins, and the other way round.
 func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	closing := goal.Action == policy.Drain || goal.Action == policy.Cordon
 	switch w := a.work; {
@@ -44,45 +54,46 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 		a.adjust(goal)
 	case goal.Action == policy.Uncordon && w.guard == nil && goal.AfterReboot == w.goal.AfterReboot:
 	default:
-		w.stopping, a.state = true, drain.State{} // What it still finds is true of a node that is being left.
+		w.stopping, w.state = true, drain.State{} // Later reports would be about work that ends.
 		w.cancel()
 	}
 	if closing && a.work.guard != nil {
-		a.begin(goal)
+		a.beginSteps(goal)
 	}
 }
 
-// recordTimeout is how long the record is waited for before the node is touched. A disk that hangs is no reason to lose time;
-// the Node's annotation remembers as well.
+// recordTimeout is how long work waits for the record before it begins. It does not wait for a disk that hangs: the Node's
+// annotation says as well what was done.
 const recordTimeout = 250 * time.Millisecond
 
-func (a *Agent) startGuard(all context.Context, goal policy.Goal) {
-	order := a.guardGoal(goal)
-	guard := a.cfg.Node.Guard(order, func(p drain.Progress) { a.inbox.put(p) })
-	a.start(all, work{goal: goal, guard: guard, order: order}, func(ctx context.Context) workResult {
+func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
+	guardGoal := a.guardGoal(goal)
+	guard := a.cfg.Node.Guard(guardGoal, func(p drain.Progress) { a.inbox.put(p) })
+	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal}, func(ctx context.Context) workResult {
 		guard.Run(ctx)
 		return workResult{}
 	})
 }
 
-func (a *Agent) startUncordon(all context.Context, goal policy.Goal) {
+func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	var booted func(string) bool
 	if goal.AfterReboot {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
-	a.beginUncordon(goal)
-	a.start(all, work{goal: goal}, func(ctx context.Context) workResult {
+	e := a.entry(goal.Event)
+	a.steps[e.Event.ID] = time.Now()
+	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
+	a.start(parent, work{goal: goal}, func(ctx context.Context) workResult {
 		result, err := a.cfg.Node.Uncordon(ctx, booted)
 		return workResult{uncordon: result, err: err}
 	})
 }
 
-// start has work done beside the loop, once what is in the record is on disk.
-func (a *Agent) start(all context.Context, w work, do func(context.Context) workResult) {
-	ctx, cancel := context.WithCancel(all)
-	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
-	a.work, a.state, a.stale, a.lookedFor, a.drainedFor = &w, drain.State{}, false, nil, nil
-	a.total, a.left, a.pending.targets = 0, 0, ""
+// start runs work in a goroutine of its own, once the record is on disk or recordTimeout is over.
+func (a *Agent) start(parent context.Context, w work, do func(context.Context) workResult) {
+	ctx, cancel := context.WithCancel(parent)
+	w.cancel, w.began, w.done, w.held = cancel, time.Now(), make(chan struct{}), map[string]string{}
+	a.work, a.total, a.left = &w, 0, 0
 	written := a.written
 	a.tasks.Go(func() {
 		defer close(w.done)
@@ -93,17 +104,17 @@ func (a *Agent) start(all context.Context, w work, do func(context.Context) work
 			case <-ctx.Done():
 			}
 		}
-		l := workResult{err: ctx.Err()}
-		if l.err == nil {
-			l = do(ctx)
+		result := workResult{err: ctx.Err()}
+		if result.err == nil {
+			result = do(ctx)
 		}
-		a.inbox.put(l)
+		a.inbox.put(result)
 	})
 }
 
-// guardGoal is a goal as the guard is given it.
+// guardGoal is a goal as the guard gets it.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
-	a.number++
+	a.goals++
 	seen, limited, kinds := a.nodeSeen, false, []string(nil)
 	for _, e := range a.cfg.Record.Entries() {
 		seen = seen || e.ClosedIn == a.cfg.BootID
@@ -116,7 +127,7 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 		}
 	}
 	return drain.Goal{
-		Number: a.number,
+		Number: a.goals,
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
@@ -126,10 +137,11 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	}
 }
 
-// longestSpan is as far as a time is told apart from others on the monotonic clock: spans end at three centuries.
+// longestSpan is the longest time from now that monotonic tells apart: a Duration ends at three centuries.
 const longestSpan = 100 * 365 * 24 * time.Hour
 
-// monotonic is a wall time on the monotonic clock. What is far off is as far from the start, so that it stays where it is.
+// monotonic converts a wall time to the monotonic clock. A time beyond longestSpan is put that far from when Run began, so that it
+// is the same at each call.
 func (a *Agent) monotonic(wall time.Time) time.Time {
 	if wall.IsZero() {
 		return wall
@@ -141,14 +153,14 @@ func (a *Agent) monotonic(wall time.Time) time.Time {
 	return time.Now().Add(left)
 }
 
-// upToDate tells whether the guard knows a deadline as it is now. One that moves with the clock stays where it is, and a clock that
-// is put right little by little is not worth a word.
-func (a *Agent) upToDate(told, before, now time.Time) bool {
-	off := told.Sub(a.monotonic(now)).Abs()
+// upToDate reports whether the guard's deadline, on the monotonic clock, is still right for one that was before and is now, in wall
+// time. An unchanged deadline may be off a little: a clock that is slewed is not worth an adjustment.
+func (a *Agent) upToDate(guards, before, now time.Time) bool {
+	off := guards.Sub(a.monotonic(now)).Abs()
 	return off < tick/10 || off <= clockTolerance && before.Equal(now)
 }
 
-// deadline is the one that people are told of: the nearer, and one that is over only if no machine is lost at one that is to come.
+// deadline is the one to show for a goal: the nearer one, unless only the soft one has passed.
 func (a *Agent) deadline(goal policy.Goal) time.Time {
 	if now := a.now(); goal.Hard.After(now) && !goal.Soft.After(now) {
 		return goal.Hard
@@ -156,26 +168,26 @@ func (a *Agent) deadline(goal policy.Goal) time.Time {
 	return goal.Deadline()
 }
 
-// adjust tells the guard what has changed of the goal, be it only that a deadline has moved against the monotonic clock.
+// adjust gives the guard the goal, if it has changed or a deadline has moved on the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
 	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Reopened.Equal(w.goal.Reopened) &&
-		a.upToDate(w.order.Hard, w.goal.Hard, goal.Hard) && a.upToDate(w.order.Soft, w.goal.Soft, goal.Soft) &&
-		a.upToDate(w.order.TimeEnds, w.goal.TimeEnds, goal.TimeEnds)
+		a.upToDate(w.guardGoal.Hard, w.goal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, w.goal.Soft, goal.Soft) &&
+		a.upToDate(w.guardGoal.TimeEnds, w.goal.TimeEnds, goal.TimeEnds)
 	joined := drain.Joined(w.goal.Events, goal.Events)
 	w.goal = goal
 	if same {
 		return
 	}
-	w.order = a.guardGoal(goal)
-	a.state = drain.State{Closed: a.state.Closed, Ours: a.state.Ours, Limited: a.state.Limited} // It is told anew whether it is drained.
+	w.guardGoal = a.guardGoal(goal)
+	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest anew.
 	gone := func(id string) bool { return !slices.Contains(goal.Events, id) }
-	a.lookedFor, a.drainedFor = slices.DeleteFunc(a.lookedFor, gone), slices.DeleteFunc(a.drainedFor, gone)
-	a.stale = a.stale || joined
-	w.guard.Adjust(w.order)
+	w.lookedFor, w.drainedFor = slices.DeleteFunc(w.lookedFor, gone), slices.DeleteFunc(w.drainedFor, gone)
+	w.stale = w.stale || joined
+	w.guard.Adjust(w.guardGoal)
 }
 
-// resultNow asks the guard how far it has come. There is none if an event's time was over before one could be begun.
+// resultNow asks the guard how far it has come; nil if an event's time was over before there was a guard.
 func (a *Agent) resultNow() *state.Result {
 	if a.work == nil || a.work.guard == nil {
 		return nil
@@ -185,7 +197,7 @@ func (a *Agent) resultNow() *state.Result {
 	return &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
 
-// stopWork stops the work for good and takes in how far it came.
+// stopWork stops the work in progress, waits for its end and records how far it came.
 func (a *Agent) stopWork() {
 	if a.work == nil {
 		return
@@ -193,72 +205,67 @@ func (a *Agent) stopWork() {
 	a.work.stopping = true
 	a.work.cancel()
 	<-a.work.done
-	_ = a.handleInbox(a.inbox.empty()) // a source that ended now ended because it was asked to
-	for _, id := range slices.Sorted(maps.Keys(a.begun)) {
+	_ = a.handleInbox(a.inbox.take()) // A source that ended now ended because ctx did.
+	for _, id := range slices.Sorted(maps.Keys(a.steps)) {
 		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
-			a.tellCanceled(e, e)
+			a.emitCalledBack(e, e)
 		}
 	}
 }
 
-// handleWorkResult takes in that work has ended.
-func (a *Agent) handleWorkResult(l workResult) {
+// handleWorkResult records the end of work.
+func (a *Agent) handleWorkResult(result workResult) {
 	w := a.work
 	w.cancel()
-	a.work, a.state = nil, drain.State{}
-	clear(a.pending.held)
-	switch {
-	case w.guard != nil:
-	case l.err == nil:
-		a.recordUncordoned(w, l)
-	case !w.stopping:
-		a.uncordonFailed(w, l)
+	a.work = nil
+	if w.guard != nil || result.err != nil && w.stopping {
+		return
+	}
+	a.log(uncordonEnd(state.NodeUncordoned, w, result, a.entry(w.goal.Event)))
+	if result.err != nil {
+		a.recordUncordonFailed(w, result)
+	} else {
+		a.recordUncordoned(w, result)
 	}
 }
 
-// recordUncordoned takes into the record that nothing of ours is on the node any more, for any event.
-func (a *Agent) recordUncordoned(w *work, l workResult) {
+// recordUncordoned records for all events that nothing of ours is on the node any more.
+func (a *Agent) recordUncordoned(w *work, result workResult) {
 	a.opened = true
-	a.note(uncordoned(state.NodeUncordoned, w, l, a.entry(w.goal.Event)))
 	sit := a.situation()
-	changed := a.cfg.Policy.Undone(sit, l.uncordon == drain.UncordonOpened)
+	changed := a.cfg.Policy.Undone(sit, result.uncordon == drain.UncordonOpened)
 	a.put(changed...)
 	for _, e := range changed {
 		before, _ := policy.Find(sit.Past, e.Event.ID)
 		if e.Event.ID == w.goal.Event.ID && before.Phase == state.Undoing {
-			a.endedUncordon(w, l, e)
-		} else { // Others held it, too, or it came back meanwhile.
-			a.changed(before, true, e)
-			a.reportReopened(w, before, e)
+			a.emitUncordonEnd(state.Done, w, result, e)
+			continue
+		}
+		// The cordon was this event's, too, or the event came back meanwhile.
+		a.emitChange(before, true, e)
+		if before.Phase == state.Undoing && e.Phase == state.Seen {
+			a.emit(state.Transition{
+				Kind: state.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
+			})
 		}
 	}
 }
 
-// reportReopened tells of an event that the node was opened for beside the one that came first, if it still stands.
-func (a *Agent) reportReopened(w *work, before, e state.Entry) {
-	if before.Phase == state.Undoing && e.Phase == state.Seen {
-		a.tell(state.Transition{
-			Kind: state.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
-		})
-	}
-}
-
-func (a *Agent) uncordonFailed(w *work, l workResult) {
-	a.note(uncordoned(state.NodeUncordoned, w, l, a.entry(w.goal.Event)))
+func (a *Agent) recordUncordonFailed(w *work, result workResult) {
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Undoing {
 			continue
 		}
-		e.Failures, e.Error, e.Changed = e.Failures+1, l.err.Error(), a.now()
+		e.Failures, e.Error, e.Changed = e.Failures+1, result.err.Error(), a.now()
 		a.put(e)
 		if e.Event.ID == w.goal.Event.ID {
-			a.endedUncordon(w, l, e)
+			a.emitUncordonEnd(state.Failed, w, result, e)
 		}
 	}
 }
 
-// first is the entry of the most urgent of the events that the work is for, which is what people are told of it. The node is closed for
-// another one where people have opened it for this one, whose drain goes on.
+// first is the entry of the most urgent event of the goal, under whose name the work is reported. It need not be the goal's Event:
+// people may have lifted the cordon for this one, whose drain goes on.
 func (a *Agent) first() state.Entry {
 	goal := a.work.goal
 	if e, met := policy.Find(a.cfg.Record.Entries(), goal.Events[0]); met {
@@ -267,10 +274,10 @@ func (a *Agent) first() state.Entry {
 	return a.entry(goal.Event)
 }
 
-// goalEntries are the entries of the events that want what the guard works for.
+// goalEntries are the entries of the goal's events, the most urgent first.
 func (a *Agent) goalEntries() []state.Entry {
 	var all []state.Entry
-	entries := a.cfg.Record.Entries() // read once: a guard tells much
+	entries := a.cfg.Record.Entries() // Once, since it copies them.
 	for _, id := range a.work.goal.Events {
 		if e, met := policy.Find(entries, id); met {
 			all = append(all, e)
@@ -279,26 +286,27 @@ func (a *Agent) goalEntries() []state.Entry {
 	return all
 }
 
-// unfinished are the entries for which the guard still has work to do, the one that comes first at the front.
+// unfinished are those of goalEntries for which the guard still has work to do.
 func (a *Agent) unfinished() []state.Entry {
 	return slices.DeleteFunc(a.goalEntries(), func(e state.Entry) bool { return !e.UnderWay() || e.LeftAlone })
 }
 
-// noteCordonFailed notes for the events of the goal that the node cannot be closed. Where the machine is lost, work goes on without.
-func (a *Agent) noteCordonFailed(t state.Transition) {
+// recordCordonFailed records that the node could not be cordoned. Before a hard deadline that is only logged, as pods are evicted
+// nevertheless.
+func (a *Agent) recordCordonFailed(t state.Transition) {
 	if !a.work.goal.Hard.IsZero() {
-		a.note(t)
+		a.log(t)
 		return
 	}
 	for _, e := range a.unfinished() {
 		e.Failures, e.Error = e.Failures+1, t.Detail
 		a.put(e)
-		a.tellStep(actions[e.Phase], e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
+		a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
 	}
 }
 
-// noteCordonKnown notes that what becomes of the cordon is known after all.
-func (a *Agent) noteCordonKnown() {
+// clearCordonFailed clears the error of recordCordonFailed.
+func (a *Agent) clearCordonFailed() {
 	for _, e := range a.unfinished() {
 		if e.Error != "" {
 			e.Error, e.Failures = "", 0
@@ -307,9 +315,9 @@ func (a *Agent) noteCordonKnown() {
 	}
 }
 
-// noteReopened notes, for all events for which the node was closed, that somebody has opened it. For those that have joined since, it
-// is closed again. It returns whether that was not known of all.
-func (a *Agent) noteReopened(p drain.Progress) (news bool) {
+// recordReopened records for all events that the node was closed for that somebody has uncordoned it. For events that have joined
+// since, it is cordoned again. news is false if all of that was known.
+func (a *Agent) recordReopened(p drain.Progress) (news bool) {
 	for _, e := range a.goalEntries() {
 		if e.Phase != state.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
 			e.Reopened, news = true, true
@@ -319,16 +327,15 @@ func (a *Agent) noteReopened(p drain.Progress) (news bool) {
 	return news
 }
 
-// adoptPause is how long to wait before the Node is asked again whose cordon it bears.
+// adoptPause is the pause before a failed attempt to read the claim is repeated.
 const adoptPause = 5 * time.Second
 
-// readClaim asks the Node once, as soon as it can be asked, whether it bears a cordon of ours. If the record has been lost,
-// that is how it is found again.
+// readClaim reads the claim on the Node once: if the record has been lost, it shows that the cordon is ours.
 func (a *Agent) readClaim(ctx context.Context) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil {
-			a.inbox.put(adopted{claim: claim, ours: ours})
+			a.inbox.put(claimFound{claim: claim, ours: ours})
 			return
 		}
 		if !drain.Await(ctx, nil, adoptPause) {
@@ -337,9 +344,8 @@ func (a *Agent) readClaim(ctx context.Context) {
 	}
 }
 
-// adoptClaim takes a cordon of ours into the record that it does not know of: the record was lost, or what was put last never
-// reached the disk.
-func (a *Agent) adoptClaim(found adopted) {
+// adoptClaim records a cordon of ours that the record does not know of: it was lost, or its last entries never reached the disk.
+func (a *Agent) adoptClaim(found claimFound) {
 	a.nodeSeen = true
 	claim := found.claim
 	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
@@ -348,14 +354,14 @@ func (a *Agent) adoptClaim(found adopted) {
 	a.inherited = found.ours && claim.BootID != a.cfg.BootID
 	entries := a.cfg.Record.Entries()
 	e, known := policy.Find(entries, claim.Event)
-	// Whose event is over may have left the cordon to another one, which takes it back.
-	left := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
-	if left || a.opened || !found.ours { // What was read before it was taken back is there no more.
+	// The claim may name an event that is over: the cordon was left to another one then, which takes it back.
+	recorded := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
+	if recorded || a.opened || !found.ours { // A cordon that was lifted after the claim was read is gone.
 		return
 	}
 	if !known || e.Phase == state.Closed {
-		// A claim does not say what is announced, so nothing new is begun for it until its source says so; if it does not,
-		// the cordon is lifted in time.
+		// A claim does not describe the event, so it is Missing until its source announces it: nothing new begins for it, and if
+		// it is not announced, the cordon is lifted in time.
 		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: claim.Since, Missing: a.now()}
 	}
 	if !e.Acted() {
@@ -363,5 +369,5 @@ func (a *Agent) adoptClaim(found adopted) {
 	}
 	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
 	a.put(e)
-	a.note(state.Transition{Kind: state.CordonAdopted, Entry: e})
+	a.log(state.Transition{Kind: state.CordonAdopted, Entry: e})
 }

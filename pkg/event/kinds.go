@@ -2,28 +2,28 @@ package event
 
 import "slices"
 
-// KindInfo is what a Kind is called, and where it is heard of.
+// KindInfo is what is known of a Kind.
 type KindInfo struct {
 	Kind Kind
-	// Machine, Metadata and Queue tell who hears of it: a machine by itself, its metadata service among that, and whoever reads a queue.
+	// Machine: nth can learn of it on the machine. Metadata: from the metadata service. Queue: nth-queue can learn of it.
 	Machine, Metadata, Queue bool
-	// Reason is the reason of the Node's condition, and EventReason that of the Event that announces it.
+	// Reason is the reason of the Node's condition, and EventReason that of the Kubernetes Event that announces it.
 	Reason, EventReason string
-	// Description says what is announced, where the source does not say it.
+	// Description says what is announced, for an Event without a Description of its own.
 	Description string
-	// Handler is what aws-node-termination-handler calls it.
+	// Handler has aws-node-termination-handler's names for it.
 	Handler HandlerNames
 }
 
-// HandlerNames are aws-node-termination-handler's names for a kind of events (its pkg/monitor, pkg/node, v1.25.6). A kind that it does
-// not know has the name of the nearest one: a shutdown and a hibernation that of a stopped instance, and a failing status check that of
-// a scheduled event, which such an instance gets in the end.
+// HandlerNames are aws-node-termination-handler's names for a kind of events (its pkg/monitor, pkg/node, v1.25.6). A kind that it
+// does not know has the names of the nearest one: a shutdown or hibernation is a stopped instance, and a failing status check a
+// scheduled event, which such an instance gets in the end.
 type HandlerNames struct {
-	// Event is the kind in its webhook, Monitor its poller and Taint the key of its taint; the last two are empty where it has none.
+	// Event is the kind in its webhook, Monitor its poller and Taint the key of its taint; the last two may be empty.
 	Event, Monitor, Taint string
 }
 
-// kinds is the one table of kinds, the one that goes before others first.
+// kinds is the one table of kinds, in the order of their precedence.
 var kinds = []KindInfo{
 	{
 		Kind: SpotInterruption, Machine: true, Metadata: true, Queue: true,
@@ -73,7 +73,7 @@ var kinds = []KindInfo{
 	},
 }
 
-// Info returns what is known of a kind: for one that nobody knows, such as one in the record of a later version, the reason is "Other".
+// Info returns what is known of a kind. An unknown kind, such as one in the record of a later version, has the reason "Other".
 func (k Kind) Info() KindInfo {
 	if i := k.Precedence(); i >= 0 {
 		return kinds[i]
@@ -81,24 +81,25 @@ func (k Kind) Info() KindInfo {
 	return KindInfo{Kind: k, Reason: "Other"}
 }
 
-// Precedence orders the kinds: the least goes before the others. It is -1 for a kind that nobody knows.
+// Precedence is a kind's rank, the least for the kind that comes first; -1 for an unknown kind.
 func (k Kind) Precedence() int {
 	return slices.IndexFunc(kinds, func(info KindInfo) bool { return info.Kind == k })
 }
 
-// Kinds lists the kinds that a machine hears of by itself, in the order in which documentation and output name them.
-func Kinds() []Kind { return listed(func(info KindInfo) bool { return info.Machine }) }
+// Kinds lists the kinds that nth can learn of on the machine, in the order of their precedence, as do the functions below. It is
+// also the order in documentation and output.
+func Kinds() []Kind { return list(func(info KindInfo) bool { return info.Machine }) }
 
-// PolledKinds lists those of them that the metadata service tells of, in the same order.
-func PolledKinds() []Kind { return listed(func(info KindInfo) bool { return info.Metadata }) }
+// PolledKinds lists the kinds that the metadata service announces.
+func PolledKinds() []Kind { return list(func(info KindInfo) bool { return info.Metadata }) }
 
-// QueuedKinds lists the kinds that whoever reads a queue hears of, there or by asking EC2, in the same order.
-func QueuedKinds() []Kind { return listed(func(info KindInfo) bool { return info.Queue }) }
+// QueuedKinds lists the kinds that nth-queue can learn of, from its queue or by asking EC2.
+func QueuedKinds() []Kind { return list(func(info KindInfo) bool { return info.Queue }) }
 
-// AllKinds lists every kind there is, the one that goes before others first.
-func AllKinds() []Kind { return listed(func(KindInfo) bool { return true }) }
+// AllKinds lists all kinds.
+func AllKinds() []Kind { return list(func(KindInfo) bool { return true }) }
 
-func listed(wanted func(KindInfo) bool) []Kind {
+func list(wanted func(KindInfo) bool) []Kind {
 	var all []Kind
 	for _, info := range kinds {
 		if wanted(info) {
@@ -108,6 +109,6 @@ func listed(wanted func(KindInfo) bool) []Kind {
 	return all
 }
 
-// Local tells whether the machine itself announces events of this kind when it comes to that, and goes down or to sleep
-// then. All others are announced by EC2, and looked for.
+// Local reports whether the machine itself announces events of this kind, just before it goes down or to sleep. All others are
+// announced by EC2, and have to be looked for.
 func (k Kind) Local() bool { return k == Shutdown || k == Hibernation }

@@ -8,23 +8,23 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Fold brings the record up to date with what is announced and with what is known of the node, and returns the entries
-// that changed. It takes an entry one phase further at most: call it until nothing changes.
+// Fold brings the record up to date with what is announced and what is known of the node, and returns the entries that
+// change. It takes an entry at most one phase further: call it until nothing changes.
 func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
 	var changed []state.Entry
-	sit.Past, changed = s.refreshed(sit)
-	after := make([]state.Entry, len(before))
+	sit.Past, changed = s.update(sit)
+	after := slices.Clone(sit.Past)
 	handedOver := false
 	for i, e := range sit.Past {
-		if after[i] = e; before[i].Phase != state.Closed { // What is back is met, and no more yet.
+		if before[i].Phase != state.Closed {
 			after[i] = s.next(sit, e)
 		}
 		handedOver = handedOver || e.OnNode && !after[i].OnNode && s.want(sit, e) == nothing
 	}
 	for i, e := range sit.Past {
 		if handedOver && s.holds(sit, e) {
-			after[i].OnNode = true // What the other has set on the node is this one's to take back.
+			after[i].OnNode = true // It is this event now that has to take back what was set for the other one.
 		}
 		if !Same(before[i], after[i]) {
 			changed = append(changed, after[i])
@@ -33,53 +33,49 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	return changed
 }
 
-// refreshed is the record with what the sources say now, and the entries of events that are met for the first time.
-func (s Settings) refreshed(sit Situation) (past, met []state.Entry) {
-	at := make(map[string]int, len(sit.Past))
+// update returns the recorded entries with what the sources report now, and new entries for events that are not in the record.
+func (s Settings) update(sit Situation) (past, added []state.Entry) {
 	past = slices.Clone(sit.Past)
-	for i, e := range past {
-		at[e.Event.ID] = i
-	}
 	for _, kind := range event.AllKinds() {
 		for _, ev := range sit.Known[kind] {
-			if i, there := at[ev.ID]; there {
-				past[i] = s.refresh(sit, past[i], ev)
-			} else if s.worthMeeting(ev) {
-				met = append(met, meet(sit, ev))
+			if i := index(past, ev.ID); i >= 0 {
+				past[i] = s.updateEntry(sit, past[i], ev)
+			} else if s.worthRecording(ev) {
+				added = append(added, newEntry(sit, ev))
 			}
 		}
 	}
 	for i, e := range past {
-		past[i] = miss(sit, clamp(sit, e))
+		past[i] = noteMissing(sit, clamp(sit, e))
 	}
-	return past, met
+	return past, added
 }
 
-// worthMeeting tells whether an event that is not in the record belongs there. What is over before it was met, and what
-// is to be ignored, does not.
-func (s Settings) worthMeeting(ev event.Event) bool {
+// worthRecording reports whether an event that is not in the record belongs there: one that is over already, or that the rules
+// ignore, does not.
+func (s Settings) worthRecording(ev event.Event) bool {
 	return ev.State != event.Canceled && ev.State != event.Completed && !s.Ignores(state.Entry{Event: ev})
 }
 
-func meet(sit Situation, ev event.Event) state.Entry {
+func newEntry(sit Situation, ev event.Event) state.Entry {
 	return state.Entry{Event: ev, Phase: state.Seen, BootID: sit.BootID, ListedIn: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
 }
 
-// refresh takes over what the source says now. An event that was given up and is back is met anew: nothing of what was
-// done for it is left.
-func (s Settings) refresh(sit Situation, e state.Entry, ev event.Event) state.Entry {
+// updateEntry takes over what the source reports now. An event that was given up and is announced again gets a new entry, as
+// nothing that was done for it is left.
+func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
 		givenUp := []state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}
-		if s.plan(e).action == Drain { // A cordon's time to live is no reason against what is asked for now.
+		if s.plan(e).action == Drain { // CordonFor limits cordons only.
 			givenUp = append(givenUp, state.Expired)
 		}
-		if slices.Contains(givenUp, e.Ending) && s.worthMeeting(ev) {
-			e = meet(sit, ev)
+		if slices.Contains(givenUp, e.Ending) && s.worthRecording(ev) {
+			e = newEntry(sit, ev)
 			e.Anew = true
 		}
 		return e
 	}
-	if e.Acted() || ev.Instance == "" { // It was begun for the instance as it was known then.
+	if e.Acted() || ev.Instance == "" { // When the action began depends on the instance as it was known then.
 		ev.Instance = e.Event.Instance
 	}
 	switch {
@@ -92,13 +88,13 @@ func (s Settings) refresh(sit Situation, e state.Entry, ev event.Event) state.En
 	return e
 }
 
-// clamp brings times that lie in the future back to now. They were read before the clock was set back, and what is
-// counted from them would take as much longer.
+// clamp brings times in the future back to now. They were read before the clock was set back, and spans that are counted from
+// them would become as much longer.
 func clamp(sit Situation, e state.Entry) state.Entry {
 	if e.Phase == state.Closed {
 		return e
 	}
-	for _, t := range []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing} {
+	for _, t := range e.ClockTimes() {
 		if t.After(sit.Now) {
 			*t = sit.Now
 		}
@@ -106,13 +102,11 @@ func clamp(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// miss notes since when an event is no longer announced. Kinds that have not been looked at yet miss nothing.
-func miss(sit Situation, e state.Entry) state.Entry {
+// noteMissing sets since when an event is no longer announced. Before the first good look for its kind, no event is missing.
+func noteMissing(sit Situation, e state.Entry) state.Entry {
 	_, known := sit.Known[e.Event.Kind]
-	if !known && !sit.Unwatched[e.Event.Kind] || e.Phase == state.Closed || sit.listed(e.Event) {
-		return e
-	}
-	if e.Missing.IsZero() {
+	missing := (known || sit.Unwatched[e.Event.Kind]) && !sit.listed(e.Event)
+	if missing && e.Missing.IsZero() && e.Phase != state.Closed {
 		e.Missing = sit.Now
 	}
 	return e
@@ -124,20 +118,20 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 	case nothing:
 		return s.release(sit, e)
 	case cordoned:
-		return s.act(sit, s.cordonPhase(sit, e), e)
+		return s.act(sit, cordonPhase(sit, e), e)
 	case drained:
-		return s.act(sit, s.drainPhase(sit, e), heed(sit, e))
+		return s.act(sit, s.drainPhase(sit, e), noteLeftAlone(sit, e))
 	case left:
-		if e.UnderWay() || e.Phase == state.Undoing { // A drain that the rules still ask for is not left.
-			return enter(sit, state.Cordoned, e) // Others have seen to what becomes of it.
+		if e.UnderWay() || e.Phase == state.Undoing {
+			return enter(sit, state.Cordoned, e) // Its part is over: people decided about the cordon.
 		}
 	case kept:
 	}
 	return e
 }
 
-// release takes an entry, for which nothing is to be done to the node any more or yet, towards its end or back to its
-// beginning. What is on the node for it has to be taken back before, unless another event holds it.
+// release closes an entry that wants nothing of the node, or puts it back to its beginning if its event still stands. Before
+// that, what is on the node for it has to be taken back, unless another event needs it.
 func (s Settings) release(sit Situation, e state.Entry) state.Entry {
 	ending, _ := s.ending(sit, e)
 	switch {
@@ -147,21 +141,21 @@ func (s Settings) release(sit Situation, e state.Entry) state.Entry {
 		e = enter(sit, state.Closed, e)
 		e.Ending, e.OnNode = ending, false
 	case e.Acted():
-		e = again(sit, e)
+		e = reset(sit, e)
 	}
 	return e
 }
 
-// again puts an entry back to its beginning: it is acted upon anew when its time comes, and a reboot before that is not
-// the announced one.
-func again(sit Situation, e state.Entry) state.Entry {
+// reset puts an entry back to its beginning: the node is acted upon anew when its time comes, and a reboot before that is not the
+// announced one.
+func reset(sit Situation, e state.Entry) state.Entry {
 	e = enter(sit, state.Seen, e)
 	e.Result, e.CordonedAt, e.OnNode, e.Reopened, e.Anew = nil, time.Time{}, false, false, true
 	return e
 }
 
-// act gives an entry that wants the node closed a phase. Before the node is acted upon for an event, the record says so: from
-// then on something on the node may be ours, whatever happens to this process.
+// act gives an entry that wants the node closed its next phase. The record says that something on the node may be ours before the
+// node is acted upon, so that this is known whatever happens to this process.
 func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	begins := e.Phase != phase && (phase == state.Cordoning || phase == state.Draining)
 	e = enter(sit, phase, noteNode(sit, noteBoot(sit, e)))
@@ -175,15 +169,16 @@ func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Ent
 	return e
 }
 
-// heed takes over whether people want the node left alone. From when they do not any more, an event that is overdue has half a minute.
-func heed(sit Situation, e state.Entry) state.Entry {
+// noteLeftAlone sets whether people want the node left alone. When that changes, so does Changed: an overdue event gets its overtime
+// from when they no longer want it.
+func noteLeftAlone(sit Situation, e state.Entry) state.Entry {
 	if left := sit.leftAlone(e); left != e.LeftAlone {
 		e.LeftAlone, e.Changed = left, sit.Now
 	}
 	return e
 }
 
-// enter gives an entry a phase.
+// enter sets an entry's phase, and clears the error of the one before.
 func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	if e.Phase == phase {
 		return e
@@ -196,8 +191,8 @@ func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	return e
 }
 
-// noteBoot takes over the boot for an entry that is acted upon in it and whose time is still to come: the reboot before
-// was not the announced one, and a look that does not find the event must not take it for that later.
+// noteBoot sets the present boot for an entry whose deadline is still to come: the last reboot was not the announced one, and must
+// not be taken for it later, when a look does not find the event.
 func noteBoot(sit Situation, e state.Entry) state.Entry {
 	if e.Acted() && e.Event.Deadline.After(sit.Now) && sit.attested(e) {
 		e.BootID = sit.BootID
@@ -205,8 +200,8 @@ func noteBoot(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// noteNode takes over what is known of the node for an entry that wants it closed and has been acted upon. Where its
-// cordon was lifted, the node has been closed for others.
+// noteNode takes over what the guard reports of the node for an entry that has been acted upon. A node whose cordon was lifted for
+// this event may be closed for others; that does not count.
 func noteNode(sit Situation, e state.Entry) state.Entry {
 	node := sit.node(e)
 	if !node.Closed && !node.Left || !e.Acted() || e.Phase == state.Undoing || e.Reopened {
@@ -224,7 +219,7 @@ func noteNode(sit Situation, e state.Entry) state.Entry {
 }
 
 // cordonPhase is the next phase of an entry that wants the node cordoned.
-func (s Settings) cordonPhase(sit Situation, e state.Entry) state.Phase {
+func cordonPhase(sit Situation, e state.Entry) state.Phase {
 	switch {
 	case e.Phase == state.Cordoned:
 	case e.Phase != state.Cordoning:
@@ -235,8 +230,8 @@ func (s Settings) cordonPhase(sit Situation, e state.Entry) state.Phase {
 	return e.Phase
 }
 
-// drainPhase is the next phase of an entry that wants the node drained. While people want it left alone, it is neither drained nor out
-// of time; what they give free again is drained anew.
+// drainPhase is the next phase of an entry that wants the node drained. A node that people want left alone is neither drained nor out
+// of time; when they no longer want it, it is drained anew.
 func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
 	switch e.Phase {
 	case state.Draining, state.Drained, state.Incomplete:
@@ -256,22 +251,21 @@ func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
 	return e.Phase
 }
 
-// heldByOther tells whether another event that still stands holds what is on the node, too.
+// heldByOther reports whether another event needs what is on the node, too.
 func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
 	return slices.ContainsFunc(sit.Past, func(other state.Entry) bool {
 		return other.Event.ID != e.Event.ID && s.holds(sit, other)
 	})
 }
 
-// holds tells whether an entry's event needs what is on the node. One whose cordon was lifted needs none, also while its
-// drain goes on.
+// holds reports whether an entry's event needs what is on the node. It does not once its cordon was lifted, even if its drain
+// goes on.
 func (s Settings) holds(sit Situation, e state.Entry) bool {
 	return !e.Reopened && s.want(sit, e) >= kept
 }
 
-// Undone is what the record should say of all that was on the node once it has been taken back; the entries that change.
-// Where somebody else had lifted our cordon (overruled), that is an order also for an event that came back meanwhile. It is
-// none for an event that the node was not closed for yet.
+// Undone returns the entries that change when everything of ours has been taken off the node. overruled means that somebody else had
+// lifted our cordon: that is an order for each event that the node was closed for, even one that came back meanwhile.
 func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
@@ -288,7 +282,7 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		case e.Reopened && want >= left, overruled && want >= cordoned && !e.CordonedAt.IsZero():
 			e.Reopened = true
 		default:
-			e = again(sit, e)
+			e = reset(sit, e)
 		}
 		changed = append(changed, e)
 	}

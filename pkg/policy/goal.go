@@ -13,17 +13,17 @@ import (
 type want int
 
 const (
-	// nothing: what was done for it is taken back.
+	// nothing: what was done for the event is taken back.
 	nothing want = iota
-	// left: somebody has lifted its cordon; what is on the node stays, and holds nobody else up.
+	// left: somebody has lifted its cordon. Nothing is taken back for it, and it keeps no other event from doing so.
 	left
-	// kept: what was done stays, and nothing is begun.
+	// kept: what was done stays, and nothing new begins.
 	kept
 	cordoned
 	drained
 )
 
-// Decide names the goal for the node. It expects a record that Fold has brought up to date.
+// Decide returns the goal for the node. The record must be up to date: see Fold.
 func (s Settings) Decide(sit Situation) Goal {
 	goal := Goal{Action: Wait}
 	var wanting, undoing []state.Entry
@@ -41,25 +41,25 @@ func (s Settings) Decide(sit Situation) Goal {
 		goal = s.opening(sit, undoing)
 	}
 	if len(wanting) > 0 && !goal.precedes(wanting, sit.Ready) {
-		revisit = soonest(revisit, goal.Revisit) // What failed is taken back once its pause is over.
+		revisit = soonest(revisit, goal.Revisit) // An uncordon that failed is tried again after its pause.
 		goal = s.closing(sit, wanting)
 	}
 	goal.Revisit = soonest(revisit, goal.Revisit)
 	return goal
 }
 
-// precedes tells whether the goal is to open the node before what those entries want: all their cordons were lifted by people, so
-// that what is on the node is not theirs, and pods need not wait for their drains to be let in. One that waits for the rebooted
-// machine to be Ready must not hold a drain up for so long.
+// precedes reports whether the node is opened before the entries that want it closed get their goal: people have lifted the
+// cordons of all of them, so that the cordon on the node is not theirs. An uncordon that has to wait until the rebooted machine
+// is Ready must not hold up their drains.
 func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
 	closes := func(e state.Entry) bool { return !e.Reopened }
 	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
 }
 
-// closing is the goal that entries make which want the node closed.
+// closing is the goal of the entries that want the node closed.
 func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.urgency)
-	// The node is closed for one whose cordon nobody has lifted, if there is one, and what is on the node says so.
+	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
 	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Reopened }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Open: first.Reopened, Reason: reason(first.Event)}
 	var hard, ends []time.Time
@@ -83,11 +83,11 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 		} else {
 			goal.Soft = soonest(goal.Soft, p.deadline)
 		}
-		if p.hard || len(hard) == 0 || hard[0].IsZero() { // Hard ones come first, and those with a deadline before the others.
+		if p.hard || len(hard) == 0 || hard[0].IsZero() { // Hard deadlines are sorted before soft ones, and any before none.
 			ends = append(ends, s.timeEnds(sit, e))
 		}
 	}
-	if all { // Where none is drained for, there is no time either.
+	if all { // Without an entry to drain for, reopened is zero.
 		goal.Reopened = reopened
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)
@@ -96,8 +96,8 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	return goal
 }
 
-// governing is which of some deadlines, in order, counts: the nearest. One that is over, where the machine has survived it, gives way
-// to those that are still to come. until is when another one will; zero if none.
+// governing returns which of the sorted deadlines counts: the nearest. One that has passed gives way to one that is still to come,
+// as the machine has survived it. until is when another one takes over; zero if never.
 func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) {
 	for _, d := range deadlines {
 		switch {
@@ -110,8 +110,7 @@ func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) 
 	return governs, time.Time{}
 }
 
-// opening is the goal that entries make of which all that is on the node is to be taken back. An attempt that failed is
-// repeated after a pause.
+// opening is the goal of the entries for which the node is to be opened. An attempt that failed is repeated after a pause.
 func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.urgency)
 	first := undoing[0]
@@ -132,8 +131,8 @@ func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	return goal
 }
 
-// urgency orders entries, the one that comes first first: what is drained for before what is not, a machine that is lost
-// before one that is not, the nearest deadline before the others.
+// urgency compares entries, the most urgent first: drains before the others, hard deadlines before soft ones, then the nearest
+// deadline.
 func (s Settings) urgency(a, b state.Entry) int {
 	rank := func(e state.Entry) int {
 		switch p := s.plan(e); {
@@ -152,13 +151,7 @@ func (s Settings) urgency(a, b state.Entry) int {
 	)
 }
 
-// Deadline is when the time of an entry's event is over, zero if never, and whether the machine is gone then.
-func (s Settings) Deadline(e state.Entry) (deadline time.Time, hard bool) {
-	p := s.plan(e)
-	return p.deadline, p.hard
-}
-
-// byDeadline puts the nearer deadline first, and none last.
+// byDeadline compares deadlines: the nearest first, and none last.
 func byDeadline(a, b time.Time) int {
 	if a.Equal(b) {
 		return 0
@@ -189,12 +182,12 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	case e.Phase == state.Cordoning || e.Phase == state.Cordoned:
 		return cordoned
 	}
-	return level // It is under way, and goes on until it counts as withdrawn.
+	return level // The drain goes on until the event counts as withdrawn.
 }
 
-// attested tells whether an entry's event is well enough attested to begin anything for it. What has disappeared is not.
-// Before the first good look, the record's word is good enough, unless the machine has been rebooted and the announced time is
-// over: then it may have been that reboot. What has not been begun waits for a look, good or failed: it may be over.
+// attested reports whether there is enough evidence of an entry's event to begin anything for it: its source lists it. Before
+// the first good look, the record is enough, with two exceptions. After a reboot and the announced time, that reboot may have
+// been the announced one. And an event for which nothing has begun waits for a look, good or failed, since it may be over.
 func (sit Situation) attested(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
 		return sit.listed(e.Event)
@@ -202,7 +195,7 @@ func (sit Situation) attested(e state.Entry) bool {
 	return e.Missing.IsZero() && (e.Acted() || sit.asked(e.Event.Kind)) && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
 }
 
-// ending says why an entry's event holds no more; empty if it does.
+// ending says why an entry's event no longer stands; empty if it does. revisit is when that may change without news.
 func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, revisit time.Time) {
 	switch {
 	case e.Phase == state.Closed:
@@ -217,7 +210,7 @@ func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, rev
 		return state.Ignored, time.Time{}
 	}
 	rule := s[e.Event.Kind]
-	// While it is being lifted, the cordon is as old as it was. One that was never set has no age.
+	// A cordon keeps its age while it is being lifted. One that was never set has none.
 	limited := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
 	if limited && rule.CordonFor > 0 && s.plan(e).action == Cordon {
 		revisit = e.CordonedAt.Add(rule.CordonFor)
@@ -233,8 +226,8 @@ func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, rev
 	return "", revisit
 }
 
-// withdrawn tells whether an event has been missing for so long that it counts as withdrawn, and when it does; zero if it is not
-// missing.
+// withdrawn reports whether an event has been missing for so long that it counts as withdrawn, and from when on it does; zero if
+// it is not missing.
 func (s Settings) withdrawn(sit Situation, e state.Entry) (over bool, at time.Time) {
 	if e.Missing.IsZero() {
 		return false, time.Time{}
@@ -244,10 +237,10 @@ func (s Settings) withdrawn(sit Situation, e state.Entry) (over bool, at time.Ti
 		after = max(after, unwatchedAfter)
 	}
 	at = e.Missing.Add(after)
-	return !sit.lastWord(e.Event.Kind).Before(at), at
+	return !sit.knownUntil(e.Event.Kind).Before(at), at
 }
 
-// revisit is when an entry may change without news; zero means never.
+// revisit is when an entry may change without news; zero if never.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	ending, again := s.ending(sit, e)
 	if ending != "" {
@@ -262,9 +255,9 @@ func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	return again
 }
 
-// lastWord is until when a kind's source has answered for what it last said: now, unless it cannot be asked. It is zero
-// while nothing has been heard of it.
-func (sit Situation) lastWord(kind event.Kind) time.Time {
+// knownUntil is the time until which what a kind's source reported last is known to hold: now or, while looks fail, the last
+// good look. It is zero before the first good look.
+func (sit Situation) knownUntil(kind event.Kind) time.Time {
 	if sit.Unwatched[kind] {
 		return sit.Now
 	}
@@ -277,15 +270,15 @@ func (sit Situation) lastWord(kind event.Kind) time.Time {
 	return time.Time{}
 }
 
-// asked tells whether a kind has been looked at since the start, with or without success.
+// asked reports whether there has been a look for a kind since the start, good or failed.
 func (sit Situation) asked(kind event.Kind) bool {
 	_, known := sit.Known[kind]
 	_, failing := sit.Failing[kind]
 	return known || failing
 }
 
-// survived tells whether the machine has been through what the entry's event announced, and is back. The boot ID proves
-// the reboot; whether it was the announced one depends on the kind.
+// survived reports whether the machine is back from what the entry's event announced. The boot ID proves that there was a
+// reboot; whether it was the announced one depends on the kind.
 func (sit Situation) survived(e state.Entry) bool {
 	if e.BootID == sit.BootID {
 		return false
@@ -296,17 +289,17 @@ func (sit Situation) survived(e state.Entry) bool {
 	case !e.Acted():
 		return false
 	case e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"):
-		return true // It was for that reboot: also if the event is still listed, since EC2's list lags behind.
+		return true // Even if the event is still listed: EC2's list lags behind.
 	case e.Event.Deadline.IsZero():
 		return false
 	}
-	// A stop, a retirement or a spot interruption ends with the machine started again after its time. While the
-	// document still lists it, it is not over. A document that cannot be read does not keep the node cordoned, unless it
-	// has listed the event since the reboot: what was known then stands.
+	// A stop, a retirement or a spot interruption is over when the machine has been started again after its time and the
+	// document no longer lists it. A document that cannot be read does not keep the node cordoned, unless it has listed the
+	// event since the reboot.
 	return sit.Now.After(e.Event.Deadline) && sit.asked(e.Event.Kind) && !sit.stillListed(e)
 }
 
-// stillListed tells whether the last good look of this boot, which may have been an earlier process's, found the event.
+// stillListed reports whether the last good look in this boot, by this process or an earlier one, found the event.
 func (sit Situation) stillListed(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known {
 		return sit.listed(e.Event)
@@ -314,12 +307,13 @@ func (sit Situation) stillListed(e state.Entry) bool {
 	return e.ListedIn == sit.BootID && e.Missing.IsZero()
 }
 
+// listed reports whether the last good look found the event.
 func (sit Situation) listed(ev event.Event) bool {
 	return slices.ContainsFunc(sit.Known[ev.Kind], func(known event.Event) bool { return known.ID == ev.ID })
 }
 
-// rescheduled tells whether an entry's event is due later than it was when the node was acted upon, and not yet: its document
-// has moved it, or the settings give it another lead. A clock that was set back does not count.
+// rescheduled reports whether an entry's event, for which the node has been acted upon, is now due at a later time that is still
+// to come: its document has moved it, or the settings give it another lead. A clock that was set back does not count.
 func (s Settings) rescheduled(sit Situation, e state.Entry) bool {
 	start := s.plan(e).start
 	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)

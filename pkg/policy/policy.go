@@ -1,9 +1,8 @@
 // Package policy decides, and does nothing else.
 //
-// It is pure: from the time, the events that are announced, what was done before, what is known of the node and the
-// settings it derives what the record should say (Fold) and the one goal for the node (Decide), with the reason in words.
-// It reads no clock, calls nothing and remembers nothing, so that the same situation gives the same goal after a crash,
-// an upgrade or a reboot.
+// It is pure: from the time, the announced events, the record, the state of the node and the settings it derives what the
+// record should say (Fold) and the one goal for the node (Decide), with the reason in words. It reads no clock, calls
+// nothing and remembers nothing, so that the same situation gives the same goal after a crash, an upgrade or a reboot.
 package policy
 
 import (
@@ -15,27 +14,32 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Action is what can be done about an event; the text is the one used in the configuration.
+// Action is what nth does about an event. Its text is the one in the configuration.
 type Action string
 
-// The actions, from the weakest to the strongest, and the undoing of the last two.
+// The actions, from the weakest to the strongest.
 const (
-	Ignore   Action = "ignore"
-	Notify   Action = "notify"
-	Cordon   Action = "cordon"
-	Drain    Action = "drain"
+	Ignore Action = "ignore"
+	Notify Action = "notify"
+	Cordon Action = "cordon"
+	Drain  Action = "drain"
+)
+
+// The actions that only a Goal can have.
+const (
+	// Uncordon takes back what a cordon or a drain has set on the node.
 	Uncordon Action = "uncordon"
-	// Wait is the goal when the node is to stay as it is.
+	// Wait leaves the node as it is.
 	Wait Action = "wait"
 )
 
-// Exceeds tells whether an action, from Ignore to Drain, does more to a node than another; any does more than "".
+// Exceeds reports whether an action, from Ignore to Drain, does more to a node than another one. Each exceeds "".
 func (a Action) Exceeds(other Action) bool {
 	order := []Action{Ignore, Notify, Cordon, Drain}
 	return slices.Index(order, a) > slices.Index(order, other)
 }
 
-// When says for a maintenance code when its kind's action takes place.
+// When says when a maintenance event is acted upon; see Rule.Codes.
 type When string
 
 // The times of a maintenance action.
@@ -51,7 +55,7 @@ const (
 	Never      When = "ignore"
 )
 
-// OtherCodes is the key in Rule.Codes for codes that are not named there.
+// OtherCodes is the key in Rule.Codes for all codes that have no key of their own.
 const OtherCodes = "other"
 
 // Rule is how events of one kind are treated.
@@ -59,70 +63,68 @@ type Rule struct {
 	Action Action
 	// Hibernate replaces a stronger Action for a spot instance that will be hibernated; "" changes nothing.
 	Hibernate Action
-	// Codes says when a maintenance event of a code is acted upon; nil means at once.
+	// Codes says for each maintenance code when it is acted upon; nil means at once.
 	Codes map[string]When
-	// Lead is how long before the deadline the action begins at the latest, for codes that wait, and Window how long before
-	// it those begin that say so. Over Spread the instances of a fleet begin one after another; none has less than Lead. The
-	// end of a reservation is waited for until Lead before it, too, unless that is 0.
+	// Lead is how long before the deadline the action begins at the latest for codes with Lead, and Window how long before it the
+	// action begins at the earliest for codes with Window. The instances of a fleet begin one after another, over Spread; none
+	// of them gets less than Lead. For the end of a reservation the action begins Lead before it, or at once if Lead is 0.
 	Lead, Window, Spread time.Duration
-	// Kept is how long after notice was given an event can be waited with, as its announcement is lost then; 0 is for ever.
+	// Kept is how long after its notice an announcement can still be read; the action begins before that. 0 means for ever.
 	Kept time.Duration
-	// Hard tells that the machine is gone at the deadline: pods that resist eviction are deleted in time.
+	// Hard: the machine is gone at the deadline, so pods that resist eviction are deleted in time.
 	Hard bool
-	// Budget is the time given to an event that brings no deadline, counted from when it was first seen, or from when it has lost
-	// the deadline that it had; 0 means as long as the event stands. A spot interruption and a termination by the Auto Scaling
-	// group have no more than that from when they were first seen, whatever they bring: EC2 gives two minutes from the notice, and
-	// the machine's clock may be wrong.
+	// Budget is the time for an event without a deadline, counted from when it was first seen or lost its deadline; 0 means as
+	// long as the event stands. For a spot interruption and a termination by the Auto Scaling group it is also the most that
+	// they get from when they were first seen: EC2 gives two minutes from the notice, and the machine's clock may be wrong.
 	Budget time.Duration
-	// SoftBudget tells that the machine outlives the Budget of an event that brings no deadline: it is a soft one then, also if Hard.
+	// SoftBudget: the machine outlives the Budget, so that this is a soft deadline, even if Hard is set.
 	SoftBudget bool
-	// CordonFor is how long a cordon (without a drain) for such an event lasts; 0 means as long as the event stands.
+	// CordonFor is how long a cordon without a drain lasts; 0 means as long as the event stands.
 	CordonFor time.Duration
-	// WithdrawnAfter is how long an event must have been missing from a document that can be read before it counts as
-	// withdrawn.
+	// WithdrawnAfter is how long an event must be missing from a readable document before it counts as withdrawn.
 	WithdrawnAfter time.Duration
 }
 
-// Settings holds the rule of every kind. A kind without one is ignored.
+// Settings holds the rule of each kind. A kind without a rule is ignored.
 type Settings map[event.Kind]Rule
 
-// Situation is all that a decision is made from.
+// Situation is everything that a decision is based on.
 type Situation struct {
 	Now    time.Time
 	BootID string
-	// Up is how long this process has been at it.
+	// Up is how long this process has been running.
 	Up time.Duration
-	// Known holds what each kind's source last said. A kind that has not been looked at since the start is not in it:
+	// Known is what the source of each kind reported last. A kind without a good look since the start has no key:
 	// unknown is different from none.
 	Known map[event.Kind][]event.Event
-	// Failing holds the kinds whose last look failed, with the time of the last good one; zero if there was none since
-	// the start. What was last known of them stands, but time that passes meanwhile proves nothing.
+	// Failing has the kinds whose last look failed, with the time of the last good look; zero if there was none since the
+	// start. What was last known still stands, but an event is not withdrawn while it cannot be looked for.
 	Failing map[event.Kind]time.Time
-	// Unwatched holds the kinds that nobody looks for; nil if somebody looks for each.
+	// Unwatched has the kinds that no source looks for; nil if there are none.
 	Unwatched map[event.Kind]bool
 	// Past is the record.
 	Past []state.Entry
-	// Node is what the guard has told of the node, and NodeFor are the IDs of the events for which it was told so; nil for all.
+	// Node is what the guard reported of the node. It holds for the events whose IDs are in NodeFor; for all if that is nil.
 	Node    Node
 	NodeFor []string
-	// LookedFor are the IDs of the events for which the node has been looked at since they came, in this process, and DrainedFor of those
-	// for which it was then said to be drained. Limited tells that people want its pods left alone, as the last look has shown.
+	// LookedFor are the IDs of the events since whose announcement this process has looked at the Node, and DrainedFor of the
+	// events for which the node was then reported drained. Limited: at the last look, people wanted the node's pods left alone.
 	LookedFor, DrainedFor []string
 	Limited               bool
-	// Before tells that what is on the node may be from before the machine was booted, whatever the record says, and Ready that the
-	// kubelet has reported the node Ready since.
+	// Before: our cordon may be older than this boot, whatever the record says. Ready: the kubelet has reported the node Ready
+	// in this boot.
 	Before, Ready bool
 }
 
-// Node is what a guard has told of the node. The zero value is that of a node that none has told of.
+// Node is what the guard reported of the node. The zero value means that nothing is known.
 type Node struct {
-	// Closed: it takes no more pods. Left: people want it left as it is. Ours: something on it is ours to take back.
+	// Closed: it takes no more pods. Left: people want nothing done to it. Ours: something on it is ours to take back.
 	Closed, Left, Ours bool
-	// Drained: it is closed, or will never be, and nothing is left that has to go.
+	// Drained: it is closed, or never will be, and no pod is left that has to go.
 	Drained bool
 }
 
-// node is what the guard has told of the node for an entry's event.
+// node is what the guard reported of the node for an entry's event.
 func (sit Situation) node(e state.Entry) Node {
 	if sit.NodeFor != nil && !slices.Contains(sit.NodeFor, e.Event.ID) {
 		return Node{}
@@ -130,61 +132,63 @@ func (sit Situation) node(e state.Entry) Node {
 	return sit.Node
 }
 
-// looked tells whether the node has been looked at since an entry's event came.
+// looked reports whether the Node has been looked at since an entry's event was announced.
 func (sit Situation) looked(e state.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
 
-// leftAlone tells whether people want the node's pods left alone: as a look has shown or, before the first, as the record says.
+// leftAlone reports whether people want the node's pods left alone, according to the last look or, before the first one, to
+// the record.
 func (sit Situation) leftAlone(e state.Entry) bool {
 	return sit.looked(e) && sit.Limited || !sit.looked(e) && e.LeftAlone
 }
 
-// Goal is what the node is to come to. Zero times mean never.
+// Goal is the state that the node is to reach. Zero times mean never.
 type Goal struct {
-	// Action is Drain or Cordon for a node that is to be closed, Uncordon for one of which everything of ours is to be
-	// taken, and Wait for one that is to stay as it is.
+	// Action is Drain or Cordon for a node that is to be closed, Uncordon if everything of ours is to be taken off the
+	// node, and Wait if the node is to stay as it is.
 	Action Action
-	// Event is the one that comes first of those that want it, and whose cordon nobody has lifted if there is such a one.
-	// Events are the IDs of all, in order, and Unclosed of those among them that the node was not closed for yet, and
-	// Anew of those of the latter that have begun anew, so that what was done for them before counts no more.
+	// Event is the most urgent event that wants the goal; one whose cordon nobody has lifted, if there is one. Events are the
+	// IDs of all events that want it, the most urgent first, Unclosed of those for which the node has not been closed yet, and
+	// Anew of those in Unclosed that have begun anew, so that earlier work for them no longer counts.
 	Event                  event.Event
 	Events, Unclosed, Anew []string
-	// Hard is when the machine is gone, and Soft when the work should have ended: each the nearest of all events that are
-	// due. They may be over; a Hard that is over gives way to one that is to come.
+	// Hard is when the machine is gone, and Soft when the work should be done: the nearest such deadline of all events that
+	// are due. Both may have passed; a Hard that has passed gives way to one that is still to come.
 	Hard, Soft time.Time
-	// TimeEnds is when the next event that is drained for runs out of its time, which is a while where it began after its deadline. It is
-	// over if all have. Where a machine is lost, soft events do not count.
+	// TimeEnds is when the next event that the node is drained for runs out of time; an event that begins after its deadline
+	// gets a while. It has passed if that is so for all. Where there is a hard deadline, soft events do not count.
 	TimeEnds time.Time
-	// Reopened is set if someone uncordoned the node for all events that the node is drained for: when it had been set. Only
-	// pods go that were there then. Open tells that it was lifted for all events, also for those that only want a cordon.
+	// Reopened is set if someone uncordoned the node for all events that it is drained for: it is the time of the latest
+	// cordon, and only pods that were there then are evicted. Open: the cordon was lifted for all events, including those that
+	// only want a cordon.
 	Reopened time.Time
 	Open     bool
-	// AfterReboot tells for an Uncordon that the machine has been rebooted since the cordon, so that the node must be
-	// Ready before it takes pods again.
+	// AfterReboot: the machine has been rebooted since the cordon that an Uncordon takes back, so that the node must be Ready
+	// before it takes pods again.
 	AfterReboot bool
-	// Ending says for an Uncordon how the event ended; empty if it still stands.
+	// Ending says how the event of an Uncordon ended; empty if it still stands.
 	Ending state.Ending
 	// Reason says in words why this is the goal.
 	Reason string
-	// Revisit is when to decide again even if nothing changes; zero if only news can change the decision.
+	// Revisit is when to decide again even without news; zero if only news can change the decision.
 	Revisit time.Time
 }
 
-// Deadline is the nearer of the two deadlines; zero if there is none.
+// Deadline is the nearer of Hard and Soft; zero if there is none.
 func (g Goal) Deadline() time.Time { return soonest(g.Hard, g.Soft) }
 
 const (
-	// overtime is what an event gets that is acted upon when its deadline is over and the machine is still there: enough
-	// for most pods to end by themselves, short enough to be a last effort.
+	// overtime is the time for an event whose deadline has passed before work for it began, while the machine is still there:
+	// enough for most pods to terminate by themselves, short enough to be a last effort.
 	overtime = 30 * time.Second
-	// firstPause and longestPause bound the wait before a failed attempt is repeated; each failure doubles it.
+	// firstPause is the pause after the first failed attempt to uncordon. Each failure doubles it, up to longestPause.
 	firstPause   = 2 * time.Second
 	longestPause = time.Minute
-	// unwatchedAfter is how long an event is believed that nobody looks for any more, as far as its rule does not say
-	// longer. A machine that goes down may have lost its logind.
+	// unwatchedAfter is the least WithdrawnAfter of a kind that no source looks for any more: a machine that goes down may
+	// have lost its logind.
 	unwatchedAfter = 10 * time.Minute
 )
 
-// plan is what the settings want done about one entry.
+// plan is what the settings ask for about one entry.
 type plan struct {
 	action   Action
 	start    time.Time // zero: at once
@@ -201,18 +205,18 @@ func (s Settings) plan(e state.Entry) plan {
 	if e.Event.Kind == event.SpotInterruption && e.Event.Code == "hibernate" {
 		p.action = weaker(p.action, rule.Hibernate)
 	}
-	// A claim that was found on the Node does not say the code: until its source has spoken, what was done stands.
+	// An entry made from the claim on the Node has no code yet: what was done stands until the source reports the event.
 	if claimed := e.Event.State == ""; e.Event.Kind == event.ScheduledMaintenance && !claimed {
 		p = rule.forCode(p, e.Event)
 	}
 	if e.Event.Kind == event.ReservationEnd && rule.Lead > 0 && !p.deadline.IsZero() {
 		p.start = p.deadline.Add(-rule.Lead)
 	}
-	return rule.within(p, e)
+	return rule.limit(p, e)
 }
 
-// within is a plan that keeps to the rule's budget.
-func (r Rule) within(p plan, e state.Entry) plan {
+// limit keeps a plan within the rule's Budget.
+func (r Rule) limit(p plan, e state.Entry) plan {
 	if r.Budget <= 0 {
 		return p
 	}
@@ -248,8 +252,8 @@ func (r Rule) forCode(p plan, ev event.Event) plan {
 	return p
 }
 
-// begins is when the action for an event begins of which the first instance's does that long before the deadline; zero, which is
-// at once, if there is none.
+// begins is when the action for an event begins if the first instance of a fleet begins that long ahead of the deadline; zero,
+// which means at once, without a deadline.
 func (r Rule) begins(ev event.Event, ahead time.Duration) time.Time {
 	if ev.Deadline.IsZero() {
 		return time.Time{}
@@ -258,12 +262,12 @@ func (r Rule) begins(ev event.Event, ahead time.Duration) time.Time {
 	if r.Kept > 0 && !ev.Noticed.IsZero() {
 		first = soonest(first, ev.Noticed.Add(r.Kept-r.Spread))
 	}
-	return first.Add(r.share(ev.Instance))
+	return first.Add(r.offset(ev.Instance))
 }
 
-// share is how much later than the first of a fleet an instance begins: less than Spread, in whole seconds. It follows from the ID
-// alone, so that it is the same after a restart, and for whoever decides about the instance. One that is not known is the first.
-func (r Rule) share(instance string) time.Duration {
+// offset is how much later than the first instance of a fleet this one begins: whole seconds, less than Spread. It depends on
+// nothing but the instance's ID, so that it is the same after a restart, for nth and for nth-queue. Without an ID it is 0.
+func (r Rule) offset(instance string) time.Duration {
 	seconds := uint64(r.Spread / time.Second)
 	if instance == "" || seconds == 0 {
 		return 0
@@ -273,11 +277,10 @@ func (r Rule) share(instance string) time.Duration {
 	return time.Duration(hash.Sum64()%seconds) * time.Second
 }
 
+// weaker is the weaker of two actions; the first if the other one is "".
 func weaker(a, b Action) Action {
-	for _, weakest := range []Action{Ignore, Notify, Cordon} {
-		if a == weakest || b == weakest {
-			return weakest
-		}
+	if b != "" && a.Exceeds(b) {
+		return b
 	}
 	return a
 }
@@ -288,14 +291,20 @@ func pause(failures int) time.Duration {
 	return min(firstPause<<min(max(failures-1, 0), doubled), longestPause)
 }
 
-// Begins is when what an entry's rule asks for is begun; zero if at once.
+// Begins is when the action for an entry's event begins; zero if at once.
 func (s Settings) Begins(e state.Entry) time.Time { return s.plan(e).start }
 
-// Asks is what an entry's rule asks for once its time has come.
+// Asks is the action that the rules ask for about an entry's event, once its time has come.
 func (s Settings) Asks(e state.Entry) Action { return s.plan(e).action }
 
-// Ignores tells whether an entry's event is, by the rules, nobody's business.
+// Ignores reports whether the rules ignore an entry's event.
 func (s Settings) Ignores(e state.Entry) bool { return s.plan(e).action == Ignore }
+
+// Deadline is when the time for an entry's event is over, zero if never, and whether the machine is gone then.
+func (s Settings) Deadline(e state.Entry) (deadline time.Time, hard bool) {
+	p := s.plan(e)
+	return p.deadline, p.hard
+}
 
 // soonest returns the earlier of two times, where zero means never.
 func soonest(a, b time.Time) time.Time {

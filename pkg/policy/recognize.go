@@ -7,15 +7,15 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Recognize returns what a source says now, under the IDs that the record knows. A spot or rebalance notice of which only
-// the time has moved is the one that it takes the place of: amazon-ec2-metadata-mock computes the time anew at each look.
-// It keeps its time, then, unless the new one is nearer.
-func Recognize(past []state.Entry, bootID string, said event.Snapshot) []event.Event {
-	if said.Kind != event.SpotInterruption && said.Kind != event.RebalanceRecommendation {
-		return said.Events
+// Recognize returns the events of a snapshot under the IDs that the record knows them by. A spot or rebalance notice that
+// differs from a recorded one in nothing but its time is that one: amazon-ec2-metadata-mock computes the time anew at each look.
+// It keeps the recorded time, unless the new one is nearer.
+func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Event {
+	if now.Kind != event.SpotInterruption && now.Kind != event.RebalanceRecommendation {
+		return now.Events
 	}
-	events := slices.Clone(said.Events)
-	// Whose place has been taken is listed from then on, too: of two notices, one takes it.
+	events := slices.Clone(now.Events)
+	// It looks at events as they are renamed, so that two notices do not get the same ID.
 	listed := func(id string) bool {
 		return slices.ContainsFunc(events, func(ev event.Event) bool { return ev.ID == id })
 	}
@@ -35,28 +35,30 @@ func Recognize(past []state.Entry, bootID string, said event.Snapshot) []event.E
 	return events
 }
 
-// Find returns the entry of an event.
+// Find returns the entry of the event with that ID, and whether there is one.
 func Find(entries []state.Entry, id string) (e state.Entry, met bool) {
-	i := slices.IndexFunc(entries, func(e state.Entry) bool { return e.Event.ID == id })
-	if i < 0 {
-		return state.Entry{}, false
+	if i := index(entries, id); i >= 0 {
+		return entries[i], true
 	}
-	return entries[i], true
+	return state.Entry{}, false
 }
 
-// Same tells whether two entries of one event say the same, as far as Fold can change it.
+func index(entries []state.Entry, id string) int {
+	return slices.IndexFunc(entries, func(e state.Entry) bool { return e.Event.ID == id })
+}
+
+// Same reports whether two entries of one event are equal in all that Fold changes by itself.
 func Same(a, b state.Entry) bool {
 	return SameNews(a, b) && a.BootID == b.BootID && a.ListedIn == b.ListedIn && a.ClosedIn == b.ClosedIn && a.OnNode == b.OnNode && a.LeftAlone == b.LeftAlone &&
 		a.FirstSeen.Equal(b.FirstSeen) && a.Timeless.Equal(b.Timeless) && a.Changed.Equal(b.Changed) && a.CordonedAt.Equal(b.CordonedAt)
 }
 
-// SameNews tells whether two entries of one event say the same to those who follow what happens to it. What else Fold
-// changes is bookkeeping.
+// SameNews reports whether two entries of one event differ in nothing that people are told about. The rest is bookkeeping.
 func SameNews(a, b state.Entry) bool {
 	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
 }
 
-// sameEvent compares events by what they say; a time is the same in every zone.
+// sameEvent compares events; a time is the same in every zone.
 func sameEvent(a, b event.Event) bool {
 	times := a.Noticed.Equal(b.Noticed) && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
 	a.Noticed, a.Deadline, a.Until = b.Noticed, b.Deadline, b.Until

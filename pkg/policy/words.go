@@ -9,16 +9,13 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// inWords is how times are told.
-const inWords = "15:04:05 UTC on 2 Jan 2006"
-
 // Reason says in words why something is done about an entry's event.
 func (s Settings) Reason(e state.Entry) string { return reason(e.Event) }
 
 func reason(ev event.Event) string {
 	at := ""
 	if !ev.Deadline.IsZero() {
-		at = " at " + clock(ev.Deadline)
+		at = " at " + formatTime(ev.Deadline)
 	}
 	switch ev.Kind {
 	case event.SpotInterruption:
@@ -31,7 +28,7 @@ func reason(ev event.Event) string {
 		if at != "" {
 			at = "," + at + " at the latest"
 		}
-		return "the Auto Scaling group " + takes(ev.Code) + at
+		return "the Auto Scaling group " + asgAction(ev.Code) + at
 	case event.Shutdown:
 		return "the system is shutting down"
 	case event.Hibernation:
@@ -46,8 +43,8 @@ func reason(ev event.Event) string {
 	return string(ev.Kind)
 }
 
-// takes says what a group does to this instance, by its target state.
-func takes(target string) string {
+// asgAction says what the Auto Scaling group does to this instance, by its target lifecycle state.
+func asgAction(target string) string {
 	switch target {
 	case "", "Terminated", "Warmed:Terminated":
 		return "terminates this instance"
@@ -57,7 +54,7 @@ func takes(target string) string {
 	return fmt.Sprintf("takes this instance out of service (%s)", target)
 }
 
-// undoReason says why what was done for an entry is taken back.
+// undoReason says in words why the work for an entry is taken back.
 func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	switch ending {
 	case state.Withdrawn:
@@ -79,7 +76,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	return "the event was moved to a later time"
 }
 
-// Describe says in words what an entry's event is and what will be done about it, when.
+// Describe says in words what is announced, what will be done about it, and when.
 func (s Settings) Describe(e state.Entry) string {
 	text := reason(e.Event)
 	p := s.plan(e)
@@ -93,16 +90,16 @@ func (s Settings) Describe(e state.Entry) string {
 	case done:
 		return text + "; nothing more will be done"
 	case p.start.After(e.Changed):
-		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, clock(p.start), s.amongOthers(e))
+		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, formatTime(p.start), s.startNotes(e))
 	}
 	return fmt.Sprintf("%s; %s now", text, p.action)
 }
 
-// amongOthers says over which time a fleet begins what is to be done about an entry's event, and how people do it sooner.
-func (s Settings) amongOthers(e state.Entry) string {
+// startNotes says, in brackets, over which time a fleet begins, and how people can drain sooner.
+func (s Settings) startNotes(e state.Entry) string {
 	var notes []string
 	if spread := s[e.Event.Kind].Spread; spread > 0 {
-		notes = append(notes, "spread over "+short(spread))
+		notes = append(notes, "spread over "+formatDuration(spread))
 	}
 	if s.plan(e).action == Drain {
 		notes = append(notes, "sooner with kubectl drain")
@@ -113,8 +110,8 @@ func (s Settings) amongOthers(e state.Entry) string {
 	return " (" + strings.Join(notes, ", ") + ")"
 }
 
-// short is a span without the zeros at its end: 20m, and not 20m0s.
-func short(d time.Duration) string {
+// formatDuration leaves out zeros at the end: 20m, not 20m0s.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	for _, zero := range []string{"m0s", "h0m"} {
 		if strings.HasSuffix(text, zero) {
@@ -124,4 +121,4 @@ func short(d time.Duration) string {
 	return text
 }
 
-func clock(t time.Time) string { return t.UTC().Format(inWords) }
+func formatTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC on 2 Jan 2006") }

@@ -9,90 +9,80 @@ import (
 )
 
 const (
-	// outboxVersion is the format of the outbox.
+	// outboxVersion is the version of the outbox's format.
 	outboxVersion = 1
-	// keepNotices and keepText bound what waits: so many notices, of so many bytes each. 8 MiB are a long outage.
-	keepNotices = 64
-	keepText    = 128 << 10
-	// keepTold is how many notices are known to have been made, so that none is made twice.
-	keepTold = 256
-	// keepBytes and keepToldBytes bound both as they are written, so that the file can be read again: together they stay below
-	// longest, whatever Allow says.
-	keepBytes     = 24 << 20
-	keepToldBytes = 4 << 20
-	// mostWritten is what the longest notice can come to: JSON has no more than six bytes for one, and the rest of it is short.
-	mostWritten = 6*keepText + 4<<10
+	// maxWaiting is how many notices wait at most, unless Allow changes it, and maxText the length of a notice in bytes. 8 MiB of
+	// notices are a long outage.
+	maxWaiting = 64
+	maxText    = 128 << 10
+	// maxTold is how many notices are remembered as made for maxWaiting of them, so that none is made twice.
+	maxTold = 256
+	// maxWaitingBytes and maxToldBytes bound both in the file. Together they stay below maxFile, whatever Allow sets, so that the
+	// file can be read again.
+	maxWaitingBytes = 24 << 20
+	maxToldBytes    = 4 << 20
+	// maxNoticeBytes is the most that a notice takes in the file: JSON writes a byte as at most six, and the other fields are short.
+	maxNoticeBytes = 6*maxText + 4<<10
 )
 
-// Notice is a message that somebody outside the cluster is to get. Notices are values.
+// Notice is a message to somebody outside the cluster. Notices are values.
 type Notice struct {
-	// ID is the same however often the notice is sent, and no other notice's.
+	// ID is unique, and stays the same however often the notice is sent.
 	ID string `json:"id"`
-	// Event is the ID of the event that it is about; what is about one event is kept in order. Node is the node's name, if it
-	// was known.
+	// Event is the ID of the event that the notice is about. Node is the node's name, if it was known.
 	Event string `json:"event"`
 	Node  string `json:"node,omitempty"`
-	// What says in a word what it tells.
+	// What is the notice's subject in one word.
 	What string `json:"what"`
-	// Made is when, by wall time.
+	// Made is when the notice was made, in wall time.
 	Made time.Time `json:"made"`
-	// Text is what is sent, whole.
+	// Text is the whole content of the message.
 	Text string `json:"text"`
 }
 
-// Outbox keeps notices until they are delivered, over restarts. It holds neither addresses nor credentials. What changes is in
-// memory at once and on disk after Sync, so that a disk that hangs keeps nobody from telling. Its methods may be called from
-// several goroutines; the file belongs to one process.
+// Outbox keeps notices, over restarts, until they are delivered. It holds neither addresses nor credentials. Changes are in
+// memory at once and on disk after Sync, so that a disk that hangs delays no notice. Its methods may be called from several
+// goroutines; the file belongs to one process.
 type Outbox struct {
-	// save puts the content in the place of what is on disk.
+	// save replaces the content of the file.
 	save func(content any) error
 	// most is how many notices wait at most.
 	most int
 
-	// writing is held over a write, and never taken while mu is held: nobody else waits for the disk.
+	// writing is held during a write, and never taken while mu is held, so that only Sync waits for the disk.
 	writing sync.Mutex
 
 	mu      sync.Mutex
-	waiting shelf[Notice]
-	told    shelf[told] // the newest last
-	unsaved bool        // the disk does not know yet
+	waiting queue[Notice]
+	told    queue[told]
+	unsaved bool // there are changes that are not on disk
 }
 
-// shelf holds things in their order, and knows how much they come to in the file.
-type shelf[T any] struct {
-	things []T
-	sizes  []int // bytes
-	bytes  int
+// queue holds items, the oldest first, and knows how many bytes they take in the file.
+type queue[T any] struct {
+	items []T
+	sizes []int
+	bytes int // the sum of sizes
 }
 
-// add puts a thing behind the others.
-func (s *shelf[T]) add(of T) {
-	text, _ := json.MarshalIndent(of, "    ", "  ") // texts and a time always encode
+func (q *queue[T]) add(item T) {
+	text, _ := json.MarshalIndent(item, "    ", "  ") // Strings and a time always encode.
 	size := len(text) + len(",\n    ")
-	s.things, s.sizes, s.bytes = append(s.things, of), append(s.sizes, size), s.bytes+size
+	q.items, q.sizes, q.bytes = append(q.items, item), append(q.sizes, size), q.bytes+size
 }
 
-// remove takes out those that are so.
-func (s *shelf[T]) remove(so func(T) bool) {
-	left := shelf[T]{}
-	for i, of := range s.things {
-		if !so(of) {
-			left.things, left.sizes, left.bytes = append(left.things, of), append(left.sizes, s.sizes[i]), left.bytes+s.sizes[i]
-		}
-	}
-	*s = left
+func (q *queue[T]) remove(i int) {
+	q.bytes -= q.sizes[i]
+	q.items, q.sizes = slices.Delete(q.items, i, i+1), slices.Delete(q.sizes, i, i+1)
 }
 
-// limit takes out the oldest, as long as there are more than so many, or they come to more than so many bytes.
-func (s *shelf[T]) limit(count, bytes int) (out []T) {
-	over := 0
-	for len(s.things)-over > count || s.bytes > bytes {
-		s.bytes -= s.sizes[over]
-		over++
+// limit removes the oldest items until no more than that many items and bytes are left, and returns them.
+func (q *queue[T]) limit(count, bytes int) (removed []T) {
+	for len(q.items) > count || q.bytes > bytes {
+		removed = append(removed, q.items[0])
+		q.remove(0)
 	}
-	out = slices.Clone(s.things[:over])
-	s.things, s.sizes = slices.Delete(s.things, 0, over), slices.Delete(s.sizes, 0, over)
-	return out
+	return removed
 }
 
 // told is a notice that was made, delivered or not.
@@ -101,22 +91,22 @@ type told struct {
 	What  string `json:"what"`
 }
 
-// outbox is the content of the file.
-type outbox struct {
+// outboxContent is the content of the file.
+type outboxContent struct {
 	Version int      `json:"version"`
 	Waiting []Notice `json:"waiting"`
 	Told    []told   `json:"told"`
 }
 
-// ErrTooLong is what Add says of a notice that is longer than an outbox takes.
-var ErrTooLong = fmt.Errorf("it is longer than %d bytes", keepText)
+// ErrTooLong is the error of Add for a notice that is longer than an outbox takes.
+var ErrTooLong = fmt.Errorf("it is longer than %d bytes", maxText)
 
 // OpenOutbox reads the outbox in dir; a missing one is empty, and nothing is written. Like Store, an Outbox always works,
-// and the warnings tell what a person should know.
+// and the warnings are for the operator.
 func OpenOutbox(dir string) (*Outbox, []error) {
 	f := file{dir: dir, name: "outbox.json"}
-	o := &Outbox{save: f.write, most: keepNotices}
-	content, warnings := load[outbox](f, "outbox", "what waited in it may not be sent")
+	o := &Outbox{save: f.write, most: maxWaiting}
+	content, warnings := load[outboxContent](f, "outbox", "what waited in it may not be sent")
 	for _, n := range content.Waiting {
 		o.waiting.add(n)
 	}
@@ -126,28 +116,27 @@ func OpenOutbox(dir string) (*Outbox, []error) {
 	return o, warnings
 }
 
-func (o outbox) valid() error {
-	if err := sameVersion(o.Version, outboxVersion); err != nil {
+func (c outboxContent) valid() error {
+	if err := sameVersion(c.Version, outboxVersion); err != nil {
 		return err
 	}
-	for i, n := range o.Waiting {
-		if n.ID == "" || n.Text == "" || len(n.Text) > keepText {
+	for i, n := range c.Waiting {
+		if n.ID == "" || n.Text == "" || len(n.Text) > maxText {
 			return fmt.Errorf("notice %d is none of ours", i)
 		}
 	}
 	return nil
 }
 
-// Allow lets so many notices wait, in place of what is enough for one node. Call it before all other methods.
+// Allow sets how many notices wait at most; the default is enough for one node. Call it before all other methods.
 func (o *Outbox) Allow(notices int) { o.most = notices }
 
-// Told lists what the notices about an event told that have been made, delivered or not, the oldest first, as far as that
-// is remembered.
+// Told lists the What of all remembered notices about an event, delivered or not, the oldest first.
 func (o *Outbox) Told(event string) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var whats []string
-	for _, t := range o.told.things {
+	for _, t := range o.told.items {
 		if t.Event == event {
 			whats = append(whats, t.What)
 		}
@@ -155,7 +144,7 @@ func (o *Outbox) Told(event string) []string {
 	return whats
 }
 
-// Note remembers something as told of which there is no notice, since nobody wants one.
+// Note remembers something as told for which no notice is made, since nobody wants one.
 func (o *Outbox) Note(event, what string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,50 +154,55 @@ func (o *Outbox) Note(event, what string) {
 func (o *Outbox) note(event, what string) {
 	o.unsaved = true
 	o.told.add(told{event, what})
-	o.told.limit(keepTold/keepNotices*o.most, keepToldBytes)
+	o.told.limit(maxTold/maxWaiting*o.most, maxToldBytes)
 }
 
-// Add takes a notice in. Where too many wait, or too much, it returns the oldest, which have been given up. The error is
+// Add puts a notice into the outbox. If there are too many then, it gives up the oldest and returns them. The only error is
 // ErrTooLong: the notice was not taken.
 func (o *Outbox) Add(n Notice) (givenUp []Notice, err error) {
-	if len(n.Text) > keepText {
+	if len(n.Text) > maxText {
 		return nil, fmt.Errorf("keeping a notice of %d bytes: %w", len(n.Text), ErrTooLong)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waiting.add(n)
 	o.note(n.Event, n.What)
-	return o.waiting.limit(o.most, keepBytes), nil
+	return o.waiting.limit(o.most, maxWaitingBytes), nil
 }
 
 // Waiting returns the notices that have not been delivered, the oldest first.
 func (o *Outbox) Waiting() []Notice {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.waiting.things)
+	return slices.Clone(o.waiting.items)
 }
 
-// Room is how many notices more may wait, however long they are, without another one being given up for them.
+// Room is how many more notices fit, however long they are, before another one has to be given up.
 func (o *Outbox) Room() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return min(o.most-len(o.waiting.things), (keepBytes-o.waiting.bytes)/mostWritten)
+	return min(o.most-len(o.waiting.items), (maxWaitingBytes-o.waiting.bytes)/maxNoticeBytes)
 }
 
-// Remove takes a notice out: it has been delivered, or given up.
+// Remove removes a notice that has been delivered or given up.
 func (o *Outbox) Remove(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.waiting.remove(func(n Notice) bool { return n.ID == id })
+	for i, n := range slices.Backward(o.waiting.items) {
+		if n.ID == id {
+			o.waiting.remove(i)
+		}
+	}
 	o.unsaved = true
 }
 
-// Sync brings the disk up to date, if it is not. With an error what changed may not outlive a restart.
+// Sync writes all changes to disk. After an error, they may not survive a restart.
 func (o *Outbox) Sync() error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	o.mu.Lock()
-	content := outbox{Version: outboxVersion, Waiting: slices.Clone(o.waiting.things), Told: slices.Clone(o.told.things)}
+	content := outboxContent{Version: outboxVersion, Told: slices.Clone(o.told.items)}
+	content.Waiting = append(content.Waiting, o.waiting.items...) // None are null in the file.
 	unsaved := o.unsaved
 	o.unsaved = false
 	o.mu.Unlock()

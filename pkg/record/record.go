@@ -1,20 +1,20 @@
 // Package record is nth's memory on disk: what was announced for this machine, how far nth came with it, and in which boot, as
 // pkg/state has it.
 //
-// There is one file, record.json in the state directory. It is read once, by Open, and written whole for what is put: a
-// temporary file beside it, fsync, rename, fsync of the directory. Whoever puts something is told when it would survive a
-// power cut. What is about to be done is put before it is done, so that a crash, an upgrade or a reboot finds what was
-// begun. A reboot is known by the kernel's boot ID, not by arithmetic on clocks.
+// The record is one file, record.json in the state directory. It is read once, by Open, and each change writes the whole file:
+// a temporary file beside it, fsync, rename, fsync of the directory. The caller of Put is told when the entries would survive a
+// power cut. Work is recorded before it begins, so that after a crash, an upgrade or a reboot it is known what was begun. A
+// reboot is recognized by the kernel's boot ID, not by arithmetic on clocks.
 //
-// Nobody has to wait for the disk. A volume that fails is just when EC2 retires a machine, and a disk that hangs must not
-// keep the node from being drained: Put takes entries in, in memory, and one writer beside it brings the disk up to date.
+// Nobody has to wait for the disk. EC2 retires machines whose volumes fail, and a disk that hangs must not keep the node from
+// being drained: Put takes entries into memory, and one writer in the background brings the disk up to date.
 //
-// Beside it, outbox.json holds the notices that somebody outside the cluster is still to get, and the names of those that
-// need not be made again (Outbox). It is there only where such notices are made.
+// A second file, outbox.json, has the notices that have not been delivered outside the cluster yet, and the names of those that
+// need not be made again (Outbox). It exists only where such notices are made.
 //
-// Memory is never a reason not to act. A file that is torn, or that another program or a newer nth wrote, is set aside
-// under another name and reported; a directory that cannot be written to is reported for every Put, while the entries
-// live on in memory. The node itself carries the cordon's owner (pkg/drain), so a lost record does no harm there.
+// A broken record is never a reason not to act. A file that is torn, or that another program or a newer nth wrote, is set aside
+// under another name and reported. A directory that cannot be written to is reported for every Put, and the entries stay in
+// memory. The Node's annotation names the cordon's owner (pkg/drain), so a lost record does no harm there.
 package record
 
 import (
@@ -25,11 +25,10 @@ import (
 	"strings"
 )
 
-// bootIDShape is how the kernel writes a UUID.
-var bootIDShape = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+var uuid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// BootID returns the kernel's identity of this boot, from proc/sys/kernel/random/boot_id below root ("" or "/" is the
-// machine itself). It changes with every boot and with nothing else.
+// BootID returns the kernel's ID of this boot, which changes with every boot and with nothing else, from
+// proc/sys/kernel/random/boot_id below root ("" is "/").
 func BootID(root string) (string, error) {
 	path := filepath.Join("/", root, "proc/sys/kernel/random/boot_id")
 	content, err := os.ReadFile(path)
@@ -37,7 +36,7 @@ func BootID(root string) (string, error) {
 		return "", fmt.Errorf("reading the boot ID: %w", err)
 	}
 	id := strings.TrimSpace(string(content))
-	if !bootIDShape.MatchString(id) {
+	if !uuid.MatchString(id) {
 		return "", fmt.Errorf("reading the boot ID: %s holds %q, which is no UUID", path, id)
 	}
 	return id, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// ReadStatus reads what a daemon has written last into the runtime directory. A missing file is an error that is
+// ReadStatus returns the status that a daemon last wrote into the runtime directory. The error of a missing file is
 // fs.ErrNotExist.
 func ReadStatus(dir string) (state.Status, error) {
 	f := statusFile(dir)
@@ -23,11 +23,10 @@ type status struct{ state.Status }
 
 func (s status) valid() error { return sameVersion(s.Version, state.StatusVersion) }
 
-// statusFile is where the daemon's status is shown.
 func statusFile(dir string) file { return file{dir: dir, name: "status.json", public: true} }
 
-// StatusFile is where the daemon's status is shown: the file status.json in the runtime directory, which anybody may read.
-// Unlike the record it need not survive anything, and nobody waits for it.
+// StatusFile shows the daemon's status in the file status.json in the runtime directory, which anybody may read. Unlike the
+// record it need not survive a power cut.
 type StatusFile struct {
 	file file
 	// newest holds the status that has not been written yet, if there is one.
@@ -35,22 +34,22 @@ type StatusFile struct {
 	trouble func(error)
 }
 
-// NewStatusFile returns a board in the runtime directory dir. trouble is called from Run with the first error of a series.
+// NewStatusFile returns a status file in the runtime directory dir. Run calls trouble with the first of several errors in a row.
 func NewStatusFile(dir string, trouble func(error)) *StatusFile {
 	return &StatusFile{file: statusFile(dir), newest: make(chan state.Status, 1), trouble: trouble}
 }
 
-// Show hands a status over to Run, which passes over those that are replaced before it comes to them. It does not block.
-// It is called from one goroutine, which must not change what the status refers to.
+// Show hands a status over to Run, which writes only the newest. It does not block. All calls come from one goroutine, and nothing
+// that the status refers to may change afterwards.
 func (b *StatusFile) Show(s state.Status) {
 	select {
 	case <-b.newest:
 	default:
 	}
-	b.newest <- s // There is room: nobody else puts.
+	b.newest <- s // There is room: nobody else sends.
 }
 
-// Run writes what is shown until ctx ends, and then what was shown last.
+// Run writes what is shown until ctx ends, and then the last status if it is not written yet.
 func (b *StatusFile) Run(ctx context.Context) {
 	b.file.sweep()
 	wrong := false
@@ -61,17 +60,16 @@ func (b *StatusFile) Run(ctx context.Context) {
 		}
 		wrong = err != nil
 	}
-	for {
+	for ctx.Err() == nil {
 		select {
 		case s := <-b.newest:
 			write(s)
 		case <-ctx.Done():
-			select {
-			case s := <-b.newest:
-				write(s)
-			default:
-			}
-			return
 		}
+	}
+	select {
+	case s := <-b.newest:
+		write(s)
+	default:
 	}
 }

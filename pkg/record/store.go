@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,45 +18,45 @@ import (
 )
 
 const (
-	// version is the format of the record. A change that an older nth would misread takes the next number; a new field,
-	// which it passes over, does not.
+	// version is the version of the record's format. It grows with changes that an older nth would misunderstand, not with new
+	// fields, which it ignores.
 	version = 1
-	// longest is the largest file, in bytes, that is read as ours, and that is written: far above what keepClosed entries need.
-	longest = 32 << 20
-	// temporary and broken follow the name of a file in the names of files beside it: not yet, and no longer, that file.
+	// maxFile is the largest file, in bytes, that is read or written: far more than maxClosed entries need.
+	maxFile = 32 << 20
+	// temporary is what a file's name ends in while it is written, and broken what it ends in when it has been set aside.
 	temporary = ".tmp-"
 	broken    = ".broken-"
-	// keepBroken is how many files that were set aside are kept.
-	keepBroken = 4
-	// keepClosed is how many closed entries are remembered beside the newest. They are forgotten by number, not by age: a
-	// rebalance recommendation can stay announced for months after its entry was closed, and must not be met again as news.
-	keepClosed = 256
+	// maxBroken is how many files that were set aside are kept.
+	maxBroken = 4
+	// maxClosed is how many closed entries are kept, beside those of the last Put. They are forgotten by number, not by age: a
+	// rebalance recommendation can stay announced for months after its entry was closed, and must not be announced again.
+	maxClosed = 256
 )
 
-// Store holds the entries, in memory and, a moment later, on disk. Its methods may be called from several goroutines, and
-// only Open and Flush wait for the disk; the file belongs to one process.
+// Store has the entries, in memory and, a moment later, on disk. Its methods may be called from several goroutines, and only
+// Open and Flush wait for the disk; the file belongs to one process.
 type Store struct {
-	// save puts the content in the place of what is on disk.
+	// save replaces the content of the file.
 	save   func(content any) error
 	bootID string
 
 	mu sync.Mutex
-	// entries are in the order of FirstSeen, and of ID where that is the same. What they refer to is never changed.
+	// entries are sorted by FirstSeen and ID. Entries are replaced as a whole, so that a copy of the slice can be encoded without mu.
 	entries []state.Entry
-	// inService is the boot in which the machine was last known to be in its Auto Scaling group's service; empty if never.
+	// inService is the boot in which the machine was last known to be in service in its Auto Scaling group; empty if never.
 	inService string
-	// unwritten are called with what becomes of the next write, one for each Put that it is for.
+	// unwritten are called with the result of the next write, one for each Put that it includes.
 	unwritten []func(error)
-	// idle is closed when nothing is left to be written; nil while nobody writes.
+	// idle is closed when everything is written; nil while there is no writer.
 	idle chan struct{}
-	// failed is why the last write failed; nil if it did not.
+	// failed is why the last write failed; nil if it succeeded.
 	failed error
 }
 
-// Open reads the record in dir, which is created, for its owner alone, where it is missing; bootID is the present boot.
+// Open reads the record in dir; bootID is the present boot. A missing directory is created, for its owner alone.
 //
-// The Store always works. The warnings tell what a person should know: that an unreadable file was set aside, and
-// under which name, or that the directory is of no use.
+// The Store always works. The warnings are for the operator: that an unreadable file was set aside, and under which name, or
+// that the directory cannot be used.
 func Open(dir, bootID string) (*Store, []error) {
 	f := recordFile(dir)
 	s := &Store{save: f.write, bootID: bootID}
@@ -65,41 +64,40 @@ func Open(dir, bootID string) (*Store, []error) {
 		return s, []error{fmt.Errorf("creating the state directory %s: %w", dir, err)}
 	}
 	content, warnings := load[recordContent](f, "record", "nth starts with an empty record")
-	s.take(content.Entries)
+	s.replace(content.Entries)
 	s.inService = content.InService
 	return s, warnings
 }
 
-// InMemory returns an empty record that is written nowhere, for a rehearsal.
+// InMemory returns an empty record that is not written to disk, for a rehearsal.
 func InMemory(bootID string) *Store {
 	return &Store{save: func(any) error { return nil }, bootID: bootID}
 }
 
-// WasInService tells whether the machine was in its Auto Scaling group's service in this boot, as far as is remembered.
+// WasInService reports whether the machine is known to have been in service in its Auto Scaling group in this boot.
 func (s *Store) WasInService() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inService == s.bootID
 }
 
-// SetInService remembers that the machine is in its Auto Scaling group's service. written is called as by Put.
+// SetInService remembers that the machine is in service in its Auto Scaling group. written is called with the result of the write.
 func (s *Store) SetInService(written func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inService = s.bootID
 	s.unwritten = append(s.unwritten, written)
-	s.begin()
+	s.startWriter()
 }
 
-// begin begins to write, unless that goes on. s.mu is held.
-func (s *Store) begin() {
+// startWriter starts the writer unless it is running. s.mu is held.
+func (s *Store) startWriter() {
 	if s.idle == nil {
 		s.idle = make(chan struct{})
 		go s.write()
 	}
 }
 
-// recordFile is where the record is in the state directory.
 func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
 
 // Entries returns copies of all entries, the one that was seen first at the front.
@@ -113,18 +111,17 @@ func (s *Store) Entries() []state.Entry {
 	return entries
 }
 
-// Put takes entries in, all in one step, each in the place of an older one of the same event. Those without a boot ID get
-// the present one. They are in memory when Put returns, and are written beside the caller.
+// Put adds entries, all in one step; each replaces an older one of the same event. Entries without a boot ID get the present
+// one. They are in memory when Put returns, and are written in the background.
 //
-// written, which may be nil, is called once: with nil when all of them are on disk, else with why they are not. Entries
-// that are not valid or cannot be encoded are refused, without harm to the others. If none is left, written is called
-// before Put returns; otherwise by the writer, which it must not hold up. What could not be written is tried again with
-// the next Put, be it one without any.
+// written, which may be nil, is called once: with nil when all of them are on disk, else with the error. Invalid entries and
+// those that cannot be encoded are refused, and the others are taken. If none is left, written is called before Put returns;
+// otherwise by the writer, which it must not block. After a failed write the next Put writes again, even one without entries.
 func (s *Store) Put(written func(error), entries ...state.Entry) {
 	if written == nil {
 		written = func(error) {}
 	}
-	taken, refused := s.judge(entries)
+	taken, refused := s.check(entries)
 	s.mu.Lock()
 	if len(taken) == 0 && (refused != nil || s.failed == nil) {
 		s.mu.Unlock()
@@ -132,20 +129,23 @@ func (s *Store) Put(written func(error), entries ...state.Entry) {
 		return
 	}
 	defer s.mu.Unlock()
-	s.take(taken)
+	s.replace(taken)
 	s.forget(taken)
-	what := events(taken)
+	ids := make([]string, len(taken))
+	for i, e := range taken {
+		ids[i] = strconv.Quote(e.Event.ID)
+	}
 	s.unwritten = append(s.unwritten, func(err error) {
 		if err != nil {
-			err = fmt.Errorf("recording event %s: %w", what, err)
+			err = fmt.Errorf("recording event %s: %w", strings.Join(ids, ", "), err)
 		}
 		written(errors.Join(refused, err))
 	})
-	s.begin()
+	s.startWriter()
 }
 
-// Flush waits until all that was put is on disk and whoever put it has been told. It returns why the last write failed, or
-// that ctx has ended before.
+// Flush waits until everything that was put is on disk and its callbacks have been called. It returns the error of the last
+// write, or ctx's error if that ends before.
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	idle := s.idle
@@ -165,19 +165,19 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
-// write brings the disk up to date until nothing is left to be written. There is one at a time, so that an older state
-// never takes the place of a newer one, and what is put behind a slow disk is gathered into the next write.
+// write writes until nothing is left to be written. There is one writer at a time, so that older content never replaces newer
+// content. While a slow disk is busy, several Puts become one write.
 func (s *Store) write() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.unwritten) > 0 {
 		content := recordContent{Version: version, BootID: s.bootID, InService: s.inService, Entries: slices.Clone(s.entries)}
-		told := s.unwritten
+		callbacks := s.unwritten
 		s.unwritten = nil
 		s.mu.Unlock()
 		err := s.save(content)
-		for _, tell := range told {
-			tell(err)
+		for _, written := range callbacks {
+			written(err)
 		}
 		s.mu.Lock()
 		s.failed = err
@@ -186,8 +186,8 @@ func (s *Store) write() {
 	s.idle = nil
 }
 
-// judge returns copies of those entries that can be written, and why the others are refused.
-func (s *Store) judge(entries []state.Entry) (taken []state.Entry, refused error) {
+// check returns copies of the entries that can be written, and why the others are refused.
+func (s *Store) check(entries []state.Entry) (taken []state.Entry, refused error) {
 	for _, e := range entries {
 		if e.BootID == "" {
 			e.BootID = s.bootID
@@ -205,17 +205,8 @@ func (s *Store) judge(entries []state.Entry) (taken []state.Entry, refused error
 	return taken, refused
 }
 
-// events lists the events of entries, as errors name them.
-func events(entries []state.Entry) string {
-	quoted := make([]string, 0, len(entries))
-	for _, e := range entries {
-		quoted = append(quoted, strconv.Quote(e.Event.ID))
-	}
-	return strings.Join(quoted, ", ")
-}
-
-// take puts entries where they belong, each in the place of an older one of the same event.
-func (s *Store) take(entries []state.Entry) {
+// replace inserts entries in their order, and drops older ones of the same events.
+func (s *Store) replace(entries []state.Entry) {
 	for _, e := range entries {
 		s.drop(e.Event.ID)
 		at, _ := slices.BinarySearchFunc(s.entries, e, func(a, b state.Entry) int {
@@ -229,9 +220,9 @@ func (s *Store) drop(id string) {
 	s.entries = slices.DeleteFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == id })
 }
 
-// forget drops the closed entries that were changed longest ago, and of the others the names of pods: nobody asks for them
-// any more, and hundreds of entries with hundreds of names each are too much for one file. Those that were put last stay as
-// they are, whatever became of the clock.
+// forget drops closed entries beyond maxClosed, those that changed longest ago, and removes the names of pods from the others:
+// nobody needs them any more, and hundreds of entries with hundreds of names each are too much for one file. The entries of the
+// last Put stay as they are, even if the clock was set back.
 func (s *Store) forget(last []state.Entry) {
 	var closed []state.Entry
 	for i, e := range s.entries {
@@ -244,7 +235,7 @@ func (s *Store) forget(last []state.Entry) {
 		closed = append(closed, e)
 	}
 	slices.SortStableFunc(closed, func(a, b state.Entry) int { return a.Changed.Compare(b.Changed) })
-	for ; len(closed) > keepClosed; closed = closed[1:] {
+	for ; len(closed) > maxClosed; closed = closed[1:] {
 		s.drop(closed[0].Event.ID)
 	}
 }
@@ -254,13 +245,12 @@ type recordContent struct {
 	Version int `json:"version"`
 	// BootID is the boot in which the file was last written.
 	BootID string `json:"boot_id"`
-	// InService is the last boot in which the machine was in its Auto Scaling group's service.
+	// InService is the last boot in which the machine was in service in its Auto Scaling group.
 	InService string        `json:"in_service_in,omitempty"`
 	Entries   []state.Entry `json:"entries"`
 }
 
-// valid judges the content of the file as a whole: what nth wrote is right to the last entry, so anything else is not
-// ours.
+// valid rejects the whole file for one bad entry: nth did not write it then.
 func (c recordContent) valid() error {
 	if err := sameVersion(c.Version, version); err != nil {
 		return err
@@ -278,7 +268,7 @@ func (c recordContent) valid() error {
 	return nil
 }
 
-// sameVersion tells what keeps a file of another version from being read.
+// sameVersion returns an error if a file has another version than ours.
 func sameVersion(found, ours int) error {
 	if found != ours {
 		return fmt.Errorf("the file has version %d, this nth reads version %d", found, ours)
@@ -286,19 +276,18 @@ func sameVersion(found, ours int) error {
 	return nil
 }
 
-// file is a file of ours. It is read whole and replaced whole, so that a reader finds the old content or the new one.
+// file is a file that is replaced as a whole, so that a reader finds the old content or the new one.
 type file struct {
 	dir, name string
-	// public: anybody may read it, and it may be lost with the machine's power. Otherwise it is for its owner alone, and
-	// on disk when it has been written.
+	// public: anybody may read it, and it need not survive a power cut. Otherwise only its owner may read it, and it is on disk
+	// when write returns.
 	public bool
 }
 
-// path is where the file is.
 func (f file) path() string { return filepath.Join(f.dir, f.name) }
 
-// load reads what was written last; a missing file holds nothing. What cannot be read as ours is set aside, and the
-// warning says so: what the file is, where it is now, and what follows. What a killed writer left is removed.
+// load returns the content of a file; that of a missing file is empty. A file that cannot be read as ours is set aside, with a
+// warning: what the file is, its new name, and what follows from that. Temporary files that a killed writer left are removed.
 func load[C interface{ valid() error }](f file, what, follows string) (C, []error) {
 	f.sweep()
 	content, err := read[C](f)
@@ -313,7 +302,7 @@ func load[C interface{ valid() error }](f file, what, follows string) (C, []erro
 	return content, []error{fmt.Errorf("%w; it is now %s, and %s", warning, aside, follows)}
 }
 
-// read returns the content of a file, or nothing and why. A missing file is an error that is fs.ErrNotExist.
+// read returns the content of a file. The error of a missing file is fs.ErrNotExist.
 func read[C interface{ valid() error }](f file) (content C, err error) {
 	text, err := f.text()
 	if err != nil {
@@ -329,41 +318,30 @@ func read[C interface{ valid() error }](f file) (content C, err error) {
 	return found, nil
 }
 
-// text returns what is in a file.
 func (f file) text() ([]byte, error) {
 	info, err := os.Lstat(f.path())
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", f.path())
-	}
-	open, err := os.Open(f.path())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = open.Close() }() // Nothing was written.
-	text, err := io.ReadAll(io.LimitReader(open, longest+1))
 	switch {
 	case err != nil:
 		return nil, err
-	case len(text) == 0:
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", f.path())
+	case info.Size() == 0:
 		return nil, errors.New("the file is empty")
-	case len(text) > longest:
-		return nil, fmt.Errorf("the file is larger than %d bytes", longest)
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("the file is larger than %d bytes", maxFile)
 	}
-	return text, nil
+	return os.ReadFile(f.path())
 }
 
-// write puts content in the place of what the file holds, whole, or leaves everything as it was. What would not be read
-// again is not written.
+// write replaces the content of the file, or leaves everything as it was. Content that read would reject as too large is not
+// written.
 func (f file) write(content any) error {
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err
 	}
-	if len(text) >= longest {
-		return fmt.Errorf("%s would be larger than %d bytes", f.path(), longest)
+	if len(text) >= maxFile {
+		return fmt.Errorf("%s would be larger than %d bytes", f.path(), maxFile)
 	}
 	mode := os.FileMode(0o700)
 	if f.public {
@@ -372,26 +350,26 @@ func (f file) write(content any) error {
 	if err := os.MkdirAll(f.dir, mode); err != nil {
 		return err
 	}
-	beside, err := f.beside(append(text, '\n'))
+	temp, err := f.writeTemporary(append(text, '\n'))
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(beside, f.path()); err != nil {
-		_ = os.Remove(beside)
+	if err := os.Rename(temp, f.path()); err != nil {
+		_ = os.Remove(temp)
 		return err
 	}
 	if f.public {
 		return nil
 	}
-	dir, err := os.Open(f.dir) // Without this, the rename need not survive a power cut.
+	dir, err := os.Open(f.dir) // Without a sync of the directory, the rename may not survive a power cut.
 	if err != nil {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// beside writes a temporary file in the same directory and returns its path.
-func (f file) beside(text []byte) (path string, err error) {
+// writeTemporary writes a temporary file in the same directory and returns its path.
+func (f file) writeTemporary(text []byte) (path string, err error) {
 	temp, err := os.CreateTemp(f.dir, f.name+temporary) // Mode 0600.
 	if err != nil {
 		return "", err
@@ -408,16 +386,15 @@ func (f file) beside(text []byte) (path string, err error) {
 	return temp.Name(), err
 }
 
-// sweep removes what a writer that was killed has left behind.
+// sweep removes temporary files that a killed writer left behind.
 func (f file) sweep() {
 	left, _ := fs.Glob(os.DirFS(f.dir), f.name+temporary+"*")
 	for _, name := range left {
-		_ = os.Remove(filepath.Join(f.dir, name)) // Tidiness, not worth a word.
+		_ = os.Remove(filepath.Join(f.dir, name)) // Only to tidy up.
 	}
 }
 
-// setAside renames the file to a name that is free, forgets the oldest of those that were set aside before, and returns
-// the new path.
+// setAside renames the file to a free name and returns the new path. It removes the oldest files that were set aside before.
 func (f file) setAside() (string, error) {
 	var numbers []int
 	names, _ := fs.Glob(os.DirFS(f.dir), f.name+broken+"*")
@@ -435,23 +412,22 @@ func (f file) setAside() (string, error) {
 	if err := os.Rename(f.path(), numbered(next)); err != nil {
 		return "", err
 	}
-	for ; len(numbers) >= keepBroken; numbers = numbers[1:] {
-		_ = os.RemoveAll(numbered(numbers[0])) // Tidiness, not worth a word.
+	for ; len(numbers) >= maxBroken; numbers = numbers[1:] {
+		_ = os.RemoveAll(numbered(numbers[0])) // Only to tidy up.
 	}
 	return numbered(next), nil
 }
 
-// Writable tells what keeps a directory from being written to, or from being created; nil if nothing does. It leaves
-// nothing behind.
+// Writable returns an error if files cannot be written in a directory, or the directory cannot be created. It changes nothing.
 func Writable(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		_, err := os.Stat(at)
 		if errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at) {
-			continue // It would be created in the one above.
+			continue // The directory above must allow to create it.
 		}
 		var path string
 		if err == nil {
-			path, err = recordFile(at).beside([]byte("nth\n"))
+			path, err = recordFile(at).writeTemporary([]byte("nth\n"))
 		}
 		if err == nil {
 			err = os.Remove(path)

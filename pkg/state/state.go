@@ -1,6 +1,6 @@
-// Package state says how far nth has come with each event, and what happened on the way, as values: an Entry is what is
-// remembered of one event, a Transition is one thing that happened, and a Status is how the daemon stands. It has no effects:
-// pkg/record keeps entries on disk, and pkg/agent makes transitions and tells them.
+// Package state has the values in which nth describes its own state: an Entry is what is remembered of one event, a Transition is
+// one thing that happened, and a Status is how the daemon stands. It has no effects: pkg/record keeps entries on disk, and
+// pkg/agent makes transitions and passes them on.
 package state
 
 import (
@@ -16,10 +16,10 @@ import (
 // Phase is how far nth has come with an event.
 type Phase string
 
-// The phases of an entry. Each is put before the work it names begins, and on disk by then unless the disk hangs, so that
-// whoever reads the record after a crash knows what may have been done.
+// The phases of an entry. Each is recorded before its work begins, and is on disk by then unless the disk hangs, so that the record
+// says after a crash what may have been done.
 const (
-	// Seen: the event was announced and told; nothing has been done to the node.
+	// Seen: the event was announced; nothing has been done to the node.
 	Seen Phase = "seen"
 	// Cordoning: a cordon for this event may or may not have reached the API server.
 	Cordoning Phase = "cordoning"
@@ -29,11 +29,11 @@ const (
 	Draining Phase = "draining"
 	// Drained: the drain ended with no evictable pod left.
 	Drained Phase = "drained"
-	// Incomplete: the drain ran out of its deadline with pods left.
+	// Incomplete: the deadline came before the drain was done.
 	Incomplete Phase = "incomplete"
-	// Undoing: the event no longer stands, and what was done for it is being taken back.
+	// Undoing: the event no longer stands, or is due later; what was done for it is being taken back.
 	Undoing Phase = "undoing"
-	// Closed: the event no longer stands, and nothing of nth's doing for it is left on the node.
+	// Closed: the event no longer stands, and nothing that nth did for it is left on the node.
 	Closed Phase = "closed"
 )
 
@@ -41,52 +41,57 @@ const (
 type Entry struct {
 	Event event.Event `json:"event"`
 	Phase Phase       `json:"phase"`
-	// BootID is the boot in which the event was met or, once the node has been acted upon for it, last acted upon.
-	// Undoing and closing leave it: it tells whether the machine has rebooted since.
+	// BootID is the boot in which the node was last acted upon for the event or, before that, in which the event was first seen.
+	// Undoing and closing do not change it, so that it shows whether the machine has rebooted since.
 	BootID string `json:"boot_id"`
-	// FirstSeen and Changed are wall time: when the event was first met, and when the phase was last written.
+	// FirstSeen is when the event was first seen, and Changed when the phase last changed. All times are wall time.
 	FirstSeen time.Time `json:"first_seen"`
 	Changed   time.Time `json:"changed"`
-	// Timeless is since when the event names no deadline, having named one before; zero if it names one, or never did.
+	// Timeless is when the event lost the deadline that it had; zero if it has one, or never had.
 	Timeless time.Time `json:"timeless,omitzero"`
-	// ListedIn is the boot in which the event was last found announced. It may be empty in records of earlier versions.
+	// ListedIn is the boot in which the event was last announced. It may be empty in records of earlier versions.
 	ListedIn string `json:"listed_in,omitempty"`
-	// Missing is since when the event is no longer announced, although its source answers; zero while it is.
+	// Missing is since when the event is no longer announced, although its source answers; zero while it is announced.
 	Missing time.Time `json:"missing,omitzero"`
-	// OnNode is true while something that nth has set for this event (the cordon, the load balancer label) may be on the
-	// Node and is ours to take back. In the file it has the name that earlier versions know.
+	// OnNode: something that nth has set for this event (the cordon, the load balancer label) may be on the Node, and nth has
+	// to take it back. Its name in the file is that of earlier versions.
 	OnNode bool `json:"cordon,omitempty"`
-	// Reopened tells that someone uncordoned the node while this event wanted it. That is an order: the node is not
-	// cordoned again for this event.
+	// Reopened: someone uncordoned the node while this event wanted it cordoned. That is an order: it is not cordoned again for
+	// this event.
 	Reopened bool `json:"reopened,omitempty"`
-	// LeftAlone tells that people limit what is done to the Node, so that it is not drained for this event although its rule asks for
-	// that, as a look at the Node has shown last. The phase stays what it was.
+	// LeftAlone: at the last look at the Node, people limited what is done to it, so that it is not drained for this event
+	// although the rule asks for it. The phase stays what it was.
 	LeftAlone bool `json:"left_alone,omitempty"`
-	// CordonedAt is when the node was cordoned for this event; zero where it never was. ClosedIn is the boot in which it was last
-	// found so: there was a Node then. It is empty in records of earlier versions.
+	// CordonedAt is when the node was first found cordoned for this event; zero if it never was. ClosedIn is the boot in which
+	// it was last found cordoned, which proves that there was a Node; empty in records of earlier versions.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	ClosedIn   string    `json:"closed_in,omitempty"`
-	// Anew tells that the event has begun anew: it was given up and is back, or what was done for it was taken back. That the node was
-	// closed for it before means nothing any more, whatever a claim on the Node says.
+	// Anew: the event was given up and came back, or what was done for it was taken back. A claim on the Node from before that
+	// no longer counts.
 	Anew bool `json:"anew,omitempty"`
-	// ActedFor is when the event was due as the node was last acted upon. One that is due later than this was moved. Early
-	// versions put the deadline there.
+	// ActedFor is when the event was due at the time when the node was last acted upon. An event that is due later was moved.
+	// Early versions recorded the deadline here.
 	ActedFor time.Time `json:"acted_for,omitzero"`
 	// Ending says why a closed entry was closed.
 	Ending Ending `json:"ending,omitempty"`
-	// Failures counts attempts that ended in Error since the last one that did not.
+	// Failures counts the failed attempts in a row, and Error is why the last one failed.
 	Failures int `json:"failures,omitempty"`
-	// Result is what the last drain did, and Error why it ended early. An entry that has been closed for a while names no pods.
+	// Result is what the last drain did. It names no pods any more some time after the entry was closed.
 	Result *Result `json:"result,omitempty"`
 	Error  string  `json:"error,omitempty"`
 }
 
-// Acted tells whether something may have been done to the node for this entry that still stands there.
+// ClockTimes points to those of the entry's times that were read from the wall clock, not from a document.
+func (e *Entry) ClockTimes() []*time.Time {
+	return []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing}
+}
+
+// Acted reports whether something that was done to the node for this entry may still be in effect.
 func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
 }
 
-// UnderWay tells whether the node is being cordoned or drained for the event, and the outcome is not known yet.
+// UnderWay reports whether the node is being cordoned or drained for the event, and the outcome is not known yet.
 func (e Entry) UnderWay() bool { return e.Phase == Cordoning || e.Phase == Draining }
 
 // Ending says why an entry was closed.
@@ -96,14 +101,14 @@ type Ending string
 const (
 	// Withdrawn: the event disappeared from its document.
 	Withdrawn Ending = "withdrawn"
-	// Canceled and Completed: its source said so.
+	// Canceled and Completed: its source reported that.
 	Canceled  Ending = "canceled"
 	Completed Ending = "completed"
-	// Rebooted: the machine came back from what had been announced.
+	// Rebooted: the machine is back from what was announced.
 	Rebooted Ending = "rebooted"
 	// Expired: the cordon's time to live expired.
 	Expired Ending = "expired"
-	// Ignored: the rules no longer ask for anything.
+	// Ignored: the rules ignore the event now.
 	Ignored Ending = "ignored"
 )
 
@@ -116,11 +121,11 @@ type Result struct {
 	Deleted int      `json:"deleted"`
 	Skipped int      `json:"skipped"`
 	Left    []string `json:"left,omitempty"`
-	// HeldBy names, for pods that are left, the disruption budget that held them.
+	// HeldBy says for pods in Left what held them: a disruption budget, the restart of their workload or the last refusal.
 	HeldBy map[string]string `json:"held_by,omitempty"`
 }
 
-// Validate tells what keeps an entry from being one of ours; nil if nothing does.
+// Validate returns an error for an entry that nth cannot have written.
 func (e Entry) Validate() error {
 	if e.Event.ID == "" {
 		return errors.New("the event has no ID")
@@ -132,7 +137,7 @@ func (e Entry) Validate() error {
 	return fmt.Errorf("the phase %q is unknown", e.Phase)
 }
 
-// Clone copies an entry, with what it refers to.
+// Clone returns a deep copy of the entry.
 func (e Entry) Clone() Entry {
 	if e.Result != nil {
 		result := *e.Result

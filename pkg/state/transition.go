@@ -2,52 +2,50 @@ package state
 
 import "time"
 
-// TransitionKind says which thing happened. The text of those that are of an event never changes: people meet it in metrics and
-// in webhook templates.
+// TransitionKind says what happened. Operators see the text of the first group in metrics and webhook templates: it never changes.
 type TransitionKind string
 
-// What happens to an event, in a step that is taken for it, and to a source. Everybody who listens is told.
+// Transitions of an event, of a step (a cordon, a drain or an uncordon) for it, and of a source. All listeners get them.
 const (
-	// Announced: an event was met for the first time, or again after it had been closed. Changed: its document says
-	// something else of it now. Missed: its document no longer has it, which may pass.
+	// Announced: an event was seen for the first time, or again after it had been closed. Changed: its document describes it
+	// differently now. Missed: its document no longer has it, which may be temporary.
 	Announced TransitionKind = "announced"
 	Changed   TransitionKind = "changed"
 	Missed    TransitionKind = "missed"
-	// Begun: a step (a cordon, a drain, an uncordon) begins.
+	// Begun: a step begins.
 	Begun TransitionKind = "begun"
-	// NodeCordoned and CordonFound: the node takes no more pods, by nth or already by somebody else.
+	// NodeCordoned: nth has cordoned the node. CordonFound: somebody else had already cordoned it.
 	NodeCordoned TransitionKind = "cordoned"
 	CordonFound  TransitionKind = "cordon-found"
-	// PodEvicted and PodDeleted: the API server accepted it. PodHeld: it refused, for the reason in Detail; nth asks
-	// again. PodGone: the pod is no longer on the node.
+	// PodEvicted and PodDeleted: the API server accepted the request. PodHeld: it refused, for the reason in Detail; nth
+	// tries again. PodGone: the pod is no longer on the node.
 	PodEvicted TransitionKind = "pod-evicted"
 	PodDeleted TransitionKind = "pod-deleted"
 	PodHeld    TransitionKind = "pod-held"
 	PodGone    TransitionKind = "pod-gone"
-	// Done: the step did what it was to do. Failed: it ended in Err and will be taken again. RanOut: its deadline came
-	// first. CalledBack: it was stopped, as another one (or none) is to be taken now.
-	Done   TransitionKind = "done"
-	Failed TransitionKind = "failed"
-	// LeftAlone: people want the node's pods left alone, so that it is not drained. Once they do not any more, it begins anew.
-	LeftAlone  TransitionKind = "left-alone"
+	// Done: the step succeeded. Failed: it failed with Err and will be tried again. RanOut: its deadline came first.
+	// CalledBack: it was stopped, since another step or none is wanted now.
+	Done       TransitionKind = "done"
+	Failed     TransitionKind = "failed"
 	RanOut     TransitionKind = "deadline-exceeded"
 	CalledBack TransitionKind = "preempted"
-	// PutOff: the node was acted upon for the event, which begins anew later: its time was moved, or the rules ask for less. The
-	// action is "uncordon" where the node takes pods again, and empty where it is left as it is. Of the one event whose taking
-	// back is Done it is told with that.
+	// LeftAlone: people want the node's pods left alone, so that it is not drained. When they no longer do, the drain begins anew.
+	LeftAlone TransitionKind = "left-alone"
+	// PutOff: the node was acted upon for the event, which begins anew later, since its time was moved or the rules ask for less.
+	// Action is "uncordon" if the node takes pods again, and empty if something else keeps it closed. An event that gets Done
+	// for the uncordon does not get PutOff as well.
 	PutOff TransitionKind = "put-off"
-	// ClosedWith: the event no longer stands and nothing is left to undo; the entry says how it ended.
+	// ClosedWith: the event no longer stands and nothing is left to undo; the entry has its Ending.
 	ClosedWith TransitionKind = "closed"
-	// SourceLost and SourceBack: a look for a kind of event failed, for the reason in Err (told for each), or looks are
-	// good again.
+	// SourceLost: a look for a kind of event failed with Err; there is one for each such look. SourceBack: looks succeed again.
 	SourceLost TransitionKind = "source-lost"
 	SourceBack TransitionKind = "source-back"
 )
 
-// What happens to the node and its pods in detail, whatever events it is for. The journal and the status are told.
+// Transitions of the node and its pods, whatever events the work is for. They go to the journal only.
 const (
-	// NodeClosed and NodeFoundClosed: the node takes no more pods, by nth or already by somebody else. Each event for which that is so
-	// is told of with NodeCordoned or CordonFound.
+	// NodeClosed: nth has cordoned the node. NodeFoundClosed: somebody else had already cordoned it. There is a NodeCordoned or
+	// CordonFound as well, for each event concerned.
 	NodeClosed      TransitionKind = "node-closed"
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
@@ -60,48 +58,48 @@ const (
 	NodeMissing TransitionKind = "node-missing"
 	// NodeUnclosable: the cordon was refused, for the reason in Detail; it will be tried again.
 	NodeUnclosable TransitionKind = "node-unclosable"
-	// NodeUncordoned: what nth had set was taken back, as Outcome says, or not, for the reason in Err.
+	// NodeUncordoned: an uncordon ended, with the Outcome, or failed with Err.
 	NodeUncordoned TransitionKind = "node-uncordoned"
 	// EvictionsDelayed: evictions wait for the time in Detail.
 	EvictionsDelayed TransitionKind = "evictions-delayed"
-	// ScriptsFailed: evictions begin although something is wrong with the scripts, which Detail says.
+	// ScriptsFailed: evictions begin although scripts failed, as Detail says.
 	ScriptsFailed TransitionKind = "scripts-failed"
-	// TargetsLeft: load balancers are not done with the node, as Detail says. Evictions wait for that, or the end of the drain.
-	// TargetsOut: that wait is over; Detail says why it is if they are not done.
+	// TargetsLeft: evictions, or the end of the drain, wait for the load balancers in Detail. TargetsOut: that wait is over;
+	// Detail says why if the load balancers are not done.
 	TargetsLeft TransitionKind = "targets-left"
 	TargetsOut  TransitionKind = "targets-out"
-	// PodsFound: the pods to evict have been counted. PodArrived: another one has come.
+	// PodsFound: the pods to evict have been counted. PodArrived: another one has been scheduled to the node.
 	PodsFound  TransitionKind = "pods-found"
 	PodArrived TransitionKind = "pod-arrived"
-	// PodRefused: an attempt failed for another reason than a disruption budget, given in Detail; it will be repeated. Where it is one
-	// pod's, it is told of as PodHeld with the Outcome Refused.
+	// PodRefused: an attempt failed for the reason in Detail, which is no disruption budget; it will be repeated. If it concerns
+	// one pod, the agent makes it a PodHeld with the Outcome Refused.
 	PodRefused TransitionKind = "pod-refused"
-	// PodRestarting: the workload in Detail makes another pod in place of this one, which is not evicted meanwhile.
+	// PodRestarting: the workload in Detail replaces this pod, which is not evicted meanwhile.
 	PodRestarting TransitionKind = "pod-restarting"
-	// PodOverdue: the pod is terminating and should have ended; critical pods wait for it no longer.
+	// PodOverdue: the pod is still there after its grace period; critical pods no longer wait for it.
 	PodOverdue TransitionKind = "pod-overdue"
-	// PodsReturning: the controller in Detail keeps bringing pods back to the cordoned node, which are evicted ever more
-	// slowly. PodsLeftToReturn: they are left there.
+	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
+	// PodsLeftToReturn: they are left there.
 	PodsReturning    TransitionKind = "pods-returning"
 	PodsLeftToReturn TransitionKind = "pods-left-to-return"
 	// VolumesInUse: the pods are gone, and volumes are still in use, as Detail says.
 	VolumesInUse TransitionKind = "volumes-in-use"
-	// NodeEmpty: nothing is left that has to go. The guard stands on.
+	// NodeEmpty: no pod is left that has to go. The guard continues.
 	NodeEmpty TransitionKind = "node-empty"
 	// GoalChanged: the guard pursues another goal.
 	GoalChanged TransitionKind = "goal-changed"
-	// LeftAloneNoMore: people do not want the node's pods left alone any more.
+	// LeftAloneNoMore: people no longer want the node's pods left alone.
 	LeftAloneNoMore TransitionKind = "left-alone-no-more"
-	// CordonAdopted: a cordon of nth's is on the Node, of which the record did not know.
+	// CordonAdopted: nth's cordon was found on the Node, and the record did not know of it.
 	CordonAdopted TransitionKind = "cordon-adopted"
 )
 
-// What happens to nth itself. The journal is told.
+// Transitions of nth itself. They go to the journal only.
 const (
-	// Started and Stopped: it watches, or does no more as it was asked to.
+	// Started: nth watches. Stopped: it has stopped as it was asked to.
 	Started TransitionKind = "started"
 	Stopped TransitionKind = "stopped"
-	// SourceStalled: a source has come to a stop, for the reason in Err.
+	// SourceStalled: a source has stalled, for the reason in Err.
 	SourceStalled TransitionKind = "source-stalled"
 	// RecordUnwritten: the record could not be written, for the reason in Err.
 	RecordUnwritten TransitionKind = "record-unwritten"
@@ -112,48 +110,47 @@ const (
 	ClockStepped TransitionKind = "clock-stepped"
 )
 
-// The outcomes of a Transition, beside those of an uncordon, which pkg/drain has.
+// The outcomes of a Transition. Those of an uncordon are in pkg/drain.
 const (
-	// NodeGone: the Node no longer exists. NeverClosed: the drain has ended, and the node was never closed.
+	// NodeGone: the Node no longer exists. NeverClosed: the drain has ended, and the node was never cordoned.
 	NodeGone    = "node-gone"
 	NeverClosed = "never-closed"
 	// Refused: the pod is held by a refusal, not by a disruption budget.
 	Refused = "refused"
 )
 
-// Transition is one thing that happened, told to whoever passes it on. Transitions are values.
+// Transition is one thing that happened. Transitions are values.
 type Transition struct {
 	Kind TransitionKind
-	// At is when, by wall time.
+	// At is when it happened, in wall time.
 	At time.Time
 	// Node is the node's name; empty as long as there is no identity.
 	Node string
-	// Entry is the event's entry as it is now. Of SourceLost and SourceBack only Entry.Event.Kind is set.
+	// Entry is the event's entry as it is now. For SourceLost and SourceBack only Entry.Event.Kind is set.
 	Entry Entry
 	// Plan says in words what is going to be done about the event.
 	Plan string
-	// Action is the step's, "cordon", "drain" or "uncordon", and Reason why it is taken. Deadline is when the step must
-	// have ended (wall time), zero where it has none; Hard tells that the machine is gone then. For what happens within
-	// a step or ends it.
+	// Action is the step, "cordon", "drain" or "uncordon", and Reason says in words why it is taken. Deadline is when the step
+	// must have ended (wall time), zero if never; Hard: the machine is gone then. They are set for what happens within a step,
+	// its beginning and its end included.
 	Action   string
 	Reason   string
 	Deadline time.Time
 	Hard     bool
-	// Took is the time since the step began, for what happens within a step or ends it, and how long the trouble was with SourceBack.
+	// Took is the time since the step began or, for SourceBack, how long looks had failed.
 	Took time.Duration
-	// Pod is "namespace/name", and PodUID and PodLabels are that pod's, for what happens to a pod. Nobody may change the
-	// labels.
+	// Pod is "namespace/name", and PodUID and PodLabels are that pod's. Nobody may change the labels.
 	Pod       string
 	PodUID    string
 	PodLabels map[string]string
 	// Total and Left count the pods to evict, as far as they are known.
 	Total, Left int
-	// Detail is what belongs to Kind: the disruption budget that holds a pod; with an uncordon that is Done, who still
-	// needs the cordon, so that it was left; empty if nobody does.
+	// Detail depends on Kind: the disruption budget that holds a pod, for example. With an uncordon it says who still needs the
+	// cordon, so that it was not lifted; empty if nobody does.
 	Detail string
-	// Outcome says in a word how it came out, where Kind has more than one way.
+	// Outcome says how it ended, if Kind leaves that open.
 	Outcome string
-	// Until is the nearest deadline of all that the node is worked on for, where a drain has Begun; zero if there is none.
+	// Until is for Begun: the nearest deadline of all events that the node is worked on for; zero if there is none.
 	Until time.Time
 	// Err is why something failed.
 	Err error
