@@ -427,7 +427,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			continue
 		}
 		rehearsed := Rehearsal{Pod: podName(pod)}
-		err := n.end(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
+		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
 		if budget, held := heldBy(err); held {
 			rehearsed.HeldBy, err = budget, nil
 		}
@@ -521,8 +521,8 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading node %q: %w", g.node.name, err)
 	}
-	ordered := g.node.ordered(node, goal, memory{})
-	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, ordered), onlyCordon(node)
+	lifted := g.node.liftedFor(node, goal, memory{})
+	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, lifted), onlyCordon(node)
 	found.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
 	found.Closed = found.Ours || result.Cordon == CordonForeign
 	found.Left, found.Limited = result.Cordon == CordonLeft, result.Limited
@@ -555,7 +555,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
 func (g *dryGuard) stay(node *corev1.Node, goal Goal, found CordonResult) func(*corev1.Pod) bool {
 	deadline, since := !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
 	if since.IsZero() && found == CordonLifted {
-		since = g.node.viewOf(node, found).since
+		since = g.node.viewOf(node, found).cordonedAt
 	}
 	return func(pod *corev1.Pod) bool {
 		return !g.node.opts.concerns(pod) || stays(pod, deadline) || cameAfter(pod, since)
