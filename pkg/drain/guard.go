@@ -178,7 +178,7 @@ func (g *guard) setGoal(goal Goal) {
 		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
 	if begins || !goal.Evict {
-		g.endTargetWait(nil)
+		g.endDeregistrationWait(nil)
 	}
 	if grown || begins {
 		g.lookNeeded = g.requestLook()
@@ -265,7 +265,7 @@ func (g *guard) advance(now time.Time) time.Time {
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	scripts := g.awaitScripts(now)
 	if !g.evictFrom.IsZero() || g.view.limited {
-		return soonest(scripts, g.limitTargetHold(now))
+		return soonest(scripts, g.limitDeregistrationHold(now))
 	}
 	if g.cordonDecided.IsZero() {
 		if g.goal.Hard.IsZero() {
@@ -285,8 +285,8 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 		delay = max(delay, g.node.opts.LoadBalancerWait)
 	}
 	if g.node.opts.LoadBalancers != nil {
-		g.holdForTargets(now, delay)
-		return g.limitTargetHold(now)
+		g.holdForDeregistration(now, delay)
+		return g.limitDeregistrationHold(now)
 	}
 	if delay > 0 {
 		g.report(Progress{Kind: state.EvictionsDelayed, Detail: delay.String()})
@@ -566,7 +566,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		g.cancelVolumeWait() // A deadline may have come nearer during the wait.
 		return time.Time{}
 	}
-	if out, until := g.targetsOut(now); !out {
+	if out, until := g.deregistered(now); !out {
 		return until
 	}
 	if g.confirmed() {

@@ -64,7 +64,7 @@ type pods struct {
 	wake    time.Time
 
 	drained bool
-	// epoch counts the events that void any earlier proof that the node is drained: a new target, an open node, an event that joins.
+	// epoch counts what voids any earlier proof that the node is drained: a new target, an open node, an event that joins.
 	// The other epochs are those in which a list has confirmed that no pod is left, volumes have been waited for, and the last event
 	// has joined.
 	epoch, confirmedEpoch, volumesEpoch, joinedEpoch int
@@ -255,7 +255,7 @@ func (g *guard) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
 }
 
 // updateTarget takes in a change of a target. Once the pod is terminating, whoever caused that, it is not evicted any more: a second
-// eviction has no effect, and audit logs would show two. All that may be left to do is to shorten its grace before the deadline.
+// eviction would have no effect, and look like another one to others. All that may be left to do is to shorten its grace before the deadline.
 //
 // A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
 // terminating, and if the client goes away in between, the pod stays so for ever.
@@ -486,9 +486,9 @@ func (g *guard) limits(t *target, now time.Time) (end, turn time.Time) {
 	return end, turn
 }
 
-// planTerminating is plan for a pod that is terminating. It is left to end, unless it would end after the deadline. It is handling its
-// signal then, and if its grace was shortened now, the kubelet would count the new one from a time of the API server's clock; so it is
-// shortened in the last second, to a second.
+// planTerminating is plan for a pod that is terminating. It is left to end, unless it would end after the deadline. Then its grace is shortened
+// to a second, and only in the last second: its containers have had their signal and are using their time, and the kubelet would count a new
+// grace from a time of the API server's clock.
 func (g *guard) planTerminating(t *target, end, now time.Time) (state.TransitionKind, time.Time) {
 	var again time.Time
 	if !t.overdue {

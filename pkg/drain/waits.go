@@ -135,19 +135,19 @@ const longestDeregistration = time.Hour
 
 var errHalf = errors.New("half of the time is over, and the rest is for the evictions")
 
-// balancing is what a guard knows of load balancers. They are waited for twice: before evictions, until they are done with the machine,
-// and when no pod is left, until they are done with the pods' addresses as well.
+// balancing is what a guard knows of load balancers. Their deregistration is waited for twice: the machine's before evictions, and that of the
+// machine and the pods' addresses when no pod is left.
 type balancing struct {
-	// cancelTargetWait ends the wait under way; nil if there is none. targetsEpoch is the epoch in which the last wait has ended.
-	cancelTargetWait context.CancelFunc
-	targetsEpoch     int
+	// cancelDeregistrationWait ends the wait under way; nil if there is none. deregisteredEpoch is the epoch in which the last wait has ended.
+	cancelDeregistrationWait context.CancelFunc
+	deregisteredEpoch        int
 	// heldSince is when the wait before evictions began; zero if there is none.
 	heldSince time.Time
-	// addresses are all that targets have had.
+	// addresses are all that pods have had that had to go.
 	addresses map[string]bool
-	// targetsReported tells that the last report was that targets are left. outReason is the last reported reason why they are not waited for.
-	targetsReported bool
-	outReason       string
+	// waitReported tells that a wait was reported, but not its end. lastReason is the last reason for an end that was reported.
+	waitReported bool
+	lastReason   string
 }
 
 // noteAddresses notes the addresses by which load balancers may still know a pod when it is gone. A pod that has finished has given its
@@ -175,38 +175,38 @@ func (g *guard) departedAddresses() []string {
 	return slices.Sorted(maps.Keys(left))
 }
 
-// awaitTargets begins a wait for load balancers, and has done called with its result, unless it is ended by endTargetWait.
-func (g *guard) awaitTargets(addresses []string, done func(error)) {
+// awaitDeregistration begins a wait for load balancers, and calls done with its result unless endDeregistrationWait ends it before.
+func (g *guard) awaitDeregistration(addresses []string, done func(error)) {
 	ctx, stop := context.WithTimeout(g.ctx, longestDeregistration)
 	ended := false
-	g.cancelTargetWait = func() { ended = true; stop() }
+	g.cancelDeregistrationWait = func() { ended = true; stop() }
 	balancers, labeled := g.node.opts.LoadBalancers, g.node.opts.ExcludeFromLoadBalancers
 	g.workers.Go(func() {
 		defer stop()
 		err := balancers.Out(ctx, labeled, addresses, func(left string) {
 			g.post(func() {
 				if !ended {
-					g.targetsReported = true
+					g.waitReported = true
 					g.report(Progress{Kind: state.TargetsLeft, Detail: left})
 				}
 			})
 		})
 		g.post(func() {
 			if !ended {
-				g.endTargetWait(err)
+				g.endDeregistrationWait(err)
 				done(err)
 			}
 		})
 	})
 }
 
-// endTargetWait ends the wait for load balancers, if there is one. The reason is reported; nil if all is well or nobody needs to know.
-func (g *guard) endTargetWait(reason error) {
-	if g.cancelTargetWait == nil {
+// endDeregistrationWait ends the wait for load balancers, if there is one. The reason is reported; nil if all is well or nobody needs to know.
+func (g *guard) endDeregistrationWait(reason error) {
+	if g.cancelDeregistrationWait == nil {
 		return
 	}
-	g.cancelTargetWait()
-	g.cancelTargetWait, g.heldSince = nil, time.Time{}
+	g.cancelDeregistrationWait()
+	g.cancelDeregistrationWait, g.heldSince = nil, time.Time{}
 	detail := ""
 	switch {
 	case errors.Is(reason, context.DeadlineExceeded):
@@ -214,17 +214,17 @@ func (g *guard) endTargetWait(reason error) {
 	case reason != nil:
 		detail = reason.Error()
 	}
-	if g.targetsReported || detail != "" && !Alike(detail, g.outReason) {
-		g.targetsReported, g.outReason = false, detail
+	if g.waitReported || detail != "" && !Alike(detail, g.lastReason) {
+		g.waitReported, g.lastReason = false, detail
 		g.report(Progress{Kind: state.TargetsOut, Detail: detail})
 	}
 }
 
-// holdForTargets holds evictions until load balancers are done with the machine, or for a set time if that cannot be found out.
+// holdForDeregistration holds evictions until load balancers are done with the machine, or for a set time if that cannot be found out.
 // Options.EvictAfter applies in any case. As with any hold, no pod waits beyond its turn.
-func (g *guard) holdForTargets(now time.Time, set time.Duration) {
+func (g *guard) holdForDeregistration(now time.Time, set time.Duration) {
 	g.evictFrom = now.Add(longestDeregistration + set)
-	g.awaitTargets(nil, func(err error) {
+	g.awaitDeregistration(nil, func(err error) {
 		hold := g.node.opts.EvictAfter
 		if err != nil {
 			hold = set
@@ -241,24 +241,24 @@ func (g *guard) setEvictFrom(at time.Time) {
 	}
 }
 
-// limitTargetHold ends the hold for load balancers after half of the time before the deadline: a target may drain for longer than that, and
+// limitDeregistrationHold ends the hold for load balancers after half of the time before the deadline: a target may drain for longer than that, and
 // disruption budgets need time as well. It returns when that is.
-func (g *guard) limitTargetHold(now time.Time) time.Time {
-	held, until := g.heldSince, g.targetDeadline(now)
+func (g *guard) limitDeregistrationHold(now time.Time) time.Time {
+	held, until := g.heldSince, g.deregistrationDeadline(now)
 	if held.IsZero() || until.IsZero() {
 		return time.Time{}
 	}
 	if half := held.Add(until.Sub(held) / 2); now.Before(half) {
 		return half
 	}
-	g.endTargetWait(errHalf)
+	g.endDeregistrationWait(errHalf)
 	g.setEvictFrom(held.Add(g.node.opts.EvictAfter))
 	return time.Time{}
 }
 
-// targetDeadline is until when load balancers may be waited for: as long as volumes are, but not past a soft deadline. A soft deadline that
+// deregistrationDeadline is until when load balancers may be waited for: as long as volumes are, but not past a soft deadline. A soft deadline that
 // is over does not count before a hard one.
-func (g *guard) targetDeadline(now time.Time) time.Time {
+func (g *guard) deregistrationDeadline(now time.Time) time.Time {
 	until, soft := g.volumeDeadline(now), g.goal.Soft
 	if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
 		until = soonest(until, soft.Add(-g.node.opts.Margin))
@@ -266,21 +266,21 @@ func (g *guard) targetDeadline(now time.Time) time.Time {
 	return until
 }
 
-// targetsOut tells whether load balancers are done with the machine and its pods, or need not be waited for any longer. Otherwise it has
+// deregistered tells whether load balancers are done with the machine and its pods, or need not be waited for any longer. Otherwise it has
 // begun to wait, and returns until when at most. A machine whose node somebody uncordoned stays in its load balancers.
-func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
-	if g.node.opts.LoadBalancers == nil || g.targetsEpoch == g.epoch || g.uncordoned {
+func (g *guard) deregistered(now time.Time) (bool, time.Time) {
+	if g.node.opts.LoadBalancers == nil || g.deregisteredEpoch == g.epoch || g.uncordoned {
 		return true, time.Time{}
 	}
-	until := g.targetDeadline(now)
+	until := g.deregistrationDeadline(now)
 	if !until.IsZero() && !now.Before(until) {
-		g.endTargetWait(context.DeadlineExceeded)
-		g.targetsEpoch = g.epoch
+		g.endDeregistrationWait(context.DeadlineExceeded)
+		g.deregisteredEpoch = g.epoch
 		return true, time.Time{}
 	}
-	if g.cancelTargetWait == nil {
+	if g.cancelDeregistrationWait == nil {
 		epoch := g.epoch
-		g.awaitTargets(g.departedAddresses(), func(error) { g.targetsEpoch = epoch })
+		g.awaitDeregistration(g.departedAddresses(), func(error) { g.deregisteredEpoch = epoch })
 	}
 	return false, until
 }
@@ -328,7 +328,7 @@ func (g *guard) restarting(t *target, turnCome bool, now time.Time) (bool, time.
 // disruption budgets need time as well.
 func (g *guard) restartBy(asked time.Time) time.Time {
 	until := asked.Add(g.node.opts.RestartWait)
-	if by := g.targetDeadline(asked); !by.IsZero() {
+	if by := g.deregistrationDeadline(asked); !by.IsZero() {
 		until = soonest(until, asked.Add(by.Sub(asked)/2))
 	}
 	return until
