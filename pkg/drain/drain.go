@@ -1,21 +1,21 @@
-// Package drain does the work on one node: it closes the node, ends its pods, keeps it so, and takes back what it set.
+// Package drain drains one node: it cordons the node, evicts its pods, keeps it empty, and takes back what it has set.
 //
-// A Guard pursues a Goal for as long as it is told to: it cordons, evicts, escalates, tells when the node is empty, and
-// goes on watching. The goal may change while it does. Uncordon takes back what is ours.
+// A Guard pursues a Goal until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and goes on
+// watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
 //
-// It is given a client and a node's name and works with the rights of that node's kubelet, which are narrow. What of
-// k8s.io/kubectl/pkg/drain holds with them is used: its filters decide which pods a drain concerns, run over a client
-// that answers from memory. The rest is our own, because with this identity it fails or falls short:
+// The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. It uses the filters
+// of k8s.io/kubectl/pkg/drain, which decide which pods a drain concerns, with a client that answers from memory. The rest of that package
+// fails with this identity, or does not do enough:
 //
 //   - kubectl looks up the DaemonSet of every DaemonSet pod; a kubelet may not, and one refusal fails the whole drain.
-//     We judge by the controller's ownerReference.
-//   - kubectl polls each evicted pod until the answer is 404; a kubelet is told 403 once the pod has left its node, so
-//     kubectl reports failure after success. We decide "gone" by a watch on the node's own pods.
-//   - kubectl's cordon patches spec.unschedulable alone; we set it and the annotation that owns it in one request.
-//   - kubectl never stops evicting politely; we switch to deleting while a pod's grace still fits before the deadline.
-//   - kubectl ends when the node is empty; pods that were bound late come after that.
+//     We go by the controller's ownerReference.
+//   - kubectl polls each evicted pod until the answer is 404; a kubelet is told 403 once the pod has left its node, so that
+//     kubectl reports failure after success. We watch the node's pods.
+//   - kubectl's cordon patches spec.unschedulable alone; we set it together with the annotation that says whose it is.
+//   - kubectl never stops evicting; we switch to deleting while a pod's grace still fits before the deadline.
+//   - kubectl ends when the node is empty; we go on, as pods may be bound late.
 //
-// The node's name is a value: nothing here knows which node is its own.
+// The package does not know on which node it runs.
 package drain
 
 import (
@@ -41,94 +41,93 @@ import (
 const (
 	// CordonAnnotation holds a Claim as JSON while a cordon is ours.
 	CordonAnnotation = KeyPrefix + "cordon"
-	// ExcludeLabel takes a node out of the target sets of external load balancers; its value is the writer when ours.
+	// ExcludeLabel takes a node out of the target sets of external load balancers. Its value is the writer if it is ours.
 	ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
 
-// Keys by which people hold nth back. nth reads them, at any time, and never writes them.
+// Keys by which people limit what nth does. nth never writes them, and heeds a change at any time.
 const (
-	// ActionAnnotation on a Node names the most that is done to it: LeaveNode and its like, or OnlyCordon. Anything else
-	// means nothing.
+	// ActionAnnotation on a Node names the most that is done to it: LeaveNode, OnlyNotify or OnlyCordon. Any other value is ignored.
 	ActionAnnotation = KeyPrefix + "action"
-	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline, AfterRestart or Never. Anything else means nothing.
+	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline, AfterRestart or Never. Any other value is ignored.
 	EvictAnnotation = KeyPrefix + "evict"
 )
 
-// The values of the two.
+// The values of ActionAnnotation and EvictAnnotation.
 const (
 	LeaveNode  = "ignore"
 	OnlyNotify = "notify"
 	OnlyCordon = "cordon"
-	// AtDeadline lets the pod run until just its grace is left before the deadline. Without a deadline it is left alone.
+	// AtDeadline lets the pod run until no more than its grace period is left before the deadline. Without a deadline the pod stays.
 	AtDeadline = "at-deadline"
-	// AfterRestart has the pod's workload make another one in its place first, where Options.Restart can. Elsewhere it means nothing.
+	// AfterRestart has the pod's workload replace the pod first (Options.Restart). Without Options.Restart it is ignored.
 	AfterRestart = "after-restart"
-	// Never leaves the pod to end with the machine.
+	// Never lets the pod run until the machine is gone.
 	Never = "never"
 )
 
 // The writers of claims.
 const (
-	// Host is nth on the machine. A claim without a writer is from a version that did not name it.
+	// Host is nth on the machine.
 	Host = "nth"
 	// Queue is nth-queue.
 	Queue = "nth-queue"
-	// ByHand is "nth drain", by which people drain the machine's node. It takes over a cordon of Host's, which would be lifted with its
-	// event.
+	// ByHand is "nth drain", by which people drain the machine's node. It takes over a cordon of Host's, which Host would lift when its
+	// event is over.
 	ByHand = "nth-drain"
 )
 
 // Options are the settings that hold for every drain of a node. The zero value drains at once, with each pod's own
 // grace, and protects nothing.
 type Options struct {
-	// Writer is who writes, Host unless set. What others wrote is left alone.
+	// Writer is the program that writes to the Node, Host if empty. What other writers have set is left alone.
 	Writer string
-	// Scripts, if set, are run once the node is closed, and each time that pods are to go anew, and evictions wait for them, for ScriptsWait and
-	// a quarter of the time before a hard deadline at most. What becomes of them changes nothing else.
+	// Scripts, if set, are run once the node is closed, and again for each drain that begins later. Evictions wait for them: at most for
+	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     Scripts
 	ScriptsWait time.Duration
-	// EvictAfter holds evictions back for so long after the cordon, but never past what the deadline allows.
+	// EvictAfter delays evictions after the cordon, but no pod beyond the time that leaves it its grace before the deadline.
 	EvictAfter time.Duration
-	// Margin is kept free before a hard deadline, so that the last pod's end can still be seen.
+	// Margin is how long before a deadline pods have to be gone, so that the last pod's end can still be seen.
 	Margin time.Duration
 	// GracePeriod replaces each pod's own termination grace period; nil leaves it.
 	GracePeriod *time.Duration
-	// ProtectEmptyDir and ProtectUnmanaged leave pods with emptyDir volumes, and pods without a controller, alone.
+	// ProtectEmptyDir and ProtectUnmanaged let pods with emptyDir volumes, and pods without a controller, stay.
 	ProtectEmptyDir  bool
 	ProtectUnmanaged bool
 	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon; LoadBalancerWait is how long
 	// evictions then wait for the load balancers to follow.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
-	// LoadBalancers, if set, are asked when they are done with the node. Then evictions wait for that, until half of the time before the
-	// deadline is over, and LoadBalancerWait holds only where it cannot be told.
+	// LoadBalancers, if set, tell when they are done with the node. Evictions wait for that, at most for half of the time before the
+	// deadline. LoadBalancerWait applies only if they cannot tell.
 	LoadBalancers LoadBalancers
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
-	// Restart, if set, is asked to have the workload of a pod replace its pods, as "kubectl rollout restart" does, if the pod's annotation wants
-	// that: once for each pod, before its first eviction. It returns in words which workload does so, or "" for a pod that is to be evicted as any
-	// other, and tells by itself why. RestartWait is for how long the pod is then not evicted while it is there, half of the time before a
-	// deadline at most.
+	// Restart, if set, has a pod's workload replace its pods, as "kubectl rollout restart" does. It is called for pods with AfterRestart,
+	// once for each and before its first eviction. It returns the workload that replaces the pod, in words, or "" if the pod is to be
+	// evicted like any other; the reason for that it reports itself. The pod is then not evicted for RestartWait, and at most for half of
+	// the time before a deadline.
 	Restart     func(ctx context.Context, pod *corev1.Pod) (workload string)
 	RestartWait time.Duration
-	// Last, as "namespace/name", is a pod that goes when no other is left, whatever the deadline: the one that the drain itself runs in.
-	// "" is none.
+	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
 	Last string
-	// Gate, if set, is shared with the drains of other nodes, for evictions and deletions, and Requests for what is asked of Nodes and
-	// written to them. Urgent, if set, tells whether the node is among those that are urgent there; it may be called from any goroutine.
+	// Gate and Requests, if set, are shared with the drains of other nodes: Gate limits evictions and deletions, Requests reads and writes
+	// of Nodes. Urgent, if set, tells whether this node's requests are urgent there. It may be called from any goroutine.
 	Gate, Requests *Gate
 	Urgent         func() bool
 }
 
-// LoadBalancers know when they are done with a machine.
+// LoadBalancers tell when they are done with a machine.
 type LoadBalancers interface {
-	// Out waits until the machine is a target of none any more, and no pod is that was on it, by their addresses. It returns nil then,
-	// and otherwise why it waits no longer: ctx has ended, it cannot be told, or nobody takes them out. labeled tells that the Node has
-	// the label by which the machine is to be taken out. tell is called with what is waited for, in words, whenever that changes.
+	// Out waits until no load balancer has the machine as a target any more, nor any of the addresses, which are those of pods that were on
+	// it. It returns nil then. Otherwise it returns why it stopped waiting: ctx has ended, it cannot be found out, or nobody deregisters
+	// them. labeled tells that the Node has ExcludeLabel, by which the machine should be deregistered. tell is called with what is left,
+	// in words, whenever that changes.
 	Out(ctx context.Context, labeled bool, addresses []string, tell func(left string)) error
 }
 
-// Node is one node, seen with the rights of the client it was made with.
+// Node is one node, reached with the rights of its client.
 type Node struct {
 	client kubernetes.Interface
 	name   string
@@ -141,45 +140,44 @@ func New(client kubernetes.Interface, name string, opts Options) *Node {
 	return &Node{client: client, name: name, opts: opts}
 }
 
-// Goal is what a node is to come to, and by when: closed, and empty with Evict.
+// Goal is what a node is to come to, and by when: closed, and also empty if Evict is set.
 type Goal struct {
-	// Number tells goals apart: what is told carries the number of the goal under which it was so.
+	// Number identifies the goal in Progress.
 	Number int
-	// Claim goes into the node's annotation if the node is to be cordoned.
+	// Claim goes into CordonAnnotation if the node has to be cordoned.
 	Claim Claim
-	// Events are the IDs of all events that want it, the claim's among them, and Kinds what sorts of events those are. Unclosed are
-	// those that the node was not closed for yet, as far as is known without looking at it, and Anew those of them that have begun anew
-	// since, so that what a claim on the Node says of them is over.
+	// Events are the IDs of all events that call for the goal, the claim's included, and Kinds are their kinds. Unclosed are those for
+	// which the node has not been closed yet, as far as is known. Anew are those of Unclosed that have begun again since, so that a claim
+	// on the Node that names them is out of date.
 	Events, Kinds, Unclosed, Anew []string
 	// Evict tells that pods are to go.
 	Evict bool
-	// Hard is when the machine is gone: what resists is deleted in time. Soft is when the work should have ended. Both are
-	// compared with the monotonic clock where they have its reading; zero means never.
+	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Both are
+	// compared by the monotonic clock if they have its reading; zero means never.
 	Hard, Soft time.Time
-	// TimeEnds is when the next event runs out of its time, if that is to come: volumes are waited for until a margin before that.
+	// TimeEnds is when the next event runs out of its time, zero for never: the wait for volumes ends a margin before that.
 	TimeEnds time.Time
-	// Reopened is set if someone uncordoned the node for all events that pods are to go for: when it had been set. Pods that came
-	// since stay. Open tells that it was lifted for all events, so that the node is not cordoned again.
+	// Reopened is set if somebody uncordoned the node for all events that evict: to the time of the cordon. Pods that came since then stay.
+	// Open tells that somebody uncordoned it for all events, so that the node is not cordoned again.
 	Reopened time.Time
 	Open     bool
 	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
-	// Limited tells that people wanted its pods left alone when the Node was looked at last, before the guard was set. That stands until
-	// a look of the guard's own shows how it is now.
+	// Limited tells that people wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
 	Limited bool
 }
 
-// Guard pursues a goal for a node and keeps it.
+// Guard pursues a goal for a node, and maintains it.
 type Guard interface {
-	// Run works until ctx ends. Everything that fails is tried again.
+	// Run works until ctx ends, and retries what fails.
 	Run(ctx context.Context)
 	// Adjust changes the goal. It may be called from any goroutine, and does not block.
 	Adjust(goal Goal)
-	// Result is how far it has come. It may be called from any goroutine, also after Run has ended.
+	// Result returns what has been done so far. It may be called from any goroutine, also after Run has ended.
 	Result() Result
 }
 
-// Progress is one thing that happened, and how things stand then.
+// Progress is one thing that happened, and the state after it.
 type Progress struct {
 	Kind state.TransitionKind
 	// Goal is the number of the goal.
@@ -188,14 +186,14 @@ type Progress struct {
 	State State
 	// Pod is "namespace/name"; empty for what concerns the node.
 	Pod string
-	// PodUID and PodLabels are that pod's. Nobody may change the labels.
+	// PodUID and PodLabels are that pod's. The labels must not be changed.
 	PodUID    string
 	PodLabels map[string]string
-	// Events are those of the goal for which the node was closed, with NodeReopened. For others it is closed again.
+	// Events, with NodeReopened, are those for which the node was closed until somebody uncordoned it. It is closed again for others.
 	Events []string
 	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string
-	// Total and Left count the pods to evict: all that were met, and those still on the node.
+	// Total and Left count the pods to evict: all that there were, and those still on the node.
 	Total, Left int
 }
 
@@ -207,10 +205,10 @@ type State struct {
 	Left bool
 	// Seen: there is a Node, or was one. Ready: the kubelet of the claim's boot has reported it Ready.
 	Seen, Ready bool
-	// Drained: nothing is left that has to go.
+	// Drained: no pod is left that has to go.
 	Drained bool
-	// Looked: the Node has been looked at since the last event of the goal came. Limited: people want its pods left alone, as the last
-	// look has shown; then it is not drained.
+	// Looked: the Node has been read since the last event of the goal joined. Limited: people want its pods left alone, by the last
+	// look; then it is not drained.
 	Looked, Limited bool
 	// Trouble says why it cannot be closed; empty if it can.
 	Trouble string
@@ -219,10 +217,10 @@ type State struct {
 // Result is what was done. Pod names are "namespace/name".
 type Result struct {
 	Cordon CordonResult
-	// Evicted, Deleted and Skipped count pods: whose eviction was accepted, that had to be deleted, and that a drain
-	// does not concern (DaemonSet pods, mirror pods) or that a setting protects.
+	// Evicted counts the pods whose eviction was accepted, Deleted those that had to be deleted, and Skipped those that stay, such as pods
+	// of DaemonSets, mirror pods, and pods that a setting protects.
 	Evicted, Deleted, Skipped int
-	// Left names the evictable pods that are there, sorted.
+	// Left names the pods that have to go and are still there, sorted.
 	Left []string
 	// HeldBy names, for pods in Left, what holds them: a disruption budget, the restart of their workload or the last refusal.
 	HeldBy map[string]string
@@ -230,16 +228,16 @@ type Result struct {
 	NodeGone bool
 	// Limited tells that people want this node's pods left alone, by its ActionAnnotation; none are evicted.
 	Limited bool
-	// VolumesInUse counts volumes that were still in use when the wait for them ended, or is VolumesUnknown.
+	// VolumesInUse counts the volumes that were still in use when the wait for them ended, or is VolumesUnknown.
 	VolumesInUse int
 }
 
-// VolumesUnknown is how many volumes are in use of a Node that could not be read.
+// VolumesUnknown is Result.VolumesInUse if the Node could not be read.
 const VolumesUnknown = -1
 
-// concerns tells whether a drain has to remove a pod, by kubectl's filters: mirror pods stay, finished pods go, and what a
-// setting protects stays. A DaemonSet's pods stay in any phase; kubectl removes the finished ones. Their controller makes
-// others, and a kubelet that goes down fails those as well, so that there would be no end to it.
+// concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
+// setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
+// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it.
 func (o Options) concerns(pod *corev1.Pod) bool {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
 		return false
@@ -254,8 +252,8 @@ func (o Options) concerns(pod *corev1.Pod) bool {
 	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
 }
 
-// inMemory is a client that knows one pod. It answers the one question that is left to kubectl's filters to ask: which pods are on
-// the node. Any other call would be a change in kubectl, and fails loudly in the tests.
+// inMemory is a client that knows one pod. It answers the only request that kubectl's filters still make: the list of the node's pods. If
+// kubectl comes to make others, the nil interfaces panic in the tests.
 type inMemory struct {
 	kubernetes.Interface
 	coreclient.CoreV1Interface
@@ -270,13 +268,13 @@ func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, er
 	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
 }
 
-// stays tells whether people want the pod left alone in a drain with or without a deadline.
+// stays tells whether EvictAnnotation lets the pod stay in a drain with or without a deadline.
 func stays(pod *corev1.Pod, deadline bool) bool {
 	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
 	return when == Never || when == AtDeadline && !deadline
 }
 
-// waits tells whether the pod may run until the deadline needs it gone.
+// waits tells whether EvictAnnotation lets the pod run until its turn before the deadline.
 func waits(pod *corev1.Pod) bool {
 	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
 	return when == AtDeadline
@@ -287,15 +285,15 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// critical tells whether other pods may need this one until they are gone.
+// critical tells whether other pods may need this one, such as cluster DNS, until they are gone.
 func critical(pod *corev1.Pod) bool {
 	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
 }
 
-// lastRank is that of the pod that goes when no other is left.
+// lastRank is the rank of Options.Last.
 const lastRank = 2
 
-// rank orders the pods that go: those of a higher one go when none of a lower one is left that can be waited for.
+// rank orders evictions: pods of a higher rank wait for those of a lower one.
 func (o Options) rank(pod *corev1.Pod) int {
 	switch {
 	case o.Last != "" && podName(pod) == o.Last:
@@ -306,7 +304,7 @@ func (o Options) rank(pod *corev1.Pod) int {
 	return 0
 }
 
-// grace is the pod's own, or the one that replaces it.
+// grace is the pod's termination grace period, or Options.GracePeriod.
 func (o Options) grace(pod *corev1.Pod) time.Duration {
 	switch {
 	case o.GracePeriod != nil:
@@ -320,31 +318,30 @@ func (o Options) grace(pod *corev1.Pod) time.Duration {
 // forever is longer than any node stands.
 const forever = 365 * 24 * time.Hour
 
-// seconds is a duration of so many, but none that is too long for one: the API server takes any grace.
+// seconds returns n seconds, but no more than forever: the API server accepts grace periods that overflow a Duration.
 func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-// Forecast is how a drain of a node would come along if it began now, if each pod took all of the grace that it gets, and no disruption
-// budget held any.
+// Forecast is how a drain of a node would go if it began now, each pod took all of its grace, and no disruption budget held any.
 type Forecast struct {
-	// Pods counts those that would have to go, and Needs is how long that would take, from the notice on.
+	// Pods counts the pods that would have to go, and Needs is how long that would take, counted from the notice.
 	Pods  int
 	Needs time.Duration
-	// Cut are the pods that would get less than their own grace, in the order of their names.
+	// Cut are the pods that would get less than their grace, sorted by name.
 	Cut []Cut
 }
 
-// Cut is a pod, as "namespace/name", that would get less than its own grace before the deadline.
+// Cut is a pod, as "namespace/name", that would get less than its grace before the deadline.
 type Cut struct {
 	Pod         string
 	Grace, Gets time.Duration
 }
 
-// Forecast looks at the node's pods, and says how a drain for a machine would come along that is gone so long after the notice. It asks
-// once, and is content with what the API server has in memory.
+// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go if the machine was gone so long after the
+// notice.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, error) {
 	list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -353,39 +350,35 @@ func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, er
 	return n.opts.forecast(list.Items, notice), nil
 }
 
-// forecast goes by the rules of plan, limits and gated, with an API server that answers at once.
+// forecast follows the rules of guard.plan, with an API server that answers at once.
 func (o Options) forecast(pods []corev1.Pod, notice time.Duration) Forecast {
-	opens, end := o.EvictAfter, notice-o.Margin
+	evictFrom, end := o.EvictAfter, notice-o.Margin
 	if o.ExcludeFromLoadBalancers {
-		opens = max(opens, o.LoadBalancerWait)
+		evictFrom = max(evictFrom, o.LoadBalancerWait)
 	}
-	opens += min(o.ScriptsWait, notice/4)
+	evictFrom += min(o.ScriptsWait, notice/4)
 	var f Forecast
-	others := time.Duration(0) // when those are gone that critical pods wait for
 	for _, last := range []bool{false, true} {
 		for i := range pods {
 			pod := &pods[i]
 			if critical(pod) != last || !o.concerns(pod) || stays(pod, true) {
 				continue
 			}
-			asked := opens
-			if last {
-				asked = max(opens, others)
-			}
-			gone, cut := o.foresee(pod, asked, end)
+			gone, cut := o.foresee(pod, evictFrom, end)
 			f.Pods, f.Needs = f.Pods+1, max(f.Needs, gone)
 			if cut != nil {
 				f.Cut = append(f.Cut, *cut)
 			}
 		}
-		others = f.Needs
+		evictFrom = max(evictFrom, f.Needs) // Critical pods wait for the others.
 	}
 	slices.SortFunc(f.Cut, func(a, b Cut) int { return strings.Compare(a.Pod, b.Pod) })
 	return f
 }
 
-// foresee says when a pod would be gone that may be asked for from a time on, and has to be gone by the end.
-func (o Options) foresee(pod *corev1.Pod, asked, end time.Duration) (gone time.Duration, cut *Cut) {
+// foresee returns when a pod would be gone that may be evicted from a time on, and has to be gone by the end. cut is not nil if that costs it
+// some of its grace. Times are counted from the notice.
+func (o Options) foresee(pod *corev1.Pod, evictFrom, end time.Duration) (gone time.Duration, cut *Cut) {
 	if finished(pod) {
 		return 0, nil
 	}
@@ -394,7 +387,8 @@ func (o Options) foresee(pod *corev1.Pod, asked, end time.Duration) (gone time.D
 	}
 	grace := o.grace(pod)
 	turn := max(end-grace, 0)
-	if asked = min(asked, turn); waits(pod) {
+	asked := min(evictFrom, turn)
+	if waits(pod) {
 		asked = turn
 	}
 	if left := max(end-asked, time.Second); left < grace {
@@ -404,16 +398,15 @@ func (o Options) foresee(pod *corev1.Pod, asked, end time.Duration) (gone time.D
 	return asked + grace, nil
 }
 
-// Rehearsal is what came of an eviction that was only rehearsed.
+// Rehearsal is the result of an eviction that was a dry run.
 type Rehearsal struct {
 	// Pod is "namespace/name" of the pod; empty if none on the node would have to go.
 	Pod string
-	// HeldBy is the disruption budget that would hold the pod back now; empty if none would.
+	// HeldBy is the disruption budget that would refuse the eviction now; empty if none would.
 	HeldBy string
 }
 
-// Rehearse asks the API server to evict one of the node's pods, as a dry run: it says what it would do, admission
-// included, and does nothing. It asks once.
+// Rehearse asks the API server, once, to evict one of the node's pods as a dry run. Admission is part of it; nothing is changed.
 func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -427,7 +420,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			continue
 		}
 		rehearsed := Rehearsal{Pod: podName(pod)}
-		err := n.end(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
+		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
 		if budget, held := heldBy(err); held {
 			rehearsed.HeldBy, err = budget, nil
 		}
@@ -439,13 +432,13 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 	return Rehearsal{}, nil
 }
 
-// DryRun is a Node that is only looked at: its methods tell what would be done and write nothing.
+// DryRun is a Node whose guard and Uncordon only read, and report what would be done.
 type DryRun struct{ *Node }
 
-// NewDryRun returns the looked-at twin of a node.
+// NewDryRun returns a dry run for a node.
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
-// Guard returns a guard that tells what would be done, as if all went well at once, and stands then.
+// Guard returns a guard that reports what would be done, as if everything succeeded at once, and goes on until it is stopped.
 func (d *DryRun) Guard(goal Goal, tell func(Progress)) Guard {
 	return &dryGuard{node: d.Node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
@@ -478,106 +471,114 @@ func (g *dryGuard) Result() Result {
 // Run implements Guard.
 func (g *dryGuard) Run(ctx context.Context) {
 	var pause time.Duration
-	told, evicted, trouble := false, false, ""
+	reported, evicted, trouble := false, false, ""
 	for more := true; more; more = Await(ctx, g.adjusted, pause) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()
-		told = told && (evicted || !goal.Evict) // What a drain would do is told when it comes to one.
-		var news []Progress
+		reported = reported && (evicted || !goal.Evict) // Everything is reported again when evictions come in.
+		var would dryLook
 		err := retry(ctx, func(ctx context.Context) (err error) {
-			news, err = g.look(ctx, goal)
+			would, err = g.look(ctx, goal)
 			return err
 		})
-		if pause = forever; err != nil {
+		if err != nil {
 			pause = lookEvery
+			if ctx.Err() == nil && !Alike(err.Error(), trouble) {
+				trouble = err.Error()
+				g.tell(Progress{Kind: state.NodeUnclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
+			}
+			continue
 		}
-		if err != nil && ctx.Err() == nil && !Alike(err.Error(), trouble) {
-			trouble = err.Error()
-			g.tell(Progress{Kind: state.NodeUnclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
+		g.mu.Lock()
+		g.result = would.result
+		g.mu.Unlock()
+		if reported { // The agent needs the state under the new goal.
+			g.tell(Progress{Kind: state.GoalChanged, Goal: goal.Number, State: would.state})
 		}
-		if told && err == nil { // It is the state under the new goal that counts.
-			g.tell(Progress{Kind: state.GoalChanged, Goal: goal.Number, State: news[0].State})
-		}
-		for _, p := range news {
-			if p.Kind == state.NodeEmpty || !told {
+		for _, p := range would.news {
+			if p.Kind == state.NodeEmpty || !reported {
+				p.Goal, p.State = goal.Number, would.state
 				g.tell(p)
 			}
 		}
-		if err == nil {
-			told, evicted = true, evicted || goal.Evict
-		}
+		reported, evicted, pause = true, evicted || goal.Evict, forever
 	}
 }
 
-// look tells what would be done. Left stays empty, as if all had gone.
-func (g *dryGuard) look(ctx context.Context, goal Goal) ([]Progress, error) {
+// dryLook is what would be done to a node: the result, the state after it, and what would be reported.
+type dryLook struct {
+	result Result
+	state  State
+	news   []Progress
+}
+
+// look reads the Node and its pods. Result.Left stays empty, as if all pods had gone.
+func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := g.node.get(ctx, false)
-	gone := apierrors.IsNotFound(err) && goal.NodeSeen
-	result, found := Result{NodeGone: gone}, State{Closed: true, Ours: true, Seen: err == nil || gone, Drained: goal.Evict, Looked: true}
-	if result.NodeGone {
-		return g.done(result, []Progress{{Kind: state.NodeEmpty, Goal: goal.Number, State: found}}), nil
+	if apierrors.IsNotFound(err) && goal.NodeSeen {
+		return dryLook{
+			result: Result{NodeGone: true},
+			state:  State{Closed: true, Ours: true, Seen: true, Drained: goal.Evict, Looked: true},
+			news:   []Progress{{Kind: state.NodeEmpty}},
+		}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading node %q: %w", g.node.name, err)
+		return dryLook{}, fmt.Errorf("reading node %q: %w", g.node.name, err)
 	}
-	ordered := g.node.ordered(node, goal, memory{})
-	result.Cordon, result.Limited = g.node.cordonOf(node, goal, memory{}, ordered), onlyCordon(node)
-	found.Ours = result.Cordon == CordonNone || result.Cordon == CordonOurs
-	found.Closed = found.Ours || result.Cordon == CordonForeign
-	found.Left, found.Limited = result.Cordon == CordonLeft, result.Limited
-	found.Drained = found.Drained && !result.Limited
-	cordon := result.Cordon.progress()
-	cordon.Goal, cordon.State = goal.Number, found
-	if result.Cordon == CordonLifted {
-		cordon.Events = goal.Events
+	cordon, limited := g.node.cordonOf(node, goal, memory{}, g.node.liftedFor(node, goal, memory{})), onlyCordon(node)
+	ours := cordon == CordonNone || cordon == CordonOurs
+	would := dryLook{
+		result: Result{Cordon: cordon, Limited: limited},
+		state: State{
+			Closed: ours || cordon == CordonForeign, Ours: ours, Left: cordon == CordonLeft, Seen: true,
+			Drained: goal.Evict && !limited, Looked: true, Limited: limited,
+		},
+		news: []Progress{cordon.progress()},
 	}
-	news := []Progress{cordon}
-	if !goal.Evict || result.Limited {
-		return g.done(result, news), nil
+	if cordon == CordonLifted {
+		would.news[0].Events = goal.Events
+	}
+	if !goal.Evict || limited {
+		return would, nil
 	}
 	pods, err := g.node.listPods(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
+		return dryLook{}, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
 	}
-	all, stay := len(pods.Items), g.stay(node, goal, result.Cordon)
+	all, stay := len(pods.Items), g.stay(node, goal, cordon)
 	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return stay(&p) })
-	result.Evicted, result.Skipped = len(left), all-len(left)
+	would.result.Evicted, would.result.Skipped = len(left), all-len(left)
 	for i := range left {
 		evicted := aboutPod(state.PodEvicted, &left[i], "")
-		evicted.Goal, evicted.State, evicted.Total = goal.Number, found, len(left)
-		news = append(news, evicted)
+		evicted.Total = len(left)
+		would.news = append(would.news, evicted)
 	}
-	return g.done(result, append(news, Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: found, Total: result.Evicted})), nil
+	would.news = append(would.news, Progress{Kind: state.NodeEmpty, Total: len(left)})
+	return would, nil
 }
 
-// stay returns what tells which pods would stay on a Node that was found so.
-func (g *dryGuard) stay(node *corev1.Node, goal Goal, found CordonResult) func(*corev1.Pod) bool {
+// stay returns a function that tells which pods would stay on the Node, given its cordon.
+func (g *dryGuard) stay(node *corev1.Node, goal Goal, cordon CordonResult) func(*corev1.Pod) bool {
 	deadline, since := !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
-	if since.IsZero() && found == CordonLifted {
-		since = g.node.viewOf(node, found).since
+	if since.IsZero() && cordon == CordonLifted {
+		since = g.node.viewOf(node, cordon).cordonedAt
 	}
 	return func(pod *corev1.Pod) bool {
 		return !g.node.opts.concerns(pod) || stays(pod, deadline) || cameAfter(pod, since)
 	}
 }
 
-func (g *dryGuard) done(result Result, news []Progress) []Progress {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.result = result
-	return news
-}
-
-// Uncordon tells whether there is a cordon of ours to lift.
+// Uncordon returns what Node.Uncordon would do.
 func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (result UncordonResult, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
 		node, err := d.get(ctx, false)
-		if result = UncordonNodeGone; err == nil {
-			result = d.uncordonOf(node)
-		}
 		if apierrors.IsNotFound(err) {
+			result = UncordonNodeGone
 			return nil
+		}
+		if err == nil {
+			result = d.uncordonOf(node)
 		}
 		return err
 	})

@@ -11,58 +11,65 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
 	// settle is how long after the cordon a node may not yet count as drained: a scheduler that has not heard of the
 	// cordon may still bind a pod.
 	settle = time.Second
-	// lookEvery is how often the Node is looked at while nothing happens.
+	// lookEvery is how often the Node is read while nothing happens.
 	lookEvery = 5 * time.Second
 	// cordonPatience is how long evictions wait for a cordon that keeps failing, where the machine is lost anyway.
 	cordonPatience = 10 * time.Second
-	// lookPatience is how long they wait for the first look at the Node even where no time is left: it may say that people keep the node.
+	// lookPatience is how long evictions wait for the first look at the Node even if no time is left: the Node may say that people
+	// want its pods left alone.
 	lookPatience = time.Second
 )
 
-// guard implements Guard. One goroutine (Run) changes its fields, with mu held. What takes time is done by others, which
-// post what came of it.
+// guard implements Guard. Only Run's goroutine changes its fields, with mu held. Whatever may block runs in a worker, which
+// posts its result back to that goroutine.
+//
+// A look is one read of the Node, with the cordon if that is missing (Node.close). Looks are numbered in the order in which they are
+// requested.
 type guard struct {
 	node     *Node
 	tell     func(Progress)
 	adjusted chan struct{}
 	posts    chan func()
-	look     chan struct{} // asks for a look at the Node
+	wantLook chan struct{} // wakes keepLooking
 	workers  sync.WaitGroup
 
 	mu   sync.Mutex
-	ctx  context.Context // Run's, for what it starts
+	ctx  context.Context // Run's, for the workers
 	goal Goal
-	next *Goal // to be taken over
+	next *Goal // set by Adjust, not taken over yet
 	news []Progress
-	// closing is since when the node is being closed.
-	closing time.Time
+	// closingSince is when the guard began to close the node for the present events.
+	closingSince time.Time
 
 	memory
-	// looked is the number of the last look that has come back, of those asked for, and needed the one before which the node is not
-	// known to be closed for all events; 0 if it is.
-	looked, asked, needed int
-	// looks are the events for which the Node has been looked at, with an answer.
-	looks []string
-	// tidying tells that a patch of our other keys is under way, untidy is the pause after one that fails, and unlabeled what was told
-	// last of those.
-	tidying   bool
-	untidy    backoff
-	unlabeled string
-	// witnessed tells that this guard has seen the node closed before that, so that since is by the API server's clock.
-	witnessed bool
-	// untold tells that someone uncordoned the node, which is told when our label is off: nobody may care for it after that.
-	untold bool
-	// decided is since when it is known whether the node is closed; zero while it is not. Once open, evictions may begin at
-	// opens.
-	decided, opens time.Time
+	// lookRequested is the last look that was requested, and lookDone the last that has returned. Until the look lookNeeded has
+	// returned, it is not known whether the node is closed for all events; 0 if it is known.
+	lookRequested, lookDone, lookNeeded int
+	// lookedFor are the events for which a look has been answered.
+	lookedFor []string
+	// tidying tells that a patch of our other keys is under way, tidyBackoff how long to wait after one that fails, and tidyRefusal
+	// the last refusal that was reported.
+	tidying     bool
+	tidyBackoff wait.Backoff
+	tidyRefusal string
+	// sawCordon tells that this guard has seen the node closed before somebody uncordoned it, so that cordonedAt is by the API server's
+	// clock.
+	sawCordon bool
+	// uncordonUnreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be
+	// ended then, and nobody else would take the label off.
+	uncordonUnreported bool
+	// cordonDecided is when it became known whether the node is closed; zero while it is not known. Evictions begin at evictFrom; zero
+	// while that is not known.
+	cordonDecided, evictFrom time.Time
 
-	scripted
+	scripts
 	pods
 }
 
@@ -71,10 +78,11 @@ type guard struct {
 func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
-		adjusted: make(chan struct{}, 1), posts: make(chan func()), look: make(chan struct{}, 1),
-		untidy: failures, pods: pods{
-			targets: map[types.UID]*target{}, replaced: map[types.UID]restart{}, spared: map[types.UID]*corev1.Pod{}, kept: map[types.UID]bool{}, left: map[types.UID]bool{},
-			families: map[string]*family{}, returning: map[string]bool{}, budgets: map[string]*budget{}, round: 1,
+		adjusted: make(chan struct{}, 1), posts: make(chan func()), wantLook: make(chan struct{}, 1),
+		tidyBackoff: failures, pods: pods{
+			targets: map[types.UID]*target{}, restarts: map[types.UID]restart{}, departed: map[types.UID]bool{},
+			staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
+			owners: map[string]*owner{}, returning: map[string]bool{}, budgets: map[string]*budget{}, epoch: 1,
 		},
 	}
 }
@@ -87,7 +95,7 @@ func (g *guard) Adjust(goal Goal) {
 	nudge(g.adjusted)
 }
 
-// nudge wakes whoever waits for a channel of one place.
+// nudge wakes the receiver of a channel with a buffer of one.
 func nudge(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -100,7 +108,7 @@ func (g *guard) Run(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer g.workers.Wait()
 	defer stop()
-	g.ctx, g.closing = ctx, time.Now()
+	g.ctx, g.closingSince = ctx, time.Now()
 	g.workers.Go(g.keepLooking)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -116,7 +124,7 @@ func (g *guard) Run(ctx context.Context) {
 		}
 		g.mu.Lock()
 		if g.next != nil {
-			g.take(*g.next)
+			g.setGoal(*g.next)
 			g.next = nil
 		}
 		if post != nil {
@@ -136,7 +144,7 @@ func (g *guard) Run(ctx context.Context) {
 	}
 }
 
-// post has something done in Run's goroutine, unless that ends before.
+// post has a function called in Run's goroutine, unless Run ends before.
 func (g *guard) post(do func()) {
 	select {
 	case g.posts <- do:
@@ -144,53 +152,53 @@ func (g *guard) post(do func()) {
 	}
 }
 
-// take changes the goal. For an event that was not there before, everything counts anew: what people have lifted, and what was left
-// in peace.
-func (g *guard) take(goal Goal) {
+// setGoal changes the goal. An event that joins starts afresh: that people have uncordoned the node, or which pods were left because they
+// keep coming back, does not count for it.
+func (g *guard) setGoal(goal Goal) {
 	grown, begins := Joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
 	if grown {
-		g.tellLifted() // as it is an order for those before
+		g.reportUncordon() // It concerns the events before.
 	}
 	g.goal = goal
-	g.events, g.looks = g.stillThere(g.events), g.stillThere(g.looks)
-	g.drained = false // It is told anew.
+	g.closedFor, g.lookedFor = g.stillWanted(g.closedFor), g.stillWanted(g.lookedFor)
+	g.drained = false // It is reported again.
 	if grown {
-		if g.lifted { // It is to be closed again first.
-			begins, g.decided, g.closing = true, time.Time{}, time.Now()
+		if g.uncordoned { // The node has to be closed again first.
+			begins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
 		}
-		g.lifted = false
+		g.uncordoned = false
 		if goal.Reopened.IsZero() {
-			g.since = time.Time{}
+			g.cordonedAt = time.Time{}
 		}
-		g.round++
-		g.joined = g.round
+		g.epoch++
+		g.joinedEpoch = g.epoch
 		g.forgetReturns()
 	}
 	if begins {
-		g.opens, g.ran = time.Time{}, false
+		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
 	if begins || !goal.Evict {
-		g.endWait(nil)
+		g.endDeregistrationWait(nil)
 	}
 	if grown || begins {
-		g.needed = g.lookNow()
+		g.lookNeeded = g.requestLook()
 	}
 	g.rejudge()
-	g.say(Progress{Kind: state.GoalChanged})
+	g.report(Progress{Kind: state.GoalChanged})
 }
 
-// stillThere are those of some events that the goal still has. One that comes back is another.
-func (g *guard) stillThere(events []string) []string {
+// stillWanted returns those of the events that the goal still has. An event that leaves the goal and comes back is a new one.
+func (g *guard) stillWanted(events []string) []string {
 	return slices.DeleteFunc(slices.Clone(events), func(id string) bool { return !slices.Contains(g.goal.Events, id) })
 }
 
-// Joined tells whether there are events that were not there before, by the IDs of those before and now.
+// Joined tells whether some of the events now were not there before. Events are given by their IDs.
 func Joined(before, now []string) bool {
 	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(before, id) })
 }
 
-// say tells something, with how things stand.
-func (g *guard) say(p Progress) {
+// report queues what happened for tell, together with the present state.
+func (g *guard) report(p Progress) {
 	p.Goal, p.State, p.Total, p.Left = g.goal.Number, g.state(), g.total, len(g.targets)
 	g.news = append(g.news, p)
 }
@@ -206,19 +214,19 @@ func (g *guard) state() State {
 	return s
 }
 
-// hasLooked tells whether the Node has been looked at, with an answer, since the last event has joined.
-func (g *guard) hasLooked() bool { return g.looks != nil && !Joined(g.looks, g.goal.Events) }
+// hasLooked tells whether a look has been answered since the last event joined.
+func (g *guard) hasLooked() bool { return g.lookedFor != nil && !Joined(g.lookedFor, g.goal.Events) }
 
-// closed tells whether the node takes no pods, as it was seen after the last event has joined.
-func (g *guard) closed() bool { return g.view.closed() && !Joined(g.events, g.goal.Events) }
+// closed tells whether the node was seen unschedulable since the last event joined.
+func (g *guard) closed() bool { return g.view.closed() && !Joined(g.closedFor, g.goal.Events) }
 
 // Result implements Guard.
 func (g *guard) Result() Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := Result{
-		Cordon: g.view.cordon, Evicted: g.evicted, Deleted: g.deleted, Skipped: len(g.spared), HeldBy: map[string]string{},
-		NodeGone: g.gone(), Limited: g.view.limited, VolumesInUse: g.inUse,
+		Cordon: g.view.cordon, Evicted: g.evicted, Deleted: g.deleted, Skipped: len(g.staying), HeldBy: map[string]string{},
+		NodeGone: g.nodeGone(), Limited: g.view.limited, VolumesInUse: g.volumesLeft,
 	}
 	for _, t := range g.targets {
 		name := podName(t.pod)
@@ -231,10 +239,10 @@ func (g *guard) Result() Result {
 	return r
 }
 
-// gone tells that there was a Node in this boot, and is none any more.
-func (g *guard) gone() bool { return g.view.missing && (g.view.uid != "" || g.goal.NodeSeen) }
+// nodeGone tells whether the Node was deleted: there was one in this boot, and is none any more.
+func (g *guard) nodeGone() bool { return g.view.missing && (g.view.uid != "" || g.goal.NodeSeen) }
 
-// advance does what is to be done now, and returns when to come back without news; zero if never.
+// advance does everything that can be done now, and returns when to call it again if nothing happens; zero for never.
 func (g *guard) advance(now time.Time) time.Time {
 	if !g.goal.Evict {
 		return time.Time{}
@@ -243,352 +251,346 @@ func (g *guard) advance(now time.Time) time.Time {
 		g.watching = true
 		g.workers.Go(g.watchPods)
 	}
-	wake := g.decide(now)
-	if g.synced && !g.opens.IsZero() && !g.found { // The list is often there before the cordon.
-		g.found = true
-		g.say(Progress{Kind: state.PodsFound})
+	wake := g.scheduleEvictions(now)
+	if g.synced && !g.evictFrom.IsZero() && !g.foundReported { // The list often comes before the cordon.
+		g.foundReported = true
+		g.report(Progress{Kind: state.PodsFound})
 	}
 	wake = soonest(wake, g.actOnPods(now))
 	return soonest(wake, g.concludeDrain(now))
 }
 
-// decide begins the evictions once it is known what becomes of the cordon, and returns when to come back.
-func (g *guard) decide(now time.Time) time.Time {
+// scheduleEvictions sets evictFrom once the cordon is decided: after the scripts have run, and with the delays that are configured. It
+// returns when to call it again.
+func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	scripts := g.awaitScripts(now)
-	if !g.opens.IsZero() || g.view.limited {
-		return soonest(scripts, g.letGo(now))
+	if !g.evictFrom.IsZero() || g.view.limited {
+		return soonest(scripts, g.limitDeregistrationHold(now))
 	}
-	if g.decided.IsZero() {
+	if g.cordonDecided.IsZero() {
 		if g.goal.Hard.IsZero() {
 			return time.Time{}
 		}
-		// The machine is lost. Evicting is better then than pods dying with it.
-		if patience := g.patience(g.closing); now.Before(patience) {
+		// The machine is lost: evicting without a cordon is better than pods that die with it.
+		if patience := g.patience(g.closingSince); now.Before(patience) {
 			return patience
 		}
 	}
-	if g.node.opts.Scripts != nil && !g.ran {
+	if g.node.opts.Scripts != nil && !g.scriptsDone {
 		g.runScripts(now)
 		return g.awaitScripts(now)
 	}
-	wait := g.node.opts.EvictAfter
+	delay := g.node.opts.EvictAfter
 	if g.node.opts.ExcludeFromLoadBalancers {
-		wait = max(wait, g.node.opts.LoadBalancerWait)
+		delay = max(delay, g.node.opts.LoadBalancerWait)
 	}
 	if g.node.opts.LoadBalancers != nil {
-		g.holdForTargets(now, wait)
-		return g.letGo(now)
+		g.holdForDeregistration(now, delay)
+		return g.limitDeregistrationHold(now)
 	}
-	if wait > 0 {
-		g.say(Progress{Kind: state.EvictionsDelayed, Detail: wait.String()})
+	if delay > 0 {
+		g.report(Progress{Kind: state.EvictionsDelayed, Detail: delay.String()})
 	}
-	g.opens, g.all = now.Add(wait), true
-	return g.opens
+	g.evictFrom, g.all = now.Add(delay), true
+	return g.evictFrom
 }
 
-// patience is how long something that began then is waited for, of which the machine's loss cannot take account.
+// patience is until when evictions wait for the API server to answer before a hard deadline, if they wait since began: for a quarter of
+// the time, within bounds.
 func (g *guard) patience(began time.Time) time.Time {
 	return began.Add(min(cordonPatience, max(g.goal.Hard.Sub(began)/4, lookPatience)))
 }
 
-// lookNow asks for a look at the Node, and returns its number.
-func (g *guard) lookNow() int {
-	g.asked++
-	nudge(g.look)
-	return g.asked
+// requestLook requests a look at the Node, and returns its number.
+func (g *guard) requestLook() int {
+	g.lookRequested++
+	nudge(g.wantLook)
+	return g.lookRequested
 }
 
-// keepLooking looks at the Node, and sees to its being closed, until the guard ends: when asked to, every few seconds, and with
-// pauses that grow while that fails.
+// keepLooking looks at the Node until the guard ends: on request, every lookEvery otherwise, and with growing pauses while that
+// fails.
 func (g *guard) keepLooking() {
 	failing, refused := failures, refusals
 	for more := true; more; {
 		g.mu.Lock()
-		goal, before, number := g.goal, g.memory, g.asked
+		goal, before, number := g.goal, g.memory, g.lookRequested
 		g.mu.Unlock()
 		v := g.node.close(g.ctx, goal, before)
-		pause, deaf := lookEvery, time.Second // Who asks while it fails does not make it better.
+		pause, deaf := lookEvery, time.Second // deaf: while looks fail, requests must not make them more frequent than this.
 		switch {
 		case v.err == nil:
 			failing, refused, deaf = failures, refusals, 0
 		case passing(v.err):
-			pause = max(failing.pause(), retryAfter(v.err))
+			pause = max(failing.Step(), retryAfter(v.err))
 		case !v.missing:
-			pause = refused.pause()
+			pause = refused.Step()
 		default:
 			pause = time.Second
 		}
-		seen := make(chan struct{})
-		g.post(func() { g.see(v, number, goal.Events); close(seen) })
+		handled := make(chan struct{})
+		g.post(func() { g.handleLook(v, number, goal.Events); close(handled) })
 		deaf = min(deaf, pause)
-		more = Await(g.ctx, seen, forever) && Await(g.ctx, nil, deaf) && Await(g.ctx, g.look, pause-deaf)
+		more = Await(g.ctx, handled, forever) && Await(g.ctx, nil, deaf) && Await(g.ctx, g.wantLook, pause-deaf)
 	}
 }
 
-// see takes in what a look at the Node has shown.
-func (g *guard) see(v view, number int, events []string) {
-	before, looked, first := g.view, g.looked, g.view.uid == ""
-	closed, seen, told := g.closed(), g.hasLooked(), len(g.news)
+// handleLook takes in the result of a look that was made for these events.
+func (g *guard) handleLook(v view, number int, events []string) {
+	before, lookDone, first := g.view, g.lookDone, g.view.uid == ""
+	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
 	g.all = true
-	g.count(v, number, events)
+	g.countLook(v, number, events)
 	switch {
 	case v.missing:
-		g.see404(v)
+		g.handleMissingNode(v)
 	case v.err != nil:
-		g.seeTrouble(v)
+		g.handleNodeError(v)
 	default:
-		g.events = g.stillThere(events)
-		g.seeNode(v)
-		g.seeEvents(v, events, looked, first)
+		g.closedFor = g.stillWanted(events)
+		g.handleNode(v)
+		g.handleUncordon(v, events, lookDone, first)
 	}
-	if first && g.view.uid != "" && g.looked == number {
-		g.looked = g.asked // They asked for any look.
+	if first && g.view.uid != "" && g.lookDone == number {
+		g.lookDone = g.lookRequested // Before the first answer, any look will do for the pods that requested one.
 	}
-	limits := g.seeLimit(before)
-	if news := g.closed() && !closed || g.view.ready && !before.ready || g.hasLooked() && !seen || limits; news && len(g.news) == told {
-		g.say(Progress{Kind: state.GoalChanged})
+	limitedChanged := g.view.limited != before.limited
+	if limitedChanged {
+		g.epoch++
+		g.drained = false // People may have freed its pods.
+		g.rejudge()
+	}
+	changed := g.closed() && !wasClosed || g.view.ready && !before.ready || g.hasLooked() && !hadLooked || limitedChanged
+	if changed && len(g.news) == reported {
+		g.report(Progress{Kind: state.GoalChanged})
 	}
 }
 
-// seeLimit takes in whether people want the node's pods left alone, and tells whether that has changed. What was empty before need not be
-// any more.
-func (g *guard) seeLimit(before view) (changed bool) {
-	if before.limited == g.view.limited {
-		return false
-	}
-	g.round++
-	g.drained = false
-	g.rejudge()
-	return true
-}
-
-// count notes which look has come back, and for which events it was asked for. One that failed tells nothing, and there is time for another; before a hard deadline, pods
-// do not wait for that.
-func (g *guard) count(v view, number int, events []string) {
+// countLook notes that a look has returned. One that failed proves nothing, and is repeated; but before a hard deadline pods do not wait
+// for the next one.
+func (g *guard) countLook(v view, number int, events []string) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
-	if answered || v.uid != "" { // It may have been read, and not be cordoned.
-		g.looks = g.stillThere(events)
+	if answered || v.uid != "" { // A Node that cannot be cordoned was read all the same.
+		g.lookedFor = g.stillWanted(events)
 	}
 	if answered || hard {
-		g.looked = number
+		g.lookDone = number
 	}
-	if number >= g.needed && (answered || hard && !passing(v.err)) {
-		g.needed = 0
+	if number >= g.lookNeeded && (answered || hard && !passing(v.err)) {
+		g.lookNeeded = 0
 	}
 }
 
-// seeEvents tells for which events someone uncordoned the node.
-func (g *guard) seeEvents(v view, events []string, looked int, first bool) {
-	if len(v.reopened) > 0 {
-		g.say(Progress{Kind: state.NodeReopened, Events: v.reopened})
+// handleUncordon takes in that somebody uncordoned the node, and reports for which events.
+func (g *guard) handleUncordon(v view, events []string, lookDone int, first bool) {
+	if len(v.uncordonedFor) > 0 {
+		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
 	}
 	switch joined := Joined(events, g.goal.Events); {
-	case v.opened && !joined:
-		g.seeLifted(v, looked, first)
-	case v.opened && !v.known: // For those that have joined while it was looked, it is none.
-		g.say(Progress{Kind: state.NodeReopened, Events: events})
+	case v.uncordoned && !joined:
+		g.markUncordoned(v, lookDone, first)
+	case v.uncordoned && !v.uncordonKnown: // It does not concern the events that joined during the look.
+		g.report(Progress{Kind: state.NodeReopened, Events: events})
 	}
 }
 
-// seeLifted takes in that someone uncordoned the node. The pods for which it was looked, since they came after the cordon,
-// are left there.
-func (g *guard) seeLifted(v view, looked int, first bool) {
-	if !g.lifted {
-		g.lifted, g.since, g.witnessed, g.untold = true, v.since, !first, true
+// markUncordoned notes that somebody uncordoned the node for all events. The pods that came after the cordon, and for which this look was
+// requested, stay.
+func (g *guard) markUncordoned(v view, lookDone int, first bool) {
+	if !g.uncordoned {
+		g.uncordoned, g.cordonedAt, g.sawCordon, g.uncordonUnreported = true, v.cordonedAt, !first, true
 		g.rejudge()
 	}
 	if v.tidy == nil {
-		g.tellLifted()
+		g.reportUncordon()
 	}
 	for _, t := range g.targets {
-		if !first && t.check > looked && t.check <= g.looked {
-			g.kept[t.pod.UID] = true
+		if !first && t.needsLook > lookDone && t.needsLook <= g.lookDone {
+			g.exempt[t.pod.UID] = true
 			g.release(t)
 		}
 	}
 }
 
-func (g *guard) tellLifted() {
-	if g.untold {
-		g.untold = false
-		g.say(Progress{Kind: state.NodeReopened, Events: g.goal.Events})
+func (g *guard) reportUncordon() {
+	if g.uncordonUnreported {
+		g.uncordonUnreported = false
+		g.report(Progress{Kind: state.NodeReopened, Events: g.goal.Events})
 	}
 }
 
-// see404 takes in that there is no Node.
-func (g *guard) see404(v view) {
-	told := g.view.missing
+// handleMissingNode takes in that there is no Node.
+func (g *guard) handleMissingNode(v view) {
+	known := g.view.missing
 	v.uid, v.version = g.view.uid, g.view.version
 	g.view = v
-	if g.gone() && g.decided.IsZero() {
-		g.decided = time.Now()
+	if g.nodeGone() && g.cordonDecided.IsZero() {
+		g.cordonDecided = time.Now()
 	}
-	if !told {
+	if !known {
 		why := "the kubelet has not registered it yet"
-		if g.gone() {
+		if g.nodeGone() {
 			why = "it was deleted"
 		}
-		g.say(Progress{Kind: state.NodeMissing, Detail: why})
+		g.report(Progress{Kind: state.NodeMissing, Detail: why})
 	}
 }
 
-// seeTrouble takes in that the Node could not be looked at, or not be cordoned. Where the cordon is refused for good and the
-// machine is lost anyway, that is how it is.
-func (g *guard) seeTrouble(v view) {
+// handleNodeError takes in that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
+// evictions go on without it.
+func (g *guard) handleNodeError(v view) {
 	text, known := v.err.Error(), fmt.Sprint(g.view.err)
 	g.view.err = v.err
-	if v.uid != "" { // It could be read, and takes pods. The next look is not to take that for an order.
-		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.shut = v.uid, false, CordonNone, v.limited, false
+	if v.uid != "" { // It was read, and takes pods. The next look must not conclude that somebody uncordoned it.
+		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.unschedulable = v.uid, false, CordonNone, v.limited, false
 	}
-	if v.reopened != nil {
-		g.say(Progress{Kind: state.NodeReopened, Events: v.reopened})
+	if v.uncordonedFor != nil {
+		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
 	}
 	if passing(v.err) {
 		return
 	}
-	if !g.goal.Hard.IsZero() && g.decided.IsZero() {
-		g.decided = time.Now()
+	if !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
+		g.cordonDecided = time.Now()
 	}
 	if !Alike(text, known) || g.goal.Hard.IsZero() {
-		g.say(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
 
-// seeNode takes in how the Node is.
-func (g *guard) seeNode(v view) {
+// handleNode takes in a Node that was read, and cordoned if that was called for.
+func (g *guard) handleNode(v view) {
 	before := g.view
-	again, opened := before.uid != v.uid, v.closed() && !before.closed()
-	if v.cordon == CordonSet || opened || again {
-		// It was open until now, or is another: pods may have come since it was seen last. What is known from before the cordon proves
-		// nothing any more.
-		g.round++
-		g.drained, g.decided, g.freeSince = false, time.Now(), time.Time{}
+	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
+	if v.cordon == CordonSet || newlyClosed || another {
+		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
+		// proves nothing.
+		g.epoch++
+		g.drained, g.cordonDecided, g.volumeWaitBegan = false, time.Now(), time.Time{}
 	}
 	g.view = v.after(before)
-	if opened && !g.lifted {
-		g.forgetReturns() // Kind came back to an open node says nothing of what comes back to a closed one.
+	if newlyClosed && !g.uncordoned {
+		g.forgetReturns() // Pods that came back to an open node need not come back to a closed one.
 		clear(g.returning)
 		g.rejudge()
 	}
-	if g.decided.IsZero() && (v.closed() || !Joined(g.events, g.goal.Events)) { // For one that has joined, it is yet to be closed.
-		g.decided = time.Now()
+	if g.cordonDecided.IsZero() && (v.closed() || !Joined(g.closedFor, g.goal.Events)) { // For an event that has joined, the next look decides.
+		g.cordonDecided = time.Now()
 	}
-	if cordon := g.view.cordon; (cordon != before.cordon || again) && cordon != CordonLifted { // Of that is told with the events.
-		g.say(cordon.progress())
+	if cordon := g.view.cordon; (cordon != before.cordon || another) && cordon != CordonLifted { // handleUncordon reports the latter.
+		g.report(cordon.progress())
 	}
 	g.tidy(v)
 }
 
-// after is what is known of a Node that was seen before.
+// after returns the view with what only the view before can tell.
 func (v view) after(before view) view {
 	if v.cordon == CordonOurs && before.cordon == CordonSet && before.uid == v.uid {
 		v.cordon = CordonSet // It was this guard that has set it.
 	}
 	if newer(v.version, before.version) != v.version {
-		v.ours = before.ours // It was seen before the label was set.
+		v.ours = before.ours // The label was set after this was read.
 	}
 	return v
 }
 
-// tidy brings our other keys on the Node up to date, beside all else. What fails is tried again at the next look, and where it may
-// pass there is one soon.
+// tidy brings our other keys on the Node up to date, without holding anything up. If that fails, the next look tries again, and is
+// requested soon if the failure may pass.
 func (g *guard) tidy(v view) {
 	if v.tidy == nil || g.tidying {
 		return
 	}
 	g.tidying = true
-	// What is taken back is so for certain: the guard may be told to end as soon as it is known that people have opened the node.
+	// Keys are taken off even if the guard ends meanwhile, as it may once it is known that people have uncordoned the node.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), attemptTimeout)
-	pause := g.untidy.pause()
+	pause := g.tidyBackoff.Step()
 	g.workers.Go(func() {
 		defer cancel()
 		node, err := g.node.patch(ctx, v.tidy)
-		for b := failures; !v.excludes && err != nil && passing(err) && !apierrors.IsConflict(err) && Await(ctx, nil, b.pause()); {
+		for b := failures; !v.excludes && err != nil && passing(err) && !apierrors.IsConflict(err) && Await(ctx, nil, b.Step()); {
 			node, err = g.node.patch(ctx, v.tidy)
 		}
 		again := err != nil && passing(err) && Await(g.ctx, nil, pause)
 		g.post(func() {
 			g.tidying = false
 			if again {
-				g.lookNow()
+				g.requestLook()
 			}
-			g.tidied(v, node, err)
+			g.handleTidied(v, node, err)
 		})
 	})
 }
 
-// tidied takes in that our other keys are up to date, or why they are not.
-func (g *guard) tidied(v view, node *corev1.Node, err error) {
+// handleTidied takes in the result of tidy's patch.
+func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	switch {
 	case err == nil:
 		g.view.version = newer(g.view.version, node.ResourceVersion)
-		g.untidy, g.unlabeled = failures, ""
+		g.tidyBackoff, g.tidyRefusal = failures, ""
 	case !apierrors.IsConflict(err):
-		g.sayRefused(&g.unlabeled, err)
+		g.reportRefused(&g.tidyRefusal, err)
 	}
 	if err == nil && v.excludes {
 		g.view.ours = true
-		g.say(Progress{Kind: state.NodeExcluded})
+		g.report(Progress{Kind: state.NodeExcluded})
 	}
-	if v.opened && (err == nil || !passing(err)) {
-		g.tellLifted()
+	if v.uncordoned && (err == nil || !passing(err)) {
+		g.reportUncordon()
 	}
 }
 
-// sayRefused tells why something is refused that concerns the node, if that is not what was told of it last.
-func (g *guard) sayRefused(last *string, err error) {
+// reportRefused reports why something about the node is refused, unless that is what was reported last.
+func (g *guard) reportRefused(last *string, err error) {
 	if text := err.Error(); !Alike(text, *last) {
 		*last = text
-		g.say(Progress{Kind: state.PodRefused, Detail: text})
+		g.report(Progress{Kind: state.PodRefused, Detail: text})
 	}
 }
 
-// concludeDrain finds out whether the node is drained, and tells it. It returns when to come back.
+// concludeDrain reports the node drained once it is. It returns when to call it again.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained || g.needed > 0 || g.view.limited || g.running != nil:
+	case g.drained || g.lookNeeded > 0 || g.view.limited || g.cancelScripts != nil:
 		return time.Time{}
-	case !g.synced || len(g.targets) > 0 || g.decided.IsZero() || g.unclosed():
+	case !g.synced || len(g.targets) > 0 || g.cordonDecided.IsZero() || g.cordonPending():
 		return time.Time{}
-	default:
-		if settled := g.decided.Add(settle); now.Before(settled) {
-			return settled
-		}
-		if !g.volumesFree() {
-			until := g.volumesBy(now)
-			if until.IsZero() || now.Before(until) {
-				return until
-			}
-			g.freeing() // That there is no time may have become known during the wait.
-			return time.Time{}
-		}
-		if out, until := g.targetsOut(now); !out {
+	}
+	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
+		return settled
+	}
+	if !g.volumesFree() {
+		until := g.volumeDeadline(now)
+		if until.IsZero() || now.Before(until) {
 			return until
 		}
-		if !g.confirmed() {
-			return time.Time{}
-		}
+		g.cancelVolumeWait() // A deadline may have come nearer during the wait.
+		return time.Time{}
 	}
-	g.drained = true
-	g.say(Progress{Kind: state.NodeEmpty})
+	if out, until := g.deregistered(now); !out {
+		return until
+	}
+	if g.confirmed() {
+		g.drained = true
+		g.report(Progress{Kind: state.NodeEmpty})
+	}
 	return time.Time{}
 }
 
-// unclosed tells that the cordon is still being tried, so that pods may come.
-func (g *guard) unclosed() bool {
-	return !g.view.closed() && !g.view.missing && !g.lifted && (g.view.err == nil || passing(g.view.err))
+// cordonPending tells whether the cordon is still being tried, so that pods may come.
+func (g *guard) cordonPending() bool {
+	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || passing(g.view.err))
 }
 
-// confirmed tells whether a list that is no older than the cordon, and than what the watch has told, has shown nothing that has to
-// go, and has one made if there is none. The watch alone may be behind.
+// confirmed tells whether a list of the present epoch, at least as new as the cordon and the watch's last event, has shown no pod that has
+// to go. If there is no such list, it has one made. The watch alone may lag.
 func (g *guard) confirmed() bool {
-	if g.confirmedFor == g.round || g.confirming {
-		return g.confirmedFor == g.round
+	if g.confirmedEpoch == g.epoch || g.confirming {
+		return g.confirmedEpoch == g.epoch
 	}
 	g.confirming = true
-	version, round := newer(g.view.version, g.version), g.round
-	if g.confirmedFor < g.joined {
-		version = "" // The watch may have been silent for a while, and the Node the same: the newest.
+	version, epoch := newer(g.view.version, g.version), g.epoch
+	if g.confirmedEpoch < g.joinedEpoch {
+		version = "" // The newest: the watch may have been silent for a while, and the Node unchanged.
 	}
 	g.workers.Go(func() {
 		var list *corev1.PodList
@@ -602,19 +604,19 @@ func (g *guard) confirmed() bool {
 		g.post(func() {
 			g.confirming = false
 			if err != nil {
-				g.sayRefused(&g.unlisted, err)
+				g.reportRefused(&g.listRefusal, err)
 				return
 			}
-			g.unlisted = ""
-			if g.round != round {
-				return // A pod that it shows may have gone since. Another list is to be made anyway.
+			g.listRefusal = ""
+			if g.epoch != epoch {
+				return // Its pods may have gone since, and another list is needed anyway.
 			}
-			g.confirmedFor = round
+			g.confirmedEpoch = epoch
 			for i := range list.Items {
 				pod := &list.Items[i]
-				known, changed := g.spared[pod.UID], func(p *corev1.Pod) bool { return newer(p.ResourceVersion, pod.ResourceVersion) != p.ResourceVersion }
-				if known == nil && !g.left[pod.UID] || known != nil && changed(known) {
-					g.meet(slim(pod))
+				known := g.staying[pod.UID]
+				if known == nil && !g.departed[pod.UID] || known != nil && newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion {
+					g.handlePod(slim(pod))
 				}
 			}
 		})
@@ -622,38 +624,38 @@ func (g *guard) confirmed() bool {
 	return false
 }
 
-// volumesFree tells whether the wait for volumes has ended, and begins it if it has not begun. A volume that is still attached
-// keeps its pod from starting elsewhere for minutes. For an event that joins, they are looked at anew, and waited for in what is left of
-// the wait: it is counted from the last pod's end, and no event is to run out of time for those that it follows.
+// volumesFree tells whether the wait for volumes has ended, and begins it if necessary. A volume that is still attached keeps its pod from
+// starting elsewhere for minutes. When an event joins, volumes are waited for again, but only in what is left of VolumeWait since the last
+// pod's end: no event may run out of time because another one came before it.
 func (g *guard) volumesFree() bool {
-	if g.freedFor == g.round || g.freeing != nil {
-		return g.freeing == nil
+	if g.volumesEpoch == g.epoch || g.cancelVolumeWait != nil {
+		return g.cancelVolumeWait == nil
 	}
-	if g.freeSince.IsZero() {
-		g.freeSince = time.Now()
+	if g.volumeWaitBegan.IsZero() {
+		g.volumeWaitBegan = time.Now()
 	}
-	left := time.Until(g.freeSince.Add(g.node.opts.VolumeWait))
-	if left <= 0 {
+	remaining := time.Until(g.volumeWaitBegan.Add(g.node.opts.VolumeWait))
+	if remaining <= 0 {
 		return true
 	}
-	ctx, stop := context.WithTimeout(g.ctx, left)
-	g.freeing = stop
-	round, staying := g.round, claimsOf(g.spared)
+	ctx, stop := context.WithTimeout(g.ctx, remaining)
+	g.cancelVolumeWait = stop
+	epoch, inUse := g.epoch, claimedBy(g.staying)
 	g.workers.Go(func() {
 		defer stop()
-		left := g.node.awaitVolumes(ctx, staying, func(left string) {
-			g.post(func() { g.say(Progress{Kind: state.VolumesInUse, Detail: left}) })
+		left := g.node.awaitVolumes(ctx, inUse, func(left string) {
+			g.post(func() { g.report(Progress{Kind: state.VolumesInUse, Detail: left}) })
 		})
 		g.post(func() {
-			g.freeing, g.freedFor, g.inUse = nil, round, left
+			g.cancelVolumeWait, g.volumesEpoch, g.volumesLeft = nil, epoch, left
 		})
 	})
 	return false
 }
 
-// volumesBy is until when volumes are waited for at most: in time for the node to be drained before an event runs out of time; zero if
-// none does any more.
-func (g *guard) volumesBy(now time.Time) time.Time {
+// volumeDeadline is until when volumes may be waited for, so that the node is drained a margin before an event runs out of time; zero
+// for any time.
+func (g *guard) volumeDeadline(now time.Time) time.Time {
 	until := g.goal.Hard
 	if g.goal.TimeEnds.After(now) {
 		until = soonest(until, g.goal.TimeEnds)

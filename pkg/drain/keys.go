@@ -1,14 +1,13 @@
 package drain
 
-// KeyPrefix begins every key of our own on Nodes, Pods, Leases and Events of Kubernetes. A prefix is a DNS name that its project owns:
-// it follows from the module's path in go.mod, and docs/release.md says how both are changed together.
+// KeyPrefix begins all keys of ours on Nodes, Pods, Leases and Events. A prefix is a DNS name that the project owns. It follows from the
+// module's path in go.mod; docs/release.md says how both are changed together.
 const KeyPrefix = "nth-project.github.io/"
 
-// oldPrefix was in its place in builds before the first release. What bears it may still be on a Node, or in people's manifests.
+// oldPrefix was the prefix in builds before the first release. Keys with it may still be on Nodes, or in people's manifests.
 const oldPrefix = "nth/"
 
-// KeyValue returns what a map of annotations or labels has under a key that begins with KeyPrefix, or else under the same key as
-// builds before the first release wrote it.
+// KeyValue returns the value of a key that begins with KeyPrefix in a map of annotations or labels, or else that of its OldKey.
 func KeyValue(all map[string]string, key string) (value string, there bool) {
 	if value, there = all[key]; !there {
 		value, there = all[OldKey(key)]
@@ -16,11 +15,11 @@ func KeyValue(all map[string]string, key string) (value string, there bool) {
 	return value, there
 }
 
-// OldKey is a key as builds before the first release wrote it.
+// OldKey returns a key with the prefix of builds before the first release.
 func OldKey(key string) string { return oldPrefix + key[len(KeyPrefix):] }
 
-// KeyPatch is the part of a merge patch that sets a key to a value, or removes it if that is nil, on what has these annotations or labels
-// now. A value under the old key goes.
+// KeyPatch returns the part of a merge patch that sets a key in a map of annotations or labels, or removes it if value is nil. now is the
+// map's content; an OldKey in it is removed.
 func KeyPatch(now map[string]string, key string, value any) map[string]any {
 	patch := map[string]any{key: value}
 	if _, there := now[OldKey(key)]; there {

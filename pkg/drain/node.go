@@ -15,17 +15,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Claim says whose cordon it is and why. It is the value of CordonAnnotation.
+// Claim says whose the cordon is and why. It is the value of CordonAnnotation.
 type Claim struct {
 	// Writer is the program that has set the cordon; empty in claims of early versions.
 	Writer string `json:"writer,omitempty"`
-	// Event is the one that comes first, and Kind its kind. Events are all that the node was closed for then; early versions named
-	// the first only.
+	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed;
+	// empty in claims of early versions.
 	Event  string   `json:"event"`
 	Kind   string   `json:"kind"`
 	Events []string `json:"events,omitempty"`
-	// Lifted are those of them for which people had lifted the cordon when it was set anew for others: a process that ends right then
-	// may not have come to note it.
+	// Lifted are those of them for which people had lifted the cordon before it was set again for others. The process may end before it
+	// has recorded that.
 	Lifted []string  `json:"lifted,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
@@ -34,8 +34,8 @@ type Claim struct {
 // names tells whether the cordon was set for an event.
 func (c Claim) names(event string) bool { return c.Event == event || slices.Contains(c.Events, event) }
 
-// OfWriter tells whether that program has written the claim. One that names none is from a version before there were names, and
-// anybody's who knows its event.
+// OfWriter tells whether a program has written the claim. A claim without a writer is from an early version, and belongs to any program that
+// knows its event.
 func (c Claim) OfWriter(writer string) bool { return c.Writer == writer || c.Writer == "" }
 
 // CordonResult says how a node came to be cordoned.
@@ -55,7 +55,7 @@ const (
 	CordonNone CordonResult = ""
 )
 
-// progress tells of a node that was found or made so.
+// progress is what is reported about the cordon.
 func (r CordonResult) progress() Progress {
 	switch r {
 	case CordonForeign:
@@ -69,28 +69,27 @@ func (r CordonResult) progress() Progress {
 	return Progress{Kind: state.NodeClosed, Detail: string(r)}
 }
 
-// view is what a look at the Node has shown, after what it asked for was done.
+// view is the result of one look at the Node (Node.close).
 type view struct {
-	// err is why it could not be looked at, or not be cordoned. missing tells that there is no Node.
+	// err is why the Node could not be read or cordoned, and missing that there is none. If it was read, but not cordoned, uid is set.
 	err     error
 	missing bool
 	cordon  CordonResult
 	uid     types.UID
 	version string
-	// since is when our cordon was set that somebody has lifted; zero if it was not ours.
-	since time.Time
-	// ours tells that something on it is ours, and others that its cordon is another program's, who may lift it, also where people
-	// want it left alone.
-	ours, others bool
-	// reopened are the events for which the node was closed, if somebody has lifted that, and it is closed for others that have joined
-	// them, for which that is no order.
-	reopened []string
-	// limited tells that people want its pods left alone, and ready that the kubelet of the claim's boot has reported it Ready.
-	limited, ready bool
-	// shut tells that it takes no pods, also where people want it left alone, and opened that someone uncordoned the node, which
-	// may have been known before.
-	shut, opened, known bool
-	// tidy is a patch of our other keys; nil if they are as they should be. excludes tells that it sets the label.
+	// unschedulable is the Node's, also if it is to be left alone. foreignClaim tells that the cordon is another program's, which may
+	// lift it.
+	unschedulable, foreignClaim bool
+	// ours tells that our claim or our label is on it, limited that people want its pods left alone, and ready that the kubelet of the
+	// claim's boot has reported it Ready.
+	ours, limited, ready bool
+	// uncordoned tells that somebody uncordoned it for all events of the goal, and uncordonKnown that this was known before.
+	// uncordonedFor are the events for which it was closed and somebody uncordoned it, if others have joined them since.
+	uncordoned, uncordonKnown bool
+	uncordonedFor             []string
+	// cordonedAt is when our cordon was set that somebody has lifted; zero if it was not ours.
+	cordonedAt time.Time
+	// tidy is a patch that brings our other keys up to date; nil if they are. excludes tells that it sets ExcludeLabel.
 	tidy     map[string]any
 	excludes bool
 }
@@ -100,33 +99,33 @@ func (v view) closed() bool {
 	return v.cordon == CordonSet || v.cordon == CordonOurs || v.cordon == CordonForeign
 }
 
-// memory is what a guard knows of the Node from its looks before.
+// memory is what a guard knows from earlier looks.
 type memory struct {
-	view   view
-	events []string // for which it was closed
-	// lifted tells that someone uncordoned the node for the present events, and since is when it was set, if that is known.
-	lifted bool
-	since  time.Time
+	view      view
+	closedFor []string // the events for which the node was closed
+	// uncordoned tells that somebody uncordoned the node for the present events, and cordonedAt when it had been cordoned, if that is known.
+	uncordoned bool
+	cordonedAt time.Time
 }
 
-// close looks at the Node and cordons it, if that is to be done.
+// close reads the Node, and cordons it if that is called for.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
 		return view{err: err, missing: apierrors.IsNotFound(err)}
 	}
-	ordered := n.ordered(node, goal, before)
-	found := n.cordonOf(node, goal, before, ordered)
+	lifted := n.liftedFor(node, goal, before)
+	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
-		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, ordered
+		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
 		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim))
 		if apierrors.IsInvalid(err) {
-			err = errAnotherNode // It says that a UID does not change; the next look sees which it is.
+			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
 		if err != nil {
 			v := view{err: err, uid: node.UID, limited: onlyCordon(node)}
 			if n.liftedSince(node, before) {
-				v.reopened = ordered
+				v.uncordonedFor = lifted
 			}
 			return v
 		}
@@ -140,17 +139,17 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	v := n.viewOf(node, found)
 	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
-	v.hear(ordered, goal, told)
+	v.setUncordoned(lifted, goal, told)
 	if claim, _ := readClaim(node); found == CordonOurs && before.view.uid == "" {
-		v.reopened = claim.Lifted
+		v.uncordonedFor = claim.Lifted
 	}
-	v.known = before.lifted || goal.Open
+	v.uncordonKnown = before.uncordoned || goal.Open
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
 }
 
-// forgetLifted takes the events that have begun anew out of those for which people had lifted the cordon before ours was set, by its claim:
-// a process that begins later could not tell that they have begun since. The node is closed for them when that is done.
+// forgetLifted removes events that have begun anew from Claim.Lifted: a process that starts later could not tell that they have begun since.
+// Only after that does the node count as closed for them.
 func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, anew []string) (*corev1.Node, error) {
 	claim, _ := readClaim(node)
 	before := len(claim.Lifted)
@@ -161,26 +160,26 @@ func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, anew []strin
 	return n.patchToEnd(ctx, cordonPatch(node, claim))
 }
 
-// hear takes in for which events people have lifted the cordon, unless that was told.
-func (v *view) hear(ordered []string, goal Goal, told bool) {
+// setUncordoned sets for which events people have lifted the cordon, unless that was told before.
+func (v *view) setUncordoned(lifted []string, goal Goal, told bool) {
 	switch {
-	case v.cordon == CordonLifted, v.cordon == CordonLeft && len(ordered) > 0 && !Joined(ordered, goal.Events):
-		v.opened = true
+	case v.cordon == CordonLifted, v.cordon == CordonLeft && len(lifted) > 0 && !Joined(lifted, goal.Events):
+		v.uncordoned = true
 	case (v.cordon == CordonSet || v.cordon == CordonLeft) && !told:
-		v.reopened = ordered
+		v.uncordonedFor = lifted
 	}
 }
 
-// viewOf is what a Node shows that was found, or made, so.
+// viewOf is the view of a Node that was read, with its cordon.
 func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
 	v := view{
-		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), shut: node.Spec.Unschedulable,
+		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
 	}
 	claim, _ := readClaim(node)
-	claimed, mine := n.claimed(node)
-	v.others = v.shut && claimed && !mine
-	if !v.shut && mine {
-		v.since = n.writtenAt(node, claim)
+	mine := n.isMine(node)
+	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
+	if !v.unschedulable && mine {
+		v.cordonedAt = n.writtenAt(node, claim)
 	}
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	return v
@@ -188,74 +187,67 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned, or CordonNone if that is to be done now. ordered are the events for which people have lifted the
+// cordonOf says how the Node is cordoned; CordonNone if it has to be cordoned now. lifted are the events for which people have lifted the
 // cordon.
-func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, ordered []string) CordonResult {
-	_, mine := n.claimed(node)
+func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []string) CordonResult {
 	switch {
 	case leave(node):
 		return CordonLeft
-	case node.Spec.Unschedulable && mine && !n.setByOther(node):
+	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node):
 		return CordonOurs
 	case node.Spec.Unschedulable && !n.takesOver(node):
 		return CordonForeign
-	case node.Spec.Unschedulable: // It is to bear this writer's claim.
-	case before.lifted || goal.Open:
+	case node.Spec.Unschedulable: // This writer takes it over, by writing its own claim.
+	case before.uncordoned || goal.Open, !Joined(lifted, goal.Events): // An event that joined later has the node closed again.
 		return CordonLifted
-	case !Joined(ordered, goal.Events):
-		return CordonLifted // For an event that has joined since, it is no order.
 	}
 	return CordonNone
 }
 
-// takesOver tells whether the Node's cordon is one that this writer makes its own.
+// takesOver tells whether this writer makes the Node's cordon its own: ByHand does with Host's.
 func (n *Node) takesOver(node *corev1.Node) bool {
 	claim, ok := readClaim(node)
 	return ok && n.opts.Writer == ByHand && claim.Writer == Host && !n.setByOther(node)
 }
 
-// ordered are the events for which people have lifted the cordon of a Node that is open: those for which it was closed when it was looked
-// at before, and, as long as it bears a claim, those that the claim names or for which it is known that it was closed.
-func (n *Node) ordered(node *corev1.Node, goal Goal, before memory) []string {
+// liftedFor returns the events for which people have lifted the cordon of an open Node: those for which it was closed at the look before,
+// and, if there is still a claim on it, those that the claim names or for which the goal says that it was closed.
+func (n *Node) liftedFor(node *corev1.Node, goal Goal, before memory) []string {
 	if node.Spec.Unschedulable {
 		return nil
 	}
 	var events []string
 	if n.liftedSince(node, before) {
-		events = slices.Clone(before.events)
+		events = slices.Clone(before.closedFor)
 	}
 	claim, _ := readClaim(node)
-	claimed, _ := n.claimed(node)
 	for _, id := range goal.Events {
 		named := claim.names(id) && !slices.Contains(goal.Anew, id) || !slices.Contains(goal.Unclosed, id)
-		if claimed && named && !slices.Contains(events, id) {
+		if hasClaim(node) && named && !slices.Contains(events, id) {
 			events = append(events, id)
 		}
 	}
 	return events
 }
 
-// liftedSince tells whether people have lifted the cordon that was there. Another program that needs its cordon no longer takes
-// its claim with it.
+// liftedSince tells whether people have lifted the cordon since the look before. A program that lifts its own cordon removes its claim, too.
 func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
-	claimed, _ := n.claimed(node)
-	return !node.Spec.Unschedulable && before.view.shut && before.view.uid == node.UID && (!before.view.others || claimed)
+	return !node.Spec.Unschedulable && before.view.unschedulable && before.view.uid == node.UID && (!before.view.foreignClaim || hasClaim(node))
 }
 
-// tidyPatch brings our other keys on the Node up to date. Nothing waits for them. The label is not set for events whose cordon
-// people have lifted.
+// tidyPatch returns the patch that brings our other keys on the Node up to date, and whether that sets ExcludeLabel; nil if there is nothing
+// to do. The label is not set for events whose cordon people have lifted.
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
-	_, mine := n.claimed(node)
 	metadata := asSeen(node)
 	switch {
-	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.known:
+	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.uncordonKnown:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
-	case v.opened && value == n.opts.Writer:
-		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it is to have traffic.
-	case v.cordon == CordonForeign && mine:
-		// Left over from a cordon of ours that they lifted before they set theirs.
+	case v.uncordoned && value == n.opts.Writer:
+		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it should get traffic.
+	case v.cordon == CordonForeign && n.isMine(node):
+		// It is left over from a cordon of ours that somebody lifted before they set theirs.
 		metadata["annotations"] = KeyPatch(node.Annotations, CordonAnnotation, nil)
 	default:
 		return nil, false
@@ -263,17 +255,20 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 	return map[string]any{"metadata": metadata}, excludes
 }
 
-// claimed tells whether the Node bears a claim, and whether that is this writer's. One that cannot be read names nobody.
-func (n *Node) claimed(node *corev1.Node) (there, mine bool) {
-	if _, there = KeyValue(node.Annotations, CordonAnnotation); !there {
-		return false, false
-	}
-	claim, _ := readClaim(node)
-	return true, claim.OfWriter(n.opts.Writer)
+// hasClaim tells whether there is a claim on the Node, whoever wrote it.
+func hasClaim(node *corev1.Node) bool {
+	_, there := KeyValue(node.Annotations, CordonAnnotation)
+	return there
 }
 
-// setByOther tells whether somebody else has made the node unschedulable, as the API server remembers it. Where our
-// annotation is there all the same, it is left over from a cordon that they lifted before.
+// isMine tells whether the claim on the Node is this writer's. A claim that cannot be parsed counts as one without a writer.
+func (n *Node) isMine(node *corev1.Node) bool {
+	claim, _ := readClaim(node)
+	return hasClaim(node) && claim.OfWriter(n.opts.Writer)
+}
+
+// setByOther tells whether somebody else has made the node unschedulable, by its managed fields. If our annotation is on
+// it as well, that is left over from a cordon of ours that they lifted before.
 func (n *Node) setByOther(node *corev1.Node) bool {
 	other := false
 	for _, m := range node.ManagedFields {
@@ -293,8 +288,8 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 	return other
 }
 
-// writtenAt is when our cordon was set, or was last written for an event that has begun anew. Of nth, which writes nothing else there but
-// the label, right after that, the API server's clock tells, where it remembers: it is the one by which pods are created and bound.
+// writtenAt is when our cordon was set, or last written for an event that has begun anew. The managed fields say so by the API server's
+// clock, as do the pods' timestamps; but only for Host, which writes nothing else on the Node except the label right after the cordon.
 func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
 	for _, m := range node.ManagedFields {
 		if m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" && m.Time != nil {
@@ -304,21 +299,21 @@ func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
 	return claim.Since
 }
 
-// leave tells whether people want nothing done to the node, not even a cordon.
+// leave tells whether people want nothing done to the node, not even a cordon (ActionAnnotation).
 func leave(node *corev1.Node) bool {
 	action, _ := KeyValue(node.Annotations, ActionAnnotation)
 	return action == LeaveNode || action == OnlyNotify
 }
 
-// onlyCordon tells whether people want the node's pods left alone.
+// onlyCordon tells whether people want the node's pods left alone (ActionAnnotation).
 func onlyCordon(node *corev1.Node) bool {
 	action, _ := KeyValue(node.Annotations, ActionAnnotation)
 	return leave(node) || action == OnlyCordon
 }
 
-// Claim reads who holds the node's cordon. ok is false if it is not this writer's: no annotation, one that cannot be read,
-// or another program's. A label of this writer's without such a cordon, as beside somebody else's, is a claim, too, of the event
-// "label". Without an error there is a Node.
+// Claim reads the claim on the node's cordon. ok is false if that is not this writer's: there is no annotation, it cannot be parsed, or it is
+// another program's. If only ExcludeLabel is this writer's, as beside somebody else's cordon, the claim returned is for the event "label".
+// A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, false)
 	if err != nil {
@@ -347,12 +342,12 @@ type UncordonResult string
 const (
 	// UncordonLifted: the node takes pods again.
 	UncordonLifted UncordonResult = "lifted"
-	// UncordonNotOurs: there was no cordon of ours to lift. UncordonOpened: there had been one, and somebody has lifted it.
+	// UncordonNotOurs: there was no cordon of ours to lift. UncordonOpened: there had been one, and somebody else has lifted it.
 	UncordonNotOurs UncordonResult = "not-ours"
 	UncordonOpened  UncordonResult = "opened"
 	// UncordonNodeGone: there is no such Node any more.
 	UncordonNodeGone UncordonResult = "node-gone"
-	// UncordonLeftGoing: the Node has been deleted, and a finalizer still holds it.
+	// UncordonLeftGoing: the Node is being deleted, and a finalizer still holds it.
 	UncordonLeftGoing UncordonResult = "left-going"
 	// UncordonLeftKarpenter, UncordonLeftAutoscaler and UncordonLeftNodeGroup: a taint says that Karpenter, Cluster
 	// Autoscaler or an update of an EKS managed node group is emptying the node.
@@ -361,7 +356,7 @@ const (
 	UncordonLeftNodeGroup  UncordonResult = "left-node-group"
 )
 
-// LeftTo names, within a sentence, who still needs the cordon; empty if it was not left to anybody.
+// LeftTo names who still needs the cordon, as part of a sentence; empty if nobody does.
 func (r UncordonResult) LeftTo() string {
 	return map[UncordonResult]string{
 		UncordonLeftGoing:      "whoever has deleted the Node",
@@ -371,13 +366,10 @@ func (r UncordonResult) LeftTo() string {
 	}[r]
 }
 
-// Another program may be emptying the node as well and need it closed until the Node is gone. It need not have cordoned
-// it: a taint serves as well, and a cordon on a node that is unschedulable already leaves no trace. So before a cordon is
-// lifted, the Node is looked at for signs of them.
-
-// signs are the taints by which others say that they are emptying a node. An empty value is any. Cluster Autoscaler's
-// DeletionCandidateOfClusterAutoscaler is none of them: it marks a node that may be chosen.
-var signs = []struct {
+// drainTaints are the taints of programs that empty a node, and need it closed until the Node is gone. They may use a taint instead of a
+// cordon, and a cordon on a node that is unschedulable already leaves no trace. An empty value matches any. Cluster Autoscaler's
+// DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be chosen.
+var drainTaints = []struct {
 	key, value string
 	left       UncordonResult
 }{
@@ -387,13 +379,13 @@ var signs = []struct {
 	{"eks.amazonaws.com/nodegroup", "unschedulable", UncordonLeftNodeGroup},
 }
 
-// neededBy tells who else needs the node to stay closed: a result with a LeftTo, or nothing.
+// neededBy tells which other program needs the node to stay closed: a result with a LeftTo, or "".
 func neededBy(node *corev1.Node) UncordonResult {
-	for _, sign := range signs {
+	for _, drain := range drainTaints {
 		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
-			return t.Key == sign.key && (sign.value == "" || t.Value == sign.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
+			return t.Key == drain.key && (drain.value == "" || t.Value == drain.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
 		}) {
-			return sign.left
+			return drain.left
 		}
 	}
 	if node.DeletionTimestamp != nil {
@@ -402,9 +394,9 @@ func neededBy(node *corev1.Node) UncordonResult {
 	return ""
 }
 
-// Uncordon takes what is this writer's off the node: the cordon, if nobody else needs it, the annotation and the label. If
-// booted is set, it first waits, before it lifts anything, until a kubelet of a boot of which it says yes has reported the Node
-// Ready. Failures that may pass are retried until ctx ends.
+// Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. If booted is not
+// nil, it first waits until the Node is reported Ready by the kubelet of a boot for which booted returns true. Failures that may pass are
+// retried until ctx ends.
 func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (UncordonResult, error) {
 	var result UncordonResult
 	err := retry(ctx, func(ctx context.Context) error {
@@ -424,7 +416,7 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		_, err = n.patchToEnd(ctx, patch) // If it was carried out later, the next guard would take it for somebody's order.
+		_, err = n.patchToEnd(ctx, patch) // Were it carried out later, the next guard would conclude that people have uncordoned the node.
 		return err
 	})
 	if err != nil {
@@ -435,9 +427,9 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 
 var errNotReady = errors.New("the node is not Ready yet")
 
-// uncordonOf says what an uncordon comes to.
+// uncordonOf says what an uncordon of this Node does.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
-	switch _, mine := n.claimed(node); {
+	switch mine := n.isMine(node); {
 	case mine && !node.Spec.Unschedulable:
 		return UncordonOpened
 	case !mine || n.setByOther(node):
@@ -446,8 +438,8 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 	return cmp.Or(neededBy(node), UncordonLifted)
 }
 
-// isReady tells whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still bears
-// what the kubelet before has said. A kubelet that reports no boot ID, as a simulated one may, is believed.
+// isReady tells whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still has the conditions
+// that were reported before. A kubelet that reports no boot ID, as a simulated one may, is believed.
 func isReady(node *corev1.Node, booted func(string) bool) bool {
 	if id := node.Status.NodeInfo.BootID; id != "" && !booted(id) {
 		return false
@@ -457,8 +449,7 @@ func isReady(node *corev1.Node, booted func(string) bool) bool {
 	})
 }
 
-// asSeen is the metadata of a patch that is for the Node as it was seen, and no other of its name: others may be about to write the same
-// keys.
+// asSeen is the metadata of a patch that applies only to the Node in the version that was read, as others may write the same keys.
 func asSeen(node *corev1.Node) map[string]any {
 	return map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 }
@@ -470,10 +461,9 @@ func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": true}}
 }
 
-// uncordonPatch takes our keys off the node, each by itself, and the cordon with them if that is ours to lift; nil if there is
-// nothing of ours.
+// uncordonPatch removes those of our keys that are on the node, and the cordon if that is ours to lift; nil if there is nothing of ours.
 func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
-	_, mine := n.claimed(node)
+	mine := n.isMine(node)
 	labeled := node.Labels[ExcludeLabel] == n.opts.Writer
 	if !mine && !labeled {
 		return nil

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"slices"
@@ -23,69 +22,69 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 )
 
-// Gate bounds how many requests of a kind, for all nodes that share it, wait for an answer at once: evictions and deletions of pods at one
-// gate, reads and writes of Nodes at another. An API server that is asked thousands of things in one moment answers most of them too late,
-// and is asked again. What is urgent has places of its own, so that it never waits behind what is not: a pod whose turn before a deadline
-// has come, a node that is gone in minutes. Of the others and of these, what is first, such as a pod whose volumes have to be attached
-// elsewhere, takes a place before what has come earlier. The nil Gate is always open.
+// Gate bounds how many requests are in flight at once, for all nodes that share it: evictions and deletions of pods at one gate, reads and
+// writes of Nodes at another. An API server that gets thousands of requests in one moment answers most of them too late, and gets them
+// again. Urgent requests have places of their own and never wait behind others: those for a pod whose turn before a deadline has come, or
+// for a node that is gone in minutes. Among the urgent ones and among the others, those that are first, such as for a pod with volumes to
+// attach elsewhere, take a place before those that came earlier. The nil Gate is always open.
 type Gate struct {
 	mu             sync.Mutex
-	polite, urgent lane
-	in             int           // how many have a place or wait for one
+	normal, urgent lane
+	entered        int           // how many requests have a place or wait for one
 	quiet          chan struct{} // closed while there are none
 }
 
-// lane is a number of places, and who waits for one: those that come first, and the others.
+// lane is a number of places, with the two lines for them.
 type lane struct {
 	free        int
 	first, rest []chan struct{}
 }
 
-// NewGate returns a gate that lets so many through at once, and as many that are urgent.
+// NewGate returns a gate with so many places, and as many more for urgent requests.
 func NewGate(places int) *Gate {
 	quiet := make(chan struct{})
 	close(quiet)
-	return &Gate{polite: lane{free: places}, urgent: lane{free: places}, quiet: quiet}
+	return &Gate{normal: lane{free: places}, urgent: lane{free: places}, quiet: quiet}
 }
 
-// Quiet returns a channel that is closed once nobody asks for evictions or deletions, or waits to do so.
+// Quiet returns a channel that is closed once no request has a place or waits for one.
 func (g *Gate) Quiet() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.quiet
 }
 
-// longestPass is how long a request is counted that has entered. What takes longer does so for a reason of its own, such as a webhook that
-// does not answer, and is not to hold up all nodes.
+// longestPass is how long a request may keep its place. If it takes longer, the reason is its own, such as a webhook that does not answer,
+// and must not hold up all nodes.
 const longestPass = 2 * time.Second
 
-// urgentLook is how often those who wait for a place look whether they have become urgent.
+// urgentLook is how often a request that waits for a place checks whether it has become urgent.
 const urgentLook = time.Second
 
-// Enter waits for a place for a request, and returns how to leave it, which must be called. The time that the request may take begins
-// only then. What becomes urgent while it waits, as urgent tells if it is not nil, goes on as such. The error is ctx's.
+// Enter waits for a place, and returns a function that must be called to leave it. The request's own timeout should begin only then. urgent,
+// if not nil, tells whether the request is urgent, and is called again while it waits. The error is ctx's.
 func (g *Gate) Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error) {
 	return g.line(urgent, first)(ctx)
 }
 
-// line takes a place, or one in the line for it. It returns what waits for the turn, which must be called, and returns how to leave
-// the place again. The error is ctx's.
+// line is Enter in two steps: it joins the line at once, and returns the function that waits, which must be called.
 func (g *Gate) line(urgent func() bool, first bool) func(ctx context.Context) (leave func(), err error) {
 	if g == nil {
 		return func(context.Context) (func(), error) { return func() {}, nil }
 	}
-	l := &g.polite
+	l := &g.normal
 	if urgent != nil && urgent() {
 		l = &g.urgent
 	}
 	turn := g.join(l, first)
 	return func(ctx context.Context) (func(), error) {
 		var looks <-chan time.Time
-		if l == &g.polite && urgent != nil {
+		if l == &g.normal && urgent != nil {
 			ticks := time.NewTicker(urgentLook)
 			defer ticks.Stop()
 			looks = ticks.C
@@ -101,14 +100,14 @@ func (g *Gate) line(urgent func() bool, first bool) func(ctx context.Context) (l
 				if urgent() {
 					before := turn
 					l, turn, looks = &g.urgent, g.join(&g.urgent, first), nil
-					g.leave(&g.polite, before)
+					g.leave(&g.normal, before)
 				}
 			}
 		}
 	}
 }
 
-// pass returns how to leave a place that was taken, which is left by itself after longestPass.
+// pass returns the function that leaves a place. After longestPass, the place is left in any case.
 func (g *Gate) pass(l *lane, turn chan struct{}) (leave func()) {
 	once := sync.OnceFunc(func() { g.leave(l, turn) })
 	limit := time.AfterFunc(longestPass, once)
@@ -118,12 +117,12 @@ func (g *Gate) pass(l *lane, turn chan struct{}) (leave func()) {
 	}
 }
 
-// join takes a place, or one in the line for it: the channel is closed once it is taken.
+// join takes a place or joins the line for one. The channel is closed once the place is taken.
 func (g *Gate) join(l *lane, first bool) (turn chan struct{}) {
 	turn = make(chan struct{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.in++; g.in == 1 {
+	if g.entered++; g.entered == 1 {
 		g.quiet = make(chan struct{})
 	}
 	switch {
@@ -138,11 +137,11 @@ func (g *Gate) join(l *lane, first bool) (turn chan struct{}) {
 	return turn
 }
 
-// leave gives up a place to whoever is next, or one in the line.
+// leave leaves the line, or gives the place to the next one in line.
 func (g *Gate) leave(l *lane, turn chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.in--; g.in == 0 {
+	if g.entered--; g.entered == 0 {
 		close(g.quiet)
 	}
 	for _, waiting := range []*[]chan struct{}{&l.first, &l.rest} {
@@ -161,18 +160,17 @@ func (g *Gate) leave(l *lane, turn chan struct{}) {
 	l.free++
 }
 
-// The requests are made by hand, with MaxRetries(0). The typed client would repeat them by itself: up to ten times, and
-// after as many seconds as a Retry-After says, deaf to the deadline; or a second after a broken connection, which is
-// long for a cordon. This package repeats what is worth repeating, at its own pace.
+// Requests are made with the REST client and MaxRetries(0). The typed client would retry them by itself: up to ten times, each after as many
+// seconds as Retry-After says, whatever the deadline; or a second after a broken connection, which is long for a cordon.
 
-// attemptTimeout bounds one request. It is long enough for slow admission webhooks and short enough to try again within
-// the two minutes of a spot notice when a connection hangs.
+// attemptTimeout bounds one request. It is long enough for slow admission webhooks, and short enough to try again within
+// the two minutes of a spot notice if a connection hangs.
 const attemptTimeout = 8 * time.Second
 
 func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
-// enter waits for a place among the requests about Nodes. The first of a node are before what others of the same urgency have begun to
-// wait for earlier: it is to be closed soon once somebody has begun to.
+// enter waits for a place at the gate for Nodes. The requests that close a node go first, so that a node is closed soon once that was
+// begun.
 func (n *Node) enter(ctx context.Context, first bool) (leave func(), err error) {
 	return n.opts.Requests.Enter(ctx, n.opts.Urgent, first)
 }
@@ -190,7 +188,7 @@ func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
 	return node, err
 }
 
-// patch changes the Node, under the writer's name as field manager, and returns it as it is then.
+// patch changes the Node, with the writer as field manager, and returns the new Node.
 func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, false)
 	if err != nil {
@@ -200,8 +198,8 @@ func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, e
 	return n.write(ctx, patch)
 }
 
-// patchToEnd is patch, but that it is not canceled halfway: the API server might carry it out when nobody expects it any more, and what
-// it has set is to be seen by whoever takes it back.
+// patchToEnd is patch, except that a request that was begun is not canceled with ctx: the API server might still carry it out, and whoever
+// uncordons the node afterwards has to see it.
 func (n *Node) patchToEnd(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, true)
 	if err != nil {
@@ -236,8 +234,8 @@ func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodL
 	return list, err
 }
 
-// listSince lists the pods from the API server's cache, once that is no older than a version. A server whose cache is not,
-// and does not become so in time, is asked for the newest.
+// listSince lists the pods from the API server's cache, which has to be at least as new as a resource version. If it does not become so in
+// time, the pods are listed from etcd.
 func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, error) {
 	o := metav1.ListOptions{ResourceVersion: version}
 	if version != "" {
@@ -250,8 +248,7 @@ func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, 
 	return list, err
 }
 
-// newer returns the newer of two resource versions, which the API server counts up. Where one cannot be read as a number, that is
-// the first.
+// newer returns the newer of two resource versions, which the API server counts up; a if one of them is no number.
 func newer(a, b string) string {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)
@@ -266,42 +263,36 @@ func (n *Node) pods(o metav1.ListOptions) *rest.Request {
 	return n.rest().Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
 }
 
-// end asks once for a pod's eviction, or for its deletion, which asks no budget.
-func (n *Node) end(ctx context.Context, what state.TransitionKind, pod *corev1.Pod, options *metav1.DeleteOptions, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// remove makes one request for a pod's eviction, or for its deletion, which no disruption budget can refuse.
+func (n *Node) remove(ctx context.Context, what state.TransitionKind, pod *corev1.Pod, options *metav1.DeleteOptions, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	request, body := n.rest().Delete(), runtime.Object(options)
 	if what == state.PodEvicted {
-		// Of a dry run the query alone binds the API server; the body is for what stands between here and there.
+		// The API server takes the dry run from the query only; proxies and webhooks may look at the body.
 		request = n.rest().Post().SubResource("eviction").VersionedParams(&metav1.CreateOptions{DryRun: options.DryRun}, scheme.ParameterCodec)
 		body = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
 	}
-	// Only an answer that can be read counts: what stands between here and the API server may answer 200, too.
+	// The answer has to be one of the API server's: a proxy may answer 200, too.
 	_, err := request.Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(body).Do(ctx).Get()
 	return err
 }
 
-// backoff yields growing pauses with jitter.
-type backoff struct {
-	next, longest time.Duration
-}
-
-// How the pauses grow. Most failures of an API server are short, and what it refuses for good is not worth a hurry. A refused eviction
-// is repeated often enough that a disruption budget which yields costs seconds of a two-minute notice.
+// Most failures of an API server are short, and a request that it refuses for good is repeated without hurry. A refused eviction is repeated
+// often enough that a disruption budget which yields costs no more than seconds of a two-minute notice.
 var (
-	failures  = backoff{next: 100 * time.Millisecond, longest: 2 * time.Second}
-	refusals  = backoff{next: 2 * time.Second, longest: time.Minute}
-	evictions = backoff{next: 200 * time.Millisecond, longest: 3 * time.Second}
+	failures  = backoff(50*time.Millisecond, time.Second)
+	refusals  = backoff(time.Second, 30*time.Second)
+	evictions = backoff(100*time.Millisecond, 1500*time.Millisecond)
 )
 
-func (b *backoff) pause() time.Duration {
-	p := b.next/2 + rand.N(b.next/2+1)
-	b.next = min(b.next*2, b.longest)
-	return p
+// backoff returns pauses that double from first to longest, each with a jitter that adds up to as much again.
+func backoff(first, longest time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first, Cap: longest, Factor: 2, Jitter: 1, Steps: 10}
 }
 
-// retry repeats do until it succeeds, fails for good, or ctx ends; then it returns do's last error of its own, which says
-// more than the context's.
+// retry repeats do until it succeeds, is refused for good, or ctx ends. In the last case it returns the last error that ctx's end did not
+// cause, which says more.
 func retry(ctx context.Context, do func(context.Context) error) error {
 	b := failures
 	var last error
@@ -313,14 +304,14 @@ func retry(ctx context.Context, do func(context.Context) error) error {
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if !Await(ctx, nil, max(b.pause(), retryAfter(err))) {
+		if !Await(ctx, nil, max(b.Step(), retryAfter(err))) {
 			return fmt.Errorf("%w (%w)", last, ctx.Err())
 		}
 	}
 }
 
-// passing tells whether a failure may pass by itself. What the API server refuses with a 4xx stays refused, but for
-// authentication (a credential may be renewed), conflicts, time-outs and throttling.
+// passing tells whether a failure may pass by itself. A 4xx of the API server stands, except for authentication (a
+// credential may be renewed), conflicts, timeouts and throttling.
 func passing(err error) bool {
 	switch code := answer(err).Code; code {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
@@ -330,7 +321,7 @@ func passing(err error) bool {
 	}
 }
 
-// retryAfter is the pause that a throttling API server asks for, within reason: a drain that has two minutes cannot spend
+// retryAfter is the pause that a throttling API server asks for, but a few seconds at most: a drain that has two minutes cannot spend
 // one of them waiting.
 func retryAfter(err error) time.Duration {
 	const longest = 5 * time.Second
@@ -340,7 +331,7 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// Await waits for so long, or for news, and tells whether ctx still goes on.
+// Await waits for d, or for news, or until ctx ends. It returns false if ctx has ended.
 func Await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -352,7 +343,7 @@ func Await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// answer is what the API server has answered; empty if it has not. Then, what was asked for may have been done.
+// answer is the API server's answer; empty if there was none, so that the request may have been carried out.
 func answer(err error) metav1.Status {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status()
@@ -360,8 +351,8 @@ func answer(err error) metav1.Status {
 	return metav1.Status{}
 }
 
-// vanished tells whether the answer means that this pod is no longer on the node: 404, a conflict over the UID, the node authorizer's
-// 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that it does not know on this node
+// vanished tells whether an answer means that the pod is no longer on the node: 404, a conflict over the UID, the node authorizer's
+// 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that is not on this node
 // (plugin/pkg/admission/noderestriction/admission.go of Kubernetes).
 func vanished(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) ||
@@ -370,7 +361,7 @@ func vanished(err error) bool {
 
 var noRelationship = regexp.MustCompile(`no relationship found between node|can only (evict|delete) pods with spec.nodeName set to itself`)
 
-// heldBy returns the budget that refuses an eviction. 429 alone can also mean that the API server is busy.
+// heldBy returns the disruption budget that refuses an eviction. A 429 without that cause means that the API server is busy.
 func heldBy(err error) (budget string, held bool) {
 	cause, found := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	if !found {
@@ -386,7 +377,7 @@ func heldBy(err error) (budget string, held bool) {
 // processed by the server." (pkg/registry/core/pod/storage/eviction.go of Kubernetes).
 var budgetName = regexp.MustCompile(`disruption budget (\S+)`)
 
-// Alike tells whether two errors differ in their numbers only: ports and times change with every attempt.
+// Alike tells whether two errors differ in nothing but digits: ports and times change with every attempt.
 func Alike(a, b string) bool {
 	digits := func(r rune) rune {
 		if unicode.IsDigit(r) {
@@ -397,7 +388,7 @@ func Alike(a, b string) bool {
 	return strings.Map(digits, a) == strings.Map(digits, b)
 }
 
-// plain puts an error into few words that stay the same from one attempt to the next, so that it is told once.
+// plain describes an error in words that stay the same from one attempt to the next, so that it is reported once.
 func plain(err error) string {
 	switch s := answer(err); {
 	case s.Code != 0:

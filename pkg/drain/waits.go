@@ -16,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// volumePoll is how often the node's volumes are looked at. The kubelet reports them with its status, about every ten
-// seconds or when they change.
+// volumePoll is how often the node's volumes are read. The kubelet reports them with its status, about every ten seconds or when they
+// change.
 const volumePoll = time.Second
 
-// awaitVolumes waits until the node reports no volumes in use or attached but those of pods that stay, or ctx ends, and returns
-// how many others are left, as far as is known. A volume that is still attached keeps its pod from starting elsewhere for minutes.
-func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left string)) int {
+// awaitVolumes waits until the node reports no volumes in use or attached except those of pods that stay, or until ctx ends. It returns how
+// many others are left, or VolumesUnknown.
+func (n *Node) awaitVolumes(ctx context.Context, staying *podVolumes, tell func(left string)) int {
 	left, told := VolumesUnknown, 0
 	for {
 		switch node, err := n.get(ctx, false); {
@@ -46,12 +46,12 @@ func (n *Node) awaitVolumes(ctx context.Context, staying *claims, tell func(left
 	}
 }
 
-// attaches tells whether a pod has volumes that are to be attached wherever it goes, which takes longest of all.
+// attaches tells whether a pod has volumes that have to be attached to the next node, which is what takes longest when a pod moves.
 func attaches(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 }
 
-// volumesFirst is the order of two pods of which one attaches volumes.
+// volumesFirst compares two pods: those that attach volumes come first.
 func volumesFirst(a, b *corev1.Pod) int {
 	switch x, y := attaches(a), attaches(b); {
 	case x == y:
@@ -62,7 +62,7 @@ func volumesFirst(a, b *corev1.Pod) int {
 	return 1
 }
 
-// volumesOf is the set of volumes that a node reports.
+// volumesOf returns the volumes that a node reports.
 func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
 	volumes := map[corev1.UniqueVolumeName]bool{}
 	for _, name := range node.Status.VolumesInUse {
@@ -74,54 +74,51 @@ func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
 	return volumes
 }
 
-// claim is a PersistentVolumeClaim of a pod that stays.
-type claim struct{ namespace, name string }
-
-// claims are those whose volumes stay in use. What they are is asked of the API server when the first volume is waited
-// for: a node may read the claims and the volumes of its own pods.
-type claims struct {
-	unknown []claim
-	known   []corev1.UniqueVolumeName
+// podVolumes are the volumes of pods that stay. Their names are asked of the API server when the first volume is waited for: a node may
+// read the PersistentVolumeClaims and the volumes of its own pods.
+type podVolumes struct {
+	claims []types.NamespacedName // whose volumes are not in names yet
+	names  []corev1.UniqueVolumeName
 }
 
-func claimsOf(staying map[types.UID]*corev1.Pod) *claims {
-	c := &claims{}
+func claimedBy(staying map[types.UID]*corev1.Pod) *podVolumes {
+	p := &podVolumes{}
 	for _, pod := range staying {
 		for _, volume := range pod.Spec.Volumes {
 			switch {
 			case volume.PersistentVolumeClaim != nil:
-				c.unknown = append(c.unknown, claim{pod.Namespace, volume.PersistentVolumeClaim.ClaimName})
+				p.claims = append(p.claims, types.NamespacedName{Namespace: pod.Namespace, Name: volume.PersistentVolumeClaim.ClaimName})
 			case volume.Ephemeral != nil:
-				c.unknown = append(c.unknown, claim{pod.Namespace, pod.Name + "-" + volume.Name})
+				p.claims = append(p.claims, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + volume.Name})
 			}
 		}
 	}
-	return c
+	return p
 }
 
-// without takes the volumes of the claims out of a set. Those that cannot be told are waited for like all others; a failure that may
-// pass is asked about again.
-func (c *claims) without(ctx context.Context, n *Node, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
+// without removes these volumes from a set. If a claim cannot be read and the failure may pass, it is read again the next time; until then,
+// its volume is waited for like any other.
+func (p *podVolumes) without(ctx context.Context, n *Node, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
 	if len(volumes) > 0 {
-		c.unknown = slices.DeleteFunc(c.unknown, func(of claim) bool {
-			name, err := n.volumeOf(ctx, of)
-			c.known = append(c.known, name)
+		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
+			name, err := n.volumeOf(ctx, claim)
+			p.names = append(p.names, name)
 			return err == nil || !passing(err)
 		})
 	}
-	for _, name := range c.known {
+	for _, name := range p.names {
 		delete(volumes, name)
 	}
 	return volumes
 }
 
 // volumeOf returns the name under which the node reports the volume of a claim: the CSI driver's and its handle for the
-// volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes of other sorts.
-func (n *Node) volumeOf(ctx context.Context, of claim) (corev1.UniqueVolumeName, error) {
+// volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes that are not CSI's.
+func (n *Node) volumeOf(ctx context.Context, claim types.NamespacedName) (corev1.UniqueVolumeName, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
-	err := n.rest().Get().Namespace(of.namespace).Resource("persistentvolumeclaims").Name(of.name).MaxRetries(0).Do(ctx).Into(bound)
+	err := n.rest().Get().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).MaxRetries(0).Do(ctx).Into(bound)
 	if err != nil || bound.Spec.VolumeName == "" {
 		return "", err
 	}
@@ -133,27 +130,28 @@ func (n *Node) volumeOf(ctx context.Context, of claim) (corev1.UniqueVolumeName,
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + csi.Driver + "^" + csi.VolumeHandle), nil
 }
 
-// longestDeregistration is how long Elastic Load Balancing lets a target drain at most. Nothing waits longer for one.
+// longestDeregistration is the longest deregistration delay that Elastic Load Balancing allows. No target is waited for any longer.
 const longestDeregistration = time.Hour
 
 var errHalf = errors.New("half of the time is over, and the rest is for the evictions")
 
-// balanced is what a guard knows of load balancers.
-type balanced struct {
-	// waiting ends the wait for them that is; nil if there is none. outFor is the round for which they have been waited for at the end.
-	waiting context.CancelFunc
-	outFor  int
-	// held is since when evictions are held for that wait; zero if they are not.
-	held time.Time
-	// addresses are those that pods have had that had to go.
+// balancing is what a guard knows of load balancers. Their deregistration is waited for twice: the machine's before evictions, and that of the
+// machine and the pods' addresses when no pod is left.
+type balancing struct {
+	// cancelDeregistrationWait ends the wait under way; nil if there is none. deregisteredEpoch is the epoch in which the last wait has ended.
+	cancelDeregistrationWait context.CancelFunc
+	deregisteredEpoch        int
+	// heldSince is when the wait before evictions began; zero if there is none.
+	heldSince time.Time
+	// addresses are all that pods have had that had to go.
 	addresses map[string]bool
-	// untargeted tells that something is left there, as was told, and unasked is why it could not be told, as was told last.
-	untargeted bool
-	unasked    string
+	// waitReported tells that a wait was reported, but not its end. lastReason is the last reason for an end that was reported.
+	waitReported bool
+	lastReason   string
 }
 
-// noteAddresses notes by which addresses a pod that has to go may still be known when it is gone. One that has finished has given up
-// its own.
+// noteAddresses notes the addresses by which load balancers may still know a pod when it is gone. A pod that has finished has given its
+// addresses up.
 func (g *guard) noteAddresses(pod *corev1.Pod) {
 	if g.node.opts.LoadBalancers == nil || finished(pod) {
 		return
@@ -166,10 +164,10 @@ func (g *guard) noteAddresses(pod *corev1.Pod) {
 	}
 }
 
-// whence are the addresses that are to be waited for: not those which pods have that stay.
-func (g *guard) whence() []string {
+// departedAddresses are the addresses to wait for: all but those of pods that stay.
+func (g *guard) departedAddresses() []string {
 	left := maps.Clone(g.addresses)
-	for _, pod := range g.spared {
+	for _, pod := range g.staying {
 		for _, ip := range pod.Status.PodIPs {
 			delete(left, ip.IP)
 		}
@@ -177,133 +175,127 @@ func (g *guard) whence() []string {
 	return slices.Sorted(maps.Keys(left))
 }
 
-// await waits for load balancers beside all else, and has then called with what came of it, unless the wait was ended before.
-func (g *guard) await(addresses []string, then func(error)) {
+// awaitDeregistration begins a wait for load balancers, and calls done with its result unless endDeregistrationWait ends it before.
+func (g *guard) awaitDeregistration(addresses []string, done func(error)) {
 	ctx, stop := context.WithTimeout(g.ctx, longestDeregistration)
 	ended := false
-	g.waiting = func() { ended = true; stop() }
+	g.cancelDeregistrationWait = func() { ended = true; stop() }
 	balancers, labeled := g.node.opts.LoadBalancers, g.node.opts.ExcludeFromLoadBalancers
 	g.workers.Go(func() {
 		defer stop()
 		err := balancers.Out(ctx, labeled, addresses, func(left string) {
 			g.post(func() {
 				if !ended {
-					g.untargeted = true
-					g.say(Progress{Kind: state.TargetsLeft, Detail: left})
+					g.waitReported = true
+					g.report(Progress{Kind: state.TargetsLeft, Detail: left})
 				}
 			})
 		})
 		g.post(func() {
 			if !ended {
-				g.waiting, g.held = nil, time.Time{}
-				g.sayOut(err)
-				then(err)
+				g.endDeregistrationWait(err)
+				done(err)
 			}
 		})
 	})
 }
 
-// endWait ends the wait for load balancers that is, if there is one, for a reason; nil needs no word.
-func (g *guard) endWait(why error) {
-	if g.waiting != nil {
-		g.waiting()
-		g.waiting, g.held = nil, time.Time{}
-		g.sayOut(why)
+// endDeregistrationWait ends the wait for load balancers, if there is one. The reason is reported; nil if all is well or nobody needs to know.
+func (g *guard) endDeregistrationWait(reason error) {
+	if g.cancelDeregistrationWait == nil {
+		return
 	}
-}
-
-// sayOut tells that nothing is waited for any more, if that was told or is not as it should be.
-func (g *guard) sayOut(err error) {
+	g.cancelDeregistrationWait()
+	g.cancelDeregistrationWait, g.heldSince = nil, time.Time{}
 	detail := ""
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(reason, context.DeadlineExceeded):
 		detail = "the time for that is over"
-	case err != nil:
-		detail = err.Error()
+	case reason != nil:
+		detail = reason.Error()
 	}
-	if g.untargeted || detail != "" && !Alike(detail, g.unasked) {
-		g.untargeted, g.unasked = false, detail
-		g.say(Progress{Kind: state.TargetsOut, Detail: detail})
+	if g.waitReported || detail != "" && !Alike(detail, g.lastReason) {
+		g.waitReported, g.lastReason = false, detail
+		g.report(Progress{Kind: state.TargetsOut, Detail: detail})
 	}
 }
 
-// holdForTargets holds evictions until load balancers are done with the machine, and for a set time where that cannot be told. What
-// is set for all evictions holds in any case. As with any hold, no pod waits beyond its turn.
-func (g *guard) holdForTargets(now time.Time, set time.Duration) {
-	g.opens = now.Add(longestDeregistration + set)
-	g.await(nil, func(err error) {
+// holdForDeregistration holds evictions until load balancers are done with the machine, or for a set time if that cannot be found out.
+// Options.EvictAfter applies in any case. As with any hold, no pod waits beyond its turn.
+func (g *guard) holdForDeregistration(now time.Time, set time.Duration) {
+	g.evictFrom = now.Add(longestDeregistration + set)
+	g.awaitDeregistration(nil, func(err error) {
 		hold := g.node.opts.EvictAfter
 		if err != nil {
 			hold = set
 		}
-		g.open(now.Add(hold))
+		g.setEvictFrom(now.Add(hold))
 	})
-	g.held = now
+	g.heldSince = now
 }
 
-// open has evictions begin at some time, which may be over.
-func (g *guard) open(at time.Time) {
-	g.opens, g.all = at, true
+func (g *guard) setEvictFrom(at time.Time) {
+	g.evictFrom, g.all = at, true
 	if left := time.Until(at); left > 0 {
-		g.say(Progress{Kind: state.EvictionsDelayed, Detail: left.Round(100 * time.Millisecond).String()})
+		g.report(Progress{Kind: state.EvictionsDelayed, Detail: left.Round(100 * time.Millisecond).String()})
 	}
 }
 
-// letGo ends the hold for load balancers by half of the time that there is: a target may drain for longer than that, and what disruption
-// budgets hold needs time as well. It returns when that is.
-func (g *guard) letGo(now time.Time) time.Time {
-	held, until := g.held, g.balancedBy(now)
+// limitDeregistrationHold ends the hold for load balancers after half of the time before the deadline: a target may drain for longer than that, and
+// disruption budgets need time as well. It returns when that is.
+func (g *guard) limitDeregistrationHold(now time.Time) time.Time {
+	held, until := g.heldSince, g.deregistrationDeadline(now)
 	if held.IsZero() || until.IsZero() {
 		return time.Time{}
 	}
 	if half := held.Add(until.Sub(held) / 2); now.Before(half) {
 		return half
 	}
-	g.endWait(errHalf)
-	g.open(held.Add(g.node.opts.EvictAfter))
+	g.endDeregistrationWait(errHalf)
+	g.setEvictFrom(held.Add(g.node.opts.EvictAfter))
 	return time.Time{}
 }
 
-// balancedBy is until when load balancers are waited for at most: as long as volumes are, but not past a soft deadline. One that is over
-// takes nothing from a hard one.
-func (g *guard) balancedBy(now time.Time) time.Time {
-	until, soft := g.volumesBy(now), g.goal.Soft
+// deregistrationDeadline is until when load balancers may be waited for: as long as volumes are, but not past a soft deadline. A soft deadline that
+// is over does not count before a hard one.
+func (g *guard) deregistrationDeadline(now time.Time) time.Time {
+	until, soft := g.volumeDeadline(now), g.goal.Soft
 	if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
 		until = soonest(until, soft.Add(-g.node.opts.Margin))
 	}
 	return until
 }
 
-// targetsOut tells whether load balancers are done with the machine and its pods, or the wait for that has ended; else it begins one,
-// and returns when it ends at the latest. Where someone uncordoned the node, the machine is to stay in.
-func (g *guard) targetsOut(now time.Time) (bool, time.Time) {
-	if g.node.opts.LoadBalancers == nil || g.outFor == g.round || g.lifted {
+// deregistered tells whether load balancers are done with the machine and its pods, or need not be waited for any longer. Otherwise it has
+// begun to wait, and returns until when at most. A machine whose node somebody uncordoned stays in its load balancers.
+func (g *guard) deregistered(now time.Time) (bool, time.Time) {
+	if g.node.opts.LoadBalancers == nil || g.deregisteredEpoch == g.epoch || g.uncordoned {
 		return true, time.Time{}
 	}
-	until := g.balancedBy(now)
+	until := g.deregistrationDeadline(now)
 	if !until.IsZero() && !now.Before(until) {
-		g.endWait(context.DeadlineExceeded)
-		g.outFor = g.round
+		g.endDeregistrationWait(context.DeadlineExceeded)
+		g.deregisteredEpoch = g.epoch
 		return true, time.Time{}
 	}
-	if g.waiting == nil {
-		round := g.round
-		g.await(g.whence(), func(error) { g.outFor = round })
+	if g.cancelDeregistrationWait == nil {
+		epoch := g.epoch
+		g.awaitDeregistration(g.departedAddresses(), func(error) { g.deregisteredEpoch = epoch })
 	}
 	return false, until
 }
 
-// restartPatience is how long a restart may take to be asked for. What goes after the pod, such as cluster DNS, waits for that.
+// restartPatience is how long the request for a restart may take. Pods of a higher rank, such as cluster DNS, wait for it.
 const restartPatience = 20 * time.Second
 
-// restart is what becomes of a pod whose workload is to make another in its place.
+// restart is what has become of the restart of a pod's workload (AfterRestart).
 type restart struct {
-	// asked is when that was asked for; zero if it was not.
-	asked time.Time
-	// answered tells that it was heard what came of it, and workload is what makes other pods now; "" is nothing.
+	// askedAt is when Options.Restart was called; zero if it was not.
+	askedAt time.Time
+	// answered tells that no answer is waited for, and workload is what replaces the pod; "" if nothing does.
 	answered bool
 	workload string
-	// holds tells that the pod is not evicted because of that: others need not wait for it.
+	// holds tells that the pod is not evicted because of its restart, and that other pods need not wait for it.
 	holds bool
 }
 
@@ -313,80 +305,79 @@ func (o Options) restarts(pod *corev1.Pod) bool {
 	return o.Restart != nil && when == AfterRestart && !finished(pod)
 }
 
-// restarting tells whether a pod is not to be evicted yet because its workload makes another in its place, and when that is over at the
-// latest. The workload is asked for once, and only before the first eviction; not for a pod that came while the node was being emptied, in
-// whose place another one would come there, too.
-func (g *guard) restarting(t *target, turned bool, now time.Time) (bool, time.Time) {
+// restarting tells whether a pod's eviction waits for its workload's restart, and until when at most. The restart is asked for once, and only
+// before the first eviction. A pod that came after evictions had begun is not waited for: its replacement would come here, too.
+func (g *guard) restarting(t *target, turnCome bool, now time.Time) (bool, time.Time) {
 	r := &t.restart
-	if turned || t.last != "" || t.late || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
+	if turnCome || t.lastRequest != "" || t.cameLate || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
 		return false, time.Time{}
 	}
 	_, turn := g.limits(t, now)
-	until := soonest(g.restartedBy(cmp.Or(r.asked, now)), turn)
+	until := soonest(g.restartBy(cmp.Or(r.askedAt, now)), turn)
 	if !now.Before(until) {
 		return false, time.Time{}
 	}
-	if r.asked.IsZero() {
-		r.asked = now
-		g.askToRestart(t, soonest(until, now.Add(restartPatience)))
+	if r.askedAt.IsZero() {
+		r.askedAt = now
+		g.askForRestart(t, soonest(until, now.Add(restartPatience)))
 	}
 	return true, until
 }
 
-// restartedBy is until when a pod may wait for another one in its place, from when that was asked for: as with load balancers, for half of
-// the time before a deadline at most, since disruption budgets need time as well.
-func (g *guard) restartedBy(asked time.Time) time.Time {
+// restartBy is until when a pod may wait for a restart that was asked for then: at most for half of the time before a deadline, since
+// disruption budgets need time as well.
+func (g *guard) restartBy(asked time.Time) time.Time {
 	until := asked.Add(g.node.opts.RestartWait)
-	if by := g.balancedBy(asked); !by.IsZero() {
+	if by := g.deregistrationDeadline(asked); !by.IsZero() {
 		until = soonest(until, asked.Add(by.Sub(asked)/2))
 	}
 	return until
 }
 
-// askToRestart has a pod's workload restarted, and does not wait for that.
-func (g *guard) askToRestart(t *target, until time.Time) {
+// askForRestart has a pod's workload restarted, and does not wait for that.
+func (g *guard) askForRestart(t *target, until time.Time) {
 	ctx, cancel := context.WithDeadline(g.ctx, until)
 	t.cancel, t.sent = cancel, new(atomic.Bool)
 	pod := t.pod
 	g.workers.Go(func() {
 		defer cancel()
 		workload := g.node.opts.Restart(ctx, pod)
-		g.post(func() { g.restarted(t, workload) })
+		g.post(func() { g.handleRestarted(t, workload) })
 	})
 }
 
-// restarted takes in what makes other pods in place of one; "" is nothing.
-func (g *guard) restarted(t *target, workload string) {
-	if g.targets[t.pod.UID] != t || t.last != "" {
+// handleRestarted takes in which workload replaces a pod; "" for none.
+func (g *guard) handleRestarted(t *target, workload string) {
+	if g.targets[t.pod.UID] != t || t.lastRequest != "" {
 		return
 	}
 	t.restart.answered, t.restart.workload = true, workload
 	g.touched = append(g.touched, t)
 	if workload != "" && t.pod.DeletionTimestamp == nil {
 		t.restart.holds, t.held, g.all = true, "the restart of "+workload, true
-		g.say(aboutPod(state.PodRestarting, t.pod, workload))
+		g.report(aboutPod(state.PodRestarting, t.pod, workload))
 	}
 }
 
-// noteRestart remembers what has become of the restart for a pod that is to stay now, as it may have to go again: the workload is asked for
-// once. An answer that has not come is waited for no more.
+// noteRestart remembers the restart for a pod that stays from now on. The pod may have to go again, and its workload is restarted once. An
+// answer that has not come is not waited for any more.
 func (g *guard) noteRestart(t *target) {
 	switch r := t.restart; {
-	case t.last != "":
-		g.replaced[t.pod.UID] = restart{answered: true}
-	case !r.asked.IsZero():
-		g.replaced[t.pod.UID] = restart{asked: r.asked, answered: true, workload: r.workload}
+	case t.lastRequest != "":
+		g.restarts[t.pod.UID] = restart{answered: true}
+	case !r.askedAt.IsZero():
+		g.restarts[t.pod.UID] = restart{askedAt: r.askedAt, answered: true, workload: r.workload}
 	}
 }
 
-// recallRestart has a pod that is to go again wait for what is left of its wait for another one in its place. For one of those that come back
-// to the closed node, nothing is restarted: another one would come there, too.
-func (g *guard) recallRestart(t *target, of *family) {
-	t.restart = g.replaced[t.pod.UID] // It stays noted, as the pod may be to stay again before anything is asked for.
+// recallRestart restores what noteRestart has noted: a pod that has to go again waits for what is left of its wait. No workload is restarted
+// whose pods come back to the closed node: the next one would come there, too.
+func (g *guard) recallRestart(t *target, of *owner) {
+	t.restart = g.restarts[t.pod.UID] // It stays noted: the pod may be released again before anything is asked for.
 	if t.round > 0 {
 		g.returning[of.name] = true
 	}
-	if t.restart.asked.IsZero() && g.returning[of.name] {
+	if t.restart.askedAt.IsZero() && g.returning[of.name] {
 		t.restart.answered = true
 	}
 	if workload := t.restart.workload; workload != "" && t.pod.DeletionTimestamp == nil && g.node.opts.restarts(t.pod) {
@@ -394,7 +385,7 @@ func (g *guard) recallRestart(t *target, of *family) {
 	}
 }
 
-// Scripts are what is run on the machine before its pods go.
+// Scripts are run on the machine before its pods go.
 type Scripts interface {
 	// Run returns when all have run, with what went wrong, or when ctx has ended.
 	Run(ctx context.Context) error
@@ -402,28 +393,27 @@ type Scripts interface {
 
 var errScriptsLate = errors.New("their time is over, and evictions begin without them")
 
-// scripted is what a guard knows of the scripts.
-type scripted struct {
-	// ran tells that they have run for this drain, or have had their time.
-	ran bool
-	// running ends the wait for them; nil if there is none. began is since when they are waited for.
-	running context.CancelFunc
-	began   time.Time
+// scripts is what a guard knows of Options.Scripts.
+type scripts struct {
+	// scriptsDone tells that they have run for this drain, or that their time is over.
+	scriptsDone bool
+	// cancelScripts ends the wait for them; nil if there is none. scriptsBegan is when it began.
+	cancelScripts context.CancelFunc
+	scriptsBegan  time.Time
 }
 
-// runScripts begins them, or goes on waiting. As with any hold, no pod waits beyond its turn.
+// runScripts runs the scripts, or goes on waiting for them. As with any hold, no pod waits beyond its turn.
 func (g *guard) runScripts(now time.Time) {
-	g.opens = now.Add(g.node.opts.ScriptsWait + longestDeregistration)
-	if g.running != nil {
+	g.evictFrom = now.Add(g.node.opts.ScriptsWait + longestDeregistration)
+	if g.cancelScripts != nil {
 		return
 	}
 	ctx, stop := context.WithCancel(g.ctx)
 	waiting := true
-	g.began, g.running = now, func() { waiting = false; stop() }
-	scripts := g.node.opts.Scripts
+	g.scriptsBegan, g.cancelScripts = now, func() { waiting = false; stop() }
 	g.workers.Go(func() {
 		defer stop()
-		err := scripts.Run(ctx)
+		err := g.node.opts.Scripts.Run(ctx)
 		g.post(func() {
 			if waiting {
 				g.endScripts(err)
@@ -432,25 +422,25 @@ func (g *guard) runScripts(now time.Time) {
 	})
 }
 
-// endScripts goes on with the drain, and tells why if not all is well.
-func (g *guard) endScripts(why error) {
-	g.running()
-	g.running, g.ran = nil, true
-	g.opens, g.all = time.Time{}, true
-	if why != nil {
-		g.say(Progress{Kind: state.ScriptsFailed, Detail: why.Error()})
+// endScripts goes on with the drain, and reports what went wrong, if anything.
+func (g *guard) endScripts(failure error) {
+	g.cancelScripts()
+	g.cancelScripts, g.scriptsDone = nil, true
+	g.evictFrom, g.all = time.Time{}, true
+	if failure != nil {
+		g.report(Progress{Kind: state.ScriptsFailed, Detail: failure.Error()})
 	}
 }
 
-// awaitScripts ends the wait for them when its time is over, a quarter of what there is before the machine is gone at most. It returns
-// when that is; zero if nobody waits.
+// awaitScripts ends the wait for the scripts after ScriptsWait, or a quarter of the time before a hard deadline. It returns when that is;
+// zero if nothing is waited for.
 func (g *guard) awaitScripts(now time.Time) time.Time {
-	if g.running == nil {
+	if g.cancelScripts == nil {
 		return time.Time{}
 	}
-	until := g.began.Add(g.node.opts.ScriptsWait)
+	until := g.scriptsBegan.Add(g.node.opts.ScriptsWait)
 	if !g.goal.Hard.IsZero() {
-		until = soonest(until, g.began.Add(max(g.goal.Hard.Sub(g.began)/4, 0)))
+		until = soonest(until, g.scriptsBegan.Add(max(g.goal.Hard.Sub(g.scriptsBegan)/4, 0)))
 	}
 	if now.Before(until) {
 		return until

@@ -15,11 +15,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// watchPods takes in every change of the pods on the node until ctx ends. It begins with a list from the API server's cache,
-// which costs little there and may be behind; what that lacks, the watch from the list's version tells. client-go's Reflector survives closed
-// connections, expired resource versions and an API server that is away. What it lacks for a drain is set here: short
-// pauses (after five failures they stay at two to three seconds), requests that end, and silence, because what it would
-// print is no news to anybody.
+// watchPods follows the pods on the node until ctx ends. It begins with a list from the API server's cache, which is cheap and may be old;
+// the watch from the list's version makes up for that. client-go's Reflector survives closed connections, expired resource versions and an
+// API server that is away. For a drain it also gets short pauses (after five failures they stay at two to three seconds), requests with a
+// timeout, and no log, since the guard reports what matters.
 func (g *guard) watchPods() {
 	pods := listFirst{&cache.ListWatch{ListWithContextFunc: feed{g}.list, WatchFuncWithContext: g.node.openWatch}}
 	silent := logr.Discard()
@@ -30,15 +29,15 @@ func (g *guard) watchPods() {
 	reflector.RunWithContext(klog.NewContext(g.ctx, silent))
 }
 
-// listFirst makes the Reflector list and then watch. By itself it would open one stream for both (a watch list), which
-// waits for ever when it hangs, and when refused sleeps without regard to the context.
+// listFirst makes the Reflector list and then watch. By default it would open one stream for both (a watch list), which
+// blocks for ever if it hangs, and sleeps without regard to the context if it is refused.
 type listFirst struct{ *cache.ListWatch }
 
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-// watchLife is how long a watch may last. The API server ends it then, and another goes on where it ended. Behind a
-// connection that has died without a word the client ends it, a little later; client-go would believe in it for minutes.
+// watchLife is how long a watch may last. The API server ends it then, and the next one continues from there. If the connection
+// has died silently, the client ends the watch a little later; client-go would take minutes to notice.
 const watchLife = 10 * time.Second
 
 func (n *Node) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -54,7 +53,7 @@ func (n *Node) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	return bounded{Interface: w, cancel: cancel}, nil
 }
 
-// bounded is a watch whose context ends with it.
+// bounded is a watch that cancels its context when it is stopped.
 type bounded struct {
 	watch.Interface
 	cancel context.CancelFunc
@@ -66,38 +65,38 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// feed is the store that the Reflector fills: the guard, which is told everything.
+// feed is the store that the Reflector fills. It passes everything on to the guard.
 type feed struct{ *guard }
 
-// list lists the pods, and has it told if it is refused.
+// list lists the pods, and reports if that is refused.
 func (f feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	list, err := f.node.listPods(ctx, o)
 	if err != nil && !passing(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		f.post(func() { f.sayRefused(&f.unlisted, err) })
+		f.post(func() { f.reportRefused(&f.listRefusal, err) })
 	}
 	return list, err
 }
 
-// pass has the guard take in a pod. The Reflector passes nothing else on.
-func (f feed) pass(obj any, take func(*corev1.Pod)) {
+// pass has the guard handle a pod. The Reflector delivers no other objects.
+func (f feed) pass(obj any, handle func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		f.post(func() {
 			f.version = newer(f.version, pod.ResourceVersion)
-			take(slim(pod))
+			handle(slim(pod))
 		})
 	}
 }
 
-// Add tells of a pod that is there.
-func (f feed) Add(obj any) error { f.pass(obj, f.meet); return nil }
+// Add handles a pod that is new.
+func (f feed) Add(obj any) error { f.pass(obj, f.handlePod); return nil }
 
-// Update tells of a pod that has changed.
-func (f feed) Update(obj any) error { f.pass(obj, f.meet); return nil }
+// Update handles a pod that has changed.
+func (f feed) Update(obj any) error { f.pass(obj, f.handlePod); return nil }
 
-// Delete tells of a pod that is gone.
-func (f feed) Delete(obj any) error { f.pass(obj, f.lose); return nil }
+// Delete handles a pod that is gone.
+func (f feed) Delete(obj any) error { f.pass(obj, f.handleGone); return nil }
 
-// Replace tells of the complete list.
+// Replace handles a complete list.
 func (f feed) Replace(objs []any, version string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
@@ -106,16 +105,16 @@ func (f feed) Replace(objs []any, version string) error {
 		}
 	}
 	f.post(func() {
-		f.version, f.unlisted = newer(f.version, version), ""
-		f.replace(all)
+		f.version, f.listRefusal = newer(f.version, version), ""
+		f.replacePods(all)
 	})
 	return nil
 }
 
-// Resync has nothing to do.
+// Resync does nothing: the guard has no periodic work on pods.
 func (feed) Resync() error { return nil }
 
-// slim drops what is large and never looked at.
+// slim drops a large field that nobody reads.
 func slim(pod *corev1.Pod) *corev1.Pod {
 	pod.ManagedFields = nil
 	return pod
