@@ -163,7 +163,7 @@ func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message)
 	w := &messageWork{message: message, open: len(notices), pause: pause}
 	for _, n := range notices {
 		n.Event.Instance = n.Instance
-		t := &task{notice: n, message: w}
+		t := f.newTask(n, w)
 		switch n.About {
 		case sqs.Interruption:
 			f.handleInterruption(t)

@@ -374,10 +374,10 @@ func (f *Fleet) beginLift(n node, events []event.Event) bool {
 		f.removeTaints(ctx, n.name) // First, as the cordon tells the next attempt that something is left.
 		for _, other := range events {
 			if other.ID != ev.ID && f.wanted(other) && !alreadyHappened(n, other) && !f.isEarly(other) {
-				f.join(n, taskOf(n, other, liftMessage{&attempts{}}, pause))
+				f.join(n, f.taskOf(n, other, liftMessage{&attempts{}}, pause))
 			}
 		}
-		t := taskOf(n, ev, liftMessage{p}, pause)
+		t := f.taskOf(n, ev, liftMessage{p}, pause)
 		t.lifts = true
 		f.join(n, t)
 	})
@@ -391,9 +391,9 @@ type liftMessage struct{ *attempts }
 func (l liftMessage) Done() { l.end(false, pollInterval) }
 
 // taskOf is a task of its own for one event of a node.
-func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
+func (f *Fleet) taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
 	notice := sqs.Notice{About: sqs.Interruption, Instance: n.machine, Event: ev}
-	return &task{notice: notice, message: &messageWork{message: message, open: 1, pause: pause}}
+	return f.newTask(notice, &messageWork{message: message, open: 1, pause: pause})
 }
 
 // ended tells whether the event that a node is closed for is over, and how it ended: the machine was rebooted as announced and its

@@ -41,54 +41,18 @@ type task struct {
 	// for which the node is closed.
 	listed, lifts bool
 
-	mu          sync.Mutex
-	released    bool
-	releaseHook context.CancelFunc // ends what is held for it; nil if nothing is
-	limit       *time.Timer        // releases it; nil if nothing does
+	// held ends with the term, or when nothing needs to be held for the task any more, which release says. limit releases it, if that is
+	// known to be the case at some time; the fleet's mutex guards it.
+	held    context.Context
+	release context.CancelFunc
+	limit   *time.Timer
 }
 
-// setRelease says how to end what is held for the task, unless nothing needs to be held any more.
-func (t *task) setRelease(letGo context.CancelFunc) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.releaseHook = letGo
-	return !t.released
-}
-
-// release ends what is held for the task.
-func (t *task) release() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.released = true
-	if t.releaseHook != nil {
-		t.releaseHook()
-	}
-	if t.limit != nil {
-		t.limit.Stop()
-	}
-}
-
-// releaseAfter ends what is held for the task after that time, unless that has ended before.
-func (t *task) releaseAfter(left time.Duration) {
-	if left <= 0 {
-		t.release()
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.limit != nil {
-		t.limit.Stop()
-	}
-	if !t.released {
-		t.limit = time.AfterFunc(left, t.release)
-	}
-}
-
-// isReleased tells whether nothing needs to be held for the task any more.
-func (t *task) isReleased() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.released
+// newTask makes a task of a notice in a message.
+func (f *Fleet) newTask(notice sqs.Notice, message *messageWork) *task {
+	t := &task{notice: notice, message: message}
+	t.held, t.release = context.WithCancel(f.term.Load().ctx)
+	return t
 }
 
 // done says that nothing is left to be done for it.
@@ -226,26 +190,29 @@ func (f *Fleet) hasHook(t *task) bool {
 // hold makes Auto Scaling wait for a task until it ends, or its event's budget does: that is people's word for how long a termination may
 // take, however often its message comes again.
 func (f *Fleet) hold(t *task) {
-	if !f.hasHook(t) || !f.wantsDrain(t) || !f.hasBudgetLeft(t) {
+	if !f.hasHook(t) || !f.wantsDrain(t) {
 		return
 	}
-	f.background(func(ctx context.Context) {
-		held, release := context.WithCancel(ctx)
-		defer release()
-		if t.setRelease(release) {
-			f.work.Go(func() { f.checkTermination(held, t) })
-			f.opts.Hooks.Hold(held, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed)
-		}
+	f.mu.Lock()
+	f.limitHold(t)
+	f.mu.Unlock()
+	if t.held.Err() != nil {
+		return
+	}
+	f.work.Go(func() {
+		defer t.release()
+		f.work.Go(func() { f.checkTermination(t) })
+		f.opts.Hooks.Hold(t.held, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed)
 	})
 }
 
 // checkTermination finds out, where people would have a machine kept whose time is over with pods left, whether it is. Where it is not, the drain
 // has the end of its budget as its deadline.
-func (f *Fleet) checkTermination(ctx context.Context, t *task) {
+func (f *Fleet) checkTermination(t *task) {
 	if !f.policy()[t.notice.Event.Kind].SoftBudget {
 		return
 	}
-	if loses, err := f.opts.Hooks.Loses(ctx, t.notice.Instance, *t.notice.Hook); err != nil || !loses {
+	if loses, err := f.opts.Hooks.Loses(t.held, t.notice.Instance, *t.notice.Hook); err != nil || !loses {
 		return
 	}
 	f.mu.Lock()
@@ -276,9 +243,21 @@ func (f *Fleet) startBudget(t *task, since time.Time) {
 
 // limitHold ends what is held for a task with its event's budget, if that counts. f.mu is held.
 func (f *Fleet) limitHold(t *task) {
-	if end := f.budgetEnd(t); f.groupWaits(t) && !end.IsZero() {
-		t.releaseAfter(time.Until(end))
+	end := f.budgetEnd(t)
+	if !f.groupWaits(t) || end.IsZero() || t.held.Err() != nil {
+		return
 	}
+	if t.limit != nil {
+		t.limit.Stop()
+	}
+	left := time.Until(end)
+	if left <= 0 {
+		t.release()
+		return
+	}
+	timer := time.AfterFunc(left, t.release)
+	context.AfterFunc(t.held, func() { timer.Stop() })
+	t.limit = timer
 }
 
 // budgetEnd is when the budget of a task's event does; zero if it does not count yet, or there is none. f.mu is held.
@@ -288,14 +267,6 @@ func (f *Fleet) budgetEnd(t *task) time.Time {
 		return since.Add(budget)
 	}
 	return time.Time{}
-}
-
-// hasBudgetLeft tells whether a task's event has any budget left, and sees to it that what is held ends with it.
-func (f *Fleet) hasBudgetLeft(t *task) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.limitHold(t)
-	return !t.isReleased()
 }
 
 // wantsDrain tells whether the rules want the node drained for a task. Where they do not, it is not for us to say when the machine may go: its
