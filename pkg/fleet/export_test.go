@@ -1,6 +1,11 @@
 package fleet
 
-import "time"
+import (
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/sqs"
+)
 
 // Place is a node's place in a Line.
 type Place struct {
@@ -11,14 +16,27 @@ type Place struct {
 }
 
 // Line is a line with limits.
-type Line struct{ line drainQueue }
+type Line struct{ fleet *Fleet }
 
 // NewLine returns an empty line.
-func NewLine(l Limits) *Line { return &Line{drainQueue{limits: l}} }
+func NewLine(l Limits) *Line {
+	f := &Fleet{sessions: map[string]*session{}}
+	f.Use(Rules{Draining: l.Draining, Group: l.Group})
+	return &Line{f}
+}
 
 // Join puts a node into the line.
 func (l *Line) Join(p Place) {
-	l.line.add(waitingNode{node: p.Node, group: p.Group, urgent: p.Spot, deadline: p.Deadline, since: p.Since})
+	s := l.fleet.sessions[p.Node]
+	if s == nil {
+		s = &session{node: p.Node, group: p.Group, since: p.Since, tasks: map[string]*task{}}
+		l.fleet.sessions[p.Node] = s
+	}
+	ev := event.Event{ID: p.Since.String(), Deadline: p.Deadline}
+	if p.Spot {
+		ev.Kind = event.SpotInterruption
+	}
+	s.tasks[ev.ID] = &task{notice: sqs.Notice{Event: ev}}
 }
 
 // Next returns who may begin while so many are being drained in each group.
@@ -29,11 +47,10 @@ func (l *Line) Next(busy map[string]int) []string {
 		c.group[group] = n
 	}
 	var names []string
-	begin := l.line.next(c)
-	for _, p := range begin {
-		names = append(names, p.node)
+	for _, s := range admit(l.fleet.waiting(), c, l.fleet.limits()) {
+		s.begun = true
+		names = append(names, s.node)
 	}
-	l.line.remove(begin)
 	return names
 }
 

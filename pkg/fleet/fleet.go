@@ -115,7 +115,6 @@ type Fleet struct {
 	// updatingSlots tells that places are being taken, and placed that this process may have some.
 	updatingSlots, holdsSlots bool
 	sessions                  map[string]*session
-	queue                     drainQueue
 	// budgetStarts is since when the budget counts of events for which Auto Scaling waits, by their IDs.
 	budgetStarts map[string]time.Time
 }

@@ -295,8 +295,8 @@ func (f *Fleet) refreshSession(n node, events []event.Event) {
 			news[ev.Kind] = true
 		}
 	}
-	if len(news) > 0 && !s.begun {
-		s.requeue()
+	if s.over = !s.begun && len(s.tasks) == 0; s.over {
+		delete(f.sessions, s.node)
 	}
 	for kind := range news {
 		s.announce(kind)
@@ -318,24 +318,6 @@ func (s *session) changeEvent(t *task, to event.Event) {
 		delete(s.tasks, to.ID)
 		delete(s.announced, to.ID)
 		t.done() // What was done for it before it came into the line is taken back by another session.
-	}
-}
-
-// requeue gives a session that waits in the line the place of what it waits for now; without anything, it is gone. f.mu is held.
-func (s *session) requeue() {
-	f := s.fleet
-	since := time.Now()
-	f.queue.waiting = slices.DeleteFunc(f.queue.waiting, func(p waitingNode) bool {
-		if p.node == s.node {
-			since = p.since
-		}
-		return p.node == s.node
-	})
-	for _, t := range s.tasks {
-		f.queue.add(s.waitingFor(t, since))
-	}
-	if s.over = len(s.tasks) == 0; s.over {
-		delete(f.sessions, s.node)
 	}
 }
 

@@ -30,76 +30,58 @@ type Limits struct {
 	Label string
 }
 
-// waitingNode is one node's place in the line.
-type waitingNode struct {
-	node, group string
-	// urgent tells that the node does not wait: its machine is gone in a few minutes.
-	urgent   bool
-	deadline time.Time // the nearest; zero if there is none
-	since    time.Time // when it joined
-}
-
-// drainQueue is the nodes that are to be drained, in no particular order.
-type drainQueue struct {
-	limits  Limits
-	waiting []waitingNode
-}
-
 // counts say how many nodes are being drained, in all and by group.
 type counts struct {
 	all   int
 	group map[string]int
 }
 
-// add puts a node into the line, or gives it a better place if it is there.
-func (l *drainQueue) add(p waitingNode) {
-	i := slices.IndexFunc(l.waiting, func(other waitingNode) bool { return other.node == p.node })
-	if i < 0 {
-		l.waiting = append(l.waiting, p)
-		return
+// waiting are the sessions that have not begun, in the order in which they may begin. f.mu is held.
+func (f *Fleet) waiting() []*session {
+	var all []*session
+	for _, s := range f.sessions {
+		if !s.begun {
+			s.prioritize()
+			all = append(all, s)
+		}
 	}
-	there := &l.waiting[i]
-	there.urgent = there.urgent || p.urgent
-	if byDeadline(p.deadline, there.deadline) < 0 {
-		there.deadline = p.deadline
-	}
+	slices.SortFunc(all, byPriority)
+	return all
 }
 
-// next are those in the line that may begin, the most urgent first. busy counts those that are being drained. What waits for
-// its own group holds nobody else up.
-func (l *drainQueue) next(busy counts) []waitingNode {
-	slices.SortFunc(l.waiting, byUrgency)
-	var begin []waitingNode
-	for _, p := range l.waiting {
-		full := l.limits.Draining > 0 && busy.all >= l.limits.Draining || l.limits.Group > 0 && busy.group[p.group] >= l.limits.Group
-		if full && !p.urgent {
+// prioritize derives from its tasks how much hurry a session that waits is in. f.mu is held.
+func (s *session) prioritize() {
+	urgent, deadline := false, time.Time{}
+	for _, t := range s.tasks {
+		urgent = urgent || t.isUrgent()
+		if byDeadline(t.notice.Event.Deadline, deadline) < 0 {
+			deadline = t.notice.Event.Deadline
+		}
+	}
+	s.urgent.Store(urgent)
+	s.deadline = deadline
+}
+
+// admit returns those of the waiting sessions that may begin under the limits while so many nodes are being drained. A session that waits
+// because its group is full holds up no other.
+func admit(waiting []*session, draining counts, limits Limits) []*session {
+	var admitted []*session
+	for _, s := range waiting {
+		full := limits.Draining > 0 && draining.all >= limits.Draining || limits.Group > 0 && draining.group[s.group] >= limits.Group
+		if full && !s.urgent.Load() {
 			continue
 		}
-		busy.all++
-		busy.group[p.group]++
-		begin = append(begin, p)
+		draining.all++
+		draining.group[s.group]++
+		admitted = append(admitted, s)
 	}
-	return begin
+	return admitted
 }
 
-// exempt are those in the line that do not wait.
-func (l *drainQueue) exempt() []waitingNode {
-	waits := func(p waitingNode) bool { return !p.urgent && (l.limits.Draining > 0 || l.limits.Group > 0) }
-	slices.SortFunc(l.waiting, byUrgency)
-	return slices.DeleteFunc(slices.Clone(l.waiting), waits)
-}
-
-// remove takes those out of the line that begin.
-func (l *drainQueue) remove(begin []waitingNode) {
-	l.waiting = slices.DeleteFunc(l.waiting, func(p waitingNode) bool {
-		return slices.ContainsFunc(begin, func(gone waitingNode) bool { return gone.node == p.node })
-	})
-}
-
-// byUrgency orders places: what is urgent before all, then the nearer deadline, then who came first.
-func byUrgency(a, b waitingNode) int {
-	if a.urgent != b.urgent {
-		if a.urgent {
+// byPriority puts what is urgent first, then the nearest deadline, then whoever has waited for longest.
+func byPriority(a, b *session) int {
+	if urgent := a.urgent.Load(); urgent != b.urgent.Load() {
+		if urgent {
 			return -1
 		}
 		return 1
@@ -107,7 +89,7 @@ func byUrgency(a, b waitingNode) int {
 	return cmp.Or(byDeadline(a.deadline, b.deadline), a.since.Compare(b.since), cmp.Compare(a.node, b.node))
 }
 
-// byDeadline puts the nearer deadline first, and none last.
+// byDeadline puts the nearest deadline first, and no deadline last.
 func byDeadline(a, b time.Time) int {
 	if a.IsZero() != b.IsZero() {
 		if a.IsZero() {
@@ -283,14 +265,16 @@ func (f *Fleet) takeSlots(t *leaseTerm) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.holdsSlots = len(next[t.process]) > 0
-		f.start(t, begin)
+		for _, s := range begin {
+			f.start(t, s)
+		}
 		return nil
 	}
 	return nil // Others are quicker all the time. The line is looked at again.
 }
 
 // proposeSlots is what is to be taken, and who may begin then.
-func (f *Fleet) proposeSlots(t *leaseTerm, before slots) (next slots, begin []waitingNode) {
+func (f *Fleet) proposeSlots(t *leaseTerm, before slots) (next slots, begin []*session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next = slots{}
@@ -300,9 +284,9 @@ func (f *Fleet) proposeSlots(t *leaseTerm, before slots) (next slots, begin []wa
 		}
 	}
 	ours := f.draining()
-	begin = f.queue.next(f.countDraining(t, next))
-	for _, p := range begin {
-		ours[nodeKeyOf(p.node)] = p.group
+	begin = admit(f.waiting(), f.countDraining(t, next), f.limits())
+	for _, s := range begin {
+		ours[s.nodeKey] = s.group
 	}
 	if len(ours) > 0 {
 		next[t.process], f.holdsSlots = ours, true // Also if the answer to what is written is lost.

@@ -29,12 +29,14 @@ type session struct {
 	node    string
 	group   string
 	nodeKey nodeKey
+	since   time.Time // when its first event came
 	// urgent tells that what is done for it waits behind no other node.
 	urgent atomic.Bool
 
 	// The fleet's mutex guards what follows.
-	begun bool // it is no longer in the line
-	tasks map[string]*task
+	begun    bool      // it waits no longer
+	deadline time.Time // the nearest of its events, while it waits; zero if there is none
+	tasks    map[string]*task
 	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
 	announced map[string]event.Event
 	// outcomes are what has come of its events so far.
@@ -72,7 +74,7 @@ func (f *Fleet) join(n node, t *task) {
 	s := f.sessions[n.name]
 	if s == nil || s.over {
 		s = &session{
-			fleet: f, node: n.name, group: n.group, nodeKey: nodeKeyOf(n.name), tasks: map[string]*task{}, announced: map[string]event.Event{},
+			fleet: f, node: n.name, group: n.group, nodeKey: nodeKeyOf(n.name), since: time.Now(), tasks: map[string]*task{}, announced: map[string]event.Event{},
 			outcomes: map[string]event.Outcome{}, ended: make(chan struct{}),
 		}
 		f.sessions[n.name] = s
@@ -89,20 +91,12 @@ func (f *Fleet) join(n node, t *task) {
 	if s.announce(ev.Kind); s.sink != nil {
 		f.background(s.addTaints)
 	}
-	pressed := isUrgent(ev) || t.lifts
-	if pressed {
+	if t.isUrgent() {
 		s.urgent.Store(true)
 	}
 	if !s.begun {
-		f.queue.add(s.waitingFor(t, time.Now()))
 		f.wake()
 	}
-}
-
-// waitingFor is the place in the line that one of the session's tasks calls for.
-func (s *session) waitingFor(t *task, since time.Time) waitingNode {
-	ev := t.notice.Event
-	return waitingNode{node: s.node, group: s.group, urgent: isUrgent(ev) || t.lifts, deadline: ev.Deadline, since: since}
 }
 
 // announce tells the agent, if there is one, of the events of a kind. f.mu is held.
@@ -128,18 +122,26 @@ func (s *session) events(kind event.Kind) []event.Event {
 	return all
 }
 
-// dispatch lets those in the line begin for whom there is room.
+// dispatch begins the sessions that need not wait, or for which there is room.
 func (f *Fleet) dispatch(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.queue.limits = f.limits()
-	f.promoteUrgent()
-	f.start(t, f.queue.exempt())
-	limited := f.queue.limits.Draining > 0 || f.queue.limits.Group > 0
+	limits := f.limits()
+	limited := limits.Draining > 0 || limits.Group > 0
+	var waiting []*session
+	for _, s := range f.waiting() {
+		if limited && !s.urgent.Load() {
+			waiting = append(waiting, s)
+		} else {
+			f.start(t, s)
+		}
+	}
 	switch {
 	case f.opts.DryRun:
-		f.start(t, f.queue.next(f.countDraining(t, nil)))
-	case len(f.queue.waiting) > 0:
+		for _, s := range admit(waiting, f.countDraining(t, nil), limits) {
+			f.start(t, s)
+		}
+	case len(waiting) > 0:
 		f.leases.lookSoon()
 		f.updateSlots(t)
 	case limited && len(f.draining()) > 0, f.holdsSlots:
@@ -147,28 +149,21 @@ func (f *Fleet) dispatch(t *leaseTerm) {
 	}
 }
 
-// start begins the sessions of nodes that are in the line. f.mu is held.
-func (f *Fleet) start(t *leaseTerm, begin []waitingNode) {
-	for _, p := range begin {
-		s := f.sessions[p.node]
-		if s == nil || s.begun || t.ctx.Err() != nil {
-			continue
-		}
-		s.begun = true
-		if p.urgent {
-			s.urgent.Store(true) // Its deadline may have come near in the line.
-		}
-		ctx, stop := context.WithCancel(t.ctx)
-		s.stop = stop
-		f.work.Add(1)
-		t.sessions.Go(func() {
-			defer f.work.Done()
-			defer close(s.ended)
-			defer stop()
-			s.run(ctx, t)
-		})
+// start begins a session that waits, unless it has nothing to do any more. f.mu is held.
+func (f *Fleet) start(t *leaseTerm, s *session) {
+	if f.sessions[s.node] != s || s.begun || t.ctx.Err() != nil {
+		return
 	}
-	f.queue.remove(begin)
+	s.begun = true
+	ctx, stop := context.WithCancel(t.ctx)
+	s.stop = stop
+	f.work.Add(1)
+	t.sessions.Go(func() {
+		defer f.work.Done()
+		defer close(s.ended)
+		defer stop()
+		s.run(ctx, t)
+	})
 }
 
 // run claims the node, lets an agent do what is to be done for it, and ends the claim.
@@ -377,7 +372,6 @@ func (f *Fleet) returnWaiting(back func(*task)) {
 			back(t)
 		}
 	}
-	f.queue.waiting = nil
 }
 
 // leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.

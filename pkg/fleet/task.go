@@ -147,17 +147,8 @@ func pauseBefore(left, pause time.Duration) time.Duration {
 	return pause
 }
 
-// promoteUrgent lets those wait no longer in the line whose deadline has come near meanwhile. f.mu is held.
-func (f *Fleet) promoteUrgent() {
-	for i := range f.queue.waiting {
-		p := &f.queue.waiting[i]
-		if s := f.sessions[p.node]; s != nil && !p.urgent {
-			for _, t := range s.tasks {
-				p.urgent = p.urgent || isUrgent(t.notice.Event)
-			}
-		}
-	}
-}
+// isUrgent tells whether a task leaves no time to wait in.
+func (t *task) isUrgent() bool { return t.lifts || isUrgent(t.notice.Event) }
 
 // isUrgent tells whether what is done for a node waits behind no other.
 func (f *Fleet) isUrgent(node string) bool {
