@@ -64,10 +64,9 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
-		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
-		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
-		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
+		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Rules: rulesOf(cfg, gate),
+		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
+		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog,
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		DeleteNode: cfg.Fleet.DeleteNode,
@@ -209,7 +208,7 @@ func (a adjustable) use(cfg config.Queue, degraded []string) {
 func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
-		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Impaired: cfg.Events.StatusCheck.After,
+		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -179,40 +179,24 @@ func (f *Fleet) untaint(ctx context.Context, name string) error {
 	})
 }
 
-// changeTaints changes the list of a node's taints, which can only be replaced whole, and tries again if somebody else
-// did so meanwhile.
+// changeTaints changes the list of a node's taints, which can only be replaced as a whole.
 func (f *Fleet) changeTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
-	for tries := 0; ; tries++ {
-		err := f.tryTaints(ctx, name, change)
-		if apierrors.IsConflict(err) && tries < 10 {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("tainting node %q: %w", name, err)
-		}
-		return nil
-	}
-}
-
-func (f *Fleet) tryTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
-	ctx, leave, err := f.claims.enter(ctx, func() bool { return f.isUrgent(name) })
-	if err != nil {
-		return err
-	}
-	defer leave()
-	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	taints := change(slices.Clone(there.Spec.Taints))
-	if slices.Equal(keysOf(taints), keysOf(there.Spec.Taints)) {
-		return nil
-	}
-	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{
-		"metadata": map[string]any{"resourceVersion": there.ResourceVersion},
-		"spec":     map[string]any{"taints": taints},
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		return f.claims.change(ctx, name, func() bool { return f.isUrgent(name) }, func(node *corev1.Node) map[string]any {
+			taints := change(slices.Clone(node.Spec.Taints))
+			if slices.Equal(keysOf(taints), keysOf(node.Spec.Taints)) {
+				return nil
+			}
+			return map[string]any{
+				"metadata": map[string]any{"resourceVersion": node.ResourceVersion},
+				"spec":     map[string]any{"taints": taints},
+			}
+		})
 	})
-	return err
+	if err != nil {
+		return fmt.Errorf("tainting node %q: %w", name, err)
+	}
+	return nil
 }
 
 func keysOf(taints []corev1.Taint) []string {

@@ -21,7 +21,7 @@ type Line struct{ fleet *Fleet }
 // NewLine returns an empty line.
 func NewLine(l Limits) *Line {
 	f := &Fleet{sessions: map[string]*session{}}
-	f.Use(Rules{Draining: l.Draining, Group: l.Group})
+	f.Use(Rules{Limits: l})
 	return &Line{f}
 }
 
@@ -47,7 +47,7 @@ func (l *Line) Next(busy map[string]int) []string {
 		c.group[group] = n
 	}
 	var names []string
-	for _, s := range admit(l.fleet.waiting(), c, l.fleet.limits()) {
+	for _, s := range admit(l.fleet.waiting(), c, l.fleet.rules.Load().Limits) {
 		s.begun = true
 		names = append(names, s.node)
 	}

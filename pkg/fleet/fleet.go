@@ -53,12 +53,12 @@ type Options struct {
 	// Host is the name of the host, for people who look at the Leases; several may have the same.
 	Host string
 	// Own is where this process itself runs, if that is in a pod.
-	Own    OwnPod
-	Policy policy.Settings
-	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
-	Drain  drain.Options
-	Limits Limits
-	Log    *logrus.Entry
+	Own OwnPod
+	// Rules are those to begin with.
+	Rules
+	// GroupLabel is the label of Nodes, such as that of the zone, whose value is a node's group.
+	GroupLabel string
+	Log        *logrus.Entry
 	// DryRun writes nothing: neither to the cluster nor to Auto Scaling.
 	DryRun bool
 	// Cluster is the name of this cluster in the tags of its instances (ec2.ClusterTag). With "" it is the one by which the instances
@@ -74,9 +74,8 @@ type Options struct {
 	OwnTag bool
 	// Instances, if set, is asked about instances that are not found by their Nodes, and about reservations.
 	Instances Instances
-	// Schedule, if set, is asked what EC2 has scheduled, and which status checks fail. Impaired is for how long they must.
+	// Schedule, if set, is asked what EC2 has scheduled, and which status checks fail.
 	Schedule Schedule
-	Impaired time.Duration
 	// Hooks, if set, is told to hold and to complete lifecycle actions; CompleteLaunches includes those of launches. Whose they are, it
 	// knows itself.
 	Hooks            Hooks
@@ -125,14 +124,14 @@ func New(opts Options) *Fleet {
 		opts.Leases = opts.Client
 	}
 	f := &Fleet{
-		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), maintenance: newEC2View(),
+		opts: opts, nodes: newNodes(opts.Client, opts.GroupLabel), maintenance: newEC2View(),
 		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{},
 	}
 	f.lister, f.clusterTags = newNodeLister(opts.Client, f.nodes, f.background), newClusterTags(f.nodes, opts.Instances)
 	f.leases = newLeases(opts.Leases, opts.DryRun, f.wake)
 	f.claims, f.slots = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &slotStore{leases: f.leases}
 	f.restart = &restarts{fleet: f, batches: map[string]*batch{}}
-	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
+	f.Use(opts.Rules)
 	return f
 }
 
@@ -193,9 +192,9 @@ func (f *Fleet) background(do func(ctx context.Context)) {
 // Rules are the settings that may change while a fleet is run.
 type Rules struct {
 	Policy policy.Settings
+	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
 	Drain  drain.Options
-	// Draining and Group are the ceilings of Limits.
-	Draining, Group int
+	Limits Limits
 	// Impaired is for how long a status check must have failed.
 	Impaired time.Duration
 }
@@ -208,12 +207,6 @@ func (f *Fleet) Use(rules Rules) {
 }
 
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
-
-// limits are those in effect.
-func (f *Fleet) limits() Limits {
-	now := f.rules.Load()
-	return Limits{Draining: now.Draining, Group: now.Group, Label: f.opts.Limits.Label}
-}
 
 // Description is what a Node tells of its machine. What it does not tell is empty.
 type Description struct {

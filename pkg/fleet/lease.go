@@ -573,12 +573,9 @@ func (c claims) free(process string, n node) error {
 
 // write sets the claim of a process if the Node still has that version.
 func (c claims) write(ctx context.Context, process, name, version string) (*corev1.Node, error) {
-	patch := map[string]any{"metadata": map[string]any{
-		"resourceVersion": version, "annotations": map[string]any{
-			ClaimAnnotation: claim{Holder: process, Version: version}.text(), drain.OldKey(ClaimAnnotation): nil,
-		},
-	}}
-	return c.patch(ctx, name, types.MergePatchType, patch)
+	return c.patch(ctx, name, types.MergePatchType, annotationPatch(version, map[string]any{
+		ClaimAnnotation: claim{Holder: process, Version: version}.text(), drain.OldKey(ClaimAnnotation): nil,
+	}))
 }
 
 // claimPath is where the annotation is, for a JSON patch.
@@ -607,9 +604,9 @@ func (c claims) removeForeign(ctx context.Context, known node) error {
 		return err
 	}
 	defer leave()
-	_, err = c.patch(ctx, known.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": known.version, "annotations": map[string]any{ClaimAnnotation: nil, drain.OldKey(ClaimAnnotation): nil},
-	}})
+	_, err = c.patch(ctx, known.name, types.MergePatchType, annotationPatch(known.version, map[string]any{
+		ClaimAnnotation: nil, drain.OldKey(ClaimAnnotation): nil,
+	}))
 	return err
 }
 
@@ -653,4 +650,36 @@ func (c claims) patch(ctx context.Context, name string, kind types.PatchType, pa
 		c.nodes.learn(written)
 	}
 	return written, err
+}
+
+// annotationPatch is a merge patch of the annotations of a Node that still has that version.
+func annotationPatch(version string, annotations map[string]any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"resourceVersion": version, "annotations": annotations}}
+}
+
+// change reads a Node and applies the merge patch that is made for it, which holds for that version of the Node; nil is no patch.
+func (c claims) change(ctx context.Context, name string, urgent func() bool, patchFor func(*corev1.Node) map[string]any) error {
+	ctx, leave, err := c.enter(ctx, urgent)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if patch := patchFor(node); patch != nil {
+		_, err = c.patch(ctx, name, types.MergePatchType, patch)
+	}
+	return err
+}
+
+// persistently tries something up to five times, as kubelets and others write to Nodes at any time.
+func persistently(ctx context.Context, try func() error) (err error) {
+	for range 5 {
+		if err = try(); err == nil || !drain.Await(ctx, nil, firstPause/4) {
+			break
+		}
+	}
+	return err
 }

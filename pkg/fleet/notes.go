@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -143,62 +142,57 @@ func (s *session) writeNotes(ctx context.Context) {
 }
 
 // changeNotes brings the notes on a Node up to date, and drops those of events that neither stand nor keep the node closed: that they are
-// over is told by the one process that drops them. It tries again if somebody else writes to the Node meanwhile.
+// over is told by the one process that drops them.
 func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*note) error {
-	for tries := 0; ; tries++ {
-		dropped, err := f.tryNotes(ctx, name, fresh)
-		if err != nil && tries < 4 && drain.Await(ctx, nil, firstPause/4) {
-			continue
+	var dropped notes
+	err := persistently(ctx, func() error {
+		dropped = nil
+		err := f.claims.change(ctx, name, nil, func(there *corev1.Node) map[string]any {
+			n := f.nodes.parse(there)
+			known, _ := f.nodes.find(name)
+			n.machine = cmp.Or(n.machine, known.machine)
+			after, gone := f.updateNotes(n, fresh)
+			if slices.EqualFunc(n.notes, after, sameNote) {
+				return nil
+			}
+			dropped = gone
+			return annotationPatch(there.ResourceVersion, drain.KeyPatch(there.Annotations, NotesAnnotation, after.text()))
+		})
+		if apierrors.IsNotFound(err) {
+			dropped = nil
+			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("noting what was done for node %q: %w", name, err)
-		}
-		for _, known := range dropped {
-			f.reportClosed(name, state.Entry{Event: known.toEvent(), Ending: state.Withdrawn})
-		}
-		return nil
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("noting what was done for node %q: %w", name, err)
 	}
+	for _, known := range dropped {
+		f.reportClosed(name, state.Entry{Event: known.toEvent(), Ending: state.Withdrawn})
+	}
+	return nil
 }
 
-// tryNotes changes the notes, and returns those that it has dropped of which nobody has told yet that their events are over.
-func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*note) (dropped notes, err error) {
-	ctx, leave, err := f.claims.enter(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	n := f.nodes.parse(there)
-	known, _ := f.nodes.find(name)
-	n.machine = cmp.Or(n.machine, known.machine)
+// updateNotes returns the notes that a node is to bear, and those that it is to lose of whose events nobody has told yet that they are over.
+func (f *Fleet) updateNotes(n node, fresh map[string]*note) (after, dropped notes) {
 	said, _ := f.maintenance.of(n.machine)
-	before, events := n.notes, f.listedEvents(n, said)
-	after := slices.DeleteFunc(slices.Clone(before), func(old note) bool {
-		_, renewed := fresh[old.Event]
-		gone := !renewed && !f.stands(n, old, events)
-		if gone && !old.Over {
+	events := f.listedEvents(n, said)
+	for _, old := range n.notes {
+		if _, renewed := fresh[old.Event]; renewed {
+			continue
+		}
+		if f.stands(n, old, events) {
+			after = append(after, old)
+		} else if !old.Over {
 			dropped = append(dropped, old)
 		}
-		return renewed || gone
-	})
+	}
 	for _, id := range slices.Sorted(maps.Keys(fresh)) {
 		if one := fresh[id]; one != nil {
 			after = append(after, *one)
 		}
 	}
-	if slices.EqualFunc(before, after, sameNote) {
-		return nil, nil
-	}
-	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": there.ResourceVersion, "annotations": drain.KeyPatch(there.Annotations, NotesAnnotation, after.text()),
-	}})
-	return dropped, err
+	return after, dropped
 }
 
 func sameNote(a, b note) bool {

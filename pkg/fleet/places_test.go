@@ -31,7 +31,7 @@ func endless(id string) []sqs.Notice {
 func limited(all, zone int) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		draining(o)
-		o.Limits = fleet.Limits{Draining: all, Group: zone, Label: "zone"}
+		o.Limits, o.GroupLabel = fleet.Limits{Draining: all, Group: zone}, "zone"
 	}
 }
 

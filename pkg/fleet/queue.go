@@ -22,13 +22,9 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 )
 
-// Limits bound how many nodes are drained at once, all processes on the queue counted. 0 is no limit.
-type Limits struct {
-	// Draining is for all nodes together, and Group for those that share the value of Label.
-	Draining, Group int
-	// Label is a label of Nodes, such as that of the zone.
-	Label string
-}
+// Limits bound how many nodes are drained at once, all processes on the queue counted: Draining of all nodes, and Group of those with the same
+// value of Options.GroupLabel. 0 is no limit.
+type Limits struct{ Draining, Group int }
 
 // counts say how many nodes are being drained, in all and by group.
 type counts struct {
@@ -284,7 +280,7 @@ func (f *Fleet) proposeSlots(t *leaseTerm, before slots) (next slots, begin []*s
 		}
 	}
 	ours := f.draining()
-	begin = admit(f.waiting(), f.countDraining(t, next), f.limits())
+	begin = admit(f.waiting(), f.countDraining(t, next), f.rules.Load().Limits)
 	for _, s := range begin {
 		ours[s.nodeKey] = s.group
 	}

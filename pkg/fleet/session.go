@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
@@ -126,7 +125,7 @@ func (s *session) events(kind event.Kind) []event.Event {
 func (f *Fleet) dispatch(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	limits := f.limits()
+	limits := f.rules.Load().Limits
 	limited := limits.Draining > 0 || limits.Group > 0
 	var waiting []*session
 	for _, s := range f.waiting() {
@@ -184,7 +183,7 @@ func (s *session) run(ctx context.Context, t *leaseTerm) {
 	}
 	cause := context.Cause(claimed)
 	if !isClaimLost(cause) {
-		s.keepCordon(t.leased) // While the claim stands, so that no other works on the node.
+		s.handOverCordon(t.leased) // While the claim stands, so that no other works on the node.
 		s.writeNotes(t.leased)
 	}
 	if !s.fleet.opts.DryRun && !isClaimLost(cause) {
@@ -683,56 +682,38 @@ func revocable(kind event.Kind) bool {
 
 // handOverCordon gives a cordon that has a time to live, or that is lifted when EC2 says so, to the event that the node was drained or cordoned for
 // meanwhile. Nobody else remembers that one once its message is gone, and the node would be opened when the time to live is over.
-func (s *session) handOverCordon(ctx context.Context) error {
+func (s *session) handOverCordon(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
 	to := s.staysClosedFor
 	f.mu.Unlock()
 	if to.ID == "" || f.opts.DryRun {
-		return nil
+		return
 	}
-	ctx, leave, err := f.claims.enter(ctx, nil)
-	if err != nil {
+	err := persistently(ctx, func() error {
+		// If anything has changed on the Node since it was read, the cordon may be another's now.
+		err := f.claims.change(ctx, s.node, nil, func(node *corev1.Node) map[string]any { return f.cordonPatch(node, to) })
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
 		return err
-	}
-	defer leave()
-	node, err := f.opts.Client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	})
 	if err != nil {
-		return err // it says which Node
+		f.opts.Log.WithField(fieldNode, s.node).Warnf("the node may be opened before its time: %s", err)
 	}
+}
+
+// cordonPatch gives the cordon on a Node to another event; nil if it is not ours, or stays for as long as that event needs it anyway.
+func (f *Fleet) cordonPatch(node *corev1.Node, to event.Event) map[string]any {
 	text, _ := drain.KeyValue(node.Annotations, drain.CordonAnnotation)
-	var claim drain.Claim
-	if !node.Spec.Unschedulable || json.Unmarshal([]byte(text), &claim) != nil || !claim.OfWriter(drain.Queue) || claim.Event == to.ID {
-		return nil
-	}
-	if kind := event.Kind(claim.Kind); !f.cordonExpires(kind) && (!revocable(kind) || revocable(to.Kind)) {
+	claim, ours := cordonOf(text)
+	kind := event.Kind(claim.Kind)
+	expires := f.cordonExpires(kind) || revocable(kind) && !revocable(to.Kind)
+	if !node.Spec.Unschedulable || !ours || claim.Event == to.ID || !expires {
 		return nil
 	}
 	claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), node.Status.NodeInfo.BootID
 	claim.Events = append(claim.Events, to.ID)
-	next, err := json.Marshal(claim)
-	if err != nil {
-		return err // a struct of strings and a time always encodes
-	}
-	// If anything has changed on the Node since, the cordon may be another's now.
-	_, err = f.claims.patch(ctx, s.node, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": node.ResourceVersion, "annotations": drain.KeyPatch(node.Annotations, drain.CordonAnnotation, string(next)),
-	}})
-	return err
-}
-
-// keepCordon hands the cordon over, and tries again a few times: kubelets write to their Nodes at any time.
-func (s *session) keepCordon(ctx context.Context) {
-	var err error
-	for range 5 {
-		if err = s.handOverCordon(ctx); err == nil || !drain.Await(ctx, nil, firstPause/4) {
-			break
-		}
-	}
-	if err != nil {
-		s.fleet.opts.Log.WithField(fieldNode, s.node).Warnf("the node may be opened before its time: %s", err)
-	}
+	next, _ := json.Marshal(claim) // a struct of strings and a time always encodes
+	return annotationPatch(node.ResourceVersion, drain.KeyPatch(node.Annotations, drain.CordonAnnotation, string(next)))
 }
