@@ -32,7 +32,6 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -125,7 +124,7 @@ func New(opts Options) *Fleet {
 	}
 	f := &Fleet{
 		opts: opts, nodes: newNodes(opts.Client, opts.GroupLabel), maintenance: newEC2View(),
-		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{},
+		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{}, handovers: handovers{of: map[string]handoverTry{}},
 	}
 	f.lister, f.clusterTags = newNodeLister(opts.Client, f.nodes, f.background), newClusterTags(f.nodes, opts.Instances)
 	f.leases = newLeases(opts.Leases, opts.DryRun, f.wake)
@@ -150,29 +149,6 @@ func (f *Fleet) Run(ctx context.Context, ready func()) {
 	case <-ctx.Done():
 	}
 	f.work.Wait()
-}
-
-// Take begins what a message asks for. receives is how often the message has been received so far. It does not block.
-func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
-	f.take(notices, retryPause(receives), message)
-}
-
-func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
-	w := &messageWork{message: message, open: len(notices), pause: pause}
-	for _, n := range notices {
-		n.Event.Instance = n.Instance
-		t := f.newTask(n, w)
-		switch n.About {
-		case sqs.Interruption:
-			f.handleInterruption(t)
-		case sqs.Running:
-			f.handleRunning(t)
-		case sqs.Launch:
-			f.handleLaunch(t)
-		default:
-			t.done()
-		}
-	}
 }
 
 // wake lets the line move.

@@ -3,15 +3,11 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
@@ -32,6 +28,29 @@ type Instances interface {
 	InReservation(ctx context.Context, reservation string) ([]string, error)
 }
 
+// Take begins what a message asks for. receives is how often the message has been received so far. It does not block.
+func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
+	f.take(notices, retryPause(receives), message)
+}
+
+func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
+	w := &messageWork{message: message, open: len(notices), pause: pause}
+	for _, n := range notices {
+		n.Event.Instance = n.Instance
+		t := f.newTask(n, w)
+		switch n.About {
+		case sqs.Interruption:
+			f.handleInterruption(t)
+		case sqs.Running:
+			f.handleRunning(t)
+		case sqs.Launch:
+			f.handleLaunch(t)
+		default:
+			t.done()
+		}
+	}
+}
+
 // handleInterruption finds the node that an interruption is for. EC2 is asked only where that makes a difference. What is to be ignored here may be
 // wanted by others.
 func (f *Fleet) handleInterruption(t *task) {
@@ -48,7 +67,7 @@ func (f *Fleet) handleInterruption(t *task) {
 	case there && !f.opts.ManagedOnly:
 		f.beginTask(found, t)
 	case !there && !f.nodes.hasUnidentified() && !f.opts.ManagedOnly:
-		f.confirmLater(t)
+		f.background(func(ctx context.Context) { f.confirmNoNode(ctx, t) })
 	default:
 		f.background(func(ctx context.Context) { f.lookUpInstance(ctx, t) })
 	}
@@ -87,22 +106,21 @@ func (f *Fleet) beginTask(n node, t *task) {
 
 // lookUpInstance asks EC2 about an interruption's instance, and then decides as if that had been known.
 func (f *Fleet) lookUpInstance(ctx context.Context, t *task) {
-	if f.opts.Instances == nil {
-		f.confirmLater(t)
-		return
-	}
-	instance, managed := f.managedInstance(ctx, t)
-	if !managed {
-		return
-	}
-	found, there := f.nodes.findInstance(t.notice.Instance)
-	if !there {
-		found, there = f.nodes.findDNS(instance.DNS)
+	var found node
+	var there bool
+	if f.opts.Instances != nil {
+		instance, managed := f.managedInstance(ctx, t)
+		if !managed {
+			return
+		}
+		if found, there = f.nodes.findInstance(t.notice.Instance); !there {
+			found, there = f.nodes.findDNS(instance.DNS)
+		}
 	}
 	if there {
 		f.beginTask(found, t)
 	} else {
-		f.confirmLater(t)
+		f.confirmNoNode(ctx, t)
 	}
 }
 
@@ -114,11 +132,6 @@ func (f *Fleet) retryLater(ctx context.Context, t *task, err error) {
 	}
 	f.opts.Log.Warn(err)
 	t.retry()
-}
-
-// confirmLater decides what becomes of a notice of an instance that has no Node, as far as the watch has told.
-func (f *Fleet) confirmLater(t *task) {
-	f.background(func(ctx context.Context) { f.confirmNoNode(ctx, t) })
 }
 
 // endWithoutNode says that an instance has no Node here, and ends its task.
@@ -140,7 +153,9 @@ func (f *Fleet) logNoNode(t *task) {
 func (f *Fleet) endOwnWithoutNode(t *task) {
 	switch ev := t.notice.Event; {
 	case f.groupWaits(t) && f.wantsDrain(t):
-		f.completeWithoutNode(t)
+		f.opts.Log.Infof("%s: the instance %s has no Node in this cluster, and the Auto Scaling group %s need not wait for it",
+			describeNotice(t.notice), t.notice.Instance, t.notice.Hook.Group)
+		f.completeTask(t, event.Drained)
 	case t.notice.About == sqs.Interruption && isUrgent(ev) && time.Now().Before(ev.Deadline):
 		t.retry()
 	default:
@@ -169,7 +184,7 @@ func (f *Fleet) endForeign(t *task) {
 // expandReservation makes of the end of a reservation one interruption for each of its instances.
 func (f *Fleet) expandReservation(ctx context.Context, t *task) {
 	if f.opts.Instances == nil {
-		f.confirmLater(t)
+		f.confirmNoNode(ctx, t)
 		return
 	}
 	found, err := f.opts.Instances.InReservation(ctx, t.notice.Reservation)
@@ -351,318 +366,6 @@ func (f *Fleet) untilNodeAppears(ctx context.Context, instance string) (context.
 	return waiting, stop
 }
 
-const (
-	// gathering is how long those who must know which Nodes there are wait for others who do, and pace how long it is from one answer to the
-	// next question at least.
-	gathering, pace = time.Second, 10 * time.Second
-	// briefly is how long the watch may take to catch up before all Nodes are listed, for the first question in a long while. For others it
-	// is a minute and a half: where nothing happens to any Node, a bookmark comes about each minute.
-	briefly, lagging, while = 2 * time.Second, 90 * time.Second, 5 * time.Minute
-	// page is how many Nodes are in memory at once while they are listed.
-	page = 200
-)
-
-// nodeLister tells those who must know it that the watch is not behind. Everybody is answered by what the API server has said after they asked,
-// and those who ask at the same time by the same. It asks for a list of one Node, which comes with the version of all: when the watch has
-// told of that version, or of a later one, it has told of every Node that was there. Where it does not get there, or versions are no
-// numbers, all Nodes are listed.
-type nodeLister struct {
-	client kubernetes.Interface
-	nodes  *nodes
-	begin  func(func(ctx context.Context))
-	turn   chan struct{} // holds an element while a question is under way
-
-	mu   sync.Mutex
-	next *listCall // the one that has not begun yet; nil without one
-
-	asked time.Time // when the last question was answered; who has the turn has it
-}
-
-// listCall is one question.
-type listCall struct {
-	done chan struct{}
-	// instances are those that have a Node, where all were listed; nil where the watch knows.
-	instances map[string]bool
-	err       error
-}
-
-func newNodeLister(client kubernetes.Interface, nodes *nodes, begin func(func(ctx context.Context))) *nodeLister {
-	return &nodeLister{client: client, nodes: nodes, begin: begin, turn: make(chan struct{}, 1)}
-}
-
-// has tells whether there is a Node of that EC2 instance now.
-func (r *nodeLister) has(ctx context.Context, instance string) (bool, error) {
-	r.mu.Lock()
-	c := r.next
-	if c == nil {
-		c = &listCall{done: make(chan struct{})}
-		r.next = c
-		r.begin(func(ctx context.Context) { // Others may wait for it when the one who began it does not any more.
-			defer close(c.done)
-			defer r.begun(c) // Also if its term ended before that.
-			if c.err = r.call(ctx, c); c.err != nil {
-				c.err = fmt.Errorf("listing the nodes: %w", c.err)
-			}
-		})
-	}
-	r.mu.Unlock()
-	select {
-	case <-c.done:
-		_, there := r.nodes.findInstance(instance)
-		return there || c.instances[instance], c.err
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
-// begun has those who ask from now on wait for another question.
-func (r *nodeLister) begun(c *listCall) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.next == c {
-		r.next = nil
-	}
-}
-
-// call waits for its turn, and asks.
-func (r *nodeLister) call(ctx context.Context, c *listCall) error {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if !drain.Await(ctx, nil, max(gathering, time.Until(r.asked.Add(pace)))) {
-		return ctx.Err()
-	}
-	r.begun(c)
-	one, err := r.page(ctx, 1, "")
-	if err != nil {
-		return err
-	}
-	within := lagging
-	if time.Since(r.asked) > while {
-		within = briefly
-	}
-	shown := r.nodes.waitForVersion(ctx, one.ResourceVersion, within)
-	if r.asked = time.Now(); shown || ctx.Err() != nil {
-		return ctx.Err()
-	}
-	c.instances, err = r.all(ctx)
-	return err
-}
-
-// all lists all Nodes for their instances.
-func (r *nodeLister) all(ctx context.Context) (map[string]bool, error) {
-	instances := map[string]bool{}
-	for more := ""; ; {
-		some, err := r.page(ctx, page, more)
-		if err != nil {
-			return nil, err
-		}
-		for i := range some.Items {
-			instances[instanceOf(some.Items[i].Spec.ProviderID)] = true
-		}
-		if more = some.Continue; more == "" {
-			return instances, nil
-		}
-	}
-}
-
-func (r *nodeLister) page(ctx context.Context, length int64, from string) (*corev1.NodeList, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	return r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: length, Continue: from})
-}
-
-// owner is whose an instance is that has no Node here, as far as AWS tells.
-type owner int
-
-const (
-	// unclear is an instance of which AWS does not tell it: no tag of its names a cluster, it has been gone for too long, or EC2 cannot be
-	// asked.
-	unknownOwner owner = iota
-	thisCluster
-	otherCluster
-)
-
-// lookUpTimeout bounds a question about whose an instance is. Meanwhile its message is kept from those who may know it; if EC2 takes longer, the
-// answer is remembered for when the message comes again.
-const lookUpTimeout = 5 * time.Second
-
-// ownerOf asks AWS whose a task's instance is. That the message is in the queue says nothing, as the rules bring what happens to all
-// instances and groups of a region. A tag that names a cluster does; and if a hook's group has another instance that is a Node here, all of
-// them are ours.
-func (f *Fleet) ownerOf(ctx context.Context, t *task) (owner, error) {
-	if f.opts.Instances == nil {
-		return unknownOwner, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
-	defer cancel()
-	who, err := f.ownerByTags(ctx, t.notice.Instance)
-	if who == thisCluster && f.groupWaits(t) && f.nodes.hasUnidentified() {
-		who = unknownOwner // A Node may hide it, whose pods would go with the machine if its group did not wait.
-	}
-	if err != nil || who != unknownOwner || t.notice.Hook == nil {
-		return who, err
-	}
-	members, err := f.opts.Instances.InGroup(ctx, t.notice.Hook.Group)
-	if slices.ContainsFunc(members, func(id string) bool { _, there := f.nodes.findInstance(id); return there }) {
-		who = thisCluster
-	}
-	return who, err
-}
-
-// ownerByTags tells whose an instance is by its tags. It is another cluster's if they name others and not this one, whose name is known: by the
-// settings, or since the instances of all Nodes are tagged with the same one. By whatever name one of them is tagged, it is none of
-// another's, so that no slip in the settings makes strangers of our own.
-func (f *Fleet) ownerByTags(ctx context.Context, id string) (owner, error) {
-	found, known, err := f.clusterTags.lookUp(ctx, id)
-	switch {
-	case err != nil:
-		return unknownOwner, err
-	case known && found.Managed && f.opts.OwnTag, slices.Contains(found.Clusters, f.opts.Cluster):
-		return thisCluster, nil
-	case len(found.Clusters) == 0:
-		return unknownOwner, nil
-	}
-	names, err := f.clusterTags.clusterNames(ctx)
-	switch {
-	case err != nil:
-		return unknownOwner, err
-	case slices.ContainsFunc(found.Clusters, func(name string) bool { return names[name] }):
-		return thisCluster, nil
-	case f.opts.Cluster != "" || len(names) == 1:
-		return otherCluster, nil
-	}
-	return unknownOwner, nil
-}
-
-// isForeign tells whether an instance of that owner, without a Node here, is no matter of ours, whatever the API server says.
-func (f *Fleet) isForeign(who owner) bool {
-	return who == otherCluster || who == unknownOwner && f.opts.LeaveUnknown
-}
-
-// endIfForeign ends a task whose instance has no Node here and is no matter of ours, and tells whether it has.
-func (f *Fleet) endIfForeign(ctx context.Context, t *task) bool {
-	if _, there := f.findNode(ctx, t.notice.Instance); there {
-		return false
-	}
-	who, err := f.ownerOf(ctx, t)
-	if err != nil {
-		who = unknownOwner
-	}
-	if _, there := f.findNode(ctx, t.notice.Instance); there || !f.isForeign(who) {
-		return false
-	}
-	f.endWithoutNode(t, who)
-	return true
-}
-
-// findNode finds the node of an instance: by what the Node tells of itself or, where Nodes do not all tell that, by the name that EC2 knows.
-func (f *Fleet) findNode(ctx context.Context, id string) (node, bool) {
-	found, there := f.nodes.findInstance(id)
-	if there || f.opts.Instances == nil || !f.nodes.hasUnidentified() {
-		return found, there
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
-	defer cancel()
-	instance, _, err := f.clusterTags.lookUp(ctx, id)
-	if err != nil {
-		return node{}, false
-	}
-	return f.nodes.findDNS(instance.DNS)
-}
-
-// clusterTags knows by which names the instances of this cluster's Nodes are tagged. EC2 is asked about each of them once.
-type clusterTags struct {
-	nodes *nodes
-	ec2   Instances
-	turn  chan struct{} // holds an element while somebody learns
-
-	asked, names map[string]bool // those who learn have them
-
-	mu  sync.Mutex
-	err error // what EC2 has said instead of an answer, which counts
-	til time.Time
-}
-
-const (
-	// sulking is how long EC2 is not asked again whose instances are when it has refused to say, or could not: it may be for good, and what
-	// it takes in is counted for the whole account.
-	ec2ErrorPause = 30 * time.Second
-	// learning is how many instances are asked about at once; it is as many as go in one request.
-	lookUpBatch = 200
-)
-
-func newClusterTags(nodes *nodes, ec2 Instances) *clusterTags {
-	return &clusterTags{nodes: nodes, ec2: ec2, turn: make(chan struct{}, 1), asked: map[string]bool{}, names: map[string]bool{}}
-}
-
-// lookUp is Instances.Look, but fails with what EC2 has said if it has just failed.
-func (k *clusterTags) lookUp(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	k.mu.Lock()
-	err, til := k.err, k.til
-	k.mu.Unlock()
-	if time.Now().Before(til) {
-		return ec2.Instance{}, false, err
-	}
-	found, known, err := k.ec2.Look(ctx, id)
-	if err != nil && ctx.Err() == nil {
-		k.mu.Lock()
-		k.err, k.til = err, time.Now().Add(ec2ErrorPause)
-		k.mu.Unlock()
-	}
-	return found, known, err
-}
-
-// clusterNames returns the names of this cluster, as of all Nodes that there are.
-func (k *clusterTags) clusterNames(ctx context.Context) (map[string]bool, error) {
-	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	var news []string
-	asked := map[string]bool{}
-	k.nodes.each(func(n node) {
-		switch {
-		case k.asked[n.instance]:
-			asked[n.instance] = true
-		case n.instance != "":
-			news = append(news, n.instance)
-		}
-	})
-	k.asked = asked
-	for some := range slices.Chunk(news, lookUpBatch) {
-		if err := k.addTagsOf(ctx, some); err != nil {
-			return nil, err
-		}
-	}
-	return maps.Clone(k.names), nil
-}
-
-// addTagsOf takes in the tags of some instances.
-func (k *clusterTags) addTagsOf(ctx context.Context, ids []string) error {
-	found, failed := make([]ec2.Instance, len(ids)), make([]error, len(ids))
-	var all sync.WaitGroup
-	for i, id := range ids {
-		all.Go(func() { found[i], _, failed[i] = k.lookUp(ctx, id) })
-	}
-	all.Wait()
-	for i, id := range ids {
-		if failed[i] != nil {
-			return failed[i]
-		}
-		k.asked[id] = true
-		for _, name := range found[i].Clusters {
-			k.names[name] = true
-		}
-	}
-	return nil
-}
-
 // staleAfter is for how long it is believed what a message says has happened to an instance. That is longer than a message is on
 // its way, and longer than what EC2 describes is behind what it has told; an instance is hardly stopped and started again
 // in less. A message may wait for much longer: in the queue while nobody reads it, or in the line.
@@ -718,8 +421,7 @@ func (f *Fleet) endTasksBefore(at node, ran time.Time) (halted *session, busy bo
 		if stops := stopTime(t.notice); stops.IsZero() || stops.After(ran) {
 			continue
 		}
-		delete(s.tasks, id)
-		delete(s.announced, id)
+		s.forget(id)
 		f.endOvertaken(t, at)
 		s.announce(t.notice.Event.Kind)
 	}
@@ -731,23 +433,37 @@ func (f *Fleet) endTasksBefore(at node, ran time.Time) (halted *session, busy bo
 	return s, false
 }
 
-// dropStale ends those of a session's tasks that have been overtaken, or done by another process, while it waited for its turn, and gives
-// back those of which nobody can say. It tells whether any are left. held is the Node as it is now.
+// dropStale ends the tasks of a session for which nothing is left to be done when its turn comes, as the Node that is held says or EC2, and
+// gives back those of which EC2 cannot be asked. It tells whether any are left.
 func (s *session) dropStale(ctx context.Context, held *corev1.Node) bool {
 	f := s.fleet
 	on := f.nodes.parse(held)
-	for _, t := range s.removeObsolete(on) {
+	var obsolete, stale []*task
+	f.mu.Lock()
+	lift := s.tasks[on.cordon.Event]
+	lifts := lift != nil && lift.lifts && on.ours // Then all else is looked after again.
+	for id, t := range s.tasks {
+		ev := t.notice.Event
+		_, noted := on.notes.find(ev)
+		if !lifts && (t.lifts || noted && ev.State == event.Pending && !f.isDue(on, ev)) {
+			s.forget(id)
+			obsolete = append(obsolete, t)
+		} else if isStale(t.notice) {
+			stale = append(stale, t)
+		}
+	}
+	f.mu.Unlock()
+	for _, t := range obsolete {
 		f.endNotDue(on, t)
 	}
 	at, _ := f.nodes.find(s.node)
-	for _, t := range s.staleTasks() {
+	for _, t := range stale {
 		over, err := f.runsAgain(ctx, t.notice, at)
 		if err == nil && !over {
 			continue
 		}
 		f.mu.Lock()
-		delete(s.tasks, t.notice.Event.ID)
-		delete(s.announced, t.notice.Event.ID)
+		s.forget(t.notice.Event.ID)
 		f.mu.Unlock()
 		if err != nil {
 			f.retryLater(ctx, t, err)
@@ -759,40 +475,4 @@ func (s *session) dropStale(ctx context.Context, held *corev1.Node) bool {
 	defer f.mu.Unlock()
 	s.over = len(s.tasks) == 0
 	return !s.over
-}
-
-// removeObsolete takes out the tasks for which nothing is left to be done, as the Node says.
-func (s *session) removeObsolete(held node) []*task {
-	f := s.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var done []*task
-	for _, t := range s.tasks {
-		ev := t.notice.Event
-		_, noted := held.notes.find(ev)
-		switch {
-		case t.lifts && held.ours && held.cordon.Event == ev.ID:
-			return nil // What goes on beside it is to be looked after again.
-		case t.lifts, noted && ev.State == event.Pending && !f.isDue(held, ev): // What is lifted by now would be drained for anew.
-			done = append(done, t)
-		}
-	}
-	for _, t := range done {
-		delete(s.tasks, t.notice.Event.ID)
-		delete(s.announced, t.notice.Event.ID)
-	}
-	return done
-}
-
-// staleTasks are the tasks whose notices have grown old.
-func (s *session) staleTasks() []*task {
-	s.fleet.mu.Lock()
-	defer s.fleet.mu.Unlock()
-	var old []*task
-	for _, t := range s.tasks {
-		if isStale(t.notice) {
-			old = append(old, t)
-		}
-	}
-	return old
 }

@@ -132,13 +132,6 @@ func (s *session) announcedAs(events []event.Event) map[string]event.Event {
 	return all
 }
 
-// hasSession tells whether there is a session for a node.
-func (f *Fleet) hasSession(n node) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sessions[n.name] != nil
-}
-
 // beginListed begins what is to be done about an event, as if a message had told of it.
 func (f *Fleet) beginListed(n node, ev event.Event) {
 	p := f.maintenance.attemptsFor(n.name, ev.ID)
@@ -204,10 +197,9 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 		f.maintenance.update(t.notice.Instance, said)
 	}
 	ev, listed := listedAs(t.notice.Event, f.listedEvents(n, said))
-	_, own := t.message.message.(*attempts)
 	young := t.notice.Event.Noticed.IsZero() || time.Since(t.notice.Event.Noticed) < listDelay
 	switch {
-	case !listed && own:
+	case !listed && t.fromList():
 		t.retryAfter(pollInterval) // It was listed a moment ago.
 	case !listed && young && t.notice.Event.State == event.Pending:
 		f.join(n, t)
@@ -217,7 +209,7 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 		t.done()
 	default:
 		ev.Instance = t.notice.Instance
-		t.notice.Event, t.listed = ev, !own && n.instance != ""
+		t.notice.Event, t.listed = ev, !t.fromList() && n.instance != ""
 		if f.isDue(n, ev) {
 			f.join(n, t)
 		} else {
@@ -230,9 +222,8 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 // EC2 lists is looked at again. Where a node does not tell its instance, only the message keeps it in mind.
 func (f *Fleet) endNotDue(n node, t *task) {
 	ev := t.notice.Event
-	_, own := t.message.message.(*attempts)
 	switch begins := f.policy().Begins(state.Entry{Event: ev}); {
-	case own:
+	case t.fromList():
 		t.retryAfter(pollInterval)
 	case n.instance == "" && begins.After(time.Now()):
 		t.retryAfter(time.Until(begins))
@@ -315,8 +306,7 @@ func (s *session) changeEvent(t *task, to event.Event) {
 			s.addTaints(ctx) // For what else it is.
 		})
 	default:
-		delete(s.tasks, to.ID)
-		delete(s.announced, to.ID)
+		s.forget(to.ID)
 		t.done() // What was done for it before it came into the line is taken back by another session.
 	}
 }
@@ -340,7 +330,10 @@ func (f *Fleet) removeTaints(ctx context.Context, name string) {
 // the node goes on in the same session, so that it is not opened in between. A session that is there ends first: what it knows of the
 // node's cordon, it has read at its beginning.
 func (f *Fleet) beginLift(n node, events []event.Event) bool {
-	if !n.ours || f.opts.DryRun || f.hasSession(n) {
+	f.mu.Lock()
+	busy := f.sessions[n.name] != nil
+	f.mu.Unlock()
+	if !n.ours || f.opts.DryRun || busy {
 		return false
 	}
 	ev, over := f.ended(n, events)

@@ -56,21 +56,22 @@ func (n *node) seeClaim(text string) {
 type nodes struct {
 	client kubernetes.Interface
 	label  string
-	known  chan struct{} // closed when all are there
+	known  chan struct{} // closed when all are there, by listed
+	listed func()
 
 	mu         sync.RWMutex
 	byName     map[string]node
 	byInstance map[string]string // names
 	silent     map[string]bool   // the names of those that may be of any instance
-	synced     bool
-	away       time.Time     // since when the API server has not answered who asks for the Nodes; zero while it does
-	version    string        // up to which all is there
-	changed    chan struct{} // closed and replaced at every change
+	away       time.Time         // since when the API server has not answered who asks for the Nodes; zero while it does
+	version    string            // up to which all is there
+	changed    chan struct{}     // closed and replaced at every change
 }
 
 func newNodes(client kubernetes.Interface, label string) *nodes {
+	known := make(chan struct{})
 	return &nodes{
-		client: client, label: label, known: make(chan struct{}),
+		client: client, label: label, known: known, listed: sync.OnceFunc(func() { close(known) }),
 		byName: map[string]node{}, byInstance: map[string]string{}, silent: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
@@ -401,10 +402,7 @@ func (n *nodes) Replace(objects []any, version string) error {
 		}
 	}
 	n.notify()
-	if !n.synced {
-		n.synced = true
-		close(n.known)
-	}
+	n.listed()
 	return nil
 }
 

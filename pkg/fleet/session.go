@@ -121,50 +121,6 @@ func (s *session) events(kind event.Kind) []event.Event {
 	return all
 }
 
-// dispatch begins the sessions that need not wait, or for which there is room.
-func (f *Fleet) dispatch(t *leaseTerm) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	limits := f.rules.Load().Limits
-	limited := limits.Draining > 0 || limits.Group > 0
-	var waiting []*session
-	for _, s := range f.waiting() {
-		if limited && !s.urgent.Load() {
-			waiting = append(waiting, s)
-		} else {
-			f.start(t, s)
-		}
-	}
-	switch {
-	case f.opts.DryRun:
-		for _, s := range admit(waiting, f.countDraining(t, nil), limits) {
-			f.start(t, s)
-		}
-	case len(waiting) > 0:
-		f.leases.lookSoon()
-		f.updateSlots(t)
-	case limited && len(f.draining()) > 0, f.holdsSlots:
-		f.updateSlots(t)
-	}
-}
-
-// start begins a session that waits, unless it has nothing to do any more. f.mu is held.
-func (f *Fleet) start(t *leaseTerm, s *session) {
-	if f.sessions[s.node] != s || s.begun || t.ctx.Err() != nil {
-		return
-	}
-	s.begun = true
-	ctx, stop := context.WithCancel(t.ctx)
-	s.stop = stop
-	f.work.Add(1)
-	t.sessions.Go(func() {
-		defer f.work.Done()
-		defer close(s.ended)
-		defer stop()
-		s.run(ctx, t)
-	})
-}
-
 // run claims the node, lets an agent do what is to be done for it, and ends the claim.
 func (s *session) run(ctx context.Context, t *leaseTerm) {
 	held, err := s.claim(ctx, t)
@@ -187,7 +143,10 @@ func (s *session) run(ctx context.Context, t *leaseTerm) {
 		s.writeNotes(t.leased)
 	}
 	if !s.fleet.opts.DryRun && !isClaimLost(cause) {
-		s.release(t.leased, text) // Before its place is another's: whoever counts claims counts it until then.
+		// Before its place is another's: whoever counts claims counts it until then. If it does not work out, endOrphans ends the claim.
+		if err := s.fleet.claims.release(t.leased, s.node, text); err != nil {
+			s.fleet.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
+		}
 	}
 	s.end(cause)
 }
@@ -256,7 +215,7 @@ func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error)
 		if err := s.leaveToOthers(ctx, t.process, known); err != nil {
 			return nil, err
 		}
-		held, err := s.takeClaim(ctx, t, known)
+		held, err := f.claims.take(ctx, t.process, known, s.urgent.Load)
 		switch {
 		case err == nil:
 			return held, nil
@@ -281,23 +240,6 @@ func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error)
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// takeClaim claims the node, as it is known when its turn has come.
-func (s *session) takeClaim(ctx context.Context, t *leaseTerm, known node) (*corev1.Node, error) {
-	f := s.fleet
-	if err := f.claims.free(t.process, known); err != nil {
-		return nil, err // Nobody else is to wait for that.
-	}
-	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	if now, there := f.nodes.find(s.node); there {
-		known = now
-	}
-	return f.claims.take(ctx, t.process, known)
 }
 
 // startBudgets takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the
@@ -325,13 +267,6 @@ var errUnclaimed = errors.New("the node cannot be claimed")
 // errGone says that the Node is not there any more.
 var errGone = errors.New("there is no such Node any more")
 
-// release ends the claim. If that does not work out, endOrphans does.
-func (s *session) release(ctx context.Context, text string) {
-	if err := s.fleet.claims.release(ctx, s.node, text); err != nil {
-		s.fleet.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
-	}
-}
-
 // end takes the session out of the fleet, and gives back what is left of it. Without a Node nothing is left to be done.
 func (s *session) end(cause error) {
 	f := s.fleet
@@ -356,21 +291,6 @@ func (s *session) end(cause error) {
 		}
 	}
 	f.wake()
-}
-
-// returnWaiting gives back what has not begun.
-func (f *Fleet) returnWaiting(back func(*task)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, s := range f.sessions {
-		if s.begun {
-			continue
-		}
-		delete(f.sessions, name)
-		for _, t := range s.tasks {
-			back(t)
-		}
-	}
 }
 
 // leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.
@@ -432,6 +352,12 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 		t.retry()
 	}
 	s.removeTask(ev.ID)
+}
+
+// forget drops an event and what was to be done for it. f.mu is held.
+func (s *session) forget(id string) {
+	delete(s.tasks, id)
+	delete(s.announced, id)
 }
 
 // removeTask takes in that the session is done with an event. What is known of it by then is noted at once if the session goes on: if it loses its
