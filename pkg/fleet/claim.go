@@ -17,24 +17,24 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 )
 
-// ClaimAnnotation on a Node says which nth-queue is draining it, as the JSON of a claim.
+// ClaimAnnotation on a Node says which nth-queue process is draining it, as the JSON of a claim.
 const ClaimAnnotation = drain.KeyPrefix + "queue"
 
-// manager is the name under which nth-queue writes.
+// manager is the field manager of all writes.
 const manager = "nth-queue"
 
-// claim is the value of ClaimAnnotation. It is written once, and stands as long as the Lease of its process does.
+// claim is the value of ClaimAnnotation. It is written once, and is valid as long as the Lease of its process exists.
 type claim struct {
 	// Holder is the name of the process, and of its Lease.
 	Holder string `json:"holder"`
-	// Version is that of the Node that was claimed: of two claims of a process, one is not taken for the other.
+	// Version is the version of the Node that was claimed. It distinguishes two claims of the same process.
 	Version string `json:"version,omitempty"`
-	// Until is in claims of versions that had no Leases, and wrote them again and again.
+	// Until is set in claims by versions that had no Leases and renewed each claim instead.
 	Until time.Time `json:"until,omitzero"`
 }
 
 const (
-	// unleasedLife is for how long a claim holds, after it has been seen to change, whose process has no Lease.
+	// unleasedLife is how long a claim without a Lease is respected after it was last seen to change.
 	unleasedLife = 30 * time.Second
 	// attemptTimeout bounds one request.
 	attemptTimeout = 8 * time.Second
@@ -53,11 +53,11 @@ func (c claim) text() string {
 	return string(text)
 }
 
-// requestsAtOnce is how many requests about Nodes are under way at once, and as many that are urgent: enough to keep an API server busy,
-// and little enough for it to answer each in time.
+// requestsAtOnce is how many requests about Nodes are made at the same time, and as many urgent ones. It keeps an API server busy, but
+// lets it answer each in time.
 const requestsAtOnce = 50
 
-// claims makes and ends the claims of this process.
+// claims writes and removes the claims of this process.
 type claims struct {
 	client kubernetes.Interface
 	nodes  *nodes
@@ -65,8 +65,8 @@ type claims struct {
 	gate   *drain.Gate
 }
 
-// enter waits until something may be asked of a Node or written to it. It returns the context in which that is to be answered, whose
-// time begins only then, and how to end it. urgent, if not nil, tells whether it waits behind nothing that is not. The error is ctx's.
+// enter waits for a turn to make requests about a Node. It returns a context with a timeout that begins only then. urgent, if not nil,
+// reports whether to go before requests that are not urgent. The error is that of ctx.
 func (c claims) enter(ctx context.Context, urgent func() bool) (asking context.Context, leave func(), err error) {
 	left, err := c.gate.Enter(ctx, urgent, false)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c claims) enter(ctx context.Context, urgent func() bool) (asking context.C
 	return asking, func() { cancel(); left() }, nil
 }
 
-// errClaimed says that another process drains the node, and when that is worth another look.
+// errClaimed means that another process drains the node, and when to look again.
 type errClaimed struct {
 	holder string
 	look   time.Duration
@@ -84,14 +84,14 @@ type errClaimed struct {
 
 func (e errClaimed) Error() string { return e.holder + " drains it already" }
 
-// errClaimLost says that a claim is no longer ours.
+// errClaimLost means that another claim is on the Node, or none.
 var errClaimLost = errors.New("the claim on the node is no longer ours")
 
-// take claims a node for a process, and returns the Node as it is then. What is known of it may be behind: the API server refuses the claim
-// then, and the Node is read anew.
+// take claims a node for a process and returns the Node. If what is known of the Node is outdated, the API server refuses the claim, and
+// the Node is read again. The error is errClaimed if another process drains it.
 func (c claims) take(ctx context.Context, process string, known node, urgent func() bool) (*corev1.Node, error) {
 	if err := c.free(process, known); err != nil {
-		return nil, err // Nobody else is to wait for that.
+		return nil, err // Without waiting for a turn.
 	}
 	ctx, leave, err := c.enter(ctx, urgent)
 	if err != nil {
@@ -124,9 +124,8 @@ func (c claims) take(ctx context.Context, process string, known node, urgent fun
 	}
 }
 
-// free tells whether the claim on a node leaves it to a process: the error is errClaimed if not. How long the claim of a
-// process without a Lease has stood is measured here, from when it was first seen: its clock and ours may be an hour apart,
-// and a node is neither drained twice for that nor left alone.
+// free returns errClaimed if another process has claimed the node. A claim without a Lease expires some time after it was first seen: the
+// clocks of two hosts may be an hour apart, and the node must neither be drained twice nor be left alone for that.
 func (c claims) free(process string, n node) error {
 	other, there := readClaim(n.claim)
 	switch {
@@ -143,10 +142,10 @@ func (c claims) free(process string, n node) error {
 	return errClaimed{other.Holder, dispatchInterval}
 }
 
-// claimPath is where the annotation is, for a JSON patch.
+// claimPath is the annotation's path in a JSON patch.
 var claimPath = "/metadata/annotations/" + strings.ReplaceAll(ClaimAnnotation, "/", "~1")
 
-// release takes the claim off the node if it still has that text.
+// release removes a claim from a node if it still has that text.
 func (c claims) release(ctx context.Context, name, text string) error {
 	ctx, leave, err := c.enter(ctx, nil)
 	if err != nil {
@@ -157,13 +156,13 @@ func (c claims) release(ctx context.Context, name, text string) error {
 		{"op": "test", "path": claimPath, "value": text}, {"op": "remove", "path": claimPath},
 	})
 	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		return nil // It is not there any more, or another's.
+		return nil // The claim is gone, or is another process's.
 	}
 	return err
 }
 
-// removeForeign takes the claim of this process off a node if that still has the version that is known.
-func (c claims) removeForeign(ctx context.Context, known node) error {
+// removeOrphan removes the claim of this process from a node, if the Node still has the version that is known.
+func (c claims) removeOrphan(ctx context.Context, known node) error {
 	ctx, leave, err := c.enter(ctx, nil)
 	if err != nil {
 		return err
@@ -175,11 +174,12 @@ func (c claims) removeForeign(ctx context.Context, known node) error {
 	return err
 }
 
-// orphanGrace is how long nothing must have been drained under a claim for it to be ended: the watch may be behind.
+// orphanGrace is how long a claim must have been without a session before it is removed, because the watch may be behind.
 const orphanGrace = 5 * time.Second
 
-// endOrphans ends the claims of this process under which it drains nothing: one could not be ended with its drain, or was written when nobody
-// waited for that any more. They would keep others from the nodes, and take places in the ceilings, for as long as this process lives.
+// endOrphans removes the claims of this process that have no session: one that could not be removed at the end of a drain, or whose
+// request had succeeded after it was given up. They would keep other processes from these nodes and count as drains for as long as this
+// process runs.
 func (f *Fleet) endOrphans(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,7 +195,7 @@ func (f *Fleet) endOrphans(t *leaseTerm) {
 		case time.Since(since) >= orphanGrace:
 			since = time.Now()
 			t.sessions.Go(func() {
-				if err := f.claims.removeForeign(t.ctx, n); err != nil {
+				if err := f.claims.removeOrphan(t.ctx, n); err != nil {
 					f.opts.Log.WithField(fieldNode, n.name).Debugf("ending a claim that was left: %s", err)
 				}
 			})
@@ -217,12 +217,12 @@ func (c claims) patch(ctx context.Context, name string, kind types.PatchType, pa
 	return written, err
 }
 
-// annotationPatch is a merge patch of the annotations of a Node that still has that version.
+// annotationPatch returns a merge patch for the annotations of a Node, which fails with a conflict if the Node has another version.
 func annotationPatch(version string, annotations map[string]any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"resourceVersion": version, "annotations": annotations}}
 }
 
-// change reads a Node and applies the merge patch that is made for it, which holds for that version of the Node; nil is no patch.
+// change reads a Node and applies the merge patch that patchFor returns for it, if any.
 func (c claims) change(ctx context.Context, name string, urgent func() bool, patchFor func(*corev1.Node) map[string]any) error {
 	ctx, leave, err := c.enter(ctx, urgent)
 	if err != nil {
@@ -239,7 +239,7 @@ func (c claims) change(ctx context.Context, name string, urgent func() bool, pat
 	return err
 }
 
-// persistently tries something up to five times, as kubelets and others write to Nodes at any time.
+// persistently tries a change of a Node up to five times: kubelets and others write to it, too.
 func persistently(ctx context.Context, try func() error) (err error) {
 	for range 5 {
 		if err = try(); err == nil || !drain.Await(ctx, nil, firstPause/4) {

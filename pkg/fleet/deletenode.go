@@ -13,22 +13,22 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// detachTimeout is how long after the drain of a terminated instance has begun its Node is kept for the volumes that are attached to it, and for
-// a kubelet that was heard of lately. Kubernetes takes volumes from a node that does not answer after six minutes; with the taint
-// out-of-service at once, but not without the Node that bears it.
+// detachTimeout is how long the Node of a terminated instance is kept, from the beginning of its drain, while volumes are attached to it
+// or its kubelet was heard of. Kubernetes detaches volumes from a node that does not answer after six minutes, and at once if it has the
+// taint out-of-service; both need the Node.
 const detachTimeout = 7 * time.Minute
 
-// deleteTries is how often somebody else may change a Node just before it is deleted.
+// deleteTries is how often the deletion of a Node is tried if others write to it.
 const deleteTries = 10
 
-// wantsNodeDeleted tells whether the Node of a task's instance is to be deleted when all else is done. Where it was to be told only, nobody has looked
-// after its pods.
+// wantsNodeDeleted reports whether the Node of a task's instance is to be deleted. It is not if the rules only notify, because then
+// nothing was done about its pods.
 func (f *Fleet) wantsNodeDeleted(t *task) bool {
 	rule := f.policy()[t.notice.Event.Kind]
 	return f.opts.DeleteNode && f.opts.Instances != nil && !f.opts.DryRun && saysTerminated(t.notice) && rule.Action != policy.Notify
 }
 
-// saysTerminated tells whether a notice says that its instance is terminated.
+// saysTerminated reports whether a notice says that its instance is terminated.
 func saysTerminated(n sqs.Notice) bool { return n.Stopped && n.Event.Code == "terminated" }
 
 // keepNodeUntil is until when the Node of a task's instance is kept for its volumes. f.mu is held.
@@ -39,7 +39,7 @@ func (f *Fleet) keepNodeUntil(t *task) time.Time {
 	return time.Now().Add(detachTimeout)
 }
 
-// deleteNodeFor ends a task of an instance that is terminated, once its Node is deleted, or is to stay.
+// deleteNodeFor deletes the Node of a terminated instance, if it is to be deleted, and ends the task.
 func (f *Fleet) deleteNodeFor(ctx context.Context, name string, t *task, until time.Time) {
 	log := f.opts.Log.WithField(fieldNode, name)
 	stays, err := f.mustKeepNode(ctx, t.notice)
@@ -48,7 +48,7 @@ func (f *Fleet) deleteNodeFor(ctx context.Context, name string, t *task, until t
 	}
 	switch {
 	case apierrors.IsForbidden(err):
-		log.Warnf("the Node stays: %s", err) // That will not pass by itself.
+		log.Warnf("the Node stays: %s", err) // Trying again is of no use.
 		t.done()
 	case err != nil:
 		f.retryLater(ctx, t, err)
@@ -61,13 +61,13 @@ func (f *Fleet) deleteNodeFor(ctx context.Context, name string, t *task, until t
 	}
 }
 
-// mustKeepNode asks EC2, and tells why the Node of an instance that is said to be terminated is not to be deleted; "" if the instance is
-// terminated or gone, which is for good. What EC2 describes may be behind what it has told.
+// mustKeepNode asks EC2, and returns why the Node of an instance that a notice calls terminated is not to be deleted; "" if the instance
+// is terminated or unknown. The EC2 API may lag behind the notice.
 func (f *Fleet) mustKeepNode(ctx context.Context, n sqs.Notice) (why string, err error) {
 	instance, known, err := f.opts.Instances.LookAnew(ctx, n.Instance)
 	switch {
 	case err != nil:
-		return "", err // it says what was asked
+		return "", err
 	case f.opts.ManagedOnly && !(known && instance.Managed):
 		return fmt.Sprintf("nothing says that the instance %s is managed", n.Instance), nil
 	case !known, instance.State == "terminated":
@@ -78,8 +78,8 @@ func (f *Fleet) mustKeepNode(ctx context.Context, n sqs.Notice) (why string, err
 	return fmt.Sprintf("EC2 says that the instance %s is %s", n.Instance, instance.State), nil
 }
 
-// deleteNode deletes the Node of an instance, and tells why it does not. It is deleted as the watch has shown it, or not at all: one that
-// anybody has written to since, such as the kubelet of another machine with that name, is looked at again.
+// deleteNode deletes the Node of an instance, or returns why it does not. It deletes the version that the watch has shown: if anybody has
+// written to the Node since, such as the kubelet of another machine of that name, it looks again.
 func (f *Fleet) deleteNode(ctx context.Context, name, instance string, until time.Time) (why string, err error) {
 	for tries := 1; ; {
 		news := f.nodes.changes()

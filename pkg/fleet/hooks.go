@@ -13,28 +13,28 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Hooks speaks to Auto Scaling about the lifecycle actions that messages tell of, as far as their hooks are ours.
+// Hooks holds and completes the lifecycle actions that messages tell of, if the settings say that their hooks are to be completed.
 type Hooks interface {
-	// Hold makes Auto Scaling wait, for what began at that time, until ctx ends or nothing waits any more.
+	// Hold sends heartbeats for an action that began at that time, until ctx ends or Auto Scaling does not wait any more.
 	Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time)
-	// Complete ends the waiting with the result that the outcome calls for, if it calls for one; a launch has none. It repeats that until
-	// it holds, or nothing waits any more; the error is ctx's.
+	// Complete completes the action with the result for that outcome, if there is one; a launch has no outcome. It tries again until it has
+	// succeeded or Auto Scaling does not wait any more. The error is that of ctx.
 	Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error
-	// Loses tells whether the machine is gone when its time is over and pods are left, although people would have it kept. The error is
-	// ctx's.
+	// Loses reports whether the machine is terminated when the action times out, although pods are left on it and the budget is soft. The
+	// error is that of ctx.
 	Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error)
 }
 
-// launchTimeout is how long a new instance may take to become a Ready node.
+// launchTimeout is how long a new instance may take until its node is Ready.
 const launchTimeout = 30 * time.Minute
 
-// hasHook tells whether there is a lifecycle action to hold and to complete for a task.
+// hasHook reports whether a task has a lifecycle action that is to be held and completed.
 func (f *Fleet) hasHook(t *task) bool {
 	return t.notice.Hook != nil && f.opts.Hooks != nil && !f.opts.DryRun
 }
 
-// hold makes Auto Scaling wait for a task until it ends, or its event's budget does: that is people's word for how long a termination may
-// take, however often its message comes again.
+// hold holds the task's lifecycle action until the task ends or its event's budget is used up. The budget limits how long a termination
+// may take, however often its message is received.
 func (f *Fleet) hold(t *task) {
 	if !f.hasHook(t) || !f.wantsDrain(t) {
 		return
@@ -52,8 +52,8 @@ func (f *Fleet) hold(t *task) {
 	})
 }
 
-// checkTermination finds out, where people would have a machine kept whose time is over with pods left, whether it is. Where it is not, the drain
-// has the end of its budget as its deadline.
+// checkTermination finds out, if the budget is soft, whether Auto Scaling terminates the machine at its end all the same. If so, the end
+// of the budget is a deadline for the drain.
 func (f *Fleet) checkTermination(t *task) {
 	if !f.policy()[t.notice.Event.Kind].SoftBudget {
 		return
@@ -71,11 +71,11 @@ func (f *Fleet) checkTermination(t *task) {
 	}
 }
 
-// longestBudget is the longest that the settings allow.
+// longestBudget is the longest budget that the settings allow.
 const longestBudget = 48 * time.Hour
 
-// startBudget takes in that the budget of a task's event counts from then, if that is not known to be longer ago. What waits in the line spends
-// nothing. f.mu is held.
+// startBudget makes the budget of a task's event count from that time, or from an earlier one that is known. Waiting for the node's turn
+// does not count. f.mu is held.
 func (f *Fleet) startBudget(t *task, since time.Time) {
 	if f.policy()[t.notice.Event.Kind].Budget <= 0 {
 		return
@@ -87,7 +87,7 @@ func (f *Fleet) startBudget(t *task, since time.Time) {
 	f.limitHold(t)
 }
 
-// limitHold ends what is held for a task with its event's budget, if that counts. f.mu is held.
+// limitHold ends the hold for a task when its event's budget is used up, if that counts already. f.mu is held.
 func (f *Fleet) limitHold(t *task) {
 	end := f.budgetEnd(t)
 	if !f.groupWaits(t) || end.IsZero() || t.held.Err() != nil {
@@ -106,7 +106,7 @@ func (f *Fleet) limitHold(t *task) {
 	t.limit = timer
 }
 
-// budgetEnd is when the budget of a task's event does; zero if it does not count yet, or there is none. f.mu is held.
+// budgetEnd is when the budget of a task's event is used up; zero if it does not count yet, or there is none. f.mu is held.
 func (f *Fleet) budgetEnd(t *task) time.Time {
 	since, counts := f.budgetStarts[t.notice.Event.ID]
 	if budget := f.policy()[t.notice.Event.Kind].Budget; counts && budget > 0 {
@@ -115,13 +115,13 @@ func (f *Fleet) budgetEnd(t *task) time.Time {
 	return time.Time{}
 }
 
-// wantsDrain tells whether the rules want the node drained for a task. Where they do not, it is not for us to say when the machine may go: its
-// lifecycle action is that of whoever does drain it.
+// wantsDrain reports whether the rules want the node drained for a task. If they do not, somebody else drains it, and completes the
+// lifecycle action.
 func (f *Fleet) wantsDrain(t *task) bool {
 	return f.policy()[t.notice.Event.Kind].Action == policy.Drain
 }
 
-// completeTask ends a task for which nothing more is to be done at the node: the lifecycle action is completed first, as its outcome calls for.
+// completeTask ends a task for which nothing is left to be done on the node. Its lifecycle action is completed first.
 func (f *Fleet) completeTask(t *task, outcome event.Outcome) {
 	if !f.hasHook(t) || t.notice.About == sqs.Interruption && !f.wantsDrain(t) {
 		t.done()
@@ -137,7 +137,7 @@ func (f *Fleet) completeTask(t *task, outcome event.Outcome) {
 	})
 }
 
-// endLeftAlone ends a task for which the node was left alone, as people want it: its lifecycle action was held for the event's budget, and is left
+// endLeftAlone ends a task whose node was left alone, as people want it. Its lifecycle action was held for the event's budget, and is left
 // to its own timeout.
 func (f *Fleet) endLeftAlone(t *task) {
 	if f.hasHook(t) && f.wantsDrain(t) {
@@ -147,10 +147,10 @@ func (f *Fleet) endLeftAlone(t *task) {
 	t.done()
 }
 
-// groupWaits tells whether Auto Scaling waits for a task to terminate its instance.
+// groupWaits reports whether Auto Scaling waits for a task before it terminates the instance.
 func (f *Fleet) groupWaits(t *task) bool { return t.notice.About == sqs.Interruption && f.hasHook(t) }
 
-// handleLaunch completes a launch hook once the instance's node is Ready. It waits for that only where the instance may be this cluster's.
+// handleLaunch completes a launch hook once the instance's node is Ready, if the instance may be this cluster's.
 func (f *Fleet) handleLaunch(t *task) {
 	completes := f.opts.CompleteLaunches && f.hasHook(t)
 	if !completes && !f.opts.LeaveUnknown {
@@ -168,7 +168,7 @@ func (f *Fleet) handleLaunch(t *task) {
 	})
 }
 
-// isManaged tells whether a task's instance has the tag of those that are managed, where EC2 can be asked. The task of one that has not is ended.
+// isManaged reports whether a task's instance is managed; without EC2 it is assumed to be. The task of another one is ended.
 func (f *Fleet) isManaged(ctx context.Context, t *task) bool {
 	if f.opts.Instances == nil {
 		return true
@@ -177,7 +177,7 @@ func (f *Fleet) isManaged(ctx context.Context, t *task) bool {
 	return managed
 }
 
-// managedInstance is what EC2 says of a task's instance, unless that is none of those that are managed, or EC2 cannot say: its task is ended then.
+// managedInstance returns what EC2 says about a task's instance. If that is not managed, or EC2 cannot be asked, the task is ended.
 func (f *Fleet) managedInstance(ctx context.Context, t *task) (ec2.Instance, bool) {
 	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
 	switch {
@@ -192,14 +192,14 @@ func (f *Fleet) managedInstance(ctx context.Context, t *task) (ec2.Instance, boo
 	return ec2.Instance{}, false
 }
 
-// completeReady completes a launch hook once the instance's node is Ready, or gives it up.
+// completeReady waits until the instance's node is Ready and completes the launch hook, or gives it up after launchTimeout.
 func (f *Fleet) completeReady(ctx context.Context, t *task) {
 	limited, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
 	for {
 		news := f.nodes.changes()
 		if found, there := f.findNode(ctx, t.notice.Instance); there && found.ready {
-			if !f.opts.ManagedOnly || f.isManaged(ctx, t) { // EC2 knows of it by now, if it did not before.
+			if !f.opts.ManagedOnly || f.isManaged(ctx, t) { // EC2 may not have known it when the message came.
 				f.completeTask(t, "")
 			}
 			return
@@ -216,26 +216,26 @@ func (f *Fleet) completeReady(ctx context.Context, t *task) {
 	}
 }
 
-// staysRunning tells whether an instance goes on for long after its node was drained for an event, and is of no use then: it runs, until it is
-// stopped or retired or its risk comes true. One that is to be rebooted is back soon.
+// staysRunning reports whether an instance goes on running for long after its node was drained for an event, although it is of no use:
+// until it is stopped or retired, or its rebalance recommendation comes true. An instance that is rebooted is back soon.
 func staysRunning(ev event.Event) bool {
 	return ev.Kind == event.RebalanceRecommendation || ev.Kind == event.ScheduledMaintenance && (ev.Code == "instance-stop" || ev.Code == "instance-retirement")
 }
 
-// wantsReplacement tells whether the group of a task's instance is to be asked for another: it stays, and is drained. f.mu is held.
+// wantsReplacement reports whether a task's instance, which is drained but stays, is to be replaced. f.mu is held.
 func (s *session) wantsReplacement(t *task) bool {
 	ev, f := t.notice.Event, s.fleet
 	drained := s.outcomes[ev.ID] == event.Drained && s.record.entry(ev.ID).Phase == state.Drained
 	return drained && f.opts.Replace != nil && !f.opts.DryRun && staysRunning(ev)
 }
 
-// requestReplacement asks the group of a task's instance for another, and ends the task then. The session goes on until that is done, so that nobody
-// takes the event for done if it ends before.
+// requestReplacement has a task's instance replaced, and then ends the task. The session goes on until then: if it ended before, the event
+// would count as done.
 func (s *session) requestReplacement(ctx context.Context, t *task) {
 	f := s.fleet
 	err := f.opts.Replace(ctx, t.notice.Instance)
 	if ctx.Err() != nil {
-		return // The task is given back with the session's end.
+		return // session.end ends the task.
 	}
 	if err != nil {
 		f.opts.Log.Warnf("%s: %s", describeNotice(t.notice), err)

@@ -17,18 +17,18 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Instances knows what EC2 knows.
+// Instances is what EC2 knows about instances. ec2.Catalog implements it.
 type Instances interface {
 	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
-	// LookAnew is Look, and nothing counts that was said before.
+	// LookAnew is Look without a cache.
 	LookAnew(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
-	// InGroup are the IDs of the instances of an Auto Scaling group.
+	// InGroup returns the IDs of the instances of an Auto Scaling group.
 	InGroup(ctx context.Context, group string) ([]string, error)
-	// InReservation are those of the instances that run in a capacity reservation.
+	// InReservation returns the IDs of the instances that run in a capacity reservation.
 	InReservation(ctx context.Context, reservation string) ([]string, error)
 }
 
-// Take begins what a message asks for. receives is how often the message has been received so far. It does not block.
+// Take begins the work that a message asks for. receives is how often the message has been received. It does not block.
 func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
 	f.take(notices, retryPause(receives), message)
 }
@@ -51,8 +51,8 @@ func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message)
 	}
 }
 
-// handleInterruption finds the node that an interruption is for. EC2 is asked only where that makes a difference. What is to be ignored here may be
-// wanted by others.
+// handleInterruption finds the node that an interruption is for. EC2 is asked only where its answer makes a difference. An event that is
+// ignored here may concern another cluster, which must get its message with LeaveUnknown.
 func (f *Fleet) handleInterruption(t *task) {
 	if f.ignored(t) && !f.opts.LeaveUnknown {
 		t.done()
@@ -75,7 +75,7 @@ func (f *Fleet) handleInterruption(t *task) {
 
 func (f *Fleet) ignored(t *task) bool { return f.policy().Ignores(state.Entry{Event: t.notice.Event}) }
 
-// beginTask begins what an interruption asks for at its node, unless that is over or nothing.
+// beginTask gives an interruption to the session of its node, unless it is ignored or over.
 func (f *Fleet) beginTask(n node, t *task) {
 	switch {
 	case f.ignored(t):
@@ -104,7 +104,7 @@ func (f *Fleet) beginTask(n node, t *task) {
 	})
 }
 
-// lookUpInstance asks EC2 about an interruption's instance, and then decides as if that had been known.
+// lookUpInstance asks EC2 about an interruption's instance, and then finds its node.
 func (f *Fleet) lookUpInstance(ctx context.Context, t *task) {
 	var found node
 	var there bool
@@ -124,7 +124,7 @@ func (f *Fleet) lookUpInstance(ctx context.Context, t *task) {
 	}
 }
 
-// retryLater gives a task back for which the API server or AWS could not be asked.
+// retryLater logs why the API server or AWS could not be asked, and returns the task to be tried again.
 func (f *Fleet) retryLater(ctx context.Context, t *task, err error) {
 	if ctx.Err() != nil {
 		t.retryAfter(0)
@@ -134,7 +134,7 @@ func (f *Fleet) retryLater(ctx context.Context, t *task, err error) {
 	t.retry()
 }
 
-// endWithoutNode says that an instance has no Node here, and ends its task.
+// endWithoutNode logs that an instance has no Node here, and ends its task.
 func (f *Fleet) endWithoutNode(t *task, who owner) {
 	if who == otherCluster {
 		f.opts.Log.Infof("%s: the instance %s is another cluster's", describeNotice(t.notice), t.notice.Instance)
@@ -144,12 +144,13 @@ func (f *Fleet) endWithoutNode(t *task, who owner) {
 	f.endForeign(t)
 }
 
-// logNoNode says that an instance has no Node here.
+// logNoNode logs that an instance has no Node here.
 func (f *Fleet) logNoNode(t *task) {
 	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster", describeNotice(t.notice), t.notice.Instance)
 }
 
-// endOwnWithoutNode ends a task of an instance of ours that has no Node: nobody else wants its message. One that is about to be taken may yet join.
+// endOwnWithoutNode ends a task about an instance of this cluster that has no Node: no other reader of the queue needs its message. An
+// instance that is about to be interrupted may still join the cluster.
 func (f *Fleet) endOwnWithoutNode(t *task) {
 	switch ev := t.notice.Event; {
 	case f.groupWaits(t) && f.wantsDrain(t):
@@ -171,8 +172,8 @@ func describeNotice(n sqs.Notice) string {
 	return string(n.About)
 }
 
-// endForeign ends what is not ours: it is deleted, or left to others. It is not kept from them for longer than what failed here, as it comes
-// back here as often as to them.
+// endForeign ends a task that does not concern this cluster: its message is deleted or, with LeaveUnknown, returned for others, with the
+// same delay as after a failure.
 func (f *Fleet) endForeign(t *task) {
 	if f.opts.LeaveUnknown {
 		t.retry()
@@ -181,7 +182,7 @@ func (f *Fleet) endForeign(t *task) {
 	t.done()
 }
 
-// expandReservation makes of the end of a reservation one interruption for each of its instances.
+// expandReservation turns the end of a capacity reservation into one interruption for each of its instances.
 func (f *Fleet) expandReservation(ctx context.Context, t *task) {
 	if f.opts.Instances == nil {
 		f.confirmNoNode(ctx, t)
@@ -206,7 +207,7 @@ func (f *Fleet) expandReservation(ctx context.Context, t *task) {
 	f.take(notices, t.message.pause, taskMessage{t})
 }
 
-// taskMessage makes a task the message of others, which it waits for.
+// taskMessage is a task that waits for other tasks, as their Message.
 type taskMessage struct{ *task }
 
 // Done implements Message.
@@ -215,10 +216,11 @@ func (m taskMessage) Done() { m.done() }
 // Return implements Message.
 func (m taskMessage) Return(after time.Duration) { m.retryAfter(after) }
 
-// uncordonLimit is how long an instance that has been started may take to be Ready.
+// uncordonLimit is how long an instance that has been started may take until its node is Ready.
 const uncordonLimit = 15 * time.Minute
 
-// handleRunning takes in that an instance runs. A drain for its stop is over, and a cordon of nth's from before was for what is over now.
+// handleRunning handles that an instance runs: a drain because of its stop is over, and a cordon of nth-queue that is older is no longer
+// needed.
 func (f *Fleet) handleRunning(t *task) {
 	found, there := f.nodes.findInstance(t.notice.Instance)
 	if there || !f.opts.LeaveUnknown && !f.nodes.hasUnidentified() {
@@ -233,7 +235,7 @@ func (f *Fleet) handleRunning(t *task) {
 	})
 }
 
-// endStopped ends what is over at the node of an instance that runs, and lifts the cordon that was for that.
+// endStopped ends the tasks that are over because the instance runs again, and uncordons its node.
 func (f *Fleet) endStopped(found node, t *task) {
 	if found.name == "" {
 		t.done()
@@ -252,7 +254,7 @@ func (f *Fleet) endStopped(found node, t *task) {
 	})
 }
 
-// staleCordon is a cordon of nth-queue's from before the instance ran, which is to be lifted.
+// staleCordon returns the cordon that nth-queue had set before the instance was started, if it is to be lifted.
 func (f *Fleet) staleCordon(on node, t *task) (claim drain.Claim, left bool) {
 	return on.cordon, f.opts.UncordonStarted && on.ours && on.cordon.Since.Before(t.notice.Event.Noticed)
 }
@@ -261,7 +263,7 @@ func (f *Fleet) staleCordon(on node, t *task) (claim drain.Claim, left bool) {
 func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 	limited, cancel := context.WithTimeout(ctx, uncordonLimit)
 	defer cancel()
-	held, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not have told of the cordon yet.
+	held, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not show the cordon yet.
 	if err != nil && !apierrors.IsNotFound(err) {
 		f.retryLater(ctx, t, fmt.Errorf("reading node %q: %w", name, err))
 		return
@@ -272,7 +274,7 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 		return
 	}
 	if !f.opts.DryRun {
-		err = f.untaint(limited, name) // First, as the cordon tells the next attempt that something is left.
+		err = f.untaint(limited, name) // Before the cordon, which tells the next attempt that something is left.
 	}
 	if err == nil {
 		booted := func(id string) bool { return id != claim.BootID }
@@ -289,8 +291,8 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 	t.done()
 }
 
-// reportClosed tells that an event is over, and that nothing is left of it on the node. Where a session works on the node, its listeners are
-// told: they alone know how the node stands.
+// reportClosed reports to the node's listeners that an event is over and that nothing of it is left on the node. If a session works on the
+// node, its listeners are used, because they keep the node's conditions.
 func (f *Fleet) reportClosed(node string, e state.Entry) {
 	if f.opts.Listeners == nil {
 		return
@@ -308,7 +310,7 @@ func (f *Fleet) reportClosed(node string, e state.Entry) {
 	}
 }
 
-// listenersOf are those of the session that works on a node; nil if there is none.
+// listenersOf returns the listeners of the session that works on a node; nil if there is none.
 func (f *Fleet) listenersOf(node string) []agent.Listener {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,15 +320,15 @@ func (f *Fleet) listenersOf(node string) []agent.Listener {
 	return nil
 }
 
-// confirmNoNode decides what becomes of a task whose instance has no Node, as far as the watch has told. What is another cluster's is left to it
-// as soon as a tag says so. All else is a stranger's only once the API server says that there is no such Node: the watch may be behind, and
-// a Node that has joined since it broke off is not in it. If it comes meanwhile, the task goes on with it.
+// confirmNoNode decides what becomes of a task whose instance has no Node in the watch. If a tag says that the instance is another
+// cluster's, that is enough. Otherwise the API server has to confirm that there is no such Node, because the watch may be behind. If the
+// Node appears in the meantime, the task continues with it.
 func (f *Fleet) confirmNoNode(ctx context.Context, t *task) {
 	asking, stop := f.untilNodeAppears(ctx, t.notice.Instance)
 	defer stop()
 	who, err := f.ownerOf(asking, t)
 	if err != nil && !f.groupWaits(t) {
-		who, err = unknownOwner, nil // The API server's word will do.
+		who, err = unknownOwner, nil // The API server's answer is enough.
 	}
 	there := false
 	if err == nil && !f.isForeign(who) {
@@ -339,7 +341,7 @@ func (f *Fleet) confirmNoNode(ctx context.Context, t *task) {
 	case err != nil && !known:
 		f.retryLater(ctx, t, err)
 	case known || there:
-		t.retry() // The watch knows it, or a launch has come to its end, when the message comes again.
+		t.retry() // By the next time, the watch has the Node, or the launch is over.
 	case who == thisCluster:
 		f.endOwnWithoutNode(t)
 	default:
@@ -347,7 +349,7 @@ func (f *Fleet) confirmNoNode(ctx context.Context, t *task) {
 	}
 }
 
-// untilNodeAppears returns a context that ends when the watch tells of an instance's Node.
+// untilNodeAppears returns a context that ends when an instance's Node appears in the watch.
 func (f *Fleet) untilNodeAppears(ctx context.Context, instance string) (context.Context, context.CancelFunc) {
 	waiting, stop := context.WithCancel(ctx)
 	f.work.Go(func() {
@@ -366,20 +368,20 @@ func (f *Fleet) untilNodeAppears(ctx context.Context, instance string) (context.
 	return waiting, stop
 }
 
-// staleAfter is for how long it is believed what a message says has happened to an instance. That is longer than a message is on
-// its way, and longer than what EC2 describes is behind what it has told; an instance is hardly stopped and started again
-// in less. A message may wait for much longer: in the queue while nobody reads it, or in the line.
+// staleAfter is the age up to which a message about a stop is believed without asking EC2. It is longer than a message takes to arrive and
+// than the lag of the EC2 API, and an instance is hardly ever stopped and started again in less. A message is older if nobody has read the
+// queue, or if its node has waited for its turn.
 const staleAfter = 2 * time.Minute
 
-// isStale tells whether what a notice says may have been undone since: who was stopped may have been started again. What
-// was terminated has not, so a spot instance that still runs after its termination was due is about to go. A message
-// that does not tell when it is of is not stale.
+// isStale reports whether a notice is so old that its instance, which was stopped, may have been started again. A terminated instance is
+// never started again, so a spot instance that still runs after its termination was due is about to go. A notice without a time is not
+// stale.
 func isStale(n sqs.Notice) bool {
 	stops := stopTime(n)
 	return !stops.IsZero() && time.Since(stops) > staleAfter
 }
 
-// stopTime is when a notice says that its instance stops; zero if it says something else.
+// stopTime is when the instance stops according to a notice; zero if the notice is not about a stop.
 func stopTime(n sqs.Notice) time.Time {
 	switch ev := n.Event; {
 	case ev.Kind == event.StateChange:
@@ -390,9 +392,9 @@ func stopTime(n sqs.Notice) time.Time {
 	return time.Time{}
 }
 
-// runsAgain tells whether a stale notice is over: its instance runs. It is EC2 who knows. Where EC2 cannot be asked at
-// all, a Node that is Ready will do, as a machine that has been down for longer than lag has none: to leave an instance to
-// itself that is slow to stop costs less than to empty one that has come back.
+// runsAgain reports whether the instance of a stale notice runs, so that the notice is over. Without EC2, a node that is Ready counts as
+// running: a machine that has been down for staleAfter is not Ready, and leaving a slow stop alone does less harm than draining a node
+// that has come back.
 func (f *Fleet) runsAgain(ctx context.Context, n sqs.Notice, at node) (bool, error) {
 	if f.opts.Instances == nil {
 		return at.ready, nil
@@ -401,21 +403,21 @@ func (f *Fleet) runsAgain(ctx context.Context, n sqs.Notice, at node) (bool, err
 	return known && instance.Runs(), err
 }
 
-// endOvertaken ends a task whose notice has been overtaken.
+// endOvertaken ends a task whose instance runs again.
 func (f *Fleet) endOvertaken(t *task, at node) {
 	f.opts.Log.WithField(fieldNode, at.name).Infof("%s: the instance %s runs again: what was said of it (%s) is over",
 		describeNotice(t.notice), t.notice.Instance, t.notice.Event.Code)
 	t.done()
 }
 
-// endTasksBefore ends those of a node's tasks that are over as its instance ran then, whatever is being done for them. It returns the session if
-// that was for nothing else, and otherwise whether there is one that needs the node as it is.
+// endTasksBefore ends those of a node's tasks that are over because its instance ran at that time, even if they are being worked on. It
+// returns the session if that has left it without tasks, and otherwise whether there is a session that needs the node as it is.
 func (f *Fleet) endTasksBefore(at node, ran time.Time) (halted *session, busy bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sessions[at.name]
 	if s == nil || !s.begun || s.over {
-		return nil, false // What waits in the line is judged when its turn comes.
+		return nil, false // dropStale decides about a session that waits, when its turn comes.
 	}
 	for id, t := range s.tasks {
 		if stops := stopTime(t.notice); stops.IsZero() || stops.After(ran) {
@@ -433,15 +435,15 @@ func (f *Fleet) endTasksBefore(at node, ran time.Time) (halted *session, busy bo
 	return s, false
 }
 
-// dropStale ends the tasks of a session for which nothing is left to be done when its turn comes, as the Node that is held says or EC2, and
-// gives back those of which EC2 cannot be asked. It tells whether any are left.
+// dropStale ends the tasks for which nothing is left to be done when the session's turn comes, according to the Node, as it was when it
+// was claimed, or to EC2. It returns those about which EC2 cannot be asked, and reports whether any task is left.
 func (s *session) dropStale(ctx context.Context, held *corev1.Node) bool {
 	f := s.fleet
 	on := f.nodes.parse(held)
 	var obsolete, stale []*task
 	f.mu.Lock()
 	lift := s.tasks[on.cordon.Event]
-	lifts := lift != nil && lift.lifts && on.ours // Then all else is looked after again.
+	lifts := lift != nil && lift.lifts && on.ours // The session works on its other events anyway.
 	for id, t := range s.tasks {
 		ev := t.notice.Event
 		_, noted := on.notes.find(ev)

@@ -14,36 +14,35 @@ import (
 )
 
 const (
-	// gathering is how long those who must know which Nodes there are wait for others who do, and pace how long it is from one answer to the
-	// next question at least.
-	gathering, pace = time.Second, 10 * time.Second
-	// briefly is how long the watch may take to catch up before all Nodes are listed, for the first question in a long while. For others it
-	// is a minute and a half: where nothing happens to any Node, a bookmark comes about each minute.
-	briefly, lagging, while = 2 * time.Second, 90 * time.Second, 5 * time.Minute
-	// page is how many Nodes are in memory at once while they are listed.
-	page = 200
+	// listWindow is how long a request waits for other callers to share it, and listPause the shortest time between two requests.
+	listWindow, listPause = time.Second, 10 * time.Second
+	// The watch gets catchUpFirst to catch up before all Nodes are listed, if nobody has asked for listIdle, and otherwise catchUp: if no
+	// Node changes, a bookmark comes about once a minute.
+	catchUpFirst, catchUp, listIdle = 2 * time.Second, 90 * time.Second, 5 * time.Minute
+	// pageSize is how many Nodes are listed in one request, and so how many are in memory at once.
+	pageSize = 200
 )
 
-// nodeLister tells those who must know it that the watch is not behind. Everybody is answered by what the API server has said after they asked,
-// and those who ask at the same time by the same. It asks for a list of one Node, which comes with the version of all: when the watch has
-// told of that version, or of a later one, it has told of every Node that was there. Where it does not get there, or versions are no
-// numbers, all Nodes are listed.
+// nodeLister asks the API server whether an instance has a Node, for callers that cannot rely on the watch, which may be behind. Each
+// caller gets an answer that the API server gave after it asked; callers at the same time share a request. The request is a list of one
+// Node, which carries the resource version of the whole list: once the watch has reached that version, it knows every Node. If the watch
+// does not get there, or versions cannot be compared, all Nodes are listed.
 type nodeLister struct {
 	client kubernetes.Interface
 	nodes  *nodes
 	begin  func(func(ctx context.Context))
-	turn   chan struct{} // holds an element while a question is under way
+	turn   chan struct{} // holds an element while a request is under way
 
 	mu   sync.Mutex
-	next *listCall // the one that has not begun yet; nil without one
+	next *listCall // has not begun yet, so that callers can join it; nil if there is none
 
-	asked time.Time // when the last question was answered; who has the turn has it
+	asked time.Time // when the last request was answered; guarded by turn
 }
 
-// listCall is one question.
+// listCall is one request, shared by its callers.
 type listCall struct {
 	done chan struct{}
-	// instances are those that have a Node, where all were listed; nil where the watch knows.
+	// instances are those that have a Node, if all were listed; nil if the watch has caught up.
 	instances map[string]bool
 	err       error
 }
@@ -52,16 +51,16 @@ func newNodeLister(client kubernetes.Interface, nodes *nodes, begin func(func(ct
 	return &nodeLister{client: client, nodes: nodes, begin: begin, turn: make(chan struct{}, 1)}
 }
 
-// has tells whether there is a Node of that EC2 instance now.
+// has asks the API server whether an EC2 instance has a Node.
 func (r *nodeLister) has(ctx context.Context, instance string) (bool, error) {
 	r.mu.Lock()
 	c := r.next
 	if c == nil {
 		c = &listCall{done: make(chan struct{})}
 		r.next = c
-		r.begin(func(ctx context.Context) { // Others may wait for it when the one who began it does not any more.
+		r.begin(func(ctx context.Context) { // Other callers may wait for it when the first does not any more.
 			defer close(c.done)
-			defer r.begun(c) // Also if its term ended before that.
+			defer r.begun(c) // If its term has ended before it began.
 			if c.err = r.call(ctx, c); c.err != nil {
 				c.err = fmt.Errorf("listing the nodes: %w", c.err)
 			}
@@ -77,7 +76,7 @@ func (r *nodeLister) has(ctx context.Context, instance string) (bool, error) {
 	}
 }
 
-// begun has those who ask from now on wait for another question.
+// begun makes later callers wait for another request.
 func (r *nodeLister) begun(c *listCall) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +85,7 @@ func (r *nodeLister) begun(c *listCall) {
 	}
 }
 
-// call waits for its turn, and asks.
+// call waits for its turn and for callers to join, and makes the request.
 func (r *nodeLister) call(ctx context.Context, c *listCall) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -94,7 +93,7 @@ func (r *nodeLister) call(ctx context.Context, c *listCall) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !drain.Await(ctx, nil, max(gathering, time.Until(r.asked.Add(pace)))) {
+	if !drain.Await(ctx, nil, max(listWindow, time.Until(r.asked.Add(listPause)))) {
 		return ctx.Err()
 	}
 	r.begun(c)
@@ -102,9 +101,9 @@ func (r *nodeLister) call(ctx context.Context, c *listCall) error {
 	if err != nil {
 		return err
 	}
-	within := lagging
-	if time.Since(r.asked) > while {
-		within = briefly
+	within := catchUp
+	if time.Since(r.asked) > listIdle {
+		within = catchUpFirst
 	}
 	shown := r.nodes.waitForVersion(ctx, one.ResourceVersion, within)
 	if r.asked = time.Now(); shown || ctx.Err() != nil {
@@ -114,11 +113,11 @@ func (r *nodeLister) call(ctx context.Context, c *listCall) error {
 	return err
 }
 
-// all lists all Nodes for their instances.
+// all lists all Nodes and returns their instances.
 func (r *nodeLister) all(ctx context.Context) (map[string]bool, error) {
 	instances := map[string]bool{}
 	for more := ""; ; {
-		some, err := r.page(ctx, page, more)
+		some, err := r.page(ctx, pageSize, more)
 		if err != nil {
 			return nil, err
 		}

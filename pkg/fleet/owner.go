@@ -10,24 +10,22 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 )
 
-// owner is whose an instance is that has no Node here, as far as AWS tells.
+// owner is the cluster that an instance without a Node belongs to, as far as AWS knows.
 type owner int
 
 const (
-	// unclear is an instance of which AWS does not tell it: no tag of its names a cluster, it has been gone for too long, or EC2 cannot be
-	// asked.
+	// unknownOwner: no tag names a cluster, the instance has been gone for too long, or EC2 cannot be asked.
 	unknownOwner owner = iota
 	thisCluster
 	otherCluster
 )
 
-// lookUpTimeout bounds a question about whose an instance is. Meanwhile its message is kept from those who may know it; if EC2 takes longer, the
-// answer is remembered for when the message comes again.
+// lookUpTimeout bounds the question which cluster an instance belongs to: meanwhile other clusters cannot receive its message. A later
+// answer of EC2 is cached for when the message is received again.
 const lookUpTimeout = 5 * time.Second
 
-// ownerOf asks AWS whose a task's instance is. That the message is in the queue says nothing, as the rules bring what happens to all
-// instances and groups of a region. A tag that names a cluster does; and if a hook's group has another instance that is a Node here, all of
-// them are ours.
+// ownerOf asks AWS which cluster a task's instance belongs to. Being in the queue says nothing, because EventBridge rules match all
+// instances and groups of a region. A tag with a cluster's name does, and so does a group that has an instance with a Node here.
 func (f *Fleet) ownerOf(ctx context.Context, t *task) (owner, error) {
 	if f.opts.Instances == nil {
 		return unknownOwner, nil
@@ -36,7 +34,7 @@ func (f *Fleet) ownerOf(ctx context.Context, t *task) (owner, error) {
 	defer cancel()
 	who, err := f.ownerByTags(ctx, t.notice.Instance)
 	if who == thisCluster && f.groupWaits(t) && f.nodes.hasUnidentified() {
-		who = unknownOwner // A Node may hide it, whose pods would go with the machine if its group did not wait.
+		who = unknownOwner // It may be that of an unidentified Node, whose pods would be lost if the group did not wait.
 	}
 	if err != nil || who != unknownOwner || t.notice.Hook == nil {
 		return who, err
@@ -48,9 +46,9 @@ func (f *Fleet) ownerOf(ctx context.Context, t *task) (owner, error) {
 	return who, err
 }
 
-// ownerByTags tells whose an instance is by its tags. It is another cluster's if they name others and not this one, whose name is known: by the
-// settings, or since the instances of all Nodes are tagged with the same one. By whatever name one of them is tagged, it is none of
-// another's, so that no slip in the settings makes strangers of our own.
+// ownerByTags tells by the tags of an instance which cluster it belongs to. It is another cluster's if the tags name only others and the
+// name of this one is known, from the settings or because the instances of all Nodes are tagged with the same name. An instance with any
+// name that the instances of this cluster's Nodes are tagged with is this cluster's, whatever the settings say.
 func (f *Fleet) ownerByTags(ctx context.Context, id string) (owner, error) {
 	found, known, err := f.clusterTags.lookUp(ctx, id)
 	switch {
@@ -73,12 +71,12 @@ func (f *Fleet) ownerByTags(ctx context.Context, id string) (owner, error) {
 	return unknownOwner, nil
 }
 
-// isForeign tells whether an instance of that owner, without a Node here, is no matter of ours, whatever the API server says.
+// isForeign reports whether an instance of that owner without a Node here is left to others without asking the API server.
 func (f *Fleet) isForeign(who owner) bool {
 	return who == otherCluster || who == unknownOwner && f.opts.LeaveUnknown
 }
 
-// endIfForeign ends a task whose instance has no Node here and is no matter of ours, and tells whether it has.
+// endIfForeign ends a task whose instance has no Node here and is left to others, and reports whether it has done so.
 func (f *Fleet) endIfForeign(ctx context.Context, t *task) bool {
 	if _, there := f.findNode(ctx, t.notice.Instance); there {
 		return false
@@ -94,7 +92,7 @@ func (f *Fleet) endIfForeign(ctx context.Context, t *task) bool {
 	return true
 }
 
-// findNode finds the node of an instance: by what the Node tells of itself or, where Nodes do not all tell that, by the name that EC2 knows.
+// findNode finds the node of an instance: by spec.providerID or, if some Nodes have none, by the private DNS name that EC2 knows.
 func (f *Fleet) findNode(ctx context.Context, id string) (node, bool) {
 	found, there := f.nodes.findInstance(id)
 	if there || f.opts.Instances == nil || !f.nodes.hasUnidentified() {
@@ -109,24 +107,24 @@ func (f *Fleet) findNode(ctx context.Context, id string) (node, bool) {
 	return f.nodes.findDNS(instance.DNS)
 }
 
-// clusterTags knows by which names the instances of this cluster's Nodes are tagged. EC2 is asked about each of them once.
+// clusterTags knows the cluster names that the instances of this cluster's Nodes are tagged with. EC2 is asked once about each instance.
 type clusterTags struct {
 	nodes *nodes
 	ec2   Instances
-	turn  chan struct{} // holds an element while somebody learns
+	turn  chan struct{} // holds an element while clusterNames is being called
 
-	asked, names map[string]bool // those who learn have them
+	asked, names map[string]bool // guarded by turn
 
 	mu  sync.Mutex
-	err error // what EC2 has said instead of an answer, which counts
+	err error // of EC2, which is not asked again before til
 	til time.Time
 }
 
 const (
-	// sulking is how long EC2 is not asked again whose instances are when it has refused to say, or could not: it may be for good, and what
-	// it takes in is counted for the whole account.
+	// ec2ErrorPause is how long EC2 is not asked again for tags after an error: the permission may be missing for good, and requests are
+	// throttled for the whole account.
 	ec2ErrorPause = 30 * time.Second
-	// learning is how many instances are asked about at once; it is as many as go in one request.
+	// lookUpBatch is how many instances are looked up at once: as many as fit into one request.
 	lookUpBatch = 200
 )
 
@@ -134,7 +132,7 @@ func newClusterTags(nodes *nodes, ec2 Instances) *clusterTags {
 	return &clusterTags{nodes: nodes, ec2: ec2, turn: make(chan struct{}, 1), asked: map[string]bool{}, names: map[string]bool{}}
 }
 
-// lookUp is Instances.Look, but fails with what EC2 has said if it has just failed.
+// lookUp is Instances.Look, but returns EC2's last error while ec2ErrorPause lasts.
 func (k *clusterTags) lookUp(ctx context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	err, til := k.err, k.til
@@ -151,7 +149,7 @@ func (k *clusterTags) lookUp(ctx context.Context, id string) (ec2.Instance, bool
 	return found, known, err
 }
 
-// clusterNames returns the names of this cluster, as of all Nodes that there are.
+// clusterNames returns the names that the instances of all current Nodes are tagged with.
 func (k *clusterTags) clusterNames(ctx context.Context) (map[string]bool, error) {
 	select {
 	case k.turn <- struct{}{}:
@@ -178,7 +176,7 @@ func (k *clusterTags) clusterNames(ctx context.Context) (map[string]bool, error)
 	return maps.Clone(k.names), nil
 }
 
-// addTagsOf takes in the tags of some instances.
+// addTagsOf looks up instances and adds the cluster names in their tags.
 func (k *clusterTags) addTagsOf(ctx context.Context, ids []string) error {
 	found, failed := make([]ec2.Instance, len(ids)), make([]error, len(ids))
 	var all sync.WaitGroup

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,71 +12,57 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// OwnPod is the pod that a process runs in. The process leaves the node below it to another one of its Deployment, if that is ready; else
-// it drains the node itself, and its own pod goes last.
+// OwnPod is the pod that a process runs in. The process leaves its own node to another pod of its Deployment, if one is ready. Otherwise
+// it drains the node itself, and evicts its own pod last.
 type OwnPod struct {
-	// Node is the name of the node below the pod. Where it is empty, no node is treated in another way.
-	Node string
-	// Namespace and Pod are the pod's namespace and name.
+	// Node is the name of the node that the pod is on; "" outside of a pod.
+	Node           string
 	Namespace, Pod string
 }
 
-// The labels by which the pods of one Deployment know each other: what they run, and as whose part.
+// The labels that all pods of one Deployment have.
 const (
 	nameLabel, instanceLabel = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 	nameValue                = "nth-queue"
 )
 
 const (
-	// givenBack is how long what others are to drain goes back into the queue for: the shortest time that SQS counts in, if it is not 0,
-	// with which it would come again at once, perhaps a hundred times in the time that others need.
+	// handoverPause is the delay with which a message is returned for others: the shortest that SQS has but for 0, with which this process
+	// might receive it a hundred times before others do.
 	handoverPause = time.Second
-	// lookAgain is the same where another process drains the node already, and holds the same message or another one.
+	// claimedPause is the delay if another process drains the node already.
 	claimedPause = 5 * time.Second
-	// handover is for how long others are given the chance to drain the node below us: somebody who seems to be ready may not be.
+	// handoverTime is how long the node is left to others: a pod that seems to be ready may not be.
 	handoverTime = 15 * time.Second
-	// forgotten is how long after it was last given back a chance is not the same any more.
+	// handoverForget is how long after a message was last returned the handover of its event begins anew.
 	handoverForget = time.Minute
 )
 
-// handovers are what others had to drain the node below us, by the IDs of the events that it was to be drained for: that nobody has come for
-// one, or that one was seen to a moment ago, says nothing of the next.
-type handovers struct {
-	mu sync.Mutex
-	of map[string]handoverTry
-}
+// handover is when an event's message was returned first and last so that others drain this process's own node. Whether others have taken
+// one event says nothing about the next.
+type handover struct{ first, last time.Time }
 
-// handoverTry is since when others had it, and when for the last time.
-type handoverTry struct{ first, last time.Time }
-
-// left tells whether others are still to have the chance to see to all of those events.
-func (c *handovers) left(events []string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// handOver notes that an event is left to others now, and reports whether it has been for less than handoverTime. f.mu is held.
+func (f *Fleet) handOver(id string) bool {
 	now := time.Now()
-	maps.DeleteFunc(c.of, func(_ string, had handoverTry) bool { return now.Sub(had.last) > handoverForget })
-	left := true
-	for _, id := range events {
-		had, known := c.of[id]
-		if !known {
-			had.first = now
-		}
-		had.last = now
-		c.of[id] = had
-		left = left && now.Sub(had.first) < handoverTime
+	maps.DeleteFunc(f.handovers, func(_ string, h handover) bool { return now.Sub(h.last) > handoverForget })
+	h, known := f.handovers[id]
+	if !known {
+		h.first = now
 	}
-	return left
+	h.last = now
+	f.handovers[id] = h
+	return now.Sub(h.first) < handoverTime
 }
 
-// errLeaveToOthers says that a node is not for us to drain, but for another process that is there. What is asked for it goes back into the
-// queue for that long.
+// errLeaveToOthers means that another process is to drain the node; messages are returned with that delay.
 type errLeaveToOthers struct{ pause time.Duration }
 
 func (errLeaveToOthers) Error() string {
 	return "another process is to drain the node that this one runs on"
 }
 
-// leaveToOthers returns errOthers if the session's node is the one below us and another process can drain it.
+// leaveToOthers returns errLeaveToOthers if the session's node is this process's own and another process can drain it.
 func (s *session) leaveToOthers(ctx context.Context, process string, n node) error {
 	f, own := s.fleet, s.fleet.opts.Own
 	if own.Node == "" || n.name != own.Node {
@@ -86,20 +71,26 @@ func (s *session) leaveToOthers(ctx context.Context, process string, n node) err
 	if f.claims.free(process, n) != nil {
 		return errLeaveToOthers{claimedPause}
 	}
-	relieved, err := own.otherReady(ctx, f.opts.Client)
+	ready, err := own.otherReady(ctx, f.opts.Client)
 	if err != nil {
-		f.opts.Log.WithField(fieldNode, n.name).Warn(err) // Nobody may be there, so that we are.
+		f.opts.Log.WithField(fieldNode, n.name).Warn(err) // There may be no other.
+	}
+	if !ready {
+		return nil
 	}
 	f.mu.Lock()
-	events := slices.Collect(maps.Keys(s.tasks))
-	f.mu.Unlock()
-	if !relieved || !f.handovers.left(events) {
+	defer f.mu.Unlock()
+	left := true
+	for id := range s.tasks {
+		left = f.handOver(id) && left
+	}
+	if !left {
 		return nil
 	}
 	return errLeaveToOthers{handoverPause}
 }
 
-// otherReady tells whether another pod of our Deployment is ready on another node.
+// otherReady reports whether another pod of the same Deployment is ready on another node.
 func (o OwnPod) otherReady(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Limits bound how many nodes are drained at once, all processes on the queue counted: Draining of all nodes, and Group of those with the same
-// value of Options.GroupLabel. 0 is no limit.
+// Limits bound how many nodes all processes on the queue drain at once: Draining in all, and Group of those with the same value of the
+// label Options.GroupLabel. 0 is no limit.
 type Limits struct{ Draining, Group int }
 
-// counts say how many nodes are being drained, in all and by group.
+// counts is how many nodes are being drained, in all and by group.
 type counts struct {
 	all   int
 	group map[string]int
 }
 
-// dispatch begins the sessions that need not wait, or for which there is room.
+// dispatch starts the sessions that need not wait, and those for which there is room.
 func (f *Fleet) dispatch(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +44,7 @@ func (f *Fleet) dispatch(t *leaseTerm) {
 	}
 }
 
-// start begins a session that waits, unless it has nothing to do any more. f.mu is held.
+// start starts a session that waits, unless it has been removed or the term has ended. f.mu is held.
 func (f *Fleet) start(t *leaseTerm, s *session) {
 	if f.sessions[s.node] != s || s.begun || t.ctx.Err() != nil {
 		return
@@ -61,7 +61,7 @@ func (f *Fleet) start(t *leaseTerm, s *session) {
 	})
 }
 
-// waiting are the sessions that have not begun, in the order in which they may begin. f.mu is held.
+// waiting returns the sessions that have not begun, in the order in which they may. f.mu is held.
 func (f *Fleet) waiting() []*session {
 	var all []*session
 	for _, s := range f.sessions {
@@ -74,7 +74,7 @@ func (f *Fleet) waiting() []*session {
 	return all
 }
 
-// prioritize derives from its tasks how much hurry a session that waits is in. f.mu is held.
+// prioritize sets the urgency and the deadline of a waiting session from its tasks. f.mu is held.
 func (s *session) prioritize() {
 	urgent, deadline := false, time.Time{}
 	for _, t := range s.tasks {
@@ -87,8 +87,8 @@ func (s *session) prioritize() {
 	s.deadline = deadline
 }
 
-// admit returns those of the waiting sessions that may begin under the limits while so many nodes are being drained. A session that waits
-// because its group is full holds up no other.
+// admit returns those of the waiting sessions that may begin while so many nodes are being drained. A session whose group is full holds up
+// no other.
 func admit(waiting []*session, draining counts, limits Limits) []*session {
 	var admitted []*session
 	for _, s := range waiting {
@@ -103,7 +103,7 @@ func admit(waiting []*session, draining counts, limits Limits) []*session {
 	return admitted
 }
 
-// byPriority puts what is urgent first, then the nearest deadline, then whoever has waited for longest.
+// byPriority sorts urgent sessions first, then by the nearest deadline, then by the time of waiting.
 func byPriority(a, b *session) int {
 	if urgent := a.urgent.Load(); urgent != b.urgent.Load() {
 		if urgent {
@@ -114,7 +114,7 @@ func byPriority(a, b *session) int {
 	return cmp.Or(byDeadline(a.deadline, b.deadline), a.since.Compare(b.since), cmp.Compare(a.node, b.node))
 }
 
-// byDeadline puts the nearest deadline first, and no deadline last.
+// byDeadline sorts the nearest deadline first, and none last.
 func byDeadline(a, b time.Time) int {
 	if a.IsZero() != b.IsZero() {
 		if a.IsZero() {
@@ -125,7 +125,7 @@ func byDeadline(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// returnWaiting gives back what has not begun.
+// returnWaiting ends the tasks of all sessions that have not begun.
 func (f *Fleet) returnWaiting(back func(*task)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

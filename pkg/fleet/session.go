@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,47 +23,47 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// session is what is being done for one node: from when its first event comes until nothing is left to be done for any.
+// session is the work on one node, from its first task until none is left.
 type session struct {
 	fleet   *Fleet
 	node    string
 	group   string
 	nodeKey nodeKey
-	since   time.Time // when its first event came
-	// urgent tells that what is done for it waits behind no other node.
+	since   time.Time // when its first task came
+	// urgent means that it does not wait for its turn, and that its requests go before those of other nodes.
 	urgent atomic.Bool
 
 	// The fleet's mutex guards what follows.
-	begun    bool      // it waits no longer
-	deadline time.Time // the nearest of its events, while it waits; zero if there is none
-	tasks    map[string]*task
-	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
+	begun    bool             // it does not wait any more
+	deadline time.Time        // the nearest of its tasks, while it waits; zero if there is none
+	tasks    map[string]*task // by event ID
+	// announced are the events of all tasks that it has had: an event still stands when its message is done.
 	announced map[string]event.Event
-	// outcomes are what has come of its events so far.
+	// outcomes are the outcomes of its events so far.
 	outcomes map[string]event.Outcome
-	// notes are what is to be noted on the Node of what has come of events; nil is for what needs no note any more.
+	// notes are to be written to the Node, by event ID; nil removes the note of an event.
 	notes map[string]*note
-	// staysClosedFor is an event that the node was drained or cordoned for and whose message has come to its end.
+	// staysClosedFor is an event for which the node stays cordoned although its message is done.
 	staysClosedFor event.Event
-	// sink gets the events while there is an agent; nil without one.
+	// sink receives the events while the agent runs; nil otherwise.
 	sink event.Sink
-	// over tells that it takes no more tasks.
+	// over means that it takes no more tasks.
 	over bool
 	stop context.CancelFunc
-	// ended is closed when nothing more is done for the node.
+	// ended is closed when the session has ended.
 	ended chan struct{}
-	// claimed is the text of its claim on the Node. lose, if not nil, ends it when something else stands there; looked is the version of
-	// the Node, as the watch has shown it, that was last looked at for that.
+	// claimed is the text of its claim on the Node. lose ends the session if the Node has another claim; looked is the version of the Node
+	// in the watch for which that was last checked.
 	claimed, looked string
 	lose            context.CancelCauseFunc
 	record          *memoryRecord
-	// listeners are told what happens to the node while there is an agent.
+	// listeners are those of the agent while it runs.
 	listeners []agent.Listener
-	// rules are those by which it was begun, and goes on.
+	// rules are those with which its agent was started.
 	rules policy.Settings
 }
 
-// join gives a task to its node's session. A new one goes into the line.
+// join gives a task to its node's session; a new session waits for its turn.
 func (f *Fleet) join(n node, t *task) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,15 +99,14 @@ func (f *Fleet) join(n node, t *task) {
 	}
 }
 
-// announce tells the agent, if there is one, of the events of a kind. f.mu is held.
+// announce tells the agent, if it runs, the current events of a kind. f.mu is held.
 func (s *session) announce(kind event.Kind) {
 	if s.sink != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: kind, Events: s.events(kind)})
 	}
 }
 
-// events are those of a kind that the session is or was for. One has the end of its budget as its deadline where the machine is lost then
-// although people would have it kept. f.mu is held.
+// events returns the events of a kind. The deadline of an event whose machine is lost at the end of its budget is that end. f.mu is held.
 func (s *session) events(kind event.Kind) []event.Event {
 	var all []event.Event
 	for id, ev := range s.announced {
@@ -121,8 +121,9 @@ func (s *session) events(kind event.Kind) []event.Event {
 	return all
 }
 
-// run claims the node, lets an agent do what is to be done for it, and ends the claim.
+// run claims the node, runs an agent for it, and releases the claim.
 func (s *session) run(ctx context.Context, t *leaseTerm) {
+	f := s.fleet
 	held, err := s.claim(ctx, t)
 	if err != nil {
 		s.end(err)
@@ -131,36 +132,30 @@ func (s *session) run(ctx context.Context, t *leaseTerm) {
 	claimed, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	text := held.Annotations[ClaimAnnotation]
-	if !s.fleet.opts.DryRun {
-		s.noteClaim(text, lost)
+	if !f.opts.DryRun {
+		f.mu.Lock()
+		known, _ := f.nodes.find(s.node) // The watch may still show the Node without the claim.
+		s.claimed, s.looked, s.lose = text, known.version, lost
+		f.mu.Unlock()
 	}
 	if s.dropStale(claimed, held) {
 		s.runAgent(claimed, t, held)
 	}
 	cause := context.Cause(claimed)
-	if !isClaimLost(cause) {
-		s.handOverCordon(t.leased) // While the claim stands, so that no other works on the node.
+	if !isClaimLost(cause) { // The claim keeps other processes away until all this is written.
+		s.handOverCordon(t.leased)
 		s.writeNotes(t.leased)
-	}
-	if !s.fleet.opts.DryRun && !isClaimLost(cause) {
-		// Before its place is another's: whoever counts claims counts it until then. If it does not work out, endOrphans ends the claim.
-		if err := s.fleet.claims.release(t.leased, s.node, text); err != nil {
-			s.fleet.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
+		if !f.opts.DryRun {
+			// Before the slot is released, because processes also count claims. If this fails, endOrphans removes the claim.
+			if err := f.claims.release(t.leased, s.node, text); err != nil {
+				f.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
+			}
 		}
 	}
 	s.end(cause)
 }
 
-// noteClaim takes in the claim that the Node bears from now on. What the watch shows of the Node may be from before.
-func (s *session) noteClaim(text string, lost context.CancelCauseFunc) {
-	f := s.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known, _ := f.nodes.find(s.node)
-	s.claimed, s.looked, s.lose = text, known.version, lost
-}
-
-// checkClaims looks at the Nodes on which the watch shows something else than our claims.
+// checkClaims looks at the Nodes that bear another claim than that of their session in the watch.
 func (f *Fleet) checkClaims(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +170,7 @@ func (f *Fleet) checkClaims(t *leaseTerm) {
 	}
 }
 
-// checkClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
+// checkClaim ends the session if its claim is not on the Node any more. The watch may only be behind.
 func (s *session) checkClaim(ctx context.Context) {
 	f := s.fleet
 	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
@@ -189,18 +184,17 @@ func (s *session) checkClaim(ctx context.Context) {
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		s.looked = "" // It is looked at again.
+		s.looked = "" // Look again.
 	case now.Annotations[ClaimAnnotation] != s.claimed:
 		s.lose(errClaimLost)
 	}
 }
 
-// claimTries is how often in a row a claim may fail before its messages go back into the queue.
+// claimTries is how often in a row a claim may fail before the messages are returned: another process may be able to reach the API server.
 const claimTries = 2
 
-// claim waits until the node is ours to drain, and returns the Node as it is then, with the claim. It fails with
-// the context's error, because there is no such Node, because another process is to drain it, or because the API server does not
-// take the claim: another process may have a better way to it.
+// claim waits until it has claimed the node, and returns the Node with the claim. The error is errGone, errLeaveToOthers, errUnclaimed or
+// that of ctx.
 func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error) {
 	f := s.fleet
 	for failures := 0; ; {
@@ -242,8 +236,8 @@ func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error)
 	}
 }
 
-// startBudgets takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the
-// book says.
+// startBudgets makes the budgets of the session's events count from now, or from when an earlier session has begun with them, as its
+// record says.
 func (s *session) startBudgets() {
 	f := s.fleet
 	f.mu.Lock()
@@ -252,7 +246,7 @@ func (s *session) startBudgets() {
 		since := time.Now()
 		if s.record != nil {
 			if e := s.record.entry(id); !e.FirstSeen.IsZero() {
-				since = since.Add(min(e.FirstSeen.Sub(since.Round(0)), 0))
+				since = since.Add(min(e.FirstSeen.Sub(since.Round(0)), 0)) // It keeps its monotonic clock.
 			}
 		}
 		for _, same := range append([]*task{t}, t.others...) {
@@ -261,18 +255,18 @@ func (s *session) startBudgets() {
 	}
 }
 
-// errUnclaimed says that the API server does not take the claim.
+// errUnclaimed means that the API server does not accept the claim.
 var errUnclaimed = errors.New("the node cannot be claimed")
 
-// errGone says that the Node is not there any more.
+// errGone means that the Node does not exist any more.
 var errGone = errors.New("there is no such Node any more")
 
-// end takes the session out of the fleet, and gives back what is left of it. Without a Node nothing is left to be done.
+// end removes the session from the fleet and ends its remaining tasks. If the Node is gone, nothing is left to be done for them.
 func (s *session) end(cause error) {
 	f := s.fleet
 	f.mu.Lock()
 	s.over, s.sink = true, nil
-	tasks := s.tasks
+	tasks := slices.Collect(maps.Values(s.tasks)) // requestReplacement may still remove one.
 	if f.sessions[s.node] == s {
 		delete(f.sessions, s.node)
 	}
@@ -287,13 +281,13 @@ func (s *session) end(cause error) {
 		case errors.Is(cause, errClaimLost), errors.Is(cause, errUnclaimed):
 			t.retry()
 		default:
-			t.retryAfter(0) // We are to stop, or have no Lease: others can go on at once.
+			t.retryAfter(0) // The term is over: another process can continue at once.
 		}
 	}
 	f.wake()
 }
 
-// leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.
+// leftAlone reports whether people want the node left alone for all of its tasks; it takes no place of others then. f.mu is held.
 func (s *session) leftAlone() bool {
 	for id := range s.tasks {
 		if s.outcomes[id] != event.LeftAlone {
@@ -303,7 +297,7 @@ func (s *session) leftAlone() bool {
 	return len(s.tasks) > 0
 }
 
-// onOutcome takes in what has come of an event so far.
+// onOutcome takes in the outcome of an event so far. It implements agent.Config.Settled.
 func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	f := s.fleet
 	f.mu.Lock()
@@ -314,14 +308,13 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	s.outcomes[ev.ID] = outcome
 }
 
-// rulesAskForMore tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
-// done.
+// rulesAskForMore reports whether the current rules ask for more than the session's. A hook is not completed before that is done.
 func (s *session) rulesAskForMore(kind event.Kind) bool {
 	return s.fleet.policy()[kind].Action.Exceeds(s.rules[kind].Action)
 }
 
-// onRested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a
-// message that came again would take a place in the line for it again, and tell of its end again.
+// onRested takes in that nothing is to be done about an event any more, or not before a time. It implements agent.Config.Rested. An event
+// whose time has run out ends, too: if its message were received again, the node would be queued and the outcome reported again.
 func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time) {
 	f := s.fleet
 	f.mu.Lock()
@@ -343,25 +336,25 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 	case ends:
 		s.endTask(t)
 	case entry.Error == "" && t.listed:
-		t.done() // EC2 keeps it in mind.
+		t.done() // EC2 lists it.
 	case entry.Error == "":
 		t.retryAfter(time.Until(again))
 	case s.overdue(entry):
-		return // What is done now is the last effort, and comes to its end soon.
+		return // This is the last attempt, which ends soon.
 	default:
 		t.retry()
 	}
 	s.removeTask(ev.ID)
 }
 
-// forget drops an event and what was to be done for it. f.mu is held.
+// forget removes an event and its task, as if it had never been announced. f.mu is held.
 func (s *session) forget(id string) {
 	delete(s.tasks, id)
 	delete(s.announced, id)
 }
 
-// removeTask takes in that the session is done with an event. What is known of it by then is noted at once if the session goes on: if it loses its
-// claim, nobody else would know. f.mu is held.
+// removeTask removes a task that has ended. If the session goes on, the notes are written at once, because they would be lost with its
+// claim. f.mu is held.
 func (s *session) removeTask(id string) {
 	delete(s.tasks, id)
 	if len(s.tasks) > 0 {
@@ -388,16 +381,16 @@ func (s *session) endTask(t *task) {
 	}
 }
 
-// overdue tells whether the time of an event has come to its end.
+// overdue reports whether the deadline of an event is over.
 func (s *session) overdue(e state.Entry) bool {
 	deadline, _ := s.rules.Deadline(e)
 	return !deadline.IsZero() && !deadline.After(time.Now())
 }
 
-// fieldNode is the field of what is said about a node.
+// fieldNode is the log field with the name of a node.
 const fieldNode = systemd.FieldNode
 
-// runAgent runs an agent for the node until nothing is left for it to do, or ctx ends.
+// runAgent runs an agent for the node until no task is left or ctx ends.
 func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node) {
 	f := s.fleet
 	f.mu.Lock()
@@ -421,13 +414,13 @@ func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node)
 			end(isClaimLost(context.Cause(ctx)))
 		}()
 	}
-	mind := &sessionSource{session: s}
+	source := &sessionSource{session: s}
 	_ = agent.New(agent.Config{
-		Sources: []agent.Source{mind}, Identity: mind,
+		Sources: []agent.Source{source}, Identity: source,
 		Node: f.drainNode(s.node, s.urgent.Load), NodeName: s.node, Record: s.record, Policy: s.rules,
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.onOutcome, Rested: func(ev event.Event, again time.Time) { s.onRested(ctx, ev, again) }, Listeners: listeners,
-	}).Run(ctx) // Its one source never gives up.
+	}).Run(ctx) // sessionSource never fails.
 }
 
 func (s *session) setListeners(told []agent.Listener) {
@@ -436,13 +429,13 @@ func (s *session) setListeners(told []agent.Listener) {
 	s.listeners = told
 }
 
-// allEntries are what is known of the node's events: of those that the session is for, and of others.
+// allEntries returns the state of the node's events: of those in the session's record, and of others that are noted on the Node.
 func (s *session) allEntries() []state.Entry {
 	own := s.record.Entries()
 	return append(own, s.fleet.otherEntries(s.node, own)...)
 }
 
-// drainNode is a node as it is acted upon. urgent, if not nil, tells whether that waits behind nothing else.
+// drainNode returns the node for the agent to act on. urgent, if not nil, reports whether its requests go before those of other nodes.
 func (f *Fleet) drainNode(name string, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.Requests, options.Urgent = drain.Queue, f.claims.gate, urgent
@@ -459,10 +452,10 @@ func (f *Fleet) drainNode(name string, urgent func() bool) agent.Node {
 	return n
 }
 
-// recordFromNode is the book that the node itself has kept: the cordon that it bears, if nth-queue has set it for one of these events.
-// Where the node takes pods all the same, people have lifted that cordon, which is an order: only those pods go for the event that
-// were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. An event that has begun before
-// has no more time because it left no cordon. f.mu is held.
+// recordFromNode rebuilds the record from the Node: from its cordon, if nth-queue has set it for one of the session's events. If the node
+// is schedulable all the same, people have lifted that cordon, which is an order: only the pods that were there before are evicted for
+// that event. A cordon of anybody else, such as nth on the machine, is not the session's to undo. An event without a cordon whose budget
+// counts already has not more time for that. f.mu is held.
 func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 	b := &memoryRecord{}
 	n := s.fleet.nodes.parse(held)
@@ -482,17 +475,12 @@ func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 			FirstSeen: since, Changed: since, CordonedAt: since,
 		}
 		if !held.Spec.Unschedulable {
-			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.
+			// Its message was received again, so its drain, if it is to be drained for, has not ended.
 			e.Phase, e.Reopened = state.Draining, true
 		}
 		b.Put(func(error) {}, e)
 	}
-	return s.addNotes(b, n)
-}
-
-// addNotes adds to a book what was told before of events whose time had not come then. f.mu is held.
-func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
-	for id, t := range s.tasks {
+	for id, t := range s.tasks { // They were announced before, when their time had not come.
 		ev, now := t.notice.Event, time.Now().UTC().Round(0)
 		if known, noted := n.notes.find(ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
 			b.entries = append(b.entries, state.Entry{
@@ -503,7 +491,7 @@ func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
 	return b
 }
 
-// memoryRecord is a record in memory.
+// memoryRecord is an agent.Record in memory.
 type memoryRecord struct {
 	mu      sync.Mutex
 	entries []state.Entry
@@ -543,12 +531,12 @@ func (b *memoryRecord) entry(id string) state.Entry {
 	return state.Entry{}
 }
 
-// sessionSource is what the agent is told by: which node it is, and what is announced for it.
+// sessionSource is the agent's only source, and its identity.
 type sessionSource struct {
 	session *session
 }
 
-// KeepWarm implements agent.Identity. The credential is everybody's, and is kept warm elsewhere.
+// KeepWarm implements agent.Identity. The credential is the whole process's, and is kept valid elsewhere.
 func (m *sessionSource) KeepWarm(ctx context.Context, tell func(node string, err error)) {
 	tell(m.session.node, nil)
 	<-ctx.Done()
@@ -569,45 +557,26 @@ func (m *sessionSource) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-// addTaints puts the taints on the node that its events bring. It is done beside the drain and never holds it up.
-func (s *session) addTaints(ctx context.Context) {
-	f := s.fleet
-	var wanted []corev1.Taint
-	f.mu.Lock()
-	for _, t := range s.tasks {
-		if ev := t.notice.Event; f.policy()[ev.Kind].Action != policy.Notify && ev.State == event.Pending && !t.lifts {
-			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
-		}
-	}
-	f.mu.Unlock()
-	if len(wanted) == 0 || f.opts.DryRun {
-		return
-	}
-	if err := f.taint(ctx, s.node, wanted); err != nil && ctx.Err() == nil {
-		f.opts.Log.WithField(fieldNode, s.node).Warn(err)
-	}
-}
-
-// staysClosed tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
-// otherwise, unlike a cordon with a time to live. f.mu is held.
+// staysClosed reports whether the node stays cordoned for an event whose message is done, until people or the end of the event say
+// otherwise. A cordon with a time to live does not count.
 func (f *Fleet) staysClosed(e state.Entry) bool {
 	done := e.Phase == state.Drained || e.Phase == state.Cordoned || e.Phase == state.Incomplete || e.LeftAlone
 	return done && e.OnNode && !e.Reopened && !f.cordonExpires(e.Event.Kind)
 }
 
-// cordonExpires tells whether a kind's cordon has a time to live.
+// cordonExpires reports whether the cordon for a kind of event has a time to live.
 func (f *Fleet) cordonExpires(kind event.Kind) bool {
 	rule := f.policy()[kind]
 	return rule.Action == policy.Cordon && rule.CordonFor > 0
 }
 
-// revocable tells whether EC2 may yet say that a kind's event is over, so that its cordon is lifted.
+// revocable reports whether EC2 may yet withdraw an event of that kind, so that its cordon is lifted.
 func revocable(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
 }
 
-// handOverCordon gives a cordon that has a time to live, or that is lifted when EC2 says so, to the event that the node was drained or cordoned for
-// meanwhile. Nobody else remembers that one once its message is gone, and the node would be opened when the time to live is over.
+// handOverCordon gives a cordon that expires, or that is lifted when EC2 withdraws its event, to an event for which the node is to stay
+// cordoned. Nothing else remembers that event once its message is done, and the node would be uncordoned too early.
 func (s *session) handOverCordon(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
@@ -617,7 +586,6 @@ func (s *session) handOverCordon(ctx context.Context) {
 		return
 	}
 	err := persistently(ctx, func() error {
-		// If anything has changed on the Node since it was read, the cordon may be another's now.
 		err := f.claims.change(ctx, s.node, nil, func(node *corev1.Node) map[string]any { return f.cordonPatch(node, to) })
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -629,7 +597,7 @@ func (s *session) handOverCordon(ctx context.Context) {
 	}
 }
 
-// cordonPatch gives the cordon on a Node to another event; nil if it is not ours, or stays for as long as that event needs it anyway.
+// cordonPatch returns a patch that gives the cordon on a Node to an event; nil if the cordon is not nth-queue's, or lasts anyway.
 func (f *Fleet) cordonPatch(node *corev1.Node, to event.Event) map[string]any {
 	text, _ := drain.KeyValue(node.Annotations, drain.CordonAnnotation)
 	claim, ours := cordonOf(text)

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// placesLease is the Lease by which all processes agree on who drains what, where there are ceilings.
+	// slotsLease is the Lease on which all processes agree who drains which node, if there are limits.
 	slotsLease = "places"
-	// SlotsAnnotation on that Lease says which nodes each process drains, as taken.text has it.
+	// SlotsAnnotation on that Lease says which nodes each process drains, as slots.text.
 	SlotsAnnotation = drain.KeyPrefix + "places"
-	// placeTries is how often one change of the places is tried while others change them, too.
+	// slotTries is how often a change of the slots is tried if others change them at the same time.
 	slotTries = 5
-	// tidying is how often what nobody waits for is changed, at most.
+	// slotReleaseInterval is the shortest time between two changes that no session waits for.
 	slotReleaseInterval = time.Second
 )
 
-// slots are the groups of the nodes that are being drained, by process and node.
+// slots has the groups of the nodes that are being drained, by process and node.
 type slots map[string]map[nodeKey]string
 
-// nodeKey is short for a node's name, of which 10,000 do not fit into an annotation. Two names have the same key once in a few million
-// clusters of that size, and are counted as one then.
+// nodeKey is a short hash of a node's name, because the names of 10,000 nodes do not fit into an annotation. In one of a few million
+// clusters of that size two names have the same key; they count as one node then.
 type nodeKey string
 
-// keyLength is how long a key is, in letters of which each is six bits of a hash of the name.
+// keyLength is the length of a key in base64, with six bits of the hash in each character.
 const keyLength = 8
 
 func nodeKeyOf(node string) nodeKey {
@@ -44,14 +44,14 @@ func nodeKeyOf(node string) nodeKey {
 	return nodeKey(base64.RawURLEncoding.EncodeToString(sum[:keyLength*6/8]))
 }
 
-// keysFollow begins a value that is the keys of all nodes of a group. No group has that in its name.
+// keysFollow is the first character of a value that holds the keys of all nodes of a group. No label value contains it.
 const keysFollow = ":"
 
-// text is what is written: JSON of each process's groups, with the keys of their nodes one after another.
+// text encodes the slots as JSON: for each process and group the keys of its nodes, concatenated.
 func (all slots) text() string {
 	written := map[string]map[string]string{}
 	for process, nodes := range all {
-		keys := map[string][]byte{} // One after another, a string would be copied whole for each node.
+		keys := map[string][]byte{} // A string would be copied whole for each node.
 		for _, key := range slices.Sorted(maps.Keys(nodes)) {
 			keys[nodes[key]] = append(keys[nodes[key]], key...)
 		}
@@ -64,11 +64,11 @@ func (all slots) text() string {
 	return string(text)
 }
 
-// parseSlots reads what was written. Earlier versions have put down the group of each node by its name.
+// parseSlots decodes slots. Earlier versions wrote the group of each node by its name.
 func parseSlots(text string) slots {
 	var written map[string]map[string]string
 	if json.Unmarshal([]byte(text), &written) != nil {
-		return slots{} // Somebody has written into it. Each process puts its own there again.
+		return slots{} // Somebody has overwritten it. Each process adds its own nodes again.
 	}
 	all := slots{}
 	for process, groups := range written {
@@ -88,21 +88,20 @@ func parseSlots(text string) slots {
 	return all
 }
 
-// slotStore is what makes ceilings exact, however many processes begin at the same moment, and however far their watches are
-// behind: who wants to begin what may have to wait puts its node into one object first, guarded by the resourceVersion of
-// the object that was counted. What does not wait is put there as soon as that can be done.
+// slotStore makes limits exact, however many processes begin at the same moment, and however far their watches are behind. Before a
+// process starts a session that may have to wait, it writes the node into one object, with the resourceVersion of the object in which it
+// has counted. A node that need not wait is written as soon as possible.
 type slotStore struct {
 	leases *leases
-	// known is the object as it was last written or read; nil if it must be read.
+	// known is the object as it was last read or written; nil if it must be read.
 	known *coordination.Lease
-	// tidied is when it was last written, and answered when a request for it was last over.
+	// tidied is when the object was last written, and answered when the last request for it ended.
 	tidied, answered time.Time
-	// refused is how often in a row it could not be read or written.
+	// refused is how often in a row the object could not be read or written.
 	refused int
 }
 
-// read returns the object, which is made if it is not there. What a look has shown may be behind: whoever writes by it is
-// refused then, and comes again.
+// read returns the object, and creates it if it does not exist. The object may be outdated: then write fails with a conflict.
 func (p *slotStore) read(ctx context.Context) (*coordination.Lease, error) {
 	if p.known != nil {
 		return p.known, nil
@@ -127,7 +126,7 @@ func (p *slotStore) read(ctx context.Context) (*coordination.Lease, error) {
 	return found, nil
 }
 
-// write replaces what is taken, unless that has changed since it was read.
+// write replaces the slots, unless the object has changed since it was read.
 func (p *slotStore) write(ctx context.Context, read *coordination.Lease, all slots) error {
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
@@ -146,8 +145,8 @@ func (p *slotStore) write(ctx context.Context, read *coordination.Lease, all slo
 	return nil
 }
 
-// catchUp takes in what the last look has shown, if it is not what is known. A look that began before the last answer may show what was there
-// before: by it, what was taken since would seem to have been given back.
+// catchUp takes the object from the last list of Leases. A list that was requested before the last answer about the object may be older
+// than that, and would show slots as free that have been taken since.
 func (p *slotStore) catchUp() {
 	p.leases.mu.Lock()
 	defer p.leases.mu.Unlock()
@@ -156,8 +155,8 @@ func (p *slotStore) catchUp() {
 	}
 }
 
-// takeSlots lets those in the line begin for whom there is room once their places are taken, and gives back those of ours that
-// are no longer needed.
+// takeSlots takes slots for the sessions that may begin and starts these, and releases the slots of this process that are not needed any
+// more.
 func (f *Fleet) takeSlots(t *leaseTerm) error {
 	p := f.slots
 	p.catchUp()
@@ -188,10 +187,10 @@ func (f *Fleet) takeSlots(t *leaseTerm) error {
 		}
 		return nil
 	}
-	return nil // Others are quicker all the time. The line is looked at again.
+	return nil // Others were faster each time. dispatch tries again.
 }
 
-// proposeSlots is what is to be taken, and who may begin then.
+// proposeSlots returns the slots to be written, and the sessions that may begin then.
 func (f *Fleet) proposeSlots(t *leaseTerm, before slots) (next slots, begin []*session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,7 +211,7 @@ func (f *Fleet) proposeSlots(t *leaseTerm, before slots) (next slots, begin []*s
 	return next, begin
 }
 
-// draining are the groups of the nodes that this process drains. f.mu is held.
+// draining returns the groups of the nodes that this process drains. f.mu is held.
 func (f *Fleet) draining() map[nodeKey]string {
 	ours := map[nodeKey]string{}
 	for _, s := range f.sessions {
@@ -223,8 +222,8 @@ func (f *Fleet) draining() map[nodeKey]string {
 	return ours
 }
 
-// countDraining counts the nodes that are being drained: by us, by those who have taken places, and by those whose claims the watch
-// has shown. f.mu is held.
+// countDraining counts the nodes that are being drained: by this process, by those that have slots, and by those whose claims are on the
+// Nodes. f.mu is held.
 func (f *Fleet) countDraining(t *leaseTerm, others slots) counts {
 	all := f.draining()
 	for _, nodes := range others {
@@ -245,8 +244,8 @@ func (f *Fleet) countDraining(t *leaseTerm, others slots) counts {
 	return c
 }
 
-// updateSlots takes the places in a goroutine of its own, one such at a time. What cannot be placed is not held for ever: its
-// messages go back into the queue. f.mu is held.
+// updateSlots runs takeSlots in a goroutine, one at a time. If the slots cannot be written twice in a row, the messages of the waiting
+// sessions are returned. f.mu is held.
 func (f *Fleet) updateSlots(t *leaseTerm) {
 	if f.updatingSlots {
 		return

@@ -9,11 +9,11 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// messageWork is what one message asks for. It goes back into the queue if a part of it must wait, and only when every part
-// has come to an end: a message cannot be held and given back at once.
+// messageWork is the work that one message asks for, in as many tasks as the message has notices. Only when all of them have ended is the
+// message deleted, or returned if one of them has to wait or has failed.
 type messageWork struct {
 	message Message
-	// pause is how long what failed is left alone.
+	// pause is the delay after a failure.
 	pause time.Duration
 
 	mu    sync.Mutex
@@ -22,44 +22,45 @@ type messageWork struct {
 	after time.Duration
 }
 
-// task is one part of a message: one notice. One of its methods counts, the first that is called.
+// task is the work for one notice. It ends when done, retry or retryAfter is called for the first time.
 type task struct {
 	notice  sqs.Notice
 	message *messageWork
 	once    sync.Once
-	// others are of messages that say the same.
+	// others are tasks of other messages about the same event, which end with this one.
 	others []*task
-	// lost tells that the machine is gone at the end of its time, although people would have it kept, and replaced that its group is asked for
-	// another one. The fleet's mutex guards them.
+	// lost is set if Auto Scaling terminates the machine when the budget is used up, although the budget is soft. replaced is set while
+	// Options.Replace is being called. The fleet's mutex guards them.
 	lost, replaced bool
-	// listed tells that EC2 lists what a message told of, so that the message need not wait for its time, and lifts that its event is over
-	// for which the node is closed.
+	// listed is set if EC2 lists the message's event, so that the message need not be kept until the event's time. lifts is set if the
+	// task is to take back what was done for an event that is over.
 	listed, lifts bool
 
-	// held ends with the term, or when nothing needs to be held for the task any more, which release says. limit releases it, if that is
-	// known to be the case at some time; the fleet's mutex guards it.
+	// held is the context in which the lifecycle action is held for the task: until the term or the task ends, or release is called. limit
+	// calls release when the event's budget is used up; the fleet's mutex guards it.
 	held    context.Context
 	release context.CancelFunc
 	limit   *time.Timer
 }
 
-// newTask makes a task of a notice in a message.
+// newTask returns the task of a notice.
 func (f *Fleet) newTask(notice sqs.Notice, message *messageWork) *task {
 	t := &task{notice: notice, message: message}
 	t.held, t.release = context.WithCancel(f.term.Load().ctx)
 	return t
 }
 
-// done says that nothing is left to be done for it.
+// done ends the task: nothing is left to be done for it.
 func (t *task) done() { t.end(false, 0) }
 
-// retryAfter says that it is worth another look after that time.
+// retryAfter ends the task: its message is worth another look after that time.
 func (t *task) retryAfter(after time.Duration) { t.end(true, after) }
 
-// retry says that it did not work out this time.
+// retry ends the task after a failure.
 func (t *task) retry() { t.end(true, t.pause()) }
 
-// mergeInto leaves to another task what both are for. What EC2 keeps in mind needs no message beside that, and its plan looks again later.
+// mergeInto makes the task end with another one for the same event. A task for an event that EC2 lists ends now: the event is not
+// forgotten without it.
 func (t *task) mergeInto(other *task) {
 	switch {
 	case t.fromList():
@@ -71,16 +72,15 @@ func (t *task) mergeInto(other *task) {
 	}
 }
 
-// fromList tells whether the task is for an event that EC2 lists, and of no message in the queue.
+// fromList reports whether the task was begun because EC2 lists its event, and not by a message.
 func (t *task) fromList() bool {
 	_, own := t.message.message.(*attempts)
 	return own
 }
 
-// pause is how long the task is left alone after a failure. What is urgent is not left alone for long, until it is too
-// late. It goes back into the queue all the same: another process may have a better way to EC2 and to the API server. A
-// message is received some 25 times in a spot interruption's two minutes, and fifty in the ten of a Capacity Block's end, so that
-// none is a dead letter for that.
+// pause is how long to wait after a failure. The message is returned to the queue even if the time is short, because another process may
+// be able to reach EC2 and the API server. An urgent one comes back quickly until its deadline is over: some 25 times in the two minutes
+// of a spot interruption, and fifty times in the ten of a Capacity Block, which is too few to become a dead letter.
 func (t *task) pause() time.Duration {
 	if ev := t.notice.Event; isUrgent(ev) {
 		return pauseBefore(time.Until(ev.Deadline), t.message.pause)
@@ -116,21 +116,20 @@ func (w *messageWork) ended(later bool, after time.Duration) {
 
 const firstPause, longestPause = 2 * time.Second, time.Minute
 
-// retryPause is how long a message is left alone that has failed so many times.
+// retryPause is the delay after a message has failed that many times.
 func retryPause(receives int) time.Duration {
 	return min(firstPause<<min(max(receives-1, 0), 10), longestPause)
 }
 
 const (
-	// pressing is how near a deadline leaves no time to wait in. One that has been over for as long is another matter: the machine is
-	// there in spite of it, and may be for days, as those are whose retirement nobody has got to yet.
+	// urgentWithin is how close a deadline has to be for its event to be urgent. It is not urgent any more when the deadline has been over
+	// for as long: a machine that still runs then, such as one that is to be retired, may do so for days.
 	urgentWithin = 3 * time.Minute
-	// urgentPause is the longest that what failed is left alone with so little time.
+	// urgentPause is the longest delay after a failure for an urgent event.
 	urgentPause = 5 * time.Second
 )
 
-// isUrgent tells whether an event leaves no time to wait in, whatever its kind. A spot interruption never does: its instance is gone, or
-// about to go.
+// isUrgent reports whether an event leaves no time to wait in. A spot interruption never does: its instance is gone, or about to go.
 func isUrgent(ev event.Event) bool {
 	if ev.Kind == event.SpotInterruption {
 		return true
@@ -139,7 +138,7 @@ func isUrgent(ev event.Event) bool {
 	return !ev.Deadline.IsZero() && left <= urgentWithin && left > -urgentWithin
 }
 
-// pauseBefore is how long what failed is left alone with so much time before its deadline, if it would be for that pause else.
+// pauseBefore shortens the delay after a failure if so little time is left before the deadline.
 func pauseBefore(left, pause time.Duration) time.Duration {
 	if left > 0 && left <= urgentWithin {
 		return min(pause, urgentPause)
@@ -147,10 +146,10 @@ func pauseBefore(left, pause time.Duration) time.Duration {
 	return pause
 }
 
-// isUrgent tells whether a task leaves no time to wait in.
+// isUrgent reports whether the task must not wait for its turn.
 func (t *task) isUrgent() bool { return t.lifts || isUrgent(t.notice.Event) }
 
-// isUrgent tells whether what is done for a node waits behind no other.
+// isUrgent reports whether requests about a node go before those about others.
 func (f *Fleet) isUrgent(node string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
