@@ -91,7 +91,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	var reading sync.WaitGroup
 	nodes.Run(ctx, func() {
 		board.known()
-		reading.Go(func() { messages.Run(ctx, func(l *sqs.InFlightMessage) { nodes.Take(l.Notices, l.Receives, l) }) })
+		reading.Go(func() { messages.Run(ctx, func(l *sqs.Message) { nodes.Take(l.Notices, l.Receives, l) }) })
 	})
 	d.Service.Stopping()
 	reading.Wait()
