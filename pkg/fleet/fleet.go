@@ -34,7 +34,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -256,8 +255,11 @@ func (f *Fleet) Status() Status {
 		default:
 			now.Draining++
 		}
-		for _, t := range s.tasks {
-			entry := s.entry(t.notice.Event)
+		for id, t := range s.tasks {
+			entry := state.Entry{Event: t.notice.Event, Phase: state.Seen, Changed: time.Now()}
+			if s.record != nil {
+				entry = cmp.Or(s.record.entry(id), entry)
+			}
 			status := entry.Status(f.policy().Describe(entry))
 			status.Node = s.node
 			now.Events = append(now.Events, status)
@@ -267,14 +269,4 @@ func (f *Fleet) Status() Status {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
 	})
 	return now
-}
-
-// entry returns the state of an event. s.fleet.mu is held.
-func (s *session) entry(ev event.Event) state.Entry {
-	if s.record != nil {
-		if e := s.record.entry(ev.ID); e.Phase != "" {
-			return e
-		}
-	}
-	return state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()}
 }

@@ -159,7 +159,7 @@ func (f *Fleet) handleLaunch(t *task) {
 	}
 	f.background(func(ctx context.Context) {
 		switch {
-		case f.endIfForeign(ctx, t), f.opts.ManagedOnly && !f.isManaged(ctx, t):
+		case f.endIfForeign(ctx, t), !f.isManaged(ctx, t):
 		case completes:
 			f.completeReady(ctx, t)
 		default:
@@ -168,9 +168,10 @@ func (f *Fleet) handleLaunch(t *task) {
 	})
 }
 
-// isManaged reports whether a task's instance is managed; without EC2 it is assumed to be. The task of another one is ended.
+// isManaged reports whether a task's instance is to be taken care of with Options.ManagedOnly; without EC2 it is. The task of another one is
+// ended.
 func (f *Fleet) isManaged(ctx context.Context, t *task) bool {
-	if f.opts.Instances == nil {
+	if !f.opts.ManagedOnly || f.opts.Instances == nil {
 		return true
 	}
 	_, managed := f.managedInstance(ctx, t)
@@ -199,21 +200,20 @@ func (f *Fleet) completeReady(ctx context.Context, t *task) {
 	for {
 		news := f.nodes.changes()
 		if found, there := f.findNode(ctx, t.notice.Instance); there && found.ready {
-			if !f.opts.ManagedOnly || f.isManaged(ctx, t) { // EC2 may not have known it when the message came.
+			if f.isManaged(ctx, t) { // EC2 may not have known it when the message came.
 				f.completeTask(t, "")
 			}
 			return
 		}
-		if drain.Await(limited, news, launchTimeout) {
-			continue
+		if !drain.Await(limited, news, launchTimeout) {
+			break
 		}
-		if ctx.Err() != nil {
-			t.retryAfter(0)
-			return
-		}
-		f.confirmNoNode(ctx, t)
+	}
+	if ctx.Err() != nil {
+		t.retryAfter(0)
 		return
 	}
+	f.confirmNoNode(ctx, t)
 }
 
 // staysRunning reports whether an instance goes on running for long after its node was drained for an event, although it is of no use:

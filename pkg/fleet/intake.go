@@ -33,6 +33,7 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
 	f.take(notices, retryPause(receives), message)
 }
 
+// take is Take with the delay after a failure.
 func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
 	w := &messageWork{message: message, open: len(notices), pause: pause}
 	for _, n := range notices {

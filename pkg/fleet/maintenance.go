@@ -22,7 +22,13 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// listedEvents returns the events that EC2 lists for the instance of a node.
+// eventsOf returns the events that EC2 has listed last for the instance of a node.
+func (f *Fleet) eventsOf(n node) []event.Event {
+	said, _ := f.maintenance.of(n.machine)
+	return f.listedEvents(n, said)
+}
+
+// listedEvents returns the events in the status of a node's instance.
 func (f *Fleet) listedEvents(n node, said ec2.Status) []event.Event {
 	var all []event.Event
 	for _, p := range said.Planned {
@@ -65,22 +71,18 @@ func (f *Fleet) statusCheckEvent(n node, said ec2.Status) (event.Event, bool) {
 
 // reconcileAll reconciles the nodes for which EC2 lists something, and those with a cordon of nth-queue, notes or a session.
 func (f *Fleet) reconcileAll() {
-	type told struct {
-		node
-		said ec2.Status
-	}
-	var some []told
+	var some []node
 	f.mu.Lock()
 	busy := maps.Clone(f.sessions)
 	f.mu.Unlock()
 	f.nodes.each(func(n node) {
 		said, _ := f.maintenance.of(n.machine)
 		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 || busy[n.name] != nil {
-			some = append(some, told{n, said})
+			some = append(some, n)
 		}
 	})
 	for _, n := range some {
-		f.reconcile(n.node, f.listedEvents(n.node, n.said))
+		f.reconcile(n, f.eventsOf(n))
 	}
 }
 

@@ -175,8 +175,7 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 
 // updateNotes returns the new notes of a node, and the removed ones whose end was not reported yet.
 func (f *Fleet) updateNotes(n node, fresh map[string]*note) (after, dropped notes) {
-	said, _ := f.maintenance.of(n.machine)
-	events := f.listedEvents(n, said)
+	events := f.eventsOf(n)
 	for _, old := range n.notes {
 		if _, renewed := fresh[old.Event]; renewed {
 			continue
@@ -232,9 +231,8 @@ func (f *Fleet) stands(n node, known note, events []event.Event) bool {
 // them, but the conditions of the node depend on them.
 func (f *Fleet) otherEntries(name string, known []state.Entry) []state.Entry {
 	n, _ := f.nodes.find(name)
-	said, _ := f.maintenance.of(n.machine)
+	events := f.eventsOf(n)
 	var all []state.Entry
-	events := f.listedEvents(n, said)
 	for _, noted := range n.notes {
 		same := func(e state.Entry) bool { return noted.matches(e.Event) }
 		if !noted.Over && !slices.ContainsFunc(known, same) && f.stands(n, noted, events) {

@@ -95,8 +95,8 @@ type slotStore struct {
 	leases *leases
 	// known is the object as it was last read or written; nil if it must be read.
 	known *coordination.Lease
-	// tidied is when the object was last written, and answered when the last request for it ended.
-	tidied, answered time.Time
+	// written is when the object was last written, and answered when the last request for it ended.
+	written, answered time.Time
 	// refused is how often in a row the object could not be read or written.
 	refused int
 }
@@ -135,13 +135,13 @@ func (p *slotStore) write(ctx context.Context, read *coordination.Lease, all slo
 		next.Annotations = map[string]string{}
 	}
 	next.Annotations[SlotsAnnotation] = all.text()
-	p.known, p.tidied = nil, time.Now()
-	written, err := p.leases.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+	p.known, p.written = nil, time.Now()
+	updated, err := p.leases.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
 	p.answered = time.Now()
 	if err != nil {
 		return fmt.Errorf("writing which nodes are being drained: %w", err)
 	}
-	p.known = written
+	p.known = updated
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (f *Fleet) takeSlots(t *leaseTerm) error {
 		before := parseSlots(read.Annotations[SlotsAnnotation])
 		next, begin := f.proposeSlots(t, before)
 		same := maps.Equal(before[t.process], next[t.process])
-		if len(begin) == 0 && (same || time.Since(p.tidied) < slotReleaseInterval) {
+		if len(begin) == 0 && (same || time.Since(p.written) < slotReleaseInterval) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.holdsSlots = f.holdsSlots && (!same || len(next[t.process]) > 0)
