@@ -283,9 +283,11 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	case nodes.Anonymous > 0:
 		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to find the nodes that do not tell their instance")
 	default:
-		c.mayDescribe(ctx, catalog)
+		c.mayDescribe(ctx, catalog, ec2.DescribeInstances, withoutDescribe)
 	}
-	c.maySeeSchedule(ctx, cfg, catalog)
+	if policy.Action(cfg.Events.ScheduledMaintenance.Action) != policy.Ignore || policy.Action(cfg.Events.StatusCheck.Action) != policy.Ignore {
+		c.mayDescribe(ctx, catalog, ec2.DescribeInstanceStatus, withoutSchedule)
+	}
 	group := ""
 	if len(nodes.Instances) > 0 {
 		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // Missing rights have been reported.
@@ -300,8 +302,13 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	c.hooks(ctx, cfg, account, group)
 }
 
-// withoutOwner says what happens to messages if EC2 does not tell which cluster an instance belongs to.
-const withoutOwner = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
+// What nth-queue does without rights that it can do without.
+const (
+	// withoutOwner is for when EC2 does not tell which cluster an instance belongs to.
+	withoutOwner    = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
+	withoutDescribe = "a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: " + withoutOwner
+	withoutSchedule = "maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails"
+)
 
 // owner checks whether instances without a Node can be attributed to a cluster, by the names of clusters in the tags of those that have
 // one.
@@ -332,36 +339,16 @@ func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec
 	c.Right(string(right), why, false, allowed)
 }
 
-// mayDescribe checks the right that few messages need: those about stops that are minutes old, about Capacity Blocks, which do not name
-// their instances, and about hooks of instances without a Node.
-func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog) {
-	allowed, err := catalog.May(ctx, ec2.DescribeInstances)
+// mayDescribe checks a right that nth-queue can do without.
+func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, without string) {
+	allowed, err := catalog.May(ctx, right)
 	switch {
 	case err != nil:
 		c.Warn("right", "%s", err)
 	case !allowed:
-		c.Warn("right", "%s: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: %s",
-			ec2.DescribeInstances, withoutOwner)
+		c.Warn("right", "%s: refused; %s", right, without)
 	default:
-		c.OK("right", "%s", ec2.DescribeInstances)
-	}
-}
-
-// maySeeSchedule checks the right to list scheduled events and failed status checks, if the settings do anything about them. Without it,
-// messages about maintenance are believed as they are.
-func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *ec2.Catalog) {
-	if policy.Action(cfg.Events.ScheduledMaintenance.Action) == policy.Ignore && policy.Action(cfg.Events.StatusCheck.Action) == policy.Ignore {
-		return
-	}
-	allowed, err := catalog.May(ctx, ec2.DescribeInstanceStatus)
-	switch {
-	case err != nil:
-		c.Warn("right", "%s", err)
-	case !allowed:
-		c.Warn("right", "%s: refused; maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails",
-			ec2.DescribeInstanceStatus)
-	default:
-		c.OK("right", "%s", ec2.DescribeInstanceStatus)
+		c.OK("right", "%s", right)
 	}
 }
 
