@@ -37,7 +37,7 @@ func Unready(stand fleet.Status, knows bool, messages *sqs.Queue) string {
 	return ""
 }
 
-// ShowAndBeat keeps the board of an nth-queue that reads these messages, until ctx ends.
+// ShowAndBeat keeps the reporter of an nth-queue that reads these messages, until ctx ends.
 func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
 	b := &statusReporter{file: record.NewStatusFile(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}
 	b.begin(ctx)()

@@ -55,7 +55,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
 		ctx, stop := context.WithCancel(t.Context())
-		go messages.Run(ctx, func(*sqs.InFlightMessage) {})
+		go messages.Run(ctx, func(*sqs.Message) {})
 		go nthqueue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
 		fed := func(passed time.Duration) int {
 			before := systemdIs.beats.Load()
@@ -104,7 +104,7 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 		want(fleet.Status{}, true, "nothing was received from the queue yet")
 
 		ctx, stop := context.WithCancel(t.Context())
-		go messages.Run(ctx, func(*sqs.InFlightMessage) {})
+		go messages.Run(ctx, func(*sqs.Message) {})
 		time.Sleep(5 * time.Minute)
 		want(fleet.Status{}, true, "")
 		want(fleet.Status{Away: time.Now().Add(-time.Minute)}, true, "no list of Nodes from the API server for ")

@@ -62,7 +62,7 @@ func commandCheck(ctx context.Context, args []string, to program.Streams) error 
 	return c.End()
 }
 
-// check finds out whether nth-queue can do its work here. It changes nothing in AWS or in the cluster.
+// check finds out whether nth-queue can work with these settings. It changes nothing in AWS or in the cluster.
 type check struct{ *checks.List }
 
 func (c *check) settings(path string, cfg config.Queue) {
@@ -76,7 +76,7 @@ func (c *check) settings(path string, cfg config.Queue) {
 	}
 }
 
-// cluster checks the identity, what it may do, and whether instances can be told from nodes.
+// cluster checks the identity and its rights in the cluster, and whether Nodes tell their instances.
 func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	client, err := connect(ctx, cfg, nil)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	return nodes
 }
 
-// queue checks that the queue is there, that it can be read, and how it is set up. Nothing is received.
+// queue checks that the queue exists and can be read, and how it is configured. It receives nothing.
 func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config) {
 	q := sqs.New(sqs.Options{URL: cfg.Queue.URL, AWS: account, Visibility: cfg.Queue.Visibility})
 	found, allowed, err := q.Check(ctx)
@@ -152,7 +152,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 // longestRetention is the longest that SQS keeps a message.
 const day, longestRetention = 24 * time.Hour, 14 * 24 * time.Hour
 
-// lifeOf checks for how long a message lives.
+// lifeOf checks how long a message is kept and how often it is retried.
 func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 	waiting := time.Duration(0)
 	if waits(cfg.Events.ScheduledMaintenance) {
@@ -186,18 +186,18 @@ func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 		found.MaxReceives, span(fleet.RetryWindow(found.MaxReceives)), waiters, least)
 }
 
-// longestNotice is what the end of a Capacity Block leaves, of which EC2 tells forty minutes before: its instances go ten minutes later.
-// No other interruption that is told with its time leaves as much, but for planned changes.
+// longestNotice is the longest notice of an interruption with a deadline, apart from scheduled events: EC2 announces the end of a Capacity
+// Block ten minutes before it terminates the instances.
 const longestNotice = 10 * time.Minute
 
-// waits tells whether messages stay in the queue until what they announce is near.
+// waits reports whether messages are kept in the queue until the time that they announce is near.
 func waits(c config.ScheduledMaintenance) bool {
 	acts := policy.Action(c.Action) == policy.Drain || policy.Action(c.Action) == policy.Cordon
 	waiting := func(when string) bool { return when == string(policy.Lead) || when == string(policy.Window) }
 	return acts && slices.ContainsFunc(slices.Collect(maps.Values(c.Codes)), waiting)
 }
 
-// wayInto checks what keeps messages from getting into the queue in time, or out of it.
+// wayInto checks what keeps messages from getting into the queue, or delays them.
 func (c *check) wayInto(found sqs.Attributes) {
 	if found.Delay > 0 {
 		c.Warn("queue", "messages are kept back for %s at first (DelaySeconds), of the two minutes that a spot interruption leaves", found.Delay)
@@ -216,7 +216,7 @@ func (c *check) wayInto(found sqs.Attributes) {
 	}
 }
 
-// span writes a time in days where it has whole ones, and else to the minute.
+// span formats a duration in days if it has whole ones, and otherwise to the minute.
 func span(d time.Duration) string {
 	switch {
 	case d == day:
@@ -232,7 +232,7 @@ func span(d time.Duration) string {
 // credentialsLimit bounds the look for credentials.
 const credentialsLimit = 15 * time.Second
 
-// credentials finds out where AWS is asked, and with whose credentials. Without them, or a queue, there is no use in asking.
+// credentials finds out the region and the credentials for AWS. known is false without them or a queue.
 func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.Config, known bool) {
 	if cfg.Queue.URL == "" {
 		return aws.Config{}, false
@@ -257,7 +257,7 @@ func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.
 	return account, true
 }
 
-// sourceOf says where credentials are from, in place of the name that the SDK has for it.
+// sourceOf says where credentials come from, in other words than the SDK's.
 func sourceOf(found aws.Credentials) string {
 	name, _, _ := strings.Cut(found.Source, ":")
 	switch name {
@@ -273,7 +273,7 @@ func sourceOf(found aws.Credentials) string {
 	return found.Source
 }
 
-// services checks what is asked of EC2 and, as far as the settings need it, of Auto Scaling.
+// services checks the rights in EC2 and, if the settings need them, in Auto Scaling.
 func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.NodeCount) {
 	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	switch {
@@ -283,14 +283,16 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	case nodes.Anonymous > 0:
 		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to find the nodes that do not tell their instance")
 	default:
-		c.mayDescribe(ctx, catalog)
+		c.mayDescribe(ctx, catalog, ec2.DescribeInstances, withoutDescribe)
 	}
-	c.maySeeSchedule(ctx, cfg, catalog)
+	if policy.Action(cfg.Events.ScheduledMaintenance.Action) != policy.Ignore || policy.Action(cfg.Events.StatusCheck.Action) != policy.Ignore {
+		c.mayDescribe(ctx, catalog, ec2.DescribeInstanceStatus, withoutSchedule)
+	}
 	group := ""
 	if len(nodes.Instances) > 0 {
-		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // That EC2 may not be asked has been said.
+		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // Missing rights have been reported.
 			c.owner(cfg.Fleet, clusters)
-			group = strings.Join(groups[:min(len(groups), 1)], "") // Without one, it is made up.
+			group = strings.Join(groups[:min(len(groups), 1)], "") // Without a group, its name is made up.
 		}
 	}
 	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches && cfg.Fleet.AfterDrain == string(asg.Keep) {
@@ -300,10 +302,16 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	c.hooks(ctx, cfg, account, group)
 }
 
-// withoutOwner is what becomes of messages where EC2 does not say whose an instance is.
-const withoutOwner = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
+// What nth-queue does without rights that it can do without.
+const (
+	// withoutOwner is for when EC2 does not tell which cluster an instance belongs to.
+	withoutOwner    = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
+	withoutDescribe = "a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: " + withoutOwner
+	withoutSchedule = "maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails"
+)
 
-// owner checks whether it can be told whose an instance is that has no Node, by the names of clusters in the tags of those that have one.
+// owner checks whether instances without a Node can be attributed to a cluster, by the names of clusters in the tags of those that have
+// one.
 func (c *check) owner(settings config.Fleet, names []string) {
 	set, tagged := clusterOf(settings), strings.Join(names, ", ")
 	switch {
@@ -331,41 +339,21 @@ func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec
 	c.Right(string(right), why, false, allowed)
 }
 
-// mayDescribe checks the right that few messages need: those about stops, if they are minutes old, those about Capacity
-// Blocks, which do not name their instances, and those about hooks of instances that have no node.
-func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog) {
-	allowed, err := catalog.May(ctx, ec2.DescribeInstances)
+// mayDescribe checks a right that nth-queue can do without.
+func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, without string) {
+	allowed, err := catalog.May(ctx, right)
 	switch {
 	case err != nil:
 		c.Warn("right", "%s", err)
 	case !allowed:
-		c.Warn("right", "%s: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: %s",
-			ec2.DescribeInstances, withoutOwner)
+		c.Warn("right", "%s: refused; %s", right, without)
 	default:
-		c.OK("right", "%s", ec2.DescribeInstances)
+		c.OK("right", "%s", right)
 	}
 }
 
-// maySeeSchedule checks the right to know what EC2 has scheduled and which status checks fail, if the settings have anything done about
-// that. Without it, messages about maintenance count as they were written.
-func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *ec2.Catalog) {
-	if policy.Action(cfg.Events.ScheduledMaintenance.Action) == policy.Ignore && policy.Action(cfg.Events.StatusCheck.Action) == policy.Ignore {
-		return
-	}
-	allowed, err := catalog.May(ctx, ec2.DescribeInstanceStatus)
-	switch {
-	case err != nil:
-		c.Warn("right", "%s", err)
-	case !allowed:
-		c.Warn("right", "%s: refused; maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails",
-			ec2.DescribeInstanceStatus)
-	default:
-		c.OK("right", "%s", ec2.DescribeInstanceStatus)
-	}
-}
-
-// hooks checks whether lifecycle hooks may be answered: those of a group that the cluster's nodes are in or, where none is
-// known, of one that is made up. What there is to answer is left alone.
+// hooks checks whether lifecycle hooks may be answered: those of a group of the cluster's nodes or, if none is known, of one that is made
+// up. Actual lifecycle actions are not touched.
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
 	told := asg.NewTold(asg.ToldOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)

@@ -24,11 +24,11 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// backlog is how many happenings and notices wait for the webhook at most: those of some hundred nodes at once.
+// backlog is how many transitions and notices may wait for the webhook: those of some hundred nodes at once.
 const backlog = 1024
 
-// notices are those who pass on what happens to nodes: the meter and the webhook for all nodes, and for each node one who
-// tells the cluster.
+// notices reports what happens to nodes: to the metrics and the webhook, which are shared by all nodes, and to the cluster, by one
+// notify.Kubernetes for each node.
 type notices struct {
 	cfg     config.Kubernetes
 	dryRun  bool
@@ -40,12 +40,12 @@ type notices struct {
 	turns   *turns
 	rules   atomic.Pointer[policy.Settings]
 
-	passing context.Context // of all who pass on; it ends after the drains
+	passing context.Context // of all listeners; it ends after the drains
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 
 	mu sync.Mutex
-	// keepers are those who keep the conditions of nodes, by node.
+	// keepers keep the conditions of nodes, by node.
 	keepers map[string]*notify.Kubernetes
 }
 
@@ -69,12 +69,12 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 	return n
 }
 
-// use lets what is told from now on follow other settings.
+// use replaces the settings for later notices.
 func (n *notices) use(cfg config.Queue) {
 	rules := policyOf(cfg.Events)
 	n.rules.Store(&rules)
 	webhook, err := settings.Webhook(cfg.Webhook, "nth-queue", settings.Own)
-	if err != nil { // What is wrong with the settings was told when they were judged.
+	if err != nil { // The fault was logged when the settings were read.
 		n.trouble(err)
 	}
 	n.webhook.Use(webhook)
@@ -84,7 +84,7 @@ func (n *notices) trouble(err error) {
 	n.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err)
 }
 
-// begin passes on from now on. The function that it returns ends that, when everything has been told; what hangs is left behind.
+// begin starts to deliver. end waits, for a while, until everything is delivered.
 func (n *notices) begin() (end func()) {
 	n.work.Go(func() { n.webhook.Run(n.passing) })
 	if n.meter != nil {
@@ -96,7 +96,7 @@ func (n *notices) begin() (end func()) {
 	}
 }
 
-// of makes those who are told what happens to a node; it implements fleet.Options.Listeners.
+// of returns the listeners for a node; it implements fleet.Options.Listeners.
 func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool)) {
 	told = []agent.Listener{n.webhook}
 	if n.meter != nil {
@@ -126,8 +126,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 	}
 }
 
-// keep lets somebody tell the cluster of a node, who alone keeps its conditions from now on: an earlier one may still have to write what
-// stands there no more.
+// keep runs a notify.Kubernetes, which alone keeps the conditions of its node from now on: an earlier one may still have to be written.
 func (n *notices) keep(node string, k *notify.Kubernetes) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,7 +154,7 @@ func machineOf(d fleet.Description) notify.Machine {
 	}
 }
 
-// annotationsOf are the annotations of Events by which people tell machines apart, as far as a Node tells of them.
+// annotationsOf returns the annotations of Events that describe a node's machine.
 func annotationsOf(d fleet.Description) map[string]string {
 	return map[string]string{
 		"availability-zone": d.Zone, "instance-id": d.Instance, "instance-type": d.Type, "region": d.Region,
@@ -163,7 +162,7 @@ func annotationsOf(d fleet.Description) map[string]string {
 	}
 }
 
-// descriptions are what was asked about nodes a moment ago.
+// descriptions caches what Nodes say about their machines.
 type descriptions struct {
 	ask func(ctx context.Context, node string) (fleet.Description, error)
 
@@ -176,10 +175,10 @@ type described struct {
 	until time.Time
 }
 
-// describeAgain is how long a description is good enough, and mostDescribed how many are kept.
+// describeAgain is how long a description is cached, and mostDescribed how many are.
 const describeAgain, mostDescribed = time.Minute, 512
 
-// of describes a node as far as it can be asked for within ctx.
+// of returns the description of a node; an outdated or empty one if the API server does not answer within ctx.
 func (d *descriptions) of(ctx context.Context, node string) fleet.Description {
 	d.mu.Lock()
 	known, there := d.known[node]
@@ -189,7 +188,7 @@ func (d *descriptions) of(ctx context.Context, node string) fleet.Description {
 	}
 	found, err := d.ask(ctx, node)
 	if err != nil {
-		return known.Description // The notice goes without, or with what was known.
+		return known.Description
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,15 +199,14 @@ func (d *descriptions) of(ctx context.Context, node string) fleet.Description {
 	return found
 }
 
-// meter is what counts, where the settings ask for metrics. Where they do not it is nil, and nobody is told anything for
-// its sake.
+// meter counts for the metrics. It is nil, and does nothing, if the settings ask for no metrics.
 type meter struct {
 	*metrics.Metrics
-	counts  daemon.Counts
-	queue   *sqs.Queue
-	board   *statusReporter
-	fleet   *fleet.Fleet
-	waiting func() int // notices
+	counts   daemon.Counts
+	queue    *sqs.Queue
+	reporter *statusReporter
+	fleet    *fleet.Fleet
+	waiting  func() int // notices
 }
 
 func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
@@ -216,7 +214,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
 		Queue:   true,
 		Stuck:   func() error { return cmp.Or(m.queue.Stuck(), m.fleet.LeaseError()) },
-		Ready:   func() error { return m.board.unready() },
+		Ready:   func() error { return m.reporter.unready() },
 		Waiting: func() int { return m.waiting() },
 	})
 	if m.Metrics == nil {
@@ -229,14 +227,14 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	return m
 }
 
-// judges makes a queue and a fleet what the meter's health is judged by, and a board what tells whether it is ready.
-func (m *meter) judges(messages *sqs.Queue, nodes *fleet.Fleet, board *statusReporter) {
+// judges sets what health and readiness depend on.
+func (m *meter) judges(messages *sqs.Queue, nodes *fleet.Fleet, reporter *statusReporter) {
 	if m != nil {
-		m.queue, m.fleet, m.board = messages, nodes, board
+		m.queue, m.fleet, m.reporter = messages, nodes, reporter
 	}
 }
 
-// troubles are why metrics cannot be had at present.
+// troubles are the current errors of the metrics server.
 func (m *meter) troubles() []string {
 	if m == nil {
 		return nil
@@ -244,7 +242,7 @@ func (m *meter) troubles() []string {
 	return m.Troubles()
 }
 
-// counted is where is counted what both programs count.
+// counted returns the counters that nth has, too.
 func (m *meter) counted() daemon.Counts {
 	if m == nil {
 		return daemon.Counts{}
@@ -252,7 +250,7 @@ func (m *meter) counted() daemon.Counts {
 	return m.counts
 }
 
-// telling counts what becomes of messages, and then lets it be told.
+// telling counts what happens to messages before it is reported to tell.
 func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 	if m == nil {
 		return tell
@@ -266,7 +264,7 @@ func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 	}
 }
 
-// show notes how things stand.
+// show updates the gauges.
 func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Status) {
 	if m == nil {
 		return
@@ -279,18 +277,18 @@ func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Statu
 }
 
 const (
-	// writers is how many requests that tell the cluster something are made at the same time, for all nodes together: the
-	// drains need the API server more.
+	// writers is how many requests are made at the same time to report something in the cluster, for all nodes together: the drains need the
+	// API server more.
 	writers = 4
-	// yielding is how long an Event waits for evictions to be over. It is as true afterwards, and has its time in it.
+	// yielding is how long an Event waits until there are no evictions. It carries its own time.
 	yielding = 10 * time.Second
 )
 
-// turns lets those who tell the cluster something ask the API server, a few at a time, and Events only while nobody asks
-// for evictions: in a storm, Events would be half of all that is written.
+// turns limits the requests that report something in the cluster, and makes Events wait for evictions: in a storm, Events would be half of
+// all writes.
 type turns struct {
 	places chan struct{}
-	// quiet returns a channel that is closed once nobody asks for evictions.
+	// quiet returns a channel that is closed once no evictions are requested.
 	quiet func() <-chan struct{}
 }
 

@@ -1,7 +1,7 @@
 // Command nth-queue drains Kubernetes nodes for EC2 interruptions that arrive in an SQS queue.
 //
-// It runs on any host, or in a pod, with an identity that may drain
-// every node. The file wire.go wires the packages of pkg into the service.
+// It runs on any host, or in a pod, with an identity that may drain every node. The file wire.go wires the packages of pkg into the
+// service.
 package main
 
 import (
@@ -103,7 +103,7 @@ func commandConfig(ctx context.Context, args []string, to program.Streams) error
 	return own.Command(ctx, configUsage, true, args, to)
 }
 
-// own is how nth-queue comes to its settings.
+// own reads the settings of nth-queue.
 var own = settings.Program[config.Queue, *config.Queue]{
 	Name: "nth-queue", Place: config.UsualQueue(), Identity: kubeconfig,
 	Lacks: func(cfg *config.Queue) error {
@@ -114,7 +114,7 @@ var own = settings.Program[config.Queue, *config.Queue]{
 	},
 }
 
-// kubeconfig takes the kubeconfig that systemd has given the service, unless the settings name one.
+// kubeconfig uses the kubeconfig that systemd has handed to the service, unless the settings name one.
 func kubeconfig(cfg *config.Queue, given settings.Given) []settings.Finding {
 	found := given("kubeconfig")
 	if found.Name == "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -20,15 +21,15 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// statusReporter keeps the status current: the sentence that "systemctl status" shows, and the file for "nth-queue status". As long
-// as it can, and the queue is read, it also feeds the service manager's watchdog.
+// statusReporter keeps the status current: the sentence in "systemctl status", and the file for "nth-queue status". It feeds the watchdog
+// of the service manager as long as the queue is being read.
 type statusReporter struct {
 	file  *record.StatusFile
 	log   *logrus.Entry
 	meter *meter
 	queue *sqs.Queue
 	fleet interface{ Status() fleet.Status }
-	// manager is the service manager, and pace how often it wants to be told that all goes on.
+	// manager is the service manager, and pace how often it is sent the status and a heartbeat.
 	manager interface {
 		Status(format string, args ...any)
 		Beat()
@@ -45,13 +46,13 @@ type statusReporter struct {
 	trouble  string // why the queue cannot be read; empty if it can
 	since    time.Time
 
-	stuck bool // run's own: that was said
+	stuck bool // that was logged; used only by run
 }
 
-// glance is how often the status is looked at, at least, and refresh in how many glances it is written without a change.
+// glance is how often the status is computed at least, and refresh after how many times an unchanged one is written.
 const glance, refresh = time.Second, 10
 
-// begin shows how things stand from now on. The function that it returns waits, once ctx has ended, for the last word.
+// begin starts to report the status. wait waits, once ctx has ended, until the last one is written.
 func (b *statusReporter) begin(ctx context.Context) (wait func()) {
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writer, shower sync.WaitGroup
@@ -64,7 +65,7 @@ func (b *statusReporter) begin(ctx context.Context) (wait func()) {
 	}
 }
 
-// run shows how things stand until ctx ends, and then that the process has stopped.
+// run reports the status until ctx ends, and then that the process has stopped.
 func (b *statusReporter) run(ctx context.Context) {
 	ticks := time.NewTicker(b.pace)
 	defer ticks.Stop()
@@ -88,8 +89,7 @@ func (b *statusReporter) run(ctx context.Context) {
 	}
 }
 
-// beat feeds the service manager's watchdog, unless a receiver is stuck: a service that no longer reads the queue is as good
-// as dead, and the service manager is to start it again.
+// beat feeds the watchdog, unless a receiver hangs: then the service manager is to restart the service.
 func (b *statusReporter) beat() {
 	err := b.queue.Stuck()
 	if err == nil {
@@ -133,11 +133,10 @@ func (b *statusReporter) status() state.Status {
 	return s
 }
 
-// lately is how long ago SQS may have answered who counts as ready: three times what it waits for a message before it says that there
-// is none.
+// lately is how long ago SQS must have answered for nth-queue to be ready: three times as long as it waits for messages.
 const lately = time.Minute
 
-// unready says why nothing of what the queue tells can be done at present; nil if it can.
+// unready returns why messages cannot be worked on at present; nil if they can.
 func (b *statusReporter) unready() error {
 	b.mu.Lock()
 	known := b.ready
@@ -156,7 +155,7 @@ func (b *statusReporter) unready() error {
 	return nil
 }
 
-// leftAlone tells of the nodes that people want left alone, if there are any.
+// leftAlone is the part of the sentence about nodes that people want left alone.
 func leftAlone(stand fleet.Status) string {
 	if stand.LeftAlone == 0 {
 		return ""
@@ -164,14 +163,14 @@ func leftAlone(stand fleet.Status) string {
 	return fmt.Sprintf("%d nodes are left alone; ", stand.LeftAlone)
 }
 
-// degrade notes what is wrong with settings of what is only told.
+// degrade sets which settings are ignored because they are wrong.
 func (b *statusReporter) degrade(faults []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.degraded = faults
 }
 
-// known notes that the nodes are known.
+// known notes that the Nodes are known.
 func (b *statusReporter) known() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,8 +189,9 @@ func (b *statusReporter) heard(err error) {
 	}
 }
 
-// newBoard returns the board of a process that begins now.
-func newBoard(cfg config.Queue, version string, client apiserver.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
+// newStatusReporter returns the reporter of a process that begins now.
+func newStatusReporter(cfg config.Queue, client apiserver.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
+	version, _ := program.BuildVersion()
 	pace := glance
 	if watched := manager.WatchdogInterval(); watched > 0 {
 		pace = min(glance, watched/3)

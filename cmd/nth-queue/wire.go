@@ -46,7 +46,6 @@ func commandRun(ctx context.Context, args []string, to program.Streams) error {
 func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
 	d.SayDegraded()
 	cfg, log, gate := d.Config, d.Log, drain.NewGate(evictionsAtOnce)
-	version, _ := program.BuildVersion()
 	meter := newMeter(cfg, log)
 	client, leases, err := clients(ctx, cfg, meter.counted().Requested)
 	if err != nil {
@@ -64,35 +63,38 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
-		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Label: cfg.Fleet.GroupLabel},
-		Log:    log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
-		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog, Impaired: cfg.Events.StatusCheck.After,
+		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Rules: rulesOf(cfg, gate),
+		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
+		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog,
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
 		DeleteNode: cfg.Fleet.DeleteNode,
-		Listeners:  notices.of, Replace: hooks.told.Replace,
+		Listeners:  notices.of, Replace: hooks.client.Replace,
 	})
-	board := newBoard(cfg, version, client, d.Service, log)
-	board.degrade(d.Degraded)
+	reporter := newStatusReporter(cfg, client, d.Service, log)
+	reporter.degrade(d.Degraded)
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, Paused: nodes.Paused, DryRun: cfg.DryRun,
-		Tell: meter.telling(teller(log)), Trouble: troubled(log, board.heard),
+		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),
 	})
 	notices.nodes.ask = nodes.Describe
-	board.fleet, board.queue, board.meter = nodes, messages, meter
-	meter.judges(messages, nodes, board)
+	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
+	meter.judges(messages, nodes, reporter)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
 		cfg.Queue.URL, client.Server, dryRun(cfg))
 	d.Service.Ready()
-	parts := adjustable{fleet: nodes, hooks: hooks, notices: notices, board: board, gate: gate}
-	go d.Reload(ctx, late, parts.use)
+	go d.Reload(ctx, late, func(cfg config.Queue, degraded []string) {
+		hooks.client.Use(hookSettings(cfg))
+		nodes.Use(rulesOf(cfg, gate))
+		notices.use(cfg)
+		reporter.degrade(degraded)
+	})
 	told := notices.begin()
-	shown := board.begin(ctx)
+	shown := reporter.begin(ctx)
 	var reading sync.WaitGroup
 	nodes.Run(ctx, func() {
-		board.known()
-		reading.Go(func() { messages.Run(ctx, func(l *sqs.InFlightMessage) { nodes.Take(l.Notices, l.Receives, l) }) })
+		reporter.known()
+		reading.Go(func() { messages.Run(ctx, func(l *sqs.Message) { nodes.Take(l.Notices, l.Receives, l) }) })
 	})
 	d.Service.Stopping()
 	reading.Wait()
@@ -109,7 +111,7 @@ func dryRun(cfg config.Queue) string {
 	return ""
 }
 
-// teller says what becomes of messages, as far as people want to know.
+// teller logs what happens to messages.
 func teller(log *logrus.Entry) func(sqs.Report) {
 	return func(r sqs.Report) {
 		of := log.WithField("NTH_MESSAGE", r.Message)
@@ -127,7 +129,7 @@ func teller(log *logrus.Entry) func(sqs.Report) {
 	}
 }
 
-// troubled says when the queue cannot be read, and when it can be again.
+// troubled logs when the queue cannot be read any more, and when it can be again.
 func troubled(log *logrus.Entry, heard func(error)) func(error) {
 	last := ""
 	var mu sync.Mutex
@@ -147,10 +149,11 @@ func troubled(log *logrus.Entry, heard func(error)) func(error) {
 	}
 }
 
-// kept is how long after it was announced a planned change may stay in the queue, which forgets it after fourteen days.
+// kept is how long after its announcement a scheduled event may stay in the queue, which deletes messages after fourteen days.
 const kept = longestRetention - day
 
-// policyOf turns the settings into the rules of the policy. Nothing is withdrawn for being missing: an event that is over is told as such.
+// policyOf turns the settings into rules of the policy. No event is withdrawn because it is missing: EC2 and Auto Scaling say when one is
+// over.
 func policyOf(c config.QueueEvents) policy.Settings {
 	rules := daemon.Rules(c.Announced)
 	maintenance := rules[event.ScheduledMaintenance]
@@ -166,7 +169,7 @@ func budgeted(c config.Budgeted) policy.Rule {
 	return policy.Rule{Action: policy.Action(c.Action), Hard: true, Budget: c.Budget}
 }
 
-// clusterOf is this cluster's name in the tags of its instances, as far as the settings say it.
+// clusterOf is this cluster's name in the tags of its instances, if the settings have it.
 func clusterOf(c config.Fleet) string {
 	if name, is := strings.CutPrefix(c.ManagedTag, ec2.ClusterTag); is && c.Cluster == "" {
 		return name
@@ -178,8 +181,8 @@ func taintsOf(c config.Fleet) fleet.Taints {
 	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}
 }
 
-// evictionsAtOnce is enough to keep an API server busy, and little enough for it to answer each in time. In storms on a
-// control plane with two processors, fewer tell the last pod later to go, and with more the cordons of other nodes wait.
+// evictionsAtOnce is how many evictions are requested at the same time. It keeps an API server busy, but lets it answer each in time. On a
+// control plane with two processors, fewer make the last pod leave later, and more delay the cordons of other nodes.
 const evictionsAtOnce = 100
 
 func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
@@ -188,32 +191,15 @@ func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
 	return options
 }
 
-// adjustable are the parts of the service that follow the settings while they run.
-type adjustable struct {
-	fleet   *fleet.Fleet
-	hooks   hooks
-	notices *notices
-	board   *statusReporter
-	gate    *drain.Gate
-}
-
-// use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
-func (a adjustable) use(cfg config.Queue, degraded []string) {
-	a.hooks.told.Use(hookSettings(cfg))
-	a.fleet.Use(rulesOf(cfg, a.gate))
-	a.notices.use(cfg)
-	a.board.degrade(degraded)
-}
-
-// rulesOf are those of the fleet's settings that may change while it works.
+// rulesOf are the settings of the fleet that may change while it runs.
 func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
-		Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup, Impaired: cfg.Events.StatusCheck.After,
+		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,
 	}
 }
 
-// late tells whether a setting takes effect at the next start only.
+// late reports whether a setting takes effect only after a restart.
 func late(name string, _, _ config.Queue) bool {
 	switch name {
 	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain", "fleet.restart_wait":
@@ -227,8 +213,8 @@ func late(name string, _, _ config.Queue) bool {
 	return true
 }
 
-// awsConfig finds credentials wherever AWS's programs look for them: an instance's role, a service account's, a pod's,
-// the environment. None is fetched yet.
+// awsConfig finds credentials wherever AWS's programs look for them: the role of an instance, a service account or a pod, or the
+// environment. It fetches none.
 func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	region := cfg.AWS.Region
 	if region == "" {
@@ -249,11 +235,11 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	return found, nil
 }
 
-// regionLabel is the form of a region's name, in any partition.
+// regionLabel is the form of the name of a region, in any partition.
 var regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
 
-// regionOf reads the region from a queue's URL, in any of the forms that AWS has for its hosts: that of SQS in the region, by
-// FIPS or dual-stack too, the old one, and that of a VPC's endpoint; "" if it is of another form.
+// regionOf returns the region in the URL of a queue, which may have the host of SQS in the region, also by FIPS or dual-stack, a legacy
+// host, or that of a VPC endpoint; "" for other URLs.
 func regionOf(queue string) string {
 	u, err := url.Parse(queue)
 	if err != nil {
@@ -270,8 +256,7 @@ func regionOf(queue string) string {
 	return ""
 }
 
-// connect makes a client of the API server, by the settings. It sends no request. requested, if not nil, is told of each
-// that is sent later.
+// connect makes a client of the API server. It sends no request. requested, if not nil, is called for each request that is sent later.
 func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
 	version, _ := program.BuildVersion()
 	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
@@ -286,8 +271,8 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
 
-// clients makes a client of the API server for all that is done, and another one for Leases. They share no connection, so that in a storm
-// the renewal of this process's Lease waits behind no other request.
+// clients makes two clients of the API server, one of them for Leases. They share no connection, so that renewing the Lease does not queue
+// behind other requests in a storm.
 func clients(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (all, leases apiserver.Client, err error) {
 	if all, err = connect(ctx, cfg, requested); err == nil {
 		leases, err = connect(ctx, cfg, requested)
@@ -295,13 +280,13 @@ func clients(ctx context.Context, cfg config.Queue, requested func(method string
 	return all, leases, err
 }
 
-// ownPod is the pod that this process runs in, as the pod's manifest tells it in the environment; nothing elsewhere.
+// ownPod is the pod that this process runs in, by the environment that its manifest sets; empty outside of a pod.
 func ownPod() fleet.OwnPod {
 	return fleet.OwnPod{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
 }
 
-// hooks lets the fleet speak to Auto Scaling.
-type hooks struct{ told *asg.HookClient }
+// hooks implements fleet.Hooks with pkg/asg.
+type hooks struct{ client *asg.HookClient }
 
 func newHooks(cfg config.Queue, asked aws.Config, counts daemon.Counts, log *logrus.Entry) hooks {
 	return hooks{asg.NewTold(asg.ToldOptions{
@@ -310,14 +295,14 @@ func newHooks(cfg config.Queue, asked aws.Config, counts daemon.Counts, log *log
 	}, hookSettings(cfg))}
 }
 
-// hookSettings are the settings for the hooks of terminations and launches.
+// hookSettings are the settings for the lifecycle hooks of terminations and launches.
 func hookSettings(cfg config.Queue) asg.Settings {
 	hooks := daemon.Hooks(cfg.Events.ASGTermination)
 	hooks.LaunchHooks, hooks.AfterDrain = cfg.Fleet.LaunchHooks, asg.AfterDrain(cfg.Fleet.AfterDrain)
 	return hooks
 }
 
-// resourceOf is a queue as its ARN has it after the partition; empty if its URL does not tell.
+// resourceOf is the ARN of a queue without its partition; "" if the URL does not contain it.
 func resourceOf(address, region string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -341,15 +326,15 @@ func actionOf(instance string, hook sqs.Hook, since time.Time) asg.Action {
 
 // Hold implements fleet.Hooks.
 func (h hooks) Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time) {
-	h.told.Hold(ctx, actionOf(instance, hook, since))
+	h.client.Hold(ctx, actionOf(instance, hook, since))
 }
 
 // Complete implements fleet.Hooks.
 func (h hooks) Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error {
-	return h.told.Complete(ctx, actionOf(instance, hook, since), outcome)
+	return h.client.Complete(ctx, actionOf(instance, hook, since), outcome)
 }
 
 // Loses implements fleet.Hooks.
 func (h hooks) Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error) {
-	return h.told.Loses(ctx, actionOf(instance, hook, time.Time{}))
+	return h.client.Loses(ctx, actionOf(instance, hook, time.Time{}))
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	apps "k8s.io/api/apps/v1"
@@ -16,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// User asks the API server who the client is. One that is older than 1.28 does not say; that is "".
+// User asks the API server whose credential the client has; "" if the server is older than 1.28 and does not say.
 func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -30,14 +31,15 @@ func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// NodeCount is how many Nodes the cluster has, how many of them may be of any EC2 instance for what they say, and how many are of none.
+// NodeCount is how many Nodes the cluster has, how many of them may be of any EC2 instance (Anonymous), and how many are of none
+// (Elsewhere).
 type NodeCount struct {
 	All, Anonymous, Elsewhere int
-	// Instances are some of those that the others tell.
+	// Instances are some of the instances that Nodes tell.
 	Instances []string
 }
 
-// someInstances is how many instances a census names, at most.
+// someInstances is how many instances NodeCount has at most.
 const someInstances = 200
 
 // CountNodes counts the Nodes of the cluster.
@@ -46,7 +48,7 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 	defer cancel()
 	var found NodeCount
 	for next := ""; ; {
-		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: page, Continue: next})
+		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
 		if err != nil {
 			return NodeCount{}, fmt.Errorf("listing the nodes: %w", err)
 		}
@@ -67,8 +69,7 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 	}
 }
 
-// RetryWindow is how long a message is tried again and again whose work fails each time, until it has been received so
-// often.
+// RetryWindow is how long a message is retried whose work always fails, if it is received that many times.
 func RetryWindow(receives int) time.Duration {
 	var pauses time.Duration
 	for n := range receives {
@@ -77,7 +78,7 @@ func RetryWindow(receives int) time.Duration {
 	return pauses
 }
 
-// UrgentReceives is how often a message is received whose work fails each time, from so long before its deadline until then.
+// UrgentReceives is how often a message is received whose work always fails, if it was sent so long before its deadline, until then.
 func UrgentReceives(notice time.Duration) int {
 	receives := 0
 	for left := notice; left > 0; receives++ {
@@ -86,60 +87,54 @@ func UrgentReceives(notice time.Duration) int {
 	return receives
 }
 
-// Extras are what is done beside a drain.
+// Extras are optional parts of a drain that need rights of their own.
 type Extras struct {
-	// Condition keeps the Node's condition, Events writes Events, and Volumes tells the volumes of pods that stay from those
-	// that are waited for.
+	// Condition sets the Node's condition, Events writes Events, and Volumes ignores the volumes of pods that stay when it waits for volumes.
 	Condition, Events, Volumes bool
-	// Delete deletes the Nodes of terminated instances.
+	// Delete is Options.DeleteNode.
 	Delete bool
-	// Restart restarts the workloads of pods that ask for it.
+	// Restart restarts the workloads of pods that want that.
 	Restart bool
 }
 
-// Rights lists what a drain of any node needs, for all nodes and in all namespaces, with its extras, and what a process needs in LeaseNamespace.
+// Rights lists the rights that draining any node needs, and those in LeaseNamespace.
 func Rights(extras Extras) []apiserver.Right {
-	rights := on("nodes", "", "to know which node an instance is", "get", "list", "watch")
-	rights = append(rights, on("nodes", "", "to claim, cordon, taint and uncordon a node", "patch")...)
-	rights = append(rights, on("pods", "", "to know what is on a node", "list", "watch")...)
-	for _, right := range on("leases", "", "to have a Lease, which its claims and its places go by", "get", "list", "create", "update", "delete") {
-		right.Attributes.Group, right.Attributes.Namespace = coordination.GroupName, LeaseNamespace
-		rights = append(rights, right)
+	var rights []apiserver.Right
+	add := func(optional bool, why, resource string, of authorization.ResourceAttributes, verbs ...string) {
+		of.Resource, of.Subresource, _ = strings.Cut(resource, "/")
+		for _, verb := range verbs {
+			of.Verb = verb
+			rights = append(rights, apiserver.Right{For: why, Attributes: of, Optional: optional})
+		}
 	}
-	rights = append(rights, on("pods", "eviction", "to move pods away", "create")...)
-	rights = append(rights, on("pods", "", "to remove pods that resist until a hard deadline", "delete")...)
-	needed := len(rights)
+	var core authorization.ResourceAttributes
+	add(false, "to know which node an instance is", "nodes", core, "get", "list", "watch")
+	add(false, "to claim, cordon, taint and uncordon a node", "nodes", core, "patch")
+	add(false, "to know what is on a node", "pods", core, "list", "watch")
+	add(false, "to have a Lease, which its claims and its places go by", "leases",
+		authorization.ResourceAttributes{Group: coordination.GroupName, Namespace: LeaseNamespace}, "get", "list", "create", "update", "delete")
+	add(false, "to move pods away", "pods/eviction", core, "create")
+	add(false, "to remove pods that resist until a hard deadline", "pods", core, "delete")
 	if extras.Condition {
-		rights = append(rights, on("nodes", "status", "to keep the node's condition", "patch")...)
+		add(true, "to keep the node's condition", "nodes/status", core, "patch")
 	}
 	if extras.Events {
-		rights = append(rights, on("events", "", "to write Events", "create", "patch")...)
+		add(true, "to write Events", "events", core, "create", "patch")
 	}
 	if extras.Volumes {
 		const why = "to wait for no volume of a pod that stays"
-		rights = append(rights, append(on("persistentvolumeclaims", "", why, "get"), on("persistentvolumes", "", why, "get")...)...)
+		add(true, why, "persistentvolumeclaims", core, "get")
+		add(true, why, "persistentvolumes", core, "get")
 	}
 	if extras.Delete {
-		rights = append(rights, on("nodes", "", "to delete the Nodes of terminated instances", "delete")...)
+		add(true, "to delete the Nodes of terminated instances", "nodes", core, "delete")
 	}
 	if extras.Restart {
 		const why = "to restart the workloads of pods that ask for it"
-		for _, right := range append(on("replicasets", "", why, "get"), append(on("deployments", "", why, "get", "patch"), on("statefulsets", "", why, "get", "patch")...)...) {
-			right.Attributes.Group = apps.GroupName
-			rights = append(rights, right)
-		}
-	}
-	for i := range rights[needed:] {
-		rights[needed+i].Optional = true
-	}
-	return rights
-}
-
-// on are the rights to do some things with a resource.
-func on(resource, subresource, why string, verbs ...string) []apiserver.Right {
-	rights := make([]apiserver.Right, len(verbs))
-	for i, verb := range verbs {
-		rights[i] = apiserver.Right{For: why, Attributes: authorization.ResourceAttributes{Verb: verb, Resource: resource, Subresource: subresource}}
+		inApps := authorization.ResourceAttributes{Group: apps.GroupName}
+		add(true, why, "replicasets", inApps, "get")
+		add(true, why, "deployments", inApps, "get", "patch")
+		add(true, why, "statefulsets", inApps, "get", "patch")
 	}
 	return rights
 }

@@ -1,8 +1,13 @@
 package fleet
 
-import "time"
+import (
+	"time"
 
-// Place is a node's place in a Line.
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/sqs"
+)
+
+// Place is a node in a Queue.
 type Place struct {
 	Node, Group string
 	Spot        bool
@@ -10,36 +15,48 @@ type Place struct {
 	Since       time.Time
 }
 
-// Line is a line with limits.
-type Line struct{ line drainQueue }
+// Queue is a queue of nodes with limits.
+type Queue struct{ fleet *Fleet }
 
-// NewLine returns an empty line.
-func NewLine(l Limits) *Line { return &Line{drainQueue{limits: l}} }
+// NewQueue returns an empty queue.
+func NewQueue(l Limits) *Queue {
+	f := &Fleet{sessions: map[string]*session{}}
+	f.Use(Rules{Limits: l})
+	return &Queue{f}
+}
 
-// Join puts a node into the line.
-func (l *Line) Join(p Place) {
-	l.line.add(waitingNode{node: p.Node, group: p.Group, urgent: p.Spot, deadline: p.Deadline, since: p.Since})
+// Join puts a node into the queue.
+func (q *Queue) Join(p Place) {
+	s := q.fleet.sessions[p.Node]
+	if s == nil {
+		s = &session{node: p.Node, group: p.Group, since: p.Since, tasks: map[string]*task{}}
+		q.fleet.sessions[p.Node] = s
+	}
+	ev := event.Event{ID: p.Since.String(), Deadline: p.Deadline}
+	if p.Spot {
+		ev.Kind = event.SpotInterruption
+	}
+	s.tasks[ev.ID] = &task{notice: sqs.Notice{Event: ev}}
 }
 
 // Next returns who may begin while so many are being drained in each group.
-func (l *Line) Next(busy map[string]int) []string {
+func (q *Queue) Next(busy map[string]int) []string {
 	c := counts{group: map[string]int{}}
 	for group, n := range busy {
 		c.all += n
 		c.group[group] = n
 	}
 	var names []string
-	begin := l.line.next(c)
-	for _, p := range begin {
-		names = append(names, p.node)
+	for _, s := range admit(q.fleet.waiting(), c, q.fleet.rules.Load().Limits) {
+		s.begun = true
+		names = append(names, s.node)
 	}
-	l.line.remove(begin)
 	return names
 }
 
-// PlacesText is what is written of the nodes that processes drain, with their groups, and PlacesRead how many nodes of each group are read of
+// SlotsText is what is written of the nodes that processes drain, with their groups, and SlotsRead how many nodes of each group are read of
 // it.
-func PlacesText(drained map[string]map[string]string) string {
+func SlotsText(drained map[string]map[string]string) string {
 	all := slots{}
 	for process, nodes := range drained {
 		all[process] = map[nodeKey]string{}
@@ -50,8 +67,8 @@ func PlacesText(drained map[string]map[string]string) string {
 	return all.text()
 }
 
-// PlacesRead is described there.
-func PlacesRead(text string) map[string]int {
+// SlotsRead is described there.
+func SlotsRead(text string) map[string]int {
 	groups := map[string]int{}
 	for _, nodes := range parseSlots(text) {
 		for _, group := range nodes {

@@ -1,16 +1,20 @@
-// Package fleet says which node, and when.
+// Package fleet decides which nodes are drained, and when.
 //
-// It is told what a queue's messages say of instances, and finds their nodes through one watch of all Nodes. Each node
-// that is interrupted gets a session: the claim on the Node, which keeps other processes from it, and an agent of its
-// own, which decides and acts as it does on the machine itself. Sessions wait in a line while too many nodes are being
-// drained; what leaves no time for that, such as a spot interruption, does not wait.
+// It takes what the messages of a queue say about instances, and finds their nodes in one watch of all Nodes. Each node that is
+// interrupted gets a session: a claim on the Node, which keeps other processes away from it, and an agent, which decides and acts
+// as it does on the machine itself. While too many nodes are being drained, sessions wait for their turn; a spot interruption, or
+// anything else that leaves no time, does not wait.
 //
-// A claim names a process and is written once. It stands as long as the process's Lease does, so that a thousand drains are
-// kept by one request every few seconds. Who cannot renew its Lease takes nothing, and gives back what it has.
+// A claim names its process and is written once. It is valid as long as the process holds its Lease, so that a thousand drains
+// are kept alive by one request every few seconds. A process that cannot renew its Lease stops its drains and returns their messages.
 //
-// A message is done when all that it says is done, or is none of ours. What must wait, and what failed, goes back into
-// the queue with the time after which it is worth another look: the queue and the Node's annotations are all the memory
-// there is, so that any process can go on where another one was killed.
+// A message is done when everything in it is done, or concerns other clusters. A message that has to wait, or whose work failed,
+// is returned to the queue with a delay. Apart from the queue and the Nodes' annotations nothing is stored, so that any process
+// can continue where another one was killed.
+//
+// A message goes through these files: intake.go finds the Node of its instance (owner.go and lister.go decide what becomes of an
+// instance without one), task.go and hooks.go are what is done for it, session.go is the work on its node, queue.go and slots.go
+// decide when that begins, claim.go and lease.go by which process. maintenance.go begins the same work for what EC2 lists.
 package fleet
 
 import (
@@ -30,68 +34,66 @@ import (
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Message is a message that is held while its work is done. One of its methods is called, once.
+// Message is a message that is in flight while its work is done. Exactly one of its methods is called, once.
 type Message interface {
-	// Done says that nothing is left to be done for it.
+	// Done deletes the message: nothing is left to be done for it.
 	Done()
-	// Return says that it is worth another look after that time.
+	// Return puts the message back into the queue, to be received again after that time.
 	Return(after time.Duration)
 }
 
-// Options are what a Fleet is made of. All are needed but for those that say otherwise.
+// Options configure a Fleet. All fields are required unless they say otherwise.
 type Options struct {
 	Client kubernetes.Interface
-	// Leases, if set, is the client for Leases. With connections of its own, the renewal of this process's Lease waits behind nothing that
-	// Client is asked for.
+	// Leases is a client for Leases alone; by default it is Client. With connections of its own, renewing the Lease of this process does not
+	// queue behind other requests.
 	Leases kubernetes.Interface
-	// Host is the name of the host, for people who look at the Leases; several may have the same.
+	// Host is the name of the host, as a label on the Lease for people to read. Several processes may have the same.
 	Host string
-	// Own is where this process itself runs, if that is in a pod.
-	Own    OwnPod
-	Policy policy.Settings
-	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
-	Drain  drain.Options
-	Limits Limits
-	Log    *logrus.Entry
-	// DryRun writes nothing: neither to the cluster nor to Auto Scaling.
+	// Own is the pod that this process runs in, if it does.
+	Own OwnPod
+	// Rules are the initial rules.
+	Rules
+	// GroupLabel is the label of Nodes, such as that of the zone, whose value is a node's group.
+	GroupLabel string
+	Log        *logrus.Entry
+	// DryRun writes nothing, neither to the cluster nor to Auto Scaling.
 	DryRun bool
-	// Cluster is the name of this cluster in the tags of its instances (ec2.ClusterTag). With "" it is the one by which the instances
-	// of all its Nodes are tagged, if that is one.
+	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). By default it is the name that the instances of all Nodes
+	// are tagged with, if that is a single one.
 	Cluster string
-	// LeaveUnknown gives back what is of an instance that has no Node here and is not known to be this cluster's, for others to see.
+	// LeaveUnknown returns messages about instances that have no Node here and are not known to be of this cluster, so that other readers of
+	// the queue get them.
 	LeaveUnknown bool
-	// UncordonStarted lifts a cordon of nth's when EC2 says that the instance has been started since.
+	// UncordonStarted uncordons a node that nth-queue has cordoned when EC2 says that its instance has been started since.
 	UncordonStarted bool
-	// ManagedOnly drains only what Instances says is managed.
+	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed).
 	ManagedOnly bool
-	// OwnTag tells that no instance of another cluster has the tag by which Instances knows what is managed.
+	// OwnTag says that a managed instance is always one of this cluster.
 	OwnTag bool
-	// Instances, if set, is asked about instances that are not found by their Nodes, and about reservations.
+	// Instances, if set, is asked about instances whose Nodes are not found, and about capacity reservations.
 	Instances Instances
-	// Schedule, if set, is asked what EC2 has scheduled, and which status checks fail. Impaired is for how long they must.
+	// Schedule, if set, is asked which events EC2 has scheduled, and which status checks fail.
 	Schedule Schedule
-	Impaired time.Duration
-	// Hooks, if set, is told to hold and to complete lifecycle actions; CompleteLaunches includes those of launches. Whose they are, it
-	// knows itself.
+	// Hooks, if set, holds and completes lifecycle actions, with CompleteLaunches also those of launches. It decides which hooks are to be
+	// completed.
 	Hooks            Hooks
 	CompleteLaunches bool
-	// Replace, if set, has an instance replaced whose node was drained for something that does not end it soon, if people want that.
+	// Replace, if set, asks for another instance in place of one that goes on running after its node was drained.
 	Replace func(ctx context.Context, instance string) error
-	// DeleteNode deletes the Node of an instance that is terminated, as Instances says, once all else is done and its volumes are detached.
+	// DeleteNode deletes the Node of an instance that is terminated, once its drain has ended and its volumes are detached.
 	DeleteNode bool
 	Taints     Taints
-	// Listeners, if set, makes those who are told what happens to a node. entries are what is known of its events; end is
-	// called when nothing more is going to be told. lost tells that the node may be another process's since, who says how it stands.
+	// Listeners, if set, returns the listeners for a node. entries returns the state of the node's events; end is called after the last
+	// transition, with lost if another process may be working on the node by now and is to keep its conditions.
 	Listeners func(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool))
 }
 
-// Fleet works off what it is told. Its methods may be called from several goroutines.
+// Fleet drains the nodes that messages are about. Its methods may be called from several goroutines.
 type Fleet struct {
 	opts        Options
 	rules       atomic.Pointer[Rules]
@@ -100,49 +102,49 @@ type Fleet struct {
 	clusterTags *clusterTags
 	leases      *leases
 	claims      claims
-	slots       *slotStore // of whoever sets placing
-	handovers   handovers
+	slots       *slotStore // used only by the goroutine that has set updatingSlots
 	restart     *restarts
 	maintenance *ec2View
-	changed     chan struct{} // has an element when the line may move
+	changed     chan struct{} // has an element when the waiting sessions are to be looked at
 	work        sync.WaitGroup
 	term        atomic.Pointer[leaseTerm] // the latest; nil before the first
 
 	mu sync.Mutex
-	// leaseError is why there is no Lease, if one has been asked for, and leaselessSince since when.
+	// leaseError is why this process has no Lease; nil if it has one, or has not asked for one yet. leaseErrorSince is since when.
 	leaseError      error
 	leaseErrorSince time.Time
-	// updatingSlots tells that places are being taken, and placed that this process may have some.
+	// updatingSlots is set while a goroutine updates the slots, and holdsSlots if this process may have some.
 	updatingSlots, holdsSlots bool
 	sessions                  map[string]*session
-	queue                     drainQueue
-	// budgetStarts is since when the budget counts of events for which Auto Scaling waits, by their IDs.
+	// handovers are of events that are left to others, by their IDs.
+	handovers map[string]handover
+	// budgetStarts is when an event's budget began to count, by the event's ID.
 	budgetStarts map[string]time.Time
 }
 
-// New returns a fleet that is not looked at yet.
+// New returns a Fleet that is not running yet.
 func New(opts Options) *Fleet {
 	if opts.Leases == nil {
 		opts.Leases = opts.Client
 	}
 	f := &Fleet{
-		opts: opts, nodes: newNodes(opts.Client, opts.Limits.Label), maintenance: newEC2View(),
-		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{},
+		opts: opts, nodes: newNodes(opts.Client, opts.GroupLabel), maintenance: newEC2View(),
+		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{}, handovers: map[string]handover{},
 	}
 	f.lister, f.clusterTags = newNodeLister(opts.Client, f.nodes, f.background), newClusterTags(f.nodes, opts.Instances)
 	f.leases = newLeases(opts.Leases, opts.DryRun, f.wake)
 	f.claims, f.slots = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &slotStore{leases: f.leases}
 	f.restart = &restarts{fleet: f, batches: map[string]*batch{}}
-	f.Use(Rules{Policy: opts.Policy, Drain: opts.Drain, Draining: opts.Limits.Draining, Group: opts.Limits.Group, Impaired: opts.Impaired})
+	f.Use(opts.Rules)
 	return f
 }
 
-// dispatchInterval is how often the line is looked at while nothing has happened here: other processes end their drains, too.
+// dispatchInterval is how often the waiting sessions are looked at without being woken: other processes end their drains, too.
 const dispatchInterval = time.Second
 
-// Run watches the Nodes until ctx ends. When they are known, and this process has its Lease, it calls ready, and from then on
-// Take may be called. Whenever the Lease is lost, and at the end, it stops all drains where they are and gives back what they
-// are for. It returns when that is done.
+// Run watches the Nodes until ctx ends. Once they are known and this process has its Lease, it calls ready; Take may be called from then
+// on. Whenever the Lease is lost, and at the end, it stops all drains where they are and returns their messages. It returns when all its
+// goroutines have ended.
 func (f *Fleet) Run(ctx context.Context, ready func()) {
 	f.work.Go(func() { f.nodes.watch(ctx) })
 	f.work.Go(func() { f.leases.run(ctx) })
@@ -154,30 +156,7 @@ func (f *Fleet) Run(ctx context.Context, ready func()) {
 	f.work.Wait()
 }
 
-// Take begins what a message asks for. receives is how often the message has been received so far. It does not block.
-func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
-	f.take(notices, retryPause(receives), message)
-}
-
-func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
-	w := &messageWork{message: message, open: len(notices), pause: pause}
-	for _, n := range notices {
-		n.Event.Instance = n.Instance
-		t := &task{notice: n, message: w}
-		switch n.About {
-		case sqs.Interruption:
-			f.handleInterruption(t)
-		case sqs.Running:
-			f.handleRunning(t)
-		case sqs.Launch:
-			f.handleLaunch(t)
-		default:
-			t.done()
-		}
-	}
-}
-
-// wake lets the line move.
+// wake has the waiting sessions looked at.
 func (f *Fleet) wake() {
 	select {
 	case f.changed <- struct{}{}:
@@ -185,24 +164,23 @@ func (f *Fleet) wake() {
 	}
 }
 
-// background runs something that ends with the term, and that Run waits for.
+// background runs a function in a goroutine that Run waits for. Its context ends with the term.
 func (f *Fleet) background(do func(ctx context.Context)) {
 	ctx := f.term.Load().ctx
 	f.work.Go(func() { do(ctx) })
 }
 
-// Rules are the settings that may change while a fleet is run.
+// Rules are the settings that may change while a Fleet runs.
 type Rules struct {
 	Policy policy.Settings
+	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
 	Drain  drain.Options
-	// Draining and Group are the ceilings of Limits.
-	Draining, Group int
-	// Impaired is for how long a status check must have failed.
+	Limits Limits
+	// Impaired is for how long a status check must have failed before something is done.
 	Impaired time.Duration
 }
 
-// Use replaces the rules for all that begins from now on. What is being drained goes on as it was begun. It may be called
-// from any goroutine.
+// Use replaces the rules for all that begins from now on; a drain that is under way keeps its rules.
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
 	f.wake()
@@ -210,20 +188,14 @@ func (f *Fleet) Use(rules Rules) {
 
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 
-// limits are those in effect.
-func (f *Fleet) limits() Limits {
-	now := f.rules.Load()
-	return Limits{Draining: now.Draining, Group: now.Group, Label: f.opts.Limits.Label}
-}
-
-// Description is what a Node tells of its machine. What it does not tell is empty.
+// Description is what a Node says about its machine. What it does not say is empty.
 type Description struct {
 	Instance, Type, Zone, Region             string
 	LocalIP, LocalName, PublicIP, PublicName string
 	Labels                                   map[string]string
 }
 
-// Describe asks the API server about a node.
+// Describe gets a Node from the API server and returns what it says about its machine.
 func (f *Fleet) Describe(ctx context.Context, name string) (Description, error) {
 	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -253,21 +225,21 @@ func (f *Fleet) Describe(ctx context.Context, name string) (Description, error) 
 	return d, nil
 }
 
-// Status is how the fleet stands.
+// Status is the status of a Fleet.
 type Status struct {
-	// Nodes is how many the cluster has; Draining are being drained by this process, and Waiting wait in its line. LeftAlone are those
-	// that would be drained, if people did not want them left alone.
+	// Nodes is how many Nodes the cluster has. Draining is how many of them this process drains, Waiting how many wait for their turn, and
+	// LeftAlone how many would be drained if people had not forbidden it.
 	Nodes, Draining, Waiting, LeftAlone int
-	// Away is since when the API server has not answered who watches the Nodes, or has refused to; zero if it has answered.
+	// Away is since when requests for the list of Nodes have failed; zero if the last was answered.
 	Away time.Time
 	// LeaseError is why this process has no Lease, so that it drains nothing, and Since since when; nil if it has one.
 	LeaseError error
 	Since      time.Time
-	// Events are those that something is still to be done for.
+	// Events are those that are not done.
 	Events []state.EventStatus
 }
 
-// Status tells how the fleet stands now.
+// Status returns the fleet's current status.
 func (f *Fleet) Status() Status {
 	now := Status{Away: f.nodes.awaySince()}
 	f.nodes.each(func(node) { now.Nodes++ })
@@ -283,8 +255,11 @@ func (f *Fleet) Status() Status {
 		default:
 			now.Draining++
 		}
-		for _, t := range s.tasks {
-			entry := s.entry(t.notice.Event)
+		for id, t := range s.tasks {
+			entry := state.Entry{Event: t.notice.Event, Phase: state.Seen, Changed: time.Now()}
+			if s.record != nil {
+				entry = cmp.Or(s.record.entry(id), entry)
+			}
 			status := entry.Status(f.policy().Describe(entry))
 			status.Node = s.node
 			now.Events = append(now.Events, status)
@@ -294,14 +269,4 @@ func (f *Fleet) Status() Status {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
 	})
 	return now
-}
-
-// entry is how far the session has come with an event. s.fleet.mu is held.
-func (s *session) entry(ev event.Event) state.Entry {
-	if s.record != nil {
-		if e := s.record.entry(ev.ID); e.Phase != "" {
-			return e
-		}
-	}
-	return state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()}
 }

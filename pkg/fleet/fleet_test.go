@@ -131,9 +131,9 @@ func begin(t *testing.T, client kubernetes.Interface, change func(*fleet.Options
 	logger.SetOutput(io.Discard)
 	opts := fleet.Options{
 		Client: client, Host: "host", Log: logrus.NewEntry(logger),
-		Policy: policy.Settings{
+		Rules: fleet.Rules{Policy: policy.Settings{
 			event.SpotInterruption: {Action: policy.Notify}, event.StateChange: {Action: policy.Notify},
-		},
+		}},
 		Listeners: func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
 			return []agent.Listener{r.ear}, func(bool) {}
 		},

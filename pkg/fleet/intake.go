@@ -3,15 +3,11 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
@@ -21,19 +17,43 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Instances knows what EC2 knows.
+// Instances is what EC2 knows about instances. ec2.Catalog implements it.
 type Instances interface {
 	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
-	// LookAnew is Look, and nothing counts that was said before.
+	// LookAnew is Look without a cache.
 	LookAnew(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
-	// InGroup are the IDs of the instances of an Auto Scaling group.
+	// InGroup returns the IDs of the instances of an Auto Scaling group.
 	InGroup(ctx context.Context, group string) ([]string, error)
-	// InReservation are those of the instances that run in a capacity reservation.
+	// InReservation returns the IDs of the instances that run in a capacity reservation.
 	InReservation(ctx context.Context, reservation string) ([]string, error)
 }
 
-// handleInterruption finds the node that an interruption is for. EC2 is asked only where that makes a difference. What is to be ignored here may be
-// wanted by others.
+// Take begins the work that a message asks for. receives is how often the message has been received. It does not block.
+func (f *Fleet) Take(notices []sqs.Notice, receives int, message Message) {
+	f.take(notices, retryPause(receives), message)
+}
+
+// take is Take with the delay after a failure.
+func (f *Fleet) take(notices []sqs.Notice, pause time.Duration, message Message) {
+	w := &messageWork{message: message, open: len(notices), pause: pause}
+	for _, n := range notices {
+		n.Event.Instance = n.Instance
+		t := f.newTask(n, w)
+		switch n.About {
+		case sqs.Interruption:
+			f.handleInterruption(t)
+		case sqs.Running:
+			f.handleRunning(t)
+		case sqs.Launch:
+			f.handleLaunch(t)
+		default:
+			t.done()
+		}
+	}
+}
+
+// handleInterruption finds the node that an interruption is for. EC2 is asked only where its answer makes a difference. An event that is
+// ignored here may concern another cluster, which must get its message with LeaveUnknown.
 func (f *Fleet) handleInterruption(t *task) {
 	if f.ignored(t) && !f.opts.LeaveUnknown {
 		t.done()
@@ -48,7 +68,7 @@ func (f *Fleet) handleInterruption(t *task) {
 	case there && !f.opts.ManagedOnly:
 		f.beginTask(found, t)
 	case !there && !f.nodes.hasUnidentified() && !f.opts.ManagedOnly:
-		f.confirmLater(t)
+		f.background(func(ctx context.Context) { f.confirmNoNode(ctx, t) })
 	default:
 		f.background(func(ctx context.Context) { f.lookUpInstance(ctx, t) })
 	}
@@ -56,7 +76,7 @@ func (f *Fleet) handleInterruption(t *task) {
 
 func (f *Fleet) ignored(t *task) bool { return f.policy().Ignores(state.Entry{Event: t.notice.Event}) }
 
-// beginTask begins what an interruption asks for at its node, unless that is over or nothing.
+// beginTask gives an interruption to the session of its node, unless it is ignored or over.
 func (f *Fleet) beginTask(n node, t *task) {
 	switch {
 	case f.ignored(t):
@@ -85,28 +105,27 @@ func (f *Fleet) beginTask(n node, t *task) {
 	})
 }
 
-// lookUpInstance asks EC2 about an interruption's instance, and then decides as if that had been known.
+// lookUpInstance asks EC2 about an interruption's instance, and then finds its node.
 func (f *Fleet) lookUpInstance(ctx context.Context, t *task) {
-	if f.opts.Instances == nil {
-		f.confirmLater(t)
-		return
-	}
-	instance, managed := f.managedInstance(ctx, t)
-	if !managed {
-		return
-	}
-	found, there := f.nodes.findInstance(t.notice.Instance)
-	if !there {
-		found, there = f.nodes.findDNS(instance.DNS)
+	var found node
+	var there bool
+	if f.opts.Instances != nil {
+		instance, managed := f.managedInstance(ctx, t)
+		if !managed {
+			return
+		}
+		if found, there = f.nodes.findInstance(t.notice.Instance); !there {
+			found, there = f.nodes.findDNS(instance.DNS)
+		}
 	}
 	if there {
 		f.beginTask(found, t)
 	} else {
-		f.confirmLater(t)
+		f.confirmNoNode(ctx, t)
 	}
 }
 
-// retryLater gives a task back for which the API server or AWS could not be asked.
+// retryLater logs why the API server or AWS could not be asked, and returns the task to be tried again.
 func (f *Fleet) retryLater(ctx context.Context, t *task, err error) {
 	if ctx.Err() != nil {
 		t.retryAfter(0)
@@ -116,12 +135,7 @@ func (f *Fleet) retryLater(ctx context.Context, t *task, err error) {
 	t.retry()
 }
 
-// confirmLater decides what becomes of a notice of an instance that has no Node, as far as the watch has told.
-func (f *Fleet) confirmLater(t *task) {
-	f.background(func(ctx context.Context) { f.confirmNoNode(ctx, t) })
-}
-
-// endWithoutNode says that an instance has no Node here, and ends its task.
+// endWithoutNode logs that an instance has no Node here, and ends its task.
 func (f *Fleet) endWithoutNode(t *task, who owner) {
 	if who == otherCluster {
 		f.opts.Log.Infof("%s: the instance %s is another cluster's", describeNotice(t.notice), t.notice.Instance)
@@ -131,16 +145,19 @@ func (f *Fleet) endWithoutNode(t *task, who owner) {
 	f.endForeign(t)
 }
 
-// logNoNode says that an instance has no Node here.
+// logNoNode logs that an instance has no Node here.
 func (f *Fleet) logNoNode(t *task) {
 	f.opts.Log.Infof("%s: the instance %s has no Node in this cluster", describeNotice(t.notice), t.notice.Instance)
 }
 
-// endOwnWithoutNode ends a task of an instance of ours that has no Node: nobody else wants its message. One that is about to be taken may yet join.
+// endOwnWithoutNode ends a task about an instance of this cluster that has no Node: no other reader of the queue needs its message. An
+// instance that is about to be interrupted may still join the cluster.
 func (f *Fleet) endOwnWithoutNode(t *task) {
 	switch ev := t.notice.Event; {
 	case f.groupWaits(t) && f.wantsDrain(t):
-		f.completeWithoutNode(t)
+		f.opts.Log.Infof("%s: the instance %s has no Node in this cluster, and the Auto Scaling group %s need not wait for it",
+			describeNotice(t.notice), t.notice.Instance, t.notice.Hook.Group)
+		f.completeTask(t, event.Drained)
 	case t.notice.About == sqs.Interruption && isUrgent(ev) && time.Now().Before(ev.Deadline):
 		t.retry()
 	default:
@@ -156,8 +173,8 @@ func describeNotice(n sqs.Notice) string {
 	return string(n.About)
 }
 
-// endForeign ends what is not ours: it is deleted, or left to others. It is not kept from them for longer than what failed here, as it comes
-// back here as often as to them.
+// endForeign ends a task that does not concern this cluster: its message is deleted or, with LeaveUnknown, returned for others, with the
+// same delay as after a failure.
 func (f *Fleet) endForeign(t *task) {
 	if f.opts.LeaveUnknown {
 		t.retry()
@@ -166,10 +183,10 @@ func (f *Fleet) endForeign(t *task) {
 	t.done()
 }
 
-// expandReservation makes of the end of a reservation one interruption for each of its instances.
+// expandReservation turns the end of a capacity reservation into one interruption for each of its instances.
 func (f *Fleet) expandReservation(ctx context.Context, t *task) {
 	if f.opts.Instances == nil {
-		f.confirmLater(t)
+		f.confirmNoNode(ctx, t)
 		return
 	}
 	found, err := f.opts.Instances.InReservation(ctx, t.notice.Reservation)
@@ -191,7 +208,7 @@ func (f *Fleet) expandReservation(ctx context.Context, t *task) {
 	f.take(notices, t.message.pause, taskMessage{t})
 }
 
-// taskMessage makes a task the message of others, which it waits for.
+// taskMessage is a task that waits for other tasks, as their Message.
 type taskMessage struct{ *task }
 
 // Done implements Message.
@@ -200,10 +217,11 @@ func (m taskMessage) Done() { m.done() }
 // Return implements Message.
 func (m taskMessage) Return(after time.Duration) { m.retryAfter(after) }
 
-// uncordonLimit is how long an instance that has been started may take to be Ready.
+// uncordonLimit is how long an instance that has been started may take until its node is Ready.
 const uncordonLimit = 15 * time.Minute
 
-// handleRunning takes in that an instance runs. A drain for its stop is over, and a cordon of nth's from before was for what is over now.
+// handleRunning handles that an instance runs: a drain because of its stop is over, and a cordon of nth-queue that is older is no longer
+// needed.
 func (f *Fleet) handleRunning(t *task) {
 	found, there := f.nodes.findInstance(t.notice.Instance)
 	if there || !f.opts.LeaveUnknown && !f.nodes.hasUnidentified() {
@@ -218,7 +236,7 @@ func (f *Fleet) handleRunning(t *task) {
 	})
 }
 
-// endStopped ends what is over at the node of an instance that runs, and lifts the cordon that was for that.
+// endStopped ends the tasks that are over because the instance runs again, and uncordons its node.
 func (f *Fleet) endStopped(found node, t *task) {
 	if found.name == "" {
 		t.done()
@@ -237,7 +255,7 @@ func (f *Fleet) endStopped(found node, t *task) {
 	})
 }
 
-// staleCordon is a cordon of nth-queue's from before the instance ran, which is to be lifted.
+// staleCordon returns the cordon that nth-queue had set before the instance was started, if it is to be lifted.
 func (f *Fleet) staleCordon(on node, t *task) (claim drain.Claim, left bool) {
 	return on.cordon, f.opts.UncordonStarted && on.ours && on.cordon.Since.Before(t.notice.Event.Noticed)
 }
@@ -246,7 +264,7 @@ func (f *Fleet) staleCordon(on node, t *task) (claim drain.Claim, left bool) {
 func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 	limited, cancel := context.WithTimeout(ctx, uncordonLimit)
 	defer cancel()
-	held, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not have told of the cordon yet.
+	held, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not show the cordon yet.
 	if err != nil && !apierrors.IsNotFound(err) {
 		f.retryLater(ctx, t, fmt.Errorf("reading node %q: %w", name, err))
 		return
@@ -257,7 +275,7 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 		return
 	}
 	if !f.opts.DryRun {
-		err = f.untaint(limited, name) // First, as the cordon tells the next attempt that something is left.
+		err = f.untaint(limited, name) // Before the cordon, which tells the next attempt that something is left.
 	}
 	if err == nil {
 		booted := func(id string) bool { return id != claim.BootID }
@@ -274,8 +292,8 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 	t.done()
 }
 
-// reportClosed tells that an event is over, and that nothing is left of it on the node. Where a session works on the node, its listeners are
-// told: they alone know how the node stands.
+// reportClosed reports to the node's listeners that an event is over and that nothing of it is left on the node. If a session works on the
+// node, its listeners are used, because they keep the node's conditions.
 func (f *Fleet) reportClosed(node string, e state.Entry) {
 	if f.opts.Listeners == nil {
 		return
@@ -293,7 +311,7 @@ func (f *Fleet) reportClosed(node string, e state.Entry) {
 	}
 }
 
-// listenersOf are those of the session that works on a node; nil if there is none.
+// listenersOf returns the listeners of the session that works on a node; nil if there is none.
 func (f *Fleet) listenersOf(node string) []agent.Listener {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -303,15 +321,15 @@ func (f *Fleet) listenersOf(node string) []agent.Listener {
 	return nil
 }
 
-// confirmNoNode decides what becomes of a task whose instance has no Node, as far as the watch has told. What is another cluster's is left to it
-// as soon as a tag says so. All else is a stranger's only once the API server says that there is no such Node: the watch may be behind, and
-// a Node that has joined since it broke off is not in it. If it comes meanwhile, the task goes on with it.
+// confirmNoNode decides what becomes of a task whose instance has no Node in the watch. If a tag says that the instance is another
+// cluster's, that is enough. Otherwise the API server has to confirm that there is no such Node, because the watch may be behind. If the
+// Node appears in the meantime, the task continues with it.
 func (f *Fleet) confirmNoNode(ctx context.Context, t *task) {
 	asking, stop := f.untilNodeAppears(ctx, t.notice.Instance)
 	defer stop()
 	who, err := f.ownerOf(asking, t)
 	if err != nil && !f.groupWaits(t) {
-		who, err = unknownOwner, nil // The API server's word will do.
+		who, err = unknownOwner, nil // The API server's answer is enough.
 	}
 	there := false
 	if err == nil && !f.isForeign(who) {
@@ -324,7 +342,7 @@ func (f *Fleet) confirmNoNode(ctx context.Context, t *task) {
 	case err != nil && !known:
 		f.retryLater(ctx, t, err)
 	case known || there:
-		t.retry() // The watch knows it, or a launch has come to its end, when the message comes again.
+		t.retry() // By the next time, the watch has the Node, or the launch is over.
 	case who == thisCluster:
 		f.endOwnWithoutNode(t)
 	default:
@@ -332,7 +350,7 @@ func (f *Fleet) confirmNoNode(ctx context.Context, t *task) {
 	}
 }
 
-// untilNodeAppears returns a context that ends when the watch tells of an instance's Node.
+// untilNodeAppears returns a context that ends when an instance's Node appears in the watch.
 func (f *Fleet) untilNodeAppears(ctx context.Context, instance string) (context.Context, context.CancelFunc) {
 	waiting, stop := context.WithCancel(ctx)
 	f.work.Go(func() {
@@ -351,332 +369,20 @@ func (f *Fleet) untilNodeAppears(ctx context.Context, instance string) (context.
 	return waiting, stop
 }
 
-const (
-	// gathering is how long those who must know which Nodes there are wait for others who do, and pace how long it is from one answer to the
-	// next question at least.
-	gathering, pace = time.Second, 10 * time.Second
-	// briefly is how long the watch may take to catch up before all Nodes are listed, for the first question in a long while. For others it
-	// is a minute and a half: where nothing happens to any Node, a bookmark comes about each minute.
-	briefly, lagging, while = 2 * time.Second, 90 * time.Second, 5 * time.Minute
-	// page is how many Nodes are in memory at once while they are listed.
-	page = 200
-)
-
-// nodeLister tells those who must know it that the watch is not behind. Everybody is answered by what the API server has said after they asked,
-// and those who ask at the same time by the same. It asks for a list of one Node, which comes with the version of all: when the watch has
-// told of that version, or of a later one, it has told of every Node that was there. Where it does not get there, or versions are no
-// numbers, all Nodes are listed.
-type nodeLister struct {
-	client kubernetes.Interface
-	nodes  *nodes
-	begin  func(func(ctx context.Context))
-	turn   chan struct{} // holds an element while a question is under way
-
-	mu   sync.Mutex
-	next *listCall // the one that has not begun yet; nil without one
-
-	asked time.Time // when the last question was answered; who has the turn has it
-}
-
-// listCall is one question.
-type listCall struct {
-	done chan struct{}
-	// instances are those that have a Node, where all were listed; nil where the watch knows.
-	instances map[string]bool
-	err       error
-}
-
-func newNodeLister(client kubernetes.Interface, nodes *nodes, begin func(func(ctx context.Context))) *nodeLister {
-	return &nodeLister{client: client, nodes: nodes, begin: begin, turn: make(chan struct{}, 1)}
-}
-
-// has tells whether there is a Node of that EC2 instance now.
-func (r *nodeLister) has(ctx context.Context, instance string) (bool, error) {
-	r.mu.Lock()
-	c := r.next
-	if c == nil {
-		c = &listCall{done: make(chan struct{})}
-		r.next = c
-		r.begin(func(ctx context.Context) { // Others may wait for it when the one who began it does not any more.
-			defer close(c.done)
-			defer r.begun(c) // Also if its term ended before that.
-			if c.err = r.call(ctx, c); c.err != nil {
-				c.err = fmt.Errorf("listing the nodes: %w", c.err)
-			}
-		})
-	}
-	r.mu.Unlock()
-	select {
-	case <-c.done:
-		_, there := r.nodes.findInstance(instance)
-		return there || c.instances[instance], c.err
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
-// begun has those who ask from now on wait for another question.
-func (r *nodeLister) begun(c *listCall) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.next == c {
-		r.next = nil
-	}
-}
-
-// call waits for its turn, and asks.
-func (r *nodeLister) call(ctx context.Context, c *listCall) error {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if !drain.Await(ctx, nil, max(gathering, time.Until(r.asked.Add(pace)))) {
-		return ctx.Err()
-	}
-	r.begun(c)
-	one, err := r.page(ctx, 1, "")
-	if err != nil {
-		return err
-	}
-	within := lagging
-	if time.Since(r.asked) > while {
-		within = briefly
-	}
-	shown := r.nodes.waitForVersion(ctx, one.ResourceVersion, within)
-	if r.asked = time.Now(); shown || ctx.Err() != nil {
-		return ctx.Err()
-	}
-	c.instances, err = r.all(ctx)
-	return err
-}
-
-// all lists all Nodes for their instances.
-func (r *nodeLister) all(ctx context.Context) (map[string]bool, error) {
-	instances := map[string]bool{}
-	for more := ""; ; {
-		some, err := r.page(ctx, page, more)
-		if err != nil {
-			return nil, err
-		}
-		for i := range some.Items {
-			instances[instanceOf(some.Items[i].Spec.ProviderID)] = true
-		}
-		if more = some.Continue; more == "" {
-			return instances, nil
-		}
-	}
-}
-
-func (r *nodeLister) page(ctx context.Context, length int64, from string) (*corev1.NodeList, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	return r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: length, Continue: from})
-}
-
-// owner is whose an instance is that has no Node here, as far as AWS tells.
-type owner int
-
-const (
-	// unclear is an instance of which AWS does not tell it: no tag of its names a cluster, it has been gone for too long, or EC2 cannot be
-	// asked.
-	unknownOwner owner = iota
-	thisCluster
-	otherCluster
-)
-
-// lookUpTimeout bounds a question about whose an instance is. Meanwhile its message is kept from those who may know it; if EC2 takes longer, the
-// answer is remembered for when the message comes again.
-const lookUpTimeout = 5 * time.Second
-
-// ownerOf asks AWS whose a task's instance is. That the message is in the queue says nothing, as the rules bring what happens to all
-// instances and groups of a region. A tag that names a cluster does; and if a hook's group has another instance that is a Node here, all of
-// them are ours.
-func (f *Fleet) ownerOf(ctx context.Context, t *task) (owner, error) {
-	if f.opts.Instances == nil {
-		return unknownOwner, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
-	defer cancel()
-	who, err := f.ownerByTags(ctx, t.notice.Instance)
-	if who == thisCluster && f.groupWaits(t) && f.nodes.hasUnidentified() {
-		who = unknownOwner // A Node may hide it, whose pods would go with the machine if its group did not wait.
-	}
-	if err != nil || who != unknownOwner || t.notice.Hook == nil {
-		return who, err
-	}
-	members, err := f.opts.Instances.InGroup(ctx, t.notice.Hook.Group)
-	if slices.ContainsFunc(members, func(id string) bool { _, there := f.nodes.findInstance(id); return there }) {
-		who = thisCluster
-	}
-	return who, err
-}
-
-// ownerByTags tells whose an instance is by its tags. It is another cluster's if they name others and not this one, whose name is known: by the
-// settings, or since the instances of all Nodes are tagged with the same one. By whatever name one of them is tagged, it is none of
-// another's, so that no slip in the settings makes strangers of our own.
-func (f *Fleet) ownerByTags(ctx context.Context, id string) (owner, error) {
-	found, known, err := f.clusterTags.lookUp(ctx, id)
-	switch {
-	case err != nil:
-		return unknownOwner, err
-	case known && found.Managed && f.opts.OwnTag, slices.Contains(found.Clusters, f.opts.Cluster):
-		return thisCluster, nil
-	case len(found.Clusters) == 0:
-		return unknownOwner, nil
-	}
-	names, err := f.clusterTags.clusterNames(ctx)
-	switch {
-	case err != nil:
-		return unknownOwner, err
-	case slices.ContainsFunc(found.Clusters, func(name string) bool { return names[name] }):
-		return thisCluster, nil
-	case f.opts.Cluster != "" || len(names) == 1:
-		return otherCluster, nil
-	}
-	return unknownOwner, nil
-}
-
-// isForeign tells whether an instance of that owner, without a Node here, is no matter of ours, whatever the API server says.
-func (f *Fleet) isForeign(who owner) bool {
-	return who == otherCluster || who == unknownOwner && f.opts.LeaveUnknown
-}
-
-// endIfForeign ends a task whose instance has no Node here and is no matter of ours, and tells whether it has.
-func (f *Fleet) endIfForeign(ctx context.Context, t *task) bool {
-	if _, there := f.findNode(ctx, t.notice.Instance); there {
-		return false
-	}
-	who, err := f.ownerOf(ctx, t)
-	if err != nil {
-		who = unknownOwner
-	}
-	if _, there := f.findNode(ctx, t.notice.Instance); there || !f.isForeign(who) {
-		return false
-	}
-	f.endWithoutNode(t, who)
-	return true
-}
-
-// findNode finds the node of an instance: by what the Node tells of itself or, where Nodes do not all tell that, by the name that EC2 knows.
-func (f *Fleet) findNode(ctx context.Context, id string) (node, bool) {
-	found, there := f.nodes.findInstance(id)
-	if there || f.opts.Instances == nil || !f.nodes.hasUnidentified() {
-		return found, there
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
-	defer cancel()
-	instance, _, err := f.clusterTags.lookUp(ctx, id)
-	if err != nil {
-		return node{}, false
-	}
-	return f.nodes.findDNS(instance.DNS)
-}
-
-// clusterTags knows by which names the instances of this cluster's Nodes are tagged. EC2 is asked about each of them once.
-type clusterTags struct {
-	nodes *nodes
-	ec2   Instances
-	turn  chan struct{} // holds an element while somebody learns
-
-	asked, names map[string]bool // those who learn have them
-
-	mu  sync.Mutex
-	err error // what EC2 has said instead of an answer, which counts
-	til time.Time
-}
-
-const (
-	// sulking is how long EC2 is not asked again whose instances are when it has refused to say, or could not: it may be for good, and what
-	// it takes in is counted for the whole account.
-	ec2ErrorPause = 30 * time.Second
-	// learning is how many instances are asked about at once; it is as many as go in one request.
-	lookUpBatch = 200
-)
-
-func newClusterTags(nodes *nodes, ec2 Instances) *clusterTags {
-	return &clusterTags{nodes: nodes, ec2: ec2, turn: make(chan struct{}, 1), asked: map[string]bool{}, names: map[string]bool{}}
-}
-
-// lookUp is Instances.Look, but fails with what EC2 has said if it has just failed.
-func (k *clusterTags) lookUp(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	k.mu.Lock()
-	err, til := k.err, k.til
-	k.mu.Unlock()
-	if time.Now().Before(til) {
-		return ec2.Instance{}, false, err
-	}
-	found, known, err := k.ec2.Look(ctx, id)
-	if err != nil && ctx.Err() == nil {
-		k.mu.Lock()
-		k.err, k.til = err, time.Now().Add(ec2ErrorPause)
-		k.mu.Unlock()
-	}
-	return found, known, err
-}
-
-// clusterNames returns the names of this cluster, as of all Nodes that there are.
-func (k *clusterTags) clusterNames(ctx context.Context) (map[string]bool, error) {
-	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	var news []string
-	asked := map[string]bool{}
-	k.nodes.each(func(n node) {
-		switch {
-		case k.asked[n.instance]:
-			asked[n.instance] = true
-		case n.instance != "":
-			news = append(news, n.instance)
-		}
-	})
-	k.asked = asked
-	for some := range slices.Chunk(news, lookUpBatch) {
-		if err := k.addTagsOf(ctx, some); err != nil {
-			return nil, err
-		}
-	}
-	return maps.Clone(k.names), nil
-}
-
-// addTagsOf takes in the tags of some instances.
-func (k *clusterTags) addTagsOf(ctx context.Context, ids []string) error {
-	found, failed := make([]ec2.Instance, len(ids)), make([]error, len(ids))
-	var all sync.WaitGroup
-	for i, id := range ids {
-		all.Go(func() { found[i], _, failed[i] = k.lookUp(ctx, id) })
-	}
-	all.Wait()
-	for i, id := range ids {
-		if failed[i] != nil {
-			return failed[i]
-		}
-		k.asked[id] = true
-		for _, name := range found[i].Clusters {
-			k.names[name] = true
-		}
-	}
-	return nil
-}
-
-// staleAfter is for how long it is believed what a message says has happened to an instance. That is longer than a message is on
-// its way, and longer than what EC2 describes is behind what it has told; an instance is hardly stopped and started again
-// in less. A message may wait for much longer: in the queue while nobody reads it, or in the line.
+// staleAfter is the age up to which a message about a stop is believed without asking EC2. It is longer than a message takes to arrive and
+// than the lag of the EC2 API, and an instance is hardly ever stopped and started again in less. A message is older if nobody has read the
+// queue, or if its node has waited for its turn.
 const staleAfter = 2 * time.Minute
 
-// isStale tells whether what a notice says may have been undone since: who was stopped may have been started again. What
-// was terminated has not, so a spot instance that still runs after its termination was due is about to go. A message
-// that does not tell when it is of is not stale.
+// isStale reports whether a notice is so old that its instance, which was stopped, may have been started again. A terminated instance is
+// never started again, so a spot instance that still runs after its termination was due is about to go. A notice without a time is not
+// stale.
 func isStale(n sqs.Notice) bool {
 	stops := stopTime(n)
 	return !stops.IsZero() && time.Since(stops) > staleAfter
 }
 
-// stopTime is when a notice says that its instance stops; zero if it says something else.
+// stopTime is when the instance stops according to a notice; zero if the notice is not about a stop.
 func stopTime(n sqs.Notice) time.Time {
 	switch ev := n.Event; {
 	case ev.Kind == event.StateChange:
@@ -687,9 +393,9 @@ func stopTime(n sqs.Notice) time.Time {
 	return time.Time{}
 }
 
-// runsAgain tells whether a stale notice is over: its instance runs. It is EC2 who knows. Where EC2 cannot be asked at
-// all, a Node that is Ready will do, as a machine that has been down for longer than lag has none: to leave an instance to
-// itself that is slow to stop costs less than to empty one that has come back.
+// runsAgain reports whether the instance of a stale notice runs, so that the notice is over. Without EC2, a node that is Ready counts as
+// running: a machine that has been down for staleAfter is not Ready, and leaving a slow stop alone does less harm than draining a node
+// that has come back.
 func (f *Fleet) runsAgain(ctx context.Context, n sqs.Notice, at node) (bool, error) {
 	if f.opts.Instances == nil {
 		return at.ready, nil
@@ -698,28 +404,27 @@ func (f *Fleet) runsAgain(ctx context.Context, n sqs.Notice, at node) (bool, err
 	return known && instance.Runs(), err
 }
 
-// endOvertaken ends a task whose notice has been overtaken.
+// endOvertaken ends a task whose instance runs again.
 func (f *Fleet) endOvertaken(t *task, at node) {
 	f.opts.Log.WithField(fieldNode, at.name).Infof("%s: the instance %s runs again: what was said of it (%s) is over",
 		describeNotice(t.notice), t.notice.Instance, t.notice.Event.Code)
 	t.done()
 }
 
-// endTasksBefore ends those of a node's tasks that are over as its instance ran then, whatever is being done for them. It returns the session if
-// that was for nothing else, and otherwise whether there is one that needs the node as it is.
+// endTasksBefore ends those of a node's tasks that are over because its instance ran at that time, even if they are being worked on. It
+// returns the session if that has left it without tasks, and otherwise whether there is a session that needs the node as it is.
 func (f *Fleet) endTasksBefore(at node, ran time.Time) (halted *session, busy bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sessions[at.name]
 	if s == nil || !s.begun || s.over {
-		return nil, false // What waits in the line is judged when its turn comes.
+		return nil, false // dropStale decides about a session that waits, when its turn comes.
 	}
 	for id, t := range s.tasks {
 		if stops := stopTime(t.notice); stops.IsZero() || stops.After(ran) {
 			continue
 		}
-		delete(s.tasks, id)
-		delete(s.announced, id)
+		s.forget(id)
 		f.endOvertaken(t, at)
 		s.announce(t.notice.Event.Kind)
 	}
@@ -731,23 +436,37 @@ func (f *Fleet) endTasksBefore(at node, ran time.Time) (halted *session, busy bo
 	return s, false
 }
 
-// dropStale ends those of a session's tasks that have been overtaken, or done by another process, while it waited for its turn, and gives
-// back those of which nobody can say. It tells whether any are left. held is the Node as it is now.
+// dropStale ends the tasks for which nothing is left to be done when the session's turn comes, according to the Node, as it was when it
+// was claimed, or to EC2. It returns those about which EC2 cannot be asked, and reports whether any task is left.
 func (s *session) dropStale(ctx context.Context, held *corev1.Node) bool {
 	f := s.fleet
 	on := f.nodes.parse(held)
-	for _, t := range s.removeObsolete(on) {
+	var obsolete, stale []*task
+	f.mu.Lock()
+	lift := s.tasks[on.cordon.Event]
+	lifts := lift != nil && lift.lifts && on.ours // The session works on its other events anyway.
+	for id, t := range s.tasks {
+		ev := t.notice.Event
+		_, noted := on.notes.find(ev)
+		if !lifts && (t.lifts || noted && ev.State == event.Pending && !f.isDue(on, ev)) {
+			s.forget(id)
+			obsolete = append(obsolete, t)
+		} else if isStale(t.notice) {
+			stale = append(stale, t)
+		}
+	}
+	f.mu.Unlock()
+	for _, t := range obsolete {
 		f.endNotDue(on, t)
 	}
 	at, _ := f.nodes.find(s.node)
-	for _, t := range s.staleTasks() {
+	for _, t := range stale {
 		over, err := f.runsAgain(ctx, t.notice, at)
 		if err == nil && !over {
 			continue
 		}
 		f.mu.Lock()
-		delete(s.tasks, t.notice.Event.ID)
-		delete(s.announced, t.notice.Event.ID)
+		s.forget(t.notice.Event.ID)
 		f.mu.Unlock()
 		if err != nil {
 			f.retryLater(ctx, t, err)
@@ -759,40 +478,4 @@ func (s *session) dropStale(ctx context.Context, held *corev1.Node) bool {
 	defer f.mu.Unlock()
 	s.over = len(s.tasks) == 0
 	return !s.over
-}
-
-// removeObsolete takes out the tasks for which nothing is left to be done, as the Node says.
-func (s *session) removeObsolete(held node) []*task {
-	f := s.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var done []*task
-	for _, t := range s.tasks {
-		ev := t.notice.Event
-		_, noted := held.notes.find(ev)
-		switch {
-		case t.lifts && held.ours && held.cordon.Event == ev.ID:
-			return nil // What goes on beside it is to be looked after again.
-		case t.lifts, noted && ev.State == event.Pending && !f.isDue(held, ev): // What is lifted by now would be drained for anew.
-			done = append(done, t)
-		}
-	}
-	for _, t := range done {
-		delete(s.tasks, t.notice.Event.ID)
-		delete(s.announced, t.notice.Event.ID)
-	}
-	return done
-}
-
-// staleTasks are the tasks whose notices have grown old.
-func (s *session) staleTasks() []*task {
-	s.fleet.mu.Lock()
-	defer s.fleet.mu.Unlock()
-	var old []*task
-	for _, t := range s.tasks {
-		if isStale(t.notice) {
-			old = append(old, t)
-		}
-	}
-	return old
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,20 +24,20 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 )
 
-// leaseTerm is a time in which this process holds a Lease, under a name that it has for that time alone. What is taken in it
-// ends with it. In a dry run there is one term without a Lease, and without a name.
+// leaseTerm is the time for which this process holds one Lease, whose name is used for that time only. Everything that is taken in a term
+// ends with it. A dry run is one term, without a Lease and a name.
 type leaseTerm struct {
-	// ctx ends with the term. leased ends when its Lease is lost, and not at an orderly end, when what has begun is finished first.
-	ctx, leased context.Context // what is taken in the term ends with it
-	process     string
-	// sessions are those that have begun, and whatever else writes for the process.
+	// ctx ends with the term. leased ends only if the Lease is lost: at an orderly end, writes that have begun are finished.
+	ctx, leased context.Context
+	process     string // the name of the Lease
+	// sessions are those that have begun, and all other goroutines that write to the cluster.
 	sessions sync.WaitGroup
-	// orphans are the Nodes that bear a claim of this process under which nothing is drained, and since when that is so, or was last tried to
-	// be ended. Only the goroutine that serves has them.
+	// orphans are the Nodes with a claim of this process but without a session, and since when, or when removing the claim was last tried.
+	// Only serve's goroutine uses it.
 	orphans map[string]time.Time
 }
 
-// terms lead from one Lease to the next until ctx ends. begun is called in each.
+// terms begins one term after another until ctx ends. begun is called in each.
 func (f *Fleet) terms(ctx context.Context, begun func()) {
 	if f.opts.DryRun {
 		f.serve(&leaseTerm{ctx: ctx, leased: context.WithoutCancel(ctx)}, begun)
@@ -57,14 +55,14 @@ func (f *Fleet) terms(ctx context.Context, begun func()) {
 	}
 }
 
-// serveWithLease serves for as long as a Lease is held that was asked for at that time.
+// serveWithLease runs a term with a Lease that was requested at that time.
 func (f *Fleet) serveWithLease(ctx context.Context, lease *coordination.Lease, asked time.Time, begun func()) {
 	leased, lose := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer lose(nil)
 	held, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &leaseTerm{ctx: held, leased: leased, process: lease.Name}
-	// The Lease is kept until the last drain has stopped, also after the end of ctx.
+	// The Lease is renewed until the last drain has stopped, also after the end of ctx.
 	keeping, end := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
 	keeper.Go(func() {
@@ -82,7 +80,7 @@ func (f *Fleet) serveWithLease(ctx context.Context, lease *coordination.Lease, a
 	}
 }
 
-// noteLease takes in whether this process has its Lease, and says so when that changes.
+// noteLease takes in why this process has no Lease, or nil, and logs changes.
 func (f *Fleet) noteLease(ctx context.Context, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,20 +98,20 @@ func (f *Fleet) noteLease(ctx context.Context, err error) {
 	}
 }
 
-// Paused tells whether nothing is to be taken now: this process has no Lease. It implements sqs.Options.Paused.
+// Paused reports whether no messages are to be received, because this process has no Lease. It implements sqs.Options.Paused.
 func (f *Fleet) Paused() bool {
 	t := f.term.Load()
 	return t == nil || t.ctx.Err() != nil
 }
 
-// LeaseError tells why this process has no Lease, so that it drains nothing; nil if it has one, or has not asked yet.
+// LeaseError returns why this process has no Lease, so that it drains nothing; nil if it has one, or has not asked for one yet.
 func (f *Fleet) LeaseError() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leaseError
 }
 
-// serve lets the line move until a term ends. Then it stops all drains where they are, and gives back what they are for.
+// serve starts waiting sessions until the term ends. Then it returns the messages of the others, and waits until all drains have stopped.
 func (f *Fleet) serve(t *leaseTerm, begun func()) {
 	f.term.Store(t)
 	begun()
@@ -125,17 +123,17 @@ func (f *Fleet) serve(t *leaseTerm, begun func()) {
 		select {
 		case <-t.ctx.Done():
 		case <-f.changed:
-		case <-ticks.C: // All Nodes are looked at for these, which would be too often in a storm of changes.
+		case <-ticks.C: // These go through all Nodes, which is too much for each change in a storm.
 			f.checkClaims(t)
 			f.endOrphans(t)
 		}
 	}
-	f.returnWaiting(func(t *task) { t.retryAfter(0) }) // Others can go on at once.
+	f.returnWaiting(func(t *task) { t.retryAfter(0) }) // Other processes can continue at once.
 	t.sessions.Wait()
 }
 
-// finishing returns a context for what is finished also at an orderly end of ctx, which is one of the term's: it ends where the Lease, or what
-// ctx is for, is lost, as it may be another's then.
+// finishing returns a context for work that is to be finished at an orderly end of ctx. It ends early only if the claim or the Lease is
+// lost, because the node may be another process's then.
 func (t *leaseTerm) finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 	kept, end := context.WithCancelCause(t.leased)
 	forget := context.AfterFunc(ctx, func() {
@@ -149,70 +147,68 @@ func (t *leaseTerm) finishing(ctx context.Context) (context.Context, context.Can
 	}
 }
 
-// isClaimLost tells whether a session ended since what it has claimed may be another's.
+// isClaimLost reports whether a session has ended because another process may have its node.
 func isClaimLost(cause error) bool {
 	return errors.Is(cause, errClaimLost) || errors.Is(cause, errLeaseLost)
 }
 
 const (
-	// LeaseNamespace is where the Leases of all nth-queue processes are. There is nothing else in it, as RBAC cannot narrow the
-	// right to make Leases to some names: in kube-system it would be a right to those of the control plane, too.
+	// LeaseNamespace is the namespace of the Leases of all nth-queue processes. It has nothing else in it, because RBAC cannot limit the right
+	// to create Leases to some names: in kube-system it would include the Leases of the control plane.
 	LeaseNamespace = "nth-queue"
-	// leasePrefix is what the names of processes begin with.
+	// leasePrefix is the prefix of the names of these Leases.
 	leasePrefix = "nth-queue-"
 )
 
 const (
-	// leaseDuration is for how long others respect a Lease after they have last seen it change. It is as long as SQS hides a
-	// message by default: what a process that was killed has left behind can be seen again and begun again at the same time.
+	// leaseDuration is how long other processes respect a Lease after they have last seen it change. It equals the default visibility timeout
+	// of messages: the node and the messages of a process that was killed become free at the same time.
 	leaseDuration = 20 * time.Second
-	// renewDeadline is for how long a process goes on that does not get its Lease renewed. In the time that is left to
-	// leaseDuration its drains stop, before others may begin them.
+	// renewDeadline is how long a process goes on without a successful renewal. The rest of leaseDuration is for its drains to stop.
 	renewDeadline = 14 * time.Second
-	// renewal is how often a Lease is renewed, and the others are looked at; renewalAgain the same after a failure, and while
-	// something waits for what they say.
+	// renewal is how often a Lease is renewed and the others are listed; renewalAgain is the same after a failure, and while something waits
+	// for the list.
 	renewal, renewalAgain = 4 * time.Second, time.Second
 	// renewalTimeout bounds one request about Leases.
 	renewalTimeout = 5 * time.Second
-	// cleanedAtOnce is how many Leases of processes that are no more are deleted at one look.
+	// cleanedAtOnce is how many expired Leases are deleted after one list.
 	cleanedAtOnce = 10
 )
 
-// errLeaseLost says that this process does not hold its Lease any more: what it has claimed may be others'.
+// errLeaseLost means that this process has lost its Lease, so that other processes may have its nodes.
 var errLeaseLost = errors.New("the Lease of this process was not renewed in time")
 
-// leases are those of all nth-queue processes. A process lives as long as its Lease is there: it deletes it at its end, and
-// where it was killed others do. They go by their own clocks and by nobody else's: a Lease that they have not seen change
-// for its whole duration is deleted in the version that they have seen, and a process that has lost its Lease finds that
-// out before.
+// leases watches over the Leases of all nth-queue processes. A process is alive as long as its Lease exists: it deletes the Lease when it
+// ends, and other processes do if it was killed. No two clocks are compared: whoever has not seen a Lease change for its whole duration
+// deletes exactly that version of it, and the process itself gives up before that.
 type leases struct {
 	client kubernetes.Interface
 	// dryRun deletes nothing.
 	dryRun bool
-	// changed is called when others may have ended.
+	// changed is called when another process has ended or the slots may have changed.
 	changed func()
 
 	mu   sync.Mutex
 	seen map[string]leaseVersion // by process
-	// ended are processes that are known not to live any more. A name is never used twice.
+	// ended are processes that are known to have ended. Names are never reused.
 	ended map[string]bool
-	// asked are those that somebody has asked about since the last look, and that it has not shown.
+	// asked are those that hasEnded was asked about since the last list, and that were not in it.
 	asked map[string]bool
-	// lookDue tells that something waits for the next look.
+	// lookDue is set if something waits for the next list.
 	lookDue bool
-	// slots is the Lease placesLease as the last look has shown it, which began at looked; nil if there is none.
+	// slots is the Lease slotsLease in the last list, which was requested at looked; nil if it was not in it.
 	slots  *coordination.Lease
 	looked time.Time
 }
 
-// lookSoon makes the next look come soon.
+// lookSoon has the Leases listed soon.
 func (l *leases) lookSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lookDue = true
 }
 
-// leaseVersion is one version of a Lease, and since when it has been known, by a clock that nobody sets.
+// leaseVersion is one version of a Lease, and since when this process has known it.
 type leaseVersion struct {
 	uid     types.UID
 	version string
@@ -220,7 +216,7 @@ type leaseVersion struct {
 	since   time.Time
 }
 
-// maxEnded bounds how many processes that have ended are remembered. Who is forgotten is looked for again.
+// maxEnded bounds how many ended processes are remembered.
 const maxEnded = 1000
 
 func newLeases(client kubernetes.Interface, dryRun bool, changed func()) *leases {
@@ -231,7 +227,7 @@ func (l *leases) api() coordinationclient.LeaseInterface {
 	return l.client.CoordinationV1().Leases(LeaseNamespace)
 }
 
-// hasEnded tells whether a process is known not to live any more. It asks nobody: what is not known is known after the next look.
+// hasEnded reports whether a process is known to have ended. It makes no request: the next list answers for a process that is not known.
 func (l *leases) hasEnded(process string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,10 +240,13 @@ func (l *leases) hasEnded(process string) bool {
 	return false
 }
 
-// run looks at the Leases until ctx ends.
+// run lists the Leases again and again until ctx ends.
 func (l *leases) run(ctx context.Context) {
 	for last := (time.Time{}); ; {
-		if l.due(last) {
+		l.mu.Lock()
+		due := l.lookDue || time.Since(last) >= renewal
+		l.mu.Unlock()
+		if due {
 			last = time.Now()
 			l.look(ctx)
 		}
@@ -257,13 +256,7 @@ func (l *leases) run(ctx context.Context) {
 	}
 }
 
-func (l *leases) due(last time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lookDue || time.Since(last) >= renewal
-}
-
-// look lists the Leases once, and deletes those of processes that are no more. A look that fails changes nothing.
+// look lists the Leases once and deletes those of processes that have died. A failure changes nothing.
 func (l *leases) look(ctx context.Context) {
 	l.mu.Lock()
 	asked := l.asked
@@ -284,8 +277,8 @@ func (l *leases) look(ctx context.Context) {
 	}
 }
 
-// update takes in which Leases there are by a look that began then, and whose were asked about before. It returns some that were not renewed in
-// time.
+// update takes in a list of Leases that was requested at that time, and which processes were asked about before. It returns some expired
+// Leases.
 func (l *leases) update(there []coordination.Lease, asked map[string]bool, began time.Time) (old map[string]leaseVersion) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -309,16 +302,16 @@ func (l *leases) update(there []coordination.Lease, asked map[string]bool, began
 			old[lease.Name] = now
 		}
 	}
-	for process := range maps.All(before) {
+	for process := range before {
 		l.noteEnded(process)
 	}
-	for process := range maps.All(asked) {
+	for process := range asked {
 		l.noteEnded(process)
 	}
 	return old
 }
 
-// noteEnded takes in that a process has ended if its Lease is not there. l.mu is held.
+// noteEnded takes in that a process has ended if its Lease does not exist. l.mu is held.
 func (l *leases) noteEnded(process string) {
 	if _, there := l.seen[process]; there || l.ended[process] {
 		return
@@ -330,7 +323,7 @@ func (l *leases) noteEnded(process string) {
 	l.changed()
 }
 
-// durationOf is for how long a Lease says that it holds.
+// durationOf is how long a Lease is valid without a change.
 func durationOf(lease *coordination.Lease) time.Duration {
 	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
 		return time.Duration(*s) * time.Second
@@ -338,14 +331,14 @@ func durationOf(lease *coordination.Lease) time.Duration {
 	return leaseDuration
 }
 
-// deleteEnded ends a process that has not renewed its Lease in time, unless it does so in this moment.
+// deleteEnded deletes an expired Lease, unless its process renews it at this moment.
 func (l *leases) deleteEnded(ctx context.Context, process string, old leaseVersion) {
 	var err error
 	if !l.dryRun {
 		err = l.delete(ctx, process, metav1.Preconditions{UID: &old.uid, ResourceVersion: &old.version})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return // It has been renewed, as the next look shows, or is looked at again.
+		return // It was renewed, or the next list tries again.
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -359,7 +352,7 @@ func (l *leases) delete(ctx context.Context, process string, as metav1.Precondit
 	return l.api().Delete(ctx, process, metav1.DeleteOptions{Preconditions: &as})
 }
 
-// create makes the Lease of a new process on a host.
+// create creates the Lease of a new process.
 func (l *leases) create(ctx context.Context, host string) (*coordination.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
@@ -370,7 +363,7 @@ func (l *leases) create(ctx context.Context, host string) (*coordination.Lease, 
 	return made, nil
 }
 
-// newLease is the Lease of a process with a name that no other one has. The host is there for people to read.
+// newLease returns a Lease with a new name. The host is a label for people to read.
 func newLease(host string) *coordination.Lease {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
@@ -388,7 +381,7 @@ func newLease(host string) *coordination.Lease {
 	return lease
 }
 
-// TryLease tells why a process cannot make its Lease; nil if it can. Nothing is made. The error is client-go's.
+// TryLease checks by a dry run whether a process may create its Lease. The error is client-go's.
 func TryLease(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -397,7 +390,7 @@ func TryLease(ctx context.Context, client kubernetes.Interface) error {
 	return err
 }
 
-// keepRenewed renews a Lease that was asked for at that time, until ctx ends, and returns why it is lost; nil if it is not.
+// keepRenewed renews a Lease that was requested at that time. It returns nil when ctx ends, and otherwise why the Lease is lost.
 func (l *leases) keepRenewed(ctx context.Context, lease *coordination.Lease, asked time.Time) error {
 	var last error
 	pause := renewal
@@ -421,9 +414,8 @@ func (l *leases) keepRenewed(ctx context.Context, lease *coordination.Lease, ask
 	return nil
 }
 
-// renew renews a Lease once, also where people have changed it. To update it counts among what leaders of controllers ask,
-// which API servers answer first, where the identity is a service account of kube-system. A Lease that is not there would be
-// made by that, but for the UID.
+// renew renews a Lease once, even if people have changed it. An update by a service account of kube-system has the priority of leader
+// election in API servers, which a patch has not. It would create a Lease that does not exist any more, but for the UID in it.
 func (l *leases) renew(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
 	for {
 		next := lease.DeepCopy()
@@ -447,210 +439,11 @@ func (l *leases) renew(ctx context.Context, lease *coordination.Lease) (*coordin
 	}
 }
 
-// release ends a process: its claims are nobody's from then on. Where that does not work out, they are once the Lease has
-// not been renewed for its duration.
+// release deletes the Lease, which ends all claims of its process. If that fails, they end when the Lease expires.
 func (l *leases) release(ctx context.Context, lease *coordination.Lease) error {
 	err := l.delete(ctx, lease.Name, metav1.Preconditions{UID: &lease.UID})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
-}
-
-// ClaimAnnotation on a Node says which nth-queue is draining it, as the JSON of a claim.
-const ClaimAnnotation = drain.KeyPrefix + "queue"
-
-// manager is the name under which nth-queue writes.
-const manager = "nth-queue"
-
-// claim is the value of ClaimAnnotation. It is written once, and stands as long as the Lease of its process does.
-type claim struct {
-	// Holder is the name of the process, and of its Lease.
-	Holder string `json:"holder"`
-	// Version is that of the Node that was claimed: of two claims of a process, one is not taken for the other.
-	Version string `json:"version,omitempty"`
-	// Until is in claims of versions that had no Leases, and wrote them again and again.
-	Until time.Time `json:"until,omitzero"`
-}
-
-const (
-	// unleasedLife is for how long a claim holds, after it has been seen to change, whose process has no Lease.
-	unleasedLife = 30 * time.Second
-	// attemptTimeout bounds one request.
-	attemptTimeout = 8 * time.Second
-)
-
-func readClaim(text string) (claim, bool) {
-	var c claim
-	if text == "" || json.Unmarshal([]byte(text), &c) != nil || c.Holder == "" {
-		return claim{}, false
-	}
-	return c, true
-}
-
-func (c claim) text() string {
-	text, _ := json.Marshal(c) // a struct of strings and a time always encodes
-	return string(text)
-}
-
-// requestsAtOnce is how many requests about Nodes are under way at once, and as many that are urgent: enough to keep an API server busy,
-// and little enough for it to answer each in time.
-const requestsAtOnce = 50
-
-// claims makes and ends the claims of this process.
-type claims struct {
-	client kubernetes.Interface
-	nodes  *nodes
-	leases *leases
-	gate   *drain.Gate
-}
-
-// enter waits until something may be asked of a Node or written to it. It returns the context in which that is to be answered, whose
-// time begins only then, and how to end it. urgent, if not nil, tells whether it waits behind nothing that is not. The error is ctx's.
-func (c claims) enter(ctx context.Context, urgent func() bool) (asking context.Context, leave func(), err error) {
-	left, err := c.gate.Enter(ctx, urgent, false)
-	if err != nil {
-		return nil, nil, err // it is that of ctx
-	}
-	asking, cancel := context.WithTimeout(ctx, attemptTimeout)
-	return asking, func() { cancel(); left() }, nil
-}
-
-// errClaimed says that another process drains the node, and when that is worth another look.
-type errClaimed struct {
-	holder string
-	look   time.Duration
-}
-
-func (e errClaimed) Error() string { return e.holder + " drains it already" }
-
-// errClaimLost says that a claim is no longer ours.
-var errClaimLost = errors.New("the claim on the node is no longer ours")
-
-// take claims a node, as it is known, for a process, and returns the Node as it is then. What is known may be behind;
-// the API server then says so, and the Node is read anew. ctx is that of enter.
-func (c claims) take(ctx context.Context, process string, known node) (*corev1.Node, error) {
-	if err := c.free(process, known); err != nil {
-		return nil, err
-	}
-	claimed, err := c.write(ctx, process, known.name, known.version)
-	for tries := 0; apierrors.IsConflict(err) && tries < 5; tries++ {
-		var fresh *corev1.Node
-		if fresh, err = c.client.CoreV1().Nodes().Get(ctx, known.name, metav1.GetOptions{}); err != nil {
-			break
-		}
-		text, _ := drain.KeyValue(fresh.Annotations, ClaimAnnotation)
-		known.seeClaim(text)
-		if err := c.free(process, known); err != nil {
-			return nil, err
-		}
-		claimed, err = c.write(ctx, process, known.name, fresh.ResourceVersion)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("claiming node %q: %w", known.name, err)
-	}
-	return claimed, nil
-}
-
-// free tells whether the claim on a node leaves it to a process: the error is errClaimed if not. How long the claim of a
-// process without a Lease has stood is measured here, from when it was first seen: its clock and ours may be an hour apart,
-// and a node is neither drained twice for that nor left alone.
-func (c claims) free(process string, n node) error {
-	other, there := readClaim(n.claim)
-	switch {
-	case !there || other.Holder == process:
-		return nil
-	case !other.Until.IsZero():
-		if left := unleasedLife - time.Since(n.claimSeen); left > 0 {
-			return errClaimed{other.Holder, left}
-		}
-		return nil
-	case c.leases.hasEnded(other.Holder):
-		return nil
-	}
-	return errClaimed{other.Holder, dispatchInterval}
-}
-
-// write sets the claim of a process if the Node still has that version.
-func (c claims) write(ctx context.Context, process, name, version string) (*corev1.Node, error) {
-	patch := map[string]any{"metadata": map[string]any{
-		"resourceVersion": version, "annotations": map[string]any{
-			ClaimAnnotation: claim{Holder: process, Version: version}.text(), drain.OldKey(ClaimAnnotation): nil,
-		},
-	}}
-	return c.patch(ctx, name, types.MergePatchType, patch)
-}
-
-// claimPath is where the annotation is, for a JSON patch.
-var claimPath = "/metadata/annotations/" + strings.ReplaceAll(ClaimAnnotation, "/", "~1")
-
-// release takes the claim off the node if it still has that text.
-func (c claims) release(ctx context.Context, name, text string) error {
-	ctx, leave, err := c.enter(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	_, err = c.patch(ctx, name, types.JSONPatchType, []map[string]any{
-		{"op": "test", "path": claimPath, "value": text}, {"op": "remove", "path": claimPath},
-	})
-	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		return nil // It is not there any more, or another's.
-	}
-	return err
-}
-
-// removeForeign takes the claim of this process off a node if that still has the version that is known.
-func (c claims) removeForeign(ctx context.Context, known node) error {
-	ctx, leave, err := c.enter(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	_, err = c.patch(ctx, known.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": known.version, "annotations": map[string]any{ClaimAnnotation: nil, drain.OldKey(ClaimAnnotation): nil},
-	}})
-	return err
-}
-
-// orphanGrace is how long nothing must have been drained under a claim for it to be ended: the watch may be behind.
-const orphanGrace = 5 * time.Second
-
-// endOrphans ends the claims of this process under which it drains nothing: one could not be ended with its drain, or was written when nobody
-// waited for that any more. They would keep others from the nodes, and take places in the ceilings, for as long as this process lives.
-func (f *Fleet) endOrphans(t *leaseTerm) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there := map[string]time.Time{}
-	f.nodes.each(func(n node) {
-		if c, claimed := readClaim(n.claim); !claimed || c.Holder != t.process || f.sessions[n.name] != nil {
-			return
-		}
-		since, known := t.orphans[n.name]
-		switch {
-		case !known:
-			since = time.Now()
-		case time.Since(since) >= orphanGrace:
-			since = time.Now()
-			t.sessions.Go(func() {
-				if err := f.claims.removeForeign(t.ctx, n); err != nil {
-					f.opts.Log.WithField(fieldNode, n.name).Debugf("ending a claim that was left: %s", err)
-				}
-			})
-		}
-		there[n.name] = since
-	})
-	t.orphans = there
-}
-
-func (c claims) patch(ctx context.Context, name string, kind types.PatchType, patch any) (*corev1.Node, error) {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
-	}
-	written, err := c.client.CoreV1().Nodes().Patch(ctx, name, kind, body, metav1.PatchOptions{FieldManager: manager})
-	if err == nil {
-		c.nodes.learn(written)
-	}
-	return written, err
 }

@@ -22,7 +22,13 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// listedEvents are the events that EC2 tells of for a node.
+// eventsOf returns the events that EC2 has listed last for the instance of a node.
+func (f *Fleet) eventsOf(n node) []event.Event {
+	said, _ := f.maintenance.of(n.machine)
+	return f.listedEvents(n, said)
+}
+
+// listedEvents returns the events in the status of a node's instance.
 func (f *Fleet) listedEvents(n node, said ec2.Status) []event.Event {
 	var all []event.Event
 	for _, p := range said.Planned {
@@ -46,7 +52,8 @@ func (f *Fleet) listedEvents(n node, said ec2.Status) []event.Event {
 	return all
 }
 
-// statusCheckEvent is the event of a status check that has failed for long enough. While the node is closed for one, that is the one.
+// statusCheckEvent returns the event of a status check that has failed for long enough. While the node is cordoned for such an event, it
+// keeps its ID.
 func (f *Fleet) statusCheckEvent(n node, said ec2.Status) (event.Event, bool) {
 	if said.Impaired == "" || n.instance == "" || f.maintenance.failed(n.instance, said) < f.rules.Load().Impaired {
 		return event.Event{}, false
@@ -62,36 +69,31 @@ func (f *Fleet) statusCheckEvent(n node, said ec2.Status) (event.Event, bool) {
 	return ev, true
 }
 
-// reconcileAll does what is due for the nodes of which EC2 tells something, and for those that are closed, of which something is noted, or for which
-// something is being done or waits in the line.
+// reconcileAll reconciles the nodes for which EC2 lists something, and those with a cordon of nth-queue, notes or a session.
 func (f *Fleet) reconcileAll() {
-	type told struct {
-		node
-		said ec2.Status
-	}
-	var some []told
+	var some []node
 	f.mu.Lock()
 	busy := maps.Clone(f.sessions)
 	f.mu.Unlock()
 	f.nodes.each(func(n node) {
 		said, _ := f.maintenance.of(n.machine)
 		if len(said.Planned) > 0 || said.Impaired != "" || n.ours || len(n.notes) > 0 || busy[n.name] != nil {
-			some = append(some, told{n, said})
+			some = append(some, n)
 		}
 	})
 	for _, n := range some {
-		f.reconcile(n.node, f.listedEvents(n.node, n.said))
+		f.reconcile(n, f.eventsOf(n))
 	}
 }
 
-// reconcile does what is due for a node for which those events stand.
+// reconcile does what is due for a node, given the events that EC2 lists for it.
 func (f *Fleet) reconcile(n node, events []event.Event) {
 	f.refreshSession(n, events)
 	if f.beginLift(n, events) {
 		return
 	}
 	for _, ev := range events {
-		tells := n.instance != "" // Else its messages say what is to be done for it: who knows it by its name may be mistaken by now.
+		tells := n.instance != "" // Otherwise only messages begin work: the instance that was found by the node's name may be another by now.
 		if tells && f.wanted(ev) && f.isDue(n, ev) && !f.isHandled(n, ev.ID, events) {
 			f.beginListed(n, ev)
 		}
@@ -99,12 +101,12 @@ func (f *Fleet) reconcile(n node, events []event.Event) {
 	f.removeOldNotes(n, events)
 }
 
-// wanted tells whether anything may be done about an event.
+// wanted reports whether the rules have anything done about an event.
 func (f *Fleet) wanted(ev event.Event) bool {
 	return ev.State == event.Pending && !f.policy().Ignores(state.Entry{Event: ev})
 }
 
-// isHandled tells whether one of the events that stand for a node is being worked on.
+// isHandled reports whether the node's session has a task for an event, given all events that EC2 lists.
 func (f *Fleet) isHandled(n node, id string, events []event.Event) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,8 +118,8 @@ func (f *Fleet) isHandled(n node, id string, events []event.Event) bool {
 	return announced || s.tasks[id] != nil
 }
 
-// announcedAs are those of the events that EC2 lists for the session's node for which a message has given it an event, as EC2 did not list
-// them yet: by EC2's names for them, as EC2 has them now but with the names of the messages. f.mu is held.
+// announcedAs finds those of the listed events that the session knows from messages that came before EC2 listed them. They are returned by
+// EC2's IDs, as EC2 describes them, but with the IDs of the messages. f.mu is held.
 func (s *session) announcedAs(events []event.Event) map[string]event.Event {
 	all := map[string]event.Event{}
 	for id, t := range s.tasks {
@@ -132,14 +134,7 @@ func (s *session) announcedAs(events []event.Event) map[string]event.Event {
 	return all
 }
 
-// hasSession tells whether there is a session for a node.
-func (f *Fleet) hasSession(n node) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sessions[n.name] != nil
-}
-
-// beginListed begins what is to be done about an event, as if a message had told of it.
+// beginListed begins the work for a listed event, as if a message had announced it.
 func (f *Fleet) beginListed(n node, ev event.Event) {
 	p := f.maintenance.attemptsFor(n.name, ev.ID)
 	e := state.Entry{Event: ev}
@@ -148,8 +143,8 @@ func (f *Fleet) beginListed(n node, ev event.Event) {
 	}
 }
 
-// isDue tells whether something is to be done now about an event that stands: it has not been told of yet, its time has come, the rules ask
-// for more than was done, or it was moved to later and what was done is to be taken back.
+// isDue reports whether something is to be done about an event now: it was not announced yet, its time has come, the rules ask for more
+// than was done, or it was postponed and what was done is to be taken back.
 func (f *Fleet) isDue(n node, ev event.Event) bool {
 	if alreadyHappened(n, ev) {
 		return false
@@ -165,27 +160,27 @@ func (f *Fleet) isDue(n node, ev event.Event) bool {
 	return known.fallsShort(f.policy().Asks(state.Entry{Event: ev}))
 }
 
-// isEarly tells whether the time of an event has not come.
+// isEarly reports whether the time to act on an event has not come.
 func (f *Fleet) isEarly(ev event.Event) bool {
 	return f.policy().Begins(state.Entry{Event: ev}).After(time.Now())
 }
 
-// alreadyHappened tells whether an event that EC2 still lists has happened: the machine was rebooted, and is back since it was due.
+// alreadyHappened reports whether an event that EC2 still lists is over, because the machine was rebooted after its time.
 func alreadyHappened(n node, ev event.Event) bool {
 	return isReboot(ev.Code) && !ev.Deadline.IsZero() && n.readySince.After(ev.Deadline)
 }
 
-// isReboot tells whether what is scheduled is over once the machine has been rebooted.
+// isReboot reports whether an event is over once the machine was rebooted.
 func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
 
-// needsVerification tells whether EC2 is to be asked about a task before it is begun.
+// needsVerification reports whether EC2 is to be asked about a task before it begins.
 func (f *Fleet) needsVerification(t *task) bool {
 	n := t.notice
 	return f.opts.Schedule != nil && n.Event.Kind == event.ScheduledMaintenance && n.Instance != "" && ec2.Schedules(n.Event.Code)
 }
 
-// verify begins a task of maintenance as EC2 lists that now, and ends it if that is over, or done. Where EC2 cannot be asked, what the
-// message says counts, and while EC2's list may be behind it.
+// verify begins a task for scheduled maintenance as EC2 lists that now, and ends it if it is over or done. If EC2 cannot be asked, or may
+// not list a recent event yet, the message is believed.
 func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 	if n.instance == "" {
 		n.machine = t.notice.Instance
@@ -204,10 +199,9 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 		f.maintenance.update(t.notice.Instance, said)
 	}
 	ev, listed := listedAs(t.notice.Event, f.listedEvents(n, said))
-	_, own := t.message.message.(*attempts)
 	young := t.notice.Event.Noticed.IsZero() || time.Since(t.notice.Event.Noticed) < listDelay
 	switch {
-	case !listed && own:
+	case !listed && t.fromList():
 		t.retryAfter(pollInterval) // It was listed a moment ago.
 	case !listed && young && t.notice.Event.State == event.Pending:
 		f.join(n, t)
@@ -217,7 +211,7 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 		t.done()
 	default:
 		ev.Instance = t.notice.Instance
-		t.notice.Event, t.listed = ev, !own && n.instance != ""
+		t.notice.Event, t.listed = ev, !t.fromList() && n.instance != ""
 		if f.isDue(n, ev) {
 			f.join(n, t)
 		} else {
@@ -226,13 +220,12 @@ func (f *Fleet) verify(ctx context.Context, n node, t *task) {
 	}
 }
 
-// endNotDue ends a task of maintenance for which nothing is to be done at a node now, as its notes say: another process may have seen to it. What
-// EC2 lists is looked at again. Where a node does not tell its instance, only the message keeps it in mind.
+// endNotDue ends a task for which nothing is to be done now. EC2 lists its event, so it is not forgotten, unless the node does not tell
+// its instance: then the message is returned until the time has come.
 func (f *Fleet) endNotDue(n node, t *task) {
 	ev := t.notice.Event
-	_, own := t.message.message.(*attempts)
 	switch begins := f.policy().Begins(state.Entry{Event: ev}); {
-	case own:
+	case t.fromList():
 		t.retryAfter(pollInterval)
 	case n.instance == "" && begins.After(time.Now()):
 		t.retryAfter(time.Until(begins))
@@ -241,8 +234,8 @@ func (f *Fleet) endNotDue(n node, t *task) {
 	}
 }
 
-// listedAs finds the event that a message tells of among those that stand for its instance: AWS Health has no name for it that EC2 has.
-// What was moved is found by its code, and what has another code by its time.
+// listedAs finds the event of a message among those that EC2 lists for its instance. AWS Health does not use EC2's IDs. An event that was
+// moved has the same code, and one whose code has changed has the same time.
 func listedAs(told event.Event, events []event.Event) (event.Event, bool) {
 	var found event.Event
 	var best int
@@ -267,7 +260,7 @@ func listedAs(told event.Event, events []event.Event) (event.Event, bool) {
 	return found, best > 0
 }
 
-// refreshSession tells the session of a node what EC2 says now of the events that it is for.
+// refreshSession updates the events of a node's session to what EC2 lists now.
 func (f *Fleet) refreshSession(n node, events []event.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -295,15 +288,15 @@ func (f *Fleet) refreshSession(n node, events []event.Event) {
 			news[ev.Kind] = true
 		}
 	}
-	if len(news) > 0 && !s.begun {
-		s.requeue()
+	if s.over = !s.begun && len(s.tasks) == 0; s.over {
+		delete(f.sessions, s.node)
 	}
 	for kind := range news {
 		s.announce(kind)
 	}
 }
 
-// changeEvent takes in what EC2 says now of the event that a task is for. f.mu is held.
+// changeEvent updates the event of a task. f.mu is held.
 func (s *session) changeEvent(t *task, to event.Event) {
 	f := s.fleet
 	t.notice.Event, s.announced[to.ID] = to, to
@@ -312,53 +305,27 @@ func (s *session) changeEvent(t *task, to event.Event) {
 	case s.begun:
 		f.background(func(ctx context.Context) {
 			f.removeTaints(ctx, s.node)
-			s.addTaints(ctx) // For what else it is.
+			s.addTaints(ctx) // Of the other events.
 		})
 	default:
-		delete(s.tasks, to.ID)
-		delete(s.announced, to.ID)
-		t.done() // What was done for it before it came into the line is taken back by another session.
+		s.forget(to.ID)
+		t.done() // What an earlier session has done for it is taken back by beginLift.
 	}
 }
 
-// requeue gives a session that waits in the line the place of what it waits for now; without anything, it is gone. f.mu is held.
-func (s *session) requeue() {
-	f := s.fleet
-	since := time.Now()
-	f.queue.waiting = slices.DeleteFunc(f.queue.waiting, func(p waitingNode) bool {
-		if p.node == s.node {
-			since = p.since
-		}
-		return p.node == s.node
-	})
-	for _, t := range s.tasks {
-		f.queue.add(s.waitingFor(t, since))
-	}
-	if s.over = len(s.tasks) == 0; s.over {
-		delete(f.sessions, s.node)
-	}
-}
-
-// sameEvent tells whether EC2 says the same of an event as it did.
+// sameEvent reports whether EC2 describes an event as it did before.
 func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
 }
 
-// removeTaints takes our taints off a node.
-func (f *Fleet) removeTaints(ctx context.Context, name string) {
-	if f.opts.DryRun {
-		return
-	}
-	if err := f.untaint(ctx, name); err != nil && ctx.Err() == nil {
-		f.opts.Log.WithField(fieldNode, name).Warn(err)
-	}
-}
-
-// beginLift begins to take back what was done to a node, if that was for an event that is over, and tells whether it is. What else is due for
-// the node goes on in the same session, so that it is not opened in between. A session that is there ends first: what it knows of the
-// node's cordon, it has read at its beginning.
+// beginLift begins to uncordon a node whose event is over, and reports whether it is over. Other events that are due are handled in the
+// same session, so that the node is not uncordoned in between. A session that exists has to end first, because it has read the cordon at
+// its beginning.
 func (f *Fleet) beginLift(n node, events []event.Event) bool {
-	if !n.ours || f.opts.DryRun || f.hasSession(n) {
+	f.mu.Lock()
+	busy := f.sessions[n.name] != nil
+	f.mu.Unlock()
+	if !n.ours || f.opts.DryRun || busy {
 		return false
 	}
 	ev, over := f.ended(n, events)
@@ -371,33 +338,34 @@ func (f *Fleet) beginLift(n node, events []event.Event) bool {
 		return true
 	}
 	f.background(func(ctx context.Context) {
-		f.removeTaints(ctx, n.name) // First, as the cordon tells the next attempt that something is left.
+		f.removeTaints(ctx, n.name) // Before the cordon, which tells the next attempt that something is left.
 		for _, other := range events {
 			if other.ID != ev.ID && f.wanted(other) && !alreadyHappened(n, other) && !f.isEarly(other) {
-				f.join(n, taskOf(n, other, liftMessage{&attempts{}}, pause))
+				f.join(n, f.taskOf(n, other, liftMessage{&attempts{}}, pause))
 			}
 		}
-		t := taskOf(n, ev, liftMessage{p}, pause)
+		t := f.taskOf(n, ev, liftMessage{p}, pause)
 		t.lifts = true
 		f.join(n, t)
 	})
 	return true
 }
 
-// liftMessage is the message of what takes something back. That it is done is seen by the Node, and tried again if it is not.
+// liftMessage is the message of a task that takes something back. Whether it has succeeded is seen on the Node, so it is tried again until
+// then.
 type liftMessage struct{ *attempts }
 
 // Done implements Message.
 func (l liftMessage) Done() { l.end(false, pollInterval) }
 
-// taskOf is a task of its own for one event of a node.
-func taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
+// taskOf returns a task for an event of a node that has no message in the queue.
+func (f *Fleet) taskOf(n node, ev event.Event, message Message, pause time.Duration) *task {
 	notice := sqs.Notice{About: sqs.Interruption, Instance: n.machine, Event: ev}
-	return &task{notice: notice, message: &messageWork{message: message, open: 1, pause: pause}}
+	return f.newTask(notice, &messageWork{message: message, open: 1, pause: pause})
 }
 
-// ended tells whether the event that a node is closed for is over, and how it ended: the machine was rebooted as announced and its
-// kubelet says again that it is Ready, EC2 says so, or EC2 has not listed it for some time.
+// ended reports whether the event that a node is cordoned for is over, and returns the event as it ended: the machine was rebooted and its
+// kubelet is Ready again, EC2 says so, or EC2 has not listed the event for listDelay.
 func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 	claim, kind := n.cordon, event.Kind(n.cordon.Kind)
 	if kind != event.ScheduledMaintenance && kind != event.StatusCheck {
@@ -426,7 +394,8 @@ func (f *Fleet) ended(n node, events []event.Event) (event.Event, bool) {
 	return ev, true
 }
 
-// endedAs is how an event of a node ended of which EC2 says that, or nothing; Pending if it did not, as far as EC2 would list it.
+// endedAs returns the state of an event, given what EC2 says about it, or "": it is Pending as long as EC2 might yet list it, and has
+// ended when EC2 has not listed it for listDelay.
 func (f *Fleet) endedAs(n node, ev event.Event, said event.State) event.State {
 	without := n.name + " without " + ev.ID
 	if said != "" {
@@ -443,13 +412,12 @@ func (f *Fleet) endedAs(n node, ev event.Event, said event.State) event.State {
 	return event.Canceled
 }
 
-// listable tells whether EC2 lists an event as long as it stands: all that it has told of itself and, of what AWS Health writes of, what EC2
-// schedules.
+// listable reports whether EC2 lists an event as long as it stands. Of the events of AWS Health, those that EC2 schedules.
 func listable(ev event.Event) bool {
 	return ev.Kind == event.StatusCheck || ev.Kind == event.ScheduledMaintenance && (!fromMessage(ev.ID) || ec2.Schedules(ev.Code))
 }
 
-// claimed finds the event that a node is closed for among those that stand.
+// claimed finds the event that a node is cordoned for among those that EC2 lists.
 func claimed(known note, claim drain.Claim, events []event.Event) (event.Event, bool) {
 	i := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == claim.Event || known.matches(ev) })
 	if i < 0 {
@@ -458,40 +426,40 @@ func claimed(known note, claim drain.Claim, events []event.Event) (event.Event, 
 	return events[i], true
 }
 
-// Schedule knows what EC2 has scheduled for instances, and whose status checks fail. Where IAM does not allow to ask, an error is
-// ec2.ErrRefused.
+// Schedule is what EC2 has scheduled for instances, and which status checks fail. An error is ec2.ErrRefused if IAM does not allow the
+// request. ec2.Catalog implements it.
 type Schedule interface {
-	// Status asks about one instance; known is false if EC2 does not know it.
+	// Status returns the status of one instance; known is false if EC2 does not know it.
 	Status(ctx context.Context, id string) (found ec2.Status, known bool, err error)
-	// Notable asks for all instances of the region, by ID, for which events are scheduled and, with checks, for those whose status
+	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose status
 	// checks fail.
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
 }
 
 const (
-	// lookPause is between two looks at all that EC2 tells of, and refusedPause where it refuses to.
+	// pollInterval is how often EC2 is asked for all that is notable, and refusedInterval the same while IAM does not allow it.
 	pollInterval, refusedInterval = time.Minute, 10 * time.Minute
-	// tendPause is between two looks at what is known.
+	// reconcileInterval is how often the nodes are reconciled with it.
 	reconcileInterval = 5 * time.Second
-	// listing is for how long EC2's list may be behind what was announced, and what was in it must have been missing to be over.
+	// listDelay is how long EC2's list may lag behind an announcement, and how long an event must be missing from the list to be over.
 	listDelay = 15 * time.Minute
 )
 
-// ec2View is what EC2 has said last of all instances, and what the fleet makes of it.
+// ec2View is what EC2 has listed last, and how far the work for it has come.
 type ec2View struct {
 	mu       sync.Mutex
-	listed   map[string]ec2.Status // by instance: what was notable
-	lastLook time.Time             // when the last good look began; zero if EC2 refuses, or was not asked yet
-	trouble  string                // why the last look was none; that was said
-	first    map[string]time.Time  // when something was first noticed
-	attempts map[string]*attempts
+	listed   map[string]ec2.Status // by instance
+	lastLook time.Time             // when the last successful poll began; zero if EC2 refuses, or was not asked yet
+	trouble  string                // the kind of the last error, which was logged
+	first    map[string]time.Time  // since when something holds, see holdsFor
+	attempts map[string]*attempts  // see attemptsFor
 }
 
 func newEC2View() *ec2View {
 	return &ec2View{listed: map[string]ec2.Status{}, first: map[string]time.Time{}, attempts: map[string]*attempts{}}
 }
 
-// attempts is what has come of an event that EC2 lists, at one node. It is the message of its tasks.
+// attempts counts the attempts to do one thing at one node. It is the Message of its tasks.
 type attempts struct {
 	mu         sync.Mutex
 	busy, done bool
@@ -502,8 +470,8 @@ type attempts struct {
 	tries      int
 }
 
-// begin begins a task, unless there is one, the last has come to its end for that deadline and what the rules ask for, or another attempt is
-// not due, which it is when other rules have it begin at another time. pause is how long it is left alone if it fails.
+// begin begins an attempt, unless one is under way, the last one has succeeded for the same deadline and rules, or it is too early. pause
+// is the delay if the attempt fails.
 func (p *attempts) begin(deadline, begins time.Time, asks policy.Action) (pause time.Duration, begun bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -521,11 +489,11 @@ func (p *attempts) begin(deadline, begins time.Time, asks policy.Action) (pause 
 	return attemptPause(p.tries), true
 }
 
-// fastTries is how often something is tried that is worth the pauses of a message, and longestPlan the longest pause after that: what does
-// not work out stays listed for as long as EC2 likes, and no count of receipts puts an end to it.
+// fastTries is after how many attempts the delay goes on growing, up to longestAttemptPause: an event may be listed for as long as EC2
+// likes, and there is no dead-letter queue for it.
 const fastTries, longestAttemptPause = 10, time.Hour
 
-// attemptPause is how long something is left alone that has failed so many times.
+// attemptPause is the delay after so many attempts.
 func attemptPause(tries int) time.Duration {
 	return min(retryPause(tries)<<min(max(tries-fastTries, 0), fastTries), longestAttemptPause)
 }
@@ -542,7 +510,7 @@ func (p *attempts) end(done bool, after time.Duration) {
 	p.busy, p.done, p.next = false, done, time.Now().Add(after)
 }
 
-// attemptsFor returns what is known to have come of something at a node.
+// attemptsFor returns the attempts to do something at a node.
 func (o *ec2View) attemptsFor(node, what string) *attempts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -553,7 +521,7 @@ func (o *ec2View) attemptsFor(node, what string) *attempts {
 	return o.attempts[key]
 }
 
-// of is what EC2 has said of an instance; known is false while EC2 has said nothing of any, and for a node that does not tell its instance.
+// of returns the last listed status of an instance; known is false if EC2 was not asked yet, or if the node does not tell its instance.
 func (o *ec2View) of(instance string) (said ec2.Status, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -563,7 +531,7 @@ func (o *ec2View) of(instance string) (said ec2.Status, known bool) {
 	return o.listed[instance], !o.lastLook.IsZero()
 }
 
-// update takes in what EC2 has just said of one instance.
+// update takes in the current status of one instance.
 func (o *ec2View) update(instance string, said ec2.Status) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -574,7 +542,7 @@ func (o *ec2View) update(instance string, said ec2.Status) {
 	o.listed[instance] = said
 }
 
-// holdsFor is for how long something has been so, by good looks, if it is so now.
+// holdsFor returns for how long something has held, measured by successful polls, given whether it holds now.
 func (o *ec2View) holdsFor(what string, now bool) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -588,10 +556,10 @@ func (o *ec2View) holdsFor(what string, now bool) time.Duration {
 	return o.lastLook.Sub(o.first[what])
 }
 
-// impaired is at the end of what is first noticed of an instance whose status checks fail.
+// impaired is the suffix of the keys in ec2View.first that are about status checks.
 const impaired = " impaired"
 
-// failed is for how long a status check of an instance had failed by the last good look: nobody knows what has become of it since.
+// failed returns for how long a status check had failed at the last successful poll. What has become of it since is not known.
 func (o *ec2View) failed(instance string, said ec2.Status) time.Duration {
 	lasting := o.holdsFor(instance+impaired, true)
 	o.mu.Lock()
@@ -602,7 +570,8 @@ func (o *ec2View) failed(instance string, said ec2.Status) time.Duration {
 	return lasting
 }
 
-// replace takes in a good look, and forgets the plans of what it does not show, and since when the checks have failed that pass.
+// replace takes in a successful poll, and forgets old attempts and since when checks failed that pass now. It reports whether the poll
+// before had failed.
 func (o *ec2View) replace(said map[string]ec2.Status, at time.Time) (recovered bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -620,10 +589,10 @@ func (o *ec2View) replace(said map[string]ec2.Status, at time.Time) (recovered b
 	return recovered
 }
 
-// forgetAfter is when a plan is forgotten with which nothing has happened since. What it was for is in the Node's notes.
+// forgetAfter is when attempts are forgotten. The Node's notes say whether their event is done.
 const forgetAfter = time.Hour
 
-// noteError takes in that EC2 could not be asked, and tells whether that is news.
+// noteError takes in that a poll has failed, and reports whether that is to be logged.
 func (o *ec2View) noteError(err error) (news bool) {
 	refused := errors.Is(err, ec2.ErrRefused)
 	why := "trouble"
@@ -638,7 +607,7 @@ func (o *ec2View) noteError(err error) (news bool) {
 	return news
 }
 
-// runMaintenance keeps up with what EC2 tells of, and with what the nodes are closed for, until ctx ends.
+// runMaintenance polls EC2 and reconciles the nodes until ctx ends.
 func (f *Fleet) runMaintenance(ctx context.Context) {
 	var next time.Time
 	ticks := time.NewTicker(reconcileInterval)
@@ -655,7 +624,7 @@ func (f *Fleet) runMaintenance(ctx context.Context) {
 	}
 }
 
-// pollEC2 asks EC2 for all that is notable, and returns when to do so again.
+// pollEC2 asks EC2 for all that is notable, and returns the time until the next poll.
 func (f *Fleet) pollEC2(ctx context.Context) time.Duration {
 	checks := !f.ignores(event.StatusCheck)
 	if f.opts.Schedule == nil || !checks && f.ignores(event.ScheduledMaintenance) {
@@ -673,7 +642,7 @@ func (f *Fleet) pollEC2(ctx context.Context) time.Duration {
 	return pollInterval
 }
 
-// logPollError says, once, that EC2 does not tell what it has scheduled, and returns when to ask again.
+// logPollError logs that EC2 does not answer, once, and returns the time until the next poll.
 func (f *Fleet) logPollError(err error) time.Duration {
 	refused := errors.Is(err, ec2.ErrRefused)
 	if f.maintenance.noteError(err) {
@@ -691,7 +660,7 @@ func (f *Fleet) logPollError(err error) time.Duration {
 	return pollInterval
 }
 
-// ignores tells whether nothing is to be done about a kind of events, whatever they say.
+// ignores reports whether the rules ignore a kind of events.
 func (f *Fleet) ignores(kind event.Kind) bool {
 	return f.policy().Ignores(state.Entry{Event: event.Event{Kind: kind}})
 }

@@ -24,53 +24,54 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 )
 
-// node is what is kept of a Node: some hundred bytes of the many thousand that one has.
+// node is what is kept of a Node: some hundred bytes instead of many thousand.
 type node struct {
 	name, version, instance, dns string
 	uid                          types.UID
-	// silent tells that it may be of any instance, for what it says, and attached that a volume is attached to it.
+	// silent is set if it may be of any instance, because its provider ID does not tell, and attached if it has an attached volume.
 	silent, attached bool
-	// group is the value of the label that ceilings go by, and claim the text of that annotation.
+	// group is the value of Options.GroupLabel, and claim the text of ClaimAnnotation.
 	group, bootID, claim string
-	// cordon is the one that it bears, which is nth-queue's if it is ours. notes are what has come of its events.
+	// cordon is drain.CordonAnnotation; ours is set if nth-queue has written it.
 	cordon drain.Claim
 	ours   bool
 	notes  notes
-	// machine is its instance as it says itself or, where it does not, as a message has led to it by its name.
+	// machine is its instance, or the one that it was found for by its DNS name if it does not tell its instance.
 	machine string
-	// readySince is when its kubelet began to say that it is Ready; zero if it does not.
+	// readySince is since when it is Ready; zero if it is not.
 	readySince time.Time
-	// claimSeen is when that claim was first seen, by a clock that nobody sets.
+	// claimSeen is when that claim was first seen.
 	claimSeen            time.Time
 	ready, unschedulable bool
 }
 
-// seeClaim takes in the text of the claim as it is now.
+// seeClaim takes in the current text of the claim.
 func (n *node) seeClaim(text string) {
 	if text != n.claim {
 		n.claim, n.claimSeen = text, time.Now()
 	}
 }
 
-// nodes are all Nodes of the cluster, as a watch keeps them.
+// nodes are all Nodes of the cluster, kept up to date by a watch.
 type nodes struct {
 	client kubernetes.Interface
 	label  string
-	known  chan struct{} // closed when all are there
+	known  chan struct{} // closed by listed, after the first list
+	listed func()
 
 	mu         sync.RWMutex
 	byName     map[string]node
-	byInstance map[string]string // names
-	silent     map[string]bool   // the names of those that may be of any instance
-	synced     bool
-	away       time.Time     // since when the API server has not answered who asks for the Nodes; zero while it does
-	version    string        // up to which all is there
-	changed    chan struct{} // closed and replaced at every change
+	byInstance map[string]string // name by instance
+	silent     map[string]bool   // by name, those that do not tell their instance
+	away       time.Time         // see awaySince
+	version    string            // that the watch has reached
+	changed    chan struct{}     // closed and replaced at every change
 }
 
 func newNodes(client kubernetes.Interface, label string) *nodes {
+	known := make(chan struct{})
 	return &nodes{
-		client: client, label: label, known: make(chan struct{}),
+		client: client, label: label, known: known, listed: sync.OnceFunc(func() { close(known) }),
 		byName: map[string]node{}, byInstance: map[string]string{}, silent: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
@@ -90,7 +91,7 @@ func (n *nodes) find(name string) (node, bool) {
 	return found, there
 }
 
-// findDNS finds the node with that private DNS name, among those that do not tell their instance.
+// findDNS finds the node with that private DNS name among those that do not tell their instance.
 func (n *nodes) findDNS(name string) (node, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -102,14 +103,14 @@ func (n *nodes) findDNS(name string) (node, bool) {
 	return node{}, false
 }
 
-// hasUnidentified tells whether there are nodes that may be of any instance.
+// hasUnidentified reports whether there are nodes that do not tell their instance.
 func (n *nodes) hasUnidentified() bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return len(n.silent) > 0
 }
 
-// identify takes in which instance a node is that does not tell it.
+// identify notes the instance of a node that does not tell it.
 func (n *nodes) identify(name, instance string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -119,7 +120,7 @@ func (n *nodes) identify(name, instance string) {
 	}
 }
 
-// each calls do for every node.
+// each calls do for every node, with the lock held.
 func (n *nodes) each(do func(node)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -135,8 +136,8 @@ func (n *nodes) changes() <-chan struct{} {
 	return n.changed
 }
 
-// waitForVersion waits until the watch has told of everything up to a version, for so long at most, and tells whether it has. Where versions are no
-// numbers, it only waits.
+// waitForVersion waits until the watch has reached a resource version, or the time is over, and reports whether it has. If versions cannot
+// be compared, the time passes.
 func (n *nodes) waitForVersion(ctx context.Context, version string, within time.Duration) bool {
 	for until := time.Now().Add(within); ; {
 		n.mu.RLock()
@@ -151,7 +152,7 @@ func (n *nodes) waitForVersion(ctx context.Context, version string, within time.
 	}
 }
 
-// watch keeps the nodes until ctx ends. client-go's Reflector survives whatever happens to connections and API servers.
+// watch keeps the nodes up to date until ctx ends. client-go's Reflector reconnects by itself.
 func (n *nodes) watch(ctx context.Context) {
 	silent := logr.Discard()
 	ctx = klog.NewContext(ctx, silent)
@@ -170,8 +171,8 @@ func (n *nodes) watch(ctx context.Context) {
 	cache.NewReflectorWithOptions(source, &corev1.Node{}, n, cache.ReflectorOptions{Logger: &silent}).RunWithContext(ctx)
 }
 
-// answered notes whether the API server has answered. A connection that is dead ends its watch within a minute, so that it is
-// asked again then.
+// answered notes whether the API server has answered a list or the start of a watch. A watch over a dead connection ends within a minute,
+// so that the next request shows it.
 func (n *nodes) answered(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -183,18 +184,18 @@ func (n *nodes) answered(err error) {
 	}
 }
 
-// awaySince is since when the API server has not answered; zero if it has.
+// awaySince is since when such requests have failed; zero if the last was answered.
 func (n *nodes) awaySince() time.Time {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.away
 }
 
-// strip drops what is not kept as soon as a Node comes in, so that not even a first list is in memory whole.
+// strip drops what is not needed as soon as a Node is received, so that not even the first list is in memory as a whole.
 func (n *nodes) strip(object any) (any, error) {
 	full, ok := object.(*corev1.Node)
 	if !ok {
-		return object, nil // A tombstone, or nothing that the watch is about.
+		return object, nil // A tombstone, for example.
 	}
 	lean := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion},
@@ -219,7 +220,7 @@ func (n *nodes) strip(object any) (any, error) {
 	return lean, nil
 }
 
-// ownKeys are those of a Node's annotations that are ours, under their keys of today.
+// ownKeys returns nth-queue's own annotations of a Node, by their current keys.
 func ownKeys(all map[string]string) map[string]string {
 	ours := map[string]string{}
 	for _, key := range []string{drain.CordonAnnotation, ClaimAnnotation, NotesAnnotation} {
@@ -253,13 +254,13 @@ func (n *nodes) parse(full *corev1.Node) node {
 	return kept
 }
 
-// cordonOf reads the annotation of a cordon, and tells whether nth-queue has set it.
+// cordonOf decodes a cordon annotation, and reports whether nth-queue has written it.
 func cordonOf(text string) (claim drain.Claim, ours bool) {
 	ours = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(drain.Queue)
 	return claim, ours
 }
 
-// instanceOf reads a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it is none of EC2's.
+// instanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
 func instanceOf(providerID string) string {
 	rest, ours := strings.CutPrefix(providerID, "aws://")
 	if !ours {
@@ -272,9 +273,9 @@ func instanceOf(providerID string) string {
 	return id
 }
 
-// silent tells whether a node with that provider ID may be of any instance of EC2's. That it has an ID of another form says little, as
-// distributions such as K3s make up one of their own for any machine. But where a cloud says which machine of its own it is, or AWS
-// that it is one of Fargate or on premises, it is no instance.
+// silent reports whether a node with that provider ID may be of any EC2 instance. An unknown form says little, because distributions such
+// as K3s use one of their own on any machine. An ID of another cloud, or one of AWS that is not an instance, such as Fargate's, excludes
+// it.
 func silent(providerID string) bool {
 	provider, _, _ := strings.Cut(providerID, "://")
 	switch provider {
@@ -286,14 +287,13 @@ func silent(providerID string) bool {
 
 var errNotANode = errors.New("not a Node")
 
-// isNewer tells whether a node is known as it was after a Node was so.
+// isNewer reports whether a later version of a Node is known than the given one.
 func (n node) isNewer(full *corev1.Node) bool {
 	order, err := resourceversion.CompareResourceVersion(n.version, full.ResourceVersion)
 	return err == nil && order > 0 && n.uid == full.UID
 }
 
-// learn takes in a Node as the API server has answered, of which the watch has yet to tell: what it goes on to tell from before that is
-// old then.
+// learn takes in a Node from an answer of the API server, before the watch shows it. Older versions in the watch are ignored then.
 func (n *nodes) learn(full *corev1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -303,7 +303,7 @@ func (n *nodes) learn(full *corev1.Node) {
 	}
 }
 
-// following is what is kept of a Node of which something was known before, or nothing.
+// following returns what is kept of a Node, given what was kept of its last version.
 func (n *nodes) following(full *corev1.Node, before node) node {
 	kept := n.parse(full)
 	kept.claim, kept.claimSeen = before.claim, before.claimSeen
@@ -314,7 +314,7 @@ func (n *nodes) following(full *corev1.Node, before node) node {
 	return kept
 }
 
-// put takes a node in. n.mu is held.
+// put adds or replaces a node. n.mu is held.
 func (n *nodes) put(kept node) {
 	n.forget(kept.name)
 	n.byName[kept.name] = kept
@@ -326,7 +326,7 @@ func (n *nodes) put(kept node) {
 	}
 }
 
-// forget drops a node. n.mu is held.
+// forget removes a node. n.mu is held.
 func (n *nodes) forget(name string) {
 	if old, there := n.byName[name]; there && n.byInstance[old.instance] == name {
 		delete(n.byInstance, old.instance)
@@ -335,13 +335,13 @@ func (n *nodes) forget(name string) {
 	delete(n.silent, name)
 }
 
-// notify tells those who wait. n.mu is held.
+// notify wakes those who wait for a change. n.mu is held.
 func (n *nodes) notify() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
 
-// The methods by which the Reflector fills the nodes.
+// The Reflector fills nodes by these interfaces.
 var (
 	_ cache.ReflectorStore    = (*nodes)(nil)
 	_ cache.TransformingStore = (*nodes)(nil)
@@ -349,10 +349,10 @@ var (
 	_ cache.ResourceVersionUpdater = (*nodes)(nil)
 )
 
-// Transformer is what the Reflector asks when it streams the first list.
+// Transformer implements cache.TransformingStore.
 func (n *nodes) Transformer() cache.TransformFunc { return n.strip }
 
-// Add takes in a Node that is there.
+// Add implements cache.ReflectorStore.
 func (n *nodes) Add(object any) error {
 	full, ok := object.(*corev1.Node)
 	if !ok {
@@ -367,10 +367,10 @@ func (n *nodes) Add(object any) error {
 	return nil
 }
 
-// Update takes in a Node that changed.
+// Update implements cache.ReflectorStore.
 func (n *nodes) Update(object any) error { return n.Add(object) }
 
-// Delete takes in that a Node is gone.
+// Delete implements cache.ReflectorStore.
 func (n *nodes) Delete(object any) error {
 	full, ok := object.(*corev1.Node)
 	if !ok {
@@ -383,7 +383,7 @@ func (n *nodes) Delete(object any) error {
 	return nil
 }
 
-// Replace takes in the complete list.
+// Replace implements cache.ReflectorStore. It gets the complete list.
 func (n *nodes) Replace(objects []any, version string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -401,14 +401,11 @@ func (n *nodes) Replace(objects []any, version string) error {
 		}
 	}
 	n.notify()
-	if !n.synced {
-		n.synced = true
-		close(n.known)
-	}
+	n.listed()
 	return nil
 }
 
-// UpdateResourceVersion takes in up to which version everything has been told.
+// UpdateResourceVersion implements cache.ResourceVersionUpdater: the watch has reached that version.
 func (n *nodes) UpdateResourceVersion(version string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -416,5 +413,5 @@ func (n *nodes) UpdateResourceVersion(version string) {
 	n.notify()
 }
 
-// Resync has nothing to do.
+// Resync implements cache.ReflectorStore.
 func (n *nodes) Resync() error { return nil }

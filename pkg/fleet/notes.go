@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -20,29 +19,29 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// NotesAnnotation on a Node says what has come of events that stand until EC2 says otherwise, as the JSON of notes. Every process sees the
-// same ones at EC2, also after a restart: without a note each would tell of them again, and drain for what is done.
+// NotesAnnotation on a Node says how far the events have come that EC2 lists for its instance, as the JSON of notes. Without it, each
+// process, and each after a restart, would announce them again and drain the node again.
 const NotesAnnotation = drain.KeyPrefix + "queue-events"
 
-// note is what has come of one event.
+// note says how far one event has come.
 type note struct {
 	Event string `json:"event"`
 	Code  string `json:"code,omitempty"`
-	// At is when it was due then: what is moved begins anew.
+	// At is the deadline that the event had: if it is moved, it begins anew.
 	At time.Time `json:"at,omitzero"`
-	// Done tells that nothing is left to be done for it. Without it, it was told of, and its time has not come. Over tells that its end was
-	// told, too.
+	// Done is set if nothing is left to be done for the event. Otherwise it was announced, and its time has not come. Over is set if its end
+	// was reported, too.
 	Done bool `json:"done,omitempty"`
 	Over bool `json:"over,omitempty"`
-	// Action is what the rules asked for then: where they ask for more by now, that is still to be done.
+	// Action is what the rules asked for: if they ask for more later, that is still to be done.
 	Action policy.Action `json:"action,omitempty"`
-	// Phase is how far the node was taken for it, unless people want that left alone.
+	// Phase is how far the node has come for the event, unless it is left alone.
 	Phase state.Phase `json:"phase,omitempty"`
-	// Instance is the event's, on a Node that does not tell its own: EC2 is to be asked about it when the message is gone.
+	// Instance is set on a Node that does not tell its instance, so that EC2 can be asked about it when the message is done.
 	Instance string `json:"instance,omitempty"`
 }
 
-// toEvent is the event that a note is of, as far as it says.
+// toEvent returns the event of a note, as far as it is noted.
 func (n note) toEvent() event.Event {
 	ev := event.Event{ID: n.Event, Kind: event.ScheduledMaintenance, Code: n.Code, Deadline: n.At, Instance: n.Instance}
 	if strings.HasPrefix(n.Event, string(event.StatusCheck)+"-") {
@@ -61,7 +60,7 @@ func notesOf(text string) notes {
 	return all
 }
 
-// of is the note of an event; an empty one if there is none.
+// of returns the note with that event ID; an empty one if there is none.
 func (all notes) of(id string) note {
 	i := slices.IndexFunc(all, func(known note) bool { return known.Event == id })
 	if i < 0 {
@@ -70,7 +69,7 @@ func (all notes) of(id string) note {
 	return all[i]
 }
 
-// machine is the instance that the notes are of, if they say so.
+// machine returns the instance in the notes, if any.
 func (all notes) machine() string {
 	for _, known := range all {
 		if known.Instance != "" {
@@ -80,22 +79,22 @@ func (all notes) machine() string {
 	return ""
 }
 
-// fallsShort tells whether rules ask for more by now than was done. A note of a version that did not say what was asked for is believed.
+// fallsShort reports whether the rules ask for more than was done. A note of a version that did not note the action counts as done.
 func (n note) fallsShort(asked policy.Action) bool {
 	return !n.Done || n.Action != "" && asked.Exceeds(n.Action)
 }
 
-// fromMessage tells whether an event's ID is one that a message was given, and not EC2's.
+// fromMessage reports whether an event's ID was derived from a message, and is not EC2's.
 func fromMessage(id string) bool {
 	return strings.HasPrefix(id, string(event.ScheduledMaintenance)+"-")
 }
 
-// matches tells whether a note is of that event, under EC2's name for it or, of one that EC2 did not list yet, under its message's.
+// matches reports whether a note is about an event, which may have had the ID of its message when it was noted.
 func (n note) matches(ev event.Event) bool {
 	return n.Event == ev.ID || fromMessage(n.Event) && n.Code == ev.Code && n.At.Equal(ev.Deadline)
 }
 
-// find is what the notes say of an event, under whichever name.
+// find returns the note about an event.
 func (all notes) find(ev event.Event) (note, bool) {
 	i := slices.IndexFunc(all, func(known note) bool { return known.matches(ev) })
 	if i < 0 {
@@ -104,7 +103,7 @@ func (all notes) find(ev event.Event) (note, bool) {
 	return all[i], true
 }
 
-// addNote takes in what is to be noted of an event about which nothing is being done now: until a time, or for ever. f.mu is held.
+// addNote prepares the note of an event about which nothing is to be done any more, or not before a time. f.mu is held.
 func (s *session) addNote(ev event.Event, entry state.Entry, again time.Time) {
 	if ev.Kind != event.ScheduledMaintenance && ev.Kind != event.StatusCheck {
 		return
@@ -128,7 +127,7 @@ func (s *session) addNote(ev event.Event, entry state.Entry, again time.Time) {
 	}
 }
 
-// writeNotes writes onto the Node what has come of events.
+// writeNotes writes the session's notes to the Node.
 func (s *session) writeNotes(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
@@ -142,63 +141,57 @@ func (s *session) writeNotes(ctx context.Context) {
 	}
 }
 
-// changeNotes brings the notes on a Node up to date, and drops those of events that neither stand nor keep the node closed: that they are
-// over is told by the one process that drops them. It tries again if somebody else writes to the Node meanwhile.
+// changeNotes updates the notes on a Node, and removes those of events that are over, unless the node is still cordoned for them. The
+// process that removes a note reports that its event is over.
 func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*note) error {
-	for tries := 0; ; tries++ {
-		dropped, err := f.tryNotes(ctx, name, fresh)
-		if err != nil && tries < 4 && drain.Await(ctx, nil, firstPause/4) {
-			continue
+	var dropped notes
+	err := persistently(ctx, func() error {
+		dropped = nil
+		err := f.claims.change(ctx, name, nil, func(there *corev1.Node) map[string]any {
+			n := f.nodes.parse(there)
+			known, _ := f.nodes.find(name)
+			n.machine = cmp.Or(n.machine, known.machine)
+			after, gone := f.updateNotes(n, fresh)
+			if slices.EqualFunc(n.notes, after, sameNote) {
+				return nil
+			}
+			dropped = gone
+			return annotationPatch(there.ResourceVersion, drain.KeyPatch(there.Annotations, NotesAnnotation, after.text()))
+		})
+		if apierrors.IsNotFound(err) {
+			dropped = nil
+			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("noting what was done for node %q: %w", name, err)
-		}
-		for _, known := range dropped {
-			f.reportClosed(name, state.Entry{Event: known.toEvent(), Ending: state.Withdrawn})
-		}
-		return nil
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("noting what was done for node %q: %w", name, err)
 	}
+	for _, known := range dropped {
+		f.reportClosed(name, state.Entry{Event: known.toEvent(), Ending: state.Withdrawn})
+	}
+	return nil
 }
 
-// tryNotes changes the notes, and returns those that it has dropped of which nobody has told yet that their events are over.
-func (f *Fleet) tryNotes(ctx context.Context, name string, fresh map[string]*note) (dropped notes, err error) {
-	ctx, leave, err := f.claims.enter(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	there, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	n := f.nodes.parse(there)
-	known, _ := f.nodes.find(name)
-	n.machine = cmp.Or(n.machine, known.machine)
-	said, _ := f.maintenance.of(n.machine)
-	before, events := n.notes, f.listedEvents(n, said)
-	after := slices.DeleteFunc(slices.Clone(before), func(old note) bool {
-		_, renewed := fresh[old.Event]
-		gone := !renewed && !f.stands(n, old, events)
-		if gone && !old.Over {
+// updateNotes returns the new notes of a node, and the removed ones whose end was not reported yet.
+func (f *Fleet) updateNotes(n node, fresh map[string]*note) (after, dropped notes) {
+	events := f.eventsOf(n)
+	for _, old := range n.notes {
+		if _, renewed := fresh[old.Event]; renewed {
+			continue
+		}
+		if f.stands(n, old, events) {
+			after = append(after, old)
+		} else if !old.Over {
 			dropped = append(dropped, old)
 		}
-		return renewed || gone
-	})
+	}
 	for _, id := range slices.Sorted(maps.Keys(fresh)) {
 		if one := fresh[id]; one != nil {
 			after = append(after, *one)
 		}
 	}
-	if slices.EqualFunc(before, after, sameNote) {
-		return nil, nil
-	}
-	_, err = f.claims.patch(ctx, name, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": there.ResourceVersion, "annotations": drain.KeyPatch(there.Annotations, NotesAnnotation, after.text()),
-	}})
-	return dropped, err
+	return after, dropped
 }
 
 func sameNote(a, b note) bool {
@@ -207,7 +200,7 @@ func sameNote(a, b note) bool {
 	return at && a == b
 }
 
-// text is the value of the annotation; nil, which takes it off, without notes.
+// text is the value of the annotation; nil, which removes it, without notes.
 func (all notes) text() any {
 	if len(all) == 0 {
 		return nil
@@ -216,7 +209,7 @@ func (all notes) text() any {
 	return string(text)
 }
 
-// stands tells whether the event of a node's note is among those that EC2 tells of, or the node is closed for it.
+// stands reports whether a note's event is not over, or the node is cordoned for it.
 func (f *Fleet) stands(n node, known note, events []event.Event) bool {
 	if _, asked := f.maintenance.of(n.machine); !asked || n.cordon.Event == known.Event {
 		return true
@@ -234,13 +227,12 @@ func (f *Fleet) stands(n node, known note, events []event.Event) bool {
 	return f.endedAs(n, ev, state) == event.Pending
 }
 
-// otherEntries are the entries of the events that stand at a node as is noted on it, but for those that are known otherwise. Nobody works on them any
-// more, and who says how the node stands would forget them over another event.
+// otherEntries returns the state of the events in the notes of a node that are not over and not among the known ones. No session works on
+// them, but the conditions of the node depend on them.
 func (f *Fleet) otherEntries(name string, known []state.Entry) []state.Entry {
 	n, _ := f.nodes.find(name)
-	said, _ := f.maintenance.of(n.machine)
+	events := f.eventsOf(n)
 	var all []state.Entry
-	events := f.listedEvents(n, said)
 	for _, noted := range n.notes {
 		same := func(e state.Entry) bool { return noted.matches(e.Event) }
 		if !noted.Over && !slices.ContainsFunc(known, same) && f.stands(n, noted, events) {
@@ -250,7 +242,7 @@ func (f *Fleet) otherEntries(name string, known []state.Entry) []state.Entry {
 	return all
 }
 
-// entry is how far a node was taken for one of its notes' events, in the words of EC2 if those are known.
+// entry returns the state of the event of a note, as EC2 describes the event now, if it does.
 func (n node) entry(noted note, events []event.Event) state.Entry {
 	e := state.Entry{Event: noted.toEvent(), Phase: state.Seen, BootID: n.bootID, ListedIn: n.bootID}
 	e.Event.State = event.Pending
@@ -264,7 +256,7 @@ func (n node) entry(noted note, events []event.Event) state.Entry {
 	return e
 }
 
-// removeOldNotes takes off the Node the notes of events that are over.
+// removeOldNotes removes the notes of events that are over.
 func (f *Fleet) removeOldNotes(n node, events []event.Event) {
 	old := func(known note) bool { return !f.stands(n, known, events) }
 	if f.opts.DryRun || !slices.ContainsFunc(n.notes, old) {

@@ -30,7 +30,7 @@ func TestTheHookOfANodeThatWaitsInTheLineIsNotCompletedUndrainedAfterAReload(t *
 				r.Take(timeless(other), 1, second)
 				time.Sleep(5 * time.Second)
 				second.wantOpen(t)
-				r.Use(fleet.Rules{Draining: 1, Policy: policy.Settings{event.ASGTermination: {Action: action}}})
+				r.Use(fleet.Rules{Limits: fleet.Limits{Draining: 1}, Policy: policy.Settings{event.ASGTermination: {Action: action}}})
 				time.Sleep(5 * time.Minute)
 				synctest.Wait()
 				for _, heard := range asg.heard() {

@@ -20,63 +20,63 @@ import (
 )
 
 const (
-	// restartedAt is the annotation of a pod template by which "kubectl rollout restart" has a workload replace its pods: its value is new.
+	// restartedAt is the annotation of a pod template that "kubectl rollout restart" changes, so that the workload replaces its pods.
 	restartedAt = "kubectl.kubernetes.io/restartedAt"
-	// revision is the number that a Deployment's controller gives each pod template: on the Deployment that of the latest one, and on each
-	// ReplicaSet that of its own.
+	// revision is the annotation with a Deployment's revision: on the Deployment the latest one, and on each ReplicaSet its own.
 	revision = "deployment.kubernetes.io/revision"
-	// answerLife is for how long what was found out for one pod holds for the others of its batch, which ask at the same moment.
+	// answerLife is how long the result for one pod holds for the others of its batch, which ask at the same moment.
 	answerLife = 10 * time.Second
-	// restartAgain is how long after a failure a restart is tried again, and restartAnew after somebody else has written to the workload.
+	// restartAgain is the pause after a failure, and restartAnew after a conflict.
 	restartAgain, restartAnew = time.Second, 100 * time.Millisecond
 )
 
-// restarts have workloads replace their pods, as kubectl does (k8s.io/kubectl/pkg/polymorphichelpers, objectrestarter.go). They go by what
-// the workloads themselves say: a pod whose workload has another template by now is being replaced already. So one restart serves all pods of
-// a workload, on whichever nodes, and whoever has asked for it. A pod of the latest template needs another restart.
+// restarts restarts workloads as kubectl does (k8s.io/kubectl/pkg/polymorphichelpers, objectrestarter.go), so that they replace their
+// pods. A pod whose workload has another template by now is being replaced already, whoever has restarted the workload. So one restart
+// serves all pods of a workload, on any node; only a pod of the latest template needs another one.
 type restarts struct {
 	fleet *Fleet
 
 	mu sync.Mutex
-	// batches are those that pods were asked for of lately.
+	// batches are the batches that were asked about lately.
 	batches map[string]*batch
-	// refused tells that the rights are missing, as was said.
+	// refused is set if rights are missing and that was logged.
 	refused bool
 }
 
-// batch is the pods that one controller has made of one template, on nodes that are urgent or on others: who is urgent waits for nobody who
-// is not. The mutex of restarts guards it but for turn.
+// batch is the pods that one controller has made from one template, on urgent nodes or on others: urgent ones wait for no others. The
+// mutex of restarts guards it, except for turn.
 type batch struct {
-	turn  chan struct{} // holds an element while somebody asks
+	turn  chan struct{} // holds an element while a pod is being worked on
 	users int
-	// until is for how long the answer holds: what replaces its pods, or why nothing does. Before it, err is what hinders who asks.
+	// until is how long the result holds, which is a workload or an error. Without a result, err is the error of the last attempt.
 	until    time.Time
 	workload string
 	err      error
 }
 
-// workload is a Deployment or a StatefulSet, as far as a restart goes by it.
+// workload is what matters of a Deployment or StatefulSet for a restart.
 type workload struct {
 	kind, namespace, name, version string
-	// restarted is the annotation restartedAt of its template.
+	// restarted is the value of restartedAt in its template.
 	restarted string
-	// unfit is why a restart would not bring about another pod first; "" if it would.
+	// unfit is why a restart would not bring up another pod first; "" if it would.
 	unfit string
-	// replaces tells that it is replacing the pods of the batch already.
+	// replaces is set if it is replacing the pods of the batch already.
 	replaces bool
 }
 
 func (w workload) String() string { return w.kind + " " + w.namespace + "/" + w.name }
 
-// unfit says why a pod's workload is not restarted.
+// unfit is the error that a pod's workload is not restarted for that reason.
 type unfit string
 
 func (u unfit) Error() string { return string(u) }
 
-// errRestarted says why a workload is not restarted for one drain. It says nothing of others.
+// errRestarted means that a workload is not restarted again for the same drain; for other drains it may be.
 var errRestarted = errors.New("was restarted for this drain already")
 
-// nodeRestarts are those of one drain, which restarts each workload once: where another pod of it comes to the closed node, the next would, too.
+// nodeRestarts are the restarts for one drain, at most one for each workload: if another of its pods was scheduled onto the cordoned node,
+// the next one would be, too.
 type nodeRestarts struct {
 	*restarts
 	node   string
@@ -84,7 +84,7 @@ type nodeRestarts struct {
 	done   map[string]bool // by the workload's name
 }
 
-// of returns what has the workload of a pod on a node replace its pods, as drain.Options.Restart says.
+// of returns a drain.Options.Restart for a node.
 func (r *restarts) of(node string, urgent func() bool) func(context.Context, *corev1.Pod) string {
 	n := &nodeRestarts{restarts: r, node: node, urgent: urgent, done: map[string]bool{}}
 	return func(ctx context.Context, pod *corev1.Pod) string {
@@ -94,7 +94,7 @@ func (r *restarts) of(node string, urgent func() bool) func(context.Context, *co
 	}
 }
 
-// tell says why a pod is evicted without a restart. That the rights are missing is said once.
+// tell logs why a pod is evicted without a restart. Missing rights are logged once.
 func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
 	log := n.fleet.opts.Log.WithField(fieldNode, n.node)
 	n.mu.Lock()
@@ -113,7 +113,7 @@ func (n *nodeRestarts) tell(ctx context.Context, pod *corev1.Pod, err error) {
 	}
 }
 
-// replace has a pod's workload replace its pods, and returns which one does. Of a batch, one pod asks for all.
+// replace has a pod's workload replace its pods, and returns the workload's name. One pod of a batch does it for all.
 func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, error) {
 	controller := metav1.GetControllerOf(pod)
 	if controller == nil {
@@ -144,7 +144,7 @@ func (n *nodeRestarts) replace(ctx context.Context, pod *corev1.Pod) (string, er
 	return name, err
 }
 
-// batch returns the batch of that key, and how to say that it is needed no longer.
+// batch returns the batch with that key, and a function to call when it is no longer used.
 func (r *restarts) batch(key string) (b *batch, leave func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +162,7 @@ func (r *restarts) batch(key string) (b *batch, leave func()) {
 	}
 }
 
-// persist tries to have a workload restarted until ctx ends, or what hinders it will not pass by itself.
+// persist tries to restart a workload until that succeeds, fails for good, or ctx ends.
 func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference, of *batch) (string, error) {
 	for {
 		name, err := n.try(ctx, pod, controller)
@@ -170,7 +170,7 @@ func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller 
 			return name, err
 		}
 		n.mu.Lock()
-		if ctx.Err() == nil || of.err == nil { // That the time was over says less than what it was spent on.
+		if ctx.Err() == nil || of.err == nil { // An error because the time is over says less than the one before.
 			of.err = fmt.Errorf("restarting its workload: %w", err)
 		}
 		last := of.err
@@ -185,13 +185,13 @@ func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller 
 	}
 }
 
-// isFinal tells whether what hinders a restart will not pass by itself: also what admission refuses is said to be invalid.
+// isFinal reports whether trying again is of no use. Errors from admission are usually "invalid".
 func isFinal(err error) bool {
 	return errors.As(err, new(unfit)) || errors.Is(err, errRestarted) ||
 		apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// try restarts a pod's workload, unless the pod is being replaced.
+// try restarts a pod's workload, unless the pod is being replaced already.
 func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (string, error) {
 	ctx, leave, err := n.fleet.claims.enter(ctx, n.urgent)
 	if err != nil {
@@ -221,8 +221,8 @@ func (n *nodeRestarts) try(ctx context.Context, pod *corev1.Pod, controller meta
 	return name, nil
 }
 
-// hasRestarted tells whether a workload of whose latest template a pod is was restarted for this drain: by us, or since nth-queue has closed
-// the node, perhaps by a process that had the drain before. The time in the template is in whole seconds.
+// hasRestarted reports whether a workload was restarted for this drain: by this process, or since nth-queue has cordoned the node, perhaps
+// by a process that had the drain before. The time in the template has whole seconds.
 func (n *nodeRestarts) hasRestarted(w workload) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -231,7 +231,7 @@ func (n *nodeRestarts) hasRestarted(w workload) bool {
 	return n.done[w.String()] || err == nil && on.ours && on.unschedulable && at.Add(time.Second).After(on.cordon.Since)
 }
 
-// find looks for the workload that is behind a pod's controller.
+// find returns the workload behind a pod's controller.
 func (r *restarts) find(ctx context.Context, pod *corev1.Pod, controller metav1.OwnerReference) (workload, error) {
 	apps := r.fleet.opts.Client.AppsV1()
 	switch controller.APIVersion + " " + controller.Kind {
@@ -259,10 +259,10 @@ func (r *restarts) find(ctx context.Context, pod *corev1.Pod, controller metav1.
 	return workload{kind: controller.Kind, namespace: pod.Namespace, name: controller.Name, unfit: "is neither a Deployment nor a StatefulSet"}, nil
 }
 
-// ofDeployment is a Deployment, for the pods of one of its ReplicaSets.
+// ofDeployment returns the workload of a Deployment, for the pods of one of its ReplicaSets.
 func ofDeployment(d *appsv1.Deployment, pods *appsv1.ReplicaSet) workload {
 	w := workload{kind: "Deployment", namespace: d.Namespace, name: d.Name, version: d.ResourceVersion, restarted: d.Spec.Template.Annotations[restartedAt]}
-	// What the controller has not numbered yet is seen by the annotation.
+	// The revision changes only when the controller has seen the new template, the annotation at once.
 	w.replaces = d.Annotations[revision] != pods.Annotations[revision] ||
 		d.Spec.Template.Annotations[restartedAt] != pods.Spec.Template.Annotations[restartedAt]
 	switch {
@@ -280,7 +280,7 @@ func ofDeployment(d *appsv1.Deployment, pods *appsv1.ReplicaSet) workload {
 	return w
 }
 
-// stuck tells whether a Deployment's controller has given up a rollout.
+// stuck reports whether the rollout of a Deployment has exceeded its progress deadline.
 func stuck(d *appsv1.Deployment) bool {
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentProgressing {
@@ -290,7 +290,7 @@ func stuck(d *appsv1.Deployment) bool {
 	return false
 }
 
-// ofStatefulSet is a StatefulSet, for one of its pods.
+// ofStatefulSet returns the workload of a StatefulSet, for one of its pods.
 func ofStatefulSet(s *appsv1.StatefulSet, pod *corev1.Pod, controller metav1.OwnerReference) workload {
 	w := workload{kind: controller.Kind, namespace: s.Namespace, name: s.Name, version: s.ResourceVersion, restarted: s.Spec.Template.Annotations[restartedAt]}
 	made := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
@@ -310,7 +310,7 @@ func ofStatefulSet(s *appsv1.StatefulSet, pod *corev1.Pod, controller metav1.Own
 	return w
 }
 
-// patch restarts a workload if it still has the version that was seen: another process may have restarted it since.
+// patch restarts a workload if it still has the version that was read; another process may have restarted it since.
 func (r *restarts) patch(ctx context.Context, w workload) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": w.version},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
@@ -23,45 +23,47 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// session is what is being done for one node: from when its first event comes until nothing is left to be done for any.
+// session is the work on one node, from its first task until none is left.
 type session struct {
 	fleet   *Fleet
 	node    string
 	group   string
 	nodeKey nodeKey
-	// urgent tells that what is done for it waits behind no other node.
+	since   time.Time // when its first task came
+	// urgent means that it does not wait for its turn, and that its requests go before those of other nodes.
 	urgent atomic.Bool
 
 	// The fleet's mutex guards what follows.
-	begun bool // it is no longer in the line
-	tasks map[string]*task
-	// announced are the events of all tasks that it ever had: that a message has come to its end takes nothing back of what it says.
+	begun    bool             // it does not wait any more
+	deadline time.Time        // the nearest of its tasks, while it waits; zero if there is none
+	tasks    map[string]*task // by event ID
+	// announced are the events of all tasks that it has had: an event still stands when its message is done.
 	announced map[string]event.Event
-	// outcomes are what has come of its events so far.
+	// outcomes are the outcomes of its events so far.
 	outcomes map[string]event.Outcome
-	// notes are what is to be noted on the Node of what has come of events; nil is for what needs no note any more.
+	// notes are to be written to the Node, by event ID; nil removes the note of an event.
 	notes map[string]*note
-	// staysClosedFor is an event that the node was drained or cordoned for and whose message has come to its end.
+	// staysClosedFor is an event for which the node stays cordoned although its message is done.
 	staysClosedFor event.Event
-	// sink gets the events while there is an agent; nil without one.
+	// sink receives the events while the agent runs; nil otherwise.
 	sink event.Sink
-	// over tells that it takes no more tasks.
+	// over means that it takes no more tasks.
 	over bool
 	stop context.CancelFunc
-	// ended is closed when nothing more is done for the node.
+	// ended is closed when the session has ended.
 	ended chan struct{}
-	// claimed is the text of its claim on the Node. lose, if not nil, ends it when something else stands there; looked is the version of
-	// the Node, as the watch has shown it, that was last looked at for that.
+	// claimed is the text of its claim on the Node. lose ends the session if the Node has another claim; looked is the version of the Node
+	// in the watch for which that was last checked.
 	claimed, looked string
 	lose            context.CancelCauseFunc
 	record          *memoryRecord
-	// listeners are told what happens to the node while there is an agent.
+	// listeners are those of the agent while it runs.
 	listeners []agent.Listener
-	// rules are those by which it was begun, and goes on.
+	// rules are those with which its agent was started.
 	rules policy.Settings
 }
 
-// join gives a task to its node's session. A new one goes into the line.
+// join gives a task to its node's session; a new session waits for its turn.
 func (f *Fleet) join(n node, t *task) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +74,7 @@ func (f *Fleet) join(n node, t *task) {
 	s := f.sessions[n.name]
 	if s == nil || s.over {
 		s = &session{
-			fleet: f, node: n.name, group: n.group, nodeKey: nodeKeyOf(n.name), tasks: map[string]*task{}, announced: map[string]event.Event{},
+			fleet: f, node: n.name, group: n.group, nodeKey: nodeKeyOf(n.name), since: time.Now(), tasks: map[string]*task{}, announced: map[string]event.Event{},
 			outcomes: map[string]event.Outcome{}, ended: make(chan struct{}),
 		}
 		f.sessions[n.name] = s
@@ -89,31 +91,22 @@ func (f *Fleet) join(n node, t *task) {
 	if s.announce(ev.Kind); s.sink != nil {
 		f.background(s.addTaints)
 	}
-	pressed := isUrgent(ev) || t.lifts
-	if pressed {
+	if t.isUrgent() {
 		s.urgent.Store(true)
 	}
 	if !s.begun {
-		f.queue.add(s.waitingFor(t, time.Now()))
 		f.wake()
 	}
 }
 
-// waitingFor is the place in the line that one of the session's tasks calls for.
-func (s *session) waitingFor(t *task, since time.Time) waitingNode {
-	ev := t.notice.Event
-	return waitingNode{node: s.node, group: s.group, urgent: isUrgent(ev) || t.lifts, deadline: ev.Deadline, since: since}
-}
-
-// announce tells the agent, if there is one, of the events of a kind. f.mu is held.
+// announce tells the agent, if it runs, the current events of a kind. f.mu is held.
 func (s *session) announce(kind event.Kind) {
 	if s.sink != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: kind, Events: s.events(kind)})
 	}
 }
 
-// events are those of a kind that the session is or was for. One has the end of its budget as its deadline where the machine is lost then
-// although people would have it kept. f.mu is held.
+// events returns the events of a kind. The deadline of an event whose machine is lost at the end of its budget is that end. f.mu is held.
 func (s *session) events(kind event.Kind) []event.Event {
 	var all []event.Event
 	for id, ev := range s.announced {
@@ -128,51 +121,9 @@ func (s *session) events(kind event.Kind) []event.Event {
 	return all
 }
 
-// dispatch lets those in the line begin for whom there is room.
-func (f *Fleet) dispatch(t *leaseTerm) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queue.limits = f.limits()
-	f.promoteUrgent()
-	f.start(t, f.queue.exempt())
-	limited := f.queue.limits.Draining > 0 || f.queue.limits.Group > 0
-	switch {
-	case f.opts.DryRun:
-		f.start(t, f.queue.next(f.countDraining(t, nil)))
-	case len(f.queue.waiting) > 0:
-		f.leases.lookSoon()
-		f.updateSlots(t)
-	case limited && len(f.draining()) > 0, f.holdsSlots:
-		f.updateSlots(t)
-	}
-}
-
-// start begins the sessions of nodes that are in the line. f.mu is held.
-func (f *Fleet) start(t *leaseTerm, begin []waitingNode) {
-	for _, p := range begin {
-		s := f.sessions[p.node]
-		if s == nil || s.begun || t.ctx.Err() != nil {
-			continue
-		}
-		s.begun = true
-		if p.urgent {
-			s.urgent.Store(true) // Its deadline may have come near in the line.
-		}
-		ctx, stop := context.WithCancel(t.ctx)
-		s.stop = stop
-		f.work.Add(1)
-		t.sessions.Go(func() {
-			defer f.work.Done()
-			defer close(s.ended)
-			defer stop()
-			s.run(ctx, t)
-		})
-	}
-	f.queue.remove(begin)
-}
-
-// run claims the node, lets an agent do what is to be done for it, and ends the claim.
+// run claims the node, runs an agent for it, and releases the claim.
 func (s *session) run(ctx context.Context, t *leaseTerm) {
+	f := s.fleet
 	held, err := s.claim(ctx, t)
 	if err != nil {
 		s.end(err)
@@ -181,33 +132,30 @@ func (s *session) run(ctx context.Context, t *leaseTerm) {
 	claimed, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	text := held.Annotations[ClaimAnnotation]
-	if !s.fleet.opts.DryRun {
-		s.noteClaim(text, lost)
+	if !f.opts.DryRun {
+		f.mu.Lock()
+		known, _ := f.nodes.find(s.node) // The watch may still show the Node without the claim.
+		s.claimed, s.looked, s.lose = text, known.version, lost
+		f.mu.Unlock()
 	}
 	if s.dropStale(claimed, held) {
 		s.runAgent(claimed, t, held)
 	}
 	cause := context.Cause(claimed)
-	if !isClaimLost(cause) {
-		s.keepCordon(t.leased) // While the claim stands, so that no other works on the node.
+	if !isClaimLost(cause) { // The claim keeps other processes away until all this is written.
+		s.handOverCordon(t.leased)
 		s.writeNotes(t.leased)
-	}
-	if !s.fleet.opts.DryRun && !isClaimLost(cause) {
-		s.release(t.leased, text) // Before its place is another's: whoever counts claims counts it until then.
+		if !f.opts.DryRun {
+			// Before the slot is released, because processes also count claims. If this fails, endOrphans removes the claim.
+			if err := f.claims.release(t.leased, s.node, text); err != nil {
+				f.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
+			}
+		}
 	}
 	s.end(cause)
 }
 
-// noteClaim takes in the claim that the Node bears from now on. What the watch shows of the Node may be from before.
-func (s *session) noteClaim(text string, lost context.CancelCauseFunc) {
-	f := s.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known, _ := f.nodes.find(s.node)
-	s.claimed, s.looked, s.lose = text, known.version, lost
-}
-
-// checkClaims looks at the Nodes on which the watch shows something else than our claims.
+// checkClaims looks at the Nodes that bear another claim than that of their session in the watch.
 func (f *Fleet) checkClaims(t *leaseTerm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +170,7 @@ func (f *Fleet) checkClaims(t *leaseTerm) {
 	}
 }
 
-// checkClaim ends the session if its claim is not on its Node any more. The watch may only have been behind.
+// checkClaim ends the session if its claim is not on the Node any more. The watch may only be behind.
 func (s *session) checkClaim(ctx context.Context) {
 	f := s.fleet
 	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
@@ -236,18 +184,17 @@ func (s *session) checkClaim(ctx context.Context) {
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		s.looked = "" // It is looked at again.
+		s.looked = "" // Look again.
 	case now.Annotations[ClaimAnnotation] != s.claimed:
 		s.lose(errClaimLost)
 	}
 }
 
-// claimTries is how often in a row a claim may fail before its messages go back into the queue.
+// claimTries is how often in a row a claim may fail before the messages are returned: another process may be able to reach the API server.
 const claimTries = 2
 
-// claim waits until the node is ours to drain, and returns the Node as it is then, with the claim. It fails with
-// the context's error, because there is no such Node, because another process is to drain it, or because the API server does not
-// take the claim: another process may have a better way to it.
+// claim waits until it has claimed the node, and returns the Node with the claim. The error is errGone, errLeaveToOthers, errUnclaimed or
+// that of ctx.
 func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error) {
 	f := s.fleet
 	for failures := 0; ; {
@@ -262,7 +209,7 @@ func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error)
 		if err := s.leaveToOthers(ctx, t.process, known); err != nil {
 			return nil, err
 		}
-		held, err := s.takeClaim(ctx, t, known)
+		held, err := f.claims.take(ctx, t.process, known, s.urgent.Load)
 		switch {
 		case err == nil:
 			return held, nil
@@ -289,25 +236,8 @@ func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error)
 	}
 }
 
-// takeClaim claims the node, as it is known when its turn has come.
-func (s *session) takeClaim(ctx context.Context, t *leaseTerm, known node) (*corev1.Node, error) {
-	f := s.fleet
-	if err := f.claims.free(t.process, known); err != nil {
-		return nil, err // Nobody else is to wait for that.
-	}
-	ctx, leave, err := f.claims.enter(ctx, s.urgent.Load)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	if now, there := f.nodes.find(s.node); there {
-		known = now
-	}
-	return f.claims.take(ctx, t.process, known)
-}
-
-// startBudgets takes in that the budgets of the session's events count from now on, or from when an earlier session has begun with them, as the
-// book says.
+// startBudgets makes the budgets of the session's events count from now, or from when an earlier session has begun with them, as its
+// record says.
 func (s *session) startBudgets() {
 	f := s.fleet
 	f.mu.Lock()
@@ -316,7 +246,7 @@ func (s *session) startBudgets() {
 		since := time.Now()
 		if s.record != nil {
 			if e := s.record.entry(id); !e.FirstSeen.IsZero() {
-				since = since.Add(min(e.FirstSeen.Sub(since.Round(0)), 0))
+				since = since.Add(min(e.FirstSeen.Sub(since.Round(0)), 0)) // It keeps its monotonic clock.
 			}
 		}
 		for _, same := range append([]*task{t}, t.others...) {
@@ -325,25 +255,18 @@ func (s *session) startBudgets() {
 	}
 }
 
-// errUnclaimed says that the API server does not take the claim.
+// errUnclaimed means that the API server does not accept the claim.
 var errUnclaimed = errors.New("the node cannot be claimed")
 
-// errGone says that the Node is not there any more.
+// errGone means that the Node does not exist any more.
 var errGone = errors.New("there is no such Node any more")
 
-// release ends the claim. If that does not work out, endOrphans does.
-func (s *session) release(ctx context.Context, text string) {
-	if err := s.fleet.claims.release(ctx, s.node, text); err != nil {
-		s.fleet.opts.Log.WithField(fieldNode, s.node).Debugf("ending the claim: %s", err)
-	}
-}
-
-// end takes the session out of the fleet, and gives back what is left of it. Without a Node nothing is left to be done.
+// end removes the session from the fleet and ends its remaining tasks. If the Node is gone, nothing is left to be done for them.
 func (s *session) end(cause error) {
 	f := s.fleet
 	f.mu.Lock()
 	s.over, s.sink = true, nil
-	tasks := s.tasks
+	tasks := slices.Collect(maps.Values(s.tasks)) // requestReplacement may still remove one.
 	if f.sessions[s.node] == s {
 		delete(f.sessions, s.node)
 	}
@@ -358,29 +281,13 @@ func (s *session) end(cause error) {
 		case errors.Is(cause, errClaimLost), errors.Is(cause, errUnclaimed):
 			t.retry()
 		default:
-			t.retryAfter(0) // We are to stop, or have no Lease: others can go on at once.
+			t.retryAfter(0) // The term is over: another process can continue at once.
 		}
 	}
 	f.wake()
 }
 
-// returnWaiting gives back what has not begun.
-func (f *Fleet) returnWaiting(back func(*task)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, s := range f.sessions {
-		if s.begun {
-			continue
-		}
-		delete(f.sessions, name)
-		for _, t := range s.tasks {
-			back(t)
-		}
-	}
-	f.queue.waiting = nil
-}
-
-// leftAlone tells whether people want the node left alone for all that it waits for: others need not wait in line for that. f.mu is held.
+// leftAlone reports whether people want the node left alone for all of its tasks; it takes no place of others then. f.mu is held.
 func (s *session) leftAlone() bool {
 	for id := range s.tasks {
 		if s.outcomes[id] != event.LeftAlone {
@@ -390,7 +297,7 @@ func (s *session) leftAlone() bool {
 	return len(s.tasks) > 0
 }
 
-// onOutcome takes in what has come of an event so far.
+// onOutcome takes in the outcome of an event so far. It implements agent.Config.Settled.
 func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	f := s.fleet
 	f.mu.Lock()
@@ -401,14 +308,13 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	s.outcomes[ev.ID] = outcome
 }
 
-// rulesAskForMore tells whether the rules that hold now ask for more than those by which the session goes on: a hook is not completed before that is
-// done.
+// rulesAskForMore reports whether the current rules ask for more than the session's. A hook is not completed before that is done.
 func (s *session) rulesAskForMore(kind event.Kind) bool {
 	return s.fleet.policy()[kind].Action.Exceeds(s.rules[kind].Action)
 }
 
-// onRested takes in that nothing is being done about an event now: for ever, or until a time. What is out of time is at its end, too: a
-// message that came again would take a place in the line for it again, and tell of its end again.
+// onRested takes in that nothing is to be done about an event any more, or not before a time. It implements agent.Config.Rested. An event
+// whose time has run out ends, too: if its message were received again, the node would be queued and the outcome reported again.
 func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time) {
 	f := s.fleet
 	f.mu.Lock()
@@ -430,19 +336,25 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 	case ends:
 		s.endTask(t)
 	case entry.Error == "" && t.listed:
-		t.done() // EC2 keeps it in mind.
+		t.done() // EC2 lists it.
 	case entry.Error == "":
 		t.retryAfter(time.Until(again))
 	case s.overdue(entry):
-		return // What is done now is the last effort, and comes to its end soon.
+		return // This is the last attempt, which ends soon.
 	default:
 		t.retry()
 	}
 	s.removeTask(ev.ID)
 }
 
-// removeTask takes in that the session is done with an event. What is known of it by then is noted at once if the session goes on: if it loses its
-// claim, nobody else would know. f.mu is held.
+// forget removes an event and its task, as if it had never been announced. f.mu is held.
+func (s *session) forget(id string) {
+	delete(s.tasks, id)
+	delete(s.announced, id)
+}
+
+// removeTask removes a task that has ended. If the session goes on, the notes are written at once, because they would be lost with its
+// claim. f.mu is held.
 func (s *session) removeTask(id string) {
 	delete(s.tasks, id)
 	if len(s.tasks) > 0 {
@@ -469,16 +381,16 @@ func (s *session) endTask(t *task) {
 	}
 }
 
-// overdue tells whether the time of an event has come to its end.
+// overdue reports whether the deadline of an event is over.
 func (s *session) overdue(e state.Entry) bool {
 	deadline, _ := s.rules.Deadline(e)
 	return !deadline.IsZero() && !deadline.After(time.Now())
 }
 
-// fieldNode is the field of what is said about a node.
+// fieldNode is the log field with the name of a node.
 const fieldNode = systemd.FieldNode
 
-// runAgent runs an agent for the node until nothing is left for it to do, or ctx ends.
+// runAgent runs an agent for the node until no task is left or ctx ends.
 func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node) {
 	f := s.fleet
 	f.mu.Lock()
@@ -502,13 +414,13 @@ func (s *session) runAgent(ctx context.Context, t *leaseTerm, held *corev1.Node)
 			end(isClaimLost(context.Cause(ctx)))
 		}()
 	}
-	mind := &sessionSource{session: s}
+	source := &sessionSource{session: s}
 	_ = agent.New(agent.Config{
-		Sources: []agent.Source{mind}, Identity: mind,
+		Sources: []agent.Source{source}, Identity: source,
 		Node: f.drainNode(s.node, s.urgent.Load), NodeName: s.node, Record: s.record, Policy: s.rules,
 		BootID: held.Status.NodeInfo.BootID, NodeSeen: true, ClaimRead: true, Log: f.opts.Log, DryRun: f.opts.DryRun,
 		Settled: s.onOutcome, Rested: func(ev event.Event, again time.Time) { s.onRested(ctx, ev, again) }, Listeners: listeners,
-	}).Run(ctx) // Its one source never gives up.
+	}).Run(ctx) // sessionSource never fails.
 }
 
 func (s *session) setListeners(told []agent.Listener) {
@@ -517,13 +429,13 @@ func (s *session) setListeners(told []agent.Listener) {
 	s.listeners = told
 }
 
-// allEntries are what is known of the node's events: of those that the session is for, and of others.
+// allEntries returns the state of the node's events: of those in the session's record, and of others that are noted on the Node.
 func (s *session) allEntries() []state.Entry {
 	own := s.record.Entries()
 	return append(own, s.fleet.otherEntries(s.node, own)...)
 }
 
-// drainNode is a node as it is acted upon. urgent, if not nil, tells whether that waits behind nothing else.
+// drainNode returns the node for the agent to act on. urgent, if not nil, reports whether its requests go before those of other nodes.
 func (f *Fleet) drainNode(name string, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.Requests, options.Urgent = drain.Queue, f.claims.gate, urgent
@@ -540,10 +452,10 @@ func (f *Fleet) drainNode(name string, urgent func() bool) agent.Node {
 	return n
 }
 
-// recordFromNode is the book that the node itself has kept: the cordon that it bears, if nth-queue has set it for one of these events.
-// Where the node takes pods all the same, people have lifted that cordon, which is an order: only those pods go for the event that
-// were there before. What others have cordoned it for, the nth on the machine among them, is theirs to undo. An event that has begun before
-// has no more time because it left no cordon. f.mu is held.
+// recordFromNode rebuilds the record from the Node: from its cordon, if nth-queue has set it for one of the session's events. If the node
+// is schedulable all the same, people have lifted that cordon, which is an order: only the pods that were there before are evicted for
+// that event. A cordon of anybody else, such as nth on the machine, is not the session's to undo. An event without a cordon whose budget
+// counts already has not more time for that. f.mu is held.
 func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 	b := &memoryRecord{}
 	n := s.fleet.nodes.parse(held)
@@ -563,17 +475,12 @@ func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 			FirstSeen: since, Changed: since, CordonedAt: since,
 		}
 		if !held.Spec.Unschedulable {
-			// Its message is back, so that a drain, if its rule asks for one, has not come to its end.
+			// Its message was received again, so its drain, if it is to be drained for, has not ended.
 			e.Phase, e.Reopened = state.Draining, true
 		}
 		b.Put(func(error) {}, e)
 	}
-	return s.addNotes(b, n)
-}
-
-// addNotes adds to a book what was told before of events whose time had not come then. f.mu is held.
-func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
-	for id, t := range s.tasks {
+	for id, t := range s.tasks { // They were announced before, when their time had not come.
 		ev, now := t.notice.Event, time.Now().UTC().Round(0)
 		if known, noted := n.notes.find(ev); noted && known.At.Equal(ev.Deadline) && b.entry(id).Phase == "" {
 			b.entries = append(b.entries, state.Entry{
@@ -584,7 +491,7 @@ func (s *session) addNotes(b *memoryRecord, n node) *memoryRecord {
 	return b
 }
 
-// memoryRecord is a record in memory.
+// memoryRecord is an agent.Record in memory.
 type memoryRecord struct {
 	mu      sync.Mutex
 	entries []state.Entry
@@ -624,12 +531,12 @@ func (b *memoryRecord) entry(id string) state.Entry {
 	return state.Entry{}
 }
 
-// sessionSource is what the agent is told by: which node it is, and what is announced for it.
+// sessionSource is the agent's only source, and its identity.
 type sessionSource struct {
 	session *session
 }
 
-// KeepWarm implements agent.Identity. The credential is everybody's, and is kept warm elsewhere.
+// KeepWarm implements agent.Identity. The credential is the whole process's, and is kept valid elsewhere.
 func (m *sessionSource) KeepWarm(ctx context.Context, tell func(node string, err error)) {
 	tell(m.session.node, nil)
 	<-ctx.Done()
@@ -650,95 +557,57 @@ func (m *sessionSource) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-// addTaints puts the taints on the node that its events bring. It is done beside the drain and never holds it up.
-func (s *session) addTaints(ctx context.Context) {
-	f := s.fleet
-	var wanted []corev1.Taint
-	f.mu.Lock()
-	for _, t := range s.tasks {
-		if ev := t.notice.Event; f.policy()[ev.Kind].Action != policy.Notify && ev.State == event.Pending && !t.lifts {
-			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
-		}
-	}
-	f.mu.Unlock()
-	if len(wanted) == 0 || f.opts.DryRun {
-		return
-	}
-	if err := f.taint(ctx, s.node, wanted); err != nil && ctx.Err() == nil {
-		f.opts.Log.WithField(fieldNode, s.node).Warn(err)
-	}
-}
-
-// staysClosed tells whether a node stays closed for an entry whose message has come to its end: until people or the event's own end say
-// otherwise, unlike a cordon with a time to live. f.mu is held.
+// staysClosed reports whether the node stays cordoned for an event whose message is done, until people or the end of the event say
+// otherwise. A cordon with a time to live does not count.
 func (f *Fleet) staysClosed(e state.Entry) bool {
 	done := e.Phase == state.Drained || e.Phase == state.Cordoned || e.Phase == state.Incomplete || e.LeftAlone
 	return done && e.OnNode && !e.Reopened && !f.cordonExpires(e.Event.Kind)
 }
 
-// cordonExpires tells whether a kind's cordon has a time to live.
+// cordonExpires reports whether the cordon for a kind of event has a time to live.
 func (f *Fleet) cordonExpires(kind event.Kind) bool {
 	rule := f.policy()[kind]
 	return rule.Action == policy.Cordon && rule.CordonFor > 0
 }
 
-// revocable tells whether EC2 may yet say that a kind's event is over, so that its cordon is lifted.
+// revocable reports whether EC2 may yet withdraw an event of that kind, so that its cordon is lifted.
 func revocable(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
 }
 
-// handOverCordon gives a cordon that has a time to live, or that is lifted when EC2 says so, to the event that the node was drained or cordoned for
-// meanwhile. Nobody else remembers that one once its message is gone, and the node would be opened when the time to live is over.
-func (s *session) handOverCordon(ctx context.Context) error {
+// handOverCordon gives a cordon that expires, or that is lifted when EC2 withdraws its event, to an event for which the node is to stay
+// cordoned. Nothing else remembers that event once its message is done, and the node would be uncordoned too early.
+func (s *session) handOverCordon(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
 	to := s.staysClosedFor
 	f.mu.Unlock()
 	if to.ID == "" || f.opts.DryRun {
-		return nil
+		return
 	}
-	ctx, leave, err := f.claims.enter(ctx, nil)
-	if err != nil {
+	err := persistently(ctx, func() error {
+		err := f.claims.change(ctx, s.node, nil, func(node *corev1.Node) map[string]any { return f.cordonPatch(node, to) })
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
 		return err
-	}
-	defer leave()
-	node, err := f.opts.Client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	})
 	if err != nil {
-		return err // it says which Node
+		f.opts.Log.WithField(fieldNode, s.node).Warnf("the node may be opened before its time: %s", err)
 	}
+}
+
+// cordonPatch returns a patch that gives the cordon on a Node to an event; nil if the cordon is not nth-queue's, or lasts anyway.
+func (f *Fleet) cordonPatch(node *corev1.Node, to event.Event) map[string]any {
 	text, _ := drain.KeyValue(node.Annotations, drain.CordonAnnotation)
-	var claim drain.Claim
-	if !node.Spec.Unschedulable || json.Unmarshal([]byte(text), &claim) != nil || !claim.OfWriter(drain.Queue) || claim.Event == to.ID {
-		return nil
-	}
-	if kind := event.Kind(claim.Kind); !f.cordonExpires(kind) && (!revocable(kind) || revocable(to.Kind)) {
+	claim, ours := cordonOf(text)
+	kind := event.Kind(claim.Kind)
+	expires := f.cordonExpires(kind) || revocable(kind) && !revocable(to.Kind)
+	if !node.Spec.Unschedulable || !ours || claim.Event == to.ID || !expires {
 		return nil
 	}
 	claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), node.Status.NodeInfo.BootID
 	claim.Events = append(claim.Events, to.ID)
-	next, err := json.Marshal(claim)
-	if err != nil {
-		return err // a struct of strings and a time always encodes
-	}
-	// If anything has changed on the Node since, the cordon may be another's now.
-	_, err = f.claims.patch(ctx, s.node, types.MergePatchType, map[string]any{"metadata": map[string]any{
-		"resourceVersion": node.ResourceVersion, "annotations": drain.KeyPatch(node.Annotations, drain.CordonAnnotation, string(next)),
-	}})
-	return err
-}
-
-// keepCordon hands the cordon over, and tries again a few times: kubelets write to their Nodes at any time.
-func (s *session) keepCordon(ctx context.Context) {
-	var err error
-	for range 5 {
-		if err = s.handOverCordon(ctx); err == nil || !drain.Await(ctx, nil, firstPause/4) {
-			break
-		}
-	}
-	if err != nil {
-		s.fleet.opts.Log.WithField(fieldNode, s.node).Warnf("the node may be opened before its time: %s", err)
-	}
+	next, _ := json.Marshal(claim) // a struct of strings and a time always encodes
+	return annotationPatch(node.ResourceVersion, drain.KeyPatch(node.Annotations, drain.CordonAnnotation, string(next)))
 }

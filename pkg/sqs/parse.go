@@ -110,20 +110,30 @@ func parseEnvelope(body string) (envelope, error) {
 	return e, nil
 }
 
-// parseEventBridge compares the whole detail type: EC2 has many with similar names.
+// ec2Events has the parser of each event of EC2 by its whole detail type: EC2 has many with similar names.
+var ec2Events = map[string]func(envelope, ec2Detail) (Notice, error){
+	"EC2 Spot Instance Interruption Warning":                               envelope.spot,
+	"EC2 Instance Rebalance Recommendation":                                envelope.rebalance,
+	"EC2 Instance State-change Notification":                               envelope.stateChange,
+	"Capacity Block Reservation Expiration Warning":                        envelope.capacityBlock,
+	"Capacity Block Expiration Warning":                                    envelope.capacityBlock,
+	"EC2 Capacity Reservation Instance Interruption Warning":               envelope.interruptible,
+	"EC2 Interruptible Capacity Reservation Instance Interruption Warning": envelope.interruptible,
+}
+
 func (e envelope) parseEventBridge() ([]Notice, error) {
+	if parse := ec2Events[e.DetailType]; parse != nil && e.Source == "aws.ec2" {
+		var d ec2Detail
+		if err := e.detail(&d); err != nil {
+			return nil, err
+		}
+		n, err := parse(e, d)
+		if err != nil {
+			return nil, err
+		}
+		return []Notice{n}, nil
+	}
 	switch e.Source + "/" + e.DetailType {
-	case "aws.ec2/EC2 Spot Instance Interruption Warning":
-		return e.spot()
-	case "aws.ec2/EC2 Instance Rebalance Recommendation":
-		return e.rebalance()
-	case "aws.ec2/EC2 Instance State-change Notification":
-		return e.stateChange()
-	case "aws.ec2/Capacity Block Reservation Expiration Warning", "aws.ec2/Capacity Block Expiration Warning":
-		return e.capacityBlock()
-	case "aws.ec2/EC2 Capacity Reservation Instance Interruption Warning",
-		"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning":
-		return e.interruptible()
 	case "aws.health/AWS Health Event":
 		return e.health()
 	case "aws.autoscaling/EC2 Instance-terminate Lifecycle Action", "aws.autoscaling/EC2 Instance-launch Lifecycle Action":
@@ -193,44 +203,25 @@ type ec2Detail struct {
 	EndDate         string `json:"end-date"`
 }
 
-func (e envelope) spot() ([]Notice, error) {
-	var d ec2Detail
-	if err := e.detail(&d); err != nil {
-		return nil, err
-	}
+func (e envelope) spot(d ec2Detail) (Notice, error) {
 	n, err := e.interruption(d.Instance, event.SpotInterruption, e.ID, e.Time)
-	if err != nil {
-		return nil, err
-	}
 	n.Event.Code = d.Action
 	if at := e.time(); !at.IsZero() {
 		n.Event.Deadline = at.Add(spotNotice)
 	}
-	return []Notice{n}, nil
+	return n, err
 }
 
-func (e envelope) rebalance() ([]Notice, error) {
-	var d ec2Detail
-	if err := e.detail(&d); err != nil {
-		return nil, err
-	}
-	n, err := e.interruption(d.Instance, event.RebalanceRecommendation, e.ID, e.Time)
-	if err != nil {
-		return nil, err
-	}
-	return []Notice{n}, nil
+func (e envelope) rebalance(d ec2Detail) (Notice, error) {
+	return e.interruption(d.Instance, event.RebalanceRecommendation, e.ID, e.Time)
 }
 
 // stateChange parses a new state of an instance: "pending" concerns nobody, "running" ends an interruption, and the others
 // are one.
-func (e envelope) stateChange() ([]Notice, error) {
-	var d ec2Detail
-	if err := e.detail(&d); err != nil {
-		return nil, err
-	}
+func (e envelope) stateChange(d ec2Detail) (Notice, error) {
 	n, err := e.interruption(d.Instance, event.StateChange, e.ID, e.Time)
 	if err != nil {
-		return nil, err
+		return Notice{}, err
 	}
 	n.Event.Code = d.State
 	switch d.State {
@@ -240,21 +231,17 @@ func (e envelope) stateChange() ([]Notice, error) {
 	case "running":
 		n.About = Running
 	case "pending":
-		return nil, notOurs("the instance %s is only being started", d.Instance)
+		return Notice{}, notOurs("the instance %s is only being started", d.Instance)
 	default:
-		return nil, poison("the instance %s is in an unknown state: %q", d.Instance, d.State)
+		return Notice{}, poison("the instance %s is in an unknown state: %q", d.Instance, d.State)
 	}
-	return []Notice{n}, nil
+	return n, nil
 }
 
 // capacityBlock parses that a Capacity Block ends soon. The event names the block, not its instances.
-func (e envelope) capacityBlock() ([]Notice, error) {
-	var d ec2Detail
-	if err := e.detail(&d); err != nil {
-		return nil, err
-	}
+func (e envelope) capacityBlock(d ec2Detail) (Notice, error) {
 	if d.Reservation == "" {
-		return nil, poison("the event %q is of no capacity reservation", e.DetailType)
+		return Notice{}, poison("the event %q is of no capacity reservation", e.DetailType)
 	}
 	n := Notice{About: Interruption, Reservation: d.Reservation, Event: event.Event{
 		ID:   contentID(event.ReservationEnd, d.Reservation, d.EndDate),
@@ -266,24 +253,17 @@ func (e envelope) capacityBlock() ([]Notice, error) {
 			n.Event.Deadline = end.Add(-reclaimUltra)
 		}
 	}
-	return []Notice{n}, nil
+	return n, nil
 }
 
 // interruptible parses that the owner of an interruptible Capacity Reservation takes it back.
-func (e envelope) interruptible() ([]Notice, error) {
-	var d ec2Detail
-	if err := e.detail(&d); err != nil {
-		return nil, err
-	}
+func (e envelope) interruptible(d ec2Detail) (Notice, error) {
 	n, err := e.interruption(d.Instance, event.ReservationEnd, e.ID, e.Time)
-	if err != nil {
-		return nil, err
-	}
 	n.Event.Code = "interruptible"
 	if n.Event.Deadline = parseTime(d.TerminationTime); n.Event.Deadline.IsZero() && !e.time().IsZero() {
 		n.Event.Deadline = e.time().Add(spotNotice)
 	}
-	return []Notice{n}, nil
+	return n, err
 }
 
 // healthDetail is the detail of an AWS Health event.

@@ -22,7 +22,7 @@ const (
 const minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
 
 // receive requests messages until ctx ends. It waits while it is paused, and backs off while SQS cannot be reached.
-func (q *Queue) receive(ctx context.Context, receiver int, take func(*InFlightMessage)) {
+func (q *Queue) receive(ctx context.Context, receiver int, take func(*Message)) {
 	failures := 0
 	for ctx.Err() == nil {
 		q.beat(receiver)
@@ -75,68 +75,68 @@ func (q *Queue) noteAnswer(err error) {
 	}
 }
 
-func (q *Queue) handle(m types.Message, take func(*InFlightMessage)) {
-	l := newLease(q, m)
-	if !q.admit(l) {
+func (q *Queue) handle(raw types.Message, take func(*Message)) {
+	m := newMessage(q, raw)
+	if !q.admit(m) {
 		return
 	}
-	q.report(l.report(Received, ""))
+	q.report(m.report(Received, ""))
 	var notOurs NotOursError
 	var err error
-	switch l.Notices, err = Parse(aws.ToString(m.Body)); {
+	switch m.Notices, err = Parse(aws.ToString(raw.Body)); {
 	case err == nil:
-		for i := range l.Notices {
-			if ev := &l.Notices[i].Event; ev.Noticed.IsZero() {
-				ev.Noticed = l.Sent
+		for i := range m.Notices {
+			if ev := &m.Notices[i].Event; ev.Noticed.IsZero() {
+				ev.Noticed = m.Sent
 			}
 		}
-		take(l)
+		take(m)
 	case errors.As(err, &notOurs):
-		q.report(l.report(NotOurs, notOurs.Why))
-		l.Done()
+		q.report(m.report(NotOurs, notOurs.Why))
+		m.Done()
 	default:
-		q.leave(l, err)
+		q.leave(m, err)
 	}
 }
 
 // admit accepts a message unless it is known: then the known one gets the new receipt handle.
-func (q *Queue) admit(l *InFlightMessage) bool {
+func (q *Queue) admit(m *Message) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// One that was being returned has arrived in the queue, and begins anew.
-	if known, held := q.leases[l.ID]; held && known.intent != returnMessage {
-		known.handle, known.visibleAt, known.retryAt, known.lost = l.handle, l.visibleAt, time.Time{}, false
+	if known, held := q.inFlight[m.ID]; held && known.intent != returnMessage {
+		known.handle, known.visibleAt, known.retryAt, known.lost = m.handle, m.visibleAt, time.Time{}, false
 		q.wakeSync()
 		return false
 	}
-	if q.finished.has(l.ID) {
+	if q.finished.has(m.ID) {
 		if !q.opts.DryRun {
-			l.intent, q.leases[l.ID] = deleteMessage, l
+			m.intent, q.inFlight[m.ID] = deleteMessage, m
 			q.wakeSync()
 		}
 		return false
 	}
-	q.leases[l.ID] = l
+	q.inFlight[m.ID] = m
 	return true
 }
 
 // leave leaves a message that cannot be understood in the queue, and reports it once.
-func (q *Queue) leave(l *InFlightMessage, err error) {
+func (q *Queue) leave(m *Message, err error) {
 	q.mu.Lock()
-	delete(q.leases, l.ID)
-	reported := q.poisoned.has(l.ID)
-	q.poisoned.add(l.ID)
+	delete(q.inFlight, m.ID)
+	reported := q.poisoned.has(m.ID)
+	q.poisoned.add(m.ID)
 	q.mu.Unlock()
 	if !reported {
-		q.report(l.report(Poisoned, err.Error()))
+		q.report(m.report(Poisoned, err.Error()))
 	}
 }
 
 // seconds rounds up to SQS's unit.
 func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
 
-// InFlightMessage is a message that is in flight while its work is done. Either Done or Return ends it, once.
-type InFlightMessage struct {
+// Message is a message that is in flight while its work is done. Either Done or Return ends it, once.
+type Message struct {
 	// ID is the message's, Sent when it was put into the queue, and Receives how often it has been received so far.
 	ID       string
 	Sent     time.Time
@@ -165,57 +165,57 @@ const (
 	deleteMessage
 )
 
-func newLease(q *Queue, m types.Message) *InFlightMessage {
-	l := &InFlightMessage{
-		queue: q, ID: aws.ToString(m.MessageId), Receives: 1,
-		handle: aws.ToString(m.ReceiptHandle), visibleAt: time.Now().Add(q.opts.Visibility),
+func newMessage(q *Queue, raw types.Message) *Message {
+	m := &Message{
+		queue: q, ID: aws.ToString(raw.MessageId), Receives: 1,
+		handle: aws.ToString(raw.ReceiptHandle), visibleAt: time.Now().Add(q.opts.Visibility),
 	}
-	if ms, err := strconv.ParseInt(m.Attributes[string(sentTimestamp)], 10, 64); err == nil {
-		l.Sent = time.UnixMilli(ms)
+	if ms, err := strconv.ParseInt(raw.Attributes[string(sentTimestamp)], 10, 64); err == nil {
+		m.Sent = time.UnixMilli(ms)
 	}
-	if n, err := strconv.Atoi(m.Attributes[string(receiveCount)]); err == nil {
-		l.Receives = n
+	if n, err := strconv.Atoi(raw.Attributes[string(receiveCount)]); err == nil {
+		m.Receives = n
 	}
-	return l
+	return m
 }
 
 // Done has the message deleted: all work for it is done, or is none of ours.
-func (l *InFlightMessage) Done() {
-	q := l.queue
+func (m *Message) Done() {
+	q := m.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.finished.add(l.ID)
+	q.finished.add(m.ID)
 	if q.opts.DryRun {
-		delete(q.leases, l.ID)
+		delete(q.inFlight, m.ID)
 		return
 	}
-	l.intent, l.retryAt = deleteMessage, time.Time{}
+	m.intent, m.retryAt = deleteMessage, time.Time{}
 	q.wakeSync()
 }
 
 // Return leaves the work to whoever receives the message after that time, which is rounded up to seconds.
-func (l *InFlightMessage) Return(after time.Duration) {
-	q := l.queue
+func (m *Message) Return(after time.Duration) {
+	q := m.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l.intent, l.returnAfter, l.retryAt = returnMessage, min(max(after, 0), maxReturn), time.Time{}
+	m.intent, m.returnAfter, m.retryAt = returnMessage, min(max(after, 0), maxReturn), time.Time{}
 	q.wakeSync()
 }
 
 // maxReturn is a little less than the twelve hours for which SQS hides a message at most.
 const maxReturn = 12*time.Hour - 10*time.Minute
 
-func (l *InFlightMessage) report(what What, why string) Report {
-	return Report{What: what, Message: l.ID, Why: why, Sent: l.Sent, Receives: l.Receives}
+func (m *Message) report(what What, why string) Report {
+	return Report{What: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
 }
 
 // isDue reports whether a request for the message is to be made.
-func (l *InFlightMessage) isDue(now time.Time, visibility time.Duration) bool {
+func (m *Message) isDue(now time.Time, visibility time.Duration) bool {
 	switch {
-	case l.busy, l.retryAt.After(now):
+	case m.busy, m.retryAt.After(now):
 		return false
-	case l.intent == holdMessage:
-		return !l.lost && !l.visibleAt.Add(-visibility*2/3).After(now)
+	case m.intent == holdMessage:
+		return !m.lost && !m.visibleAt.Add(-visibility*2/3).After(now)
 	}
 	return true
 }

@@ -3,10 +3,10 @@
 // Parse reads a message: what it says of which instances. It is pure, and has a verdict on everything else, too: what
 // concerns nobody here is deleted, and what cannot be understood is reported once and left to the dead-letter queue.
 //
-// A Lease is a message that is in flight while its work is done. The Queue keeps it from other consumers by extending its
-// visibility timeout, until the work is Done, which deletes it, or it is Returned. Deletions are retried until they succeed.
-// SQS makes few promises: a message may come twice, its visibility may be lost while the work goes on, and its receipt
-// handle may be stale; when it comes again it is recognized by its ID.
+// A Message stays in flight while its work is done: the Queue extends its visibility timeout until the work is Done, which deletes
+// the message, or it is Returned. Deletions are retried until they succeed. SQS promises little: a message may come twice, may
+// become visible to others while the work goes on, and its receipt handle may be stale. When it comes again, it is recognized by
+// its ID.
 package sqs
 
 import (
@@ -96,8 +96,8 @@ type Queue struct {
 	client *sqs.Client
 	wake   chan struct{} // for sync
 
-	mu     sync.Mutex
-	leases map[string]*InFlightMessage // by the message's ID
+	mu       sync.Mutex
+	inFlight map[string]*Message // by the message's ID
 	// finished are messages whose work is done, and poisoned those that were reported, to recognize them.
 	finished, poisoned recentIDs
 	failing            bool
@@ -110,13 +110,13 @@ type Queue struct {
 func New(opts Options) *Queue {
 	return &Queue{
 		opts: opts, client: sqs.NewFromConfig(opts.AWS), wake: make(chan struct{}, 1),
-		leases: map[string]*InFlightMessage{}, finished: newRecentIDs(), poisoned: newRecentIDs(),
+		inFlight: map[string]*Message{}, finished: newRecentIDs(), poisoned: newRecentIDs(),
 	}
 }
 
-// Run passes messages to take, which must not block, until ctx ends. Then it waits, for a while, until all leases are Done
+// Run passes messages to take, which must not block, until ctx ends. Then it waits, for a while, until all messages are Done
 // or Returned and SQS has been told.
-func (q *Queue) Run(ctx context.Context, take func(*InFlightMessage)) {
+func (q *Queue) Run(ctx context.Context, take func(*Message)) {
 	syncing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	q.resetHeartbeats(q.opts.Receivers)
 	var syncer, receivers sync.WaitGroup
@@ -143,7 +143,7 @@ func (q *Queue) setHoldReturns(on bool) {
 	q.wakeSync()
 }
 
-// flush waits until no lease is left.
+// flush waits until no message is in flight.
 func (q *Queue) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -162,7 +162,7 @@ func (q *Queue) flush(ctx context.Context) {
 func (q *Queue) Held() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.leases)
+	return len(q.inFlight)
 }
 
 func (q *Queue) report(r Report) {
@@ -214,10 +214,10 @@ type Status struct {
 func (q *Queue) Status() Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := Status{Held: len(q.leases), Up: !q.failing && !q.lastAnswer.IsZero(), Answered: q.lastAnswer}
-	for _, l := range q.leases {
-		if !l.Sent.IsZero() && (now.Oldest.IsZero() || l.Sent.Before(now.Oldest)) {
-			now.Oldest = l.Sent
+	now := Status{Held: len(q.inFlight), Up: !q.failing && !q.lastAnswer.IsZero(), Answered: q.lastAnswer}
+	for _, m := range q.inFlight {
+		if !m.Sent.IsZero() && (now.Oldest.IsZero() || m.Sent.Before(now.Oldest)) {
+			now.Oldest = m.Sent
 		}
 	}
 	return now

@@ -25,7 +25,7 @@ import (
 type rig struct {
 	*sqstest.Server
 	queue  *sqs.Queue
-	leases chan *sqs.InFlightMessage
+	leases chan *sqs.Message
 	stop   func()
 
 	mu      sync.Mutex
@@ -36,7 +36,7 @@ type rig struct {
 // consume starts a consumer of the server's queue.
 func consume(t *testing.T, server *sqstest.Server, change func(*sqs.Options)) *rig {
 	t.Helper()
-	r := &rig{Server: server, leases: make(chan *sqs.InFlightMessage, 100)}
+	r := &rig{Server: server, leases: make(chan *sqs.Message, 100)}
 	opts := sqs.Options{
 		URL: server.URL(), Visibility: 2 * time.Second, Receivers: 2,
 		AWS: aws.Config{
@@ -61,7 +61,7 @@ func consume(t *testing.T, server *sqstest.Server, change func(*sqs.Options)) *r
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.queue.Run(ctx, func(l *sqs.InFlightMessage) { r.leases <- l })
+		r.queue.Run(ctx, func(l *sqs.Message) { r.leases <- l })
 	}()
 	r.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(r.stop)
@@ -74,7 +74,7 @@ func newServer(t *testing.T) *sqstest.Server {
 	return server
 }
 
-func (r *rig) lease(t *testing.T) *sqs.InFlightMessage {
+func (r *rig) lease(t *testing.T) *sqs.Message {
 	t.Helper()
 	select {
 	case l := <-r.leases:
@@ -304,7 +304,7 @@ func nothing(r *http.Request) (any, error) {
 }
 
 // of returns a queue whose SQS answers so, and what runs it with take until it is stopped.
-func of(a answers, take func(*sqs.InFlightMessage)) (q *sqs.Queue, run func(t *testing.T) (stop func())) {
+func of(a answers, take func(*sqs.Message)) (q *sqs.Queue, run func(t *testing.T) (stop func())) {
 	q = sqs.New(sqs.Options{
 		URL: "http://sqs.test/123456789012/interruptions", Visibility: time.Hour, Receivers: 2,
 		AWS: aws.Config{Region: "eu-central-1", HTTPClient: a, Credentials: aws.AnonymousCredentials{}},
@@ -331,7 +331,7 @@ func TestAReceiverThatHasStoppedIsStuckAndNoneThatWaitsIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q, run := of(answer, func(*sqs.InFlightMessage) {})
+				q, run := of(answer, func(*sqs.Message) {})
 				stop := run(t)
 				defer stop()
 				for range 60 {
@@ -358,7 +358,7 @@ func TestAReceiverThatIsHeldUpIsStuckAfterNinetySecondsAndUntilItGoesOn(t *testi
 				return nothing(r) // The other receiver goes on all the time.
 			}
 			return map[string]any{"Messages": []any{map[string]any{"MessageId": "a", "ReceiptHandle": "b", "Body": state("stopping")}}}, nil
-		}, func(l *sqs.InFlightMessage) {
+		}, func(l *sqs.Message) {
 			<-goOn
 			l.Done()
 		})

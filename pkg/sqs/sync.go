@@ -19,7 +19,7 @@ import (
 const (
 	// batchWindow is how long an update waits for others to share its request.
 	batchWindow = 10 * time.Millisecond
-	// syncInterval is how often the leases are checked without being woken.
+	// syncInterval is how often the messages are checked without being woken.
 	syncInterval = time.Second
 	// maxRequests is how many requests are made at the same time.
 	maxRequests = 8
@@ -57,7 +57,7 @@ func (q *Queue) sync(ctx context.Context) {
 
 // update is a request for one message, with its state when the request was made.
 type update struct {
-	lease      *InFlightMessage
+	message    *Message
 	intent     intent
 	handle     string
 	visibility time.Duration
@@ -69,17 +69,17 @@ func (q *Queue) dueUpdates() [][]update {
 	defer q.mu.Unlock()
 	var deletions, changes []update
 	now := time.Now()
-	for _, l := range q.leases {
-		if !l.isDue(now, q.opts.Visibility) || q.holdReturns && l.intent == returnMessage {
+	for _, m := range q.inFlight {
+		if !m.isDue(now, q.opts.Visibility) || q.holdReturns && m.intent == returnMessage {
 			continue
 		}
-		l.busy = true
-		u := update{lease: l, intent: l.intent, handle: l.handle, visibility: q.opts.Visibility}
-		switch l.intent {
+		m.busy = true
+		u := update{message: m, intent: m.intent, handle: m.handle, visibility: q.opts.Visibility}
+		switch m.intent {
 		case deleteMessage:
 			deletions = append(deletions, u)
 		case returnMessage:
-			u.visibility = l.returnAfter
+			u.visibility = m.returnAfter
 			changes = append(changes, u)
 		case holdMessage:
 			changes = append(changes, u)
@@ -154,32 +154,32 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 // handleResult takes in what an update of a message that was sent at that time came to.
 func (q *Queue) handleResult(u update, at time.Time, err error) {
 	q.mu.Lock()
-	l := u.lease
-	l.busy = false
-	if q.leases[l.ID] != l || l.handle != u.handle || l.intent != u.intent {
+	m := u.message
+	m.busy = false
+	if q.inFlight[m.ID] != m || m.handle != u.handle || m.intent != u.intent {
 		q.mu.Unlock() // The intent has changed since, or the message came again: that is another update.
 		return
 	}
 	what, why := successes[u.intent], ""
 	switch {
 	case err == nil && u.intent == holdMessage:
-		l.visibleAt, l.failures = at.Add(u.visibility), 0
+		m.visibleAt, m.failures = at.Add(u.visibility), 0
 	case err == nil:
-		delete(q.leases, l.ID)
+		delete(q.inFlight, m.ID)
 	case errors.Is(err, errStale) && u.intent == holdMessage:
-		l.lost, what, why = true, Lost, err.Error()
-	case errors.Is(err, errStale), u.intent == returnMessage && at.After(l.visibleAt):
+		m.lost, what, why = true, Lost, err.Error()
+	case errors.Is(err, errStale), u.intent == returnMessage && at.After(m.visibleAt):
 		// Others see it already. If its work is done, it is deleted when it comes again.
-		delete(q.leases, l.ID)
+		delete(q.inFlight, m.ID)
 		what, why = Lost, err.Error()
 	default:
-		l.failures++
-		l.retryAt = at.Add(role.Pause(l.failures, minBackoff, maxBackoff))
+		m.failures++
+		m.retryAt = at.Add(role.Pause(m.failures, minBackoff, maxBackoff))
 		what = ""
 	}
 	q.mu.Unlock()
 	if what != "" {
-		q.report(l.report(what, why))
+		q.report(m.report(what, why))
 	}
 }
 

@@ -67,15 +67,15 @@ func TestWhoMayBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			line := fleet.NewLine(row.limits)
+			queue := fleet.NewQueue(row.limits)
 			for _, p := range row.places {
-				line.Join(p)
+				queue.Join(p)
 			}
 			busy := row.busy
 			if busy == nil {
 				busy = map[string]int{}
 			}
-			if got := strings.Join(line.Next(busy), " "); got != row.want {
+			if got := strings.Join(queue.Next(busy), " "); got != row.want {
 				t.Errorf("%q may begin, want %q", got, row.want)
 			}
 		})
@@ -84,11 +84,11 @@ func TestWhoMayBegin(t *testing.T) {
 
 func TestWhoWaitedBeginsWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
-	line := fleet.NewLine(fleet.Limits{Draining: 1})
-	line.Join(fleet.Place{Node: "a", Since: in(1)})
-	line.Join(fleet.Place{Node: "b", Since: in(2)})
+	queue := fleet.NewQueue(fleet.Limits{Draining: 1})
+	queue.Join(fleet.Place{Node: "a", Since: in(1)})
+	queue.Join(fleet.Place{Node: "b", Since: in(2)})
 	for _, want := range []string{"a", "b", ""} {
-		if got := strings.Join(line.Next(map[string]int{}), " "); got != want {
+		if got := strings.Join(queue.Next(map[string]int{}), " "); got != want {
 			t.Errorf("%q may begin, want %q", got, want)
 		}
 	}

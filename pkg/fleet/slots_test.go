@@ -31,7 +31,7 @@ func endless(id string) []sqs.Notice {
 func limited(all, zone int) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		draining(o)
-		o.Limits = fleet.Limits{Draining: all, Group: zone, Label: "zone"}
+		o.Limits, o.GroupLabel = fleet.Limits{Draining: all, Group: zone}, "zone"
 	}
 }
 
@@ -267,11 +267,11 @@ func TestThePlacesOfTenThousandNodesFitIntoAnAnnotation(t *testing.T) {
 		drained[process][fmt.Sprintf("ip-10-%d-%d-12.eu-central-1.compute.internal", i/200, i%200)] = zone
 		want[zone]++
 	}
-	text := fleet.PlacesText(drained)
+	text := fleet.SlotsText(drained)
 	if len(text) > most/2 {
 		t.Errorf("they take %d bytes, of %d that there are", len(text), most)
 	}
-	if got := fleet.PlacesRead(text); !maps.Equal(got, want) {
+	if got := fleet.SlotsRead(text); !maps.Equal(got, want) {
 		t.Errorf("read are %v, want %v", got, want)
 	}
 }
@@ -279,15 +279,15 @@ func TestThePlacesOfTenThousandNodesFitIntoAnAnnotation(t *testing.T) {
 func TestThePlacesThatAreRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]map[string]int{
-		`{"p":{"a":"zone","b":"zone","c":""},"q":{"d":"other"}}`:                             {"zone": 2, "other": 1, "": 1}, // of an earlier version
-		fleet.PlacesText(map[string]map[string]string{"p": {"a": "zone", "b": ""}, "q": {}}): {"zone": 1, "": 1},
+		`{"p":{"a":"zone","b":"zone","c":""},"q":{"d":"other"}}`:                            {"zone": 2, "other": 1, "": 1}, // of an earlier version
+		fleet.SlotsText(map[string]map[string]string{"p": {"a": "zone", "b": ""}, "q": {}}): {"zone": 1, "": 1},
 		`{"p":{"zone":":"}}`:    {},
 		`{"p":{"zone":":abc"}}`: {"zone": 1},
 		`{"p":null}`:            {},
 		"":                      {},
 		"what is this?":         {},
 	} {
-		if got := fleet.PlacesRead(text); !maps.Equal(got, want) {
+		if got := fleet.SlotsRead(text); !maps.Equal(got, want) {
 			t.Errorf("read of %s are %v, want %v", text, got, want)
 		}
 	}
@@ -300,7 +300,7 @@ func TestThePlacesOfThirtyThousandNodesAreWrittenWithoutCopyingThemOverAndOver(t
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	text := fleet.PlacesText(map[string]map[string]string{"nth-queue-0": nodes})
+	text := fleet.SlotsText(map[string]map[string]string{"nth-queue-0": nodes})
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; used > 100<<20 || len(text) > 256<<10 {
 		t.Errorf("%d MiB were allocated for a text of %d bytes", used>>20, len(text))
