@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,15 +52,10 @@ func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
 	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
 		return e.Phase == state.Closed || rules.Ignores(e)
 	})
-	never := func(e state.Entry) int {
-		if e.Event.Deadline.IsZero() {
-			return 1
-		}
-		return 0
-	}
-	order := func(e state.Entry) int { return e.Event.Kind.Precedence() }
+	never := time.Unix(1<<40, 0)
+	deadline := func(e state.Entry) time.Time { return cmp.Or(e.Event.Deadline, never) }
 	slices.SortStableFunc(open, func(a, b state.Entry) int {
-		return cmp.Or(cmp.Compare(never(a), never(b)), a.Event.Deadline.Compare(b.Event.Deadline), cmp.Compare(order(a), order(b)))
+		return cmp.Or(deadline(a).Compare(deadline(b)), cmp.Compare(a.Event.Kind.Precedence(), b.Event.Kind.Precedence()))
 	})
 	return open
 }
@@ -208,28 +203,23 @@ func lifecycleOf(entries []state.Entry, rules policy.Settings, now time.Time) (l
 
 func (l lifecycle) addEntry(e state.Entry, rules policy.Settings, now time.Time) {
 	kind, why := e.Event.Kind.Info().Reason, rules.Reason(e)
+	started := cmp.Or(e.CordonedAt, e.Changed) // the work on the node
 	switch {
-	case isDraining(e):
-		reason, prefix, since := drainStarted, "", e.Changed
-		if e.Phase == state.Incomplete { // The drain began before that phase did.
-			reason, prefix, since = drainOutOfTime, "the drain ran out of time, and goes on; ", startedAt(e)
-		}
-		l.add(drainInProgress, lifecycleState{reason, prefix + why, since})
-		l.add(maintenanceInProgress, lifecycleState{kind, why, startedAt(e)})
+	case e.Phase == state.Draining && !e.LeftAlone:
+		l.add(drainInProgress, lifecycleState{drainStarted, why, e.Changed})
+		l.add(maintenanceInProgress, lifecycleState{kind, why, started})
+	case e.Phase == state.Incomplete && !e.LeftAlone && !e.Reopened: // The drain began before that phase did, and goes on.
+		l.add(drainInProgress, lifecycleState{drainOutOfTime, "the drain ran out of time, and goes on; " + why, started})
+		l.add(maintenanceInProgress, lifecycleState{kind, why, started})
 	case e.Phase == state.Drained && !e.LeftAlone && !e.Reopened:
 		l.add(nodeDrained, lifecycleState{drainCompleted, "no pod is left that a drain evicts; " + why, e.Changed})
-		l.add(maintenanceInProgress, lifecycleState{kind, why, startedAt(e)})
+		l.add(maintenanceInProgress, lifecycleState{kind, why, started})
 	case isOver(e):
 	case isDue(e, now):
 		l.add(maintenanceInProgress, lifecycleState{kind, why, latest(e.FirstSeen, e.Event.Deadline)})
 	case !e.Event.Deadline.IsZero():
 		l.add(maintenancePlanned, lifecycleState{kind, why, e.FirstSeen})
 	}
-}
-
-// isDraining reports whether the node is being drained for an entry's event. A drain that runs out of time goes on.
-func isDraining(e state.Entry) bool {
-	return !e.LeftAlone && (e.Phase == state.Draining || e.Phase == state.Incomplete && !e.Reopened)
 }
 
 // isOver reports whether the entry is being undone because its event is over, and not because it was put off.
@@ -242,28 +232,20 @@ func isDue(e state.Entry, now time.Time) bool {
 	return e.Event.Kind.Local() || !e.Event.Deadline.IsZero() && !e.Event.Deadline.After(now)
 }
 
-// startedAt is when work on the node began for an entry's event.
-func startedAt(e state.Entry) time.Time {
-	if !e.CordonedAt.IsZero() {
-		return e.CordonedAt
-	}
-	return e.Changed
-}
-
 // add adds a condition that is True. What is in progress for several events has the first one's texts and the earliest
 // start.
 func (l lifecycle) add(t corev1.NodeConditionType, s lifecycleState) {
-	known, found := l[t]
-	switch {
-	case !found:
-		l[t] = s
-	case (t == drainInProgress || t == maintenanceInProgress) && s.since.Before(known.since):
-		known.since = s.since
-		l[t] = known
+	if known, found := l[t]; found {
+		inProgress := t == drainInProgress || t == maintenanceInProgress
+		if !inProgress || !s.since.Before(known.since) {
+			return
+		}
+		s.reason, s.message = known.reason, known.message
 	}
+	l[t] = s
 }
 
-// state is the one of a group that is True, or else the group's none.
+// state returns the state of the condition of a group that is True, or else the group's none.
 func (l lifecycle) state(group lifecycleGroup) (s lifecycleState, active bool) {
 	for _, t := range group.types {
 		if s, active = l[t]; active {
@@ -326,22 +308,26 @@ func (k *Kubernetes) writeLifecycle(ctx context.Context, id Identity, wanted lif
 func groupChanges(
 	group lifecycleGroup, node *corev1.Node, owned map[corev1.NodeConditionType]bool, wanted lifecycle, now time.Time,
 ) []corev1.NodeCondition {
-	state, active := wanted.state(group)
-	var changes []corev1.NodeCondition
+	text, active := wanted.state(group)
+	var changes, clearing []corev1.NodeCondition
 	necessary, contested := false, false
 	for _, t := range group.types {
-		existing, ours := findCondition(node, t), owned[t]
+		existing := findCondition(node, t)
+		ours, theirs := existing != nil && owned[t], existing != nil && !owned[t]
 		_, isTrue := wanted[t]
-		if canStay(existing, ours, isTrue, active) {
-			continue
-		}
-		if existing != nil && !ours && (!isTrue || !isReleased(*existing, state.since)) {
+		switch {
+		case !active && !ours, theirs && !isTrue && existing.Status == corev1.ConditionFalse:
+			continue // It is absent or somebody else's, and as it should be.
+		case theirs && (!isTrue || !isReleased(*existing, text.since)):
 			contested = true
 			continue
 		}
-		change := lifecycleCondition(t, isTrue, state, now)
-		if ours && existing != nil && existing.Status == change.Status {
+		change := lifecycleCondition(t, isTrue, text, now)
+		switch {
+		case ours && existing.Status == change.Status:
 			change.LastTransitionTime = existing.LastTransitionTime
+		case ours && !isTrue:
+			clearing = append(clearing, change)
 		}
 		changes = append(changes, change)
 		necessary = necessary || existing == nil || !sameContent(*existing, change)
@@ -350,25 +336,9 @@ func groupChanges(
 	case !necessary:
 		return nil
 	case contested:
-		return slices.DeleteFunc(changes, func(c corev1.NodeCondition) bool { return !clears(c, findCondition(node, c.Type), owned[c.Type]) })
+		return clearing
 	}
 	return changes
-}
-
-// canStay reports whether a condition needs no change: it is absent or somebody else's, and as it should be.
-func canStay(existing *corev1.NodeCondition, ours, isTrue, active bool) bool {
-	switch {
-	case existing == nil:
-		return !active
-	case ours:
-		return false
-	}
-	return !active || !isTrue && existing.Status == corev1.ConditionFalse
-}
-
-// clears reports whether a change makes a condition of ours False.
-func clears(change corev1.NodeCondition, existing *corev1.NodeCondition, ours bool) bool {
-	return change.Status != corev1.ConditionTrue && existing != nil && ours && existing.Status != change.Status
 }
 
 func lifecycleCondition(t corev1.NodeConditionType, isTrue bool, state lifecycleState, now time.Time) corev1.NodeCondition {
@@ -399,65 +369,54 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 }
 
 // ownedConditions are the Node's conditions of which a writer has set all fields, as the API server remembers it. A field
-// that the writer has set to the value that it had stays another one's.
+// that the writer has set to the value that it already had belongs to somebody else still.
 func ownedConditions(node *corev1.Node, writer string) map[corev1.NodeConditionType]bool {
 	owned := map[corev1.NodeConditionType]bool{}
-	for manager, set := range conditionFields(node) {
-		for t, fields := range set {
-			delete(fields, ".") // The condition's existence and its type belong to whoever created it.
-			delete(fields, "f:type")
-			if len(fields) == 0 {
-				continue
-			}
-			others, known := owned[t]
-			owned[t] = manager == writer && (!known || others)
-		}
+	for t, fields := range fieldManagers(node) {
+		delete(fields, ".") // The condition's existence and its type belong to whoever created it.
+		delete(fields, "f:type")
+		managers := slices.Concat(slices.Collect(maps.Values(fields))...)
+		owned[t] = len(managers) > 0 && !slices.ContainsFunc(managers, func(m string) bool { return m != writer })
 	}
 	return owned
 }
 
-// setByOthers reports whether a condition is True on the Node though a writer does not want that, somebody else has made it so, and none of
-// what it says is the writer's.
+// setByOthers reports whether a condition is True on the Node although a writer does not want that, and neither its status nor its
+// texts are the writer's.
 func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
-	t := wanted.Type
-	if c := findCondition(node, t); wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
+	c := findCondition(node, wanted.Type)
+	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
 		return false
 	}
-	others := false
-	for manager, set := range conditionFields(node) {
-		_, status := set[t]["f:status"]
-		_, reason := set[t]["f:reason"]
-		_, message := set[t]["f:message"]
-		if manager == writer && (status || reason || message) {
-			return false
-		}
-		others = others || status
-	}
-	return others
+	fields := fieldManagers(node)[wanted.Type]
+	return len(fields["f:status"]) > 0 && !slices.Contains(slices.Concat(fields["f:status"], fields["f:reason"], fields["f:message"]), writer)
 }
 
-// conditionFields has each writer, and the fields of the Node's conditions that it has set, as the API server remembers it.
-func conditionFields(node *corev1.Node) iter.Seq2[string, map[corev1.NodeConditionType]map[string]json.RawMessage] {
-	return func(yield func(string, map[corev1.NodeConditionType]map[string]json.RawMessage) bool) {
-		for _, m := range node.ManagedFields {
-			var fields struct {
-				Status struct {
-					Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
-				} `json:"f:status"`
-			}
-			if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+// fieldManagers has who has set each field of each of the Node's conditions, as the API server remembers it.
+func fieldManagers(node *corev1.Node) map[corev1.NodeConditionType]map[string][]string {
+	managers := map[corev1.NodeConditionType]map[string][]string{}
+	for _, m := range node.ManagedFields {
+		var set struct {
+			Status struct {
+				Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
+			} `json:"f:status"`
+		}
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &set) != nil {
+			continue
+		}
+		for key, fields := range set.Status.Conditions {
+			var id struct{ Type corev1.NodeConditionType }
+			text, keyed := strings.CutPrefix(key, "k:")
+			if !keyed || json.Unmarshal([]byte(text), &id) != nil {
 				continue
 			}
-			set := map[corev1.NodeConditionType]map[string]json.RawMessage{}
-			for key, of := range fields.Status.Conditions {
-				var id struct{ Type corev1.NodeConditionType }
-				if text, keyed := strings.CutPrefix(key, "k:"); keyed && json.Unmarshal([]byte(text), &id) == nil {
-					set[id.Type] = of
-				}
+			if managers[id.Type] == nil {
+				managers[id.Type] = map[string][]string{}
 			}
-			if !yield(m.Manager, set) {
-				return
+			for field := range fields {
+				managers[id.Type][field] = append(managers[id.Type][field], m.Manager)
 			}
 		}
 	}
+	return managers
 }

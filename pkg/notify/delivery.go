@@ -54,7 +54,7 @@ func (w *Webhook) Run(ctx context.Context) {
 	w.mu.Unlock()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	w.flush(last, changed)
+	w.work(last, changed)
 	close(stop)
 	select {
 	case <-saved:
@@ -63,7 +63,8 @@ func (w *Webhook) Run(ctx context.Context) {
 	}
 }
 
-// work keeps workers busy until ctx ends, and waits for them.
+// work keeps workers busy until ctx ends, and waits for them. While nth stops, it also ends when everything was tried once
+// more.
 func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -71,6 +72,9 @@ func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 		wait := w.dispatch(ctx, &busy)
 		w.reportDropped()
 		wake(changed)
+		if w.flushed() {
+			return
+		}
 		select {
 		case <-ctx.Done():
 		case <-w.wake:
@@ -79,22 +83,11 @@ func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// flush tries everything once more, whatever the gates and the endpoint say, for as long as ctx lasts.
-func (w *Webhook) flush(ctx context.Context, changed chan<- struct{}) {
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	for ctx.Err() == nil {
-		w.dispatch(ctx, &busy)
-		if w.idle() {
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-w.wake:
-		}
-	}
-	w.reportDropped()
-	wake(changed)
+// flushed reports whether nth stops and no worker is busy.
+func (w *Webhook) flushed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stopping && w.rendering+w.posting == 0
 }
 
 // save keeps the disk up to date until stop is closed, and then once more. A disk that hangs delays no notice.
@@ -125,69 +118,66 @@ func (w *Webhook) save(changed, stop <-chan struct{}) {
 	}
 }
 
-func (w *Webhook) idle() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rendering+w.posting == 0
-}
-
 // dispatch starts workers for all that can be done now, and returns for how long there is nothing more if nothing is
 // heard.
 func (w *Webhook) dispatch(ctx context.Context, busy *sync.WaitGroup) time.Duration {
 	for {
-		w.mu.Lock()
-		settings := w.settings
-		if settings == nil {
-			w.dropBacklog()
-			w.mu.Unlock()
-			return idleWait
-		}
-		now := time.Now()
-		id, render, wait := w.next(now)
-		if id == "" {
-			w.mu.Unlock()
+		job, wait := w.nextJob(time.Now())
+		if job == nil {
 			return wait
 		}
-		q := w.queues[id]
-		q.busy = true
-		if render {
-			h := q.happenings[0]
-			q.happenings = q.happenings[1:]
-			w.backlog--
-			w.rendering++
-			w.mu.Unlock()
-			busy.Go(func() { w.makeNotice(ctx, settings, q, h) })
-			continue
-		}
-		n := q.notices[0] // as it was before this attempt
-		q.posting = n.ID
-		q.notices[0].tries++
-		q.notices[0].triedAtStop = w.stopping
-		w.posting++
-		w.lastPost = now
-		probe := w.endpoint.beginProbe(n)
-		w.mu.Unlock()
-		busy.Go(func() { w.post(ctx, settings, q, n, now, probe) })
+		busy.Go(func() {
+			job(ctx)
+			wake(w.wake)
+		})
 	}
+}
+
+// nextJob returns what a worker is to do now or, if there is nothing, for how long.
+func (w *Webhook) nextJob(now time.Time) (job func(context.Context), wait time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	settings := w.settings
+	if settings == nil {
+		w.dropBacklog()
+		return nil, idleWait
+	}
+	q, render, wait := w.next(now)
+	if q == nil {
+		return nil, wait
+	}
+	q.busy = true
+	if render {
+		t := q.transitions[0]
+		q.transitions = q.transitions[1:]
+		w.rendering++
+		return func(ctx context.Context) { w.makeNotice(ctx, settings, q, t) }, 0
+	}
+	n := q.notices[0] // as it was before this attempt
+	q.posting = n.ID
+	q.notices[0].tries++
+	q.notices[0].triedAtStop = w.stopping
+	w.posting++
+	w.lastPost = now
+	probe := w.endpoint.beginProbe(n)
+	return func(ctx context.Context) { w.post(ctx, settings, q, n, now, probe) }, 0
 }
 
 // dropBacklog drops what was heard while the webhook was off.
 func (w *Webhook) dropBacklog() {
-	w.backlog = 0
 	for id, q := range w.queues {
-		if q.happenings = nil; !q.busy && len(q.notices) == 0 {
+		if q.transitions = nil; !q.busy && len(q.notices) == 0 {
 			delete(w.queues, id)
 		}
 	}
 }
 
-// next chooses the event that a worker can turn to, and whether it is to render a notice or to post one. If there is
-// none, it returns for how long.
-func (w *Webhook) next(now time.Time) (id string, render bool, wait time.Duration) {
+// next chooses the queue that a worker can turn to, and whether the worker is to render a notice or to post one. If there
+// is none, it returns for how long.
+func (w *Webhook) next(now time.Time) (best *eventQueue, render bool, wait time.Duration) {
 	wait = idleWait
-	var best *eventQueue
 	for event, q := range w.queues {
-		if len(q.happenings)+len(q.notices) == 0 && !q.busy {
+		if len(q.transitions)+len(q.notices) == 0 && !q.busy {
 			delete(w.queues, event)
 			continue
 		}
@@ -197,10 +187,10 @@ func (w *Webhook) next(now time.Time) (id string, render bool, wait time.Duratio
 			continue
 		}
 		if best == nil || renders && !render || renders == render && q.before(best) {
-			best, id, render = q, event, renders
+			best, render = q, renders
 		}
 	}
-	return id, render, wait
+	return best, render, wait
 }
 
 // ready returns how long it takes until a worker may turn to a queue, 0 if it may now, and whether it would render a
@@ -215,7 +205,7 @@ func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, rende
 		}
 	}
 	// While the endpoint works, no notice is rendered for which the outbox has no room.
-	if len(q.happenings) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
+	if len(q.transitions) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
 		return 0, true
 	}
 	if len(q.notices) == 0 || w.posting >= maxPosts {
@@ -250,28 +240,28 @@ func (q *eventQueue) before(other *eventQueue) bool {
 // gateWait is how long notices about a node wait for its cordon. If it is not known which node it is, any cordon counts.
 func (w *Webhook) gateWait(node string, now time.Time) time.Duration {
 	wait := func(node string) time.Duration {
-		switch g := w.gates[node]; {
-		case g == nil:
+		switch n := w.nodes[node]; {
+		case n == nil:
 			return 0
-		case g.cordoning: // It may not succeed.
-			return max(g.begun.Add(maxCordonWait).Sub(now), 0)
+		case n.gate.cordoning: // It may not succeed.
+			return max(n.gate.begun.Add(maxCordonWait).Sub(now), 0)
 		default:
-			return g.closed(now)
+			return n.gate.closed(now)
 		}
 	}
 	if node != "" {
 		return max(wait(node), wait(""))
 	}
 	var longest time.Duration
-	for node := range w.gates {
+	for node := range w.nodes {
 		longest = max(longest, wait(node))
 	}
 	return longest
 }
 
 // makeNotice renders a notice and puts it into the outbox.
-func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *eventQueue, h pendingHappening) {
-	n, wanted, err := w.render(ctx, settings, h)
+func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *eventQueue, t pendingTransition) {
+	n, wanted, err := w.render(ctx, settings, t)
 	var lost []record.Notice
 	w.mu.Lock()
 	switch {
@@ -295,7 +285,6 @@ func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *
 	for _, old := range lost {
 		w.report(DeliveryResult{Notice: old, Err: errTooMany, GivenUp: true})
 	}
-	wake(w.wake)
 }
 
 // giveUp removes notices from their queues, and returns those that are lost. One that is being posted is not lost yet:
@@ -313,20 +302,21 @@ func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
 	return lost
 }
 
-// render makes the notice of a happening; it has no ID if the outcome was told before.
-func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h pendingHappening) (n record.Notice, wanted bool, err error) {
-	if !isNews(w.opts.Outbox.Told(h.Entry.Event.ID), h.outcome) {
+// render makes the notice of a transition; it has no ID if the outcome was told before.
+func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, t pendingTransition) (n record.Notice, wanted bool, err error) {
+	id := t.Entry.Event.ID
+	if !isNews(w.opts.Outbox.Told(id), t.outcome) {
 		return record.Notice{}, false, nil
 	}
-	info := w.lookUp(ctx, h.Node)
-	h.Node = cmp.Or(h.Node, info.name)
-	phase := phaseOf(h.outcome)
-	f := newFields(h.Transition, phase, h.outcome, h.pods, w.opts.DryRun)
+	info := w.lookUp(ctx, t.Node)
+	t.Node = cmp.Or(t.Node, info.name)
+	phase := phaseOf(t.outcome)
+	f := newFields(t.Transition, phase, t.outcome, t.pods, w.opts.DryRun)
 	f.setMachine(info.machine)
 	if info.labels != nil {
 		f.NodeLabels = info.labels
 	}
-	n = record.Notice{ID: f.NoticeID, Event: h.Entry.Event.ID, Node: h.Node, Made: f.Made.UTC().Round(0), What: h.outcome}
+	n = record.Notice{ID: f.NoticeID, Event: id, Node: t.Node, Made: f.Made.UTC().Round(0), What: t.outcome}
 	n.Text, err = settings.Template.Render(f)
 	if err != nil {
 		return n, false, fmt.Errorf("making a message: %w", err)
@@ -336,8 +326,11 @@ func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h pendi
 
 // lookUp describes a node and its machine. What is not answered in time stays what it was.
 func (w *Webhook) lookUp(ctx context.Context, node string) nodeInfo {
+	var info nodeInfo
 	w.mu.Lock()
-	info := w.nodes[node]
+	if n := w.nodes[node]; n != nil {
+		info = n.nodeInfo
+	}
 	w.mu.Unlock()
 	if info.machine.ID == "" {
 		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
@@ -351,8 +344,8 @@ func (w *Webhook) lookUp(ctx context.Context, node string) nodeInfo {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, current := w.gates[node]; current || node == "" {
-		w.nodes[node] = info
+	if n := w.nodes[node]; n != nil {
+		n.nodeInfo = info
 	}
 	return info
 }
@@ -395,7 +388,6 @@ func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQ
 	if !canceled {
 		w.report(DeliveryResult{Notice: n.Notice, Err: err, GivenUp: over, Again: n.tries > 0})
 	}
-	wake(w.wake)
 }
 
 // newestAge is the age of the newest notice that waits.

@@ -93,29 +93,31 @@ type Kubernetes struct {
 	mu          sync.Mutex // for these, which OnTransition uses, too
 	gate        gate
 	builder     eventBuilder
-	queue       []eventDraft
-	stale       map[area]bool // the conditions that may have to be written
-	eventsMuted time.Time     // no Events are written until then
-	finishBy    time.Time     // when Run ends at the latest; zero until Finish
-	ceded       bool          // the conditions are others' to keep
+	queue       []*corev1.Event // drafts, which newEvent completes
+	stale       map[area]bool   // the conditions that may have to be written
+	eventsMuted time.Time       // no Events are written until then
+	finishBy    time.Time       // when Run ends at the latest; zero until Finish
+	ceded       bool            // the conditions are others' to keep
 
 	// These belong to Run's goroutine.
-	correlator   *clientrecord.EventCorrelator
-	sending      *correlatedEvent
-	beat         *heartbeat
-	notBefore    time.Time // of the next write
-	backoffs     map[area]backoff
-	refusedUntil map[area]time.Time // conditions are not written before
-	refreshAt    map[area]time.Time // when conditions have to be checked without news; zero if they need not
-	eventNumber  int64              // makes the names of Events unique
-	failing      map[area]bool      // reported to Trouble
+	correlator  *clientrecord.EventCorrelator
+	sending     *clientrecord.EventCorrelateResult
+	beat        *heartbeat
+	notBefore   time.Time // of the next write
+	areas       map[area]*areaState
+	eventNumber int64 // makes the names of Events unique
 }
 
-// backoff delays the next attempt after a failure. Each area has its own: an admission webhook that is down, or Events
-// in an etcd of their own, make one kind of request fail and not the others.
-type backoff struct {
-	wait.Backoff
-	until time.Time
+// areaState is how requests of an area fare. Each area has its own backoff: an admission webhook that is down, or Events in
+// an etcd of their own, make one kind of request fail and not the others.
+type areaState struct {
+	backoff wait.Backoff
+	retryAt time.Time // the end of the backoff
+	// refreshAt is when a condition has to be written, or checked, without news; zero if it need not. One that was refused
+	// is not tried before that.
+	refreshAt time.Time
+	refused   bool
+	reported  bool // a failure was, and nothing has succeeded since
 }
 
 // area is what can fail or be refused separately.
@@ -132,20 +134,26 @@ const (
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
 		opts: opts, wake: make(chan struct{}, 1), stale: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
-		correlator: newCorrelator(), backoffs: map[area]backoff{}, refusedUntil: map[area]time.Time{}, refreshAt: map[area]time.Time{},
-		failing: map[area]bool{}, beat: newHeartbeat(opts.Heartbeat, opts.Alive),
+		correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat, opts.Alive),
+		areas: map[area]*areaState{
+			conditionArea: {backoff: newBackoff()}, lifecycleArea: {backoff: newBackoff()}, eventArea: {backoff: newBackoff()}, podEventArea: {},
+		},
 	}
 }
 
+func newBackoff() wait.Backoff {
+	return wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
+}
+
 // OnTransition implements agent.Listener.
-func (k *Kubernetes) OnTransition(h state.Transition) {
+func (k *Kubernetes) OnTransition(t state.Transition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.gate.hear(h)
+	k.gate.observe(t)
 	if k.opts.Events && time.Now().After(k.eventsMuted) {
-		k.enqueue(k.builder.build(h, k.opts.Rules()))
+		k.enqueue(k.builder.build(t, k.opts.Rules()))
 	}
-	if h.Pod == "" && h.Kind != state.SourceLost && h.Kind != state.SourceBack {
+	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {
 		k.stale[conditionArea], k.stale[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
 	}
 	wake(k.wake)
@@ -167,13 +175,15 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	clear(k.backoffs)
+	for _, s := range k.areas {
+		s.retryAt = time.Time{}
+	}
 	for last.Err() == nil {
-		job, _ := k.next(time.Now())
-		if job == nil {
+		a, _ := k.next(time.Now())
+		if a == "" {
 			return
 		}
-		_ = k.try(last, job)
+		_ = k.try(last, a)
 	}
 }
 
@@ -192,19 +202,16 @@ func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
 	k.mu.Unlock()
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	wake(k.wake)
 }
 
-// finished tells whether Run is to end.
+// finished reports whether Run is to end.
 func (k *Kubernetes) finished() bool {
 	k.mu.Lock()
 	finishBy := k.finishBy
 	k.mu.Unlock()
 	now := time.Now()
-	return !finishBy.IsZero() && (len(k.jobs(now)) == 0 || now.After(finishBy))
+	return !finishBy.IsZero() && (len(k.pending(now)) == 0 || now.After(finishBy))
 }
 
 // step writes one thing, if it is time, and returns how long to wait until the next step, unless something is heard
@@ -217,81 +224,83 @@ func (k *Kubernetes) step(ctx context.Context) time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	job, wait := k.next(now)
-	if job == nil {
-		return min(wait, k.nextRefresh(now))
+	a, wait := k.next(now)
+	if a == "" {
+		return wait
 	}
-	if err := k.try(ctx, job); err != nil {
+	if err := k.try(ctx, a); err != nil {
 		return 0 // Something else may be written meanwhile.
 	}
 	k.notBefore = time.Now().Add(eventInterval)
 	return eventInterval
 }
 
-// try does a job, or backs off if it could not be done.
-func (k *Kubernetes) try(ctx context.Context, job *writeJob) error {
-	err := k.write(ctx, job)
-	if err == nil {
-		delete(k.backoffs, job.area)
-		return nil
-	}
-	b, failed := k.backoffs[job.area]
-	if !failed {
-		b.Backoff = wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
-	}
-	b.until = time.Now().Add(b.Step())
-	k.backoffs[job.area] = b
-	return err
-}
-
-// nextRefresh is how long there will be nothing to write if nothing is heard.
-func (k *Kubernetes) nextRefresh(now time.Time) time.Duration {
-	next := now.Add(idleWait)
-	for _, a := range []area{conditionArea, lifecycleArea} {
-		for _, t := range []time.Time{k.refreshAt[a], k.refusedUntil[a]} {
-			if t.After(now) && t.Before(next) {
-				next = t
-			}
+// next returns the area that is to be written next or, if there is none, for how long there will be none if nothing is
+// heard.
+func (k *Kubernetes) next(now time.Time) (a area, wait time.Duration) {
+	wait = idleWait
+	for _, s := range k.areas {
+		if left := s.refreshAt.Sub(now); left > 0 {
+			wait = min(wait, left)
 		}
 	}
-	return next.Sub(now)
-}
-
-// writeJob writes one thing.
-type writeJob struct {
-	area    area
-	write   func(context.Context, Identity) error
-	hurried bool // others act upon it
-}
-
-// next returns what is to be written next, or nil and for how long nothing may be tried.
-func (k *Kubernetes) next(now time.Time) (*writeJob, time.Duration) {
-	wait := idleWait
-	for _, job := range k.jobs(now) {
-		left := k.backoffs[job.area].until.Sub(now)
+	for _, a := range k.pending(now) {
+		left := k.areas[a].retryAt.Sub(now)
 		if left <= 0 {
-			return &job, 0
+			return a, 0
 		}
 		wait = min(wait, left)
 	}
-	return nil, wait
+	return "", wait
 }
 
-// jobs returns what is to be written, the most urgent first.
-func (k *Kubernetes) jobs(now time.Time) []writeJob {
+// pending returns the areas in which there is something to write, the most urgent first.
+func (k *Kubernetes) pending(now time.Time) []area {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var jobs []writeJob
+	var areas []area
 	for _, a := range []area{conditionArea, lifecycleArea} {
-		refresh := k.refreshAt[a]
-		if !k.ceded && (k.stale[a] || !refresh.IsZero() && !now.Before(refresh)) && !now.Before(k.refusedUntil[a]) {
-			jobs = append(jobs, writeJob{a, func(ctx context.Context, id Identity) error { return k.writeConditions(ctx, id, a) }, true})
+		s := k.areas[a]
+		due := !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
+		if !k.ceded && (due || k.stale[a] && !s.refused) {
+			areas = append(areas, a)
 		}
 	}
 	if k.sending != nil || len(k.queue) > 0 {
-		jobs = append(jobs, writeJob{eventArea, k.sendEvent, false})
+		areas = append(areas, eventArea)
 	}
-	return jobs
+	return areas
+}
+
+// try writes one thing of an area, or backs off if that has failed.
+func (k *Kubernetes) try(ctx context.Context, a area) error {
+	s, err := k.areas[a], k.write(ctx, a)
+	if err == nil {
+		s.backoff, s.retryAt = newBackoff(), time.Time{}
+		return nil
+	}
+	s.retryAt = time.Now().Add(s.backoff.Step())
+	return err
+}
+
+// write writes one thing of an area. An error means that the API server could not be asked, and that it is still to be
+// written.
+func (k *Kubernetes) write(ctx context.Context, a area) error {
+	if k.opts.Turn != nil {
+		end, err := k.opts.Turn(ctx, a != eventArea) // Others act upon conditions.
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	id, err := k.opts.Identity(ctx)
+	if err != nil {
+		return fmt.Errorf("writing to the node: %w", err)
+	}
+	if a == eventArea {
+		return k.sendEvent(ctx, id)
+	}
+	return k.writeConditions(ctx, id, a)
 }
 
 // writeConditions makes the conditions of an area what they should be.
@@ -303,15 +312,14 @@ func (k *Kubernetes) writeConditions(ctx context.Context, id Identity, a area) e
 	}
 	refresh, err := update(ctx, id)
 	v, err := k.handleResult(ctx, a, err)
-	if v == forbidden || v == rejected {
-		refresh = time.Now().Add(refusedFor)
-		k.refusedUntil[a] = refresh
-	}
 	if err != nil {
 		k.setStale(a, true)
 		return err
 	}
-	k.refreshAt[a] = refresh
+	s := k.areas[a]
+	if s.refreshAt, s.refused = refresh, v == forbidden || v == rejected; s.refused {
+		s.refreshAt = time.Now().Add(refusedFor)
+	}
 	return nil
 }
 
@@ -321,31 +329,15 @@ func (k *Kubernetes) setStale(a area, stale bool) {
 	k.stale[a] = stale
 }
 
-// write does a job. An error means that the API server could not be asked, and that the job is still to be done.
-func (k *Kubernetes) write(ctx context.Context, job *writeJob) error {
-	if k.opts.Turn != nil {
-		end, err := k.opts.Turn(ctx, job.hurried)
-		if err != nil {
-			return err
-		}
-		defer end()
-	}
-	id, err := k.opts.Identity(ctx)
-	if err != nil {
-		return fmt.Errorf("writing to the node: %w", err)
-	}
-	return job.write(ctx, id)
-}
-
 // handleResult reports the first failure of a row, and returns an error if the request should be repeated later.
 func (k *Kubernetes) handleResult(ctx context.Context, a area, err error) (verdict, error) {
-	v := classify(err)
+	v, s := classify(err), k.areas[a]
 	if v == accepted {
-		delete(k.failing, a)
+		s.reported = false
 		return v, nil
 	}
-	if !k.failing[a] && v != gone && ctx.Err() == nil {
-		k.failing[a] = true
+	if !s.reported && v != gone && ctx.Err() == nil {
+		s.reported = true
 		k.opts.Trouble(fmt.Errorf("writing %s: %w; %s", a, err, v))
 	}
 	if v == retryable {

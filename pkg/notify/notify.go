@@ -36,20 +36,21 @@ type gate struct {
 	until     time.Time
 }
 
-func (g *gate) hear(h state.Transition) {
-	switch h.Kind {
+// observe opens and closes the gate.
+func (g *gate) observe(t state.Transition) {
+	switch t.Kind {
 	case state.Announced, state.Changed:
-		if h.Entry.Phase == state.Cordoning || h.Entry.Phase == state.Draining {
+		if t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining {
 			g.closeUntil(time.Now().Add(decisionTime))
 		}
 	case state.Begun:
-		g.cordoning, g.begun = h.Action == string(policy.Cordon) || h.Action == string(policy.Drain), time.Now()
+		g.cordoning, g.begun = t.Action == string(policy.Cordon) || t.Action == string(policy.Drain), time.Now()
 	case state.CalledBack:
 		g.cordoning = false
 		g.closeUntil(time.Now().Add(decisionTime)) // another step may follow
 	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
 		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed by then.
-		g.cordoning, g.until = false, time.Time{}
+		*g = gate{}
 	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack:
 	}
 }
