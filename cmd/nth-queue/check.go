@@ -368,8 +368,8 @@ func (c *check) maySeeSchedule(ctx context.Context, cfg config.Queue, catalog *e
 // known, of one that is made up. What there is to answer is left alone.
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
-	told := asg.NewTold(asg.ToldOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
-	for _, p := range asg.ToldPermissions(settings) {
+	told := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
+	for _, p := range asg.HookClientPermissions(settings) {
 		allowed, err := told.May(ctx, p, group)
 		switch {
 		case err != nil:
