@@ -25,8 +25,8 @@ const ConditionType = "InterruptionPending"
 // nothingPending is the reason of a condition that is False.
 const nothingPending = "NothingPending"
 
-// wantedCondition derives the condition from the record, without times: True while an event is open that is not ignored,
-// with the reason of the one whose deadline is nearest.
+// wantedCondition derives the condition from the record, without times. It is True while there are open entries, with the reason
+// of the first.
 func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCondition {
 	open := openEntries(entries, rules)
 	if len(open) == 0 {
@@ -46,8 +46,8 @@ func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCo
 	}
 }
 
-// openEntries returns the entries that are neither closed nor ignored, the nearest deadline first, those without one
-// last, and then in the usual order of their kinds.
+// openEntries returns the entries that are neither closed nor ignored, by their deadlines, entries without a deadline
+// last, and then by the precedence of their kinds.
 func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
 	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
 		return e.Phase == state.Closed || rules.Ignores(e)
@@ -70,7 +70,7 @@ var phaseTexts = map[state.Phase]string{
 	state.Undoing:    "what was done is being undone",
 }
 
-// describeEntry says what is announced, what is done about it and how far that is. It has no counts and no time left,
+// describeEntry says what is announced, what is done about it and how far that is. It contains no counts and no remaining time,
 // so that it changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings) string {
 	var notes []string
@@ -87,7 +87,7 @@ func describeEntry(e state.Entry, rules policy.Settings) string {
 	return text
 }
 
-// updateCondition makes the node's condition what it should be, and returns when to check it again; zero for never. It
+// updateCondition brings the node's condition up to date, and returns when to check it again; zero for never. It
 // reads the Node first, so that the condition is written only if it has to change.
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -107,7 +107,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		if k.opts.Heartbeat == 0 {
 			return time.Time{}, nil
 		}
-		// nth-queue has heard of an interruption that the machine does not tell of: its word stands, with our heartbeat.
+		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
 		wanted, version = *existing, node.ResourceVersion
 	}
 	switch {
@@ -115,7 +115,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		return time.Time{}, nil // Where nothing was ever announced, there is no condition.
 	case existing != nil && sameContent(*existing, wanted) && !k.beat.due(*existing, now):
 		return k.beat.next(*existing, now), nil
-	case !isChange(existing, wanted) && !k.beat.alive():
+	case !isChange(existing, wanted) && k.opts.Heartbeat > 0 && !k.opts.Alive():
 		return now.Add(silence), nil
 	}
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
@@ -126,14 +126,13 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	return k.beat.next(wanted, now), patchConditions(ctx, id, version, wanted)
 }
 
-// sameContent reports whether two conditions say the same, but for their times.
+// sameContent reports whether two conditions are equal but for their times.
 func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patchConditions sends a strategic merge patch: the API server merges conditions by their type, so it contains ours
-// alone, and what the kubelet writes at the same time stays. With a resourceVersion, a Node that has changed since is a
-// conflict.
+// patchConditions sends a strategic merge patch: the API server merges conditions by their type, so the patch contains only ours,
+// and what the kubelet writes at the same time stays. With a resourceVersion, it is a conflict if the Node has changed since.
 func patchConditions(ctx context.Context, id Identity, resourceVersion string, conditions ...corev1.NodeCondition) error {
 	content := map[string]any{"status": map[string]any{"conditions": conditions}}
 	if resourceVersion != "" {
@@ -147,7 +146,7 @@ func patchConditions(ctx context.Context, id Identity, resourceVersion string, c
 	return err
 }
 
-// The node lifecycle conditions, by which those who look after nodes inform each other (KEP-5683):
+// The node lifecycle conditions, by which programs that manage nodes inform each other (KEP-5683):
 // https://kubernetes.io/docs/reference/node/node-lifecycle-conditions/
 const (
 	drainInProgress       corev1.NodeConditionType = "DrainInProgress"
@@ -156,7 +155,7 @@ const (
 	maintenanceInProgress corev1.NodeConditionType = "MaintenanceInProgress"
 )
 
-// lifecycleGroup is a set of conditions that are written together: nobody is to see a drain that is both in progress and
+// lifecycleGroup is a set of conditions that are written together, so that nobody sees a drain that is both in progress and
 // done.
 type lifecycleGroup struct {
 	types []corev1.NodeConditionType
@@ -176,17 +175,17 @@ const (
 	drainCompleted = "DrainCompleted"
 )
 
-// lifecycleState is what a condition says.
+// lifecycleState is the content of a condition.
 type lifecycleState struct {
 	reason, message string
 	since           time.Time // by this machine's clock
 }
 
-// lifecycle has each condition that is True.
+// lifecycle has the conditions that are True.
 type lifecycle map[corev1.NodeConditionType]lifecycleState
 
-// lifecycleOf derives the lifecycle from the record, and returns when that changes without news; zero for never. If there
-// are several events, the nearest one gives the texts.
+// lifecycleOf derives the lifecycle from the record, and returns when it changes by itself; zero for never. Of several
+// events, the one with the nearest deadline gives the texts.
 func lifecycleOf(entries []state.Entry, rules policy.Settings, now time.Time) (l lifecycle, refresh time.Time) {
 	l = lifecycle{}
 	for _, e := range openEntries(entries, rules) {
@@ -196,7 +195,7 @@ func lifecycleOf(entries []state.Entry, rules policy.Settings, now time.Time) (l
 		}
 	}
 	if _, draining := l[drainInProgress]; draining {
-		delete(l, nodeDrained) // It was, before another event came.
+		delete(l, nodeDrained) // It was drained before another event came.
 	}
 	return l, refresh
 }
@@ -222,12 +221,12 @@ func (l lifecycle) addEntry(e state.Entry, rules policy.Settings, now time.Time)
 	}
 }
 
-// isOver reports whether the entry is being undone because its event is over, and not because it was put off.
+// isOver reports whether an entry is being undone because its event is over, and not because the event was put off.
 func isOver(e state.Entry) bool {
 	return e.Phase == state.Undoing && (e.Event.State != event.Pending || !e.Missing.IsZero())
 }
 
-// isDue reports whether an entry's event has reached its date, or is local and so needs none.
+// isDue reports whether an entry's event has reached its date, or is local and needs none.
 func isDue(e state.Entry, now time.Time) bool {
 	return e.Event.Kind.Local() || !e.Event.Deadline.IsZero() && !e.Event.Deadline.After(now)
 }
@@ -262,16 +261,15 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// Kubernetes knows no owner of a lifecycle condition, so every writer has to spare those of others. Ownership is what the
-// API server remembers of who has set a condition's fields (metadata.managedFields), and every write is conditional on
-// the Node that was read: if another write comes between, the Node is read again.
+// Lifecycle conditions have no owner in Kubernetes, so every writer must leave those of others alone. A condition is ours if
+// metadata.managedFields says that we have set its fields. Every write names the version of the Node that was read; after a
+// conflict, the Node is read again.
 
-// lifecycleAttempts is how many times a conflicting write is repeated without a pause. A kubelet writes every few seconds
+// lifecycleAttempts is how many times a conflicting write is tried without a pause. A kubelet writes every few seconds
 // at most.
 const lifecycleAttempts = 5
 
-// updateLifecycle makes those lifecycle conditions that are ours what they should be, and returns when to check them
-// again; zero for never.
+// updateLifecycle brings our lifecycle conditions up to date, and returns when to check them again; zero for never.
 func (k *Kubernetes) updateLifecycle(ctx context.Context, id Identity) (refresh time.Time, err error) {
 	for range lifecycleAttempts {
 		now := time.Now()
@@ -352,8 +350,8 @@ func lifecycleCondition(t corev1.NodeConditionType, isTrue bool, state lifecycle
 	return c
 }
 
-// isReleased reports whether somebody else's condition may be taken over for a state that began at since: they have made
-// it False before that, so they are done with it. If they made it False later, that is what they say about this state.
+// isReleased reports whether somebody else's condition may be taken over for a state that began at since: it may if they made it False
+// before that, as they are done with it then. If they made it False later, that is their word about this very state.
 func isReleased(theirs corev1.NodeCondition, since time.Time) bool {
 	at := latest(theirs.LastTransitionTime.Time, theirs.LastHeartbeatTime.Time)
 	return theirs.Status == corev1.ConditionFalse && !at.IsZero() && at.Before(since.Truncate(time.Second))

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// maxNoticeAge is how long a notice is of use to anybody.
+	// maxNoticeAge is the age at which a notice is given up.
 	maxNoticeAge = 24 * time.Hour
-	// youngNotice is how long a notice keeps the pauses short: most interrupted machines are gone by then. While one is
-	// younger, the longest pause between two attempts is maxPauseYoung, and later maxPauseOld.
+	// youngNotice is the age after which most interrupted machines are gone. While there is a younger notice,
+	// the longest pause between two attempts is maxPauseYoung, and later maxPauseOld.
 	youngNotice   = 15 * time.Minute
 	maxPauseYoung = 15 * time.Second
 	maxPauseOld   = 5 * time.Minute
-	// lookupTimeout is how long a notice waits for the description of the machine, and of its Node.
+	// lookupTimeout is how long a notice waits for the description of the machine, and then for that of its Node.
 	lookupTimeout = 2 * time.Second
 	// maxRenders and workers are how many notices are rendered, and posted, at a time. While all workers are busy, one more
 	// post may begin each extraPostInterval, up to maxPosts: an endpoint that hangs delays no new notice longer than that.
@@ -37,10 +37,10 @@ const (
 	maxRetryAfter = time.Hour
 )
 
-// errTooMany is why a notice was given up for newer ones.
+// errTooMany is why a notice was given up in favor of newer ones.
 var errTooMany = errors.New("too many are waiting")
 
-// Run makes notices and posts them until ctx ends, and then tries once more, for a moment, what is left. Run it once.
+// Run makes notices and posts them until ctx ends, and then tries each notice that is left once more, for a moment. Call it once.
 func (w *Webhook) Run(ctx context.Context) {
 	changed, stop, saved := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -63,8 +63,7 @@ func (w *Webhook) Run(ctx context.Context) {
 	}
 }
 
-// work keeps workers busy until ctx ends, and waits for them. While nth stops, it also ends when everything was tried once
-// more.
+// work runs workers until ctx ends, and waits for them. While nth stops, it also returns once everything has been tried again.
 func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -83,7 +82,7 @@ func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// flushed reports whether nth stops and no worker is busy.
+// flushed reports whether nth stops and every notice has been tried again.
 func (w *Webhook) flushed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,8 +92,7 @@ func (w *Webhook) flushed() bool {
 // save keeps the disk up to date until stop is closed, and then once more. A disk that hangs delays no notice.
 func (w *Webhook) save(changed, stop <-chan struct{}) {
 	failing := false
-	for {
-		stopped := false
+	for stopped := false; !stopped; {
 		select {
 		case <-changed:
 		case <-stop:
@@ -105,21 +103,17 @@ func (w *Webhook) save(changed, stop <-chan struct{}) {
 			w.report(DeliveryResult{Err: err})
 		}
 		failing = err != nil
-		if stopped {
-			return
-		}
 		select {
 		case <-stop:
 		case <-time.After(syncInterval):
 		}
 		if failing {
-			wake(w.wake) // work then has it tried again
+			wake(w.wake) // work then signals a change, so that it is tried again.
 		}
 	}
 }
 
-// dispatch starts workers for all that can be done now, and returns for how long there is nothing more if nothing is
-// heard.
+// dispatch starts workers for all that can be done now, and returns how long there is nothing else to do unless it is woken.
 func (w *Webhook) dispatch(ctx context.Context, busy *sync.WaitGroup) time.Duration {
 	for {
 		job, wait := w.nextJob(time.Now())
@@ -133,7 +127,7 @@ func (w *Webhook) dispatch(ctx context.Context, busy *sync.WaitGroup) time.Durat
 	}
 }
 
-// nextJob returns what a worker is to do now or, if there is nothing, for how long.
+// nextJob returns what a worker is to do now; nil, and for how long, if there is nothing.
 func (w *Webhook) nextJob(now time.Time) (job func(context.Context), wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,8 +166,8 @@ func (w *Webhook) dropBacklog() {
 	}
 }
 
-// next chooses the queue that a worker can turn to, and whether the worker is to render a notice or to post one. If there
-// is none, it returns for how long.
+// next chooses the queue for the next worker, and whether the worker is to render a notice or to post one. If there is none, it
+// returns nil and for how long.
 func (w *Webhook) next(now time.Time) (best *eventQueue, render bool, wait time.Duration) {
 	wait = idleWait
 	for event, q := range w.queues {
@@ -193,7 +187,7 @@ func (w *Webhook) next(now time.Time) (best *eventQueue, render bool, wait time.
 	return best, render, wait
 }
 
-// ready returns how long it takes until a worker may turn to a queue, 0 if it may now, and whether it would render a
+// ready returns how long it takes until a worker may serve a queue, 0 if it may now, and whether it would render a
 // notice.
 func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, render bool) {
 	if q.busy {
@@ -204,7 +198,7 @@ func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, rende
 			return wait, false
 		}
 	}
-	// While the endpoint works, no notice is rendered for which the outbox has no room.
+	// While the endpoint works, no notice is rendered unless the outbox has room for it.
 	if len(q.transitions) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
 		return 0, true
 	}
@@ -214,7 +208,7 @@ func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, rende
 	return w.postWait(q.notices[0], now), false
 }
 
-// postWait is how long it takes until a notice may be posted, as far as that is not up to its node.
+// postWait is how long it takes until a notice may be posted, once its node's gate is open.
 func (w *Webhook) postWait(n pendingNotice, now time.Time) time.Duration {
 	if w.stopping {
 		if n.triedAtStop || w.endpoint.retryAfter.After(now) {
@@ -237,7 +231,7 @@ func (q *eventQueue) before(other *eventQueue) bool {
 	return cmp.Or(cmp.Compare(a.tries, b.tries), b.Made.Compare(a.Made)) < 0
 }
 
-// gateWait is how long notices about a node wait for its cordon. If it is not known which node it is, any cordon counts.
+// gateWait is how long notices about a node wait for its cordon; for that of any node if its name is not known.
 func (w *Webhook) gateWait(node string, now time.Time) time.Duration {
 	wait := func(node string) time.Duration {
 		switch n := w.nodes[node]; {
@@ -287,7 +281,7 @@ func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *
 	}
 }
 
-// giveUp removes notices from their queues, and returns those that are lost. One that is being posted is not lost yet:
+// giveUp removes notices from their queues, and returns those that are lost. A notice that is being posted may still be delivered:
 // its result is reported when it is known.
 func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
 	for _, n := range notices {
@@ -324,7 +318,7 @@ func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, t pendi
 	return n, settings.wants(phase) && n.Text != "", nil
 }
 
-// lookUp describes a node and its machine. What is not answered in time stays what it was.
+// lookUp describes a node and its machine. What cannot be read in time is as it was the last time.
 func (w *Webhook) lookUp(ctx context.Context, node string) nodeInfo {
 	var info nodeInfo
 	w.mu.Lock()
@@ -354,7 +348,7 @@ func (q *eventQueue) remove(id string) {
 	q.notices = slices.DeleteFunc(q.notices, func(n pendingNotice) bool { return n.ID == id })
 }
 
-// post posts a notice, unless it is too old, and handles the result. One that was never tried is never too old: the
+// post posts a notice, unless it is too old, and handles the result. It is posted at least once, whatever its age: the
 // clock may have been set, or the machine suspended.
 func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQueue, n pendingNotice, began time.Time, probe bool) {
 	over, err := n.tries > 0 && n.age() > maxNoticeAge, errors.New("it is older than a day")
@@ -422,13 +416,14 @@ type endpoint struct {
 	failures   int
 	failedAt   time.Time // the last failure; zero while it works
 	nextProbe  time.Time // what was queued by failedAt is not tried before
-	probing    bool      // one notice is probing whether it is back
-	retryAfter time.Time // nothing is posted before, as the endpoint has asked
+	probing    bool      // a notice is being posted to see whether the endpoint is back
+	retryAfter time.Time // the end of the pause that the endpoint has asked for
 }
 
 func (e *endpoint) failing() bool { return !e.failedAt.IsZero() }
 
-// wait is how long it takes until a notice may be posted. One that was queued after the failure is tried once at any time.
+// wait is how long it takes until a notice may be posted. A notice that was queued after the last failure is tried once without
+// waiting.
 func (e *endpoint) wait(n pendingNotice, now time.Time) time.Duration {
 	if wait := e.retryAfter.Sub(now); wait > 0 {
 		return wait
@@ -442,18 +437,18 @@ func (e *endpoint) wait(n pendingNotice, now time.Time) time.Duration {
 	return max(e.nextProbe.Sub(now), 0)
 }
 
-// beginProbe reports whether a notice that is about to be posted probes whether the endpoint is back.
+// beginProbe reports whether posting a notice is a probe: whether it shows if the endpoint is back.
 func (e *endpoint) beginProbe(n pendingNotice) bool {
 	probe := e.failing() && (n.tries > 0 || !n.queued.After(e.failedAt))
 	e.probing = e.probing || probe
 	return probe
 }
 
-// succeeded keeps a pause that the endpoint has asked for: what it has accepted since was on its way.
+// succeeded keeps a pause that the endpoint has asked for: the notice that it accepted was on its way before.
 func (e *endpoint) succeeded() { *e = endpoint{retryAfter: e.retryAfter} }
 
-// failed handles the failure of a post that began then. The pause doubles with each failure in a row. It is jittered, so
-// that the nodes of a fleet do not come all at once when their endpoint is back.
+// failed handles the failure of a post, with the time at which it began. The pause doubles with each failure in a row. It is jittered, so
+// that the nodes of a fleet do not all come at once when their endpoint is back.
 func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
 	now := time.Now()
 	if later, ok := errors.AsType[retryAfterError](err); ok {
@@ -462,7 +457,7 @@ func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
 		}
 	}
 	if e.failing() && began.Before(e.failedAt) {
-		return // It was on its way when another one failed, so it is no news.
+		return // It was on its way when another post failed: this is the same failure.
 	}
 	longest := maxPauseOld
 	if newestAge < youngNotice {

@@ -33,7 +33,7 @@ const (
 	maxMessage = 1024
 )
 
-// The reasons of Events, as in aws-node-termination-handler if it has them, too.
+// The reasons of Events; where aws-node-termination-handler has such an Event, the reason is the same.
 const (
 	reasonOver     = "InterruptionOver"
 	reasonDraining = "Draining"
@@ -43,17 +43,17 @@ const (
 	errorSuffix    = "Error"
 )
 
-// actionReasons are the reasons of Events about a step that has ended; with errorSuffix if it has not ended well.
+// actionReasons are the reasons of Events about the end of a step; with errorSuffix if it has failed or run out of time.
 var actionReasons = map[string]string{
 	string(policy.Cordon):   "Cordon",
 	string(policy.Drain):    "CordonAndDrain",
 	string(policy.Uncordon): "Uncordon",
 }
 
-// eventBuilder makes Events of transitions. It remembers what it needs of the current work and of outages. What an Event
-// lacks, newEvent fills in when it is sent.
+// eventBuilder makes Events of transitions. It remembers what it needs of the current work and of outages. newEvent completes an
+// Event when it is sent.
 type eventBuilder struct {
-	events        map[string]bool // the IDs of those that the work is for
+	events        map[string]bool // the IDs of the events that the work is for
 	cordoned      bool
 	foreignCordon bool // somebody else had cordoned the node
 	pods          map[string]bool
@@ -168,7 +168,7 @@ func (b *eventBuilder) remainingPods(t state.Transition) *corev1.Event {
 	return normal(t, reasonEviction, fmt.Sprintf("and %d more pods: %s", len(pods), strings.Join(pods, ", ")))
 }
 
-// stepEnd says how a step ended. One that was canceled is followed by another one, or by the end of nth.
+// stepEnd says how a step ended. A canceled step has no Event: another step follows, or the end of nth.
 func (b *eventBuilder) stepEnd(t state.Transition) *corev1.Event {
 	reason := actionReasons[t.Action]
 	took := t.Took.Round(time.Millisecond)
@@ -244,9 +244,9 @@ func truncate(message string) string {
 	return strings.ToValidUTF8(message[:maxMessage-len(end)], "") + end
 }
 
-// newCorrelator returns client-go's correlator, which turns a repetition into a count on the existing Event, many similar
-// ones into one, and limits each object and reason to 25 Events and then one in five minutes. Its broadcaster is not
-// used, as it can neither be flushed nor be told to wait for a cordon.
+// newCorrelator returns client-go's correlator, which turns a repetition into a count on the existing Event and many similar
+// Events into one, and limits each object and reason to 25 Events and then one in five minutes. client-go's broadcaster is not
+// used, as it can neither be flushed nor wait for a cordon.
 func newCorrelator() *clientrecord.EventCorrelator {
 	return clientrecord.NewEventCorrelatorWithOptions(clientrecord.CorrelatorOptions{
 		LRUCacheSize: maxQueue, // the default is for a program that watches a whole cluster
@@ -279,7 +279,7 @@ func (k *Kubernetes) sendEvent(ctx context.Context, id Identity) error {
 		if draft == nil {
 			return nil
 		}
-		// Many alike are skipped; the error is that of encoding it.
+		// It is skipped over the limit; the error is one of encoding.
 		result, err := k.correlator.EventCorrelate(k.newEvent(ctx, draft, id.Node))
 		if err != nil || result.Skip {
 			return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Fields is what a webhook's template can use. What is not known is empty. Texts contain no quotation marks,
+// Fields are the data of a webhook's template. What is not known is empty. Texts contain no quotation marks,
 // backslashes or line breaks, so that they can stand between the quotation marks of JSON as they are.
 //
 // docs/notices.md describes each field.
@@ -78,7 +78,7 @@ type Fields struct {
 	Region               string
 }
 
-// Machine is what is known of the machine. What is not known is empty.
+// Machine describes the machine. What is not known is empty.
 type Machine struct {
 	ID, Type, LifeCycle, Account, Region, Zone string
 	LocalIP, LocalName, PublicIP, PublicName   string
@@ -126,7 +126,7 @@ func newFields(t state.Transition, phase Phase, outcome string, pods []string, d
 	return f
 }
 
-// setAWSNTHFields fills in what aws-node-termination-handler would, as far as it is about the event.
+// setAWSNTHFields fills in the fields of aws-node-termination-handler that are about the event.
 func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
 	ev := e.Event
 	f.EventID, f.Kind, f.NodeName = ev.ID, ev.Kind.Info().Handler.Event, f.Node
@@ -143,7 +143,7 @@ func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
 	f.InProgress = f.Phase == Announced
 }
 
-// clean makes texts that come from elsewhere safe within a string of JSON.
+// clean makes texts from outside safe within a JSON string.
 func (f *Fields) clean() {
 	for _, text := range []*string{
 		&f.Text, &f.Node, &f.Code, &f.Plan, &f.Reason, &f.Error, &f.EventID, &f.Description, &f.NodeName,
@@ -166,7 +166,7 @@ func jsonSafe(text string) string {
 	}, strings.ToValidUTF8(text, "?"))), " ")
 }
 
-// noticeID depends on the time, as an event may be announced, and drained for, more than once.
+// noticeID depends on the time, as an event may be announced, and its outcome told, more than once.
 func noticeID(e state.Entry, outcome string, made time.Time) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", e.Event.ID, outcome, made.UnixNano()))
 	return hex.EncodeToString(sum[:16])
@@ -205,7 +205,7 @@ func (f *Fields) outcomeText() string {
 	return f.Outcome + "; nothing of it is left on the node"
 }
 
-// listPods lists no more pods than anybody reads.
+// listPods lists some pods, and the number of the others.
 func listPods(pods []string) string {
 	const most = 20
 	switch {

@@ -21,7 +21,7 @@ import (
 
 const (
 	// startupDelay is how long nothing is written after the start: the first poll of the metadata service comes first, and
-	// a condition that an earlier run has left can wait.
+	// a condition of an earlier run can wait.
 	startupDelay = 5 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
@@ -33,7 +33,7 @@ const (
 	refusedFor = time.Hour
 	// flushTimeout bounds the last attempt to deliver what is left when nth stops.
 	flushTimeout = 2 * time.Second
-	// finishTimeout bounds what Run goes on writing after Finish: the drains of other nodes come first.
+	// finishTimeout bounds how long Run goes on after Finish: the drains of other nodes come first.
 	finishTimeout = 5 * time.Minute
 	// describeTimeout is how long an Event waits for the machine's description.
 	describeTimeout = 3 * time.Second
@@ -45,43 +45,42 @@ type Identity struct {
 	Node   string
 }
 
-// KubernetesOptions are what a Kubernetes is made of. All fields are needed but for those that say otherwise.
+// KubernetesOptions are the options of a Kubernetes. All are required unless they say otherwise.
 type KubernetesOptions struct {
-	// Identity returns what to write with. Its errors are reported by whoever keeps the identity.
+	// Identity returns the client and the node. Its errors are not reported here.
 	Identity func(context.Context) (Identity, error)
 	// Entries returns the record.
 	Entries func() []state.Entry
 	// Rules returns the rules in effect.
 	Rules func() policy.Settings
-	// Condition, Lifecycle and Events enable what is written: nth's own condition, Kubernetes' lifecycle conditions, and
-	// Events.
+	// Condition, Lifecycle and Events enable nth's own condition, Kubernetes' lifecycle conditions, and Events.
 	Condition, Lifecycle, Events bool
 	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
-	// there also where nothing was ever announced. 0 is no heartbeat: it is then there from the first announcement on, and refreshed while
-	// it is True, every five minutes.
+	// also there if nothing was ever announced. With 0 there is no heartbeat: the condition is there from the first announcement on, and
+	// refreshed every five minutes while it is True.
 	Heartbeat time.Duration
-	// Alive reports whether the work is done at present that the heartbeat is to prove: without a yes there is none. It is needed with
-	// Heartbeat, is called from Run's goroutine, and must not block.
+	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from Run's
+	// goroutine, and must not block.
 	Alive func() bool
-	// DryRun says that nothing is done to the node: the condition says so, and tells of no event.
+	// DryRun says that nothing is done to the node: the condition says so, and no event.
 	DryRun bool
-	// Writer is the field manager by which the API server remembers who has set a condition: the product in the user agent of the
-	// identity's client, before the slash. It is needed with Lifecycle and with Condition, which both spare what others have set.
+	// Writer is our field manager at the API server: the product in the user agent of the identity's client, before the slash. Conditions
+	// that others have set are known by theirs.
 	Writer string
 	// Source is the component that Events name as their source.
 	Source string
-	// Describe returns annotations for Events about the Node, which describe the machine. It may return fewer, or none,
-	// if they cannot be read in time; it may be nil.
+	// Describe, if set, returns annotations for Events about the Node, which describe the machine: fewer, or none, if they cannot be
+	// read in time.
 	Describe func(context.Context) map[string]string
 	// Annotations are added to every Event, and override others.
 	Annotations map[string]string
-	// Turn, if set, is called before each write, and returns when it may be made and what to call after it. The conditions
+	// Turn, if set, is called before each write, and returns when it may be made, with a function to call after it. Conditions
 	// are hurried, Events are not. The error is ctx's.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
 	// Dropped, if set, is called with the number of Events that are dropped, because too many wait or they are refused. It
 	// must not block.
 	Dropped func(int)
-	// Trouble is called, once for each outage, with what cannot be written: each condition and Events separately.
+	// Trouble is called once for each outage, separately for each condition and for Events.
 	Trouble func(error)
 }
 
@@ -113,14 +112,14 @@ type Kubernetes struct {
 type areaState struct {
 	backoff wait.Backoff
 	retryAt time.Time // the end of the backoff
-	// refreshAt is when a condition has to be written, or checked, without news; zero if it need not. One that was refused
-	// is not tried before that.
+	// refreshAt is when a condition has to be checked although no transition has come; zero for never. After a refusal it is not
+	// tried before that.
 	refreshAt time.Time
 	refused   bool
-	reported  bool // a failure was, and nothing has succeeded since
+	reported  bool // A failure was reported, and nothing has succeeded since.
 }
 
-// area is what can fail or be refused separately.
+// area is a kind of request that can fail or be refused separately.
 type area string
 
 const (
@@ -134,7 +133,7 @@ const (
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
 		opts: opts, wake: make(chan struct{}, 1), stale: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
-		correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat, opts.Alive),
+		correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat),
 		areas: map[area]*areaState{
 			conditionArea: {backoff: newBackoff()}, lifecycleArea: {backoff: newBackoff()}, eventArea: {backoff: newBackoff()}, podEventArea: {},
 		},
@@ -159,8 +158,7 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 	wake(k.wake)
 }
 
-// Run writes what was heard until ctx ends, and then for a moment longer, if there is anything left to write. Run it
-// once.
+// Run writes until ctx ends, and then for a moment longer, if there is anything left to write. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
 	k.mu.Lock()
 	k.gate.closeUntil(time.Now().Add(startupDelay))
@@ -187,8 +185,7 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	}
 }
 
-// Finish says that nothing more is going to be heard: Run ends when all is written, or when that has not worked out for a
-// while.
+// Finish says that no transition follows: Run ends when all is written, or after five minutes.
 func (k *Kubernetes) Finish() {
 	k.mu.Lock()
 	k.gate, k.finishBy = gate{}, time.Now().Add(finishTimeout)
@@ -196,8 +193,7 @@ func (k *Kubernetes) Finish() {
 	wake(k.wake)
 }
 
-// Cede says that others keep the node's conditions from now on: of those, at most the request is made that is under way. What was heard is
-// still written as Events.
+// Cede leaves the node's conditions to others from now on, but for a request that is under way. Events are still written.
 func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
@@ -214,8 +210,7 @@ func (k *Kubernetes) finished() bool {
 	return !finishBy.IsZero() && (len(k.pending(now)) == 0 || now.After(finishBy))
 }
 
-// step writes one thing, if it is time, and returns how long to wait until the next step, unless something is heard
-// before.
+// step writes one thing, if it is time, and returns how long to wait until the next step, unless it is woken before.
 func (k *Kubernetes) step(ctx context.Context) time.Duration {
 	now := time.Now()
 	k.mu.Lock()
@@ -235,8 +230,7 @@ func (k *Kubernetes) step(ctx context.Context) time.Duration {
 	return eventInterval
 }
 
-// next returns the area that is to be written next or, if there is none, for how long there will be none if nothing is
-// heard.
+// next returns the area that is to be written next; empty, and for how long, if there is none.
 func (k *Kubernetes) next(now time.Time) (a area, wait time.Duration) {
 	wait = idleWait
 	for _, s := range k.areas {
@@ -303,7 +297,7 @@ func (k *Kubernetes) write(ctx context.Context, a area) error {
 	return k.writeConditions(ctx, id, a)
 }
 
-// writeConditions makes the conditions of an area what they should be.
+// writeConditions brings the conditions of an area up to date.
 func (k *Kubernetes) writeConditions(ctx context.Context, id Identity, a area) error {
 	k.setStale(a, false)
 	update := k.updateCondition
@@ -358,7 +352,7 @@ const (
 	gone verdict = "it is of no use"
 )
 
-// classify takes anything that is no answer of the API server, or says that it is busy or not well, for retryable.
+// classify returns the verdict on an error. What is not an answer of the API server, or says that it is busy or broken, is retryable.
 func classify(err error) verdict {
 	var status apierrors.APIStatus
 	switch {
@@ -378,8 +372,8 @@ func classify(err error) verdict {
 	return rejected
 }
 
-// nodeReference names the Node in an Event about it. Like the kubelet, it uses the name as the UID: that is what
-// "kubectl describe node" looks for, and a node that registers again keeps its history.
+// nodeReference refers to the Node in an Event about it. Like the kubelet, it uses the name as the UID: "kubectl describe node"
+// looks for that, and a node that registers again keeps its history.
 func nodeReference(node string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 }

@@ -21,7 +21,7 @@ const (
 	maxCordonWait = 5 * time.Second
 	// defaultBacklog is how many transitions of one node wait at most until a notice is made of them, which takes moments.
 	defaultBacklog = 256
-	// maxPods is how many pods of one event are named.
+	// maxPods is how many pods of one event a notice names at most.
 	maxPods = 512
 )
 
@@ -32,14 +32,14 @@ type Phase string
 const (
 	// Announced: the event is new.
 	Announced Phase = "announced"
-	// Ended: what was to be done about it was done, or its time is over, or it went wrong.
+	// Ended: the work on the node is done, or its time is over, or it has failed.
 	Ended Phase = "ended"
-	// Over: the event no longer stands, and what was done for it is undone.
+	// Over: the event no longer stands, and nothing of it is left on the node.
 	Over Phase = "over"
 )
 
-// The outcomes that belong to the phase Ended. Announced is its own outcome, and Over has the endings of an entry of the
-// record, and "moved".
+// The outcomes in the phase Ended. The outcome in the phase Announced has the same name, and those in the phase Over are the endings of
+// an entry of the record, and Moved.
 const (
 	Cordoned   = "cordoned"
 	Drained    = "drained"
@@ -99,9 +99,9 @@ func outcomeOf(t state.Transition) string {
 	return ""
 }
 
-// isNews reports whether an outcome is news after those that were told of the event, the oldest first. An announcement
-// stands until the event is over. An outcome that comes again, as that of a repeated attempt, is none, unless the event
-// was announced or over in between. Between people's order to leave the node alone and anything else, the last one counts.
+// isNews reports whether an outcome is news after the outcomes that were told of the event, the oldest first. An announcement
+// stands until the event is over. The same outcome again, as of a repeated attempt, is no news, unless the event
+// was announced or over in between. After LeftAlone any other outcome is news, and the other way round.
 func isNews(told []string, outcome string) bool {
 	phase := phaseOf(outcome)
 	for _, before := range slices.Backward(told) {
@@ -119,7 +119,7 @@ func isNews(told []string, outcome string) bool {
 	return true
 }
 
-// WebhookSettings say what a Webhook posts, and where.
+// WebhookSettings are the settings of a Webhook, which can be replaced.
 type WebhookSettings struct {
 	// Post sends one message; see Destination.Post.
 	Post     func(ctx context.Context, id, text string) error
@@ -132,7 +132,7 @@ func (s *WebhookSettings) wants(phase Phase) bool {
 	return phase == Announced && s.AtDetection || phase == Ended && s.AtEnd || phase == Over && s.AtClose
 }
 
-// Outbox keeps notices until they are delivered, over restarts, as record.Outbox does, which documents it. Only Sync
+// Outbox keeps notices until they are delivered, also over restarts. record.Outbox implements and documents it. Only Sync
 // waits for the disk.
 type Outbox interface {
 	Waiting() []record.Notice
@@ -144,14 +144,14 @@ type Outbox interface {
 	Sync() error
 }
 
-// WebhookOptions are what a Webhook is made of. All fields are needed but for those that say otherwise.
+// WebhookOptions are the options of a Webhook. All are required unless they say otherwise.
 type WebhookOptions struct {
 	Outbox Outbox
 	// Machine describes the machine, and Node returns its Node's name and labels, as far as they can be read before the
 	// context ends. node is the node's name; "" is the one that nth runs on.
 	Machine func(ctx context.Context, node string) Machine
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
-	// Told is called with the result of each attempt to deliver a notice, one call at a time.
+	// Told is called with the result of each attempt to deliver a notice, one call at a time, and with errors of the outbox.
 	Told func(DeliveryResult)
 	// DryRun marks every notice.
 	DryRun bool
@@ -172,7 +172,7 @@ type DeliveryResult struct {
 	Alike int
 }
 
-// Webhook is the listener that posts to people's own endpoints. Make one with NewWebhook.
+// Webhook is the listener that posts notices to an endpoint. Make one with NewWebhook.
 //
 // The notices of one event are posted in order, one at a time; of several events the newest goes first. While the endpoint
 // fails, one notice at a time probes whether it is back, and new ones are tried once without waiting for that.
@@ -217,26 +217,26 @@ type eventQueue struct {
 	notices     []pendingNotice
 }
 
-// pendingTransition is one that a notice is to be made of.
+// pendingTransition is a transition that a notice is to be made of.
 type pendingTransition struct {
 	state.Transition
 	outcome string
 	pods    []string
 }
 
-// pendingNotice is one that is to be posted.
+// pendingNotice is a notice that is to be posted.
 type pendingNotice struct {
 	record.Notice
 	queued      time.Time     // in this process
-	queuedAge   time.Duration // its age then
-	tries       int           // of this process
+	queuedAge   time.Duration // its age when it was queued
+	tries       int           // in this process
 	triedAtStop bool
 }
 
 // age is how old a notice is. Setting the clock while it waits does not change that.
 func (n pendingNotice) age() time.Duration { return n.queuedAge + time.Since(n.queued) }
 
-// podList has the pods that a drain for an event has evicted, or waits for.
+// podList has the pods that a drain for an event has evicted, deleted, or waits for.
 type podList struct {
 	node string
 	pods []string
@@ -348,7 +348,7 @@ func (w *Webhook) enqueue(t pendingTransition) {
 	w.dropped = DeliveryResult{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
 }
 
-// Forget forgets what is needed only while a node is being looked after. What is still to be told about it is told.
+// Forget drops the state of a node for which nothing more is done. Its notices are still delivered.
 func (w *Webhook) Forget(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -377,8 +377,8 @@ func (w *Webhook) notePod(t state.Transition) {
 	}
 }
 
-// Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows
-// what was told. describe says what is going to be done about one. Call it after Use.
+// Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows the
+// outcomes that were told. describe says what is going to be done about an entry. Call it after Use.
 func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(state.Entry) string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -390,12 +390,12 @@ func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(sta
 			w.enqueue(pendingTransition{state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
 		}
 	}
-	w.node("").gate.closeUntil(now.Add(decisionTime)) // A step that a crash has interrupted begins again at once.
+	w.node("").gate.closeUntil(now.Add(decisionTime)) // A step that the crash has interrupted begins again at once.
 	wake(w.wake)
 }
 
-// outcomesSoFar lists the outcomes that should have been told of an entry. An event that is over and was never announced
-// is left out: it is older than the webhook.
+// outcomesSoFar lists the outcomes that should have been told of an entry: none if its event is over and was never announced,
+// as it is older than the webhook then.
 func (w *Webhook) outcomesSoFar(e state.Entry, now time.Time) []string {
 	outcomes := []string{string(Announced)}
 	if e.LeftAlone {
