@@ -133,9 +133,15 @@ func (c *HookClient) Hold(ctx context.Context, a Action) {
 	defer cancel()
 	s := c.service(a)
 	now := time.Now()
-	began := now.Add(min(a.Since.Sub(now.Round(0)), 0)) // It cannot begin later than now; then this machine's clock is slow.
+	began := now
+	if !a.Since.IsZero() {
+		began = now.Add(min(a.Since.Sub(now.Round(0)), 0)) // It has begun; if it is later than now, a clock is wrong.
+	}
 	held := &action{hook: hook{name: a.Hook, timeout: leastTimeout, global: longestGlobal}, active: true}
 	held.begin(began, now)
+	if a.Since.IsZero() {
+		held.until = time.Time{} // It may be about to time out: the first heartbeat does not wait.
+	}
 	held.next = latest(held.until.Add(-held.timeout+held.interval()), now.Add(firstPause))
 	found := make(chan foundHook)
 	asking.Go(func() { c.findHook(ctx, s, a, found) })
