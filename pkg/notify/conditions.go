@@ -115,7 +115,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		return time.Time{}, nil // Where nothing was ever announced, there is no condition.
 	case existing != nil && sameContent(*existing, wanted) && !k.beat.due(*existing, now):
 		return k.beat.next(*existing, now), nil
-	case !isChange(existing, wanted) && k.opts.Heartbeat > 0 && !k.opts.Alive():
+	case !isChange(existing, wanted) && !k.alive():
 		return now.Add(silence), nil
 	}
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
@@ -311,23 +311,25 @@ func groupChanges(
 	necessary, contested := false, false
 	for _, t := range group.types {
 		existing := findCondition(node, t)
-		ours, theirs := existing != nil && owned[t], existing != nil && !owned[t]
+		ours, theirs := existing, existing
+		if owned[t] {
+			theirs = nil
+		} else {
+			ours = nil
+		}
 		_, isTrue := wanted[t]
 		switch {
-		case !active && !ours, theirs && !isTrue && existing.Status == corev1.ConditionFalse:
-			continue // It is absent or somebody else's, and as it should be.
-		case theirs && (!isTrue || !isReleased(*existing, text.since)):
+		case canStay(ours, theirs, isTrue, active):
+			continue
+		case theirs != nil && (!isTrue || !isReleased(*theirs, text.since)):
 			contested = true
 			continue
 		}
-		change := lifecycleCondition(t, isTrue, text, now)
-		switch {
-		case ours && existing.Status == change.Status:
-			change.LastTransitionTime = existing.LastTransitionTime
-		case ours && !isTrue:
+		change := lifecycleCondition(t, isTrue, text, ours, now)
+		changes = append(changes, change)
+		if ours != nil && !isTrue && ours.Status != change.Status {
 			clearing = append(clearing, change)
 		}
-		changes = append(changes, change)
 		necessary = necessary || existing == nil || !sameContent(*existing, change)
 	}
 	switch {
@@ -339,13 +341,25 @@ func groupChanges(
 	return changes
 }
 
-func lifecycleCondition(t corev1.NodeConditionType, isTrue bool, state lifecycleState, now time.Time) corev1.NodeCondition {
+// canStay reports whether a condition needs no change: it is absent or somebody else's, and as it should be.
+func canStay(ours, theirs *corev1.NodeCondition, isTrue, active bool) bool {
+	if theirs != nil && !isTrue && theirs.Status == corev1.ConditionFalse {
+		return true
+	}
+	return ours == nil && !active
+}
+
+// lifecycleCondition returns a condition that takes the place of ours, which is nil if there is none.
+func lifecycleCondition(t corev1.NodeConditionType, isTrue bool, text lifecycleState, ours *corev1.NodeCondition, now time.Time) corev1.NodeCondition {
 	c := corev1.NodeCondition{
-		Type: t, Status: corev1.ConditionFalse, Reason: state.reason, Message: truncate(state.message),
+		Type: t, Status: corev1.ConditionFalse, Reason: text.reason, Message: truncate(text.message),
 		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
 	}
 	if isTrue {
 		c.Status = corev1.ConditionTrue
+	}
+	if ours != nil && ours.Status == c.Status {
+		c.LastTransitionTime = ours.LastTransitionTime
 	}
 	return c
 }

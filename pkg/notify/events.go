@@ -279,12 +279,9 @@ func (k *Kubernetes) sendEvent(ctx context.Context, id Identity) error {
 		if draft == nil {
 			return nil
 		}
-		// It is skipped over the limit; the error is one of encoding.
-		result, err := k.correlator.EventCorrelate(k.newEvent(ctx, draft, id.Node))
-		if err != nil || result.Skip {
+		if k.sending = k.correlate(k.newEvent(ctx, draft, id.Node)); k.sending == nil {
 			return nil
 		}
-		k.sending = result
 	}
 	a := eventArea
 	if k.sending.Event.InvolvedObject.Kind == "Pod" {
@@ -301,6 +298,14 @@ func (k *Kubernetes) sendEvent(ctx context.Context, id Identity) error {
 		k.muteEvents()
 	}
 	k.sending = nil
+	return nil
+}
+
+// correlate returns nil for an Event that is over the limit, or cannot be encoded.
+func (k *Kubernetes) correlate(e *corev1.Event) *clientrecord.EventCorrelateResult {
+	if result, err := k.correlator.EventCorrelate(e); err == nil && !result.Skip {
+		return result
+	}
 	return nil
 }
 

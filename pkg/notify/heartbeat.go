@@ -62,6 +62,9 @@ func (h *heartbeat) has(c corev1.NodeCondition) bool {
 	return h.every > 0 || c.Status == corev1.ConditionTrue
 }
 
+// alive reports whether a heartbeat would be true.
+func (k *Kubernetes) alive() bool { return k.opts.Heartbeat == 0 || k.opts.Alive() }
+
 // due reports whether a condition is old enough to be written again. If it is from the future, the clock was wrong.
 func (h *heartbeat) due(c corev1.NodeCondition, now time.Time) bool {
 	age := now.Sub(c.LastHeartbeatTime.Time)
