@@ -356,8 +356,8 @@ func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2
 // up. Actual lifecycle actions are not touched.
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
-	told := asg.NewTold(asg.ToldOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
-	for _, p := range asg.ToldPermissions(settings) {
+	told := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
+	for _, p := range asg.HookClientPermissions(settings) {
 		allowed, err := told.May(ctx, p, group)
 		switch {
 		case err != nil:

@@ -270,7 +270,7 @@ func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Statu
 		return
 	}
 	m.Show(status)
-	m.ShowQueue(metrics.QueueStanding{
+	m.ShowQueue(metrics.QueueStatus{
 		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up, Heard: messages.Answered,
 		Leased: nodes.LeaseError == nil, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
 	})

@@ -289,7 +289,7 @@ func ownPod() fleet.OwnPod {
 type hooks struct{ client *asg.HookClient }
 
 func newHooks(cfg config.Queue, asked aws.Config, counts daemon.Counts, log *logrus.Entry) hooks {
-	return hooks{asg.NewTold(asg.ToldOptions{
+	return hooks{asg.NewHookClient(asg.HookClientOptions{
 		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: counts.HookRequested,
 		Tell: func(n asg.HookReport) { daemon.TellHook(log, n) },
 	}, hookSettings(cfg))}

@@ -1,23 +1,22 @@
-// Package asg is the Auto Scaling group's lifecycle hook, as the instance sees it that is to be terminated: while
-// the node is being drained, heartbeats hold the machine, and when that is done the hook is completed, so that the group
-// need not wait for the hook's timeout.
+// Package asg handles the lifecycle hooks of an Auto Scaling group: while the node is being drained, heartbeats hold the
+// instance, and when that is done the hook is completed, so that the group need not wait for the hook's timeout.
 //
-// Which of a group's hooks are ours, and what each is completed with, is the same for a Keeper, which speaks for its own machine, and for a
-// HookClient, which is told by messages of hooks that wait for any (messages.go).
+// There are two clients. A Keeper handles the hooks of its own instance, and a HookClient those of any instance, as messages tell
+// of them (messages.go). Both choose the hooks that are ours, and the result that each is completed with, in the same way.
 //
-// A Keeper stands before the source of events (pkg/imds) and lets everything through. When a termination is announced,
-// it looks with the instance's own role for the group and its hooks (hooks.go, api.go), settles which of them are nth's
-// to complete (hooks.go), and holds and completes those (messages.go). It gives an event a deadline where Auto Scaling
-// will take the machine sooner than the drain is meant to end, and where it takes it then although people would have it kept
+// A Keeper stands before the source of events (pkg/imds) and passes everything on. When a termination is announced,
+// it asks with the instance's own role for the group and its hooks (api.go), chooses those that are nth's
+// to complete (hooks.go), and holds and completes them (messages.go). It gives the event a deadline where Auto Scaling
+// takes the machine before the drain's budget is used up, or at the end of the budget although people want it kept
 // (api.go). What to do about the event is decided elsewhere; Settled tells when that is done.
 //
-// What waits at a hook is a machine that is terminated, returns to a warm pool, or has its root volume replaced; all are held and
-// completed alike, and called terminations here.
+// Hooks wait for an instance that is terminated, that returns to a warm pool, or whose root volume is replaced. All three are held
+// and completed alike, and are called terminations here.
 //
-// Nothing is remembered on disk: Auto Scaling knows whether a hook still waits, and a restart asks it again. A hook is
+// Nothing is remembered on disk: Auto Scaling knows whether a hook still waits, and is asked again after a restart. A hook is
 // completed with CONTINUE. It is abandoned only where people ask for that and the group keeps the machine then (api.go), and it is
-// left to its own timeout where they want the node left alone. Where a permission is missing, that is told once, and the drain goes on
-// without.
+// left to its own timeout where they want the node left alone. A missing permission is reported once, and the drain goes on
+// without it.
 package asg
 
 import (
@@ -38,13 +37,13 @@ type Source interface {
 
 // Settings are what people say about hooks.
 type Settings struct {
-	// Complete tells whether hooks are looked after at all. Without it Auto Scaling is never asked anything.
+	// Complete enables all of this. Without it Auto Scaling is never asked anything.
 	Complete bool
-	// Hooks names those to complete. If it is empty, that is the group's only one; see choose. LaunchHooks is the same for those that
-	// wait until a new instance is in service, of which only messages tell.
+	// Hooks names the hooks to complete. If it is empty, that is the group's only one; see choose. LaunchHooks is the same for hooks
+	// that wait until a new instance is in service, of which only messages tell.
 	Hooks, LaunchHooks []string
-	// Budget is how long the drain may take from when the event was first seen: a limit of Auto Scaling's that is farther
-	// than that is not worth telling. A machine whose node people want left alone is held for so long; 0 is for as long as hooks wait.
+	// Budget is how long the drain may take from when the event was first seen: a later limit of Auto Scaling's gives the event no
+	// deadline. A machine whose node people want left alone is held for as long; with 0, for as long as the hooks wait.
 	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
 	Abandon bool
@@ -52,7 +51,7 @@ type Settings struct {
 	AfterDrain AfterDrain
 }
 
-// Options say how Auto Scaling is spoken to.
+// Options are those of a Keeper.
 type Options struct {
 	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is as in role.Options.
 	Region, Endpoint string
@@ -61,7 +60,7 @@ type Options struct {
 	Metadata role.Metadata
 	// FirstSeen, if set, returns when an event was first seen, in this run or in one before; zero if never.
 	FirstSeen func(eventID string) time.Time
-	// Tell is called with what people should know, from one goroutine at a time. It must not block.
+	// Tell is called with what people should know. It must not block.
 	Tell func(HookReport)
 	// Requested, if set, is told of each request about a hook that waits, once it has ended. It must not block.
 	Requested func(Request, Answer)
@@ -69,10 +68,10 @@ type Options struct {
 	DryRun bool
 }
 
-// What says what kind of news it is.
+// What is the kind of a HookReport.
 type What string
 
-// The kinds of news.
+// The kinds of reports.
 const (
 	// Found: it is known which hooks there are, and which of them are looked after.
 	Found What = "found"
@@ -80,11 +79,11 @@ const (
 	Trouble What = "trouble"
 	// Refused: a permission is missing.
 	Refused What = "refused"
-	// Completed: a hook was completed, or turned out to be done with.
+	// Completed: a hook was completed, or turned out not to wait any more.
 	Completed What = "completed"
 )
 
-// HookReport is one thing that people should know, in words. What a message told of has no Event.
+// HookReport is one thing that people should know, in words. A HookClient's reports have no Event.
 type HookReport struct {
 	What  What
 	Event event.Event
@@ -101,10 +100,8 @@ type Keeper struct {
 	mu       sync.Mutex
 	settings Settings
 	current  *termination // the one that is announced; nil if none is, or nothing is to be done for it
-	// former is the one that is begun anew, by other settings.
-	former *termination
-	ctx    context.Context
-	tasks  sync.WaitGroup
+	ctx      context.Context
+	watches  sync.WaitGroup
 }
 
 // dialer makes a connection; nil means the network's own.
@@ -118,12 +115,16 @@ func New(source Source, opts Options, settings Settings) *Keeper {
 // Run watches until ctx ends, and returns what the source returns once all requests have ended.
 func (k *Keeper) Run(ctx context.Context, sink event.Sink) error {
 	ctx, stop := context.WithCancel(ctx)
-	defer k.tasks.Wait()
 	defer stop()
 	k.mu.Lock()
 	k.ctx = ctx
 	k.mu.Unlock()
-	return k.source.Run(ctx, tap{sink, k})
+	err := k.source.Run(ctx, tap{sink, k})
+	k.mu.Lock()
+	k.leave()
+	k.mu.Unlock()
+	k.watches.Wait()
+	return err
 }
 
 // Stuck says what has come to a stop in the source that should go on; nil if nothing has, or if it cannot tell.
@@ -134,7 +135,7 @@ func (k *Keeper) Stuck() error {
 	return nil
 }
 
-// Use replaces the settings. A termination under way is begun anew by them.
+// Use replaces the settings. The hooks of a termination under way are chosen anew if others are named.
 func (k *Keeper) Use(s Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,19 +144,18 @@ func (k *Keeper) Use(s Settings) {
 	switch {
 	case !s.Complete:
 		k.leave()
-		k.former = nil // What has come of it is not what comes of it when hooks are looked after again.
 	case t == nil:
-	case !slices.Equal(s.Hooks, before.Hooks):
-		k.leave()
-		k.former = t
-	default:
+	case slices.Equal(s.Hooks, before.Hooks):
 		t.use(s)
+	default:
+		k.leave()
+		k.begin(t.again())
 	}
 }
 
-// Settled says what has come of an event: its hooks are completed when it is drained or out of time, and held else. In particular they
-// are held when the rules that are in force ask for no drain: settings and rules do not change in one moment. It may be called often,
-// and the last word counts until the completion has been sent.
+// Settled says what has come of an event: its hooks are completed when the node is drained or out of time, and held otherwise. They
+// are also held while the rules ask for no drain, as settings and rules are not replaced at the same moment. It may be called often,
+// and the last outcome counts until the completion has been sent.
 func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,7 +164,7 @@ func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// tap is the sink that the source speaks to.
+// tap is the sink that the source writes to.
 type tap struct {
 	event.Sink
 	keeper *Keeper
@@ -178,14 +178,13 @@ func (t tap) Snapshot(s event.Snapshot) {
 	t.Sink.Snapshot(s)
 }
 
-// see takes in which terminations are announced, and returns them with their deadlines. There is one at most: a machine
-// has one target state.
+// see begins and ends the watch for the termination that is announced, and returns the events with their deadlines. There is one
+// at most, as an instance has one target state.
 func (k *Keeper) see(events []event.Event) []event.Event {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(events) == 0 {
 		k.leave()
-		k.former = nil
 		return events
 	}
 	if !k.settings.Complete {
@@ -193,26 +192,26 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 	}
 	if k.current == nil || k.current.event.ID != events[0].ID {
 		k.leave()
-		k.begin(events[0])
+		k.begin(&termination{event: events[0], firstSeen: k.firstSeen(events[0])})
 	}
 	events = slices.Clone(events)
 	events[0].Deadline = k.current.deadline(k.settings.Budget, k.now())
 	return events
 }
 
-// begin looks after the hooks of a termination from now on.
-func (k *Keeper) begin(ev event.Event) {
+// begin starts the watch of a termination.
+func (k *Keeper) begin(t *termination) {
 	ctx, cancel := context.WithCancel(k.ctx)
-	t := newTermination(ev, k.firstSeen(ev), cancel, k.settings)
-	if k.former != nil && k.former.event.ID == ev.ID {
-		t.inherit(k.former)
+	t.cancel, t.settings, t.changed = cancel, k.settings, make(chan struct{}, 1)
+	k.current = t
+	w := &watch{
+		opts: k.opts, dial: k.dial, named: k.settings.Hooks, termination: t, since: t.firstSeen,
+		reporter: reporter{report: k.opts.Tell, about: t.event},
 	}
-	k.current, k.former = t, nil
-	w := &watch{opts: k.opts, dial: k.dial, named: k.settings.Hooks, termination: t}
-	k.tasks.Go(func() { w.run(ctx) })
+	k.watches.Go(func() { w.run(ctx) })
 }
 
-// leave stops looking after the current termination.
+// leave ends the watch of the current termination.
 func (k *Keeper) leave() {
 	if k.current != nil {
 		k.current.cancel()
@@ -226,7 +225,7 @@ func (k *Keeper) firstSeen(ev event.Event) time.Time {
 		return now
 	}
 	if seen := k.opts.FirstSeen(ev.ID); !seen.IsZero() && seen.Before(wall) {
-		// With now's monotonic reading: whoever sets the clock does not move Auto Scaling's.
+		// With now's monotonic reading: setting the machine's clock does not change how long Auto Scaling waits.
 		return now.Add(seen.Sub(wall))
 	}
 	return now

@@ -6,23 +6,21 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/smithy-go"
 )
 
-// Checkup is what can be found out about lifecycle hooks while nothing is announced.
+// Checkup is the result of Check.
 type Checkup struct {
-	// Err is why that could not be found out: a missing permission, mostly.
+	// Err is why the check could not be made: a missing permission, mostly.
 	Err error
-	// Found says which hooks there are, and which of them are ours; empty if the instance is in no group. Ours tells
-	// whether any is.
+	// Found says which hooks there are, and which of them are ours; empty if the instance is in no group. Ours is set if
+	// any is.
 	Found string
 	Ours  bool
-	// Keeps says what on_incomplete = "abandon" comes to, and Kept whether hooks would be abandoned; empty where people do not ask for it.
+	// Keeps says what on_incomplete = "abandon" means here; empty where it is not set. Kept is set if hooks would be abandoned.
 	Keeps string
 	Kept  bool
-	// Missing is what keeps heartbeats and completions of ours from working, a line for each; nil if nothing is known to.
+	// Missing has the permissions that are missing for our hooks, a line for each; nil if none is known to be.
 	Missing error
 }
 
@@ -66,7 +64,7 @@ func (c *Checkup) retention(ctx context.Context, s *service, group string) {
 	}
 }
 
-// try tries a permission for the group, with the name of a hook that it has not.
+// try returns an error if a permission is missing for the group.
 func (s *service) try(ctx context.Context, permission, group string) error {
 	allowed, err := may(ctx, s.sdk, permission, group)
 	if err == nil && !allowed {
@@ -76,14 +74,14 @@ func (s *service) try(ctx context.Context, permission, group string) error {
 	return err
 }
 
-// There is no hook, group or instance of these names: what is asked of Auto Scaling about them has no effect.
-const nobodysHook, nobodysGroup, nobodysInstance = "nth-check-no-such-hook", "nth-check-no-such-group", "i-00000000000000000"
+// There is no hook, group or instance of these names: requests about them have no effect.
+const noHook, noGroup, noInstance = "nth-check-no-such-hook", "nth-check-no-such-group", "i-00000000000000000"
 
-// Permission is an IAM action, by its name in policies, with what it means to be without it.
+// Permission is an IAM action, by its name in policies, and what its absence means.
 type Permission struct{ Name, Without string }
 
-// ToldPermissions lists what a HookClient needs.
-func ToldPermissions(s Settings) []Permission {
+// HookClientPermissions lists what a HookClient needs.
+func HookClientPermissions(s Settings) []Permission {
 	permissions := []Permission{
 		{heartbeat, "a machine is held for one timeout of its hook only"},
 		{complete, "hooks are left to their timeouts"},
@@ -103,13 +101,13 @@ func ToldPermissions(s Settings) []Permission {
 	return permissions
 }
 
-// Explain says which of a group's hooks are ours, and whether any is; nothing of those for launches, where it has none.
-func (t *HookClient) Explain(ctx context.Context, group string, launch bool) (found string, ours bool, err error) {
-	hooks, err := (&service{sdk: t.sdk}).hooks(ctx, group)
+// Explain says which of a group's hooks are ours, and whether any is. found is empty for launches in a group without such hooks.
+func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (found string, ours bool, err error) {
+	hooks, err := (&service{sdk: c.sdk}).hooks(ctx, group)
 	if err != nil {
 		return "", false, err
 	}
-	r := t.rule(Action{Launch: launch})
+	r := c.rule(Action{Launch: launch})
 	if launch && !slices.ContainsFunc(hooks, func(h hook) bool { return h.transition == launching }) {
 		return "", false, nil
 	}
@@ -117,51 +115,39 @@ func (t *HookClient) Explain(ctx context.Context, group string, launch bool) (fo
 	return why, len(chosen) > 0, nil
 }
 
-// May tries a permission without effect: for a group, but for no hook that it has. With "" the group is made up, and a
-// policy that is limited to some groups refuses that. What Auto Scaling finds wrong with the request it has looked at,
-// so that is allowed.
-func (t *HookClient) May(ctx context.Context, p Permission, group string) (bool, error) {
+// May tries a permission without effect, by a request for a group, but for a hook and an instance that do not exist. With "" the group
+// does not exist either, and a policy that is limited to some groups refuses that.
+func (c *HookClient) May(ctx context.Context, p Permission, group string) (bool, error) {
 	if group == "" {
-		group = nobodysGroup
+		group = noGroup
 	}
-	return may(ctx, t.sdk, p.Name, group)
+	return may(ctx, c.sdk, p.Name, group)
 }
 
 func may(ctx context.Context, sdk *autoscaling.Client, permission, group string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
+	s := &service{sdk: sdk, instance: noInstance}
 	var err error
 	switch permission {
 	case heartbeat:
-		_, err = sdk.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
-			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
-		})
+		err = s.heartbeat(ctx, group, noHook)
 	case complete:
-		_, err = sdk.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
-			AutoScalingGroupName: &group, LifecycleHookName: aws.String(nobodysHook), InstanceId: aws.String(nobodysInstance),
-			LifecycleActionResult: aws.String(proceed),
-		})
+		err = s.complete(ctx, group, noHook, proceed)
 	case describeInstances:
-		_, err = sdk.DescribeAutoScalingInstances(ctx, &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{nobodysInstance}})
+		_, _, err = s.place(ctx)
 	case terminateInstance:
-		_, err = sdk.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
-			InstanceId: aws.String(nobodysInstance), ShouldDecrementDesiredCapacity: aws.Bool(false),
-		})
+		err = s.remove(ctx, group, Terminate)
 	case detachInstances:
-		_, err = sdk.DetachInstances(ctx, &autoscaling.DetachInstancesInput{
-			AutoScalingGroupName: &group, InstanceIds: []string{nobodysInstance}, ShouldDecrementDesiredCapacity: aws.Bool(false),
-		})
+		err = s.remove(ctx, group, Detach)
 	case describeGroups:
-		_, err = sdk.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})
+		_, err = s.retains(ctx, group)
 	default:
-		_, err = sdk.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
+		_, err = s.hooks(ctx, group)
 	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "ValidationError" {
-		return true, nil
-	}
-	err = explain(permission, err)
 	if _, refused := errors.AsType[refusedError](err); refused {
 		return false, nil
+	}
+	if isInvalid(err) {
+		return true, nil
 	}
 	return err == nil, err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
 )
 
@@ -70,4 +71,22 @@ func TestAnActionThatAMessageToldOfIsHeldWhateverTheClockSays(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where it is not known when the waiting began, it may be about to end, but is not over.
+func TestAnActionIsHeldThoughNobodyKnowsWhenItBeganAndAHeartbeatFails(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(short), func(r *rig) {
+		told := r.told(r.settings)
+		r.aws.Terminate(instance)
+		r.aws.Fail(asgtest.Fault{Action: "RecordLifecycleActionHeartbeat", Status: 503, Code: "ServiceUnavailable", Times: 2})
+		holding, release := context.WithCancel(r.t.Context())
+		go told.Hold(holding, asg.Action{Group: group, Hook: short.Name, Instance: instance})
+		time.Sleep(20 * time.Minute)
+		release()
+		synctest.Wait()
+		if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) < 115 || a.Heartbeats[0].Sub(a.Began) > 9*time.Second {
+			r.t.Errorf("after %d heartbeats the action is %+v", len(a.Heartbeats), a)
+		}
+	})
 }

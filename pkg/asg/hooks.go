@@ -22,80 +22,73 @@ type hook struct {
 	notifies string
 }
 
-// The hooks that EKS puts on the groups of its managed node groups: EKS drains the node itself, or waits until it has joined, and
-// completes them.
+// The hooks that EKS puts on the groups of its managed node groups. EKS completes them when it has drained the node itself, or the
+// node has joined.
 const (
 	eksHook       = "Terminate-LC-Hook"
 	eksLaunchHook = "Launch-LC-Hook"
 )
 
-// rule is what people say about the hooks for one transition.
+// rule says which hooks for one transition are ours.
 type rule struct {
 	transition string
-	// named are the names of those to complete; with none it is the group's only one, if nobody else waits for it.
+	// named are the names of the hooks to complete; with none it is the group's only one, if nobody else waits for it.
 	named []string
-	// queue is the queue by which we are told ourselves, as its ARN has it after the partition; empty if there is none.
+	// queue is the queue that we read ourselves, as in its ARN after the partition; empty if there is none.
 	queue string
 }
 
-// words say which hooks the rule is for, and setting names the one that has its names.
-func (r rule) words() (hooks, setting string) {
-	if r.transition == launching {
-		return "launches", "fleet.launch_hooks"
-	}
-	return "terminations", "events.asg-termination.hooks"
+// words are what is said about the hooks for a transition.
+type words struct {
+	kind, setting string
+	until         string // when a hook stops holding the machine
+	chosen        string // takes the hooks and the group
 }
 
-// choose returns those of a group's hooks that are ours to complete by a rule, and says in words how that comes. To complete
-// somebody else's would take the machine from under their work, or put it to work before its time, so that a guess must be safe: it
-// is the one that tells nobody but us or, without such a one, the group's only hook, and nobody else is told of it.
+var wordsFor = map[string]words{
+	terminating: {
+		"terminations", "events.asg-termination.hooks", "for the drain",
+		"after the drain, the lifecycle hook %s of the Auto Scaling group %s will be completed; heartbeats hold the machine until then",
+	},
+	launching: {
+		"launches", "fleet.launch_hooks", "until its node is Ready",
+		"once the node is Ready, the lifecycle hook %s of the Auto Scaling group %s will be completed",
+	},
+}
+
+// choose returns those of a group's hooks that are ours to complete by a rule, and says why in words. To complete
+// somebody else's hook would take the machine from under their work, or put it to work too early. So without names in the settings it
+// takes the hooks that notify our own queue or, without such a one, the group's only hook if that notifies nobody.
 func choose(group string, all []hook, r rule) (ours []hook, why string) {
-	kind, setting := r.words()
-	hooks := slices.DeleteFunc(slices.Clone(all), func(h hook) bool { return h.transition != r.transition })
+	say := wordsFor[r.transition]
+	hooks := only(all, func(h hook) bool { return h.transition == r.transition })
 	if len(hooks) == 0 {
-		return nil, fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for %s: nothing holds the machine%s", group, kind, r.until())
+		return nil, fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for %s: nothing holds the machine %s", group, say.kind, say.until)
 	}
 	if len(r.named) > 0 {
 		ours = only(hooks, func(h hook) bool { return slices.Contains(r.named, h.name) })
 		if len(ours) == 0 {
 			return nil, fmt.Sprintf("none of the lifecycle hooks of the Auto Scaling group %s is named in the settings: %s", group, names(hooks))
 		}
-		return ours, r.holding(group, ours)
+		return ours, fmt.Sprintf(say.chosen, names(ours), group)
 	}
 	if ours = only(hooks, func(h hook) bool { return r.queue != "" && strings.HasSuffix(h.notifies, r.queue) }); len(ours) > 0 {
-		return ours, r.holding(group, ours)
+		return ours, fmt.Sprintf(say.chosen, names(ours), group)
 	}
-	unlessNamed := fmt.Sprintf("it is left alone unless %s names it", setting)
+	unlessNamed := fmt.Sprintf("it is left alone unless %s names it", say.setting)
 	switch first := hooks[0]; {
 	case len(hooks) > 1:
 		return nil, fmt.Sprintf("the Auto Scaling group %s has several lifecycle hooks for %s: %s; none is completed unless %s names it",
-			group, kind, names(hooks), setting)
+			group, say.kind, names(hooks), say.setting)
 	case first.name == eksHook, first.name == eksLaunchHook:
 		return nil, fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s is that of an EKS managed node group; %s", first.name, group, unlessNamed)
 	case first.notifies != "":
 		return nil, fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s notifies %s, which may be waiting to complete it; %s",
 			first.name, group, first.notifies, unlessNamed)
 	}
-	return hooks, r.holding(group, hooks)
+	return hooks, fmt.Sprintf(say.chosen, names(hooks), group)
 }
 
-// until says what a hook would hold the machine for.
-func (r rule) until() string {
-	if r.transition == launching {
-		return " until its node is Ready"
-	}
-	return " for the drain"
-}
-
-func (r rule) holding(group string, ours []hook) string {
-	if r.transition == launching {
-		return fmt.Sprintf("once the node is Ready, the lifecycle hook %s of the Auto Scaling group %s will be completed", names(ours), group)
-	}
-	return fmt.Sprintf("after the drain, the lifecycle hook %s of the Auto Scaling group %s will be completed; heartbeats hold the machine until then",
-		names(ours), group)
-}
-
-// only returns those of the hooks that are as is says.
 func only(hooks []hook, is func(hook) bool) []hook {
 	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return !is(h) })
 }
@@ -108,50 +101,47 @@ func names(hooks []hook) string {
 	return strings.Join(list, ", ")
 }
 
-// watch sees one termination through: it finds the group and the hooks, waits until the hooks wait, holds them, and
+// watch handles one termination: it finds the group and the hooks, waits until the hooks wait, holds them, and
 // completes them when the work is done.
 type watch struct {
 	opts  Options
 	dial  dialer
 	named []string
 	*termination
+	reporter
 
 	service *service
 	group   string
 	actions []*action // the hooks that are ours; nil before they are known
 	// since is the latest time at which the hooks did not wait yet, as far as is known.
-	since   time.Time
-	waiting bool
-	state   string // of the instance in which the hooks wait
-	doing   doing
-	asked   int // in a row, in vain, whether the group keeps the machine
-	// foreseen tells that it is known whether it would.
-	foreseen bool
-	looks    int // at the instance's state
-	trouble  string
-	said     map[string]bool
+	since    time.Time
+	state    string // of the instance while the hooks wait; empty before
+	mode     mode
+	asked    int    // how many times in a row it could not be found out whether the group keeps the machine
+	foreseen bool   // whether the group would keep it is known
+	looks    int    // at the instance's state
+	trouble  string // the error that was told last; empty once a request has succeeded
 }
 
-// doing is what is done about hooks that wait.
-type doing int
+// mode is what is done about hooks that wait.
+type mode int
 
 const (
-	beating doing = iota
-	pausing       // they are left to their timeouts
+	beating mode = iota // they are held by heartbeats
+	pausing             // they are left to their timeouts
 	completing
 )
 
-// goOn makes something what is done about the hooks from now on.
-func (w *watch) goOn(d doing) {
-	if w.doing == d {
+func (w *watch) setMode(m mode) {
+	if w.mode == m {
 		return
 	}
-	w.doing = d
+	w.mode = m
 	for _, a := range w.actions {
 		switch now := time.Now(); {
-		case d == completing:
+		case m == completing:
 			a.release(now)
-		case d == beating && !a.refused:
+		case m == beating && !a.refused:
 			a.next = now
 		default:
 			a.next = time.Time{}
@@ -161,32 +151,29 @@ func (w *watch) goOn(d doing) {
 
 // run goes on until nothing is left to be done, or ctx ends.
 func (w *watch) run(ctx context.Context) {
-	w.since, w.said = w.firstSeen, map[string]bool{}
 	for {
 		next := w.step(ctx)
 		if ctx.Err() != nil || next.IsZero() {
 			return
 		}
-		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(time.Until(next)):
 		case <-w.changed:
 		}
-		timer.Stop()
 	}
 }
 
-// step does what is due and returns when to come back; zero if nothing is left to be done.
+// step does what is due and returns when the next step is due; zero if nothing is left to be done.
 func (w *watch) step(ctx context.Context) time.Time {
 	next, err := w.advance(ctx)
 	next, err = w.foresee(ctx, next, err)
 	if ctx.Err() != nil {
 		return time.Time{}
 	}
-	w.judge(err)
-	if limit := w.nearest(time.Now()); !limit.IsZero() { // What is over does not move it any more.
-		w.limited(limit)
+	w.reportError(err)
+	if limit := w.nearest(time.Now()); !limit.IsZero() { // Hooks that are over leave it as it was.
+		w.setLimit(limit)
 	}
 	return next
 }
@@ -194,14 +181,14 @@ func (w *watch) step(ctx context.Context) time.Time {
 // advance does what comes next: look where the instance is and what hooks there are, until they wait; then hold or
 // complete them.
 func (w *watch) advance(ctx context.Context) (time.Time, error) {
-	if !w.waiting {
+	if w.state == "" {
 		over, err := w.look(ctx)
 		if over {
 			return time.Time{}, err
 		}
-		if !w.waiting {
+		if w.state == "" {
 			w.looks++
-			return w.again(err), err
+			return w.nextLook(err), err
 		}
 	}
 	switch outcome, settings := w.now(); outcome {
@@ -220,7 +207,7 @@ func (w *watch) advance(ctx context.Context) (time.Time, error) {
 		if settings.Budget > 0 {
 			until = w.firstSeen.Add(settings.Budget)
 		}
-		w.once("people want the node left alone: the lifecycle hook %s of the Auto Scaling group %s is held for the budget of the termination, "+
+		w.once(Found, "people want the node left alone: the lifecycle hook %s of the Auto Scaling group %s is held for the budget of the termination, "+
 			"and then left to its own timeout", w.names(), w.group)
 		return w.hold(ctx, until)
 	default:
@@ -240,21 +227,21 @@ func (w *watch) names() string {
 // its load balancers, which can take minutes, nothing else happens.
 const longestLook = 15 * time.Second
 
-// again is when to look again: soon at first, ever more seldom later. A permission comes from people.
-func (w *watch) again(err error) time.Time {
+// nextLook is when to look again: soon at first, less often later, and seldom if people have to grant a permission first.
+func (w *watch) nextLook(err error) time.Time {
 	if unpermitted(err) {
 		return time.Now().Add(role.Spread(longestPause))
 	}
 	return time.Now().Add(role.Pause(w.looks, firstPause, longestLook))
 }
 
-// unpermitted tells whether a request failed as the instance may not make it.
+// unpermitted reports whether a request failed because the instance may not make it.
 func unpermitted(err error) bool {
 	_, refused := errors.AsType[refusedError](err)
 	return refused || errors.Is(err, role.ErrNoRole)
 }
 
-// look finds out what is not known yet. over tells that nothing is left to be done.
+// look asks for the group, its hooks and the state of the instance. over means that nothing is left to be done.
 func (w *watch) look(ctx context.Context) (over bool, err error) {
 	if w.service == nil {
 		if w.service, err = newService(ctx, w.opts, w.dial); err != nil {
@@ -267,7 +254,7 @@ func (w *watch) look(ctx context.Context) (over bool, err error) {
 		return false, err
 	}
 	if group == "" {
-		w.once("the instance is in no Auto Scaling group: there is no lifecycle hook to complete")
+		w.once(Found, "the instance is in no Auto Scaling group: there is no lifecycle hook to complete")
 		return false, nil
 	}
 	if w.actions == nil {
@@ -277,11 +264,11 @@ func (w *watch) look(ctx context.Context) (over bool, err error) {
 	}
 	switch {
 	case gone(state, w.event.Code):
-		w.once("the Auto Scaling group %s does not wait for its lifecycle hooks any more: the instance is in state %s", group, state)
-		w.lose(!strings.HasSuffix(state, "Terminating:Retained"))
+		w.once(Found, "the Auto Scaling group %s does not wait for its lifecycle hooks any more: the instance is in state %s", group, state)
+		w.setLost(!strings.HasSuffix(state, "Terminating:Retained"))
 		return true, nil
 	case waits(state, w.event.Code):
-		w.waiting, w.state = true, state
+		w.state = state
 		for _, a := range w.actions {
 			a.begin(w.since, time.Now())
 		}
@@ -291,29 +278,29 @@ func (w *watch) look(ctx context.Context) (over bool, err error) {
 	return false, nil
 }
 
-// find settles which hooks are ours.
+// find chooses the hooks that are ours.
 func (w *watch) find(ctx context.Context, group string) (none bool, err error) {
 	hooks, err := w.service.hooks(ctx, group)
 	if err != nil {
 		return false, err
 	}
 	ours, why := choose(group, hooks, rule{transition: terminating, named: w.named})
-	w.once("%s", why)
+	w.once(Found, "%s", why)
 	for _, h := range ours {
 		w.actions = append(w.actions, &action{hook: h})
 	}
 	w.group = group
 	if len(ours) == 0 {
-		w.limited(time.Time{})
-		w.lose(true)
+		w.setLimit(time.Time{})
+		w.setLost(true)
 	}
 	return len(ours) == 0, nil
 }
 
-// ends tells whether a target state is the end of the instance.
+// ends reports whether a target state is the end of the instance.
 func ends(target string) bool { return target == "Terminated" || target == "Warmed:Terminated" }
 
-// waits tells whether the hooks for terminations of an instance in that state, with that target, wait. On its way back to a warm pool it
+// waits reports whether the hooks for terminations of an instance in that state, with that target, wait. On its way back to a warm pool it
 // is in the same state as on its way into one, where it waits for the hooks of launches.
 func waits(state, target string) bool {
 	switch state {
@@ -325,7 +312,7 @@ func waits(state, target string) bool {
 	return false
 }
 
-// gone tells whether an instance in that state, with that target, is past its hooks.
+// gone reports whether an instance in that state, with that target, is past its hooks.
 func gone(state, target string) bool {
 	switch state {
 	case "Terminating:Proceed", "Terminating:Retained", "Terminated",
@@ -338,12 +325,12 @@ func gone(state, target string) bool {
 	return false
 }
 
-// hold sends the heartbeats that are due, if there is an until only before that.
+// hold sends the heartbeats that are due, and none from until on, unless that is zero.
 func (w *watch) hold(ctx context.Context, until time.Time) (next time.Time, err error) {
 	if until.IsZero() || time.Now().Before(until) {
-		w.goOn(beating)
+		w.setMode(beating)
 	} else {
-		w.goOn(pausing)
+		w.setMode(pausing)
 	}
 	for _, a := range w.actions {
 		if w.opts.DryRun {
@@ -353,7 +340,7 @@ func (w *watch) hold(ctx context.Context, until time.Time) (next time.Time, err 
 			continue
 		}
 		beat := w.service.heartbeat(ctx, w.group, a.name)
-		a.beaten(time.Now(), beat)
+		a.heartbeatSent(time.Now(), beat)
 		if a.over {
 			w.tell(Completed, "the lifecycle hook %s of the Auto Scaling group %s is over before the drain: somebody has completed it, or its time is up",
 				a.name, w.group)
@@ -365,10 +352,10 @@ func (w *watch) hold(ctx context.Context, until time.Time) (next time.Time, err 
 	return w.due(), err
 }
 
-// completeAll completes what still waits with the result that an outcome calls for, for as long as it does: what is said may have changed
-// while the result was found out, or another hook completed.
+// completeAll completes the hooks that still wait with the result that an outcome calls for. It stops where the outcome or the settings
+// have changed while the result was found out, or another hook was completed.
 func (w *watch) completeAll(ctx context.Context, outcome event.Outcome, result string) (next time.Time, err error) {
-	w.goOn(completing)
+	w.setMode(completing)
 	for _, a := range w.actions {
 		if a.over || a.next.After(time.Now()) {
 			continue
@@ -382,7 +369,7 @@ func (w *watch) completeAll(ctx context.Context, outcome event.Outcome, result s
 			return time.Now(), err
 		}
 		done := w.service.complete(ctx, w.group, a.name, result)
-		a.completed(time.Now(), done)
+		a.completionSent(time.Now(), done)
 		switch {
 		case done == nil && result == abandon:
 			w.tell(Completed, "abandoned the lifecycle hook %s of the Auto Scaling group %s: pods are left, and the group keeps the machine", a.name, w.group)
@@ -397,10 +384,10 @@ func (w *watch) completeAll(ctx context.Context, outcome event.Outcome, result s
 	return w.due(), err
 }
 
-// idle is how often a watch comes back that has nothing to do but wait for the drain.
+// idle is the longest time between two steps.
 const idle = time.Hour
 
-// due is when the next request is; zero if all hooks are done with.
+// due is when the next request is due; zero if all hooks are over.
 func (w *watch) due() time.Time {
 	next, left := time.Now().Add(idle), false
 	for _, a := range w.actions {
@@ -417,7 +404,7 @@ func (w *watch) due() time.Time {
 	return next
 }
 
-// nearest is when Auto Scaling takes the machine by the first of its hooks; zero if that is unknown.
+// nearest is when the first hook stops holding the machine; zero if that is unknown.
 func (w *watch) nearest(now time.Time) time.Time {
 	var nearest time.Time
 	for _, a := range w.actions {
@@ -428,17 +415,14 @@ func (w *watch) nearest(now time.Time) time.Time {
 	return nearest
 }
 
-// judge tells of an error, each once until it is over.
-func (w *watch) judge(err error) {
+// reportError reports an error once, for as long as it stays the same.
+func (w *watch) reportError(err error) {
 	if err == nil {
 		w.trouble = ""
 		return
 	}
 	if unpermitted(err) {
-		if text := err.Error(); !w.said[text] {
-			w.said[text] = true
-			w.tell(Refused, "%s; %s (docs/lifecycle.md has the policy that is needed)", text, without(err))
-		}
+		w.once(Refused, "%s; %s (docs/lifecycle.md has the policy that is needed)", err, without(err))
 		return
 	}
 	if text := err.Error(); text != w.trouble {
@@ -447,7 +431,7 @@ func (w *watch) judge(err error) {
 	}
 }
 
-// without says what goes on without a permission.
+// without says what a missing permission means.
 func without(err error) string {
 	refused, _ := errors.AsType[refusedError](err)
 	switch refused.Action {
@@ -462,19 +446,35 @@ func without(err error) string {
 	}
 }
 
-// once tells what was found, if it was not told before.
-func (w *watch) once(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !w.said[text] {
-		w.said[text] = true
-		w.tell(Found, "%s", text)
+// reporter tells people what is found out and what goes wrong.
+type reporter struct {
+	report func(HookReport)
+	about  event.Event // zero for what messages told of
+
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+func (r *reporter) tell(what What, format string, args ...any) {
+	r.report(HookReport{What: what, Event: r.about, Text: fmt.Sprintf(format, args...)})
+}
+
+// once tells what was not told before.
+func (r *reporter) once(what What, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.mu.Lock()
+	if r.said == nil {
+		r.said = map[string]bool{}
+	}
+	said := r.said[text]
+	r.said[text] = true
+	r.mu.Unlock()
+	if !said {
+		r.tell(what, "%s", text)
 	}
 }
 
-func (w *watch) tell(what What, format string, args ...any) {
-	w.opts.Tell(HookReport{What: what, Event: w.event, Text: fmt.Sprintf(format, args...)})
-}
-
-// termination is one announced end of the instance: what the source, the agent and the watch tell each other about it.
+// termination is one announced end of the instance. The source, the agent and the watch share it.
 type termination struct {
 	event     event.Event
 	firstSeen time.Time // with a monotonic reading
@@ -489,11 +489,7 @@ type termination struct {
 	told     time.Time // the limit as it was last told, in wall time
 }
 
-func newTermination(ev event.Event, firstSeen time.Time, cancel context.CancelFunc, settings Settings) *termination {
-	return &termination{event: ev, firstSeen: firstSeen, cancel: cancel, settings: settings, changed: make(chan struct{}, 1)}
-}
-
-// settle takes in what has come of the event so far. The last word counts.
+// settle sets what has come of the event so far.
 func (t *termination) settle(outcome event.Outcome) {
 	t.change(func() bool {
 		other := t.outcome != outcome
@@ -521,40 +517,40 @@ func (t *termination) change(do func() (matters bool)) {
 	}
 }
 
-// now is what has come of the event so far, and what the settings are.
+// now returns what has come of the event so far, and the settings.
 func (t *termination) now() (event.Outcome, Settings) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.outcome, t.settings
 }
 
-// limited takes in when Auto Scaling takes the machine; zero if that is unknown.
-func (t *termination) limited(limit time.Time) {
+// setLimit sets when Auto Scaling takes the machine; zero if that is unknown.
+func (t *termination) setLimit(limit time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = limit
 }
 
-// lose takes in whether the machine is lost once it is out of time, although people want it kept.
-func (t *termination) lose(lost bool) {
+// setLost sets whether the machine is lost once it is out of time, although people want it kept.
+func (t *termination) setLost(lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lost = lost
 }
 
-// inherit takes over what was known of the same event under other settings, until it has been found out anew.
-func (t *termination) inherit(before *termination) {
-	before.mu.Lock()
-	defer before.mu.Unlock()
-	t.outcome, t.limit, t.lost, t.told = before.outcome, before.limit, before.lost, before.told
+// again returns a termination of the same event with what is known of it, to be begun with other settings.
+func (t *termination) again() *termination {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &termination{event: t.event, firstSeen: t.firstSeen, outcome: t.outcome, limit: t.limit, lost: t.lost, told: t.told}
 }
 
-// steady is how far a deadline must move to be told anew: a change begins the drain anew, and clocks are nudged all the
+// steady is how far a deadline must move to be changed: a change begins the drain anew, and clocks are adjusted all the
 // time.
 const steady = 2 * time.Second
 
-// deadline is the limit by the wall clock, which says now; zero if there is none before the budget's end. That end is one where the
-// machine is lost then although people want it kept.
+// deadline is the event's deadline by the wall clock, which says now: when Auto Scaling takes the machine, if that is before the end of
+// the budget, or the end of the budget if the machine is lost then although people want it kept; zero otherwise.
 func (t *termination) deadline(budget time.Duration, now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -605,26 +601,21 @@ const (
 // Answers lists all answers.
 func Answers() []Answer { return []Answer{OK, Nothing, NotAllowed, Throttled, Failed} }
 
-// came tells what came of a request that ended with err, for which a permission is needed, and returns why it failed in plain
-// words. What ended since ctx did came to nothing.
-func (s *service) came(ctx context.Context, what Request, permission string, err error) error {
-	explained := explain(permission, err)
-	if s.requested != nil && ctx.Err() == nil {
-		s.requested(what, answerOf(err, explained))
+// count counts a request that ended with err, unless it was canceled.
+func (s *service) count(ctx context.Context, what Request, err error) {
+	if s.requested == nil || ctx.Err() != nil {
+		return
 	}
-	return explained
-}
-
-func answerOf(err, explained error) Answer {
+	answer := Failed
 	switch {
 	case err == nil:
-		return OK
-	case errors.Is(explained, errNothingWaits):
-		return Nothing
-	case unpermitted(explained):
-		return NotAllowed
+		answer = OK
+	case errors.Is(err, errNothingWaits):
+		answer = Nothing
+	case unpermitted(err):
+		answer = NotAllowed
 	case role.Throttled(err):
-		return Throttled
+		answer = Throttled
 	}
-	return Failed
+	s.requested(what, answer)
 }

@@ -16,7 +16,7 @@ import (
 
 // told is who is told of actions by messages of a queue, on the rig's network and clock.
 func (r *rig) told(settings asg.Settings) *asg.HookClient {
-	return asg.NewTold(asg.ToldOptions{AWS: aws.Config{
+	return asg.NewHookClient(asg.HookClientOptions{AWS: aws.Config{
 		Region: "eu-central-1", BaseEndpoint: &r.opts.Endpoint, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: r.dial}},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil

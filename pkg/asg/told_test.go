@@ -31,7 +31,7 @@ func countedOf(t *testing.T, timeout time.Duration, requested func(asg.Request, 
 	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
 	})
-	told := asg.NewTold(asg.ToldOptions{
+	told := asg.NewHookClient(asg.HookClientOptions{
 		AWS:  aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials},
 		Tell: func(asg.HookReport) {}, Requested: requested,
 	}, asg.Settings{Complete: true})
@@ -84,8 +84,8 @@ func TestWhereNothingWaitsAnyMoreNothingIsHeldOrCompleted(t *testing.T) {
 
 func TestEachPermissionOfWhoIsToldIsTriedWithoutEffect(t *testing.T) {
 	t.Parallel()
-	everything := asg.ToldPermissions(asg.Settings{Complete: true, Abandon: true, AfterDrain: asg.Terminate})
-	everything = append(everything, asg.ToldPermissions(asg.Settings{AfterDrain: asg.Detach})[4:]...)
+	everything := asg.HookClientPermissions(asg.Settings{Complete: true, Abandon: true, AfterDrain: asg.Terminate})
+	everything = append(everything, asg.HookClientPermissions(asg.Settings{AfterDrain: asg.Detach})[4:]...)
 	for _, denied := range everything {
 		server, told, _ := toldOf(t, time.Minute)
 		server.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))
@@ -107,7 +107,7 @@ func TestAPermissionThatCannotBeTriedIsAnError(t *testing.T) {
 	t.Parallel()
 	server, told, _ := toldOf(t, time.Minute)
 	server.Fail(asgtest.Fault{Status: 503, Code: "ServiceUnavailable"})
-	for _, permission := range asg.ToldPermissions(asg.Settings{Complete: true, Abandon: true}) {
+	for _, permission := range asg.HookClientPermissions(asg.Settings{Complete: true, Abandon: true}) {
 		if allowed, err := told.May(t.Context(), permission, ""); allowed || err == nil {
 			t.Errorf("%s is allowed: %t (%v), want an error", permission.Name, allowed, err)
 		}

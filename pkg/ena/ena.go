@@ -1,7 +1,7 @@
-// Package ena reads what the driver of EC2's network interfaces, the Elastic Network Adapter, counts about traffic to the
-// services beside the instance. EC2 lets an interface send so many packets a second to the metadata service, DNS and the
-// time service together, and drops the others: pods that ask one of them too often make nth deaf. The driver tells how
-// many were dropped, as "ethtool -S" shows: linklocal_allowance_exceeded.
+// Package ena reads a counter of the driver of EC2's network interfaces, the Elastic Network Adapter. EC2 limits how many packets a
+// second an interface may send to the metadata service, DNS and the time service together, and drops the others: pods that ask one of
+// them too often keep nth from hearing of interruptions. The driver counts the dropped packets as linklocal_allowance_exceeded, which
+// "ethtool -S" shows.
 //
 // (AWS, "Monitor network performance for ENA settings on your EC2 instance"; include/uapi/linux/ethtool.h.)
 package ena
@@ -21,20 +21,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statistic is the driver's name of what is read.
+// statistic is the driver's name of the counter.
 const statistic = "linklocal_allowance_exceeded"
 
-// patience is how long a reading is waited for. The kernel takes a lock for it that is held for long where networks are
-// set up and torn down for many pods, and the driver asks the device.
-const patience = time.Second
+// timeout bounds a reading. The kernel takes the RTNL lock for it, which is held for long while the networks of many pods are
+// set up, and the driver asks the device.
+const timeout = time.Second
 
 // Reader reads the counter. Its methods may be called from any goroutine.
 type Reader struct {
 	classes string // /sys/class/net
 	read    func(fd int, name, statistic string) (count uint64, found bool, err error)
 
-	mu    sync.Mutex
-	under *reading // way
+	mu      sync.Mutex
+	current *reading // nil if none is under way
 }
 
 // reading is one reading of all interfaces.
@@ -43,24 +43,24 @@ type reading struct {
 	counts map[string]uint64
 }
 
-// NewReader returns a Reader that finds the machine's interfaces below root, which is "/" but for tests.
+// NewReader returns a Reader that finds the machine's interfaces below root, which is "/" except in tests.
 func NewReader(root string) *Reader {
 	return &Reader{classes: filepath.Join(root, "sys/class/net"), read: readStatistic}
 }
 
-// LinkLocalExceeded returns for each of the machine's ENA interfaces, by name, how many packets to the link-local services
-// EC2 has dropped since the interface is up. What cannot be read within a second is left out: an interface of another kind,
-// a driver that does not count them, a kernel that takes its time.
+// LinkLocalExceeded returns for each of the machine's ENA interfaces, by name, how many packets to link-local services
+// EC2 has dropped since the interface came up. Interfaces whose driver does not count them are left out. It returns nil if the reading
+// takes longer than a second.
 func (r *Reader) LinkLocalExceeded() map[string]uint64 {
 	r.mu.Lock()
-	now := r.under
+	now := r.current
 	if now == nil {
 		now = &reading{done: make(chan struct{})}
-		r.under = now
+		r.current = now
 		go r.finish(now)
 	}
 	r.mu.Unlock()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-now.done:
@@ -70,13 +70,13 @@ func (r *Reader) LinkLocalExceeded() map[string]uint64 {
 	}
 }
 
-// finish reads, and makes room for the next reading. One that hangs in the kernel is the last.
+// finish reads, and lets the next reading begin. If it hangs in the kernel, there is no other one.
 func (r *Reader) finish(now *reading) {
 	now.counts = r.all()
 	close(now.done)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.under = nil
+	r.current = nil
 }
 
 func (r *Reader) all() map[string]uint64 {
@@ -84,7 +84,7 @@ func (r *Reader) all() map[string]uint64 {
 	if len(names) == 0 {
 		return nil
 	}
-	// Any socket will do: it leads to the network namespace. The unit may not have one of netlink.
+	// Any socket will do, as it stands for the network namespace. The unit does not allow netlink sockets.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil
@@ -115,7 +115,7 @@ func (r *Reader) interfaces() []string {
 	return names
 }
 
-// readStatistic asks an interface's driver for the names of what it counts, and for the counts. Neither needs a privilege.
+// readStatistic asks an interface's driver for the names of its statistics, and for their values. Neither needs a privilege.
 func readStatistic(fd int, name, statistic string) (count uint64, found bool, err error) {
 	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
 	if err != nil {
@@ -124,7 +124,7 @@ func readStatistic(fd int, name, statistic string) (count uint64, found bool, er
 	if info.N_stats == 0 {
 		return 0, false, nil
 	}
-	// The kernel writes as many as the driver has by then, whatever it was told: with other queues there may be more.
+	// The kernel writes as many as the driver has at that time, whatever the request says: there may be more if the queues have changed.
 	room := 2*int(info.N_stats) + 256
 	names := make([]byte, 12+room*nameLength) // struct ethtool_gstrings: cmd, string_set, len, data
 	binary.NativeEndian.PutUint32(names, unix.ETHTOOL_GSTRINGS)
@@ -148,10 +148,10 @@ const (
 	nameLength = 32
 )
 
-// errMoved tells that the driver counts something else than it did a moment ago.
+// errMoved means that the number of statistics has changed between the requests.
 var errMoved = errors.New("the driver's statistics have changed while they were read")
 
-// find looks for the statistic in what the kernel has answered.
+// find finds the statistic in the kernel's answers.
 func find(names, counts []byte, statistic string) (count uint64, found bool, err error) {
 	n := int(binary.NativeEndian.Uint32(names[8:]))
 	if n != int(binary.NativeEndian.Uint32(counts[4:])) || 12+n*nameLength > len(names) || 8+n*8 > len(counts) {
@@ -173,7 +173,7 @@ type request struct {
 	_    [16]byte // what else the union may hold
 }
 
-// ethtool makes the request that buffer holds of the interface, and has the answer written there.
+// ethtool makes the request in buffer for an interface. The kernel writes the answer there.
 func ethtool(fd int, name string, buffer []byte) error {
 	var r request
 	copy(r.name[:len(r.name)-1], name)

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -12,51 +11,51 @@ import (
 // draining is a drain in state.Transition.Action.
 const draining = "drain"
 
-// OnTransition counts what happens. It implements agent.Listener.
-func (m *Metrics) OnTransition(h state.Transition) {
+// OnTransition implements agent.Listener.
+func (m *Metrics) OnTransition(t state.Transition) {
 	s := m.series
-	switch h.Kind {
+	switch t.Kind {
 	case state.Announced:
-		s.events.WithLabelValues(string(h.Entry.Event.Kind)).Inc()
+		s.events.WithLabelValues(string(t.Entry.Event.Kind)).Inc()
 	case state.NodeCordoned:
-		m.cordoned(h)
+		m.cordoned(t)
 	case state.PodEvicted:
 		s.evicted.Inc()
 	case state.PodDeleted:
 		s.deleted.Inc()
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-		m.ended(h)
+		m.ended(t)
 	}
-	if h.Action == draining {
-		m.countDrain(h)
+	if t.Action == draining {
+		m.countDrain(t)
 	}
-	m.countCompatible(h)
+	m.countCompatible(t)
 	m.touch()
 }
 
-// cordoned observes how long the node was still open. Maintenance is announced days ahead and waited for, so for that it
-// is the time since the step began. A cordon that continues earlier work, of this process or the last one, says nothing.
-func (m *Metrics) cordoned(h state.Transition) {
-	took := h.At.Sub(h.Entry.FirstSeen)
-	if h.Entry.Event.Kind == event.ScheduledMaintenance {
-		took = h.Took
+// cordoned observes how long the node was still open. Maintenance is announced days ahead and waited for, so for maintenance it
+// is the time since the step began. A cordon that continues earlier work, of this process or the last one, is not observed.
+func (m *Metrics) cordoned(t state.Transition) {
+	took := t.At.Sub(t.Entry.FirstSeen)
+	if t.Entry.Event.Kind == event.ScheduledMaintenance {
+		took = t.Took
 	}
-	if h.Entry.FirstSeen.Before(m.began.Round(0)) || !h.Entry.CordonedAt.IsZero() && h.Entry.CordonedAt.Before(h.At.Add(-h.Took)) {
+	if t.Entry.FirstSeen.Before(m.began.Round(0)) || !t.Entry.CordonedAt.IsZero() && t.Entry.CordonedAt.Before(t.At.Add(-t.Took)) {
 		return
 	}
 	m.series.cordonTook.Observe(max(took, 0).Seconds())
 }
 
-// ended counts work that has ended, or failed and goes on. The duration of a drain that was canceled, or left to people,
-// says nothing about drains.
-func (m *Metrics) ended(h state.Transition) {
-	m.series.actions.WithLabelValues(h.Action, string(h.Kind)).Inc()
-	if h.Action != draining || h.Kind == state.CalledBack || h.Kind == state.Failed || h.Kind == state.LeftAlone {
+// ended counts steps that have ended, or failed and go on. The duration of a drain that was canceled, or left to people,
+// is not observed.
+func (m *Metrics) ended(t state.Transition) {
+	m.series.actions.WithLabelValues(t.Action, string(t.Kind)).Inc()
+	if t.Action != draining || t.Kind == state.CalledBack || t.Kind == state.Failed || t.Kind == state.LeftAlone {
 		return
 	}
-	m.series.drainTook.Observe(h.Took.Seconds())
-	if !h.Deadline.IsZero() {
-		m.series.timeLeft.WithLabelValues(string(h.Entry.Event.Kind)).Set(h.Deadline.Sub(h.At).Seconds())
+	m.series.drainTook.Observe(t.Took.Seconds())
+	if !t.Deadline.IsZero() {
+		m.series.timeLeft.WithLabelValues(string(t.Entry.Event.Kind)).Set(t.Deadline.Sub(t.At).Seconds())
 	}
 }
 
@@ -81,7 +80,7 @@ func (m *Metrics) EventsDropped(n int) {
 	m.touch()
 }
 
-// touch has the file written soon.
+// touch makes writeFiles write the file soon.
 func (m *Metrics) touch() {
 	select {
 	case m.changed <- struct{}{}:
@@ -107,7 +106,7 @@ func (m *Metrics) Renewed(err error) {
 	m.series.imdsTokens.WithLabelValues(result).Inc()
 }
 
-// HookRequests creates the counters of these requests about lifecycle hooks, so that an increase is seen from the first one on.
+// HookRequests creates the counters for these actions and results, so that the first request is seen as an increase.
 func (m *Metrics) HookRequests(actions, results []string) {
 	for _, action := range actions {
 		for _, result := range results {
@@ -131,96 +130,86 @@ func (m *Metrics) Requested(method string, code int) {
 	m.series.apiRequests.WithLabelValues(method, answer).Inc()
 }
 
-// drains are the current drains, by node. On a machine there is one at most; nth-queue has many.
-type drains struct {
-	mu      sync.Mutex
-	running map[string]*drainProgress
-}
-
-// drainProgress is the drainProgress of one drain.
+// drainProgress is the progress of one drain.
 type drainProgress struct {
-	events      map[string]bool // those that the drain is still for
+	events      map[string]bool // the IDs of the events that the drain is still for
 	total, left int
 	blocked     map[string]bool // pods
 }
 
-// countDrain follows a drain. The gauges have the sum of the current drains; if there is none, they keep the values of the
+// countDrain follows a drain. The gauges are the sum over the current drains; if there is none, they keep the values of the
 // last one, to which a late pod may still be added.
-func (m *Metrics) countDrain(h state.Transition) {
-	d := &m.drains
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if p := d.of(h); p != nil {
-		p.follow(h)
+func (m *Metrics) countDrain(t state.Transition) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.drainOf(t); p != nil {
+		p.update(t)
 		if len(p.events) == 0 {
-			delete(d.running, h.Node)
+			delete(m.drains, t.Node)
 		}
 	}
-	sum, blocked := drainProgress{total: h.Total, left: h.Left}, 0
-	if len(d.running) > 0 {
-		sum = drainProgress{}
+	total, left, blocked := 0, 0, 0
+	for _, p := range m.drains {
+		total, left, blocked = total+p.total, left+p.left, blocked+len(p.blocked)
 	}
-	for _, p := range d.running {
-		sum.total, sum.left, blocked = sum.total+p.total, sum.left+p.left, blocked+len(p.blocked)
+	if len(m.drains) == 0 {
+		total, left = t.Total, t.Left
 	}
-	m.series.draining.Set(float64(len(d.running)))
-	m.series.pods.Set(float64(sum.total))
-	m.series.left.Set(float64(sum.left))
-	if m.opts.Queue { // The status of one node tells it better.
+	m.series.draining.Set(float64(len(m.drains)))
+	m.series.pods.Set(float64(total))
+	m.series.left.Set(float64(left))
+	if m.opts.Queue { // Otherwise Show sets it.
 		m.series.held.Set(float64(blocked))
 	}
 }
 
-// of returns the drain that a happening belongs to; nil if there is none.
-func (d *drains) of(h state.Transition) *drainProgress {
-	if d.running == nil {
-		d.running = map[string]*drainProgress{}
+// drainOf returns the drain that a transition belongs to; nil if there is none.
+func (m *Metrics) drainOf(t state.Transition) *drainProgress {
+	if p := m.drains[""]; p != nil && m.drains[t.Node] == nil { // It began before the node's name was known.
+		delete(m.drains, "")
+		m.drains[t.Node] = p
 	}
-	if p := d.running[""]; p != nil && d.running[h.Node] == nil { // It began before the node's name was known.
-		delete(d.running, "")
-		d.running[h.Node] = p
+	if t.Kind == state.Begun && m.drains[t.Node] == nil {
+		m.drains[t.Node] = &drainProgress{events: map[string]bool{}, blocked: map[string]bool{}}
 	}
-	if h.Kind == state.Begun && d.running[h.Node] == nil {
-		d.running[h.Node] = &drainProgress{events: map[string]bool{}, blocked: map[string]bool{}}
-	}
-	return d.running[h.Node]
+	return m.drains[t.Node]
 }
 
-func (p *drainProgress) follow(h state.Transition) {
-	p.total, p.left = h.Total, h.Left
-	switch h.Kind { // The others neither begin nor end a drain, nor block or unblock a pod.
+func (p *drainProgress) update(t state.Transition) {
+	p.total, p.left = t.Total, t.Left
+	switch t.Kind { // The others neither begin nor end a drain, nor block or unblock a pod.
 	case state.Begun:
-		p.events[h.Entry.Event.ID] = true
+		p.events[t.Entry.Event.ID] = true
 	case state.Done, state.RanOut, state.CalledBack, state.LeftAlone: // A failed drain goes on.
-		delete(p.events, h.Entry.Event.ID)
+		delete(p.events, t.Entry.Event.ID)
 	case state.PodHeld:
-		p.blocked[h.Pod] = true
+		p.blocked[t.Pod] = true
 	case state.PodEvicted, state.PodDeleted, state.PodGone:
-		delete(p.blocked, h.Pod)
+		delete(p.blocked, t.Pod)
 	}
 }
 
 // compatibleActions are aws-node-termination-handler's names for the steps.
 var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-and-drain", "uncordon": "uncordon"}
 
-// countCompatible counts as aws-node-termination-handler does: a task before each cordon or drain, which does nothing here
+// countCompatible counts as aws-node-termination-handler does: a "pre-drain" before each cordon or drain, which does nothing here
 // and always succeeds, the step itself, and each failed poll.
-func (m *Metrics) countCompatible(h state.Transition) {
+func (m *Metrics) countCompatible(t state.Transition) {
 	if m.series.compatibleActions == nil {
 		return
 	}
 	count := func(action, status string) { m.series.compatibleActions.WithLabelValues(action, status).Inc() }
-	switch h.Kind {
+	switch t.Kind {
 	case state.Begun:
-		if h.Action != "uncordon" {
+		if t.Action != "uncordon" {
 			count("pre-drain", "success")
 		}
 	case state.Done:
-		count(compatibleActions[h.Action], "success")
+		count(compatibleActions[t.Action], "success")
 	case state.Failed, state.RanOut:
-		count(compatibleActions[h.Action], "error")
+		count(compatibleActions[t.Action], "error")
 	case state.SourceLost:
-		if monitor := h.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" {
+		if monitor := t.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" {
 			m.series.compatibleErrors.WithLabelValues(monitor).Inc()
 		}
 	}

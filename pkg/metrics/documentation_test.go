@@ -133,7 +133,7 @@ func everythingOfQueue() *metrics.Metrics {
 	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Queue: true})
 	m.OnTransition(spot(state.Done, 0, time.Minute))
 	m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
-	m.ShowQueue(metrics.QueueStanding{})
+	m.ShowQueue(metrics.QueueStatus{})
 	for _, what := range sqs.Whats() {
 		m.Message(string(what))
 	}

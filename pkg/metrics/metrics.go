@@ -1,10 +1,10 @@
-// Package metrics counts what happens, for Prometheus. It listens and never steers: each call costs its caller a few
-// additions, and if nobody wants metrics there is no Metrics.
+// Package metrics counts what happens, for Prometheus. It only observes: a call costs a few additions, and without
+// a listener and a file there is no Metrics.
 //
 // OnTransition counts what happens, and Polled, Renewed and Requested the requests of the daemon (count.go); Show exports the
-// status (show.go). All series are made in one place (series.go); docs/metrics.md lists them, and a test compares. Run
-// offers them in two ways, which can be enabled separately (serve.go): over HTTP, beside health checks, and in a file
-// for node_exporter. Neither can fail nth: errors are reported, and the attempt is repeated.
+// status (show.go). All series are created in one place (series.go); docs/metrics.md lists them, and a test compares. Run
+// exports them over HTTP, with health checks, and in a file for node_exporter (serve.go); each can be enabled separately. Neither can
+// make nth fail: errors are reported, and the attempt is repeated.
 package metrics
 
 import (
@@ -19,15 +19,15 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// Options say what is offered, and to whom.
+// Options are the options of a Metrics.
 type Options struct {
 	// Version and Commit are this program's.
 	Version, Commit string
-	// DryRun says that nothing is written to the cluster: what is counted as done was only logged.
+	// DryRun is set if nothing is written to the cluster: what is counted as done was only logged.
 	DryRun bool
 	// Compatible adds the counters of aws-node-termination-handler, under their names.
 	Compatible bool
-	// Queue says that this is nth-queue: it drains many nodes, uses no metadata service, and reads a queue.
+	// Queue is set for nth-queue: it drains many nodes, uses no metadata service, and reads a queue.
 	Queue bool
 	// Listen is the address to serve HTTP at, as "host:port"; without a host it means every address of the machine, as in
 	// Prometheus. "" is none.
@@ -36,15 +36,15 @@ type Options struct {
 	Textfile string
 	// Stuck, if set, returns an error if something hangs.
 	Stuck func() error
-	// Ready, if set, says why the work cannot be done at present although nothing hangs; nil if it can. Without it there is
+	// Ready, if set, returns why the work cannot be done at present although nothing hangs; nil if it can. Without it there is
 	// no readiness check.
 	Ready func() error
-	// Waiting counts the notices that have not been delivered; nil if there are none.
+	// Waiting, if set, counts the notices that have not been delivered yet.
 	Waiting func() int
 	// LinkLocalExceeded, if set, returns how many packets to link-local services such as the metadata service EC2 has
 	// dropped, by interface. It is called whenever the series are read, from several goroutines, and must not take long.
 	LinkLocalExceeded func() map[string]uint64
-	// Trouble, if set, is called with why the listener or the file does not work, once for as long as the error stays the
+	// Trouble, if set, is called with an error of the listener or the file, once for as long as it stays the
 	// same, from several goroutines.
 	Trouble func(error)
 }
@@ -57,15 +57,17 @@ func (o Options) kinds() []event.Kind {
 	return event.Kinds()
 }
 
-// Metrics is everything that is counted. Its methods may be called from any goroutine, and do not block.
+// Metrics has all the series. Its methods may be called from any goroutine, and do not block.
 type Metrics struct {
 	opts  Options
 	began time.Time // with its monotonic reading
 	// lastShow is when the loop has last called Show, on the monotonic clock.
 	lastShow atomic.Pointer[time.Time]
 	series   *series
-	drains   drains
-	// own has the series of nth, and process those of any Go program, which do not belong into the file.
+
+	mu     sync.Mutex
+	drains map[string]*drainProgress // the current drains, by node
+	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
 	// changed has an element if something has changed since the file was written.
 	changed                chan struct{}
@@ -76,7 +78,7 @@ type Metrics struct {
 func New(opts Options) *Metrics {
 	m := &Metrics{
 		opts: opts, began: time.Now(), changed: make(chan struct{}, 1),
-		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(),
+		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), drains: map[string]*drainProgress{},
 	}
 	m.listenFault.report, m.fileFault.report = opts.Trouble, opts.Trouble
 	m.beat()

@@ -333,7 +333,7 @@ func TestTheQueueTellsHowItStands(t *testing.T) {
 		m.Messages("received", "deleted")
 		m.Message("received")
 		m.Received(300 * time.Millisecond)
-		m.ShowQueue(metrics.QueueStanding{
+		m.ShowQueue(metrics.QueueStatus{
 			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, Heard: time.Now(), Leased: true, Known: 9, Draining: 2, Waiting: 1,
 		})
 		m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange}}})
@@ -346,7 +346,7 @@ func TestTheQueueTellsHowItStands(t *testing.T) {
 		})
 		wantNone(t, m, "nth_credential_up")
 
-		m.ShowQueue(metrics.QueueStanding{})
+		m.ShowQueue(metrics.QueueStatus{})
 		want(t, m, map[string]float64{"nth_queue_up": 0, "nth_queue_lease_held": 0, "nth_queue_oldest_message_age_seconds": 0})
 	})
 }

@@ -12,13 +12,13 @@ import (
 
 // The buckets of the histograms, in seconds.
 var (
-	// A notice gives two minutes, and the polls come every half second.
+	// A spot notice comes two minutes ahead, and the polls are half a second apart.
 	cordonBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120}
 	// A drain is over in a second, or takes as long as pods and budgets need.
 	drainBuckets = []float64{0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600}
 	// The metadata service answers in milliseconds. A slow one is waited for.
 	imdsBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 15}
-	// A message arrives in a moment, or has waited for as long as nobody read the queue.
+	// A message arrives at once, or has waited while nobody read the queue.
 	delayBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900}
 )
 
@@ -44,7 +44,7 @@ type series struct {
 	queue                      *queueSeries           // nil but for nth-queue
 }
 
-// queueSeries are those of nth-queue alone.
+// queueSeries are the series that only nth-queue has.
 type queueSeries struct {
 	messages         *prometheus.CounterVec
 	inFlight, oldest prometheus.Gauge
@@ -144,7 +144,7 @@ func (s *series) addLocal(f factory) {
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 
-// linkLocal reads the network driver's counters when the series are read.
+// linkLocal is a collector that reads the network driver's counters.
 type linkLocal func() map[string]uint64
 
 var linkLocalDesc = prometheus.NewDesc("nth_ena_linklocal_allowance_exceeded_total",
@@ -162,7 +162,7 @@ func (l linkLocal) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// constants makes the series that nobody has to update.
+// constants creates the series that need no updates.
 func (f factory) constants(opts Options, healthy func() error) {
 	f.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
 		WithLabelValues(opts.Version, opts.Commit, runtime.Version()).Set(1)
@@ -182,7 +182,7 @@ func (f factory) constants(opts Options, healthy func() error) {
 	)
 }
 
-// initialize sets the counters that alerts use to zero: without a first value there is no increase.
+// initialize creates the counters that alerts use: without a zero first, the first event would be no increase.
 func (s *series) initialize(kinds []event.Kind) {
 	for _, kind := range kinds {
 		s.events.WithLabelValues(string(kind))

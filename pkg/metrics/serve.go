@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Limits of the listener. Clients must not be able to take memory or file descriptors from a drain.
+// The limits of the listener. Clients must not use up the memory or the file descriptors of a drain.
 const (
 	maxConnections  = 32
 	headerLimit     = 8 << 10 // bytes
@@ -43,7 +43,7 @@ func (m *Metrics) listen(ctx context.Context) {
 	}
 }
 
-// serve serves until ctx ends, or returns why it cannot.
+// serve serves until ctx ends or it fails.
 func (m *Metrics) serve(ctx context.Context) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", m.opts.Listen)
@@ -67,10 +67,7 @@ func (m *Metrics) serve(ctx context.Context) error {
 		if server.Shutdown(last) != nil {
 			_ = server.Close() // Clients that have not read their answer by now do not get it.
 		}
-		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
+		return <-ended
 	}
 }
 
@@ -163,8 +160,7 @@ func (m *Metrics) writeFilesBlocking(ctx context.Context) {
 	}
 }
 
-// writeFile replaces the file, so that a reader finds the old or the new one. It is not synced, to survive a power cut: what
-// it says would be wrong afterwards.
+// writeFile replaces the file atomically. It does not sync it, as its content would be wrong after a power failure.
 //
 // The process's own metrics are left out: node_exporter has series of the same names, and serves nothing at all if a file
 // has them, too.
@@ -173,8 +169,8 @@ func (m *Metrics) writeFile() error {
 	if err != nil {
 		return fmt.Errorf("gathering metrics: %w", err)
 	}
-	// node_exporter reads names that end with .prom. What a killed writer has left would be in the way of O_EXCL, which
-	// makes sure that no link of somebody else is followed.
+	// node_exporter only reads names that end with .prom. O_EXCL makes sure that no symbolic link is followed, and needs the file of a
+	// killed writer to be removed first.
 	temporary := m.opts.Textfile + ".new"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("writing metrics: %w", err)
@@ -197,7 +193,7 @@ func (m *Metrics) writeFile() error {
 	return nil
 }
 
-// Troubles says what is wrong with the listener and the file at present, one line each.
+// Troubles returns the current errors of the listener and the file.
 func (m *Metrics) Troubles() []string {
 	var texts []string
 	for _, t := range []*faultReporter{&m.listenFault, &m.fileFault} {
@@ -208,7 +204,7 @@ func (m *Metrics) Troubles() []string {
 	return texts
 }
 
-// faultReporter reports an error once for as long as no other follows.
+// faultReporter reports an error once for as long as it stays the same.
 type faultReporter struct {
 	report func(error)
 

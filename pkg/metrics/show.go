@@ -7,7 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Show exports a status. The loop calls it every few seconds, whether something has changed or not, which proves that it
+// Show exports a status. The loop calls it every few seconds, whether something has changed or not, which shows that the loop
 // is alive.
 func (m *Metrics) Show(status state.Status) {
 	m.beat()
@@ -50,7 +50,7 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 	}
 }
 
-// showSources exports the kinds that are polled. The others have no series, as that could look like an outage.
+// showSources exports the kinds that are polled. Other kinds have no series, as a 0 would look like an outage.
 func (m *Metrics) showSources(documents []state.DocumentStatus) {
 	looked := map[event.Kind]bool{}
 	for _, d := range documents {
@@ -68,30 +68,30 @@ func (m *Metrics) showSources(documents []state.DocumentStatus) {
 	}
 }
 
-// Forecast exports how long a drain would take, from a spot notice on, and how many pods would get less than their own grace period
-// in it. It is not called for nth-queue.
+// Forecast exports how long a drain for a spot notice would take, and how many pods would get less than their own grace period.
+// nth-queue does not call it.
 func (m *Metrics) Forecast(needs time.Duration, cut int) {
 	m.series.forecast.WithLabelValues().Set(needs.Seconds())
 	m.series.forecastCut.WithLabelValues().Set(float64(cut))
 	m.touch()
 }
 
-// QueueStanding is the status of nth-queue.
-type QueueStanding struct {
+// QueueStatus is the status of nth-queue.
+type QueueStatus struct {
 	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
 	InFlight int
 	Oldest   time.Time
-	// Up says whether the last request for messages succeeded, and Heard when one last did; zero if never.
+	// Up is set if the last request for messages succeeded, and Heard is when one last did; zero if never.
 	Up    bool
 	Heard time.Time
 	// Leased is set unless the process has lost its Lease.
 	Leased bool
-	// Known are the nodes of the cluster; Draining and Waiting are those that this process drains, or is going to.
+	// Known counts the nodes of the cluster; Draining and Waiting those that this process drains, or is going to.
 	Known, Draining, Waiting int
 }
 
 // ShowQueue exports the status of nth-queue. Like Show, it is called every few seconds.
-func (m *Metrics) ShowQueue(now QueueStanding) {
+func (m *Metrics) ShowQueue(now QueueStatus) {
 	q := m.series.queue
 	q.inFlight.Set(float64(now.InFlight))
 	age := 0.0
@@ -110,7 +110,7 @@ func (m *Metrics) ShowQueue(now QueueStanding) {
 	m.touch()
 }
 
-// Messages creates the counters of these outcomes, so that an increase is seen from the first message on.
+// Messages creates the counters of these outcomes, so that the first message is seen as an increase.
 func (m *Metrics) Messages(outcomes ...string) {
 	for _, outcome := range outcomes {
 		m.series.queue.messages.WithLabelValues(outcome)
@@ -120,7 +120,7 @@ func (m *Metrics) Messages(outcomes ...string) {
 // Message counts a message by its outcome.
 func (m *Metrics) Message(outcome string) { m.series.queue.messages.WithLabelValues(outcome).Inc() }
 
-// Received observes how long a message was under way. It is not called for a message that was received before.
+// Received observes how long a message was under way. It is called only when the message is received for the first time.
 func (m *Metrics) Received(delay time.Duration) {
 	m.series.queue.delay.Observe(max(delay, 0).Seconds())
 }

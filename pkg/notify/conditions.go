@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +25,8 @@ const ConditionType = "InterruptionPending"
 // nothingPending is the reason of a condition that is False.
 const nothingPending = "NothingPending"
 
-// wantedCondition derives the condition from the record, without times: True while an event is open that is not ignored,
-// with the reason of the one whose deadline is nearest.
+// wantedCondition derives the condition from the record, without times. It is True while there are open entries, with the reason
+// of the first.
 func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCondition {
 	open := openEntries(entries, rules)
 	if len(open) == 0 {
@@ -46,21 +46,16 @@ func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCo
 	}
 }
 
-// openEntries returns the entries that are neither closed nor ignored, the nearest deadline first, those without one
-// last, and then in the usual order of their kinds.
+// openEntries returns the entries that are neither closed nor ignored, by their deadlines, entries without a deadline
+// last, and then by the precedence of their kinds.
 func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
 	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
 		return e.Phase == state.Closed || rules.Ignores(e)
 	})
-	never := func(e state.Entry) int {
-		if e.Event.Deadline.IsZero() {
-			return 1
-		}
-		return 0
-	}
-	order := func(e state.Entry) int { return e.Event.Kind.Precedence() }
+	never := time.Unix(1<<40, 0)
+	deadline := func(e state.Entry) time.Time { return cmp.Or(e.Event.Deadline, never) }
 	slices.SortStableFunc(open, func(a, b state.Entry) int {
-		return cmp.Or(cmp.Compare(never(a), never(b)), a.Event.Deadline.Compare(b.Event.Deadline), cmp.Compare(order(a), order(b)))
+		return cmp.Or(deadline(a).Compare(deadline(b)), cmp.Compare(a.Event.Kind.Precedence(), b.Event.Kind.Precedence()))
 	})
 	return open
 }
@@ -75,7 +70,7 @@ var phaseTexts = map[state.Phase]string{
 	state.Undoing:    "what was done is being undone",
 }
 
-// describeEntry says what is announced, what is done about it and how far that is. It has no counts and no time left,
+// describeEntry says what is announced, what is done about it and how far that is. It contains no counts and no remaining time,
 // so that it changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings) string {
 	var notes []string
@@ -92,7 +87,7 @@ func describeEntry(e state.Entry, rules policy.Settings) string {
 	return text
 }
 
-// updateCondition makes the node's condition what it should be, and returns when to check it again; zero for never. It
+// updateCondition brings the node's condition up to date, and returns when to check it again; zero for never. It
 // reads the Node first, so that the condition is written only if it has to change.
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -112,7 +107,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		if k.opts.Heartbeat == 0 {
 			return time.Time{}, nil
 		}
-		// nth-queue has heard of an interruption that the machine does not tell of: its word stands, with our heartbeat.
+		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
 		wanted, version = *existing, node.ResourceVersion
 	}
 	switch {
@@ -120,7 +115,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		return time.Time{}, nil // Where nothing was ever announced, there is no condition.
 	case existing != nil && sameContent(*existing, wanted) && !k.beat.due(*existing, now):
 		return k.beat.next(*existing, now), nil
-	case !isChange(existing, wanted) && !k.beat.alive():
+	case !isChange(existing, wanted) && !k.alive():
 		return now.Add(silence), nil
 	}
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
@@ -131,14 +126,13 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	return k.beat.next(wanted, now), patchConditions(ctx, id, version, wanted)
 }
 
-// sameContent reports whether two conditions say the same, but for their times.
+// sameContent reports whether two conditions are equal but for their times.
 func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patchConditions sends a strategic merge patch: the API server merges conditions by their type, so it contains ours
-// alone, and what the kubelet writes at the same time stays. With a resourceVersion, a Node that has changed since is a
-// conflict.
+// patchConditions sends a strategic merge patch: the API server merges conditions by their type, so the patch contains only ours,
+// and what the kubelet writes at the same time stays. With a resourceVersion, it is a conflict if the Node has changed since.
 func patchConditions(ctx context.Context, id Identity, resourceVersion string, conditions ...corev1.NodeCondition) error {
 	content := map[string]any{"status": map[string]any{"conditions": conditions}}
 	if resourceVersion != "" {
@@ -152,7 +146,7 @@ func patchConditions(ctx context.Context, id Identity, resourceVersion string, c
 	return err
 }
 
-// The node lifecycle conditions, by which those who look after nodes inform each other (KEP-5683):
+// The node lifecycle conditions, by which programs that manage nodes inform each other (KEP-5683):
 // https://kubernetes.io/docs/reference/node/node-lifecycle-conditions/
 const (
 	drainInProgress       corev1.NodeConditionType = "DrainInProgress"
@@ -161,7 +155,7 @@ const (
 	maintenanceInProgress corev1.NodeConditionType = "MaintenanceInProgress"
 )
 
-// lifecycleGroup is a set of conditions that are written together: nobody is to see a drain that is both in progress and
+// lifecycleGroup is a set of conditions that are written together, so that nobody sees a drain that is both in progress and
 // done.
 type lifecycleGroup struct {
 	types []corev1.NodeConditionType
@@ -181,17 +175,17 @@ const (
 	drainCompleted = "DrainCompleted"
 )
 
-// lifecycleState is what a condition says.
+// lifecycleState is the content of a condition.
 type lifecycleState struct {
 	reason, message string
 	since           time.Time // by this machine's clock
 }
 
-// lifecycle has each condition that is True.
+// lifecycle has the conditions that are True.
 type lifecycle map[corev1.NodeConditionType]lifecycleState
 
-// lifecycleOf derives the lifecycle from the record, and returns when that changes without news; zero for never. If there
-// are several events, the nearest one gives the texts.
+// lifecycleOf derives the lifecycle from the record, and returns when it changes by itself; zero for never. Of several
+// events, the one with the nearest deadline gives the texts.
 func lifecycleOf(entries []state.Entry, rules policy.Settings, now time.Time) (l lifecycle, refresh time.Time) {
 	l = lifecycle{}
 	for _, e := range openEntries(entries, rules) {
@@ -201,24 +195,24 @@ func lifecycleOf(entries []state.Entry, rules policy.Settings, now time.Time) (l
 		}
 	}
 	if _, draining := l[drainInProgress]; draining {
-		delete(l, nodeDrained) // It was, before another event came.
+		delete(l, nodeDrained) // It was drained before another event came.
 	}
 	return l, refresh
 }
 
 func (l lifecycle) addEntry(e state.Entry, rules policy.Settings, now time.Time) {
 	kind, why := e.Event.Kind.Info().Reason, rules.Reason(e)
+	started := cmp.Or(e.CordonedAt, e.Changed) // the work on the node
 	switch {
-	case isDraining(e):
-		reason, prefix, since := drainStarted, "", e.Changed
-		if e.Phase == state.Incomplete { // The drain began before that phase did.
-			reason, prefix, since = drainOutOfTime, "the drain ran out of time, and goes on; ", startedAt(e)
-		}
-		l.add(drainInProgress, lifecycleState{reason, prefix + why, since})
-		l.add(maintenanceInProgress, lifecycleState{kind, why, startedAt(e)})
+	case e.Phase == state.Draining && !e.LeftAlone:
+		l.add(drainInProgress, lifecycleState{drainStarted, why, e.Changed})
+		l.add(maintenanceInProgress, lifecycleState{kind, why, started})
+	case e.Phase == state.Incomplete && !e.LeftAlone && !e.Reopened: // The drain began before that phase did, and goes on.
+		l.add(drainInProgress, lifecycleState{drainOutOfTime, "the drain ran out of time, and goes on; " + why, started})
+		l.add(maintenanceInProgress, lifecycleState{kind, why, started})
 	case e.Phase == state.Drained && !e.LeftAlone && !e.Reopened:
 		l.add(nodeDrained, lifecycleState{drainCompleted, "no pod is left that a drain evicts; " + why, e.Changed})
-		l.add(maintenanceInProgress, lifecycleState{kind, why, startedAt(e)})
+		l.add(maintenanceInProgress, lifecycleState{kind, why, started})
 	case isOver(e):
 	case isDue(e, now):
 		l.add(maintenanceInProgress, lifecycleState{kind, why, latest(e.FirstSeen, e.Event.Deadline)})
@@ -227,43 +221,30 @@ func (l lifecycle) addEntry(e state.Entry, rules policy.Settings, now time.Time)
 	}
 }
 
-// isDraining reports whether the node is being drained for an entry's event. A drain that runs out of time goes on.
-func isDraining(e state.Entry) bool {
-	return !e.LeftAlone && (e.Phase == state.Draining || e.Phase == state.Incomplete && !e.Reopened)
-}
-
-// isOver reports whether the entry is being undone because its event is over, and not because it was put off.
+// isOver reports whether an entry is being undone because its event is over, and not because the event was put off.
 func isOver(e state.Entry) bool {
 	return e.Phase == state.Undoing && (e.Event.State != event.Pending || !e.Missing.IsZero())
 }
 
-// isDue reports whether an entry's event has reached its date, or is local and so needs none.
+// isDue reports whether an entry's event has reached its date, or is local and needs none.
 func isDue(e state.Entry, now time.Time) bool {
 	return e.Event.Kind.Local() || !e.Event.Deadline.IsZero() && !e.Event.Deadline.After(now)
-}
-
-// startedAt is when work on the node began for an entry's event.
-func startedAt(e state.Entry) time.Time {
-	if !e.CordonedAt.IsZero() {
-		return e.CordonedAt
-	}
-	return e.Changed
 }
 
 // add adds a condition that is True. What is in progress for several events has the first one's texts and the earliest
 // start.
 func (l lifecycle) add(t corev1.NodeConditionType, s lifecycleState) {
-	known, found := l[t]
-	switch {
-	case !found:
-		l[t] = s
-	case (t == drainInProgress || t == maintenanceInProgress) && s.since.Before(known.since):
-		known.since = s.since
-		l[t] = known
+	if known, found := l[t]; found {
+		inProgress := t == drainInProgress || t == maintenanceInProgress
+		if !inProgress || !s.since.Before(known.since) {
+			return
+		}
+		s.reason, s.message = known.reason, known.message
 	}
+	l[t] = s
 }
 
-// state is the one of a group that is True, or else the group's none.
+// state returns the state of the condition of a group that is True, or else the group's none.
 func (l lifecycle) state(group lifecycleGroup) (s lifecycleState, active bool) {
 	for _, t := range group.types {
 		if s, active = l[t]; active {
@@ -280,16 +261,15 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// Kubernetes knows no owner of a lifecycle condition, so every writer has to spare those of others. Ownership is what the
-// API server remembers of who has set a condition's fields (metadata.managedFields), and every write is conditional on
-// the Node that was read: if another write comes between, the Node is read again.
+// Lifecycle conditions have no owner in Kubernetes, so every writer must leave those of others alone. A condition is ours if
+// metadata.managedFields says that we have set its fields. Every write names the version of the Node that was read; after a
+// conflict, the Node is read again.
 
-// lifecycleAttempts is how many times a conflicting write is repeated without a pause. A kubelet writes every few seconds
+// lifecycleAttempts is how many times a conflicting write is tried without a pause. A kubelet writes every few seconds
 // at most.
 const lifecycleAttempts = 5
 
-// updateLifecycle makes those lifecycle conditions that are ours what they should be, and returns when to check them
-// again; zero for never.
+// updateLifecycle brings our lifecycle conditions up to date, and returns when to check them again; zero for never.
 func (k *Kubernetes) updateLifecycle(ctx context.Context, id Identity) (refresh time.Time, err error) {
 	for range lifecycleAttempts {
 		now := time.Now()
@@ -326,64 +306,66 @@ func (k *Kubernetes) writeLifecycle(ctx context.Context, id Identity, wanted lif
 func groupChanges(
 	group lifecycleGroup, node *corev1.Node, owned map[corev1.NodeConditionType]bool, wanted lifecycle, now time.Time,
 ) []corev1.NodeCondition {
-	state, active := wanted.state(group)
-	var changes []corev1.NodeCondition
+	text, active := wanted.state(group)
+	var changes, clearing []corev1.NodeCondition
 	necessary, contested := false, false
 	for _, t := range group.types {
-		existing, ours := findCondition(node, t), owned[t]
-		_, isTrue := wanted[t]
-		if canStay(existing, ours, isTrue, active) {
-			continue
+		existing := findCondition(node, t)
+		ours, theirs := existing, existing
+		if owned[t] {
+			theirs = nil
+		} else {
+			ours = nil
 		}
-		if existing != nil && !ours && (!isTrue || !isReleased(*existing, state.since)) {
+		_, isTrue := wanted[t]
+		switch {
+		case canStay(ours, theirs, isTrue, active):
+			continue
+		case theirs != nil && (!isTrue || !isReleased(*theirs, text.since)):
 			contested = true
 			continue
 		}
-		change := lifecycleCondition(t, isTrue, state, now)
-		if ours && existing != nil && existing.Status == change.Status {
-			change.LastTransitionTime = existing.LastTransitionTime
-		}
+		change := lifecycleCondition(t, isTrue, text, ours, now)
 		changes = append(changes, change)
+		if ours != nil && !isTrue && ours.Status != change.Status {
+			clearing = append(clearing, change)
+		}
 		necessary = necessary || existing == nil || !sameContent(*existing, change)
 	}
 	switch {
 	case !necessary:
 		return nil
 	case contested:
-		return slices.DeleteFunc(changes, func(c corev1.NodeCondition) bool { return !clears(c, findCondition(node, c.Type), owned[c.Type]) })
+		return clearing
 	}
 	return changes
 }
 
 // canStay reports whether a condition needs no change: it is absent or somebody else's, and as it should be.
-func canStay(existing *corev1.NodeCondition, ours, isTrue, active bool) bool {
-	switch {
-	case existing == nil:
-		return !active
-	case ours:
-		return false
+func canStay(ours, theirs *corev1.NodeCondition, isTrue, active bool) bool {
+	if theirs != nil && !isTrue && theirs.Status == corev1.ConditionFalse {
+		return true
 	}
-	return !active || !isTrue && existing.Status == corev1.ConditionFalse
+	return ours == nil && !active
 }
 
-// clears reports whether a change makes a condition of ours False.
-func clears(change corev1.NodeCondition, existing *corev1.NodeCondition, ours bool) bool {
-	return change.Status != corev1.ConditionTrue && existing != nil && ours && existing.Status != change.Status
-}
-
-func lifecycleCondition(t corev1.NodeConditionType, isTrue bool, state lifecycleState, now time.Time) corev1.NodeCondition {
+// lifecycleCondition returns a condition that takes the place of ours, which is nil if there is none.
+func lifecycleCondition(t corev1.NodeConditionType, isTrue bool, text lifecycleState, ours *corev1.NodeCondition, now time.Time) corev1.NodeCondition {
 	c := corev1.NodeCondition{
-		Type: t, Status: corev1.ConditionFalse, Reason: state.reason, Message: truncate(state.message),
+		Type: t, Status: corev1.ConditionFalse, Reason: text.reason, Message: truncate(text.message),
 		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
 	}
 	if isTrue {
 		c.Status = corev1.ConditionTrue
 	}
+	if ours != nil && ours.Status == c.Status {
+		c.LastTransitionTime = ours.LastTransitionTime
+	}
 	return c
 }
 
-// isReleased reports whether somebody else's condition may be taken over for a state that began at since: they have made
-// it False before that, so they are done with it. If they made it False later, that is what they say about this state.
+// isReleased reports whether somebody else's condition may be taken over for a state that began at since: it may if they made it False
+// before that, as they are done with it then. If they made it False later, that is their word about this very state.
 func isReleased(theirs corev1.NodeCondition, since time.Time) bool {
 	at := latest(theirs.LastTransitionTime.Time, theirs.LastHeartbeatTime.Time)
 	return theirs.Status == corev1.ConditionFalse && !at.IsZero() && at.Before(since.Truncate(time.Second))
@@ -399,65 +381,54 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 }
 
 // ownedConditions are the Node's conditions of which a writer has set all fields, as the API server remembers it. A field
-// that the writer has set to the value that it had stays another one's.
+// that the writer has set to the value that it already had belongs to somebody else still.
 func ownedConditions(node *corev1.Node, writer string) map[corev1.NodeConditionType]bool {
 	owned := map[corev1.NodeConditionType]bool{}
-	for manager, set := range conditionFields(node) {
-		for t, fields := range set {
-			delete(fields, ".") // The condition's existence and its type belong to whoever created it.
-			delete(fields, "f:type")
-			if len(fields) == 0 {
-				continue
-			}
-			others, known := owned[t]
-			owned[t] = manager == writer && (!known || others)
-		}
+	for t, fields := range fieldManagers(node) {
+		delete(fields, ".") // The condition's existence and its type belong to whoever created it.
+		delete(fields, "f:type")
+		managers := slices.Concat(slices.Collect(maps.Values(fields))...)
+		owned[t] = len(managers) > 0 && !slices.ContainsFunc(managers, func(m string) bool { return m != writer })
 	}
 	return owned
 }
 
-// setByOthers reports whether a condition is True on the Node though a writer does not want that, somebody else has made it so, and none of
-// what it says is the writer's.
+// setByOthers reports whether a condition is True on the Node although a writer does not want that, and neither its status nor its
+// texts are the writer's.
 func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
-	t := wanted.Type
-	if c := findCondition(node, t); wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
+	c := findCondition(node, wanted.Type)
+	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
 		return false
 	}
-	others := false
-	for manager, set := range conditionFields(node) {
-		_, status := set[t]["f:status"]
-		_, reason := set[t]["f:reason"]
-		_, message := set[t]["f:message"]
-		if manager == writer && (status || reason || message) {
-			return false
-		}
-		others = others || status
-	}
-	return others
+	fields := fieldManagers(node)[wanted.Type]
+	return len(fields["f:status"]) > 0 && !slices.Contains(slices.Concat(fields["f:status"], fields["f:reason"], fields["f:message"]), writer)
 }
 
-// conditionFields has each writer, and the fields of the Node's conditions that it has set, as the API server remembers it.
-func conditionFields(node *corev1.Node) iter.Seq2[string, map[corev1.NodeConditionType]map[string]json.RawMessage] {
-	return func(yield func(string, map[corev1.NodeConditionType]map[string]json.RawMessage) bool) {
-		for _, m := range node.ManagedFields {
-			var fields struct {
-				Status struct {
-					Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
-				} `json:"f:status"`
-			}
-			if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+// fieldManagers has who has set each field of each of the Node's conditions, as the API server remembers it.
+func fieldManagers(node *corev1.Node) map[corev1.NodeConditionType]map[string][]string {
+	managers := map[corev1.NodeConditionType]map[string][]string{}
+	for _, m := range node.ManagedFields {
+		var set struct {
+			Status struct {
+				Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
+			} `json:"f:status"`
+		}
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &set) != nil {
+			continue
+		}
+		for key, fields := range set.Status.Conditions {
+			var id struct{ Type corev1.NodeConditionType }
+			text, keyed := strings.CutPrefix(key, "k:")
+			if !keyed || json.Unmarshal([]byte(text), &id) != nil {
 				continue
 			}
-			set := map[corev1.NodeConditionType]map[string]json.RawMessage{}
-			for key, of := range fields.Status.Conditions {
-				var id struct{ Type corev1.NodeConditionType }
-				if text, keyed := strings.CutPrefix(key, "k:"); keyed && json.Unmarshal([]byte(text), &id) == nil {
-					set[id.Type] = of
-				}
+			if managers[id.Type] == nil {
+				managers[id.Type] = map[string][]string{}
 			}
-			if !yield(m.Manager, set) {
-				return
+			for field := range fields {
+				managers[id.Type][field] = append(managers[id.Type][field], m.Manager)
 			}
 		}
 	}
+	return managers
 }

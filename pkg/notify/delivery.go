@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// maxNoticeAge is how long a notice is of use to anybody.
+	// maxNoticeAge is the age at which a notice is given up.
 	maxNoticeAge = 24 * time.Hour
-	// youngNotice is how long a notice keeps the pauses short: most interrupted machines are gone by then. While one is
-	// younger, the longest pause between two attempts is maxPauseYoung, and later maxPauseOld.
+	// youngNotice is the age after which most interrupted machines are gone. While there is a younger notice,
+	// the longest pause between two attempts is maxPauseYoung, and later maxPauseOld.
 	youngNotice   = 15 * time.Minute
 	maxPauseYoung = 15 * time.Second
 	maxPauseOld   = 5 * time.Minute
-	// lookupTimeout is how long a notice waits for the description of the machine, and of its Node.
+	// lookupTimeout is how long a notice waits for the description of the machine, and then for that of its Node.
 	lookupTimeout = 2 * time.Second
 	// maxRenders and workers are how many notices are rendered, and posted, at a time. While all workers are busy, one more
 	// post may begin each extraPostInterval, up to maxPosts: an endpoint that hangs delays no new notice longer than that.
@@ -37,10 +37,10 @@ const (
 	maxRetryAfter = time.Hour
 )
 
-// errTooMany is why a notice was given up for newer ones.
+// errTooMany is why a notice was given up in favor of newer ones.
 var errTooMany = errors.New("too many are waiting")
 
-// Run makes notices and posts them until ctx ends, and then tries once more, for a moment, what is left. Run it once.
+// Run makes notices and posts them until ctx ends, and then tries each notice that is left once more, for a moment. Call it once.
 func (w *Webhook) Run(ctx context.Context) {
 	changed, stop, saved := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -54,7 +54,7 @@ func (w *Webhook) Run(ctx context.Context) {
 	w.mu.Unlock()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	w.flush(last, changed)
+	w.work(last, changed)
 	close(stop)
 	select {
 	case <-saved:
@@ -63,7 +63,7 @@ func (w *Webhook) Run(ctx context.Context) {
 	}
 }
 
-// work keeps workers busy until ctx ends, and waits for them.
+// work runs workers until ctx ends, and waits for them. While nth stops, it also returns once everything has been tried again.
 func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -71,6 +71,9 @@ func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 		wait := w.dispatch(ctx, &busy)
 		w.reportDropped()
 		wake(changed)
+		if w.flushed() {
+			return
+		}
 		select {
 		case <-ctx.Done():
 		case <-w.wake:
@@ -79,29 +82,17 @@ func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// flush tries everything once more, whatever the gates and the endpoint say, for as long as ctx lasts.
-func (w *Webhook) flush(ctx context.Context, changed chan<- struct{}) {
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	for ctx.Err() == nil {
-		w.dispatch(ctx, &busy)
-		if w.idle() {
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-w.wake:
-		}
-	}
-	w.reportDropped()
-	wake(changed)
+// flushed reports whether nth stops and every notice has been tried again.
+func (w *Webhook) flushed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stopping && w.rendering+w.posting == 0
 }
 
 // save keeps the disk up to date until stop is closed, and then once more. A disk that hangs delays no notice.
 func (w *Webhook) save(changed, stop <-chan struct{}) {
 	failing := false
-	for {
-		stopped := false
+	for stopped := false; !stopped; {
 		select {
 		case <-changed:
 		case <-stop:
@@ -112,82 +103,75 @@ func (w *Webhook) save(changed, stop <-chan struct{}) {
 			w.report(DeliveryResult{Err: err})
 		}
 		failing = err != nil
-		if stopped {
-			return
-		}
 		select {
 		case <-stop:
 		case <-time.After(syncInterval):
 		}
 		if failing {
-			wake(w.wake) // work then has it tried again
+			wake(w.wake) // work then signals a change, so that it is tried again.
 		}
 	}
 }
 
-func (w *Webhook) idle() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rendering+w.posting == 0
-}
-
-// dispatch starts workers for all that can be done now, and returns for how long there is nothing more if nothing is
-// heard.
+// dispatch starts workers for all that can be done now, and returns how long there is nothing else to do unless it is woken.
 func (w *Webhook) dispatch(ctx context.Context, busy *sync.WaitGroup) time.Duration {
 	for {
-		w.mu.Lock()
-		settings := w.settings
-		if settings == nil {
-			w.dropBacklog()
-			w.mu.Unlock()
-			return idleWait
-		}
-		now := time.Now()
-		id, render, wait := w.next(now)
-		if id == "" {
-			w.mu.Unlock()
+		job, wait := w.nextJob(time.Now())
+		if job == nil {
 			return wait
 		}
-		q := w.queues[id]
-		q.busy = true
-		if render {
-			h := q.happenings[0]
-			q.happenings = q.happenings[1:]
-			w.backlog--
-			w.rendering++
-			w.mu.Unlock()
-			busy.Go(func() { w.makeNotice(ctx, settings, q, h) })
-			continue
-		}
-		n := q.notices[0] // as it was before this attempt
-		q.posting = n.ID
-		q.notices[0].tries++
-		q.notices[0].triedAtStop = w.stopping
-		w.posting++
-		w.lastPost = now
-		probe := w.endpoint.beginProbe(n)
-		w.mu.Unlock()
-		busy.Go(func() { w.post(ctx, settings, q, n, now, probe) })
+		busy.Go(func() {
+			job(ctx)
+			wake(w.wake)
+		})
 	}
+}
+
+// nextJob returns what a worker is to do now; nil, and for how long, if there is nothing.
+func (w *Webhook) nextJob(now time.Time) (job func(context.Context), wait time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	settings := w.settings
+	if settings == nil {
+		w.dropBacklog()
+		return nil, idleWait
+	}
+	q, render, wait := w.next(now)
+	if q == nil {
+		return nil, wait
+	}
+	q.busy = true
+	if render {
+		t := q.transitions[0]
+		q.transitions = q.transitions[1:]
+		w.rendering++
+		return func(ctx context.Context) { w.makeNotice(ctx, settings, q, t) }, 0
+	}
+	n := q.notices[0] // as it was before this attempt
+	q.posting = n.ID
+	q.notices[0].tries++
+	q.notices[0].triedAtStop = w.stopping
+	w.posting++
+	w.lastPost = now
+	probe := w.endpoint.beginProbe(n)
+	return func(ctx context.Context) { w.post(ctx, settings, q, n, now, probe) }, 0
 }
 
 // dropBacklog drops what was heard while the webhook was off.
 func (w *Webhook) dropBacklog() {
-	w.backlog = 0
 	for id, q := range w.queues {
-		if q.happenings = nil; !q.busy && len(q.notices) == 0 {
+		if q.transitions = nil; !q.busy && len(q.notices) == 0 {
 			delete(w.queues, id)
 		}
 	}
 }
 
-// next chooses the event that a worker can turn to, and whether it is to render a notice or to post one. If there is
-// none, it returns for how long.
-func (w *Webhook) next(now time.Time) (id string, render bool, wait time.Duration) {
+// next chooses the queue for the next worker, and whether the worker is to render a notice or to post one. If there is none, it
+// returns nil and for how long.
+func (w *Webhook) next(now time.Time) (best *eventQueue, render bool, wait time.Duration) {
 	wait = idleWait
-	var best *eventQueue
 	for event, q := range w.queues {
-		if len(q.happenings)+len(q.notices) == 0 && !q.busy {
+		if len(q.transitions)+len(q.notices) == 0 && !q.busy {
 			delete(w.queues, event)
 			continue
 		}
@@ -197,13 +181,13 @@ func (w *Webhook) next(now time.Time) (id string, render bool, wait time.Duratio
 			continue
 		}
 		if best == nil || renders && !render || renders == render && q.before(best) {
-			best, id, render = q, event, renders
+			best, render = q, renders
 		}
 	}
-	return id, render, wait
+	return best, render, wait
 }
 
-// ready returns how long it takes until a worker may turn to a queue, 0 if it may now, and whether it would render a
+// ready returns how long it takes until a worker may serve a queue, 0 if it may now, and whether it would render a
 // notice.
 func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, render bool) {
 	if q.busy {
@@ -214,8 +198,8 @@ func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, rende
 			return wait, false
 		}
 	}
-	// While the endpoint works, no notice is rendered for which the outbox has no room.
-	if len(q.happenings) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
+	// While the endpoint works, no notice is rendered unless the outbox has room for it.
+	if len(q.transitions) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
 		return 0, true
 	}
 	if len(q.notices) == 0 || w.posting >= maxPosts {
@@ -224,7 +208,7 @@ func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, rende
 	return w.postWait(q.notices[0], now), false
 }
 
-// postWait is how long it takes until a notice may be posted, as far as that is not up to its node.
+// postWait is how long it takes until a notice may be posted, once its node's gate is open.
 func (w *Webhook) postWait(n pendingNotice, now time.Time) time.Duration {
 	if w.stopping {
 		if n.triedAtStop || w.endpoint.retryAfter.After(now) {
@@ -247,31 +231,31 @@ func (q *eventQueue) before(other *eventQueue) bool {
 	return cmp.Or(cmp.Compare(a.tries, b.tries), b.Made.Compare(a.Made)) < 0
 }
 
-// gateWait is how long notices about a node wait for its cordon. If it is not known which node it is, any cordon counts.
+// gateWait is how long notices about a node wait for its cordon; for that of any node if its name is not known.
 func (w *Webhook) gateWait(node string, now time.Time) time.Duration {
 	wait := func(node string) time.Duration {
-		switch g := w.gates[node]; {
-		case g == nil:
+		switch n := w.nodes[node]; {
+		case n == nil:
 			return 0
-		case g.cordoning: // It may not succeed.
-			return max(g.begun.Add(maxCordonWait).Sub(now), 0)
+		case n.gate.cordoning: // It may not succeed.
+			return max(n.gate.begun.Add(maxCordonWait).Sub(now), 0)
 		default:
-			return g.closed(now)
+			return n.gate.closed(now)
 		}
 	}
 	if node != "" {
 		return max(wait(node), wait(""))
 	}
 	var longest time.Duration
-	for node := range w.gates {
+	for node := range w.nodes {
 		longest = max(longest, wait(node))
 	}
 	return longest
 }
 
 // makeNotice renders a notice and puts it into the outbox.
-func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *eventQueue, h pendingHappening) {
-	n, wanted, err := w.render(ctx, settings, h)
+func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *eventQueue, t pendingTransition) {
+	n, wanted, err := w.render(ctx, settings, t)
 	var lost []record.Notice
 	w.mu.Lock()
 	switch {
@@ -295,10 +279,9 @@ func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *
 	for _, old := range lost {
 		w.report(DeliveryResult{Notice: old, Err: errTooMany, GivenUp: true})
 	}
-	wake(w.wake)
 }
 
-// giveUp removes notices from their queues, and returns those that are lost. One that is being posted is not lost yet:
+// giveUp removes notices from their queues, and returns those that are lost. A notice that is being posted may still be delivered:
 // its result is reported when it is known.
 func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
 	for _, n := range notices {
@@ -313,20 +296,21 @@ func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
 	return lost
 }
 
-// render makes the notice of a happening; it has no ID if the outcome was told before.
-func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h pendingHappening) (n record.Notice, wanted bool, err error) {
-	if !isNews(w.opts.Outbox.Told(h.Entry.Event.ID), h.outcome) {
+// render makes the notice of a transition; it has no ID if the outcome was told before.
+func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, t pendingTransition) (n record.Notice, wanted bool, err error) {
+	id := t.Entry.Event.ID
+	if !isNews(w.opts.Outbox.Told(id), t.outcome) {
 		return record.Notice{}, false, nil
 	}
-	info := w.lookUp(ctx, h.Node)
-	h.Node = cmp.Or(h.Node, info.name)
-	phase := phaseOf(h.outcome)
-	f := newFields(h.Transition, phase, h.outcome, h.pods, w.opts.DryRun)
+	info := w.lookUp(ctx, t.Node)
+	t.Node = cmp.Or(t.Node, info.name)
+	phase := phaseOf(t.outcome)
+	f := newFields(t.Transition, phase, t.outcome, t.pods, w.opts.DryRun)
 	f.setMachine(info.machine)
 	if info.labels != nil {
 		f.NodeLabels = info.labels
 	}
-	n = record.Notice{ID: f.NoticeID, Event: h.Entry.Event.ID, Node: h.Node, Made: f.Made.UTC().Round(0), What: h.outcome}
+	n = record.Notice{ID: f.NoticeID, Event: id, Node: t.Node, Made: f.Made.UTC().Round(0), What: t.outcome}
 	n.Text, err = settings.Template.Render(f)
 	if err != nil {
 		return n, false, fmt.Errorf("making a message: %w", err)
@@ -334,10 +318,13 @@ func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, h pendi
 	return n, settings.wants(phase) && n.Text != "", nil
 }
 
-// lookUp describes a node and its machine. What is not answered in time stays what it was.
+// lookUp describes a node and its machine. What cannot be read in time is as it was the last time.
 func (w *Webhook) lookUp(ctx context.Context, node string) nodeInfo {
+	var info nodeInfo
 	w.mu.Lock()
-	info := w.nodes[node]
+	if n := w.nodes[node]; n != nil {
+		info = n.nodeInfo
+	}
 	w.mu.Unlock()
 	if info.machine.ID == "" {
 		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
@@ -351,8 +338,8 @@ func (w *Webhook) lookUp(ctx context.Context, node string) nodeInfo {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, current := w.gates[node]; current || node == "" {
-		w.nodes[node] = info
+	if n := w.nodes[node]; n != nil {
+		n.nodeInfo = info
 	}
 	return info
 }
@@ -361,7 +348,7 @@ func (q *eventQueue) remove(id string) {
 	q.notices = slices.DeleteFunc(q.notices, func(n pendingNotice) bool { return n.ID == id })
 }
 
-// post posts a notice, unless it is too old, and handles the result. One that was never tried is never too old: the
+// post posts a notice, unless it is too old, and handles the result. It is posted at least once, whatever its age: the
 // clock may have been set, or the machine suspended.
 func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQueue, n pendingNotice, began time.Time, probe bool) {
 	over, err := n.tries > 0 && n.age() > maxNoticeAge, errors.New("it is older than a day")
@@ -395,7 +382,6 @@ func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQ
 	if !canceled {
 		w.report(DeliveryResult{Notice: n.Notice, Err: err, GivenUp: over, Again: n.tries > 0})
 	}
-	wake(w.wake)
 }
 
 // newestAge is the age of the newest notice that waits.
@@ -430,13 +416,14 @@ type endpoint struct {
 	failures   int
 	failedAt   time.Time // the last failure; zero while it works
 	nextProbe  time.Time // what was queued by failedAt is not tried before
-	probing    bool      // one notice is probing whether it is back
-	retryAfter time.Time // nothing is posted before, as the endpoint has asked
+	probing    bool      // a notice is being posted to see whether the endpoint is back
+	retryAfter time.Time // the end of the pause that the endpoint has asked for
 }
 
 func (e *endpoint) failing() bool { return !e.failedAt.IsZero() }
 
-// wait is how long it takes until a notice may be posted. One that was queued after the failure is tried once at any time.
+// wait is how long it takes until a notice may be posted. A notice that was queued after the last failure is tried once without
+// waiting.
 func (e *endpoint) wait(n pendingNotice, now time.Time) time.Duration {
 	if wait := e.retryAfter.Sub(now); wait > 0 {
 		return wait
@@ -450,18 +437,18 @@ func (e *endpoint) wait(n pendingNotice, now time.Time) time.Duration {
 	return max(e.nextProbe.Sub(now), 0)
 }
 
-// beginProbe reports whether a notice that is about to be posted probes whether the endpoint is back.
+// beginProbe reports whether posting a notice is a probe: whether it shows if the endpoint is back.
 func (e *endpoint) beginProbe(n pendingNotice) bool {
 	probe := e.failing() && (n.tries > 0 || !n.queued.After(e.failedAt))
 	e.probing = e.probing || probe
 	return probe
 }
 
-// succeeded keeps a pause that the endpoint has asked for: what it has accepted since was on its way.
+// succeeded keeps a pause that the endpoint has asked for: the notice that it accepted was on its way before.
 func (e *endpoint) succeeded() { *e = endpoint{retryAfter: e.retryAfter} }
 
-// failed handles the failure of a post that began then. The pause doubles with each failure in a row. It is jittered, so
-// that the nodes of a fleet do not come all at once when their endpoint is back.
+// failed handles the failure of a post, with the time at which it began. The pause doubles with each failure in a row. It is jittered, so
+// that the nodes of a fleet do not all come at once when their endpoint is back.
 func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
 	now := time.Now()
 	if later, ok := errors.AsType[retryAfterError](err); ok {
@@ -470,7 +457,7 @@ func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
 		}
 	}
 	if e.failing() && began.Before(e.failedAt) {
-		return // It was on its way when another one failed, so it is no news.
+		return // It was on its way when another post failed: this is the same failure.
 	}
 	longest := maxPauseOld
 	if newestAge < youngNotice {

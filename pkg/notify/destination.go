@@ -30,11 +30,11 @@ const (
 )
 
 // Destination is where a webhook posts to. The files are read for every post, so that their content may change. Neither
-// URL nor headers ever appear in an error.
+// the URL nor the headers ever appear in an error.
 type Destination struct {
 	// URL is the address, or URLFile a file that contains it.
 	URL, URLFile string
-	// Headers override those in HeadersFile, or in HeadersText: a line "Name: value" for each, or one object of JSON.
+	// Headers override those in HeadersFile or, without a file, in HeadersText: lines "Name: value", or one object of JSON.
 	Headers                  map[string]string
 	HeadersFile, HeadersText string
 	// Proxy is http://, https://, socks5:// or tcp://, which means http://. If empty there is none: the environment is
@@ -48,10 +48,18 @@ type Destination struct {
 }
 
 // rejectedError is an answer that refuses this very message, so that there is no use in trying again.
-type rejectedError struct{ status int }
+type rejectedError struct{ answer string }
 
-func (e rejectedError) Error() string {
-	return fmt.Sprintf("it answers %d %s: it does not take this message", e.status, http.StatusText(e.status))
+func (e rejectedError) Error() string { return e.answer + ": it does not take this message" }
+
+// retryAfterError is an answer that says when to try again.
+type retryAfterError struct {
+	answer string
+	after  time.Duration
+}
+
+func (e retryAfterError) Error() string {
+	return fmt.Sprintf("%s: it asks for a pause of %s", e.answer, e.after.Round(time.Second))
 }
 
 // ContentType is the content type of a message, as the headers say.
@@ -63,28 +71,28 @@ func (d Destination) ContentType() string {
 	return headers.Get("Content-Type")
 }
 
-// Judged is the result of checking a part of a Destination.
-type Judged struct {
+// Checked is the result of checking a part of a Destination.
+type Checked struct {
 	// File is the one that was read for it; empty if there is none.
 	File  string
 	Fault error // nil if nothing is wrong
 }
 
-// Judge checks what can be checked without posting, and names the files that were read for that. A missing address is no
+// Check checks what can be checked without posting, and names the files that were read for that. A missing address is no
 // fault. It takes no longer than readTimeout, whatever hangs.
-func (d Destination) Judge() []Judged {
-	found := []Judged{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
-	var judging sync.WaitGroup
-	judging.Go(func() {
+func (d Destination) Check() []Checked {
+	found := []Checked{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
+	var checking sync.WaitGroup
+	checking.Go(func() {
 		if d.URL != "" || d.URLFile != "" {
 			_, found[0].Fault = d.target()
 		}
 	})
-	judging.Go(func() { _, found[1].Fault = d.headers() })
-	judging.Go(func() { _, found[2].Fault = d.trusted() })
+	checking.Go(func() { _, found[1].Fault = d.headers() })
+	checking.Go(func() { _, found[2].Fault = d.trusted() })
 	_, found[3].Fault = d.proxy()
-	judging.Wait()
-	return slices.DeleteFunc(found, func(j Judged) bool { return j == Judged{} })
+	checking.Wait()
+	return slices.DeleteFunc(found, func(c Checked) bool { return c == Checked{} })
 }
 
 // Post sends one message. Without an error the receiver has it.
@@ -122,16 +130,6 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	return checkAnswer(answer)
 }
 
-// retryAfterError is an answer that says when to try again.
-type retryAfterError struct {
-	status int
-	after  time.Duration
-}
-
-func (e retryAfterError) Error() string {
-	return fmt.Sprintf("it answers %d %s: it asks for a pause of %s", e.status, http.StatusText(e.status), e.after.Round(time.Second))
-}
-
 // parseRetryAfter reads the header Retry-After, in seconds or a date (RFC 9110, 10.2.3); 0 if there is none.
 func parseRetryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
@@ -143,23 +141,25 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-// checkAnswer tells delivered notices (nil) from those to be sent again, perhaps later, and those that no attempt will deliver.
+// checkAnswer returns nil if the notice was delivered, a retryAfterError or another error if it is to be sent again, and a rejectedError
+// if it never will be delivered.
 func checkAnswer(answer *http.Response) error {
 	status := answer.StatusCode
+	text := strings.TrimSpace(fmt.Sprintf("it answers %d %s", status, http.StatusText(status)))
 	if after := parseRetryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 &&
 		(status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
-		return retryAfterError{status, after}
+		return retryAfterError{text, after}
 	}
 	switch {
 	case status/100 == 2:
 		return nil
 	case status/100 == 3:
-		return fmt.Errorf("it answers %d %s: redirects are not followed", status, http.StatusText(status))
+		return fmt.Errorf("%s: redirects are not followed", text)
 	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge,
 		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity:
-		return rejectedError{status}
+		return rejectedError{text}
 	}
-	return fmt.Errorf("it answers %s", strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status))))
+	return errors.New(text)
 }
 
 func (d Destination) target() (*url.URL, error) {
@@ -286,7 +286,7 @@ func (d Destination) proxy() (*url.URL, error) {
 	return proxy, nil
 }
 
-// withoutSecrets is what went wrong with a request, without where it was going and with what.
+// withoutSecrets returns the error of a request without the URL and the headers.
 func withoutSecrets(err error, target *url.URL, headers http.Header) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
@@ -313,19 +313,19 @@ func withoutSecrets(err error, target *url.URL, headers http.Header) error {
 	return errors.New(text)
 }
 
-// The files that people name for the webhook can be anything and be anywhere: a pipe that nobody writes to, a device, a
-// network disk that is gone. None of it may block nth or use up its memory: only a regular file is read, with a limit on
-// its size, and for no longer than readTimeout.
+// The paths that people name for the webhook can be anything: a pipe that nobody writes to, a device, a file on a
+// network disk that is gone. None of it may block nth or use up its memory: only regular files are read, up to a limit of
+// their size, and for no longer than readTimeout.
 const (
 	readTimeout = 2 * time.Second
-	// maxSecretSize bounds, in bytes, the files with the URL and the headers, maxTemplateSize a template, and maxCASize the
-	// certificates to trust: those of a whole system are a quarter of a mebibyte.
+	// These bound, in bytes, the files with the URL and the headers, a template, and certificates. Those of a whole system are a
+	// quarter of a mebibyte.
 	maxSecretSize   = 64 << 10
 	maxTemplateSize = 128 << 10
 	maxCASize       = 4 << 20
 )
 
-// filesBeingRead has, by path, each file that is being read. One that hangs blocks a thread, so it is not read a second
+// filesBeingRead has the files that are being read, by path. A read that hangs blocks a thread, so the file is not read a second
 // time meanwhile.
 var filesBeingRead sync.Map
 
@@ -368,7 +368,7 @@ func readFile(path string, longest int64) (string, error) {
 	case <-limit.C:
 	}
 	select {
-	case r := <-done: // It is this process that was slow.
+	case r := <-done: // The file was read in time, and this goroutine was slow.
 		return r.text, r.err
 	default:
 		return "", fmt.Errorf("%s: it could not be read within %s", path, readTimeout)

@@ -254,7 +254,7 @@ func TestErrorsDoNotTellSecrets(t *testing.T) {
 // faults are those that a destination is judged to have.
 func faults(d notify.Destination) []error {
 	var found []error
-	for _, j := range d.Judge() {
+	for _, j := range d.Check() {
 		if j.Fault != nil {
 			found = append(found, j.Fault)
 		}
@@ -266,7 +266,7 @@ func TestADestinationIsJudgedWithoutAPost(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
 	d := to(e.URL)
-	if found := d.Judge(); len(found) > 0 {
+	if found := d.Check(); len(found) > 0 {
 		t.Errorf("judged as %v", found)
 	}
 	d.URL, d.URLFile, d.CAFile = "", "/nowhere/url", "/nowhere/ca"
@@ -278,11 +278,11 @@ func TestADestinationIsJudgedWithoutAPost(t *testing.T) {
 		t.Error("something was posted")
 	}
 	d = notify.Destination{HeadersFile: file(t, "A: b"), CAFile: "/nowhere/ca", Proxy: "ftp://a"}
-	if found := d.Judge(); len(found) != 3 || found[0] != (notify.Judged{File: d.HeadersFile}) || found[1].File != d.CAFile || found[2].File != "" {
+	if found := d.Check(); len(found) != 3 || found[0] != (notify.Checked{File: d.HeadersFile}) || found[1].File != d.CAFile || found[2].File != "" {
 		t.Errorf("the parts of one without an address are judged as %+v", found)
 	}
 	d = notify.Destination{HeadersText: "A b"}
-	if found := d.Judge(); len(found) != 1 || found[0].Fault == nil || found[0].File != "" {
+	if found := d.Check(); len(found) != 1 || found[0].Fault == nil || found[0].File != "" {
 		t.Errorf("headers that are no file are judged as %+v", found)
 	}
 }

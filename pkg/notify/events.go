@@ -27,13 +27,13 @@ const (
 	maxPodEvents = 50
 	// outageTolerated is how long a source may fail before that is worth an Event.
 	outageTolerated = 30 * time.Second
-	// maxQueue is how many Events wait to be written at most: those of two full drains, and some.
+	// maxQueue is how many Events wait to be written at most, which is enough for two drains of full nodes.
 	maxQueue = 256
 	// maxMessage is how many bytes a message may have: as many as events.k8s.io allows.
 	maxMessage = 1024
 )
 
-// The reasons of Events, as in aws-node-termination-handler if it has them, too.
+// The reasons of Events; where aws-node-termination-handler has such an Event, the reason is the same.
 const (
 	reasonOver     = "InterruptionOver"
 	reasonDraining = "Draining"
@@ -43,25 +43,17 @@ const (
 	errorSuffix    = "Error"
 )
 
-// actionReasons are the reasons of Events about a step that has ended; with errorSuffix if it has not ended well.
+// actionReasons are the reasons of Events about the end of a step; with errorSuffix if it has failed or run out of time.
 var actionReasons = map[string]string{
 	string(policy.Cordon):   "Cordon",
 	string(policy.Drain):    "CordonAndDrain",
 	string(policy.Uncordon): "Uncordon",
 }
 
-// eventDraft is what an Event is made of. It is about the Node or, if pod is set, about a pod.
-type eventDraft struct {
-	at                     time.Time
-	warning                bool
-	reason, message        string
-	annotations            map[string]string
-	namespace, pod, podUID string
-}
-
-// eventBuilder turns happenings into Events. It remembers what it needs of the current work and of outages.
+// eventBuilder makes Events of transitions. It remembers what it needs of the current work and of outages. newEvent completes an
+// Event when it is sent.
 type eventBuilder struct {
-	events        map[string]bool // the IDs of those that the work is for
+	events        map[string]bool // the IDs of the events that the work is for
 	cordoned      bool
 	foreignCordon bool // somebody else had cordoned the node
 	pods          map[string]bool
@@ -69,57 +61,72 @@ type eventBuilder struct {
 	outages       map[event.Kind]time.Time
 }
 
-// build returns the Events that a happening is worth.
-func (b *eventBuilder) build(h state.Transition, rules policy.Settings) []eventDraft {
-	switch h.Kind {
-	case state.Announced, state.Changed:
-		return announcement(h, rules)
-	case state.ClosedWith:
-		if rules.Ignores(h.Entry) {
-			return nil
+// build returns the Events that a transition is worth.
+func (b *eventBuilder) build(t state.Transition, rules policy.Settings) (events []*corev1.Event) {
+	add := func(e *corev1.Event) {
+		if e != nil {
+			events = append(events, e)
 		}
-		return []eventDraft{nodeEvent(h, false, reasonOver, fmt.Sprintf("%s: %s; nothing to undo", h.Entry.Event.Kind, h.Entry.Ending))}
+	}
+	switch t.Kind {
+	case state.Announced, state.Changed:
+		add(announcement(t, rules))
+	case state.ClosedWith:
+		if !rules.Ignores(t.Entry) {
+			add(normal(t, reasonOver, fmt.Sprintf("%s: %s; nothing to undo", t.Entry.Event.Kind, t.Entry.Ending)))
+		}
 	case state.Begun:
 		if len(b.events) == 0 {
 			b.events, b.cordoned, b.foreignCordon, b.pods, b.unreported = map[string]bool{}, false, false, map[string]bool{}, nil
 		}
-		b.events[h.Entry.Event.ID] = true
+		b.events[t.Entry.Event.ID] = true
 	case state.NodeCordoned, state.CordonFound:
-		b.cordoned, b.foreignCordon = true, h.Kind == state.CordonFound
-		if h.Action == string(policy.Drain) {
-			return []eventDraft{nodeEvent(h, false, reasonDraining, fmt.Sprintf("%s; draining it: %s", b.cordonText(), h.Plan))}
+		b.cordoned, b.foreignCordon = true, t.Kind == state.CordonFound
+		if t.Action == string(policy.Drain) {
+			add(normal(t, reasonDraining, fmt.Sprintf("%s; draining it: %s", b.cordonText(), t.Plan)))
 		}
 	case state.PodEvicted, state.PodDeleted:
-		return b.podEvent(h)
+		add(b.podEvent(t))
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-		if h.Kind != state.Failed || h.Action == string(policy.Uncordon) { // A failed drain goes on.
-			delete(b.events, h.Entry.Event.ID)
+		if t.Kind != state.Failed || t.Action == string(policy.Uncordon) { // A failed drain goes on.
+			delete(b.events, t.Entry.Event.ID)
 		}
-		return append(b.remainingPods(h), b.stepEnd(h)...)
+		add(b.remainingPods(t))
+		add(b.stepEnd(t))
 	case state.SourceLost, state.SourceBack:
-		return b.sourceOutage(h)
+		add(b.sourceOutage(t))
 	case state.Missed, state.PutOff, state.PodHeld, state.PodGone: // The first two are also told as a change or an end.
 	}
-	return nil
+	return events
 }
 
-func nodeEvent(h state.Transition, warning bool, reason, message string) eventDraft {
-	d := eventDraft{at: h.At, warning: warning, reason: reason, message: truncate(message)}
-	if id := h.Entry.Event.ID; id != "" {
-		d.annotations = map[string]string{drain.KeyPrefix + "event": id, drain.KeyPrefix + "kind": string(h.Entry.Event.Kind)}
+// normal returns an Event about the Node.
+func normal(t state.Transition, reason, message string) *corev1.Event {
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}},
+		Type:       corev1.EventTypeNormal, Reason: reason, Message: truncate(message), FirstTimestamp: metav1.NewTime(t.At.Round(0)),
 	}
-	return d
+	if id := t.Entry.Event.ID; id != "" {
+		e.Annotations[drain.KeyPrefix+"event"], e.Annotations[drain.KeyPrefix+"kind"] = id, string(t.Entry.Event.Kind)
+	}
+	return e
 }
 
-func announcement(h state.Transition, rules policy.Settings) []eventDraft {
-	reason := h.Entry.Event.Kind.Info().EventReason
-	if rules.Ignores(h.Entry) || reason == "" {
+func warning(t state.Transition, reason, message string) *corev1.Event {
+	e := normal(t, reason, message)
+	e.Type = corev1.EventTypeWarning
+	return e
+}
+
+func announcement(t state.Transition, rules policy.Settings) *corev1.Event {
+	reason := t.Entry.Event.Kind.Info().EventReason
+	if rules.Ignores(t.Entry) || reason == "" {
 		return nil
 	}
-	if h.Kind == state.Changed {
-		return []eventDraft{nodeEvent(h, false, reason, "changed: "+h.Plan)}
+	if t.Kind == state.Changed {
+		return normal(t, reason, "changed: "+t.Plan)
 	}
-	return []eventDraft{nodeEvent(h, false, reason, h.Plan)}
+	return normal(t, reason, t.Plan)
 }
 
 func (b *eventBuilder) cordonText() string {
@@ -129,61 +136,61 @@ func (b *eventBuilder) cordonText() string {
 	return "cordoned the node"
 }
 
-// podEvent returns an Event about an evicted pod, or counts it.
-func (b *eventBuilder) podEvent(h state.Transition) []eventDraft {
-	if b.pods == nil || b.pods[h.Pod] || h.Pod == "" {
+// podEvent returns an Event about an evicted pod, or only notes the pod for remainingPods.
+func (b *eventBuilder) podEvent(t state.Transition) *corev1.Event {
+	if b.pods == nil || b.pods[t.Pod] || t.Pod == "" {
 		return nil
 	}
-	b.pods[h.Pod] = true
+	b.pods[t.Pod] = true
 	if len(b.pods) > maxPodEvents {
-		b.unreported = append(b.unreported, h.Pod)
+		b.unreported = append(b.unreported, t.Pod)
 		return nil
 	}
-	d := nodeEvent(h, false, reasonEviction, "evicted from node "+h.Node+": "+h.Reason)
-	if h.Kind == state.PodDeleted {
-		d.warning, d.message = true, truncate("deleted from node "+h.Node+", as it could not be evicted in time: "+h.Reason)
+	e := normal(t, reasonEviction, "evicted from node "+t.Node+": "+t.Reason)
+	if t.Kind == state.PodDeleted {
+		e = warning(t, reasonEviction, "deleted from node "+t.Node+", as it could not be evicted in time: "+t.Reason)
 	}
-	d.namespace, d.pod, _ = strings.Cut(h.Pod, "/")
-	d.podUID = h.PodUID
-	maps.Copy(d.annotations, h.PodLabels)
-	d.annotations["node"] = h.Node
-	return []eventDraft{d}
+	namespace, name, _ := strings.Cut(t.Pod, "/")
+	e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(t.PodUID)}
+	maps.Copy(e.Annotations, t.PodLabels)
+	e.Annotations["node"] = t.Node
+	return e
 }
 
-// remainingPods returns, at the end of a step, one Event about the pods that were only counted.
-func (b *eventBuilder) remainingPods(h state.Transition) []eventDraft {
+// remainingPods returns, at the end of a step, one Event about the pods that have none of their own.
+func (b *eventBuilder) remainingPods(t state.Transition) *corev1.Event {
 	pods := b.unreported
 	b.unreported = nil
 	if len(pods) == 0 {
 		return nil
 	}
 	slices.Sort(pods)
-	return []eventDraft{nodeEvent(h, false, reasonEviction, fmt.Sprintf("and %d more pods: %s", len(pods), strings.Join(pods, ", ")))}
+	return normal(t, reasonEviction, fmt.Sprintf("and %d more pods: %s", len(pods), strings.Join(pods, ", ")))
 }
 
-// stepEnd says how a step ended. One that was canceled is followed by another one, or by the end of nth.
-func (b *eventBuilder) stepEnd(h state.Transition) []eventDraft {
-	reason := actionReasons[h.Action]
-	took := h.Took.Round(time.Millisecond)
+// stepEnd says how a step ended. A canceled step has no Event: another step follows, or the end of nth.
+func (b *eventBuilder) stepEnd(t state.Transition) *corev1.Event {
+	reason := actionReasons[t.Action]
+	took := t.Took.Round(time.Millisecond)
 	switch {
-	case reason == "" || h.Kind == state.CalledBack:
+	case reason == "" || t.Kind == state.CalledBack:
 		return nil
-	case h.Kind == state.Failed:
-		return []eventDraft{nodeEvent(h, true, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; retrying", h.Action, took, h.Err))}
-	case h.Kind == state.LeftAlone:
-		return []eventDraft{nodeEvent(h, false, reasonAlone, "the node is left alone, as its annotation "+drain.KeyPrefix+"action asks; its pods are not evicted: "+h.Reason)}
-	case h.Kind == state.RanOut:
-		return []eventDraft{nodeEvent(h, true, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", h.Action, took, podsLeft(h.Entry.Result)))}
-	case h.Action == string(policy.Uncordon) && h.Detail != "":
-		return []eventDraft{nodeEvent(h, false, reason, "the cordon is left to "+h.Detail+", who still needs it: "+h.Reason)}
-	case h.Action == string(policy.Uncordon):
-		return []eventDraft{nodeEvent(h, false, reason, "our cordon is already gone: "+h.Reason)}
+	case t.Kind == state.Failed:
+		return warning(t, reason+errorSuffix, fmt.Sprintf("%s after %s: %v; retrying", t.Action, took, t.Err))
+	case t.Kind == state.LeftAlone:
+		return normal(t, reasonAlone, "the node is left alone, as its annotation "+drain.KeyPrefix+"action asks; its pods are not evicted: "+t.Reason)
+	case t.Kind == state.RanOut:
+		return warning(t, reason+errorSuffix, fmt.Sprintf("the %s ran out of time after %s: %s", t.Action, took, podsLeft(t.Entry.Result)))
+	case t.Action == string(policy.Uncordon) && t.Detail != "":
+		return normal(t, reason, "the cordon is left to "+t.Detail+", who still needs it: "+t.Reason)
+	case t.Action == string(policy.Uncordon):
+		return normal(t, reason, "our cordon is already gone: "+t.Reason)
 	case !b.cordoned:
-		return []eventDraft{nodeEvent(h, false, reasonAlone, "nothing was done to the node, as its annotation asks or it is gone: "+h.Reason)}
-	case h.Action == string(policy.Cordon):
-		return []eventDraft{nodeEvent(h, false, reason, b.cordonText()+": "+h.Reason)}
+		return normal(t, reasonAlone, "nothing was done to the node, as its annotation asks or it is gone: "+t.Reason)
+	case t.Action == string(policy.Cordon):
+		return normal(t, reason, b.cordonText()+": "+t.Reason)
 	}
-	return []eventDraft{nodeEvent(h, false, reason, fmt.Sprintf("cordoned and drained after %s: %s", took, podCounts(h.Entry.Result)))}
+	return normal(t, reason, fmt.Sprintf("cordoned and drained after %s: %s", took, podCounts(t.Entry.Result)))
 }
 
 func podCounts(r *state.Result) string {
@@ -207,10 +214,10 @@ func podsLeft(r *state.Result) string {
 	return fmt.Sprintf("%s; %d left: %s", podCounts(r), len(left), strings.Join(left, ", "))
 }
 
-// sourceOutage reports once an outage that lasts. It hears of each failed poll, so it needs no clock.
-func (b *eventBuilder) sourceOutage(h state.Transition) []eventDraft {
-	kind := h.Entry.Event.Kind
-	if h.Kind == state.SourceBack {
+// sourceOutage reports an outage once, if it lasts. It is called for each failed poll, so it needs no clock.
+func (b *eventBuilder) sourceOutage(t state.Transition) *corev1.Event {
+	kind := t.Entry.Event.Kind
+	if t.Kind == state.SourceBack {
 		delete(b.outages, kind)
 		return nil
 	}
@@ -220,11 +227,11 @@ func (b *eventBuilder) sourceOutage(h state.Transition) []eventDraft {
 	since, known := b.outages[kind]
 	switch {
 	case !known:
-		b.outages[kind] = h.At
-	case !since.IsZero() && h.At.Sub(since) >= outageTolerated:
+		b.outages[kind] = t.At
+	case !since.IsZero() && t.At.Sub(since) >= outageTolerated:
 		b.outages[kind] = time.Time{} // reported
-		return []eventDraft{nodeEvent(h, true, reasonMonitor, fmt.Sprintf("cannot read %s since %s: %v; keeping last known state",
-			kind, since.UTC().Format(time.RFC3339), h.Err))}
+		return warning(t, reasonMonitor, fmt.Sprintf("cannot read %s since %s: %v; keeping last known state",
+			kind, since.UTC().Format(time.RFC3339), t.Err))
 	}
 	return nil
 }
@@ -237,9 +244,9 @@ func truncate(message string) string {
 	return strings.ToValidUTF8(message[:maxMessage-len(end)], "") + end
 }
 
-// newCorrelator returns client-go's correlator, which turns a repetition into a count on the existing Event, many similar
-// ones into one, and limits each object and reason to 25 Events and then one in five minutes. Its broadcaster is not
-// used, as it can neither be flushed nor be told to wait for a cordon.
+// newCorrelator returns client-go's correlator, which turns a repetition into a count on the existing Event and many similar
+// Events into one, and limits each object and reason to 25 Events and then one in five minutes. client-go's broadcaster is not
+// used, as it can neither be flushed nor wait for a cordon.
 func newCorrelator() *clientrecord.EventCorrelator {
 	return clientrecord.NewEventCorrelatorWithOptions(clientrecord.CorrelatorOptions{
 		LRUCacheSize: maxQueue, // the default is for a program that watches a whole cluster
@@ -250,76 +257,69 @@ func newCorrelator() *clientrecord.EventCorrelator {
 	})
 }
 
-// correlatedEvent is the Event that is being sent, and what the correlator made of it.
-type correlatedEvent struct {
-	*clientrecord.EventCorrelateResult
-	area area
-}
-
-// enqueue appends drafts. In an outage so long that the queue is full, the oldest are dropped.
-func (k *Kubernetes) enqueue(drafts []eventDraft) {
-	k.queue = append(k.queue, drafts...)
+// enqueue appends Events. In an outage so long that the queue is full, the oldest are dropped.
+func (k *Kubernetes) enqueue(events []*corev1.Event) {
+	k.queue = append(k.queue, events...)
 	if over := len(k.queue) - maxQueue; over > 0 {
-		k.queue = append(k.queue[:0], k.queue[over:]...)
+		k.queue = slices.Delete(k.queue, 0, over)
 		k.dropped(over)
 	}
 }
 
 func (k *Kubernetes) dropped(events int) {
-	if k.opts.Dropped != nil && events > 0 {
+	if k.opts.Dropped != nil {
 		k.opts.Dropped(events)
 	}
 }
 
-// sendEvent sends the Event that is under way, or makes one of the first draft.
+// sendEvent sends the Event that is under way, or else the first one of the queue.
 func (k *Kubernetes) sendEvent(ctx context.Context, id Identity) error {
 	if k.sending == nil {
-		draft, ok := k.dequeue()
-		if !ok {
+		draft := k.dequeue()
+		if draft == nil {
 			return nil
 		}
 		if k.sending = k.correlate(k.newEvent(ctx, draft, id.Node)); k.sending == nil {
 			return nil
 		}
 	}
+	a := eventArea
+	if k.sending.Event.InvolvedObject.Kind == "Pod" {
+		a = podEventArea
+	}
 	written, err := k.putEvent(ctx, id.Client)
-	v, err := k.handleResult(ctx, k.sending.area, err)
+	v, err := k.handleResult(ctx, a, err)
 	switch {
 	case v == retryable:
 		return err
 	case v == accepted && written != nil && written.Name != "": // nothing comes back for one that existed already
 		k.correlator.UpdateState(written)
-	case v == forbidden && k.sending.area == eventArea:
+	case v == forbidden && a == eventArea:
 		k.muteEvents()
 	}
 	k.sending = nil
 	return nil
 }
 
-// correlate returns nil for an Event that is one too many, or cannot be encoded.
-func (k *Kubernetes) correlate(ev *corev1.Event) *correlatedEvent {
-	result, err := k.correlator.EventCorrelate(ev)
-	if err != nil || result.Skip {
-		return nil
+// correlate returns nil for an Event that is over the limit, or cannot be encoded.
+func (k *Kubernetes) correlate(e *corev1.Event) *clientrecord.EventCorrelateResult {
+	if result, err := k.correlator.EventCorrelate(e); err == nil && !result.Skip {
+		return result
 	}
-	if ev.InvolvedObject.Kind == "Pod" {
-		return &correlatedEvent{result, podEventArea}
-	}
-	return &correlatedEvent{result, eventArea}
+	return nil
 }
 
-func (k *Kubernetes) dequeue() (eventDraft, bool) {
+// dequeue returns nil if the queue is empty.
+func (k *Kubernetes) dequeue() *corev1.Event {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.queue) == 0 {
-		return eventDraft{}, false
+		return nil
 	}
-	draft := k.queue[0]
+	first := k.queue[0]
+	k.queue[0] = nil // for the garbage collector
 	k.queue = k.queue[1:]
-	if len(k.queue) == 0 {
-		k.queue = nil // frees the array
-	}
-	return draft, true
+	return first
 }
 
 // muteEvents gives up on Events for a while.
@@ -347,32 +347,25 @@ func (k *Kubernetes) putEvent(ctx context.Context, client kubernetes.Interface) 
 	return events.Create(ctx, ev, metav1.CreateOptions{})
 }
 
-func (k *Kubernetes) newEvent(ctx context.Context, draft eventDraft, node string) *corev1.Event {
-	object, annotations := nodeReference(node), map[string]string{}
-	namespace := metav1.NamespaceDefault // of Events about cluster-scoped objects
-	if draft.pod != "" {
-		namespace = draft.namespace
-		object = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: draft.pod, UID: types.UID(draft.podUID)}
-	} else if k.opts.Describe != nil {
-		ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-		maps.Copy(annotations, k.opts.Describe(ctx))
-		cancel()
+// newEvent completes what a builder has made. What is not about a pod is about the Node.
+func (k *Kubernetes) newEvent(ctx context.Context, e *corev1.Event, node string) *corev1.Event {
+	annotations := map[string]string{}
+	e.Namespace = e.InvolvedObject.Namespace
+	if e.InvolvedObject.Kind == "" {
+		e.InvolvedObject = nodeReference(node)
+		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
+		if k.opts.Describe != nil {
+			ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+			maps.Copy(annotations, k.opts.Describe(ctx))
+			cancel()
+		}
 	}
-	maps.Copy(annotations, draft.annotations)
+	maps.Copy(annotations, e.Annotations)
 	maps.Copy(annotations, k.opts.Annotations)
-	severity := corev1.EventTypeNormal
-	if draft.warning {
-		severity = corev1.EventTypeWarning
-	}
-	at := metav1.NewTime(draft.at.Round(0))
+	e.Annotations = annotations
 	k.eventNumber++
-	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:      recordutil.GenerateEventName(object.Name, draft.at.UnixNano()+k.eventNumber),
-			Namespace: namespace, Annotations: annotations,
-		},
-		InvolvedObject: object, Type: severity, Reason: draft.reason, Message: draft.message,
-		Source: corev1.EventSource{Component: k.opts.Source, Host: node}, ReportingController: k.opts.Source, ReportingInstance: node,
-		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-	}
+	e.Name = recordutil.GenerateEventName(e.InvolvedObject.Name, e.FirstTimestamp.UnixNano()+k.eventNumber)
+	e.Source, e.ReportingController, e.ReportingInstance = corev1.EventSource{Component: k.opts.Source, Host: node}, k.opts.Source, node
+	e.LastTimestamp, e.Count = e.FirstTimestamp, 1
+	return e
 }

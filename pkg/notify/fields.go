@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Fields is what a webhook's template can use. What is not known is empty. Texts contain no quotation marks,
+// Fields are the data of a webhook's template. What is not known is empty. Texts contain no quotation marks,
 // backslashes or line breaks, so that they can stand between the quotation marks of JSON as they are.
 //
 // docs/notices.md describes each field.
@@ -77,7 +78,7 @@ type Fields struct {
 	Region               string
 }
 
-// Machine is what is known of the machine. What is not known is empty.
+// Machine describes the machine. What is not known is empty.
 type Machine struct {
 	ID, Type, LifeCycle, Account, Region, Zone string
 	LocalIP, LocalName, PublicIP, PublicName   string
@@ -98,19 +99,19 @@ var awsnthStates = map[event.State]string{
 }
 
 // newFields fills in all but the machine.
-func newFields(h state.Transition, phase Phase, outcome string, pods []string, dryRun bool) Fields {
-	e := h.Entry
+func newFields(t state.Transition, phase Phase, outcome string, pods []string, dryRun bool) Fields {
+	e := t.Entry
 	f := Fields{
-		NoticeID: noticeID(e, outcome, h.At), Phase: phase, Outcome: outcome, DryRun: dryRun, Made: h.At, Node: h.Node,
-		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: deadlineOf(h),
-		Plan: h.Plan, Action: h.Action, Reason: h.Reason, Took: h.Took.Seconds(), Error: e.Error,
+		NoticeID: noticeID(e, outcome, t.At), Phase: phase, Outcome: outcome, DryRun: dryRun, Made: t.At, Node: t.Node,
+		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(e.Event.Deadline, t.Deadline),
+		Plan: t.Plan, Action: t.Action, Reason: t.Reason, Took: t.Took.Seconds(), Error: e.Error,
 		Left: []string{}, HeldBy: map[string]string{},
 	}
 	if !f.Deadline.IsZero() {
-		f.SecondsLeft = max(0, int(f.Deadline.Sub(h.At).Seconds()))
+		f.SecondsLeft = max(0, int(f.Deadline.Sub(t.At).Seconds()))
 	}
-	if h.Err != nil {
-		f.Error = h.Err.Error()
+	if t.Err != nil {
+		f.Error = t.Err.Error()
 	}
 	if r := e.Result; r != nil {
 		f.Evicted, f.Deleted, f.Skipped = r.Evicted, r.Deleted, r.Skipped
@@ -125,32 +126,15 @@ func newFields(h state.Transition, phase Phase, outcome string, pods []string, d
 	return f
 }
 
-// deadlineOf is the event's deadline, or else that of the step.
-func deadlineOf(h state.Transition) time.Time {
-	if d := h.Entry.Event.Deadline; !d.IsZero() {
-		return d
-	}
-	return h.Deadline
-}
-
-// setAWSNTHFields fills in what aws-node-termination-handler would, as far as it is about the event.
+// setAWSNTHFields fills in the fields of aws-node-termination-handler that are about the event.
 func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
 	ev := e.Event
 	f.EventID, f.Kind, f.NodeName = ev.ID, ev.Kind.Info().Handler.Event, f.Node
 	f.Monitor = f.Kind + "_MONITOR"
 	f.State = awsnthStates[ev.State]
-	f.Description = ev.Description
-	if f.Description == "" {
-		f.Description = ev.Kind.Info().Description
-	}
+	f.Description = cmp.Or(ev.Description, ev.Kind.Info().Description)
 	f.NodeLabels, f.Pods = map[string]string{}, append([]string{}, pods...)
-	f.StartTime, f.EndTime = ev.Deadline, ev.Until
-	if f.StartTime.IsZero() {
-		f.StartTime = ev.Noticed
-	}
-	if f.StartTime.IsZero() {
-		f.StartTime = e.FirstSeen
-	}
+	f.StartTime, f.EndTime = cmp.Or(ev.Deadline, ev.Noticed, e.FirstSeen), ev.Until
 	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance {
 		f.EndTime = ev.Deadline
 	}
@@ -159,7 +143,7 @@ func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
 	f.InProgress = f.Phase == Announced
 }
 
-// clean makes texts that come from elsewhere safe within a string of JSON.
+// clean makes texts from outside safe within a JSON string.
 func (f *Fields) clean() {
 	for _, text := range []*string{
 		&f.Text, &f.Node, &f.Code, &f.Plan, &f.Reason, &f.Error, &f.EventID, &f.Description, &f.NodeName,
@@ -182,7 +166,7 @@ func jsonSafe(text string) string {
 	}, strings.ToValidUTF8(text, "?"))), " ")
 }
 
-// noticeID depends on the time, as an event may be announced, and drained for, more than once.
+// noticeID depends on the time, as an event may be announced, and its outcome told, more than once.
 func noticeID(e state.Entry, outcome string, made time.Time) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", e.Event.ID, outcome, made.UnixNano()))
 	return hex.EncodeToString(sum[:16])
@@ -200,7 +184,7 @@ func (f *Fields) sentence() string {
 func (f *Fields) outcomeText() string {
 	pods := fmt.Sprintf("%d pods evicted, %d deleted", f.Evicted, f.Deleted)
 	switch f.Outcome {
-	case Announced.String():
+	case string(Announced):
 		return f.Plan
 	case Drained:
 		return fmt.Sprintf("drained: %s, %d left alone", pods, f.Skipped)
@@ -221,7 +205,7 @@ func (f *Fields) outcomeText() string {
 	return f.Outcome + "; nothing of it is left on the node"
 }
 
-// listPods lists no more pods than anybody reads.
+// listPods lists some pods, and the number of the others.
 func listPods(pods []string) string {
 	const most = 20
 	switch {
@@ -247,7 +231,7 @@ func Samples() []Fields {
 
 // TestFields are those of the message of "nth check --webhook".
 func TestFields(node string, now time.Time) Fields {
-	f := sample(event.SpotInterruption, Announced.String(), false)
+	f := sample(event.SpotInterruption, string(Announced), false)
 	f.Test, f.Made, f.Node, f.NodeName, f.FirstSeen, f.StartTime = true, now, node, node, now, now
 	f.NoticeID, f.EventID = "test", "test"
 	f.Plan = "nothing will be done"
@@ -269,16 +253,16 @@ var (
 // sample makes up a notice. One that is not full comes from a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	phase := phaseOf(outcome)
-	h := state.Transition{
+	t := state.Transition{
 		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
 		Entry: state.Entry{
 			Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime,
 		},
 	}
 	if full {
-		fillSample(&h, phase)
+		fillSample(&t, phase)
 	}
-	f := newFields(h, phase, outcome, nil, false)
+	f := newFields(t, phase, outcome, nil, false)
 	if full {
 		f.setMachine(sampleMachine)
 		f.NodeLabels = map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web"}
@@ -287,17 +271,17 @@ func sample(kind event.Kind, outcome string, full bool) Fields {
 	return f
 }
 
-func fillSample(h *state.Transition, phase Phase) {
-	ev := &h.Entry.Event
+func fillSample(t *state.Transition, phase Phase) {
+	ev := &t.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
 	ev.Noticed, ev.Deadline, ev.Until = sampleTime, sampleTime.Add(2*time.Minute), sampleTime.Add(time.Hour)
-	h.Plan = "EC2 will terminate the instance; drain now"
+	t.Plan = "EC2 will terminate the instance; drain now"
 	if phase == Announced {
 		return
 	}
-	h.Action, h.Reason, h.Took = "drain", "EC2 will terminate the instance", 100*time.Second
-	h.Err = errors.New("the deadline came first:\n\"default/web-1\"")
-	h.Entry.Result = &state.Result{
+	t.Action, t.Reason, t.Took = "drain", "EC2 will terminate the instance", 100*time.Second
+	t.Err = errors.New("the deadline came first:\n\"default/web-1\"")
+	t.Entry.Result = &state.Result{
 		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2"},
 		HeldBy: map[string]string{"default/web-1": "default/web"},
 	}

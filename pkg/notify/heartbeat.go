@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// refreshInterval is how often a condition that is True is written where no heartbeat is asked for: as often as the kubelet
+	// refreshInterval is how often a condition that is True is written without a heartbeat: as often as the kubelet
 	// writes its own.
 	refreshInterval = 5 * time.Minute
-	// silence is how long there is no heartbeat at least where the program does not do its work. It is then asked again.
+	// silence is the pause before Alive is called again after it was false.
 	silence = time.Minute
 )
 
 // dryRun is the reason of the condition in a dry run.
 const dryRun = "DryRun"
 
-// dryRunCondition is the condition of a dry run, without times. It tells of nothing that is announced: to whoever acts upon the condition,
-// a node whose interruption is only talked about is as one without.
+// dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that nobody acts
+// upon it.
 func dryRunCondition() corev1.NodeCondition {
 	return corev1.NodeCondition{
 		Type: ConditionType, Status: corev1.ConditionFalse,
@@ -27,8 +27,8 @@ func dryRunCondition() corev1.NodeCondition {
 	}
 }
 
-// isChange reports whether a condition says something that those who read it must know, whether or not all is well with who
-// writes it. Everything else that can be written proves that somebody watches, and nothing more.
+// isChange reports whether a condition says something new, which is written even if nth is not well. Every other write is only a
+// heartbeat.
 func isChange(existing *corev1.NodeCondition, wanted corev1.NodeCondition) bool {
 	if existing == nil {
 		return wanted.Status == corev1.ConditionTrue
@@ -36,21 +36,20 @@ func isChange(existing *corev1.NodeCondition, wanted corev1.NodeCondition) bool 
 	return existing.Status != wanted.Status || wanted.Status == corev1.ConditionTrue && !sameContent(*existing, wanted)
 }
 
-// heartbeat says when an unchanged condition is written again, so that others can tell by its lastHeartbeatTime that the node is
-// watched. It belongs to Run's goroutine.
+// heartbeat says when an unchanged condition is written again, so that its lastHeartbeatTime shows that nth watches the node. It
+// belongs to Run's goroutine.
 type heartbeat struct {
-	every  time.Duration // 0 is none: the condition is refreshed while it is True
-	proves func() bool
-	pause  time.Duration // from the last write to the next
+	every time.Duration // 0 for none: the condition is refreshed while it is True
+	pause time.Duration // from the last write to the next
 }
 
-func newHeartbeat(every time.Duration, proves func() bool) *heartbeat {
-	h := &heartbeat{every: every, proves: proves}
+func newHeartbeat(every time.Duration) *heartbeat {
+	h := &heartbeat{every: every}
 	h.draw()
 	return h
 }
 
-// draw draws the next pause. It differs by up to a tenth, so that a fleet's nodes do not write in step.
+// draw draws the next pause. It varies by a tenth, so that the nodes of a fleet do not write in step.
 func (h *heartbeat) draw() {
 	h.pause = refreshInterval
 	if h.every > 0 {
@@ -63,13 +62,16 @@ func (h *heartbeat) has(c corev1.NodeCondition) bool {
 	return h.every > 0 || c.Status == corev1.ConditionTrue
 }
 
-// due reports whether a condition is old enough to be written again. One from the future tells of a clock that was wrong.
+// alive reports whether a heartbeat would be true.
+func (k *Kubernetes) alive() bool { return k.opts.Heartbeat == 0 || k.opts.Alive() }
+
+// due reports whether a condition is old enough to be written again. If it is from the future, the clock was wrong.
 func (h *heartbeat) due(c corev1.NodeCondition, now time.Time) bool {
 	age := now.Sub(c.LastHeartbeatTime.Time)
 	return h.has(c) && (age < 0 || age >= h.pause)
 }
 
-// next is when a condition has to be checked again; zero for never. It is counted from now, since the clock may be set meanwhile.
+// next is when a condition has to be checked again; zero for never. It has now's monotonic reading, as the clock may be set.
 func (h *heartbeat) next(c corev1.NodeCondition, now time.Time) time.Time {
 	if !h.has(c) {
 		return time.Time{}
@@ -80,6 +82,3 @@ func (h *heartbeat) next(c corev1.NodeCondition, now time.Time) time.Time {
 	}
 	return now.Add(left)
 }
-
-// alive reports whether a heartbeat would be true.
-func (h *heartbeat) alive() bool { return h.every == 0 || h.proves() }

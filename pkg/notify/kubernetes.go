@@ -21,7 +21,7 @@ import (
 
 const (
 	// startupDelay is how long nothing is written after the start: the first poll of the metadata service comes first, and
-	// a condition that an earlier run has left can wait.
+	// a condition of an earlier run can wait.
 	startupDelay = 5 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
@@ -33,7 +33,7 @@ const (
 	refusedFor = time.Hour
 	// flushTimeout bounds the last attempt to deliver what is left when nth stops.
 	flushTimeout = 2 * time.Second
-	// finishTimeout bounds what Run goes on writing after Finish: the drains of other nodes come first.
+	// finishTimeout bounds how long Run goes on after Finish: the drains of other nodes come first.
 	finishTimeout = 5 * time.Minute
 	// describeTimeout is how long an Event waits for the machine's description.
 	describeTimeout = 3 * time.Second
@@ -45,43 +45,42 @@ type Identity struct {
 	Node   string
 }
 
-// KubernetesOptions are what a Kubernetes is made of. All fields are needed but for those that say otherwise.
+// KubernetesOptions are the options of a Kubernetes. All are required unless they say otherwise.
 type KubernetesOptions struct {
-	// Identity returns what to write with. Its errors are reported by whoever keeps the identity.
+	// Identity returns the client and the node. Its errors are not reported here.
 	Identity func(context.Context) (Identity, error)
 	// Entries returns the record.
 	Entries func() []state.Entry
 	// Rules returns the rules in effect.
 	Rules func() policy.Settings
-	// Condition, Lifecycle and Events enable what is written: nth's own condition, Kubernetes' lifecycle conditions, and
-	// Events.
+	// Condition, Lifecycle and Events enable nth's own condition, Kubernetes' lifecycle conditions, and Events.
 	Condition, Lifecycle, Events bool
 	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
-	// there also where nothing was ever announced. 0 is no heartbeat: it is then there from the first announcement on, and refreshed while
-	// it is True, every five minutes.
+	// also there if nothing was ever announced. With 0 there is no heartbeat: the condition is there from the first announcement on, and
+	// refreshed every five minutes while it is True.
 	Heartbeat time.Duration
-	// Alive reports whether the work is done at present that the heartbeat is to prove: without a yes there is none. It is needed with
-	// Heartbeat, is called from Run's goroutine, and must not block.
+	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from Run's
+	// goroutine, and must not block.
 	Alive func() bool
-	// DryRun says that nothing is done to the node: the condition says so, and tells of no event.
+	// DryRun says that nothing is done to the node: the condition says so, and no event.
 	DryRun bool
-	// Writer is the field manager by which the API server remembers who has set a condition: the product in the user agent of the
-	// identity's client, before the slash. It is needed with Lifecycle and with Condition, which both spare what others have set.
+	// Writer is our field manager at the API server: the product in the user agent of the identity's client, before the slash. Conditions
+	// that others have set are known by theirs.
 	Writer string
 	// Source is the component that Events name as their source.
 	Source string
-	// Describe returns annotations for Events about the Node, which describe the machine. It may return fewer, or none,
-	// if they cannot be read in time; it may be nil.
+	// Describe, if set, returns annotations for Events about the Node, which describe the machine: fewer, or none, if they cannot be
+	// read in time.
 	Describe func(context.Context) map[string]string
 	// Annotations are added to every Event, and override others.
 	Annotations map[string]string
-	// Turn, if set, is called before each write, and returns when it may be made and what to call after it. The conditions
+	// Turn, if set, is called before each write, and returns when it may be made, with a function to call after it. Conditions
 	// are hurried, Events are not. The error is ctx's.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
 	// Dropped, if set, is called with the number of Events that are dropped, because too many wait or they are refused. It
 	// must not block.
 	Dropped func(int)
-	// Trouble is called, once for each outage, with what cannot be written: each condition and Events separately.
+	// Trouble is called once for each outage, separately for each condition and for Events.
 	Trouble func(error)
 }
 
@@ -93,32 +92,34 @@ type Kubernetes struct {
 	mu          sync.Mutex // for these, which OnTransition uses, too
 	gate        gate
 	builder     eventBuilder
-	queue       []eventDraft
-	stale       map[area]bool // the conditions that may have to be written
-	eventsMuted time.Time     // no Events are written until then
-	finishBy    time.Time     // when Run ends at the latest; zero until Finish
-	ceded       bool          // the conditions are others' to keep
+	queue       []*corev1.Event // drafts, which newEvent completes
+	stale       map[area]bool   // the conditions that may have to be written
+	eventsMuted time.Time       // no Events are written until then
+	finishBy    time.Time       // when Run ends at the latest; zero until Finish
+	ceded       bool            // the conditions are others' to keep
 
 	// These belong to Run's goroutine.
-	correlator   *clientrecord.EventCorrelator
-	sending      *correlatedEvent
-	beat         *heartbeat
-	notBefore    time.Time // of the next write
-	backoffs     map[area]backoff
-	refusedUntil map[area]time.Time // conditions are not written before
-	refreshAt    map[area]time.Time // when conditions have to be checked without news; zero if they need not
-	eventNumber  int64              // makes the names of Events unique
-	failing      map[area]bool      // reported to Trouble
+	correlator  *clientrecord.EventCorrelator
+	sending     *clientrecord.EventCorrelateResult
+	beat        *heartbeat
+	notBefore   time.Time // of the next write
+	areas       map[area]*areaState
+	eventNumber int64 // makes the names of Events unique
 }
 
-// backoff delays the next attempt after a failure. Each area has its own: an admission webhook that is down, or Events
-// in an etcd of their own, make one kind of request fail and not the others.
-type backoff struct {
-	wait.Backoff
-	until time.Time
+// areaState is how requests of an area fare. Each area has its own backoff: an admission webhook that is down, or Events in
+// an etcd of their own, make one kind of request fail and not the others.
+type areaState struct {
+	backoff wait.Backoff
+	retryAt time.Time // the end of the backoff
+	// refreshAt is when a condition has to be checked although no transition has come; zero for never. After a refusal it is not
+	// tried before that.
+	refreshAt time.Time
+	refused   bool
+	reported  bool // A failure was reported, and nothing has succeeded since.
 }
 
-// area is what can fail or be refused separately.
+// area is a kind of request that can fail or be refused separately.
 type area string
 
 const (
@@ -132,27 +133,32 @@ const (
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
 		opts: opts, wake: make(chan struct{}, 1), stale: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
-		correlator: newCorrelator(), backoffs: map[area]backoff{}, refusedUntil: map[area]time.Time{}, refreshAt: map[area]time.Time{},
-		failing: map[area]bool{}, beat: newHeartbeat(opts.Heartbeat, opts.Alive),
+		correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat),
+		areas: map[area]*areaState{
+			conditionArea: {backoff: newBackoff()}, lifecycleArea: {backoff: newBackoff()}, eventArea: {backoff: newBackoff()}, podEventArea: {},
+		},
 	}
 }
 
+func newBackoff() wait.Backoff {
+	return wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
+}
+
 // OnTransition implements agent.Listener.
-func (k *Kubernetes) OnTransition(h state.Transition) {
+func (k *Kubernetes) OnTransition(t state.Transition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.gate.hear(h)
+	k.gate.observe(t)
 	if k.opts.Events && time.Now().After(k.eventsMuted) {
-		k.enqueue(k.builder.build(h, k.opts.Rules()))
+		k.enqueue(k.builder.build(t, k.opts.Rules()))
 	}
-	if h.Pod == "" && h.Kind != state.SourceLost && h.Kind != state.SourceBack {
+	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {
 		k.stale[conditionArea], k.stale[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
 	}
 	wake(k.wake)
 }
 
-// Run writes what was heard until ctx ends, and then for a moment longer, if there is anything left to write. Run it
-// once.
+// Run writes until ctx ends, and then for a moment longer, if there is anything left to write. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
 	k.mu.Lock()
 	k.gate.closeUntil(time.Now().Add(startupDelay))
@@ -167,18 +173,19 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	clear(k.backoffs)
+	for _, s := range k.areas {
+		s.retryAt = time.Time{}
+	}
 	for last.Err() == nil {
-		job, _ := k.next(time.Now())
-		if job == nil {
+		a, _ := k.next(time.Now())
+		if a == "" {
 			return
 		}
-		_ = k.try(last, job)
+		_ = k.try(last, a)
 	}
 }
 
-// Finish says that nothing more is going to be heard: Run ends when all is written, or when that has not worked out for a
-// while.
+// Finish says that no transition follows: Run ends when all is written, or after five minutes.
 func (k *Kubernetes) Finish() {
 	k.mu.Lock()
 	k.gate, k.finishBy = gate{}, time.Now().Add(finishTimeout)
@@ -186,29 +193,24 @@ func (k *Kubernetes) Finish() {
 	wake(k.wake)
 }
 
-// Cede says that others keep the node's conditions from now on: of those, at most the request is made that is under way. What was heard is
-// still written as Events.
+// Cede leaves the node's conditions to others from now on, but for a request that is under way. Events are still written.
 func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
 	k.mu.Unlock()
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	wake(k.wake)
 }
 
-// finished tells whether Run is to end.
+// finished reports whether Run is to end.
 func (k *Kubernetes) finished() bool {
 	k.mu.Lock()
 	finishBy := k.finishBy
 	k.mu.Unlock()
 	now := time.Now()
-	return !finishBy.IsZero() && (len(k.jobs(now)) == 0 || now.After(finishBy))
+	return !finishBy.IsZero() && (len(k.pending(now)) == 0 || now.After(finishBy))
 }
 
-// step writes one thing, if it is time, and returns how long to wait until the next step, unless something is heard
-// before.
+// step writes one thing, if it is time, and returns how long to wait until the next step, unless it is woken before.
 func (k *Kubernetes) step(ctx context.Context) time.Duration {
 	now := time.Now()
 	k.mu.Lock()
@@ -217,114 +219,69 @@ func (k *Kubernetes) step(ctx context.Context) time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	job, wait := k.next(now)
-	if job == nil {
-		return min(wait, k.nextRefresh(now))
+	a, wait := k.next(now)
+	if a == "" {
+		return wait
 	}
-	if err := k.try(ctx, job); err != nil {
+	if err := k.try(ctx, a); err != nil {
 		return 0 // Something else may be written meanwhile.
 	}
 	k.notBefore = time.Now().Add(eventInterval)
 	return eventInterval
 }
 
-// try does a job, or backs off if it could not be done.
-func (k *Kubernetes) try(ctx context.Context, job *writeJob) error {
-	err := k.write(ctx, job)
-	if err == nil {
-		delete(k.backoffs, job.area)
-		return nil
-	}
-	b, failed := k.backoffs[job.area]
-	if !failed {
-		b.Backoff = wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
-	}
-	b.until = time.Now().Add(b.Step())
-	k.backoffs[job.area] = b
-	return err
-}
-
-// nextRefresh is how long there will be nothing to write if nothing is heard.
-func (k *Kubernetes) nextRefresh(now time.Time) time.Duration {
-	next := now.Add(idleWait)
-	for _, a := range []area{conditionArea, lifecycleArea} {
-		for _, t := range []time.Time{k.refreshAt[a], k.refusedUntil[a]} {
-			if t.After(now) && t.Before(next) {
-				next = t
-			}
+// next returns the area that is to be written next; empty, and for how long, if there is none.
+func (k *Kubernetes) next(now time.Time) (a area, wait time.Duration) {
+	wait = idleWait
+	for _, s := range k.areas {
+		if left := s.refreshAt.Sub(now); left > 0 {
+			wait = min(wait, left)
 		}
 	}
-	return next.Sub(now)
-}
-
-// writeJob writes one thing.
-type writeJob struct {
-	area    area
-	write   func(context.Context, Identity) error
-	hurried bool // others act upon it
-}
-
-// next returns what is to be written next, or nil and for how long nothing may be tried.
-func (k *Kubernetes) next(now time.Time) (*writeJob, time.Duration) {
-	wait := idleWait
-	for _, job := range k.jobs(now) {
-		left := k.backoffs[job.area].until.Sub(now)
+	for _, a := range k.pending(now) {
+		left := k.areas[a].retryAt.Sub(now)
 		if left <= 0 {
-			return &job, 0
+			return a, 0
 		}
 		wait = min(wait, left)
 	}
-	return nil, wait
+	return "", wait
 }
 
-// jobs returns what is to be written, the most urgent first.
-func (k *Kubernetes) jobs(now time.Time) []writeJob {
+// pending returns the areas in which there is something to write, the most urgent first.
+func (k *Kubernetes) pending(now time.Time) []area {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var jobs []writeJob
+	var areas []area
 	for _, a := range []area{conditionArea, lifecycleArea} {
-		refresh := k.refreshAt[a]
-		if !k.ceded && (k.stale[a] || !refresh.IsZero() && !now.Before(refresh)) && !now.Before(k.refusedUntil[a]) {
-			jobs = append(jobs, writeJob{a, func(ctx context.Context, id Identity) error { return k.writeConditions(ctx, id, a) }, true})
+		s := k.areas[a]
+		due := !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
+		if !k.ceded && (due || k.stale[a] && !s.refused) {
+			areas = append(areas, a)
 		}
 	}
 	if k.sending != nil || len(k.queue) > 0 {
-		jobs = append(jobs, writeJob{eventArea, k.sendEvent, false})
+		areas = append(areas, eventArea)
 	}
-	return jobs
+	return areas
 }
 
-// writeConditions makes the conditions of an area what they should be.
-func (k *Kubernetes) writeConditions(ctx context.Context, id Identity, a area) error {
-	k.setStale(a, false)
-	update := k.updateCondition
-	if a == lifecycleArea {
-		update = k.updateLifecycle
+// try writes one thing of an area, or backs off if that has failed.
+func (k *Kubernetes) try(ctx context.Context, a area) error {
+	s, err := k.areas[a], k.write(ctx, a)
+	if err == nil {
+		s.backoff, s.retryAt = newBackoff(), time.Time{}
+		return nil
 	}
-	refresh, err := update(ctx, id)
-	v, err := k.handleResult(ctx, a, err)
-	if v == forbidden || v == rejected {
-		refresh = time.Now().Add(refusedFor)
-		k.refusedUntil[a] = refresh
-	}
-	if err != nil {
-		k.setStale(a, true)
-		return err
-	}
-	k.refreshAt[a] = refresh
-	return nil
+	s.retryAt = time.Now().Add(s.backoff.Step())
+	return err
 }
 
-func (k *Kubernetes) setStale(a area, stale bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.stale[a] = stale
-}
-
-// write does a job. An error means that the API server could not be asked, and that the job is still to be done.
-func (k *Kubernetes) write(ctx context.Context, job *writeJob) error {
+// write writes one thing of an area. An error means that the API server could not be asked, and that it is still to be
+// written.
+func (k *Kubernetes) write(ctx context.Context, a area) error {
 	if k.opts.Turn != nil {
-		end, err := k.opts.Turn(ctx, job.hurried)
+		end, err := k.opts.Turn(ctx, a != eventArea) // Others act upon conditions.
 		if err != nil {
 			return err
 		}
@@ -334,18 +291,47 @@ func (k *Kubernetes) write(ctx context.Context, job *writeJob) error {
 	if err != nil {
 		return fmt.Errorf("writing to the node: %w", err)
 	}
-	return job.write(ctx, id)
+	if a == eventArea {
+		return k.sendEvent(ctx, id)
+	}
+	return k.writeConditions(ctx, id, a)
+}
+
+// writeConditions brings the conditions of an area up to date.
+func (k *Kubernetes) writeConditions(ctx context.Context, id Identity, a area) error {
+	k.setStale(a, false)
+	update := k.updateCondition
+	if a == lifecycleArea {
+		update = k.updateLifecycle
+	}
+	refresh, err := update(ctx, id)
+	v, err := k.handleResult(ctx, a, err)
+	if err != nil {
+		k.setStale(a, true)
+		return err
+	}
+	s := k.areas[a]
+	if s.refreshAt, s.refused = refresh, v == forbidden || v == rejected; s.refused {
+		s.refreshAt = time.Now().Add(refusedFor)
+	}
+	return nil
+}
+
+func (k *Kubernetes) setStale(a area, stale bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stale[a] = stale
 }
 
 // handleResult reports the first failure of a row, and returns an error if the request should be repeated later.
 func (k *Kubernetes) handleResult(ctx context.Context, a area, err error) (verdict, error) {
-	v := classify(err)
+	v, s := classify(err), k.areas[a]
 	if v == accepted {
-		delete(k.failing, a)
+		s.reported = false
 		return v, nil
 	}
-	if !k.failing[a] && v != gone && ctx.Err() == nil {
-		k.failing[a] = true
+	if !s.reported && v != gone && ctx.Err() == nil {
+		s.reported = true
 		k.opts.Trouble(fmt.Errorf("writing %s: %w; %s", a, err, v))
 	}
 	if v == retryable {
@@ -366,7 +352,7 @@ const (
 	gone verdict = "it is of no use"
 )
 
-// classify takes anything that is no answer of the API server, or says that it is busy or not well, for retryable.
+// classify returns the verdict on an error. What is not an answer of the API server, or says that it is busy or broken, is retryable.
 func classify(err error) verdict {
 	var status apierrors.APIStatus
 	switch {
@@ -386,8 +372,8 @@ func classify(err error) verdict {
 	return rejected
 }
 
-// nodeReference names the Node in an Event about it. Like the kubelet, it uses the name as the UID: that is what
-// "kubectl describe node" looks for, and a node that registers again keeps its history.
+// nodeReference refers to the Node in an Event about it. Like the kubelet, it uses the name as the UID: "kubectl describe node"
+// looks for that, and a node that registers again keeps its history.
 func nodeReference(node string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 }

@@ -20,12 +20,11 @@ const defaultTemplate = `{"text": "{{ .Text }}"}`
 // maxTextSize bounds a message, in bytes.
 const maxTextSize = 128 << 10
 
-// Template makes messages out of Fields.
+// Template renders Fields as messages.
 type Template struct{ parsed *template.Template }
 
-// CompileTemplate compiles a template; the empty one is nth's own. It is tried with a notice of every kind and outcome:
-// the error names the line that cannot be rendered with one of them, or gives no JSON if that is the content type. The
-// name is used in errors.
+// CompileTemplate compiles a template, or nth's own if the text is empty. It renders a notice of every kind and outcome:
+// the error names the line that fails for one of them, or is not JSON although the content type says so. The name of the template is used in errors.
 func CompileTemplate(name, text, contentType string) (*Template, error) {
 	if text == "" {
 		text = defaultTemplate
@@ -59,7 +58,7 @@ func CompileTemplate(name, text, contentType string) (*Template, error) {
 	return t, nil
 }
 
-// Render makes one message. It is empty if the template gives nothing but space: then there is nothing to post.
+// Render renders one message. It is empty if the template gives nothing but space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
 	into := &boundedText{}
 	if err := t.parsed.Execute(into, f); err != nil {
@@ -71,7 +70,7 @@ func (t *Template) Render(f Fields) (string, error) {
 	return into.text.String(), nil
 }
 
-// boundedText refuses what exceeds maxTextSize.
+// boundedText is an io.Writer that fails beyond maxTextSize.
 type boundedText struct{ text strings.Builder }
 
 var errTooLong = fmt.Errorf("it gives more than %d bytes", maxTextSize)
@@ -103,21 +102,21 @@ func jsonError(text string) error {
 	return err
 }
 
-// unsuitable are functions of sprig that give something else each time they are called, on which no notice may depend,
-// or a key, which takes them seconds.
+// unsuitable are functions of sprig that give another result at each call, so that a notice would change from one attempt to the next,
+// or generate keys, which takes seconds.
 var unsuitable = []string{
 	"bcrypt", "derivePassword", "encryptAES", "genCA", "genCAWithKey", "genPrivateKey", "genSelfSignedCert", "genSelfSignedCertWithKey",
 	"genSignedCert", "genSignedCertWithKey", "htpasswd", "randInt", "shuffle",
 }
 
-// multiplying are the functions whose result grows with a number, and maxFactor is the largest number that they take: one
-// digit too many must not use up the memory of the node.
+// multiplying are the functions whose result grows with a number, and maxFactor is the largest number that they accept: a typo
+// must not use up the memory of the node.
 var multiplying = []string{"indent", "nindent", "repeat", "seq", "until", "untilStep"}
 
 const maxFactor = 10_000
 
-// functions returns those of sprig that read neither the environment nor the network and give no random values, and those
-// about time, which sprig does not count among them as they read the clock.
+// functions returns sprig's hermetic functions, which read neither the environment nor the network and give no random values, and those
+// about time, which are not hermetic as they read the clock.
 func functions() map[string]any {
 	all, some := sprig.TxtFuncMap(), sprig.HermeticTxtFuncMap()
 	for _, name := range []string{
@@ -135,7 +134,7 @@ func functions() map[string]any {
 	return some
 }
 
-// limited is a function of numbers and texts that refuses to make more than a message has room for.
+// limited wraps a function of numbers and texts. It refuses to make more than a message has room for.
 func limited(name string, f reflect.Value) func(args ...any) (any, error) {
 	takes := f.Type()
 	wanted := func(i int) reflect.Type {
@@ -170,15 +169,15 @@ func limited(name string, f reflect.Value) func(args ...any) (any, error) {
 	}
 }
 
-// The template engine is the standard library's without calls of methods. With them, the linker would have to keep every
-// exported method of every type of the program, which makes it two thirds larger, while templates only need the methods
-// of times and durations. So what may be a call of a method is rewritten into that of a function when the template is
+// The template engine is the standard library's without method calls. With them, the linker would have to keep every
+// exported method of every type of the program, which would make it two thirds larger, while templates only need the methods
+// of times and durations. So a chain that may contain a method call is rewritten into a function call when the template is
 // compiled: {{ .StartTime.Format "15:04" }} becomes {{ method "Format" .StartTime "15:04" }}.
 
 const methodFunction = "method"
 
-// methods are those that a template can call, by the receiver's type: all of a time, of a duration and of what these
-// return, but for those that return bytes, or several values, which no template can use.
+// methods are the methods that a template can call, by the receiver's type: all of times, of durations and of the types that these
+// return, except methods that return bytes or several values, which a template cannot use.
 var methods = map[reflect.Type]map[string]any{
 	reflect.TypeFor[time.Time](): {
 		"Add": time.Time.Add, "AddDate": time.Time.AddDate, "After": time.Time.After, "Before": time.Time.Before,
@@ -200,7 +199,7 @@ var methods = map[reflect.Type]map[string]any{
 	reflect.TypeFor[*time.Location](): {"String": (*time.Location).String},
 }
 
-// mayBeMethod reports whether any type has such a method. Whether it is one is known when the receiver is: for a map it is a key.
+// mayBeMethod reports whether any type has a method of this name. Only the receiver decides: in a map, the name is a key.
 func mayBeMethod(name string) bool {
 	for _, named := range methods {
 		if named[name] != nil {
@@ -210,7 +209,7 @@ func mayBeMethod(name string) bool {
 	return false
 }
 
-// callMethod is methodFunction. A missing key gives no value, as everywhere in a template.
+// callMethod implements methodFunction. A missing key gives no value, as everywhere in a template.
 func callMethod(name string, receiver any, args ...any) (reflect.Value, error) {
 	on := reflect.ValueOf(receiver)
 	if receiver != nil {
@@ -247,7 +246,7 @@ func callWith(method reflect.Value, name string, args []any) (reflect.Value, err
 	return method.Call(values)[0], nil
 }
 
-// rewrite turns what may be calls of methods below a node into calls of methodFunction.
+// rewrite turns possible method calls below a node into calls of methodFunction.
 func rewrite(node parse.Node) {
 	switch n := node.(type) {
 	case *parse.ListNode:
@@ -283,7 +282,7 @@ func rewriteBranch(n *parse.BranchNode) {
 	rewrite(n.ElseList)
 }
 
-// rewriteCommand rewrites a command's operands. If the first one becomes a call, it takes the others as arguments.
+// rewriteCommand rewrites a command's operands. If the first becomes a call, the others become its arguments.
 func rewriteCommand(c *parse.CommandNode) {
 	for i, arg := range c.Args {
 		c.Args[i] = rewriteOperand(arg)
@@ -316,15 +315,15 @@ func rewriteOperand(node parse.Node) parse.Node {
 	return node
 }
 
-// rewriteChain rewrites a chain of names from a node; it returns the original if no name may be a method.
+// rewriteChain rewrites a chain of names that begins at a node; it returns the original if no name may be a method.
 func rewriteChain(from, original parse.Node, names []string) parse.Node {
-	methods := false
+	rewritten := false
 	for _, name := range names {
 		if !mayBeMethod(name) {
 			from = &parse.ChainNode{NodeType: parse.NodeChain, Pos: original.Position(), Node: from, Field: []string{name}}
 			continue
 		}
-		methods = true
+		rewritten = true
 		call := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: original.Position(), Args: []parse.Node{
 			parse.NewIdentifier(methodFunction).SetPos(original.Position()),
 			&parse.StringNode{NodeType: parse.NodeString, Pos: original.Position(), Quoted: "\"" + name + "\"", Text: name},
@@ -332,7 +331,7 @@ func rewriteChain(from, original parse.Node, names []string) parse.Node {
 		}}
 		from = &parse.PipeNode{NodeType: parse.NodePipe, Pos: original.Position(), Cmds: []*parse.CommandNode{call}}
 	}
-	if !methods {
+	if !rewritten {
 		return original
 	}
 	return from

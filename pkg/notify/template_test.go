@@ -321,7 +321,7 @@ func TestTheManualTellsWhenThereIsWhichOutcomeAndOfNoOther(t *testing.T) {
 		}
 	}
 	for _, f := range notify.Samples() {
-		there[f.Phase.String()+" "+f.Outcome] = true
+		there[string(f.Phase)+" "+f.Outcome] = true
 	}
 	if !maps.Equal(told, there) {
 		t.Errorf("docs/notices.md tells of\n%q\nand there are\n%q", slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(there)))

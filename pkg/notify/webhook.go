@@ -19,9 +19,9 @@ import (
 const (
 	// maxCordonWait is how long notices wait for a cordon that is under way.
 	maxCordonWait = 5 * time.Second
-	// defaultBacklog is how many happenings of one node wait at most until a notice is made of them, which takes moments.
+	// defaultBacklog is how many transitions of one node wait at most until a notice is made of them, which takes moments.
 	defaultBacklog = 256
-	// maxPods is how many pods of one event are named.
+	// maxPods is how many pods of one event a notice names at most.
 	maxPods = 512
 )
 
@@ -32,17 +32,14 @@ type Phase string
 const (
 	// Announced: the event is new.
 	Announced Phase = "announced"
-	// Ended: what was to be done about it was done, or its time is over, or it went wrong.
+	// Ended: the work on the node is done, or its time is over, or it has failed.
 	Ended Phase = "ended"
-	// Over: the event no longer stands, and what was done for it is undone.
+	// Over: the event no longer stands, and nothing of it is left on the node.
 	Over Phase = "over"
 )
 
-// String returns the phase's word.
-func (p Phase) String() string { return string(p) }
-
-// The outcomes that belong to the phase Ended. Announced is its own outcome, and Over has the endings of an entry of the
-// record, and "moved".
+// The outcomes in the phase Ended. The outcome in the phase Announced has the same name, and those in the phase Over are the endings of
+// an entry of the record, and Moved.
 const (
 	Cordoned   = "cordoned"
 	Drained    = "drained"
@@ -56,7 +53,7 @@ const (
 
 // Outcomes lists all outcomes, in the order of the phases.
 func Outcomes() []string {
-	outcomes := []string{Announced.String(), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
+	outcomes := []string{string(Announced), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
 	for _, ending := range state.Endings() {
 		outcomes = append(outcomes, string(ending))
 	}
@@ -65,7 +62,7 @@ func Outcomes() []string {
 
 func phaseOf(outcome string) Phase {
 	switch outcome {
-	case Announced.String():
+	case string(Announced):
 		return Announced
 	case Cordoned, Drained, Incomplete, Failed, LeftAlone:
 		return Ended
@@ -73,13 +70,13 @@ func phaseOf(outcome string) Phase {
 	return Over
 }
 
-// outcomeOf returns the outcome of a happening; "" if it is not worth a notice.
-func outcomeOf(h state.Transition) string {
-	switch h.Kind {
+// outcomeOf returns the outcome of a transition; "" if it is not worth a notice.
+func outcomeOf(t state.Transition) string {
+	switch t.Kind {
 	case state.Announced:
-		return Announced.String()
+		return string(Announced)
 	case state.ClosedWith:
-		return string(h.Entry.Ending)
+		return string(t.Entry.Ending)
 	case state.RanOut:
 		return Incomplete
 	case state.Failed:
@@ -90,21 +87,21 @@ func outcomeOf(h state.Transition) string {
 		return Moved
 	case state.Done:
 		switch {
-		case h.Action == string(policy.Drain):
+		case t.Action == string(policy.Drain):
 			return Drained
-		case h.Action == string(policy.Cordon):
+		case t.Action == string(policy.Cordon):
 			return Cordoned
-		case h.Entry.Phase == state.Closed:
-			return string(h.Entry.Ending)
+		case t.Entry.Phase == state.Closed:
+			return string(t.Entry.Ending)
 		}
 		return Moved
 	}
 	return ""
 }
 
-// isNews reports whether an outcome is news after those that were told of the event, the oldest first. An announcement
-// stands until the event is over. An outcome that comes again, as that of a repeated attempt, is none, unless the event
-// was announced or over in between. Between people's order to leave the node alone and anything else, the last one counts.
+// isNews reports whether an outcome is news after the outcomes that were told of the event, the oldest first. An announcement
+// stands until the event is over. The same outcome again, as of a repeated attempt, is no news, unless the event
+// was announced or over in between. After LeftAlone any other outcome is news, and the other way round.
 func isNews(told []string, outcome string) bool {
 	phase := phaseOf(outcome)
 	for _, before := range slices.Backward(told) {
@@ -122,7 +119,7 @@ func isNews(told []string, outcome string) bool {
 	return true
 }
 
-// WebhookSettings say what a Webhook posts, and where.
+// WebhookSettings are the settings of a Webhook, which can be replaced.
 type WebhookSettings struct {
 	// Post sends one message; see Destination.Post.
 	Post     func(ctx context.Context, id, text string) error
@@ -135,7 +132,7 @@ func (s *WebhookSettings) wants(phase Phase) bool {
 	return phase == Announced && s.AtDetection || phase == Ended && s.AtEnd || phase == Over && s.AtClose
 }
 
-// Outbox keeps notices until they are delivered, over restarts, as record.Outbox does, which documents it. Only Sync
+// Outbox keeps notices until they are delivered, also over restarts. record.Outbox implements and documents it. Only Sync
 // waits for the disk.
 type Outbox interface {
 	Waiting() []record.Notice
@@ -147,18 +144,18 @@ type Outbox interface {
 	Sync() error
 }
 
-// WebhookOptions are what a Webhook is made of. All fields are needed but for those that say otherwise.
+// WebhookOptions are the options of a Webhook. All are required unless they say otherwise.
 type WebhookOptions struct {
 	Outbox Outbox
 	// Machine describes the machine, and Node returns its Node's name and labels, as far as they can be read before the
-	// context ends. node is the one that something happened to; "" is the one that nth runs on.
+	// context ends. node is the node's name; "" is the one that nth runs on.
 	Machine func(ctx context.Context, node string) Machine
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
-	// Told is called with the result of each attempt to deliver a notice, one call at a time.
+	// Told is called with the result of each attempt to deliver a notice, one call at a time, and with errors of the outbox.
 	Told func(DeliveryResult)
 	// DryRun marks every notice.
 	DryRun bool
-	// Backlog is how many happenings wait at most until a notice is made of them; 0 is enough for one node.
+	// Backlog is how many transitions wait at most until a notice is made of them; 0 is enough for one node.
 	Backlog int
 }
 
@@ -175,7 +172,7 @@ type DeliveryResult struct {
 	Alike int
 }
 
-// Webhook is the listener that posts to people's own endpoints. Make one with NewWebhook.
+// Webhook is the listener that posts notices to an endpoint. Make one with NewWebhook.
 //
 // The notices of one event are posted in order, one at a time; of several events the newest goes first. While the endpoint
 // fails, one notice at a time probes whether it is back, and new ones are tried once without waiting for that.
@@ -187,12 +184,10 @@ type Webhook struct {
 
 	mu       sync.Mutex // for all that follows
 	settings *WebhookSettings
-	gates    map[string]*gate       // by node
+	nodes    map[string]*nodeState  // by name; "" is one whose name is not known yet
 	queues   map[string]*eventQueue // by event
-	backlog  int                    // happenings in all queues
-	dropped  DeliveryResult         // happenings that were dropped since the last report
 	pods     map[string]*podList    // by event
-	nodes    map[string]nodeInfo    // by name
+	dropped  DeliveryResult         // transitions that were dropped since the last report
 	endpoint endpoint
 	rendering,
 	posting int
@@ -200,38 +195,10 @@ type Webhook struct {
 	stopping bool
 }
 
-// eventQueue has what is to be told about one event, in order.
-type eventQueue struct {
-	node       string
-	busy       bool   // a worker is at it
-	posting    string // the ID of the notice that it posts; empty if it does not
-	happenings []pendingHappening
-	notices    []pendingNotice
-}
-
-// pendingHappening is one that a notice is to be made of.
-type pendingHappening struct {
-	state.Transition
-	outcome string
-	pods    []string
-}
-
-// pendingNotice is one that is to be posted.
-type pendingNotice struct {
-	record.Notice
-	queued      time.Time     // in this process
-	queuedAge   time.Duration // its age then
-	tries       int           // of this process
-	triedAtStop bool
-}
-
-// age is how old a notice is. Setting the clock while it waits does not change that.
-func (n pendingNotice) age() time.Duration { return n.queuedAge + time.Since(n.queued) }
-
-// podList has the pods that a drain for an event has evicted, or waits for.
-type podList struct {
-	node string
-	pods []string
+// nodeState is what is needed while a node is being looked after.
+type nodeState struct {
+	gate gate
+	nodeInfo
 }
 
 // nodeInfo is what was last known of a machine and its Node.
@@ -241,11 +208,45 @@ type nodeInfo struct {
 	labels  map[string]string
 }
 
+// eventQueue has what is to be told about one event, in order.
+type eventQueue struct {
+	node        string
+	busy        bool   // a worker renders or posts one of its notices
+	posting     string // the ID of the notice that is being posted; empty if none is
+	transitions []pendingTransition
+	notices     []pendingNotice
+}
+
+// pendingTransition is a transition that a notice is to be made of.
+type pendingTransition struct {
+	state.Transition
+	outcome string
+	pods    []string
+}
+
+// pendingNotice is a notice that is to be posted.
+type pendingNotice struct {
+	record.Notice
+	queued      time.Time     // in this process
+	queuedAge   time.Duration // its age when it was queued
+	tries       int           // in this process
+	triedAtStop bool
+}
+
+// age is how old a notice is. Setting the clock while it waits does not change that.
+func (n pendingNotice) age() time.Duration { return n.queuedAge + time.Since(n.queued) }
+
+// podList has the pods that a drain for an event has evicted, deleted, or waits for.
+type podList struct {
+	node string
+	pods []string
+}
+
 // NewWebhook returns a Webhook that is off until it gets its settings from Use.
 func NewWebhook(opts WebhookOptions) *Webhook {
 	w := &Webhook{
 		opts: opts, wake: make(chan struct{}, 1),
-		gates: map[string]*gate{}, queues: map[string]*eventQueue{}, pods: map[string]*podList{}, nodes: map[string]nodeInfo{},
+		nodes: map[string]*nodeState{}, queues: map[string]*eventQueue{}, pods: map[string]*podList{},
 	}
 	for _, n := range opts.Outbox.Waiting() {
 		q := w.queue(n.Event, n.Node)
@@ -278,101 +279,106 @@ func (w *Webhook) Use(settings *WebhookSettings) {
 func (w *Webhook) Waiting() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	count := w.backlog
+	count := w.backlog()
 	for _, q := range w.queues {
 		count += len(q.notices)
 	}
 	return count
 }
 
+// backlog counts the transitions of which no notice has been made yet.
+func (w *Webhook) backlog() (count int) {
+	for _, q := range w.queues {
+		count += len(q.transitions)
+	}
+	return count
+}
+
 // OnTransition implements agent.Listener.
-func (w *Webhook) OnTransition(h state.Transition) {
+func (w *Webhook) OnTransition(t state.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if h.Kind == state.Begun {
-		w.pods[h.Entry.Event.ID] = &podList{node: h.Node}
+	id := t.Entry.Event.ID
+	if t.Kind == state.Begun {
+		w.pods[id] = &podList{node: t.Node}
 	}
-	w.gate(h.Node).hear(h)
+	w.node(t.Node).gate.observe(t)
 	if w.settings == nil {
 		return
 	}
-	w.notePod(h)
-	if outcome := outcomeOf(h); outcome != "" {
+	w.notePod(t)
+	if outcome := outcomeOf(t); outcome != "" {
 		var pods []string
-		if list := w.pods[h.Entry.Event.ID]; list != nil {
+		if list := w.pods[id]; list != nil {
 			pods = slices.Clone(list.pods)
 		}
-		w.enqueue(pendingHappening{h, outcome, pods})
+		w.enqueue(pendingTransition{t, outcome, pods})
 	}
-	if h.Entry.Phase == state.Closed {
-		delete(w.pods, h.Entry.Event.ID)
+	if t.Entry.Phase == state.Closed {
+		delete(w.pods, id)
 	}
 	wake(w.wake)
 }
 
-// gate returns the node's gate. The first named node takes over that of a node whose name was not known yet.
-func (w *Webhook) gate(node string) *gate {
-	if nameless := w.gates[""]; nameless != nil && node != "" && w.gates[node] == nil {
-		w.gates[node] = nameless
-		delete(w.gates, "")
+// node returns the state of a node. The first node with a name takes over what was noted before the name was known.
+func (w *Webhook) node(name string) *nodeState {
+	if nameless := w.nodes[""]; nameless != nil && name != "" && w.nodes[name] == nil {
+		w.nodes[name] = nameless
+		delete(w.nodes, "")
 	}
-	g := w.gates[node]
-	if g == nil {
-		g = &gate{}
-		w.gates[node] = g
+	if w.nodes[name] == nil {
+		w.nodes[name] = &nodeState{}
 	}
-	return g
+	return w.nodes[name]
 }
 
 // enqueue keeps what a notice is to be made of, or counts it as dropped.
-func (w *Webhook) enqueue(h pendingHappening) {
-	id := h.Entry.Event.ID
-	if w.backlog >= cmp.Or(w.opts.Backlog, defaultBacklog) {
-		if w.dropped.GivenUp {
-			w.dropped.Alike++
-			return
-		}
-		n := record.Notice{Event: id, Node: h.Node, What: h.outcome}
-		w.dropped = DeliveryResult{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
+func (w *Webhook) enqueue(t pendingTransition) {
+	id := t.Entry.Event.ID
+	if w.backlog() < cmp.Or(w.opts.Backlog, defaultBacklog) {
+		q := w.queue(id, t.Node)
+		q.transitions = append(q.transitions, t)
 		return
 	}
-	q := w.queue(id, h.Node)
-	q.happenings = append(q.happenings, h)
-	w.backlog++
+	if w.dropped.GivenUp {
+		w.dropped.Alike++
+		return
+	}
+	n := record.Notice{Event: id, Node: t.Node, What: t.outcome}
+	w.dropped = DeliveryResult{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
 }
 
-// Forget forgets what is needed only while a node is being looked after. What is still to be told about it is told.
+// Forget drops the state of a node for which nothing more is done. Its notices are still delivered.
 func (w *Webhook) Forget(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.gates, node)
 	delete(w.nodes, node)
 	maps.DeleteFunc(w.pods, func(_ string, list *podList) bool { return list.node == node })
 	wake(w.wake)
 }
 
 // notePod notes a drain's pod, without its namespace. A drain is one for all events of the node, and reports a pod once.
-func (w *Webhook) notePod(h state.Transition) {
-	if h.Pod == "" || h.Kind == state.PodGone {
+func (w *Webhook) notePod(t state.Transition) {
+	if t.Pod == "" || t.Kind == state.PodGone {
 		return
 	}
-	_, name, ok := strings.Cut(h.Pod, "/")
+	_, name, ok := strings.Cut(t.Pod, "/")
 	if !ok {
-		name = h.Pod
+		name = t.Pod
 	}
-	if id := h.Entry.Event.ID; w.pods[id] == nil {
-		w.pods[id] = &podList{node: h.Node}
+	if id := t.Entry.Event.ID; w.pods[id] == nil {
+		w.pods[id] = &podList{node: t.Node}
 	}
 	for _, list := range w.pods {
-		here := list.node == h.Node || list.node == "" // its name was not known yet
+		here := list.node == t.Node || list.node == "" // its name was not known yet
 		if here && len(list.pods) < maxPods && !slices.Contains(list.pods, name) {
 			list.pods = append(list.pods, name)
 		}
 	}
 }
 
-// Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows
-// what was told. describe says what is going to be done about one. Call it after Use.
+// Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows the
+// outcomes that were told. describe says what is going to be done about an entry. Call it after Use.
 func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(state.Entry) string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -381,17 +387,17 @@ func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(sta
 	}
 	for _, e := range entries {
 		for _, outcome := range w.outcomesSoFar(e, now) {
-			w.enqueue(pendingHappening{state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
+			w.enqueue(pendingTransition{state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
 		}
 	}
-	w.gate("").closeUntil(now.Add(decisionTime)) // A step that a crash has interrupted begins again at once.
+	w.node("").gate.closeUntil(now.Add(decisionTime)) // A step that the crash has interrupted begins again at once.
 	wake(w.wake)
 }
 
-// outcomesSoFar lists the outcomes that should have been told of an entry. An event that is over and was never announced
-// is left out: it is older than the webhook.
+// outcomesSoFar lists the outcomes that should have been told of an entry: none if its event is over and was never announced,
+// as it is older than the webhook then.
 func (w *Webhook) outcomesSoFar(e state.Entry, now time.Time) []string {
-	outcomes := []string{Announced.String()}
+	outcomes := []string{string(Announced)}
 	if e.LeftAlone {
 		return append(outcomes, LeftAlone)
 	}
@@ -403,7 +409,7 @@ func (w *Webhook) outcomesSoFar(e state.Entry, now time.Time) []string {
 	case state.Incomplete:
 		outcomes = append(outcomes, Incomplete)
 	case state.Closed:
-		if isNews(w.opts.Outbox.Told(e.Event.ID), Announced.String()) || now.Sub(e.Changed) > maxNoticeAge {
+		if isNews(w.opts.Outbox.Told(e.Event.ID), string(Announced)) || now.Sub(e.Changed) > maxNoticeAge {
 			return nil
 		}
 		return []string{string(e.Ending)}

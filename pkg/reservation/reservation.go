@@ -1,18 +1,17 @@
 // Package reservation is the event source for the end of the capacity reservation that the instance runs in. The metadata
-// service does not tell of it, so EC2 is asked, with the instance's role, and only where the instance's life cycle says that
-// there is such an end.
+// service does not tell of it, so the source asks EC2, with the instance's role, and only if the instance's life cycle says that
+// it ends with its reservation.
 //
-// Of two kinds of reservations the end takes the machine:
+// Two kinds of reservations take their instances with them:
 //
-//   - A Capacity Block. EC2 terminates what runs in it from half an hour before its end, and from an hour before where it is
-//     of UltraServers: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html. The end may be moved,
-//     by an extension.
+//   - A Capacity Block. EC2 terminates its instances from half an hour before its end, and those of UltraServers from an hour before:
+//     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html. An extension moves the end.
 //   - An interruptible Capacity Reservation, which its owner may take back at any time, with two minutes' notice that goes
 //     to EventBridge alone: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html.
-//     What EC2 says of the reservation by then is not documented. Taken for its end is an end date, if it has one, and, whatever
-//     that date, a state that says that it is being cancelled; both are assumptions.
+//     What EC2 says of the reservation then is not documented. This package assumes that it ends at its end date, if it has one, and
+//     at once if its state says that it is being canceled.
 //
-// Where any other reservation ends, its instances run on.
+// Instances of any other reservation run on after its end.
 package reservation
 
 import (
@@ -33,36 +32,36 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// The permissions, by their names in IAM policies. Both only look.
+// The permissions, by their names in IAM policies. Both are for reading only.
 const (
 	describeInstances    = "ec2:DescribeInstances"
 	describeReservations = "ec2:DescribeCapacityReservations"
 )
 
 const (
-	// interval is the time between two looks while all is well. Who extends a Capacity Block does so hours before its end.
+	// interval is the time between two looks while all is well. A Capacity Block is extended hours before its end.
 	interval = 5 * time.Minute
-	// firstPause is the shortest time between two while they fail.
+	// firstPause is the shortest pause after a look that failed.
 	firstPause = 5 * time.Second
-	// answerLimit is how long a look may take, with the look for credentials.
+	// answerLimit is how long a look may take, including the request for credentials.
 	answerLimit = 20 * time.Second
 )
 
-// reclaim is how long before the end of a Capacity Block EC2 begins to terminate its instances, and reclaimUltra the same
-// of one of UltraServers.
+// reclaim is how long before the end of a Capacity Block EC2 begins to terminate its instances, and reclaimUltra the same for
+// UltraServers.
 const reclaim, reclaimUltra = 30 * time.Minute, time.Hour
 
-// ultraServers are how the names of the instance types begin that UltraServers are made of. EC2 does not say of a
-// reservation whether it is of those, so one that is invented yet is taken for another.
+// ultraServers are the prefixes of the instance types of UltraServers. EC2 does not say whether a reservation is for UltraServers, so
+// a type that is not listed here is taken for an ordinary one.
 var ultraServers = []string{"p6e-", "trn2u."}
 
-// Options say how EC2 is spoken to.
+// Options say how to reach EC2.
 type Options struct {
 	// Region is the region's name, and Endpoint the base URL of EC2 in it. Empty is as in role.Options.
 	Region, Endpoint string
 	// Metadata reads the documents of the instance metadata service.
 	Metadata role.Metadata
-	// Off, if set, is told why nobody is asked, if that is so.
+	// Off, if set, is called with the reason if EC2 is not asked.
 	Off func(why string)
 	// Dial makes a connection; nil means the network's own.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -73,24 +72,22 @@ type Source struct {
 	opts   Options
 	bought chan string
 
-	// What follows is known since the first good look at it.
-	ec2                   *ec2.Client
-	instance, reservation string
+	ec2                   *ec2.Client // nil before the metadata service has answered
+	instance, reservation string      // their IDs; empty if not known yet
 }
 
-// New returns a source that asks nobody before it has been told of the life cycle.
+// New returns a source that asks nothing before Bought is called.
 func New(opts Options) *Source { return &Source{opts: opts, bought: make(chan string, 1)} }
 
-// Bought tells, once, how the instance was bought: its life cycle, as the metadata service says; "" if its reservation is
-// nobody's business.
+// Bought is called once, with the instance's life cycle as the metadata service has it; "" if reservations are not to be looked at.
 func (s *Source) Bought(lifeCycle string) {
 	select {
 	case s.bought <- lifeCycle:
-	default: // That is known.
+	default: // It is known already.
 	}
 }
 
-// Ends tells whether instances of a life cycle are gone with the reservation that they run in.
+// Ends reports whether instances of a life cycle end with the reservation that they run in.
 func Ends(lifeCycle string) bool {
 	return lifeCycle == string(types.InstanceLifecycleTypeCapacityBlock) ||
 		lifeCycle == string(types.InstanceLifecycleTypeInterruptibleCapacityReservation)
@@ -116,7 +113,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-// watch looks again and again. All looks of a fleet are spread, as it shares what EC2 answers to an account.
+// watch looks again and again. The looks of a fleet are spread, as it shares the rate limit of an account.
 func (s *Source) watch(ctx context.Context, sink event.Sink) {
 	failures := 0
 	for {
@@ -125,11 +122,10 @@ func (s *Source) watch(ctx context.Context, sink event.Sink) {
 			return
 		}
 		pause := role.Spread(interval)
-		switch {
-		case err == nil:
+		if err == nil {
 			failures = 0
 			sink.Snapshot(event.Snapshot{Kind: event.ReservationEnd, Events: events})
-		default:
+		} else {
 			sink.Trouble(event.ReservationEnd, err)
 			if failures++; !needsPeople(err) {
 				pause = role.Pause(failures, firstPause, interval)
@@ -141,13 +137,13 @@ func (s *Source) watch(ctx context.Context, sink event.Sink) {
 	}
 }
 
-// needsPeople tells whether what failed will go on to fail until somebody gives the instance a right.
+// needsPeople reports whether a look will go on failing until somebody grants the instance a permission.
 func needsPeople(err error) bool {
 	_, refused := errors.AsType[role.RefusedError](err)
 	return refused || errors.Is(err, role.ErrNoRole)
 }
 
-// look asks EC2.
+// look asks EC2 for the end of the reservation.
 func (s *Source) look(ctx context.Context) ([]event.Event, error) {
 	found, err := s.find(ctx)
 	if err != nil || found == nil {
@@ -186,11 +182,11 @@ func (s *Source) find(ctx context.Context) (*types.CapacityReservation, error) {
 		}
 	}
 	lost := s.reservation
-	s.reservation = "" // Perhaps it is in another.
+	s.reservation = "" // Perhaps the instance is in another one.
 	return nil, fmt.Errorf("calling %s: EC2 does not know %s", describeReservations, lost)
 }
 
-// begin finds out who the instance is. Nothing is sent to EC2.
+// begin asks the metadata service for the instance's ID and region. It sends nothing to EC2.
 func (s *Source) begin(ctx context.Context) error {
 	if s.ec2 != nil {
 		return nil
@@ -224,15 +220,15 @@ func (s *Source) findReservation(ctx context.Context) error {
 	return fmt.Errorf("calling %s: EC2 does not know %s yet", describeInstances, s.instance)
 }
 
-// ending makes an event of a reservation, if its end takes the instance. Its ID is the reservation's: an end that is moved
-// is the same.
+// ending returns the event of a reservation, if its end takes the instance. The event's ID is made of the reservation's, so that an end
+// that is moved is the same event.
 func ending(r types.CapacityReservation) (event.Event, bool) {
 	ev := event.Event{
 		ID: fmt.Sprintf("%s-%s", event.ReservationEnd, aws.ToString(r.CapacityReservationId)), Kind: event.ReservationEnd, State: event.Pending,
 	}
 	end := aws.ToTime(r.EndDate)
 	switch {
-	case aws.ToBool(r.Interruptible) && takenBack(r.State): // It ends before its date, and nobody says when.
+	case aws.ToBool(r.Interruptible) && takenBack(r.State): // It ends before its date, and nothing says when.
 		ev.Code = "interruptible"
 		return ev, true
 	case aws.ToBool(r.Interruptible):
@@ -249,7 +245,7 @@ func ending(r types.CapacityReservation) (event.Event, bool) {
 	return event.Event{}, false
 }
 
-// takenBack tells whether a reservation is no longer what it was.
+// takenBack reports whether a reservation is being canceled, or is over.
 func takenBack(state types.CapacityReservationState) bool {
 	switch state {
 	case types.CapacityReservationStateCancelling, types.CapacityReservationStateCancelled, types.CapacityReservationStateExpired:
@@ -258,8 +254,8 @@ func takenBack(state types.CapacityReservationState) bool {
 	return false
 }
 
-// Check asks for the end of the reservation that the instance runs in, once. The event is zero if it is in none whose end
-// takes it.
+// Check asks once for the end of the reservation that the instance runs in. The event is zero if the instance is in none that takes
+// its instances with it.
 func Check(ctx context.Context, opts Options) (event.Event, error) {
 	events, err := New(opts).look(ctx)
 	if err != nil || len(events) == 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +25,7 @@ const (
 	describeGroups = "elasticloadbalancing:DescribeTargetGroups"
 )
 
-// answerLimit is how long one answer may take, with the look for credentials.
+// answerLimit is how long one request may take, including the one for credentials.
 const answerLimit = 4 * time.Second
 
 // atOnce is how many groups are asked about at once.
@@ -36,16 +35,10 @@ const atOnce = 8
 const mostGroups = 100
 
 var (
-	errNoRole    = errors.New("the instance has no IAM role")
 	errNoGroup   = errors.New("there is no such target group")
 	errThrottled = errors.New("too much is asked")
 	errSilent    = fmt.Errorf("no answer within %s", answerLimit)
 )
-
-// refusedError is a request that IAM does not allow.
-type refusedError struct{ action string }
-
-func (e refusedError) Error() string { return "the instance's role does not allow " + e.action }
 
 // manyError is a VPC with more target groups than can be looked at.
 type manyError struct{ groups int }
@@ -54,20 +47,20 @@ func (e manyError) Error() string {
 	return fmt.Sprintf("there are %d target groups in the VPC, too many to look at: name those of this node in load_balancers.target_groups", e.groups)
 }
 
-// lasting tells whether a request failed for a reason that does not pass soon.
+// lasting reports whether a request failed for a reason that does not pass soon.
 func lasting(err error) bool {
-	_, refused := errors.AsType[refusedError](err)
+	_, refused := errors.AsType[role.RefusedError](err)
 	_, many := errors.AsType[manyError](err)
-	return refused || many || errors.Is(err, errNoRole)
+	return refused || many || errors.Is(err, role.ErrNoRole)
 }
 
-// group is a target group. pods tells that its targets are known to be addresses.
+// group is a target group. pods is set if its targets are known to be addresses.
 type group struct {
 	arn, name string
 	pods      bool
 }
 
-// name is how a target group is called, by its ARN: arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
+// name is the short name of a target group: that of arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
 // is tg/web.
 func name(arn string) string {
 	if parts := strings.Split(arn, "/"); len(parts) == 3 {
@@ -82,11 +75,12 @@ type service struct {
 	instance, vpc string
 }
 
-// newService asks the metadata service who and where the instance is. It sends nothing to Elastic Load Balancing.
+// newService asks the metadata service for the instance's ID and region, and for its VPC if that is needed. It sends nothing to
+// Elastic Load Balancing.
 func newService(ctx context.Context, opts Options, dial dialer) (*service, error) {
-	instance, err := line(ctx, opts, "instance-id")
+	instance, err := opts.Metadata.Line(ctx, "instance-id")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("asking the metadata service who this is: %w", err)
 	}
 	cfg, err := role.Config(ctx, role.Options{
 		Metadata: opts.Metadata, Region: opts.Region, Endpoint: opts.Endpoint, Dial: dial, AtOnce: atOnce,
@@ -96,26 +90,17 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 	}
 	vpc := ""
 	if slices.Contains(opts.Groups, All) {
-		mac, err := line(ctx, opts, "mac")
+		mac, err := opts.Metadata.Line(ctx, "mac")
 		if err == nil {
-			vpc, err = line(ctx, opts, "network/interfaces/macs/"+mac+"/vpc-id")
+			vpc, err = opts.Metadata.Line(ctx, "network/interfaces/macs/"+mac+"/vpc-id")
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // Without it, groups of all VPCs are looked at.
-			return nil, err
+			return nil, fmt.Errorf("asking the metadata service who this is: %w", err)
 		}
 	}
-	// Each request is repeated where it is made, where it is known what it is worth.
+	// The SDK does not retry: the next look does.
 	once := func(o *elasticloadbalancingv2.Options) { o.Retryer = aws.NopRetryer{} }
 	return &service{sdk: elasticloadbalancingv2.NewFromConfig(cfg, once), instance: instance, vpc: vpc}, nil
-}
-
-// line reads a document of one line.
-func line(ctx context.Context, opts Options, path string) (string, error) {
-	body, err := opts.Metadata(ctx, path)
-	if err != nil {
-		return "", fmt.Errorf("asking the metadata service who this is: %w", err)
-	}
-	return strings.TrimSpace(string(body)), nil
 }
 
 // groups returns the groups that are named, or finds those of the VPC.
@@ -150,7 +135,7 @@ func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
 	return found, nil
 }
 
-// page asks for one page of the groups that there are.
+// page asks for one page of the list of groups.
 func (s *service) page(
 	ctx context.Context, in *elasticloadbalancingv2.DescribeTargetGroupsInput,
 ) (*elasticloadbalancingv2.DescribeTargetGroupsOutput, error) {
@@ -163,9 +148,9 @@ func (s *service) page(
 	return out, nil
 }
 
-// healths asks what groups have of the machine and the addresses that is not out, a few at once, and calls take for each, one at a
-// time. Where the service says that too much is asked, or nothing at all, or there is nobody to ask as, the others are not asked about:
-// that is so of them, too.
+// healths asks which targets of groups are the machine or have one of the addresses, and are not out, a few groups at once. It calls
+// take for each group, one at a time. If the service throttles or does not answer at all, or there is no role, the remaining groups get
+// the same error without a request.
 func (s *service) healths(ctx context.Context, groups []group, addresses map[netip.Addr]bool, take func(i int, found []left, err error)) {
 	next := make(chan int, len(groups))
 	for i := range groups {
@@ -186,7 +171,7 @@ func (s *service) healths(ctx context.Context, groups []group, addresses map[net
 		mu.Lock()
 		defer mu.Unlock()
 		heard = heard || !errors.Is(err, errSilent)
-		if !heard || errors.Is(err, errThrottled) || errors.Is(err, errNoRole) {
+		if !heard || errors.Is(err, errThrottled) || errors.Is(err, role.ErrNoRole) {
 			hopeless = err
 		}
 		take(i, found, err)
@@ -202,8 +187,8 @@ func (s *service) healths(ctx context.Context, groups []group, addresses map[net
 	asking.Wait()
 }
 
-// health asks what a group has of the machine and the addresses that is not out. All targets are asked for: one that is named
-// without its port is looked for at the group's own only.
+// health asks which targets of a group are the machine or have one of the addresses, and are not out. It asks for all targets, as
+// Elastic Load Balancing takes a target without a port for one with the group's own port.
 func (s *service) health(ctx context.Context, g group, addresses map[netip.Addr]bool) ([]left, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -214,7 +199,7 @@ func (s *service) health(ctx context.Context, g group, addresses map[netip.Addr]
 	var found []left
 	for _, d := range out.TargetHealthDescriptions {
 		if d.Target == nil || d.TargetHealth == nil || d.TargetHealth.State == types.TargetHealthStateEnumUnused {
-			continue // Nothing is sent to one in no use.
+			continue // An unused target gets no requests.
 		}
 		id := aws.ToString(d.Target.Id)
 		address, err := netip.ParseAddr(id)
@@ -225,7 +210,7 @@ func (s *service) health(ctx context.Context, g group, addresses map[netip.Addr]
 	return found, nil
 }
 
-// plain is a target's state. One that was unhealthy when it began to drain drains.
+// plain returns a target's state, in which a draining target is draining whether or not it is healthy.
 func plain(s types.TargetHealthStateEnum) state {
 	if s == types.TargetHealthStateEnumUnhealthyDraining {
 		return draining
@@ -233,7 +218,7 @@ func plain(s types.TargetHealthStateEnum) state {
 	return state(s)
 }
 
-// add counts one more that is left.
+// add counts one more target that is left.
 func add(all []left, one left) []left {
 	for i := range all {
 		if counted := all[i]; counted.state == one.state && counted.machine == one.machine {
@@ -245,28 +230,16 @@ func add(all []left, one left) []left {
 	return append(all, one)
 }
 
-// explain says in plain words why a request failed; the SDK's own text is a paragraph.
+// explain says in plain words why a request failed.
 func explain(action string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return errNoRole
-	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		switch code := api.ErrorCode(); code {
-		case "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
-			return refusedError{action}
-		case "TargetGroupNotFound":
-			return errNoGroup
-		case "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException":
-			return fmt.Errorf("calling %s: %w", action, errThrottled)
-		default:
-			return fmt.Errorf("calling %s: %s: %s", action, code, api.ErrorMessage())
-		}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	api, answered := errors.AsType[smithy.APIError](err)
+	switch {
+	case role.Throttled(err):
+		return fmt.Errorf("calling %s: %w", action, errThrottled)
+	case answered && api.ErrorCode() == "TargetGroupNotFound":
+		return errNoGroup
+	case !answered && errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("calling %s: %w", action, errSilent)
 	}
-	if sending, ok := errors.AsType[*url.Error](err); ok {
-		err = sending.Err
-	}
-	return fmt.Errorf("calling %s: %w", action, err)
+	return role.Explain(action, answerLimit, err)
 }

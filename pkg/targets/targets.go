@@ -1,12 +1,12 @@
-// Package targets tells when load balancers are done with this machine: when it is a target of none of the target groups of
-// Elastic Load Balancing (version 2) any more, and no pod is that was on it.
+// Package targets tells when load balancers are done with this machine: when neither the machine nor a pod that was on it is
+// a target of a target group of Elastic Load Balancing (version 2).
 //
-// It only looks, with one permission of the instance's own role, and takes nothing out: that does whoever has put it in, the
-// AWS Load Balancer Controller for one, when the Node gets its label or the pod has gone. In a target group of the type
+// It only looks, with one permission of the instance's own role, and deregisters nothing. That is done by whoever has registered the
+// target, such as the AWS Load Balancer Controller, when the Node gets its label or the pod has gone. In a target group of the type
 // "instance" the machine itself is a target, by its instance ID; in one of the type "ip" pods are, by their addresses.
 //
-// Nobody who asks here is held for long where nothing can be learned: what is refused is told at once, and one who does not
-// answer is given up after seconds.
+// No caller waits for long where nothing can be learned: a refusal is returned at once, and a service that does not answer is
+// given up after seconds.
 package targets
 
 import (
@@ -24,10 +24,10 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// All stands for the target groups that there are in the instance's VPC.
+// All stands for all target groups in the instance's VPC.
 const All = "all"
 
-// Options say which target groups there are, and how Elastic Load Balancing is spoken to.
+// Options say which target groups to look at, and how to reach Elastic Load Balancing.
 type Options struct {
 	// Groups are the ARNs of target groups, or All alone.
 	Groups []string
@@ -35,53 +35,52 @@ type Options struct {
 	Region, Endpoint string
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
-	Metadata func(ctx context.Context, path string) ([]byte, error)
+	Metadata role.Metadata
 }
 
-// Targets are what target groups know this machine and its pods by. Make one with New.
+// Targets looks for this machine and its pods in target groups. Make one with New.
 type Targets struct {
 	opts Options
 	dial dialer
 
 	mu      sync.Mutex
-	service *service // nil before the metadata service has said where this is
+	service *service // nil before the metadata service has answered
 }
 
 // dialer makes a connection; nil means the network's own.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// New returns the targets in some groups. It asks nothing yet.
+// New returns a Targets that has asked nothing yet.
 func New(opts Options) *Targets { return &Targets{opts: opts} }
 
 const (
 	// shortestPause and longestPause bound the time between two looks, which is random: the nodes of a fleet that are
-	// interrupted at once share one limit of requests. Each answer that says so doubles it, up to slowest.
+	// interrupted at once share one rate limit. Each look that is throttled doubles it, up to slowest.
 	shortestPause, longestPause = 2 * time.Second, 5 * time.Second
 	slowest                     = 20 * time.Second
-	// silence is how long an answer about a group is waited for where there has never been one, and lapse where there has.
+	// silence is how long a group may give no answer if there has never been one, and lapse if there has.
 	silence, lapse = 5 * time.Second, 30 * time.Second
-	// patience is how long it is waited for that somebody begins to take targets out.
+	// patience is how long somebody may take to begin to deregister targets.
 	patience = time.Minute
 )
 
-// state is how a target stands in a group: what the API says, but for those that are in no use.
+// state is the state of a target, as in the API.
 type state string
 
 const draining state = "draining"
 
-// left is what a target group has of us that is not out.
+// left are targets of ours in a group that are not out, and have the same state.
 type left struct {
-	group string
-	state state
-	count int
-	// machine tells that it is the machine itself.
-	machine bool
+	group   string
+	state   state
+	count   int
+	machine bool // it is the machine itself, and not a pod
 }
 
-// Out waits until the machine is in no target group any more, and no target is that has one of the addresses. It returns nil
-// then, and otherwise why it waits no longer: ctx has ended, it cannot be told of some group, or nobody takes them out. What cannot
-// be told of one group ends the wait for no other. labeled tells that somebody is expected to take the machine out. tell is called
-// with what is waited for, in words, whenever that changes.
+// Out waits until neither the machine nor a target with one of the addresses is in a target group any more. It returns nil
+// then, and otherwise why it does not wait any longer: ctx has ended, some group could not be looked at, or nobody deregisters the
+// targets. An error of one group does not end the wait for the others. labeled says that somebody is expected to deregister the machine.
+// tell is called with what is waited for, in words, whenever that changes.
 func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, tell func(left string)) error {
 	w := &wait{targets: t, labeled: labeled, addresses: parse(addresses), began: time.Now()}
 	for told := ""; ; {
@@ -102,10 +101,10 @@ func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, tel
 	}
 }
 
-// unknown stands for what is waited for while that is not known.
+// unknown is waited for while no group has been looked at.
 const unknown = "?"
 
-// wait is one wait.
+// wait is one call of Out.
 type wait struct {
 	targets   *Targets
 	labeled   bool
@@ -113,24 +112,24 @@ type wait struct {
 	began     time.Time
 
 	service *service
-	groups  []*watched // nil before they are known, which they are since found
-	found   time.Time
-	// throttled counts the looks, in a row, in which too much was asked.
+	groups  []*watched // nil before they are known
+	found   time.Time  // since when they are known
+	// throttled counts the looks in a row that were throttled.
 	throttled int
 }
 
 // watched is what is known of a group.
 type watched struct {
 	group
-	// done tells that it has nothing of ours any more, or is not asked about any more for the reason failed.
+	// done is set if it has nothing of ours any more, or is not looked at any more because of failed.
 	done   bool
 	failed error
-	// left is what it had of us when it was seen last, which was at seen; zero if it never was.
+	// left are our targets as of the last good look, at seen; zero if there was none.
 	left []left
 	seen time.Time
 }
 
-// step looks once, and returns what is waited for. If that is nothing, the error tells why.
+// step looks once, and returns what is waited for. If that is nothing, the error says why the wait ends early; nil if all is out.
 func (w *wait) step(ctx context.Context) (waited string, why error) {
 	if err := w.find(ctx); err != nil {
 		w.slow(errors.Is(err, errThrottled))
@@ -143,7 +142,7 @@ func (w *wait) step(ctx context.Context) (waited string, why error) {
 	return w.judge(time.Now())
 }
 
-// find finds the groups that may have something of ours, once.
+// find finds the groups, once.
 func (w *wait) find(ctx context.Context) error {
 	if w.groups != nil {
 		return nil
@@ -165,14 +164,14 @@ func (w *wait) find(ctx context.Context) error {
 	return nil
 }
 
-// open are the groups that are not done, those first that have not been seen for longest.
+// open returns the groups that are not done, the one with the oldest look first.
 func (w *wait) open() []*watched {
 	open := slices.DeleteFunc(slices.Clone(w.groups), func(g *watched) bool { return g.done })
 	slices.SortStableFunc(open, func(a, b *watched) int { return a.seen.Compare(b.seen) })
 	return open
 }
 
-// look looks at what is left in the groups that are not done.
+// look looks at the groups that are not done.
 func (w *wait) look(ctx context.Context) {
 	open, throttled := w.open(), false
 	groups := make([]group, len(open))
@@ -186,7 +185,7 @@ func (w *wait) look(ctx context.Context) {
 	w.slow(throttled)
 }
 
-// take takes in what was said of a group, or why nothing was. What was seen last stands for a while.
+// take notes the targets that a look at a group has found, or why it failed. After a failure, the last good look counts for a while.
 func (w *wait) take(g *watched, found []left, err error) {
 	now, since, limit := time.Now(), w.found, silence
 	if !g.seen.IsZero() {
@@ -202,7 +201,7 @@ func (w *wait) take(g *watched, found []left, err error) {
 	}
 }
 
-// givenUp tells whether nothing is to be learned any more where a request failed, so long after something was.
+// givenUp reports whether a group is given up whose requests have failed for so long.
 func givenUp(err error, after, limit time.Duration) bool {
 	if errors.Is(err, errThrottled) {
 		limit = patience
@@ -210,14 +209,14 @@ func givenUp(err error, after, limit time.Duration) bool {
 	return lasting(err) || after >= limit
 }
 
-// slow counts whether too much was asked in a look.
+// slow counts the looks in a row that were throttled.
 func (w *wait) slow(throttled bool) {
 	if w.throttled++; !throttled {
 		w.throttled = 0
 	}
 }
 
-// judge says what is waited for of what is left, in words; nothing if all is out, or for the reason that it returns.
+// judge says in words which targets are waited for. If there are none, the error says why the wait ends early; nil if all is out.
 func (w *wait) judge(now time.Time) (string, error) {
 	var waited, stuck []left
 	for _, g := range w.groups {
@@ -243,12 +242,12 @@ func (w *wait) judge(now time.Time) (string, error) {
 	return "", w.failed()
 }
 
-// unseen tells whether there is a group of which nothing is known yet.
+// unseen reports whether there is a group of which nothing is known yet.
 func (w *wait) unseen() bool {
 	return slices.ContainsFunc(w.groups, func(g *watched) bool { return !g.done && g.seen.IsZero() })
 }
 
-// failed is why some groups are not asked about any more, with their names if it is not so of all; nil if there are none.
+// failed is why some groups were given up, with their names unless it is the same for all groups; nil if none was.
 func (w *wait) failed() error {
 	var reasons []error
 	names := map[string][]string{} // by the reason
@@ -281,7 +280,7 @@ func (w *wait) pause() time.Duration {
 	if w.throttled > 0 {
 		pause = min(pause<<min(w.throttled, 4), slowest)
 	}
-	if w.throttled == 0 && (w.groups == nil || w.unseen()) { // It is not waited for long.
+	if w.throttled == 0 && (w.groups == nil || w.unseen()) { // They are soon given up.
 		pause = min(pause, time.Second)
 	}
 	return pause
@@ -300,7 +299,7 @@ func words(all []left) string {
 	return strings.Join(said, ", ")
 }
 
-// parse reads addresses, which are written in several ways. What is none stands for no target.
+// parse parses addresses, and leaves out what is none.
 func parse(addresses []string) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, text := range addresses {
@@ -311,7 +310,7 @@ func parse(addresses []string) map[netip.Addr]bool {
 	return all
 }
 
-// begin returns the service, for which the metadata service is asked once.
+// begin returns the service. It asks the metadata service once.
 func (t *Targets) begin(ctx context.Context) (*service, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -325,11 +324,11 @@ func (t *Targets) begin(ctx context.Context) (*service, error) {
 	return t.service, nil
 }
 
-// Found is what a check has found of one target group.
+// Found is the result of Check for one target group.
 type Found struct {
-	// Group is its name, as in "tg/web", and Text how the machine stands in it, in words.
+	// Group is its name, as in "tg/web", and Text the machine's state in it, in words.
 	Group, Text string
-	// Err is why that could not be found out.
+	// Err is why the group could not be looked at.
 	Err error
 }
 
@@ -343,7 +342,7 @@ func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups = slices.DeleteFunc(groups, func(g group) bool { return g.pods }) // Which pods there are is not asked here.
+	groups = slices.DeleteFunc(groups, func(g group) bool { return g.pods }) // The pods are not known here.
 	all := make([]Found, len(groups))
 	service.healths(ctx, groups, nil, func(i int, found []left, err error) {
 		name := groups[i].name

@@ -93,7 +93,7 @@ func Look(c *config.Webhook, name string, given Given) []Finding {
 	var reading sync.WaitGroup
 	reading.Go(func() { text, place, textErr = templateText(*c) })
 	to, found, names := destination(*c, name, given)
-	judged := to.Judge()
+	judged := to.Check()
 	reading.Wait()
 	if textErr == nil {
 		_, textErr = notify.CompileTemplate(place, text, to.ContentType())
