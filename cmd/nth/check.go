@@ -129,7 +129,7 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	switch {
 	case cfg.Log.Format == "prefix":
 		c.OK("journal", "nth logs to standard output, with priorities")
-	case systemd.JournalAnswers():
+	case systemd.JournalEnabled():
 		c.OK("journal", "it takes entries")
 	default:
 		c.Warn("journal", "no journal on this machine; nth logs to standard error")
