@@ -199,7 +199,7 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 }
 
 // webhook checks the webhook, and posts a test if that is asked for.
-func (c *check) webhook(ctx context.Context, cfg config.Config, looked settings.Looked, post bool) {
+func (c *check) webhook(ctx context.Context, cfg config.Config, looked settings.Findings, post bool) {
 	c.Unit(looked.Unit)
 	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(ctx context.Context) string {
 		id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx)
