@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -107,8 +108,10 @@ func (s *Settings) readManifest(documents []string) error {
 	switch {
 	case len(containers) == 0:
 		return fmt.Errorf("reading settings: this %s has no container; a DaemonSet, Deployment or Pod of the handler is needed", all.Items[0].Kind)
-	case len(containers) > 1:
-		containers = handlerContainers(containers)
+	case len(containers) > 1: // The others may be sidecars.
+		containers = slices.DeleteFunc(containers, func(c container) bool {
+			return !strings.Contains(c.Image, "node-termination-handler") && !strings.Contains(c.Name, "node-termination-handler")
+		})
 	}
 	if len(containers) != 1 {
 		return errors.New("reading settings: more than one container, and none (or several) that is named *node-termination-handler*, or whose image is")
@@ -135,17 +138,6 @@ func (o object) containers() []container {
 		all = append(all, item.containers()...)
 	}
 	return all
-}
-
-// handlerContainers returns the handler's containers, without others such as sidecars.
-func handlerContainers(all []container) []container {
-	var found []container
-	for _, c := range all {
-		if strings.Contains(c.Image, "node-termination-handler") || strings.Contains(c.Name, "node-termination-handler") {
-			found = append(found, c)
-		}
-	}
-	return found
 }
 
 // configObject is a ConfigMap or a Secret. Its name begins with "the ConfigMap" or "the Secret", and its namespace is "" if the file does
@@ -195,15 +187,20 @@ func (h configObjects) lookUp(name, namespace string) map[string]string {
 	return found[0]
 }
 
+// objectName is the name of a configObject that is referred to as a Secret or as a ConfigMap.
+func objectName(secret, configMap *reference) string {
+	switch {
+	case secret != nil:
+		return "the Secret " + secret.Name
+	case configMap != nil:
+		return "the ConfigMap " + configMap.Name
+	}
+	return "another object of the cluster"
+}
+
 // defineAll defines a variable for each key of an object. An object that is not in the file is reported.
 func (s *Settings) defineAll(from envSource, objects configObjects, namespace string) {
-	name := "another object of the cluster"
-	switch {
-	case from.ConfigMapRef != nil:
-		name = "the ConfigMap " + from.ConfigMapRef.Name
-	case from.SecretRef != nil:
-		name = "the Secret " + from.SecretRef.Name
-	}
+	name := objectName(from.SecretRef, from.ConfigMapRef)
 	values := objects.lookUp(name, namespace)
 	if values == nil {
 		s.missing = append(s.missing, name)
@@ -220,13 +217,8 @@ func (s *Settings) defineVariables(list []variable, objects configObjects, names
 			s.define(v.Name, s.expand(v.Value))
 			continue
 		}
-		name, ref := "another object of the cluster", &reference{}
-		switch {
-		case from.SecretKeyRef != nil:
-			name, ref = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef
-		case from.ConfigMapKeyRef != nil:
-			name, ref = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef
-		case from.FieldRef != nil:
+		name, ref := objectName(from.SecretKeyRef, from.ConfigMapKeyRef), cmp.Or(from.SecretKeyRef, from.ConfigMapKeyRef, &reference{})
+		if from.FieldRef != nil {
 			name = "the pod's field " + from.FieldRef.Path
 		}
 		data := objects.lookUp(name, namespace)
