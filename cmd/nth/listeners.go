@@ -196,7 +196,11 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.Findings, post bool) {
 	c.Unit(found.Unit)
 	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(ctx context.Context) string {
-		id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx)
+		metadata, err := checkedSource(cfg)
+		if err != nil {
+			return "unknown"
+		}
+		id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
 		if err != nil {
 			return "unknown"
 		}
