@@ -39,9 +39,9 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 	return "", nil, nil, nil
 }
 
-// unspecified replaces "%%" with "%". Other specifiers are left, as only systemd can resolve them. A digit is no specifier, but the
-// mark of a URL whose percent signs were not escaped for systemd, which ignores such a text.
-func unspecified(text string) (string, bool) {
+// unspecified replaces "%%" with "%". Other specifiers are left, as only systemd can resolve them. It is not ok if a digit follows a
+// percent sign, as in a URL that was not escaped for systemd: there is no such specifier, and systemd ignores the text.
+func unspecified(text string) (value string, ok bool) {
 	single := strings.ReplaceAll(text, "%%", "\x00")
 	for i := range len(single) - 1 {
 		if next := single[i+1]; single[i] == '%' && next >= '0' && next <= '9' {

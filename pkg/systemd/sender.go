@@ -53,7 +53,7 @@ func (s *sender) send(d datagram, transmit func(datagram)) {
 	}
 }
 
-// enqueue tells whether to wait until the datagram is sent.
+// enqueue queues a datagram, and tells whether to wait until it is sent.
 func (s *sender) enqueue(d datagram, transmit func(datagram)) (wait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
