@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
@@ -72,7 +71,7 @@ func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 		options.Scripts = h.scripts(cfg)
 	}
 	node := drain.New(id.Client, id.Node, options)
-	d := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}
+	d := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now()}
 	switch {
 	case cfg.DryRun && undo:
 		return d.undo(ctx, drain.NewDryRun(node), "would take")
@@ -91,9 +90,9 @@ type manualDrain struct {
 	name, bootID string
 	prefix       string // of each line
 	began        time.Time
-	over         chan struct{} // closed when ended is set
-	ended        bool
-	why          error // why the node is not drained
+	stop         context.CancelFunc // stops the guard
+	ended        bool               // by what the guard has reported
+	why          error              // why the node is not drained
 }
 
 // undo removes what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
@@ -131,16 +130,11 @@ func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
 	}
 	goal.Soft, _ = ctx.Deadline()
 	goal.TimeEnds = goal.Soft
-	guard := node.Guard(goal, d.tell)
 	running, stop := context.WithCancel(ctx)
-	var stood sync.WaitGroup
-	stood.Go(func() { guard.Run(running) })
-	select {
-	case <-d.over:
-	case <-ctx.Done():
-	}
-	stop()
-	stood.Wait()
+	defer stop()
+	d.stop = stop
+	guard := node.Guard(goal, d.tell)
+	guard.Run(running)
 	if !d.ended {
 		d.why = context.Cause(ctx)
 	}
@@ -191,7 +185,7 @@ func (d *manualDrain) tell(p drain.Progress) {
 
 func (d *manualDrain) end(why error) {
 	d.ended, d.why = true, why
-	close(d.over)
+	d.stop()
 }
 
 // progressTexts are the lines for the guard's progress, with placeholders in braces. What is missing here is not printed.
