@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-// spotNotice is how long before EC2 acts it gives notice.
+// spotNotice is how long before an interruption EC2 gives notice.
 const spotNotice = 2 * time.Minute
 
 func trigger(ctx context.Context, args []string, out io.Writer) error {
@@ -30,10 +31,7 @@ func trigger(ctx context.Context, args []string, out io.Writer) error {
 	case "spot":
 		return triggerSpot(ctx, s, rest, out)
 	case "rebalance":
-		if _, err := s.parse(rest); err != nil {
-			return err
-		}
-		return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+		return s.run(ctx, rest, out, func(ctx context.Context, c imdstest.Client) (string, error) {
 			return c.TriggerRebalance(ctx)
 		})
 	case "maintenance":
@@ -55,10 +53,7 @@ func triggerSpot(ctx context.Context, s *remote, args []string, out io.Writer) e
 	in := spotNotice
 	s.duration(&in, "in")
 	action := s.String("action", "terminate", "")
-	if _, err := s.parse(args); err != nil {
-		return err
-	}
-	return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) {
 		return c.TriggerSpot(ctx, *action, in)
 	})
 }
@@ -70,10 +65,7 @@ func triggerMaintenance(ctx context.Context, s *remote, args []string, out io.Wr
 	s.StringVar(&m.State, "state", "", "")
 	s.duration(&m.In, "in")
 	s.duration(&m.For, "for")
-	if _, err := s.parse(args); err != nil {
-		return err
-	}
-	return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) {
 		return c.TriggerMaintenance(ctx, m)
 	})
 }
@@ -88,17 +80,11 @@ func withdraw(ctx context.Context, args []string, out io.Writer) error {
 	case "maintenance":
 		id := s.String("id", "", "")
 		noHistory := s.Bool("no-history", false, "")
-		if _, err := s.delayable().parse(rest); err != nil {
-			return err
-		}
-		return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+		return s.delayable().run(ctx, rest, out, func(ctx context.Context, c imdstest.Client) (string, error) {
 			return c.WithdrawMaintenance(ctx, *id, *noHistory)
 		})
 	case "spot", "rebalance", "lifecycle", "all":
-		if _, err := s.delayable().parse(rest); err != nil {
-			return err
-		}
-		return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+		return s.delayable().run(ctx, rest, out, func(ctx context.Context, c imdstest.Client) (string, error) {
 			return c.Withdraw(ctx, what)
 		})
 	default:
@@ -106,7 +92,7 @@ func withdraw(ctx context.Context, args []string, out io.Writer) error {
 	}
 }
 
-// subject splits off the first word of args, which says what a command is about, and so which flags it has.
+// subject splits off the first word of args, which says what a command is about, and on which its flags depend.
 func subject(name, usage string, args []string) (what string, rest []string, err error) {
 	switch {
 	case len(args) == 0:
@@ -137,7 +123,7 @@ func fault(ctx context.Context, args []string, out io.Writer) error {
 	})
 }
 
-// setKind parses a fault: the name of a kind, or the status to answer with.
+// setKind parses the kind of a fault, or a status to answer with.
 func setKind(f *imdstest.Fault, word string) error {
 	for _, kind := range imdstest.Kinds() {
 		if word == string(kind) && kind != imdstest.Status {
@@ -156,27 +142,18 @@ func setKind(f *imdstest.Fault, word string) error {
 
 func lift(ctx context.Context, args []string, out io.Writer) error {
 	s := newRemote("lift", liftUsage).delayable()
-	if _, err := s.parse(args); err != nil {
-		return err
-	}
-	return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) { return c.Lift(ctx) })
+	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) { return c.Lift(ctx) })
 }
 
 func expireTokens(ctx context.Context, args []string, out io.Writer) error {
 	s := newRemote("expire-tokens", expireUsage).delayable()
-	if _, err := s.parse(args); err != nil {
-		return err
-	}
-	return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) { return c.ExpireTokens(ctx) })
+	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) { return c.ExpireTokens(ctx) })
 }
 
 func show(ctx context.Context, args []string, out io.Writer) error {
 	s := newRemote("show", showUsage)
 	raw := s.Bool("json", false, "")
-	if _, err := s.parse(args); err != nil {
-		return err
-	}
-	return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) {
 		state, err := c.State(ctx)
 		if err != nil {
 			return "", err
@@ -189,7 +166,7 @@ func show(ctx context.Context, args []string, out io.Writer) error {
 	})
 }
 
-// render renders a State for people.
+// render writes a State for people.
 func render(state imdstest.State) string {
 	var b strings.Builder
 	b.WriteString("announced:")
@@ -237,11 +214,7 @@ type remote struct {
 
 func newRemote(name, usage string) *remote {
 	s := &remote{flags: newFlags(name, usage)}
-	otherwise := defaultServer
-	if named := os.Getenv("NTH_IMDS"); named != "" {
-		otherwise = named
-	}
-	s.StringVar(&s.server, "server", otherwise, "")
+	s.StringVar(&s.server, "server", cmp.Or(os.Getenv("NTH_IMDS"), defaultServer), "")
 	return s
 }
 
@@ -251,19 +224,23 @@ func (s *remote) delayable() *remote {
 	return s
 }
 
-func (s *remote) client() imdstest.Client {
-	server := s.server
-	if !strings.Contains(server, "://") {
-		server = "http://" + server
+// run parses flags without words after them, and calls the simulator.
+func (s *remote) run(ctx context.Context, args []string, out io.Writer, f func(context.Context, imdstest.Client) (string, error)) error {
+	if _, err := s.parse(args); err != nil {
+		return err
 	}
-	return imdstest.Client{URL: server, After: s.after}
+	return s.call(ctx, out, f)
 }
 
 // call calls the simulator and prints its answer.
 func (s *remote) call(ctx context.Context, out io.Writer, f func(context.Context, imdstest.Client) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	text, err := f(ctx, s.client())
+	server := s.server
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	text, err := f(ctx, imdstest.Client{URL: server, After: s.after})
 	if err != nil {
 		return s.explain(err)
 	}
@@ -271,7 +248,7 @@ func (s *remote) call(ctx context.Context, out io.Writer, f func(context.Context
 	return err
 }
 
-// explain adds to an error what people can do about it.
+// explain adds what to do about an error.
 func (s *remote) explain(err error) error {
 	var unreachable *url.Error
 	if errors.As(err, &unreachable) {

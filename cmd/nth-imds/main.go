@@ -1,7 +1,7 @@
-// Command nth-imds simulates EC2's instance metadata service, so that people can rehearse an interruption on their own
-// machine: one nth-imds serves, others tell it what EC2 announces and how the service fails.
+// Command nth-imds simulates EC2's instance metadata service, to rehearse an interruption on any machine. One process serves; others
+// tell it what to announce and how to fail.
 //
-// It is a thin shell around pkg/imds/imdstest, which has the service, its control API and the client for that.
+// It is a thin wrapper around pkg/imds/imdstest, which has the service, its control API and a client.
 package main
 
 import (
@@ -50,25 +50,23 @@ func commands() []command {
 	}
 }
 
-// run is the program up to its exit status.
+// run runs the program and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := dispatch(ctx, args, stdout)
-	var help helpRequest
-	var usage usageError
-	var invalid imdstest.InvalidError
-	switch {
-	case err == nil:
+	if err == nil {
 		return exitOK
-	case errors.As(err, &help):
-		_, _ = io.WriteString(stdout, help.text)
-		return exitOK
-	case errors.As(err, &usage), errors.As(err, &invalid):
-		_, _ = fmt.Fprintf(stderr, "nth-imds: %v\n", err)
-		return exitUsage
-	default:
-		_, _ = fmt.Fprintf(stderr, "nth-imds: %v\n", err)
-		return exitError
 	}
+	if help, ok := errors.AsType[helpRequest](err); ok {
+		fmt.Fprint(stdout, help.text)
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "nth-imds: %v\n", err)
+	_, usage := errors.AsType[usageError](err)
+	_, invalid := errors.AsType[imdstest.InvalidError](err)
+	if usage || invalid {
+		return exitUsage
+	}
+	return exitError
 }
 
 func dispatch(ctx context.Context, args []string, out io.Writer) error {
@@ -135,26 +133,26 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	srv.OnChange(nil)
 	srv.Close()
 	seen := srv.Requests()
-	_, _ = fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
+	fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
 	return nil
 }
 
-// printBanner says what is served where. The first line is for programs, too: its last word is the address.
+// printBanner says what is served where. The last word of its first line is the address, for programs.
 func printBanner(out io.Writer, url, lifeCycle string) {
 	server := ""
 	if url != defaultServer {
 		server = " --server " + url
 	}
-	_, _ = fmt.Fprintf(out, `nth-imds serves the instance metadata service, version 2, on %s
+	fmt.Fprintf(out, `nth-imds serves the instance metadata service, version 2, on %s
   instance   %s, %s, %s in %s; nothing is announced
   interrupt  nth-imds trigger spot --in 2m%s
   more       nth-imds help
 `, url, imdstest.InstanceID, imdstest.InstanceType, lifeCycle, imdstest.AvailabilityZone, server)
 }
 
-// logChanges prints each change and, if verbose, each request. The simulator makes one call at a time.
+// logChanges prints each change and, if verbose, each request. The simulator does not call concurrently.
 func logChanges(srv *imdstest.Server, out io.Writer, verbose bool) {
-	srv.OnChange(func(change string) { _, _ = fmt.Fprintf(out, "%s %s\n", clock(), change) })
+	srv.OnChange(func(change string) { fmt.Fprintf(out, "%s %s\n", clock(), change) })
 	if !verbose {
 		return
 	}
@@ -166,7 +164,7 @@ func logChanges(srv *imdstest.Server, out io.Writer, verbose bool) {
 		if e.Fault != "" {
 			status += ", fault: " + e.Fault
 		}
-		_, _ = fmt.Fprintf(out, "%s %s %s: %s\n", clock(), e.Method, e.Path, status)
+		fmt.Fprintf(out, "%s %s %s: %s\n", clock(), e.Method, e.Path, status)
 	})
 }
 

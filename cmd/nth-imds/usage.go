@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// help is what "nth-imds help" says.
+// help is the help text.
 func help() string {
 	var b strings.Builder
 	b.WriteString(`nth-imds simulates EC2's instance metadata service (IMDSv2), to rehearse an interruption on any machine.
@@ -118,17 +118,17 @@ Tells what is announced, which changes wait, which faults are in force, and what
   --server URL      the simulator (default $NTH_IMDS, else http://127.0.0.1:1338)
 `
 
-// usageError is an invalid command line. Its text says what would be right.
+// usageError is an invalid command line.
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// helpRequest has a text printed instead of anything being done.
+// helpRequest is the error of a command line that asks for help.
 type helpRequest struct{ text string }
 
 func (helpRequest) Error() string { return "help is wanted" }
 
-// flags is a FlagSet that prints nothing itself, and accepts flags before, between and after words.
+// flags is a FlagSet that prints nothing itself, and accepts flags between and after other arguments, which are called words.
 type flags struct {
 	*flag.FlagSet
 	usage string
@@ -140,7 +140,7 @@ func newFlags(name, usage string) flags {
 	return flags{set, usage}
 }
 
-// duration defines a flag for a duration that is not negative.
+// duration defines a flag for a non-negative duration.
 func (f flags) duration(d *time.Duration, name string) {
 	f.Func(name, "", func(text string) error {
 		parsed, err := time.ParseDuration(text)
@@ -152,7 +152,7 @@ func (f flags) duration(d *time.Duration, name string) {
 	})
 }
 
-// parse returns the words among args; there must be as many as names says.
+// parse returns the words among args, of which there must be one for each name.
 func (f flags) parse(args []string, names ...string) ([]string, error) {
 	var words []string
 	for {

@@ -24,8 +24,8 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// commandCheck is "nth check".
-func (s hostInfo) commandCheck(ctx context.Context, args []string, to program.Streams) error {
+// commandCheck implements "nth check".
+func (h hostInfo) commandCheck(ctx context.Context, args []string, to program.Streams) error {
 	var path string
 	var offline, post bool
 	done, err := program.Parse("nth check", checkUsage, args, to, func(flags *flag.FlagSet) {
@@ -36,10 +36,10 @@ func (s hostInfo) commandCheck(ctx context.Context, args []string, to program.St
 	if done || err != nil {
 		return err
 	}
-	c := &check{checks.For("nth", to.Out), s}
+	c := &check{checks.For("nth", to.Out), h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, looked, err := s.settings().Beside(ctx, path, offline)
+	cfg, found, err := h.settings().Beside(ctx, path, offline)
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
@@ -47,7 +47,7 @@ func (s hostInfo) commandCheck(ctx context.Context, args []string, to program.St
 	c.settings(path, cfg)
 	c.Degraded(degraded)
 	c.machine(cfg, "/", offline)
-	c.webhook(ctx, cfg, looked, post)
+	c.webhook(ctx, cfg, found, post)
 	c.Metrics(ctx, cfg.Metrics, offline)
 	if !offline {
 		if err := c.surroundings(ctx, cfg); err != nil {
@@ -57,16 +57,16 @@ func (s hostInfo) commandCheck(ctx context.Context, args []string, to program.St
 	return c.End()
 }
 
-// errToldConfig ends the program with status 78; what there was to say has been said.
+// errToldConfig ends the program with status 78, without another message.
 var errToldConfig = program.ConfigError{Fault: program.ErrTold}
 
-// check finds out whether nth can do its work here.
+// check checks whether nth can work here.
 type check struct {
 	*checks.List
 	host hostInfo
 }
 
-// settings tells where the settings come from, and what in them keeps nth from acting.
+// settings reports where the settings come from, and whether they keep nth from acting.
 func (c *check) settings(path string, cfg config.Config) {
 	place := c.host.place()
 	sources, _ := place.Sources(path) // They have just been read.
@@ -76,8 +76,8 @@ func (c *check) settings(path string, cfg config.Config) {
 	}
 }
 
-// machine checks what is there without a network, below root. In an image that is being made, a service that will not
-// start is a fault; elsewhere somebody may start nth in another way.
+// machine checks what needs no network, below root. A service that is not installed or enabled is a failure in an image that is being
+// built; elsewhere nth may be started in another way.
 func (c *check) machine(cfg config.Config, root string, image bool) {
 	missing := c.Warn
 	if image {
@@ -113,7 +113,7 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	}
 }
 
-// surroundings checks what nth works with while it runs.
+// surroundings checks what nth uses while it runs.
 func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	if err := checks.Hush(); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	switch {
 	case cfg.Log.Format == "prefix":
 		c.OK("journal", "nth logs to standard output, with priorities")
-	case systemd.JournalAnswers():
+	case systemd.JournalEnabled():
 		c.OK("journal", "it takes entries")
 	default:
 		c.Warn("journal", "no journal on this machine; nth logs to standard error")
@@ -137,7 +137,7 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// checkedSource returns the metadata service as it is checked.
+// checkedSource returns a metadata source for a command other than "run".
 func checkedSource(cfg config.Config) (*imds.Source, error) {
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 	c.targets(ctx, cfg, source)
 }
 
-// skew is how far clocks may be apart without a word. A deadline is a time of EC2's, and their dates are in seconds.
+// skew is the clock difference that is no warning. EC2's deadlines and dates are in whole seconds.
 const skew = 3 * time.Second
 
 func (c *check) clock(whose string, ahead time.Duration) {
@@ -199,10 +199,10 @@ func (c *check) clock(whose string, ahead time.Duration) {
 	}
 }
 
-// cluster checks the kubelet's identity and what it may do, and returns it if there is one.
+// cluster checks the kubelet's identity and its rights, and returns the identity if there is one.
 func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) kubelet.Identity {
 	c.proxy(ctx, cfg)
-	id, err := kubelet.New(c.host.identityOptions(cfg, metadata.Document)).Identity(ctx)
+	id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
 	if errors.Is(err, kubelet.ErrNotYet) {
 		c.Fail("identity", "%s; nth would wait for it", err)
 		return kubelet.Identity{}
@@ -212,7 +212,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		return kubelet.Identity{}
 	}
 	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
-	c.way(id)
+	c.proxyInUse(id)
 	for _, right := range id.Rights() {
 		allowed, err := id.May(ctx, right)
 		if err != nil {
@@ -232,7 +232,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 	return id
 }
 
-// rehearse tries one eviction without effect.
+// rehearse tries one eviction as a dry run.
 func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 	rehearsed, err := node.Rehearse(ctx)
 	switch {
@@ -247,22 +247,22 @@ func (c *check) rehearse(ctx context.Context, node *drain.Node) {
 	}
 }
 
-// forecast tells how long a drain would take, and warns of pods that a spot notice leaves less than their own grace.
+// forecast reports how long a drain would take, and warns of pods that get less than their grace period in a spot notice.
 func (c *check) forecast(ctx context.Context, node *drain.Node) {
 	f, err := node.Forecast(ctx, daemon.SpotNotice)
 	if err != nil {
 		c.Warn("forecast", "%s", err)
 		return
 	}
-	needs, cut := forecastWords(f, daemon.SpotNotice)
+	needs, cut := describeForecast(f, daemon.SpotNotice)
 	c.OK("forecast", "%s", needs)
 	for _, pod := range cut {
 		c.Warn("forecast", "%s", pod)
 	}
 }
 
-// forecastWords say how long a drain would take, and what pods would be cut short.
-func forecastWords(f drain.Forecast, notice time.Duration) (needs string, cut []string) {
+// describeForecast says how long a drain would take, and which pods get less than their grace period.
+func describeForecast(f drain.Forecast, notice time.Duration) (needs string, cut []string) {
 	if f.Pods == 0 {
 		return "no pods to evict", nil
 	}
@@ -273,18 +273,18 @@ func forecastWords(f drain.Forecast, notice time.Duration) (needs string, cut []
 		f.Needs.Seconds(), notice.Seconds(), f.Pods), cut
 }
 
-// shutdown checks how long a shutdown can be held, and what the kubelet makes of that.
+// shutdown checks how long logind delays a shutdown, and how long the kubelet does.
 func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
 		if holders, _, err := c.host.system(cfg).host.KeyHolders(ctx); err == nil {
-			c.unread(cfg, holders)
+			c.staleKeyHolder(cfg, holders)
 		}
 		return
 	}
 	where := c.host.system(cfg)
-	if where.deaf != nil {
-		c.OK("shutdown", "not available: %s", where.deaf)
+	if where.noNotice != nil {
+		c.OK("shutdown", "not available: %s", where.noNotice)
 		return
 	}
 	delay, err := where.host.Delay(ctx)
@@ -310,15 +310,15 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		c.powerKey(ctx, cfg, where, kubelets.Period > 0)
 	}
-	if files, err := where.host.ServiceKeeps(ctx, "nth.service"); err == nil && files < keptFiles && wantsKey(cfg) {
-		c.Warn("shutdown", "the power button is handled by logind from nth's next start on: %s", keepsTooLittle(files))
+	if files, err := where.host.ServiceKeeps(ctx, "nth.service"); err == nil && files < keptFiles && wantsPowerKey(cfg) {
+		c.Warn("shutdown", "the power button is handled by logind from nth's next start on: %s", tooFewFiles(files))
 	}
 }
 
-// unread tells, and says, that nth answers the power button although the settings, as they are now, leave it to logind.
-func (c *check) unread(cfg config.Config, holders []logind.Inhibitor) bool {
+// staleKeyHolder reports, and returns true, if nth handles the power button although the settings, which it has not reloaded, leave it to logind.
+func (c *check) staleKeyHolder(cfg config.Config, holders []logind.Inhibitor) bool {
 	ours := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
-	if ours < 0 || wantsKey(cfg) {
+	if ours < 0 || wantsPowerKey(cfg) {
 		return false
 	}
 	c.Warn("shutdown", "the power button is handled by nth, process %d, which has not read the settings since they leave it to logind: "+
@@ -326,8 +326,8 @@ func (c *check) unread(cfg config.Config, holders []logind.Inhibitor) bool {
 	return true
 }
 
-// powerKey checks who answers the power button, by what logind knows of it: the settings may have changed since nth has
-// read them.
+// powerKey checks who handles the power button according to logind: nth may not have reloaded the settings. both: the kubelet delays
+// shutdowns, too.
 func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, both bool) {
 	holders, action, err := where.host.KeyHolders(ctx)
 	if err != nil {
@@ -341,7 +341,7 @@ func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, b
 		say = c.Warn
 	}
 	switch {
-	case c.unread(cfg, holders):
+	case c.staleKeyHolder(cfg, holders):
 	case ours >= 0 && others >= 0:
 		c.Warn("shutdown", "the power button is answered by nth and by %s: each does so without the other", holders[others].Who)
 	case ours >= 0:
@@ -357,29 +357,28 @@ func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, b
 	}
 }
 
-// daemonBegins is how long after its start a daemon may still be finding out how things stand, and daemonLook how often it
-// is looked at until then.
+// startupTime is how long a daemon may take after its start until its status is complete, and startupPoll how often that is read
+// meanwhile.
 const (
-	daemonBegins = 15 * time.Second
-	daemonLook   = 250 * time.Millisecond
+	startupTime = 15 * time.Second
+	startupPoll = 250 * time.Millisecond
 )
 
-// blindFor is how long a kind of event cannot have been told about before nth counts as blind to it: shorter outages are
-// daily life.
-const blindFor = 30 * time.Second
+// longestOutage is how long polling for a kind of event may fail before the check fails: shorter outages are normal.
+const longestOutage = 30 * time.Second
 
-// blindTo names the kinds of the metadata service's that a daemon could not tell about, as it shows.
-func blindTo(s state.Status) []state.DocumentStatus {
+// unreadable returns the documents of the metadata service that the daemon has not been able to poll for too long.
+func unreadable(s state.Status) []state.DocumentStatus {
 	return slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
-		return !slices.Contains(event.PolledKinds(), d.Kind) || d.Trouble == "" || s.Updated.Sub(d.Since) <= blindFor
+		return !slices.Contains(event.PolledKinds(), d.Kind) || d.Trouble == "" || s.Updated.Sub(d.Since) <= longestOutage
 	})
 }
 
-// daemon checks whether nth runs here, and could act. It is a process of its own, whose unit shows it less of the machine
-// than whoever checks can see: what is found here need not be there. ours is the identity that this check has found.
+// daemon checks whether nth runs and is able to act. Its unit hides files from it that this check can see, so that its own status
+// counts. ours is the identity that this check has found.
 func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Identity) {
 	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
-	for why == "" && begins(status) && len(daemonFaults(status, ours)) > 0 && drain.Await(ctx, nil, daemonLook) {
+	for why == "" && isStarting(status) && len(daemonFaults(status, ours)) > 0 && drain.Await(ctx, nil, startupPoll) {
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
@@ -398,10 +397,10 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Iden
 	}
 }
 
-// begins tells whether a daemon has started so lately that it may not know yet how things stand.
-func begins(s state.Status) bool { return time.Since(s.Started) < daemonBegins }
+// isStarting tells whether a daemon has started so recently that its status may be incomplete.
+func isStarting(s state.Status) bool { return time.Since(s.Started) < startupTime }
 
-// daemonFaults say what keeps a daemon that runs from draining this node.
+// daemonFaults says what keeps a running daemon from draining this node.
 func daemonFaults(s state.Status, ours kubelet.Identity) []string {
 	var faults []string
 	switch waits := s.Node == "" || s.Identity.Trouble != ""; {
@@ -413,7 +412,7 @@ func daemonFaults(s state.Status, ours kubelet.Identity) []string {
 	case ours.Node != "" && s.Node != ours.Node:
 		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, ours.Source, ours.Node))
 	}
-	for _, d := range blindTo(s) {
+	for _, d := range unreadable(s) {
 		faults = append(faults, fmt.Sprintf("it has not been able to tell about %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
 	}
 	return faults

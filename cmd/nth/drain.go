@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
@@ -16,16 +15,15 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// byHandDeadline is how long "nth drain" tries unless told otherwise.
+// byHandDeadline is the default of --deadline.
 const byHandDeadline = 10 * time.Minute
 
-// commandDrain is "nth drain".
-func (s hostInfo) commandDrain(ctx context.Context, args []string, to program.Streams) error {
+// commandDrain implements "nth drain".
+func (h hostInfo) commandDrain(ctx context.Context, args []string, to program.Streams) error {
 	var path string
 	var undo bool
 	limit := byHandDeadline
@@ -42,7 +40,7 @@ func (s hostInfo) commandDrain(ctx context.Context, args []string, to program.St
 	if done || err != nil {
 		return err
 	}
-	cfg, err := s.quietConfig(path)
+	cfg, err := h.quietConfig(path)
 	if err != nil {
 		return err
 	}
@@ -50,11 +48,11 @@ func (s hostInfo) commandDrain(ctx context.Context, args []string, to program.St
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 	defer cancel()
-	return s.drainByHand(ctx, cfg, undo, to.Out)
+	return h.drainByHand(ctx, cfg, undo, to.Out)
 }
 
-// drainByHand drains this node, or takes back what that has set.
-func (s hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool, out io.Writer) error {
+// drainByHand drains this node, or undoes that.
+func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool, out io.Writer) error {
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -63,98 +61,93 @@ func (s hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 	if err != nil {
 		return err
 	}
-	id, err := kubelet.New(s.identityOptions(cfg, metadata.Document)).Identity(ctx)
+	id, err := h.newKubelet(cfg, metadata, nil).Identity(ctx)
 	if err != nil {
 		return err
 	}
 	options := daemon.DrainOptions(cfg.Drain)
 	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, drain.NewGate(evictionsAtOnce), balancers(cfg, metadata)
 	if options.ScriptsWait > 0 {
-		options.Scripts = s.scripts(cfg)
+		options.Scripts = h.scripts(cfg)
 	}
-	whole := drain.New(id.Client, id.Node, options)
-	h := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now(), over: make(chan struct{})}
+	node := drain.New(id.Client, id.Node, options)
+	d := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now()}
 	switch {
 	case cfg.DryRun && undo:
-		return h.undo(ctx, drain.NewDryRun(whole), "would take")
+		return d.undo(ctx, drain.NewDryRun(node), "would take")
 	case cfg.DryRun:
-		h.mark = "dry run: "
-		return h.drain(ctx, drain.NewDryRun(whole))
+		d.prefix = "dry run: "
+		return d.drain(ctx, drain.NewDryRun(node))
 	case undo:
-		return h.undo(ctx, whole, "takes")
+		return d.undo(ctx, node, "takes")
 	}
-	return h.drain(ctx, whole)
+	return d.drain(ctx, node)
 }
 
-// manualDrain is what "nth drain" does, and tells in lines with the time since it began.
+// manualDrain is a run of "nth drain". It prints lines with the time since its start.
 type manualDrain struct {
 	out          io.Writer
 	name, bootID string
-	mark         string // goes before each line
+	prefix       string // of each line
 	began        time.Time
-	over         chan struct{} // closed once there is nothing to wait for
-	ended        bool
-	why          error // why it is over without the node being drained
+	stop         context.CancelFunc // stops the guard
+	ended        bool               // by what the guard has reported
+	why          error              // why the node is not drained
 }
 
-// undo takes back what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
-func (h *manualDrain) undo(ctx context.Context, node agent.Node, takes string) error {
-	result, err := node.Uncordon(ctx, func(id string) bool { return id == h.bootID })
+// undo removes what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
+func (d *manualDrain) undo(ctx context.Context, node agent.Node, takes string) error {
+	result, err := node.Uncordon(ctx, func(id string) bool { return id == d.bootID })
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 	case err != nil:
 		return err
 	case result.LeftTo() != "":
-		fmt.Fprintf(h.out, "the cordon of node %s is left to %s, who still needs it\n", h.name, result.LeftTo())
+		fmt.Fprintf(d.out, "the cordon of node %s is left to %s, who still needs it\n", d.name, result.LeftTo())
 	case result == drain.UncordonLifted:
-		fmt.Fprintf(h.out, "node %s %s pods again\n", h.name, takes)
+		fmt.Fprintf(d.out, "node %s %s pods again\n", d.name, takes)
 	case result == drain.UncordonNodeGone:
-		fmt.Fprintf(h.out, "Node %s no longer exists; nothing to undo\n", h.name)
+		fmt.Fprintf(d.out, "Node %s no longer exists; nothing to undo\n", d.name)
 	default:
-		fmt.Fprintf(h.out, "node %s was not cordoned by nth drain; nothing to undo\n", h.name)
+		fmt.Fprintf(d.out, "node %s was not cordoned by nth drain; nothing to undo\n", d.name)
 	}
 	return nil
 }
 
-// What ends "nth drain" before the node is drained.
+// Why "nth drain" ends before the node is drained.
 var (
 	errLifted = errors.New("someone uncordoned the node")
 	errLeft   = fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
 )
 
-// drain drains the node with a guard of its own.
-func (h *manualDrain) drain(ctx context.Context, node agent.Node) error {
-	id := []string{drain.ByHand} // Each call is a new order, whatever people have lifted before.
+// drain drains the node with its own guard.
+func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
+	id := []string{drain.ByHand} // Each call is a new order, even if people have lifted the cordon of an earlier one.
 	goal := drain.Goal{
 		Number: 1, Evict: true, Events: id, Kinds: id, Unclosed: id, Anew: id,
-		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, Events: id, BootID: h.bootID, Since: time.Now().UTC()},
+		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, Events: id, BootID: d.bootID, Since: time.Now().UTC()},
 	}
 	goal.Soft, _ = ctx.Deadline()
 	goal.TimeEnds = goal.Soft
-	guard := node.Guard(goal, h.tell)
 	running, stop := context.WithCancel(ctx)
-	var stood sync.WaitGroup
-	stood.Go(func() { guard.Run(running) })
-	select {
-	case <-h.over:
-	case <-ctx.Done():
-	}
-	stop()
-	stood.Wait()
-	if !h.ended {
-		h.why = context.Cause(ctx)
+	defer stop()
+	d.stop = stop
+	guard := node.Guard(goal, d.tell)
+	guard.Run(running)
+	if !d.ended {
+		d.why = context.Cause(ctx)
 	}
 	result := guard.Result()
-	if h.why != nil {
-		return fmt.Errorf("draining node %q: %w%s; the node stays cordoned until \"nth drain --undo\"", h.name, h.why, leftOf(result))
+	if d.why != nil {
+		return fmt.Errorf("draining node %q: %w%s; the node stays cordoned until \"nth drain --undo\"", d.name, d.why, describeLeft(result))
 	}
-	h.say("node %s is drained: %d pods evicted, %d left in place", h.name, result.Evicted, result.Skipped)
+	d.say("node %s is drained: %d pods evicted, %d left in place", d.name, result.Evicted, result.Skipped)
 	return nil
 }
 
-// leftOf names the pods that are left, and what holds them.
-func leftOf(result drain.Result) string {
+// describeLeft lists the pods that are left, and what holds them.
+func describeLeft(result drain.Result) string {
 	var left []string
 	for _, pod := range result.Left {
 		if by := result.HeldBy[pod]; by != "" {
@@ -168,36 +161,35 @@ func leftOf(result drain.Result) string {
 	return "; left: " + strings.Join(left, ", ")
 }
 
-func (h *manualDrain) say(format string, args ...any) {
-	fmt.Fprintf(h.out, "%6.1f s  %s%s\n", time.Since(h.began).Seconds(), h.mark, fmt.Sprintf(format, args...))
+func (d *manualDrain) say(format string, args ...any) {
+	fmt.Fprintf(d.out, "%6.1f s  %s%s\n", time.Since(d.began).Seconds(), d.prefix, fmt.Sprintf(format, args...))
 }
 
-// tell takes in what the guard tells, from one goroutine.
-func (h *manualDrain) tell(p drain.Progress) {
-	if h.ended {
+// tell is called by the guard, from one goroutine.
+func (d *manualDrain) tell(p drain.Progress) {
+	if d.ended {
 		return
 	}
-	if text := inHandWords(p); text != "" {
-		h.say("%s", text)
+	if text := progressText(p); text != "" {
+		d.say("%s", text)
 	}
 	switch {
 	case p.Kind == state.NodeReopened:
-		h.end(errLifted)
+		d.end(errLifted)
 	case p.State.Limited && p.State.Looked:
-		h.end(errLeft)
+		d.end(errLeft)
 	case p.Kind == state.NodeEmpty:
-		h.end(nil)
+		d.end(nil)
 	}
 }
 
-func (h *manualDrain) end(why error) {
-	h.ended, h.why = true, why
-	close(h.over)
+func (d *manualDrain) end(why error) {
+	d.ended, d.why = true, why
+	d.stop()
 }
 
-// handWords say what the guard tells, with what belongs to it in braces. What is not here is told with what ends the drain, or is no
-// news to who waits for the end.
-var handWords = map[state.TransitionKind]string{
+// progressTexts are the lines for the guard's progress, with placeholders in braces. What is missing here is not printed.
+var progressTexts = map[state.TransitionKind]string{
 	state.NodeClosed:       "cordoned the node",
 	state.NodeFoundClosed:  "the node was already cordoned by someone else; --undo will not uncordon it",
 	state.NodeMissing:      "no Node object: {detail}; waiting",
@@ -217,9 +209,9 @@ var handWords = map[state.TransitionKind]string{
 	state.VolumesInUse:     "waiting for volumes: {detail} still in use",
 }
 
-// inHandWords says in words what the guard tells; "" for what is no news.
-func inHandWords(p drain.Progress) string {
-	text := handWords[p.Kind]
+// progressText returns the line for some progress; "" if there is none.
+func progressText(p drain.Progress) string {
+	text := progressTexts[p.Kind]
 	if p.Kind == state.PodRefused && p.Pod == "" { // It concerns the node.
 		text = "{detail}; retrying"
 	}

@@ -23,15 +23,15 @@ import (
 	"github.com/nth-project/nth/pkg/targets"
 )
 
-// newHooks returns the metadata source with one before it that keeps lifecycle hooks.
+// newHooks returns the keeper of lifecycle hooks, which wraps the metadata source.
 func newHooks(
-	metadata *imds.Source, cfg config.Config, book *record.Store, board *statusReporter, counts daemon.Counts, log *logrus.Entry,
+	metadata *imds.Source, cfg config.Config, store *record.Store, board *statusReporter, counts daemon.Counts, log *logrus.Entry,
 ) *asg.Keeper {
 	options := hookOptions(cfg, metadata)
-	options.FirstSeen = func(id string) time.Time { return firstSeen(book, id) }
+	options.FirstSeen = func(id string) time.Time { return firstSeen(store, id) }
 	options.Requested = counts.HookRequested
 	options.Tell = func(n asg.HookReport) {
-		board.hooked(n.Text)
+		board.setHook(n.Text)
 		tellHook(log, n)
 	}
 	return asg.New(metadata, options, daemon.Hooks(cfg.Events.ASGTermination))
@@ -43,10 +43,10 @@ func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
 	}
 }
 
-// firstSeen is when the event was first met, by this process or one before it; zero if never. What is closed was another departure of
-// the same boot, whose time is over.
-func firstSeen(book *record.Store, id string) time.Time {
-	for _, e := range book.Entries() {
+// firstSeen returns when the event was first seen, by this or an earlier process; zero if never. A closed entry is an earlier event of
+// the same boot.
+func firstSeen(store *record.Store, id string) time.Time {
+	for _, e := range store.Entries() {
 		if e.Event.ID == id && e.Phase != state.Closed {
 			return e.FirstSeen
 		}
@@ -54,18 +54,18 @@ func firstSeen(book *record.Store, id string) time.Time {
 	return time.Time{}
 }
 
-// follow lets what the Auto Scaling group wants the instance to be be told, shown and remembered.
-func follow(opts *imds.Options, book *record.Store, board *statusReporter, log *logrus.Entry) {
-	opts.WasInService = book.WasInService()
+// followTargetState records, shows and logs the instance's target state in its Auto Scaling group.
+func followTargetState(opts *imds.Options, store *record.Store, board *statusReporter, log *logrus.Entry) {
+	opts.WasInService = store.WasInService()
 	opts.InService = func() {
-		book.SetInService(func(err error) {
+		store.SetInService(func(err error) {
 			if err != nil {
 				log.WithField(systemd.FieldMessageID, systemd.StateTrouble).
 					Errorf("remembering that the instance is in service: %s", err)
 			}
 		})
 	}
-	opts.TargetState = board.targeted
+	opts.TargetState = board.setTarget
 	opts.Strange = func(state string, departs bool) {
 		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
 		if departs {
@@ -76,13 +76,13 @@ func follow(opts *imds.Options, book *record.Store, board *statusReporter, log *
 	}
 }
 
-// tellHook writes news of a lifecycle hook into the journal.
+// tellHook logs a report about a lifecycle hook.
 func tellHook(log *logrus.Entry, n asg.HookReport) {
 	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
 	daemon.TellHook(log, n)
 }
 
-// hook checks, without changing anything, whether the hook of the group that the instance is in can be looked after.
+// hook checks, without changing anything, whether the hook of the instance's group can be held and completed.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
 	if !daemon.Hooks(cfg.Events.ASGTermination).Complete {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
@@ -112,29 +112,29 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 	}
 }
 
-// reservationEnd is the part of the daemon that hears of the end of the instance's reservation.
+// reservationEnd watches the end of the instance's reservation.
 type reservationEnd struct {
 	board  *statusReporter
-	source *reservation.Source // nil if such ends are to be ignored
+	source *reservation.Source // nil if the kind is ignored
 }
 
-// sources begins it.
+// sources returns the source, unless the kind is ignored.
 func (e *reservationEnd) sources(cfg config.Config, rules policy.Settings, metadata *imds.Source) []agent.Source {
 	if rules[event.ReservationEnd].Action == policy.Ignore {
 		return nil
 	}
 	options := reservationOptions(cfg, metadata.Document)
-	options.Off = e.board.unreserved
+	options.Off = e.board.setUnreserved
 	e.source = reservation.New(options)
 	return []agent.Source{e.source}
 }
 
-// told says what is watched on this instance.
+// told is called with what is watched on this instance.
 func (e *reservationEnd) told(scope imds.Scope) {
 	switch {
 	case e.source == nil:
 	case scope.Standby:
-		e.source.Bought("") // Nothing is done here, whatever ends.
+		e.source.Bought("") // Nothing is watched here.
 	default:
 		e.source.Bought(scope.LifeCycle)
 	}
@@ -144,7 +144,7 @@ func reservationOptions(cfg config.Config, metadata func(context.Context, string
 	return reservation.Options{Region: cfg.AWS.Region, Endpoint: cfg.AWS.EC2Endpoint, Metadata: metadata}
 }
 
-// reservation checks whether the end of a reservation would be heard of.
+// reservation checks whether EC2 says when the reservation ends.
 func (c *check) reservation(ctx context.Context, cfg config.Config, metadata *imds.Source, lifeCycle string) {
 	settings := cfg.Events.ReservationEnd
 	switch {
@@ -152,7 +152,7 @@ func (c *check) reservation(ctx context.Context, cfg config.Config, metadata *im
 		c.OK("capacity", "ignored by configuration: events.%s.action", event.ReservationEnd)
 		return
 	case !reservation.Ends(lifeCycle):
-		return // There is none whose end takes the instance, or it is not known.
+		return // No reservation whose end takes the instance, as far as is known.
 	}
 	found, err := reservation.Check(ctx, reservationOptions(cfg, metadata.Document))
 	switch {
@@ -168,7 +168,7 @@ func (c *check) reservation(ctx context.Context, cfg config.Config, metadata *im
 	}
 }
 
-// balancers are the load balancers that are asked when they are done with the node; nil if none are to be.
+// balancers returns the load balancers to wait for; nil if the settings name none.
 func balancers(cfg config.Config, metadata *imds.Source) drain.LoadBalancers {
 	if len(cfg.LoadBalancers.TargetGroups) == 0 {
 		return nil
@@ -182,7 +182,7 @@ func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
 	}
 }
 
-// targets checks, without changing anything, whether it can be told when load balancers have deregistered the node.
+// targets checks, without changing anything, whether load balancers say when they have deregistered the node.
 func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.Source) {
 	if len(cfg.LoadBalancers.TargetGroups) == 0 {
 		return
@@ -205,18 +205,18 @@ func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.S
 	}
 }
 
-// beforeDrain is the target whose units are to run before a drain.
+// beforeDrain is the target whose units run before a drain.
 const beforeDrain = "nth-before-drain.target"
 
-// scripts are the units that a host's systemd starts before a drain.
+// scripts starts beforeDrain on a host.
 type scripts struct{ host logind.Host }
 
 // Run implements drain.Scripts.
 func (s scripts) Run(ctx context.Context) error { return s.host.StartTarget(ctx, beforeDrain) }
 
-// scripts are those of the host; nil in a container that has no way there.
-func (s hostInfo) scripts(cfg config.Config) drain.Scripts {
-	if s.deaf(cfg) != nil {
+// scripts returns those of the host; nil in a container without access to it.
+func (h hostInfo) scripts(cfg config.Config) drain.Scripts {
+	if h.noNotice(cfg) != nil {
 		return nil
 	}
 	return scripts{logind.Host(cfg.HostRoot)}

@@ -96,19 +96,19 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 
 // Vigil watches over a loop whose signs of life are beats, until ctx ends or stopping is called.
 func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
-	v := newVigil(&systemd.Notifier{})
-	go v.watch(ctx, stalled)
-	return v.Beat, v.Stopping
+	w := newWatchdog(&systemd.Notifier{})
+	go w.watch(ctx, stalled)
+	return w.Beat, w.Stopping
 }
 
 // Watching is shown how the daemon stands, and says whether it does its work; stuck says what has come to a stop.
 func Watching(stuck func() error) (show func(state.Status), alive func() bool) {
-	w := &watching{statusWriter: unseen{}}
-	w.follow(pulse(stuck))
-	return w.Show, w.alive
+	l := &liveness{statusWriter: unseen{}}
+	l.follow(pulse(stuck))
+	return l.Show, l.alive
 }
 
-// unseen is a shower that nobody looks at.
+// unseen drops the status.
 type unseen struct{}
 
 func (unseen) Show(state.Status) {}
@@ -156,6 +156,6 @@ func Usages() map[string]string {
 // ShowUnreserved shows a status where EC2 is not asked for the end of a reservation.
 func ShowUnreserved(next statusWriter, s state.Status) {
 	b := newStatusReporter(next, func() []string { return nil }, nil, config.Default())
-	b.unreserved("this is not asked for")
+	b.setUnreserved("this is not asked for")
 	b.Show(s)
 }

@@ -10,20 +10,19 @@ import (
 )
 
 const (
-	// firstForecast is how long after the start the first one is made: a node that has just joined is still taking its pods.
+	// firstForecast is when the first forecast is made: a node that has just joined still gets its pods.
 	firstForecast = time.Minute
-	// forecastEvery is the time between two, as each asks for the node's pods, which nobody watches while nothing is announced.
-	// forecastAgain is that after one that failed.
+	// forecastEvery is the time between forecasts, each of which lists the node's pods, and forecastAgain the time after one that failed.
 	forecastEvery, forecastAgain = time.Hour, 10 * time.Minute
 )
 
-// forecaster tells again and again how long a drain would take.
+// forecaster makes forecasts of how long a drain would take.
 type forecaster struct {
 	look func(context.Context) (drain.Forecast, error)
 	tell func(needs time.Duration, cut int)
 }
 
-// run works until ctx ends, and not in step with the fleet's other nodes. That no forecast can be made is told elsewhere: then nobody could drain either.
+// run makes forecasts until ctx ends, with jitter. Errors are not reported, as whatever prevents a forecast prevents a drain, too.
 func (f forecaster) run(ctx context.Context) {
 	for pause := firstForecast; drain.Await(ctx, nil, role.Spread(pause)); {
 		pause = forecastAgain
@@ -34,11 +33,11 @@ func (f forecaster) run(ctx context.Context) {
 	}
 }
 
-// forecast waits for the identity, and says how a drain for a spot notice would come along.
-func (s *localNode) forecast(ctx context.Context) (drain.Forecast, error) {
-	id, err := s.identity(ctx)
+// forecast waits for the identity, and makes a forecast of a drain for a spot notice.
+func (n *localNode) forecast(ctx context.Context) (drain.Forecast, error) {
+	id, err := n.identity(ctx)
 	if err != nil {
 		return drain.Forecast{}, err
 	}
-	return drain.New(id.Client, id.Node, *s.options.Load()).Forecast(ctx, daemon.SpotNotice)
+	return drain.New(id.Client, id.Node, *n.options.Load()).Forecast(ctx, daemon.SpotNotice)
 }

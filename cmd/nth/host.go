@@ -15,19 +15,20 @@ import (
 	"github.com/nth-project/nth/pkg/bottlerocket"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ekstoken"
+	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// containerStop is how long nth's own stop job may drain for in a host container: Bottlerocket kills what has not ended
-// 20 s after it was asked to, and a few are left to say how far the drain has come.
+// containerStop is how long a drain may take in a host container that is stopped: Bottlerocket kills it 20 s after asking it to stop, and
+// some seconds are left to report how far the drain has come.
 const containerStop = 15 * time.Second
 
-// errNoHost is why a host container that is not superpowered hears of no shutdown.
+// errNoHost is why a host container that is not superpowered gets no notice of shutdowns.
 var errNoHost = errors.New("a host container that is not superpowered has no way to the host's logind")
 
-// hostInfo is where nth finds itself: on a machine, or in a host container of Bottlerocket. It is found out once, at the start.
+// hostInfo is where nth runs: on a machine, or in a host container of Bottlerocket, which is detected once, at the start.
 type hostInfo struct {
 	bottlerocket.Container
 	contained bool
@@ -38,71 +39,78 @@ func detectHost() hostInfo {
 	return hostInfo{container, found}
 }
 
-// place is where the settings are, and what they are without a word from anybody.
-func (s hostInfo) place() config.Place[config.Config, *config.Config] {
+// place returns where the settings are, and the defaults.
+func (h hostInfo) place() config.Place[config.Config, *config.Config] {
 	place := config.Usual()
-	if !s.contained {
+	if !h.contained {
 		return place
 	}
-	place.File = s.UserData
-	place.Defaults.StateDirectory = s.StateDirectory
-	place.Defaults.HostRoot = s.Host
-	if s.Host == "" {
+	place.File = h.UserData
+	place.Defaults.StateDirectory = h.StateDirectory
+	place.Defaults.HostRoot = h.Host
+	if h.Host == "" {
 		place.Defaults.Kubernetes.Source = config.BottlerocketSource
 	}
 	return place
 }
 
-// settle replaces what the settings leave to the surroundings.
-func (s hostInfo) settle(cfg *config.Config) {
-	if s.contained && cfg.Log.Format == "auto" {
+// settle sets what the settings leave to the environment.
+func (h hostInfo) settle(cfg *config.Config) {
+	if h.contained && cfg.Log.Format == "auto" {
 		cfg.Log.Format = "prefix"
 	}
 }
 
-// identityOptions say where the identity is found, by the settings.
-func (s hostInfo) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) kubelet.Options {
+// newKubelet returns the kubelet's identity. requested is called for each request to the API server, unless it is nil.
+func (h hostInfo) newKubelet(cfg config.Config, metadata *imds.Source, requested func(method string, status int)) *kubelet.Kubelet {
+	options := h.identityOptions(cfg, metadata.Document)
+	options.Requested = requested
+	return kubelet.New(options)
+}
+
+// identityOptions returns where the identity is found, by the settings.
+func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) kubelet.Options {
 	version, _ := program.BuildVersion()
 	options := kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot, UserAgent: "nth/" + version}
 	if cfg.HostRoot != "" {
 		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
 	}
-	options.Proxy = s.proxy(cfg)
+	options.Proxy = h.proxy(cfg)
 	bottlerockets := cfg.Kubernetes.Source == config.BottlerocketSource
 	if bottlerockets {
-		options.Read = s.API.Kubeconfig
+		options.Read = h.API.Kubeconfig
 	}
 	if bottlerockets || cfg.Kubernetes.Token != config.PluginToken {
 		options.Token = ekstoken.New(metadata, ownRegion(cfg)).Token
-		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == config.AutoToken // a plugin of Bottlerocket's settings is not here
+		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == config.AutoToken // The plugin in Bottlerocket's settings is not in the container.
 	}
 	return options
 }
 
-// ownRegion is where tokens for EKS are made unless the plugin is told another: by the settings, or by the environment, which the
-// plugin would have, too. "" is where the instance is.
+// ownRegion is the region for EKS tokens unless the plugin's arguments name one: that of the settings, or of the environment, as for the
+// plugin. "" is the region of the instance.
 func ownRegion(cfg config.Config) string {
 	return cmp.Or(cfg.AWS.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 }
 
-// deaf is why shutdowns cannot be heard of, nil if they can.
-func (s hostInfo) deaf(cfg config.Config) error {
-	if s.contained && cfg.HostRoot == "" {
+// noNotice returns why there is no notice of shutdowns; nil if there is.
+func (h hostInfo) noNotice(cfg config.Config) error {
+	if h.contained && cfg.HostRoot == "" {
 		return errNoHost
 	}
 	return nil
 }
 
-// system is what nth's part that lives with the end of the system knows of where it runs.
-func (s hostInfo) system(cfg config.Config) system {
-	found := system{host: logind.Host(cfg.HostRoot), limit: stopLimit, deaf: s.deaf(cfg)}
-	if s.contained {
+// system returns what the handling of shutdowns needs to know about the host.
+func (h hostInfo) system(cfg config.Config) system {
+	found := system{host: logind.Host(cfg.HostRoot), limit: stopLimit, noNotice: h.noNotice(cfg)}
+	if h.contained {
 		found.limit = containerStop
 	}
 	return found
 }
 
-// logStream is where what is logged goes.
+// logStream returns the stream to log to.
 func logStream(cfg config.Log, to program.Streams) io.Writer {
 	if cfg.Format == "prefix" {
 		return to.Out
@@ -110,8 +118,8 @@ func logStream(cfg config.Log, to program.Streams) io.Writer {
 	return to.Err
 }
 
-// complainContained writes what ends the daemon in a host container as all else that it logs there, since standard error
-// is the console's too. The error that it returns has been told, and stands for the same exit status.
+// complainContained logs the error that ends the daemon in a host container, whose standard error is the console, and returns an error
+// for the same exit status without a message.
 func complainContained(out io.Writer, err error) error {
 	message, text := daemon.LastWords(err)
 	daemon.Errors(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, out), message, text)
@@ -121,27 +129,27 @@ func complainContained(out io.Writer, err error) error {
 	return program.ErrTold
 }
 
-// container checks a host container: there is no service, catalog or drop-in in one.
+// container reports about a host container, which has no service, catalog or drop-in.
 func (c *check) container(cfg config.Config) {
 	switch {
 	case c.host.Host != "":
 		c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", c.host.Host)
-	case c.host.deaf(cfg) != nil:
-		c.OK("container", "a host container of Bottlerocket; no notice of shutdowns: %s", c.host.deaf(cfg))
+	case c.host.noNotice(cfg) != nil:
+		c.OK("container", "a host container of Bottlerocket; no notice of shutdowns: %s", c.host.noNotice(cfg))
 	default:
 		c.OK("container", "a host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
 	}
 }
 
-// kubeletUnits are the kubelet's names: Amazon's, Bottlerocket's and kubeadm's images', and Ubuntu's for EKS.
+// kubeletUnits are the names of the kubelet's unit: on images of Amazon, Bottlerocket and kubeadm, and of Ubuntu for EKS.
 var kubeletUnits = []string{"kubelet.service", "snap.kubelet-eks.daemon.service"}
 
-// proxy returns a function that finds the proxy for the API server: that of nth's own environment or else the kubelet's, as
-// systemd knows it.
-func (s hostInfo) proxy(cfg config.Config) func(context.Context) (kubelet.Proxy, error) {
+// proxy returns a function that finds the proxy for the API server: that of nth's own environment, or else of the kubelet's, for which
+// systemd is asked.
+func (h hostInfo) proxy(cfg config.Config) func(context.Context) (kubelet.Proxy, error) {
 	own := kubelet.ProxyOf(os.Environ(), "nth's own environment")
-	// Without a way to the host, the environment is from its settings.
-	if own.HTTPS != "" || own.HTTP != "" || s.deaf(cfg) != nil {
+	// A container without access to the host gets its environment from the host's settings.
+	if own.HTTPS != "" || own.HTTP != "" || h.noNotice(cfg) != nil {
 		return func(context.Context) (kubelet.Proxy, error) { return own, nil }
 	}
 	return func(ctx context.Context) (kubelet.Proxy, error) {
@@ -162,7 +170,7 @@ func (s hostInfo) proxy(cfg config.Config) func(context.Context) (kubelet.Proxy,
 	}
 }
 
-// proxy tells which proxy there is, if any.
+// proxy reports which proxy there is, if any.
 func (c *check) proxy(ctx context.Context, cfg config.Config) {
 	found, err := c.host.proxy(cfg)(ctx)
 	wrong := found.PassedOver()
@@ -179,8 +187,8 @@ func (c *check) proxy(ctx context.Context, cfg config.Config) {
 	}
 }
 
-// way tells how the API server is reached.
-func (c *check) way(id kubelet.Identity) {
+// proxyInUse reports the proxy to the API server.
+func (c *check) proxyInUse(id kubelet.Identity) {
 	if id.Proxy == kubelet.OfTheKubeconfig {
 		c.OK("proxy", "the API server is reached through the one that the kubeconfig names (proxy-url)")
 	} else if address := id.Proxy.For(id.Server); address != "" {

@@ -19,54 +19,51 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// localNode is the node that nth runs on. Who that is, is asked anew for each piece of work: the credential may not be there
-// yet, or may have been replaced.
+// localNode is the node that nth runs on. The identity is looked up for each operation: the credential may not exist yet, or may have
+// been replaced.
 type localNode struct {
-	kubelet *kubelet.Kubelet
-	dryRun  bool
-	gate    *drain.Gate
-	// balancers are asked when they are done with the node; nil if they are not.
-	balancers drain.LoadBalancers
-	// scripts are run before evictions, where the settings have them waited for; nil if there are none here.
-	scripts drain.Scripts
-	options atomic.Pointer[drain.Options] // for what begins now
+	kubelet   *kubelet.Kubelet
+	dryRun    bool
+	gate      *drain.Gate
+	balancers drain.LoadBalancers // nil if there are none to wait for
+	scripts   drain.Scripts       // nil if there are none here
+	options   atomic.Pointer[drain.Options]
 }
 
-// evictionsAtOnce are those of a node as large as a kubelet takes unless told otherwise. An API server that one node asks a
-// thousand things in one moment answers most of them too late, and is asked again.
+// evictionsAtOnce is a bit more than the kubelet's default for the pods on a node. An API server that gets a thousand requests from one
+// node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
 func newLocalNode(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
-	s := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
-	s.use(daemon.DrainOptions(cfg.Drain))
-	return s
+	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
+	n.use(daemon.DrainOptions(cfg.Drain))
+	return n
 }
 
-// use replaces the options for all that begins from now on.
-func (s *localNode) use(options drain.Options) {
-	options.Gate, options.LoadBalancers = s.gate, s.balancers
+// use replaces the options of what starts from now on.
+func (n *localNode) use(options drain.Options) {
+	options.Gate, options.LoadBalancers = n.gate, n.balancers
 	if options.ScriptsWait > 0 {
-		options.Scripts = s.scripts
+		options.Scripts = n.scripts
 	}
-	s.options.Store(&options)
+	n.options.Store(&options)
 }
 
-// identityPause is how long to wait before the credential is looked for again. A node that joins its cluster gets it
-// once, and a notice may be waiting.
+// identityPause is how often the credential is looked for. When a node joins its cluster, a notice may be waiting.
 const identityPause = 500 * time.Millisecond
 
-// node waits for the identity and returns the node that it is for.
-func (s *localNode) node(ctx context.Context) (agent.Node, error) {
-	id, err := s.identity(ctx)
+// node waits for the identity and returns its node.
+func (n *localNode) node(ctx context.Context) (agent.Node, error) {
+	id, err := n.identity(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.of(id, *s.options.Load()), nil
+	return n.of(id, *n.options.Load()), nil
 }
 
-func (s *localNode) identity(ctx context.Context) (kubelet.Identity, error) {
+func (n *localNode) identity(ctx context.Context) (kubelet.Identity, error) {
 	for {
-		id, err := s.kubelet.Identity(ctx)
+		id, err := n.kubelet.Identity(ctx)
 		if err == nil {
 			return id, nil
 		}
@@ -76,21 +73,21 @@ func (s *localNode) identity(ctx context.Context) (kubelet.Identity, error) {
 	}
 }
 
-func (s *localNode) of(id kubelet.Identity, options drain.Options) agent.Node {
+func (n *localNode) of(id kubelet.Identity, options drain.Options) agent.Node {
 	node := drain.New(id.Client, id.Node, options)
-	if s.dryRun {
+	if n.dryRun {
 		return drain.NewDryRun(node)
 	}
 	return node
 }
 
 // Guard implements agent.Node.
-func (s *localNode) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
-	return &localGuard{self: s, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
+func (n *localNode) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
+	return &localGuard{self: n, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// localGuard stands at the node that the identity names. It can outlive its credential: when the kubeconfig is replaced, it goes
-// on with the new one. It goes on with the options that it began with, too, until an event joins that comes after they changed.
+// localGuard is the guard of the identity's node. It replaces its guard when the kubeconfig is replaced, and when an event joins after
+// the options have changed; until then it keeps the options.
 type localGuard struct {
 	self     *localNode
 	tell     func(drain.Progress)
@@ -100,7 +97,7 @@ type localGuard struct {
 	goal    drain.Goal
 	guard   drain.Guard // nil while there is no identity
 	options drain.Options
-	again   context.CancelFunc // has another guard begun, with the options as they are now
+	again   context.CancelFunc // replaces the guard
 }
 
 // Run implements drain.Guard.
@@ -119,7 +116,7 @@ func (g *localGuard) Run(ctx context.Context) {
 	}
 }
 
-// identity waits for the identity. Under each goal it is looked whether a machine that is no node is to go down.
+// identity waits for the identity. Meanwhile, a machine that never joined a cluster may shut down.
 func (g *localGuard) identity(ctx context.Context) (kubelet.Identity, error) {
 	looking, found := context.WithCancel(ctx)
 	var telling sync.WaitGroup
@@ -137,17 +134,21 @@ func (g *localGuard) identity(ctx context.Context) (kubelet.Identity, error) {
 	return g.self.identity(ctx)
 }
 
-// tellIfNeverJoined lets a machine go down at once that is no node.
+// tellIfNeverJoined reports a node as empty if the goal is for a shutdown and there has been no credential since the start: then it is
+// not worth waiting for one. It may be an image that is being built.
 func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 	g.mu.Lock()
 	goal := g.goal
 	g.mu.Unlock()
-	if slices.Contains(goal.Kinds, string(event.Shutdown)) && g.self.neverJoined(ctx) {
+	if !slices.Contains(goal.Kinds, string(event.Shutdown)) {
+		return
+	}
+	if _, err := g.self.kubelet.Identity(ctx); errors.Is(err, kubelet.ErrNotYet) {
 		g.tell(drain.Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: drain.State{Drained: true}})
 	}
 }
 
-// of makes the guard of the node that the identity names the one to be told of goals, until ended is called.
+// of makes the guard for the identity's node, which Adjust adjusts, or replaces by calling ended.
 func (g *localGuard) of(id kubelet.Identity, ended context.CancelFunc) drain.Guard {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -185,19 +186,12 @@ func (g *localGuard) Result() drain.Result {
 	return g.guard.Result()
 }
 
-// neverJoined tells whether this machine is no node: there is no credential, and there was none since the start. A
-// credential is worth waiting for, but not for a machine that goes down; an image that is being baked, say.
-func (s *localNode) neverJoined(ctx context.Context) bool {
-	_, err := s.kubelet.Identity(ctx)
-	return errors.Is(err, kubelet.ErrNotYet)
-}
-
-// whileCurrent returns a context that ends when the identity is no longer the present one, and a function that ends it.
-func (s *localNode) whileCurrent(ctx context.Context, used kubelet.Identity) (context.Context, context.CancelFunc) {
+// whileCurrent returns a context that ends when the identity is replaced, and a function that ends it.
+func (n *localNode) whileCurrent(ctx context.Context, used kubelet.Identity) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		for drain.Await(ctx, nil, identityPause) {
-			if id, err := s.kubelet.Identity(ctx); err == nil && id.Client != used.Client {
+			if id, err := n.kubelet.Identity(ctx); err == nil && id.Client != used.Client {
 				cancel()
 			}
 		}
@@ -206,8 +200,8 @@ func (s *localNode) whileCurrent(ctx context.Context, used kubelet.Identity) (co
 }
 
 // Uncordon implements agent.Node.
-func (s *localNode) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
-	node, err := s.node(ctx)
+func (n *localNode) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
+	node, err := n.node(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -215,22 +209,22 @@ func (s *localNode) Uncordon(ctx context.Context, booted func(bootID string) boo
 }
 
 // Claim implements agent.Node.
-func (s *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
-	node, err := s.node(ctx)
+func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
+	node, err := n.node(ctx)
 	if err != nil {
 		return drain.Claim{}, false, err
 	}
 	return node.Claim(ctx)
 }
 
-// warmIdentity keeps the credential warm and tells the agent how it stands.
+// warmIdentity keeps the credential fresh.
 type warmIdentity struct {
 	kubelet *kubelet.Kubelet
 	every   time.Duration
 	found   func(kubelet.Identity)
 }
 
-// KeepWarm implements agent.Identity: it looks for the identity until it is found, and then at the given pace.
+// KeepWarm implements agent.Identity.
 func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err error)) {
 	for ctx.Err() == nil {
 		id, err := w.kubelet.Identity(ctx)

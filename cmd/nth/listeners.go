@@ -25,23 +25,23 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// notices are those who pass on what happens.
+// notices has the listeners, which report what happens.
 type notices struct {
 	listeners []agent.Listener
 	work      []func(context.Context) // of the listeners; each ends soon after its context
 	rules     atomic.Pointer[policy.Settings]
-	// waiting counts the notices that wait for the webhook.
+	// waiting is how many notices wait for the webhook.
 	waiting func() int
-	// reposted lets the webhook follow other settings.
-	reposted func(config.Config)
+	// useWebhook applies settings to the webhook.
+	useWebhook func(config.Config)
 }
 
-// listenerDeps is what those who pass something on are made of.
+// listenerDeps is what listeners are made of.
 type listenerDeps struct {
 	identity *kubelet.Kubelet
 	record   *record.Store
 	machine  *machine
-	alive    func() bool // the daemon does its work
+	alive    func() bool
 	counts   daemon.Counts
 	log      *logrus.Entry
 }
@@ -54,7 +54,7 @@ func newNotices(cfg config.Config, from listenerDeps) *notices {
 	return n
 }
 
-// use replaces the rules by which things are described.
+// use replaces the rules by which events are described.
 func (n *notices) use(rules policy.Settings) { n.rules.Store(&rules) }
 
 func (n *notices) add(l agent.Listener, work func(context.Context)) {
@@ -62,29 +62,24 @@ func (n *notices) add(l agent.Listener, work func(context.Context)) {
 	n.work = append(n.work, work)
 }
 
-// around runs the daemon while what it tells is passed on. The listeners end after it, so that they hear its last word; one that hangs is
-// left behind.
+// around returns a function that runs the daemon with the listeners. They end after the daemon, so that they report its end, and a
+// listener that hangs is not waited for.
 func (n *notices) around(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		passing, stop := context.WithCancel(context.WithoutCancel(ctx))
-		var passed sync.WaitGroup
-		for _, work := range n.work {
-			passed.Go(func() { work(passing) })
+		working, stop := context.WithCancel(context.WithoutCancel(ctx))
+		var work sync.WaitGroup
+		for _, w := range n.work {
+			work.Go(func() { w(working) })
 		}
 		defer func() {
 			stop()
-			program.Within(program.LastWords, passed.Wait)
+			program.Within(program.LastWords, work.Wait)
 		}()
 		return run(ctx)
 	}
 }
 
-// trouble returns what tells the journal that something could not be passed on.
-func (f listenerDeps) trouble() func(error) {
-	return func(err error) { f.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) }
-}
-
-// addKubernetes adds what tells the cluster. A dry run writes its heartbeat there, and nothing else.
+// addKubernetes adds the listener that reports to the cluster. A dry run only writes the heartbeat.
 func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 	cluster := cfg.Kubernetes.ToldCluster
 	if cfg.DryRun {
@@ -111,13 +106,13 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		Annotations: cluster.EventAnnotations,
 		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
 		Dropped:     from.counts.EventsDropped,
-		Trouble:     from.trouble(),
+		Trouble:     func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 	})
 	n.add(k, k.Run)
 }
 
-// annotationsOf are the annotations of Events by which people tell machines apart, by the names that the
-// container-based handler gives them. All are there, also where a machine has no such thing.
+// annotationsOf returns the annotations of Events that describe the instance. aws-node-termination-handler has the same, all of them even
+// if they are empty.
 func annotationsOf(i imds.Instance) map[string]string {
 	return map[string]string{
 		"account-id":          i.Account,
@@ -133,34 +128,33 @@ func annotationsOf(i imds.Instance) map[string]string {
 	}
 }
 
-// machine is the description of this machine. It is asked for when it is first wanted, which is when something is
-// announced, and not by what is urgent.
+// machine caches the description of this instance. It is read when it is first needed, which is when something is announced, and
+// never before a drain.
 type machine struct {
 	ask func(context.Context) (imds.Instance, error)
 
-	mu    sync.Mutex
-	known imds.Instance
-	again time.Time // when to ask again for what could not be read; zero if it has not been asked
-	whole bool
+	mu       sync.Mutex
+	known    imds.Instance
+	complete bool
+	again    time.Time // when to ask again for an incomplete description; zero at first
 }
 
-// describeAgain is how long an incomplete description is good enough.
+// describeAgain is how long an incomplete description is used.
 const describeAgain = 30 * time.Second
 
-// describe returns what could be read of the description so far, within ctx.
+// describe returns as much of the description as could be read.
 func (m *machine) describe(ctx context.Context) imds.Instance {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.whole || time.Now().Before(m.again) {
+	if m.complete || time.Now().Before(m.again) {
 		return m.known
 	}
-	known, err := m.ask(ctx) // what is missing is trouble of the metadata service, which is told elsewhere
-	m.known, m.whole, m.again = known, err == nil, time.Now().Add(describeAgain)
+	known, err := m.ask(ctx) // The error is one of the metadata service, which is reported elsewhere.
+	m.known, m.complete, m.again = known, err == nil, time.Now().Add(describeAgain)
 	return known
 }
 
-// addWebhook adds what tells people's own endpoints. It is there, and idle, also while there are none: a reload may bring
-// one. Of a dry run, too, it tells, and says that it is one.
+// addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.counts, notify.WebhookOptions{
 		Machine: func(ctx context.Context, _ string) notify.Machine {
@@ -173,19 +167,19 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
 	})
 	n.waiting = webhook.Waiting
-	n.reposted = func(cfg config.Config) {
+	n.useWebhook = func(cfg config.Config) {
 		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
-		if err != nil { // What is wrong with the settings was told when they were judged.
+		if err != nil { // Faults in the settings were reported when they were validated.
 			from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Error(err)
 		}
 		webhook.Use(to)
 		webhook.Resume(from.record.Entries(), time.Now(), n.rules.Load().Describe)
 	}
-	n.reposted(cfg)
+	n.useWebhook(cfg)
 	n.add(webhook, webhook.Run)
 }
 
-// described asks for the node's name and labels.
+// described returns the node's name and labels.
 func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[string]string) {
 	id, err := borrowed.Identity(ctx)
 	if err != nil {
@@ -193,16 +187,20 @@ func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[stri
 	}
 	labels, err := id.Labels(ctx)
 	if err != nil {
-		return id.Node, nil // The notice goes without.
+		return id.Node, nil // The notice is sent without labels.
 	}
 	return id.Node, labels
 }
 
-// webhook checks the webhook, and posts a test if that is asked for.
-func (c *check) webhook(ctx context.Context, cfg config.Config, looked settings.Looked, post bool) {
-	c.Unit(looked.Unit)
-	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(ctx context.Context) string {
-		id, err := kubelet.New(kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig}).Identity(ctx)
+// webhook checks the webhook, and posts a test if post is true.
+func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.Findings, post bool) {
+	c.Unit(found.Unit)
+	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(ctx context.Context) string {
+		metadata, err := checkedSource(cfg)
+		if err != nil {
+			return "unknown"
+		}
+		id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
 		if err != nil {
 			return "unknown"
 		}
@@ -210,8 +208,7 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, looked settings.
 	})
 }
 
-// meter is what counts, where the settings ask for metrics. Where they do not it is nil, and nobody is told anything for
-// its sake.
+// meter has the metrics. It is nil if the settings ask for none.
 type meter struct {
 	*metrics.Metrics
 	counts  daemon.Counts
@@ -233,7 +230,7 @@ func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 	return m
 }
 
-// join makes the meter one of those who are told, source what its health is judged by, and node what it has forecasts of.
+// join makes the meter a listener. Its health depends on source, and it makes forecasts for node.
 func (m *meter) join(n *notices, source agent.Pulse, node *localNode) {
 	if m == nil {
 		return
@@ -243,7 +240,7 @@ func (m *meter) join(n *notices, source agent.Pulse, node *localNode) {
 	n.work = append(n.work, forecaster{node.forecast, m.Forecast}.run)
 }
 
-// counted is where is counted what both programs count.
+// counted returns the counters that both programs have.
 func (m *meter) counted() daemon.Counts {
 	if m == nil {
 		return daemon.Counts{}
@@ -251,7 +248,7 @@ func (m *meter) counted() daemon.Counts {
 	return m.counts
 }
 
-// troubles are why metrics cannot be had at present.
+// troubles says why metrics cannot be served or written at present.
 func (m *meter) troubles() []string {
 	if m == nil {
 		return nil
@@ -259,8 +256,8 @@ func (m *meter) troubles() []string {
 	return m.Troubles()
 }
 
-// ask has the meter told of each request to the metadata service.
-func (m *meter) ask(opts *imds.Options) {
+// observe counts requests to the metadata service.
+func (m *meter) observe(opts *imds.Options) {
 	if m == nil {
 		return
 	}
@@ -268,47 +265,35 @@ func (m *meter) ask(opts *imds.Options) {
 	opts.Renewed = m.Renewed
 }
 
-// statusWriter is somebody who is shown how things stand.
+// statusWriter takes the daemon's status.
 type statusWriter interface{ Show(state.Status) }
 
-// both shows to the file and to the meter.
-func (m *meter) both(file statusWriter) statusWriter {
-	if m == nil {
-		return file
-	}
-	return bothWriters{file, m}
-}
-
-type bothWriters [2]statusWriter
-
-func (t bothWriters) Show(s state.Status) {
-	for _, to := range t {
-		to.Show(s)
-	}
-}
-
-// longestSilence is how old the last status may be of a daemon that is alive. The loop shows one every ten seconds at least.
+// longestSilence is how old the last status of a daemon that is alive may be. The loop writes one at least every ten seconds.
 const longestSilence = 30 * time.Second
 
-// watching knows by the status that is shown whether the daemon does its work, which the heartbeat on the Node proves to others.
-type watching struct {
+// liveness passes the status on, and derives from it whether the daemon works, for the heartbeat on the Node.
+type liveness struct {
 	statusWriter
+	meter *meter
 
 	mu     sync.Mutex
-	shown  time.Time // with its monotonic reading; zero if nothing was shown
+	shown  time.Time // of the last status; with a monotonic reading
 	good   bool
 	source agent.Pulse
 }
 
-// Show implements shower.
-func (w *watching) Show(s state.Status) {
-	w.mu.Lock()
-	w.shown, w.good = time.Now(), isWatching(s)
-	w.mu.Unlock()
-	w.statusWriter.Show(s)
+// Show implements statusWriter.
+func (l *liveness) Show(s state.Status) {
+	l.mu.Lock()
+	l.shown, l.good = time.Now(), isWatching(s)
+	l.mu.Unlock()
+	l.statusWriter.Show(s)
+	if l.meter != nil {
+		l.meter.Show(s)
+	}
 }
 
-// isWatching tells whether nth could act for its node, and whether each kind that the metadata service is asked for can be told of.
+// isWatching tells whether nth has an identity and all documents can be polled.
 func isWatching(s state.Status) bool {
 	if s.Node == "" || s.Identity.Trouble != "" || !s.Stopped.IsZero() {
 		return false
@@ -321,16 +306,16 @@ func isWatching(s state.Status) bool {
 	return true
 }
 
-// follow has the heartbeat end also if this source comes to a stop.
-func (w *watching) follow(source agent.Pulse) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.source = source
+// follow makes alive depend on the source, too.
+func (l *liveness) follow(source agent.Pulse) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.source = source
 }
 
-// alive reports whether the daemon has done its work just now.
-func (w *watching) alive() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.good && time.Since(w.shown) < longestSilence && w.source != nil && w.source.Stuck() == nil
+// alive tells whether the daemon works: it reports so, and its source is not stuck.
+func (l *liveness) alive() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.good && time.Since(l.shown) < longestSilence && l.source != nil && l.source.Stuck() == nil
 }

@@ -1,7 +1,6 @@
 // Command nth drains its own Kubernetes node before EC2 takes the machine away.
 //
-// It is the only part of the project that reads arguments, the environment and signals, and that exits. The file
-// wire.go wires the packages of pkg into the daemon.
+// The file wire.go connects the packages of pkg to the daemon.
 package main
 
 import (
@@ -26,7 +25,7 @@ func main() {
 	os.Exit(nth(detectHost()).Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// nth is the whole program but for its exit, on that host. Its commands are in the order of the help text.
+// nth is the program on that host.
 func nth(host hostInfo) program.Program {
 	version := program.CommandVersion("nth", versionUsage)
 	return program.Program{
@@ -125,15 +124,15 @@ const versionUsage = `Usage: nth version
 Prints the version of nth, the commit it was built from, and what it was built with.
 `
 
-// commandStatus is "nth status".
-func (s hostInfo) commandStatus(_ context.Context, args []string, to program.Streams) error {
-	return checks.StatusCommand("nth", statusUsage, args, to, func(path string) (string, error) { return s.runtimeDirectory(path, to.Err) })
+// commandStatus implements "nth status".
+func (h hostInfo) commandStatus(_ context.Context, args []string, to program.Streams) error {
+	return checks.StatusCommand("nth", statusUsage, args, to, func(path string) (string, error) { return h.runtimeDirectory(path, to.Err) })
 }
 
-// runtimeDirectory is where the daemon shows its status. Without a file that was asked for, settings that are wrong do
-// not keep anybody from the status of a daemon that runs with those it had before.
-func (s hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error) {
-	cfg, err := s.settings().Files(path)
+// runtimeDirectory returns the directory of the daemon's status. Unless a file is named, invalid settings are no error: the daemon may
+// be running with those that it had before.
+func (h hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error) {
+	cfg, err := h.settings().Files(path)
 	if _, err = settings.Degraded(err); err != nil && path == "" {
 		fmt.Fprintln(stderr, err)
 		return program.DirectoryFrom("RUNTIME_DIRECTORY", config.Default().RuntimeDirectory), nil
@@ -141,51 +140,51 @@ func (s hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error
 	return cfg.RuntimeDirectory, err
 }
 
-// inRoot is a command for nth's own use, and in no help: "nth in-root ROOT COMMAND [ARGUMENT]...". By it the kubeconfig's
-// exec plugin is looked for and run where another root directory has what it is linked with and what it reads.
+// inRoot is an internal command: "nth in-root ROOT COMMAND [ARGUMENT]..." finds and runs the kubeconfig's exec plugin in another root
+// directory, which has its libraries and files.
 const inRoot = "in-root"
 
-// commandInRoot becomes the command, below the root.
+// commandInRoot implements inRoot, and returns only if it fails.
 func commandInRoot(_ context.Context, args []string, _ program.Streams) error {
 	if len(args) < 2 {
 		return program.UsageError{Message: "nth " + inRoot + " ROOT COMMAND [ARGUMENT]..."}
 	}
-	root, command := args[0], args[1:]
+	return fmt.Errorf("running %s in %s: %w", args[1], args[0], execIn(args[0], args[1:]))
+}
+
+func execIn(root string, command []string) error {
 	if err := unix.Chroot(root); err != nil {
-		return fmt.Errorf("running %s in %s: changing the root directory: %w", command[0], root, err)
+		return fmt.Errorf("changing the root directory: %w", err)
 	}
 	if err := unix.Chdir("/"); err != nil {
-		return fmt.Errorf("running %s in %s: %w", command[0], root, err)
+		return err
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {
-		return fmt.Errorf("running %s in %s: %w", command[0], root, err)
+		return err
 	}
-	// Which authorities are to be trusted is said for the image that nth is in.
+	// The trusted authorities in the environment are for nth's own image.
 	environment := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
-	if err := unix.Exec(path, command, environment); err != nil {
-		return fmt.Errorf("running %s in %s: %w", command[0], root, err)
-	}
-	return nil
+	return unix.Exec(path, command, environment)
 }
 
-// commandConfig is "nth config".
-func (s hostInfo) commandConfig(ctx context.Context, args []string, to program.Streams) error {
-	return s.settings().Command(ctx, configUsage, false, args, to)
+// commandConfig implements "nth config".
+func (h hostInfo) commandConfig(ctx context.Context, args []string, to program.Streams) error {
+	return h.settings().Command(ctx, configUsage, false, args, to)
 }
 
-// settings is how nth comes to its settings.
-func (s hostInfo) settings() settings.Program[config.Config, *config.Config] {
+// settings describes where the settings come from.
+func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
 	return settings.Program[config.Config, *config.Config]{
-		Name: "nth", Place: s.place(), Settle: s.settle,
+		Name: "nth", Place: h.place(), Settle: h.settle,
 		Root: func(cfg *config.Config) string { return cfg.HostRoot },
 	}
 }
 
-// quietConfig reads the settings for a command that acts, and tells what it does itself: what only tells others may be degraded, and the
-// libraries say nothing beside it.
-func (s hostInfo) quietConfig(path string) (config.Config, error) {
-	cfg, err := s.settings().Files(path)
+// quietConfig reads the settings for a command that reports what it does itself: libraries are silenced, and faults in settings that
+// only concern reporting are ignored.
+func (h hostInfo) quietConfig(path string) (config.Config, error) {
+	cfg, err := h.settings().Files(path)
 	if _, fatal := settings.Degraded(err); fatal != nil {
 		return config.Config{}, err
 	}

@@ -32,11 +32,11 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// shortestNotice is the shortest that is rehearsed: what EC2 announces has whole seconds, and a drain is not told for one.
+// shortestNotice is the shortest notice: EC2's notices are in whole seconds, and a drain needs some.
 const shortestNotice = 5 * time.Second
 
-// commandRehearse is "nth rehearse".
-func (s hostInfo) commandRehearse(ctx context.Context, args []string, to program.Streams) error {
+// commandRehearse implements "nth rehearse".
+func (h hostInfo) commandRehearse(ctx context.Context, args []string, to program.Streams) error {
 	var path, kubeconfig string
 	notice := daemon.SpotNotice
 	done, err := program.Parse("nth rehearse", rehearseUsage, args, to, func(flags *flag.FlagSet) {
@@ -58,28 +58,28 @@ func (s hostInfo) commandRehearse(ctx context.Context, args []string, to program
 	if done || err != nil {
 		return err
 	}
-	cfg, err := s.quietConfig(path)
+	cfg, err := h.quietConfig(path)
 	if err != nil {
 		return err
 	}
 	ctx, stop := program.UntilSignal(ctx)
 	defer stop()
-	return s.rehearse(ctx, cfg, path, kubeconfig, notice, to.Out)
+	return h.rehearse(ctx, cfg, path, kubeconfig, notice, to.Out)
 }
 
-// rehearse has the daemon's own parts act upon a notice of that length, and tells what they do.
-func (s hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
+// rehearse makes the daemon's own parts handle a notice of that length, and prints what they do.
+func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
 	}
-	set, err := s.newRehearsal(ctx, cfg, bootID, kubeconfig)
+	run, err := h.newRehearsal(ctx, cfg, bootID, kubeconfig)
 	if err != nil {
 		return err
 	}
-	defer set.close()
-	fmt.Fprint(out, set.words(s.place(), path))
-	rules, only := policyOf(set.cfg.Events), set.cfg.IMDS.LifeCycles
+	defer run.shut()
+	fmt.Fprint(out, run.intro(h.place(), path))
+	rules, only := policyOf(run.cfg.Events), run.cfg.IMDS.LifeCycles
 	switch {
 	case rules[event.SpotInterruption].Action == policy.Ignore:
 		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, policy.Ignore)
@@ -88,32 +88,32 @@ func (s hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", only)
 		return nil
 	}
-	told := newTimeline(out, set.cfg.DryRun)
-	outcome, err := set.perform(ctx, rules, notice, told)
-	told.end()
+	lines := newTimeline(out, run.cfg.DryRun)
+	outcome, err := run.perform(ctx, rules, notice, lines)
+	lines.end()
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
 	case err != nil:
 		return err
 	}
-	if err := told.conclude(outcome, rules); err != nil || !set.cfg.DryRun || outcome != event.Drained {
+	if err := lines.conclude(outcome, rules); err != nil || !run.cfg.DryRun || outcome != event.Drained {
 		return err
 	}
-	return set.forecast(ctx, notice, out)
+	return run.forecast(ctx, notice, out)
 }
 
-// forecast says what a dry run cannot: how long the pods of a real node may take.
-func (s *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out io.Writer) error {
-	id, err := s.borrowed.Identity(ctx)
+// forecast prints what a dry run cannot show: how long the pods of a real node may take to end.
+func (r *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out io.Writer) error {
+	id, err := r.borrowed.Identity(ctx)
 	if err != nil {
 		return err
 	}
-	f, err := drain.New(id.Client, id.Node, daemon.DrainOptions(s.cfg.Drain)).Forecast(ctx, notice)
+	f, err := drain.New(id.Client, id.Node, daemon.DrainOptions(r.cfg.Drain)).Forecast(ctx, notice)
 	if err != nil {
 		return err
 	}
-	needs, cut := forecastWords(f, notice)
+	needs, cut := describeForecast(f, notice)
 	fmt.Fprintf(out, "By their grace periods, %s.\n", needs)
 	for _, pod := range cut {
 		fmt.Fprintln(out, "! "+pod)
@@ -121,18 +121,18 @@ func (s *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out i
 	return nil
 }
 
-// errUnsettled is why a rehearsal ends that comes to no end.
+// errUnsettled ends a rehearsal that has no outcome in time.
 var errUnsettled = errors.New("the time of the notice is over, and nth does not say what came of it")
 
-// perform announces a spot interruption to an agent, and returns what came of it.
-func (s *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notice time.Duration, told *timeline) (event.Outcome, error) {
+// perform announces a spot interruption to an agent, and returns the outcome.
+func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notice time.Duration, lines *timeline) (event.Outcome, error) {
 	metadata, watched := standin.New(), make(chan struct{})
 	endpoint, shut, err := serve(metadata)
 	if err != nil {
 		return "", err
 	}
 	defer shut()
-	opts := metadataOptions(s.cfg, s.bootID, rules)
+	opts := metadataOptions(r.cfg, r.bootID, rules)
 	opts.Endpoint = endpoint
 	opts.Told = func(imds.Scope) { close(watched) }
 	source, err := newSource(opts)
@@ -140,7 +140,7 @@ func (s *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notic
 		return "", err
 	}
 	settled, ended := make(chan event.Outcome, 1), make(chan struct{})
-	nth := s.agent(rules, source, told, settled)
+	nth := r.agent(rules, source, lines, settled)
 	ctx, stop := context.WithCancel(ctx)
 	var failed error
 	go func() {
@@ -157,51 +157,51 @@ func (s *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notic
 		return "", failed
 	}
 	ends := time.Now().Add(notice).Round(time.Second)
-	told.begin(ends)
+	lines.begin(ends)
 	metadata.SetSpot("terminate", ends)
 	select {
 	case outcome := <-settled:
 		return outcome, nil
 	case <-time.After(notice + patience):
 		return "", errUnsettled
-	case <-ended: // as it was asked to, or not
+	case <-ended: // ctx has ended, or the agent has failed.
 		return "", failed
 	}
 }
 
-// agent is the daemon's, without what tells others or asks AWS. settled gets what comes of the notice.
-func (s *rehearsalRun) agent(rules policy.Settings, source *imds.Source, told *timeline, settled chan<- event.Outcome) *agent.Agent {
+// agent returns the daemon's agent without what reports to others or uses AWS. settled gets the outcome.
+func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *timeline, settled chan<- event.Outcome) *agent.Agent {
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
-		Node:      newLocalNode(s.borrowed, s.cfg, nil, nil),
-		Identity:  warmIdentity{kubelet: s.borrowed, every: s.cfg.Kubernetes.KeepWarm, found: s.found},
-		Record:    record.InMemory(s.bootID),
+		Node:      newLocalNode(r.borrowed, r.cfg, nil, nil),
+		Identity:  warmIdentity{kubelet: r.borrowed, every: r.cfg.Kubernetes.KeepWarm, found: func(kubelet.Identity) {}},
+		Record:    record.InMemory(r.bootID),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),
-		BootID:    s.bootID,
-		Log:       told.log(),
-		DryRun:    s.cfg.DryRun,
+		BootID:    r.bootID,
+		Log:       lines.log(),
+		DryRun:    r.cfg.DryRun,
 		Settled: func(ev event.Event, outcome event.Outcome) {
 			if ev.Kind == event.SpotInterruption && outcome != "" {
 				select {
 				case settled <- outcome:
-				default: // It has been told.
+				default: // It was sent before.
 				}
 			}
 		},
-		Listeners: []agent.Listener{told},
+		Listeners: []agent.Listener{lines},
 	})
 }
 
-// patience is how long after the deadline a rehearsal waits for nth to say what came of the notice.
+// patience is how long after the deadline a rehearsal waits for the outcome.
 const patience = time.Minute
 
-const rehearseWords = `nth rehearses a spot interruption, with the settings in effect here: %s
+const introduction = `nth rehearses a spot interruption, with the settings in effect here: %s
 The metadata service is a stand-in, in this process. %s
 `
 
-// words say what is real and what is not.
-func (s *rehearsalRun) words(place config.Place[config.Config, *config.Config], path string) string {
+// intro says what is real and what is not.
+func (r *rehearsalRun) intro(place config.Place[config.Config, *config.Config], path string) string {
 	from := "the defaults"
 	sources, _ := place.Sources(path) // They have just been read.
 	for _, source := range sources {
@@ -213,10 +213,10 @@ func (s *rehearsalRun) words(place config.Place[config.Config, *config.Config], 
 	if len(sources) > 1 {
 		from += " and its drop-ins"
 	}
-	return fmt.Sprintf(rehearseWords, from, s.cluster)
+	return fmt.Sprintf(introduction, from, r.cluster)
 }
 
-// log is a logger whose lines are those of the timeline.
+// log returns a logger that writes lines of the timeline.
 func (t *timeline) log() *logrus.Entry {
 	logger := logrus.New()
 	logger.SetOutput(t.out)
@@ -224,22 +224,21 @@ func (t *timeline) log() *logrus.Entry {
 	return logrus.NewEntry(logger)
 }
 
-// rehearsalRun is where a rehearsal takes place: this node, of which nothing is changed, or a cluster that is made up.
+// rehearsalRun is a rehearsal on this node, where nothing is changed, or in a made-up cluster.
 type rehearsalRun struct {
 	cfg      config.Config
 	bootID   string
 	borrowed *kubelet.Kubelet
-	// cluster says in words what the cluster is.
-	cluster string
-	shut    func()
+	cluster  string // describes the cluster
+	shut     func()
 }
 
-// identityLimit is how long a rehearsal waits for the API server to say whose the credential is.
+// identityLimit is how long a rehearsal waits for the identity.
 const identityLimit = 15 * time.Second
 
-// newRehearsal finds this node as the service does, or by a kubeconfig. Where none is named and there is none to be had, the cluster is
-// made up. A node that is real is only looked at.
-func (s hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
+// newRehearsal finds this node as the service does, or by a kubeconfig. If there is no identity and no kubeconfig was named, the cluster
+// is made up. On a real node, the rehearsal is a dry run.
+func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
 	if kubeconfig != "" {
 		absolute, err := filepath.Abs(kubeconfig)
 		if err != nil {
@@ -247,11 +246,11 @@ func (s hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 		}
 		cfg.Kubernetes.Kubeconfig, cfg.HostRoot, cfg.Kubernetes.Source = absolute, "", config.Default().Kubernetes.Source
 	}
-	metadata, err := checkedSource(cfg) // the machine's own: the credential may need the instance's role
+	metadata, err := checkedSource(cfg) // of this machine: the credential may need the instance's role
 	if err != nil {
 		return nil, err
 	}
-	borrowed := kubelet.New(s.identityOptions(cfg, metadata.Document))
+	borrowed := h.newKubelet(cfg, metadata, nil)
 	limited, cancel := context.WithTimeout(ctx, identityLimit)
 	defer cancel()
 	id, err := borrowed.Identity(limited)
@@ -268,13 +267,13 @@ func (s hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 	return makeUp(cfg, bootID, err)
 }
 
-// makeUp makes a cluster up, for want of a real one, which why tells.
+// makeUp makes up a cluster, as why says that there is no real one.
 func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) {
 	url, shut, err := serve(rehearsal.New(bootID))
 	if err != nil {
 		return nil, err
 	}
-	cfg.DryRun = false // There is nothing that could be harmed.
+	cfg.DryRun = false // Nothing real can be harmed.
 	borrowed := kubelet.New(kubelet.Options{
 		UserAgent: "nth-rehearse",
 		Read: func(context.Context) (string, []byte, error) {
@@ -294,24 +293,18 @@ func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) 
 	return &rehearsalRun{cfg: cfg, bootID: bootID, borrowed: borrowed, cluster: words.String(), shut: shut}, nil
 }
 
-// found takes no notice of what proves the identity: it has been told.
-func (*rehearsalRun) found(kubelet.Identity) {}
-
-func (s *rehearsalRun) close() { s.shut() }
-
-// serve serves on a free port of this machine's own, until shut is called.
+// serve serves on a free port of the loopback interface, until shut is called.
 func serve(handler http.Handler) (url string, shut func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, fmt.Errorf("opening a port for a stand-in: %w", err)
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }() // It ends when it is shut.
+	go func() { _ = server.Serve(listener) }() // It returns when the server is closed.
 	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
 }
 
-// timeline writes what nth says as lines with the time since the notice and the time that is left, in plain characters, which any
-// terminal shows:
+// timeline prints what nth logs as lines with the time since the notice and the time that is left, in ASCII, for any terminal:
 //
 //	 time      left
 //	0.5 s   119.4 s    cordoned the node after 4ms
@@ -331,7 +324,7 @@ type timeline struct {
 	took         time.Duration
 }
 
-// podTimes are when a pod was asked to end and was gone, since the notice; zero if it was not.
+// podTimes has when a pod was asked to end, and when it was gone, since the notice; zero if it was not.
 type podTimes struct {
 	asked, gone time.Duration
 	deleted     bool
@@ -343,7 +336,7 @@ func newTimeline(out io.Writer, dry bool) *timeline {
 	return &timeline{out: out, dry: dry, pods: map[string]*podTimes{}}
 }
 
-// begin is when the notice is given, of an interruption at a time.
+// begin notes that the notice is given now, and when the interruption is.
 func (t *timeline) begin(ends time.Time) {
 	t.mu.Lock()
 	t.notice, t.ends = time.Now(), ends
@@ -352,20 +345,20 @@ func (t *timeline) begin(ends time.Time) {
 	t.say(fmt.Sprintf("EC2 gives notice that it takes the machine in %.0f s", time.Until(ends).Seconds()))
 }
 
-// say writes a line.
+// say prints a line.
 func (t *timeline) say(text string) {
 	line, _ := t.Format(&logrus.Entry{Message: text}) // It cannot fail.
-	_, _ = t.out.Write(line)                          // Nobody may be reading any more.
+	_, _ = t.out.Write(line)                          // The reader may have gone.
 }
 
-// end keeps all from being told that is said from now on.
+// end drops all further lines.
 func (t *timeline) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true
 }
 
-// troubles are the messages that deserve a mark.
+// troubles are the messages that get a mark.
 var troubles = map[any]bool{
 	systemd.PodHeld: true, systemd.PodDeleted: true, systemd.DrainIncomplete: true, systemd.DrainLeft: true,
 	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
@@ -419,7 +412,7 @@ func (t *timeline) OnTransition(h state.Transition) {
 	}
 }
 
-// conclude says what came of it, and returns what the program ends with.
+// conclude prints the outcome, and returns the error to end the program with.
 func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -443,7 +436,7 @@ func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error 
 	return nil
 }
 
-// table is a line for each pod that had to go.
+// table has a line for each pod that had to go.
 func (t *timeline) table() string {
 	if t.dry || len(t.order) == 0 {
 		return ""
@@ -462,11 +455,11 @@ func (t *timeline) table() string {
 	return b.String() + "\n"
 }
 
-// note says what deserves a look about a pod.
+// note says what is remarkable about a pod.
 func (p *podTimes) note() string {
 	var notes []string
 	by := p.heldBy
-	if !strings.Contains(by, " ") { // It is a name, and not why the API server refuses it.
+	if !strings.Contains(by, " ") { // It is a name, not the API server's reason.
 		by = "the disruption budget " + by
 	}
 	switch held := p.asked - p.held; {
@@ -482,7 +475,7 @@ func (p *podTimes) note() string {
 	return strings.Join(notes, "; ")
 }
 
-// moment is a time since the notice; "-" if there was none.
+// moment formats a time since the notice; "-" for zero.
 func moment(d time.Duration) string {
 	if d == 0 {
 		return "-"

@@ -21,68 +21,67 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// stopLimit is how long nth's own stop job may drain for at most, where logind did not announce the shutdown: it may be a
-// power-off of EC2's, however long the unit may take. Where the unit's TimeoutStopSec= is shorter, stopReserve of it is left
-// to stop everything else.
+// stopLimit is the longest drain in nth's own stop job, for a shutdown that logind did not announce: EC2 may be powering the machine
+// off, however long the unit's timeout is. If TimeoutStopSec= of the unit is shorter, stopReserve of it is left for other units.
 const (
 	stopLimit   = 145 * time.Second
 	stopReserve = 35 * time.Second
 )
 
-// lastWords is how long nth has after that to say what is left, should its drain not end by itself.
+// lastWords is how long nth has after that to report what is left.
 const lastWords = 5 * time.Second
 
-// dropInDelay is what systemd/80-nth.conf asks of logind.
+// dropInDelay is InhibitDelayMaxSec= in systemd/80-nth.conf.
 const dropInDelay = 150 * time.Second
 
-// keptFiles is how many open files systemd has to keep for the next process: what is known of a press, and a device at least.
+// keptFiles is the least FileDescriptorStoreMax= that nth needs: for the record of a press, and one device.
 const keptFiles = 2
 
-// keepsTooLittle says what to make of a systemd that keeps less.
-func keepsTooLittle(files uint32) string {
+// tooFewFiles says what a smaller FileDescriptorStoreMax= means.
+func tooFewFiles(files uint32) string {
 	return fmt.Sprintf("systemd keeps %d open files for the process after this one, so that a press would be lost with it: another "+
 		"file than nth's own unit sets FileDescriptorStoreMax=", files)
 }
 
-// tooShort says what to make of a delay that is not what the drop-in asks for.
+// tooShort says what a delay means that is shorter than that of the drop-in.
 func tooShort(delay time.Duration) string {
 	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d has the last word, "+
 		"or that one is not there", delay, dropInDelay)
 }
 
-// system is what that part of the daemon knows of where it runs.
+// system is what the handling of shutdowns knows about the host.
 type system struct {
-	host  logind.Host
-	limit time.Duration // for nth's own stop job, unless its unit says otherwise
-	deaf  error         // why no shutdown can be heard of; nil if it can
+	host     logind.Host
+	limit    time.Duration // for nth's own stop job, unless its unit says otherwise
+	noNotice error         // why there is no notice of shutdowns; nil if there is
 
 	bootID   string
-	underway time.Time // the deadline of the shutdown that an earlier process has left under way; zero if there is none
+	underway time.Time // the deadline of a shutdown that an earlier process was handling; zero if there is none
 }
 
-// in is the same in a boot, with what the record has of it.
-func (s system) in(bootID string, book []state.Entry) system {
-	s.bootID, s.underway = bootID, underway(book, bootID)
+// in returns s with the boot ID and the shutdown that the record has.
+func (s system) in(bootID string, entries []state.Entry) system {
+	s.bootID, s.underway = bootID, underway(entries, bootID)
 	return s
 }
 
-// shutdown is the part of the daemon that lives with the end of the system, and with its sleep.
+// shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
-	source *logind.Source // nil if shutdowns and sleeps are to be ignored, or cannot be heard of
-	keys   *powerkey.Keys // nil if nth cannot answer the power key here
-	// outlived tells that the stop of the whole system is drained for: shutdowns are not to be ignored.
+	source *logind.Source // nil if shutdowns and hibernation are ignored, or there is no notice of them
+	keys   *powerkey.Keys // nil if nth cannot handle the power button here
+	// outlived: the daemon drains when the whole system stops, as shutdowns are not ignored.
 	outlived bool
-	wanted   atomic.Bool // the settings want it to
+	wanted   atomic.Bool // nth is to handle the power button
 	system   system
 	log      *logrus.Entry
 
 	mu      sync.Mutex
-	done    func() // what to call when the shutdown has got what it is due; nil until it is waited for
-	trouble string // what was said last of a machine that cannot be powered off
+	done    func() // is called when the shutdown may go on; nil unless the daemon has been asked to stop
+	trouble string // the last error in powering the machine off
 }
 
-// newShutdown returns the part that treats shutdowns and sleeps as the settings say. heard is called when it is known
-// whether logind announces them: with nil, or with why it does not. store is the service manager.
+// newShutdown returns the handler of shutdowns, by the settings. heard is called with nil when logind announces shutdowns, or with the
+// reason why it does not. store is the service manager.
 func newShutdown(ctx context.Context, cfg config.Config, where system, log *logrus.Entry, heard func(error), store powerkey.Store) *shutdown {
 	s := &shutdown{system: where, log: log}
 	kinds := slices.DeleteFunc(watched(policyOf(cfg.Events)), func(kind event.Kind) bool { return !kind.Local() })
@@ -95,8 +94,8 @@ func newShutdown(ctx context.Context, cfg config.Config, where system, log *logr
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
 			Infof("no advance notice of shutdowns: %s", err)
 	}
-	if where.deaf != nil {
-		off(where.deaf)
+	if where.noNotice != nil {
+		off(where.noNotice)
 		return s
 	}
 	s.source = logind.New(logind.Options{
@@ -115,7 +114,7 @@ func newShutdown(ctx context.Context, cfg config.Config, where system, log *logr
 		Off:      off,
 		Underway: where.underway,
 		Key: logind.KeyOptions{
-			Held: s.answersKey, Trouble: s.cannotPowerOff, Claimed: s.claimed, Over: s.over,
+			Held: s.reportPowerKey, Trouble: s.cannotPowerOff, Claimed: s.claimed, Over: s.over,
 		},
 	})
 	s.use(cfg)
@@ -132,10 +131,10 @@ func (s *shutdown) started() *logrus.Entry {
 	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
 }
 
-// newKeys returns what hears the power key; nil where nobody would keep a press for the process after this one.
+// newKeys returns the reader of the power button; nil if systemd would not keep a press for the next process.
 func (s *shutdown) newKeys(ctx context.Context, store powerkey.Store) *powerkey.Keys {
 	if files, err := s.system.host.Keeps(ctx); err == nil && files < keptFiles {
-		s.started().Warnf("the power button is handled by logind: %s", keepsTooLittle(files))
+		s.started().Warnf("the power button is handled by logind: %s", tooFewFiles(files))
 		return nil
 	}
 	keys, err := powerkey.New(powerkey.Options{
@@ -149,18 +148,18 @@ func (s *shutdown) newKeys(ctx context.Context, store powerkey.Store) *powerkey.
 	return keys
 }
 
-// use puts settings into effect.
+// use applies settings.
 func (s *shutdown) use(cfg config.Config) {
-	s.wanted.Store(wantsKey(cfg))
+	s.wanted.Store(wantsPowerKey(cfg))
 }
 
-// wantsKey tells whether nth is to answer the power key by the settings.
-func wantsKey(cfg config.Config) bool {
+// wantsPowerKey tells whether nth is to handle the power button, by the settings.
+func wantsPowerKey(cfg config.Config) bool {
 	c := cfg.Events.Shutdown
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
-// listen hears the power key until it is ended. What was pressed before is known when it returns.
+// listen reads the power button until end is called. Presses before an earlier process ended are recalled before it returns.
 func (s *shutdown) listen(ctx context.Context) (end func()) {
 	if s.keys == nil {
 		return func() {}
@@ -172,7 +171,7 @@ func (s *shutdown) listen(ctx context.Context) (end func()) {
 	return func() { stop(); ended.Wait() }
 }
 
-// claimed and over are told what becomes of a press, which may be one that nobody has kept.
+// claimed and over are called when a press is handled and when that is over.
 func (s *shutdown) claimed() {
 	if s.keys != nil {
 		s.keys.Claim()
@@ -185,15 +184,15 @@ func (s *shutdown) over() {
 	}
 }
 
-// pressed is told of the power key.
+// pressed is called when the power button is pressed.
 func (s *shutdown) pressed(at time.Time, ours bool) {
 	s.source.Pressed(at, ours)
 	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
 		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
 }
 
-// answersKey says who answers the power key, and what the kubelet makes of it.
-func (s *shutdown) answersKey(held bool, why string) {
+// reportPowerKey logs who handles the power button, and what the kubelet does then.
+func (s *shutdown) reportPowerKey(held bool, why string) {
 	words := "logind's, which tells everybody at once"
 	switch {
 	case held:
@@ -208,19 +207,19 @@ func (s *shutdown) answersKey(held bool, why string) {
 	s.started().Infof("the power button is %s", words)
 }
 
-// besideNth says what the kubelet's graceful shutdown means where it hears of a shutdown at the same time as nth.
+// besideNth says what the kubelet's graceful shutdown means for pods if it is notified at the same time as nth.
 func besideNth(k kubelet.GracefulShutdown) string {
 	return fmt.Sprintf("where logind announces a shutdown, such as on a reboot, the kubelet ends all pods at the same time as "+
 		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
 }
 
-// cannotPowerOff says it once.
+// cannotPowerOff logs an error in powering the machine off, unless it was the last one, too.
 func (s *shutdown) cannotPowerOff(err error) {
 	s.mu.Lock()
-	news := s.trouble != err.Error()
+	changed := s.trouble != err.Error()
 	s.trouble = err.Error()
 	s.mu.Unlock()
-	if news {
+	if changed {
 		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
 			Errorf("powering the machine off: %s", err)
 	}
@@ -233,8 +232,7 @@ func (s *shutdown) sources() []agent.Source {
 	return []agent.Source{s.source}
 }
 
-// settled lets the shutdown or the sleep go on once nothing more is to be done for it; also on a node that people want left alone, and
-// where it is only told.
+// settled lets the shutdown or hibernation go on, whatever the outcome.
 func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	if !ev.Kind.Local() || outcome == "" {
 		return
@@ -247,8 +245,7 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// outlive returns the context to run in. It ends with ctx; but if ctx ended since the whole system is stopping, only
-// when the shutdown has got what it is due.
+// outlive returns the context to run in. It ends with ctx, but if the whole system is stopping, only when the shutdown may go on.
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
@@ -266,7 +263,7 @@ func (s *shutdown) outlive(ctx context.Context) (context.Context, context.Cancel
 	return running, stop
 }
 
-// stopTime is how long nth's own stop job may drain for.
+// stopTime returns how long a drain in nth's own stop job may take.
 func (s system) stopTime(ctx context.Context) time.Duration {
 	timeout, err := s.host.StopTimeout(ctx)
 	if err != nil {
@@ -275,15 +272,14 @@ func (s system) stopTime(ctx context.Context) time.Duration {
 	return s.stopWithin(timeout)
 }
 
-// stopWithin is what of the time that its unit allows a stop job may drain for: all but the reserve, but at least half of
-// it, and no more than the limit.
+// stopWithin returns stopTime for a timeout of the unit: all but the reserve, but at least half of it, and at most the limit.
 func (s system) stopWithin(timeout time.Duration) time.Duration {
 	return min(max(timeout-stopReserve, timeout/2), s.limit)
 }
 
-// underway is the deadline of the shutdown that the record has of this boot, and that was not called off; zero if none.
-func underway(book []state.Entry, bootID string) time.Time {
-	for _, e := range book {
+// underway returns the deadline of this boot's shutdown in the record, unless that was canceled; zero if there is none.
+func underway(entries []state.Entry, bootID string) time.Time {
+	for _, e := range entries {
 		if e.Event.Kind == event.Shutdown && e.BootID == bootID && e.Phase != state.Undoing && e.Phase != state.Closed {
 			return e.Event.Deadline
 		}

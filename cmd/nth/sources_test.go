@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nth-project/nth/pkg/rehearsal"
 )
 
 // serve puts a unit for nth into the bench, with more lines in a drop-in of it.
@@ -140,4 +142,21 @@ func TestMetricsThatNobodyCouldHaveFailTheCheck(t *testing.T) {
 	}
 	free := fmt.Sprintf("127.%d.%d.%d:9092", 1+rand.N(254), rand.N(256), 1+rand.N(254)) // which nobody else has
 	mustSay(t, metrics("listen = '"+free+"'", ""), "ok    metrics     can listen on "+regexp.QuoteMeta(free))
+}
+
+// In a host container, the kubeconfig is below the host's root.
+func TestATestOfTheWebhookNamesTheNodeOfTheHost(t *testing.T) {
+	b := newBench(t)
+	b.join(t)
+	posted := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		posted <- string(text)
+	}))
+	t.Cleanup(server.Close)
+	b.set(t, "[webhook]\nurl = \""+server.URL+"\"")
+	mustSay(t, b.check(t, "--webhook"), `ok    webhook     test message delivered`)
+	if text := <-posted; !strings.Contains(text, rehearsal.Node) {
+		t.Errorf("what is posted does not name the node: %s", text)
+	}
 }

@@ -15,26 +15,24 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// statusReporter is the agent's, and adds what only the wiring knows: what process this is, what proves the identity, and what is
-// switched off.
+// statusReporter adds to the agent's status what the agent does not know: the process, the identity, and what is off.
 type statusReporter struct {
 	next    statusWriter
 	program string
 	dryRun  bool
-	failing func() []string // what does not work at present of what is only told
+	failing func() []string // what does not work at present, other than drains
 
 	mu       sync.Mutex
 	identity state.IdentityStatus
 	degraded []string
-	// ignored, unpolled, unheard and unasked say why kinds are off: by the settings, by those for the instance's life cycle or of
-	// the start, for want of a logind, and of a reservation.
-	ignored, unpolled, unheard, unasked map[event.Kind]string
-	// target is the state that the Auto Scaling group wants the instance to be in, and hook what is known of its hooks.
+	// ignored, unpolled, unannounced and unreserved say why kinds are off: they are ignored; the instance's life cycle is excluded, or they were
+	// ignored at the start; there is no logind; there is no reservation that ends.
+	ignored, unpolled, unannounced, unreserved map[event.Kind]string
+	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
 	target, hook string
 }
 
-// newStatusReporter returns a board that shows to next. failing lists what does not work at present of what is only told, and degraded what is wrong
-// with the settings of it.
+// newStatusReporter returns a reporter that passes the status to next. degraded lists faults in the settings.
 func newStatusReporter(next statusWriter, failing func() []string, degraded []string, cfg config.Config) *statusReporter {
 	version, _ := program.BuildVersion()
 	b := &statusReporter{next: next, failing: failing, degraded: degraded, program: version, dryRun: cfg.DryRun}
@@ -59,16 +57,16 @@ func (b *statusReporter) Show(s state.Status) {
 			s.Off = append(s.Off, state.OffStatus{What: string(kind), Why: why})
 		}
 	}
-	// The agent compares its next status with this one, whose documents must stay as they are.
+	// The documents are the agent's, which compares them with the next status.
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
-		return b.unpolled[d.Kind] != "" || b.unasked[d.Kind] != ""
+		return b.unpolled[d.Kind] != "" || b.unreserved[d.Kind] != ""
 	})
 	b.next.Show(s)
 }
 
-// why is the reason for which a kind is off; "" if it is not. b.mu is held.
+// why returns why a kind is off; "" if it is not. b.mu is held.
 func (b *statusReporter) why(kind event.Kind) string {
-	for _, reasons := range []map[event.Kind]string{b.ignored, b.unheard, b.unpolled, b.unasked} {
+	for _, reasons := range []map[event.Kind]string{b.ignored, b.unannounced, b.unpolled, b.unreserved} {
 		if why := reasons[kind]; why != "" {
 			return why
 		}
@@ -82,7 +80,7 @@ func (b *statusReporter) set(change func()) {
 	change()
 }
 
-// setIgnored notes which kinds of events the settings switch off.
+// setIgnored sets which kinds are ignored by configuration.
 func (b *statusReporter) setIgnored(rules policy.Settings) {
 	ignored := map[event.Kind]string{}
 	for _, kind := range event.Kinds() {
@@ -93,11 +91,11 @@ func (b *statusReporter) setIgnored(rules policy.Settings) {
 	b.set(func() { b.ignored = ignored })
 }
 
-// degrade notes what is wrong with what is only told.
-func (b *statusReporter) degrade(faults []string) { b.set(func() { b.degraded = faults }) }
+// setDegraded sets the faults in the settings.
+func (b *statusReporter) setDegraded(faults []string) { b.set(func() { b.degraded = faults }) }
 
-// scoped notes what is not polled for on an instance of this life cycle.
-func (b *statusReporter) scoped(scope imds.Scope) {
+// setScope sets which kinds are not polled for on this instance.
+func (b *statusReporter) setScope(scope imds.Scope) {
 	why := "ignored when nth started"
 	if scope.Standby {
 		why = fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle)
@@ -111,29 +109,29 @@ func (b *statusReporter) scoped(scope imds.Scope) {
 	b.set(func() { b.unpolled = unpolled })
 }
 
-// unreserved notes why EC2 is not asked for the end of a reservation.
-func (b *statusReporter) unreserved(why string) {
-	b.set(func() { b.unasked = map[event.Kind]string{event.ReservationEnd: why} })
+// setUnreserved sets why EC2 is not asked for the end of a reservation.
+func (b *statusReporter) setUnreserved(why string) {
+	b.set(func() { b.unreserved = map[event.Kind]string{event.ReservationEnd: why} })
 }
 
-// hearing notes whether a shutdown or a sleep is announced by logind; err says why not.
-func (b *statusReporter) hearing(err error) {
-	unheard := map[event.Kind]string{}
+// setNoNotice sets why logind does not announce shutdowns and hibernation; nil if it does.
+func (b *statusReporter) setNoNotice(err error) {
+	unannounced := map[event.Kind]string{}
 	if err != nil {
-		unheard[event.Shutdown], unheard[event.Hibernation] = err.Error(), err.Error()
+		unannounced[event.Shutdown], unannounced[event.Hibernation] = err.Error(), err.Error()
 	}
-	b.set(func() { b.unheard = unheard })
+	b.set(func() { b.unannounced = unannounced })
 }
 
-// identified notes what proves the identity.
-func (b *statusReporter) identified(id kubelet.Identity) {
+// setIdentity sets the identity.
+func (b *statusReporter) setIdentity(id kubelet.Identity) {
 	b.set(func() {
 		b.identity = state.IdentityStatus{Credential: id.Credential, Source: id.Source, Server: id.Server}
 	})
 }
 
-// targeted notes what the Auto Scaling group wants the instance to be.
-func (b *statusReporter) targeted(state string) { b.set(func() { b.target = state }) }
+// setTarget sets the instance's target state.
+func (b *statusReporter) setTarget(state string) { b.set(func() { b.target = state }) }
 
-// hooked notes what is known of the group's lifecycle hooks.
-func (b *statusReporter) hooked(text string) { b.set(func() { b.hook = text }) }
+// setHook sets what is known of the group's lifecycle hooks.
+func (b *statusReporter) setHook(text string) { b.set(func() { b.hook = text }) }

@@ -21,25 +21,24 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Bottlerocket starts a host container again 45 s after it has ended: a crash in the middle of a spot notice would cost more
-// than a third of it. So "nth run" is two processes there: a parent that does nothing but start the other one again, and the
-// daemon.
+// Bottlerocket restarts a host container 45 s after it has exited, which is more than a third of a spot notice. So "nth run" is two
+// processes there: the daemon, and a parent that does nothing but restart it.
 
-// underParent is a command for nth's own use: the daemon, below that parent.
+// underParent is an internal command: the daemon, as a child of that parent.
 const underParent = "run-under-parent"
 
-// The pause before a process is started again begins with restartPause, and doubles up to longestRestartPause while
-// processes end one after the other. One that has lived for steadyLife did not fail at once.
+// The backoff before a restart begins with restartPause, and doubles up to longestRestartPause. It is reset by a process that has run for
+// steadyLife.
 const (
 	restartPause        = 500 * time.Millisecond
 	longestRestartPause = 10 * time.Second
 	steadyLife          = time.Minute
 )
 
-// A supervised process is the daemon.
+// supervised is the daemon's process.
 type supervised interface {
 	Signal(s os.Signal) error
-	// Wait returns when the process has ended: with its exit status, or -1, and how it ended in words.
+	// Wait waits for the process to exit, and returns its exit status, or -1, and a description of it.
 	Wait() (status int, how string)
 }
 
@@ -49,8 +48,8 @@ type supervisor struct {
 	log   *logrus.Entry
 }
 
-// run returns the exit status of the process once that has ended as it was asked to, or because of something that another
-// attempt would end with, too. Signals are handed on.
+// run returns the exit status of the process when it has exited as it was asked to, or for a reason that would end the next one, too.
+// Signals are forwarded.
 func (s supervisor) run(signals <-chan os.Signal) (status int) {
 	for pause := restartPause; ; pause = min(2*pause, longestRestartPause) {
 		began := time.Now()
@@ -74,7 +73,7 @@ func (s supervisor) run(signals <-chan os.Signal) (status int) {
 	}
 }
 
-// attend hands signals on to a process until that has ended, and tells whether it was asked to.
+// attend forwards signals to a process until it exits, and tells whether it was asked to.
 func attend(process supervised, signals <-chan os.Signal) (asked bool, status int, how string) {
 	ended := make(chan struct{})
 	go func() {
@@ -87,12 +86,12 @@ func attend(process supervised, signals <-chan os.Signal) (asked bool, status in
 			return asked, status, how
 		case received := <-signals:
 			asked = asked || asksToStop(received)
-			_ = process.Signal(received) // It fails only if the process has ended.
+			_ = process.Signal(received) // It fails only if the process has exited.
 		}
 	}
 }
 
-// stopAsked tells whether a pause was ended by a signal that asks to stop. A process that is yet to begin has no use for another one.
+// stopAsked waits for a pause, and tells whether a signal asked to stop meanwhile. Other signals are dropped.
 func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
 	over := time.NewTimer(pause)
 	defer over.Stop()
@@ -110,7 +109,7 @@ func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
 
 func asksToStop(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.SIGINT }
 
-// say writes one line. A log that takes none is no reason to start nothing.
+// say logs one line. A log that hangs must not prevent a restart.
 func (s supervisor) say(line string, err error) {
 	program.Within(time.Second, func() {
 		if err != nil {
@@ -120,9 +119,9 @@ func (s supervisor) say(line string, err error) {
 	})
 }
 
-// supervise runs the daemon with these arguments below a parent, which this process becomes.
+// supervise runs the daemon with these arguments as a child of this process.
 func supervise(args []string, to program.Streams) error {
-	// A child is to die with its parent, which for the kernel is the thread that has started it.
+	// To the kernel, the parent whose death kills the child is the thread that has started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	signals := make(chan os.Signal, 8)
@@ -146,10 +145,10 @@ func supervise(args []string, to program.Streams) error {
 type childDaemon struct{ command *exec.Cmd }
 
 func startDaemon(args []string, to program.Streams) (supervised, error) {
-	command := exec.Command("/proc/self/exe", append([]string{underParent}, args...)...) // it is ended by signals
+	command := exec.Command("/proc/self/exe", append([]string{underParent}, args...)...) // Signals end it.
 	command.Args[0] = os.Args[0]
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, to.Out, to.Err
-	// In a group of its own, so that what a terminal sends to all comes once: a second signal would end it at once.
+	// In its own process group, it gets a terminal's signals once, from this process: a second one would end it immediately.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return childDaemon{command}, command.Start()
 }
@@ -159,84 +158,82 @@ func (c childDaemon) Signal(s os.Signal) error { return c.command.Process.Signal
 
 // Wait implements supervised.
 func (c childDaemon) Wait() (status int, how string) {
-	_ = c.command.Wait() // The state says it.
+	_ = c.command.Wait() // The state has it.
 	return c.command.ProcessState.ExitCode(), c.command.ProcessState.String()
 }
 
-// vigil is the watchdog where no service manager has one for nth: in a host container of Bottlerocket, and where somebody
-// started nth by hand. Where the main loop gives no sign of life, it ends the process, so that whatever supervises that can
-// start it again.
-type vigil struct {
+// watchdog is the service manager with a watchdog for where it has none: in a host container of Bottlerocket, or if nth was started
+// manually. If the main loop hangs, the process exits, so that whatever supervises it can restart it.
+type watchdog struct {
 	*systemd.Notifier
 	beaten   atomic.Bool
 	stopping chan struct{}
 	stop     sync.Once
 }
 
-func newVigil(service *systemd.Notifier) *vigil {
-	return &vigil{Notifier: service, stopping: make(chan struct{})}
+func newWatchdog(service *systemd.Notifier) *watchdog {
+	return &watchdog{Notifier: service, stopping: make(chan struct{})}
 }
 
 // Beat implements agent.Service.
-func (v *vigil) Beat() {
-	v.beaten.Store(true)
-	v.Notifier.Beat()
+func (w *watchdog) Beat() {
+	w.beaten.Store(true)
+	w.Notifier.Beat()
 }
 
-// Stopping implements agent.Service. How long the rest may take is bounded, and nobody beats any more.
-func (v *vigil) Stopping() {
-	v.stop.Do(func() { close(v.stopping) })
-	v.Notifier.Stopping()
+// Stopping implements agent.Service. It ends the watchdog: the loop does not beat any more, and the time for stopping is bounded elsewhere.
+func (w *watchdog) Stopping() {
+	w.stop.Do(func() { close(w.stopping) })
+	w.Notifier.Stopping()
 }
 
-// vigilTick is how often a vigil looks, and vigilPatience how many looks in a row may find no sign of life: with that, as long
-// as WatchdogSec= of nth's unit. It counts looks instead of asking a clock: a machine that has slept, or a container that
-// was frozen, has missed the looks as well.
+// watchdogTicks is how many ticks in a row may pass without a beat: as long as WatchdogSec= of nth's unit. Ticks are counted instead of
+// reading a clock, as a machine that has slept, or a container that was frozen, has missed the ticks, too.
 const (
-	vigilTick     = time.Second
-	vigilPatience = 30
+	watchdogTick  = time.Second
+	watchdogTicks = 30
 )
 
-// begin has the process end should it stall, unless a service manager watches it, until it is called off or nth stops.
-func (v *vigil) begin(ctx context.Context, log *logrus.Entry, stderr io.Writer) (callOff func()) {
+// start starts the watchdog, unless the service manager has one. callOff ends it.
+func (w *watchdog) start(ctx context.Context, log *logrus.Entry, stderr io.Writer) (callOff func()) {
 	watching, callOff := context.WithCancel(context.WithoutCancel(ctx)) // A drain may outlive ctx.
-	if v.WatchdogInterval() == 0 {
-		go v.watch(watching, func() { giveUp(log, stderr, os.Exit) })
+	if w.WatchdogInterval() == 0 {
+		go w.watch(watching, func() { giveUp(log, stderr, os.Exit) })
 	}
 	return callOff
 }
 
-// watch calls stalled once there has been no sign of life for too long, unless ctx ends or nth stops before that.
-func (v *vigil) watch(ctx context.Context, stalled func()) {
-	looks := time.NewTicker(vigilTick)
-	defer looks.Stop()
-	for silent := 0; silent < vigilPatience; silent++ {
+// watch calls stalled when there have been no beats for too long, unless ctx ends or nth stops before.
+func (w *watchdog) watch(ctx context.Context, stalled func()) {
+	ticks := time.NewTicker(watchdogTick)
+	defer ticks.Stop()
+	for silent := 0; silent < watchdogTicks; silent++ {
 		select {
 		case <-ctx.Done():
 			return
-		case <-v.stopping:
+		case <-w.stopping:
 			return
-		case <-looks.C:
+		case <-ticks.C:
 		}
-		if v.beaten.Swap(false) {
+		if w.beaten.Swap(false) {
 			silent = -1
 		}
 	}
 	stalled()
 }
 
-// lastGasp is how long a process that has stalled tries to say so. What it would write to may be what it hangs on.
+// lastGasp is how long a process that hangs tries to log that. The log may be what it hangs on.
 const lastGasp = 2 * time.Second
 
-// longestDump is how much is written of what the process was doing: a daemon has some hundred goroutines at most.
+// longestDump is the size of the goroutine dump in bytes: a daemon has some hundred goroutines at most.
 const longestDump = 1 << 20
 
-// giveUp says that the process has stalled and what it was doing, and ends it.
+// giveUp logs that the process hangs, dumps its goroutines, and exits.
 func giveUp(log *logrus.Entry, stderr io.Writer, exit func(int)) {
 	program.Within(lastGasp, func() {
 		log.WithField(systemd.FieldMessageID, systemd.Stalled).
 			Errorf("the main loop has given no sign of life for %s, and no service manager watches: ending nth, so that it can be started again",
-				vigilPatience*vigilTick)
+				watchdogTicks*watchdogTick)
 		dump := make([]byte, longestDump)
 		fmt.Fprintf(stderr, "%s\n", dump[:runtime.Stack(dump, true)])
 	})

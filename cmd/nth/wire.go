@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
@@ -19,49 +17,54 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// runDaemon wires the daemon and runs it until ctx ends; then, if it is the whole system that stops, until the node is
-// drained.
-func (s hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config], stderr io.Writer) error {
+// runDaemon makes the parts of the daemon and runs it until ctx ends; if the whole system is stopping then, until the node is drained.
+func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config], stderr io.Writer) error {
 	cfg, log, service := d.Config, d.Log, d.Service
-	pulse := newVigil(service)
-	defer pulse.begin(ctx, log, stderr)()
+	watchdog := newWatchdog(service)
+	defer watchdog.start(ctx, log, stderr)()
 	d.SayDegraded()
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
 	}
-	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	meter := newMeter(cfg, log)
-	alive := &watching{statusWriter: meter.both(file)}
-	board := newStatusReporter(alive, meter.troubles, d.Degraded, cfg)
+	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
+	liveness := &liveness{statusWriter: file, meter: meter}
+	board := newStatusReporter(liveness, meter.troubles, d.Degraded, cfg)
 	rules := policyOf(cfg.Events)
-	ends := &reservationEnd{board: board}
-	book := openRecord(cfg, bootID, log)
-	metadata, err := imdsSource(cfg, bootID, rules, book, log, board, meter, ends.told)
+	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID)
+	daemon.TellStateTrouble(log, warnings)
+	reservations := &reservationEnd{board: board}
+	options := metadataOptions(cfg, bootID, rules)
+	options.Told = func(scope imds.Scope) {
+		board.setScope(scope)
+		reservations.told(scope)
+		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
+	}
+	followTargetState(&options, store, board, log)
+	meter.observe(&options)
+	metadata, err := newSource(options)
 	if err != nil {
 		return err
 	}
-	shutdown := newShutdown(ctx, cfg, s.system(cfg).in(bootID, book.Entries()), log, board.hearing, service)
-	identity := s.identityOptions(cfg, metadata.Document)
-	identity.Requested = meter.counted().Requested
-	borrowed := kubelet.New(identity)
-	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), s.scripts(cfg))
-	hooks := newHooks(metadata, cfg, book, board, meter.counted(), log)
-	alive.follow(metadata)
-	notices := newNotices(cfg, listenerDeps{borrowed, book, &machine{ask: metadata.Instance}, alive.alive, meter.counted(), log})
+	liveness.follow(metadata)
+	borrowed := h.newKubelet(cfg, metadata, meter.counted().Requested)
+	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), h.scripts(cfg))
+	shutdown := newShutdown(ctx, cfg, h.system(cfg).in(bootID, store.Entries()), log, board.setNoNotice, service)
+	hooks := newHooks(metadata, cfg, store, board, meter.counted(), log)
+	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, meter.counted(), log})
 	meter.join(notices, metadata, node)
-	watcher := agent.New(agent.Config{
-		Sources:   append(ends.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),
+	loop := agent.New(agent.Config{
+		Sources:   append(reservations.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),
 		Node:      node,
-		Identity:  warmIdentity{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.identified},
-		Record:    book,
-		Service:   pulse,
+		Identity:  warmIdentity{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.setIdentity},
+		Record:    store,
+		Service:   watchdog,
 		Policy:    rules,
 		Unwatched: unwatched(rules, shutdown.source != nil),
 		BootID:    bootID,
@@ -75,12 +78,12 @@ func (s hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	defer shutdown.listen(running)()
-	parts := adjustable{node, board, shutdown, hooks, notices, watcher}
+	parts := adjustable{node, board, shutdown, hooks, notices, loop}
 	go d.Reload(running, late, parts.use)
-	return errors.Join(shown(running, file, notices.around(watcher.Run)), service.Err())
+	return errors.Join(writeStatus(running, file, notices.around(loop.Run)), service.Err())
 }
 
-// adjustable are the parts of the daemon that follow the settings while they run.
+// adjustable has the parts of the daemon whose settings can be reloaded.
 type adjustable struct {
 	node    *localNode
 	board   *statusReporter
@@ -90,21 +93,21 @@ type adjustable struct {
 	agent   *agent.Agent
 }
 
-// use puts settings into effect for what begins from now on. degraded is what is wrong with those that were read.
+// use applies reloaded settings. degraded lists the faults in them.
 func (a adjustable) use(cfg config.Config, degraded []string) {
 	rules := policyOf(cfg.Events)
 	a.node.use(daemon.DrainOptions(cfg.Drain))
 	a.board.setIgnored(rules)
-	a.board.degrade(degraded)
+	a.board.setDegraded(degraded)
 	a.down.use(cfg)
 	a.hooks.Use(daemon.Hooks(cfg.Events.ASGTermination))
 	a.notices.use(rules)
-	a.notices.reposted(cfg)
+	a.notices.useWebhook(cfg)
 	a.agent.SetPolicy(rules)
 }
 
-// shown runs the daemon while its status is being written, to the last word.
-func shown(ctx context.Context, file *record.StatusFile, run func(context.Context) error) error {
+// writeStatus runs the daemon while its status is written to the file, including the last one.
+func writeStatus(ctx context.Context, file *record.StatusFile, run func(context.Context) error) error {
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var written sync.WaitGroup
 	written.Go(func() { file.Run(writing) })
@@ -113,28 +116,7 @@ func shown(ctx context.Context, file *record.StatusFile, run func(context.Contex
 	return run(ctx)
 }
 
-// openRecord opens the record, and says what is wrong with it.
-func openRecord(cfg config.Config, bootID string, log *logrus.Entry) *record.Store {
-	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID)
-	daemon.TellStateTrouble(log, warnings)
-	return store
-}
-
-func imdsSource(
-	cfg config.Config, bootID string, rules policy.Settings, book *record.Store, log *logrus.Entry, board *statusReporter, meter *meter, told func(imds.Scope),
-) (*imds.Source, error) {
-	opts := metadataOptions(cfg, bootID, rules)
-	opts.Told = func(scope imds.Scope) {
-		board.scoped(scope)
-		told(scope)
-		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
-	}
-	follow(&opts, book, board, log)
-	meter.ask(&opts)
-	return newSource(opts)
-}
-
-// metadataOptions say what the settings ask for of the metadata service.
+// metadataOptions returns what to poll of the metadata service, by the settings.
 func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {
 	return imds.Options{
 		Endpoint:            cfg.IMDS.Endpoint,
@@ -147,7 +129,7 @@ func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) im
 	}
 }
 
-// newSource makes a metadata source that asks at the address which AWS's own programs are told to use.
+// newSource returns a metadata source, which honours the environment variable that AWS's SDKs have for the endpoint mode.
 func newSource(opts imds.Options) (*imds.Source, error) {
 	opts.EndpointMode = strings.TrimSpace(os.Getenv(imds.EndpointModeVariable))
 	source, err := imds.New(opts)
@@ -157,8 +139,8 @@ func newSource(opts imds.Options) (*imds.Source, error) {
 	return source, nil
 }
 
-// unwatched lists the kinds that nobody looks for: those that were ignored when the daemon started, and shutdowns where they
-// cannot be heard of.
+// unwatched lists the kinds that are not watched: those that were ignored when the daemon started, and the local ones if logind does not
+// announce shutdowns.
 func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
 	heard := watched(rules)
 	return slices.DeleteFunc(event.Kinds(), func(kind event.Kind) bool {
@@ -177,47 +159,47 @@ func watched(rules policy.Settings) []event.Kind {
 	return kinds
 }
 
-// commandRun is "nth run".
-func (s hostInfo) commandRun(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := s.settings().ParseRun(runUsage, args, to)
+// commandRun implements "nth run".
+func (h hostInfo) commandRun(ctx context.Context, args []string, to program.Streams) error {
+	read, done, err := h.settings().ParseRun(runUsage, args, to)
 	if done || err != nil {
 		return err
 	}
-	if s.contained {
+	if h.contained {
 		return supervise(args, to)
 	}
-	return s.watch(ctx, read, to)
+	return h.watch(ctx, read, to)
 }
 
-// commandUnderParent is "nth run" in a host container, below the parent that starts it again.
-func (s hostInfo) commandUnderParent(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := s.settings().ParseRun(runUsage, args, to)
+// commandUnderParent implements underParent.
+func (h hostInfo) commandUnderParent(ctx context.Context, args []string, to program.Streams) error {
+	read, done, err := h.settings().ParseRun(runUsage, args, to)
 	if done || err != nil {
 		return err
 	}
-	if err := s.watch(ctx, read, to); err != nil {
+	if err := h.watch(ctx, read, to); err != nil {
 		return complainContained(to.Out, err)
 	}
 	return nil
 }
 
-// watch runs the daemon with the settings that read reads, until a signal asks it to stop.
-func (s hostInfo) watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
+// watch runs the daemon with the settings that read returns, until a signal asks it to stop.
+func (h hostInfo) watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
 	stream := func(cfg config.Log) io.Writer { return logStream(cfg, to) }
 	return daemon.Run(ctx, "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
-		return s.runDaemon(ctx, d, stream(d.Config.Log))
+		return h.runDaemon(ctx, d, stream(d.Config.Log))
 	})
 }
 
-// late tells whether a setting, as now has it, takes effect at the next start only.
+// late tells whether a setting takes effect only after a restart.
 func late(name string, started, now config.Config) bool {
 	switch {
 	case name == "events.shutdown.margin":
-		return true // logind is watched with it
+		return true // It is an option of the logind source.
 	case name == "log.level", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):
 		return false
 	case strings.HasPrefix(name, "events."):
-		// What is ignored is not asked for.
+		// A kind that was ignored at the start is not polled for.
 		before, after := policyOf(started.Events), policyOf(now.Events)
 		kind := kindOf(name)
 		return strings.HasSuffix(name, ".action") && before[kind].Action == policy.Ignore && after[kind].Action != policy.Ignore
@@ -225,14 +207,13 @@ func late(name string, started, now config.Config) bool {
 	return true
 }
 
-// kindOf is the kind whose table a setting stands in.
+// kindOf returns the kind of event in whose table a setting is.
 func kindOf(name string) event.Kind {
 	table, _, _ := strings.Cut(strings.TrimPrefix(name, "events."), ".")
 	return event.Kind(table)
 }
 
-// policyOf turns the settings into the rules of the policy. Which deadlines are hard is not a setting where EC2 or the
-// system take the machine whatever anybody says.
+// policyOf returns the rules for all kinds of events. Deadlines at which EC2 or the system takes the machine in any case are hard.
 func policyOf(c config.Events) policy.Settings {
 	rules := daemon.Rules(c.Announced)
 	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Shutdown.Action), Hard: true}

@@ -1,12 +1,12 @@
-// Package config reads what people write: /etc/nth/nth.toml and /etc/nth/nth-queue.toml, and the drop-ins beside them.
+// Package config reads the configuration files: /etc/nth/nth.toml and /etc/nth/nth-queue.toml, and their drop-ins.
 //
-// Config and Queue are plain data, and only cmd knows them: it hands each package the few values that package asks for.
-// Every key is described once, beside the type of its table: its name, its place there, what it may be and what it means.
-// Decoding, validation, printing, docs/configuration.md and the shipped packaging/nth.toml all follow that one
-// description. What both programs have is in Common and Announced, in shared.go and events.go.
+// Config and Queue are plain data, and only cmd knows them: it hands each package the few values that the package needs.
+// Every key is described once, beside the type of its table: its name, its field, its allowed values and its meaning.
+// Decoding, validation, printing, docs/configuration.md and the shipped packaging/nth.toml all follow from that
+// description. What both programs share is in Common and Announced, in shared.go and events.go.
 //
-// A wrong setting is an error, never a guess. Each fault is told in one line that names the file, the key, the value
-// and what would be right, and all faults are told at once.
+// A wrong setting is an error, never a guess. The error has one line for each fault in all the files, which names the file, the
+// key, the value and what would be right.
 package config
 
 import (
@@ -19,13 +19,13 @@ import (
 
 //go:generate go test -run ^TestGenerated . -update
 
-// DefaultFile and QueueFile are read when no file is named. They may be absent.
+// DefaultFile and QueueFile are read when no file is named; they need not exist.
 const (
 	DefaultFile = "/etc/nth/nth.toml"
 	QueueFile   = "/etc/nth/nth-queue.toml"
 )
 
-// Config is everything that can be set for nth.
+// Config has the settings of nth.
 type Config struct {
 	Common
 	HostRoot      string // "" is "/"
@@ -34,7 +34,7 @@ type Config struct {
 	Events        Events
 }
 
-// Queue is everything that can be set for nth-queue, which drains the nodes that an SQS queue tells of.
+// Queue has the settings of nth-queue, which drains nodes for messages in an SQS queue.
 type Queue struct {
 	Common
 	Queue  SQS
@@ -70,41 +70,47 @@ func DefaultQueue() Queue {
 	}
 }
 
-// table is one TOML table; the one without a name is the top of the file.
-type table struct {
-	name, doc string
-	settings  []setting
+// Table describes one table of the configuration file; Name is "" for the top of the file.
+type Table struct {
+	Name, Doc string
+	Settings  []Setting
 }
 
-// setting is one key of a table; one without a name is not in this program's file.
-type setting struct {
-	name  string
+// Setting describes one key of a table, with its value in some settings. Doc is written in Markdown.
+type Setting struct {
+	Name  string
 	value value
-	doc   string
+	Doc   string
 }
 
-// tables describes every key there is, with its place in c.
-func (c *Config) tables() []table {
+// Default returns the value in TOML; of what Describe returns, it is the default.
+func (s Setting) Default() string { return s.value.show() }
+
+// Allowed says which values are allowed; it completes the sentence "must be ...".
+func (s Setting) Allowed() string { return s.value.allowed() }
+
+// tables describes every key, with its field in c.
+func (c *Config) tables() []Table {
 	top := c.top(host)
-	top.settings = append(top.settings, setting{"host_root", optionalFile(&c.HostRoot),
+	top.Settings = append(top.Settings, Setting{"host_root", optionalFile(&c.HostRoot),
 		"Where the host's file system begins for an nth that runs in a container or a chroot of its own: the kubelet's files and plugin, and the sockets of D-Bus and systemd, are looked for below. Empty is `/`."})
-	tables := []table{
+	tables := []Table{
 		top, c.Log.table(), c.IMDS.table(), c.AWS.table(host), c.Kubernetes.table(host), c.Drain.table(host), c.LoadBalancers.table(),
 		c.Webhook.table(), c.Metrics.table(host),
 	}
 	return append(tables, c.Events.tables()...)
 }
 
-// tables describes every key there is, with its place in c.
-func (c *Queue) tables() []table {
-	tables := []table{
+// tables describes every key, with its field in c.
+func (c *Queue) tables() []Table {
+	tables := []Table{
 		c.top(queue), c.Log.table(), c.Queue.table(), c.AWS.table(queue), c.Kubernetes.table(queue), c.Fleet.table(), c.Drain.table(queue),
 		c.Webhook.table(), c.Metrics.table(queue),
 	}
 	return append(tables, c.Events.tables()...)
 }
 
-// program is the one whose file is described: some keys are in the file of nth alone, and some are explained otherwise.
+// program is the program whose file is described: some keys exist for nth only, and some are explained differently.
 type program bool
 
 const (
@@ -112,7 +118,7 @@ const (
 	queue program = false // nth-queue
 )
 
-// either is the text for nth, or the one for nth-queue.
+// either returns the text for nth, or the one for nth-queue.
 func (p program) either(nth, nthQueue string) string {
 	if p == host {
 		return nth
@@ -120,62 +126,45 @@ func (p program) either(nth, nthQueue string) string {
 	return nthQueue
 }
 
-// only is a setting of the file of nth, and none of that of nth-queue.
-func (p program) only(s setting) setting {
+// only returns the setting for nth, and none for nth-queue.
+func (p program) only(s Setting) Setting {
 	if p == host {
 		return s
 	}
-	return setting{}
+	return Setting{}
 }
 
-// table is a table of those settings that p's file has.
-func (p program) table(name, doc string, settings ...setting) table {
-	settings = slices.DeleteFunc(settings, func(s setting) bool { return s.name == "" })
-	return table{name, doc, settings}
+// table returns a table of those settings that p has.
+func (p program) table(name, doc string, settings ...Setting) Table {
+	return Table{name, doc, slices.DeleteFunc(settings, func(s Setting) bool { return s.Name == "" })}
 }
 
 // Pointer is a pointer to the settings of a program: to a Config or a Queue.
 type Pointer[C any] interface {
 	*C
-	// Base is what both programs have.
+	// Base returns what both programs have.
 	Base() *Common
-	tables() []table
+	tables() []Table
 }
 
-// Table describes one table of the configuration file; Name is "" for the top of the file.
-type Table struct {
-	Name, Doc string
-	Settings  []Setting
-}
+// Describe returns every table and key of a program with its defaults, in the order of the files and the documentation.
+func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
-// Setting describes one key of a table. Default is written in TOML, Allowed in words, Doc in Markdown.
-type Setting struct {
-	Name, Default, Allowed, Doc string
-}
-
-// Describe lists every table and key that a program has with its defaults, in the order in which files and documentation have them.
-func Describe[C any, P Pointer[C]](defaults C) []Table {
-	var described []Table
-	for _, t := range P(&defaults).tables() {
-		settings := make([]Setting, len(t.settings))
-		for i, s := range t.settings {
-			settings[i] = Setting{Name: s.name, Default: s.value.show(), Allowed: s.value.allowed(), Doc: s.doc}
-		}
-		described = append(described, Table{Name: t.name, Doc: t.doc, Settings: settings})
-	}
-	return described
-}
-
-// Encode writes every setting of cfg as TOML. What it writes loads again to the same settings, but for secrets, of which
-// a comment says that they are set.
+// Encode writes every setting of cfg in TOML. Decode reads the same settings from it, but for secrets: a comment says that they
+// are set.
 func Encode[C any, P Pointer[C]](w io.Writer, cfg C) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {
-		if t.name != "" {
-			fmt.Fprintf(b, "\n[%s]\n", t.name)
+		if t.Name != "" {
+			fmt.Fprintf(b, "\n[%s]\n", t.Name)
 		}
-		for _, s := range t.settings {
-			fmt.Fprintln(b, printed(s))
+		for _, s := range t.Settings {
+			shown := s.value.show()
+			if _, hidden := s.value.(secret); hidden && shown != `""` && shown != "{}" {
+				fmt.Fprintf(b, "# %s is set, and not shown.\n", s.Name)
+				continue
+			}
+			fmt.Fprintf(b, "%s = %s\n", s.Name, shown)
 		}
 	}
 	return b.Flush()

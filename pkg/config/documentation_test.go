@@ -72,7 +72,7 @@ func reference(tables []config.Table) string {
 		}
 		b.WriteString("| key | default | may be | meaning |\n|---|---|---|---|\n")
 		for _, s := range table.Settings {
-			fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", s.Name, s.Default, s.Allowed, s.Doc)
+			fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", s.Name, s.Default(), s.Allowed(), s.Doc)
 		}
 	}
 	return b.String() + "\n"
@@ -99,7 +99,7 @@ func defaults(tables []config.Table) string {
 			fmt.Fprintf(&b, "\n# %s\n[%s]\n", table.Doc, table.Name)
 		}
 		for _, s := range table.Settings {
-			fmt.Fprintf(&b, "#%s = %s\n", s.Name, s.Default)
+			fmt.Fprintf(&b, "#%s = %s\n", s.Name, s.Default())
 		}
 	}
 	return b.String()
@@ -123,7 +123,7 @@ func manualPage(tables []config.Table) string {
 		}
 		for _, s := range table.Settings {
 			fmt.Fprintf(&b, ".TP\n.B %s\n%s\nIt may be %s. Default:\n.B %s\n",
-				roff(s.Name), roff(s.Doc), roff(s.Allowed), roff(s.Default))
+				roff(s.Name), roff(s.Doc), roff(s.Allowed()), roff(s.Default()))
 		}
 	}
 	return b.String()
@@ -202,7 +202,7 @@ func TestTheConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
 func TestEverySettingIsExplained(t *testing.T) {
 	for _, table := range config.Describe(config.Default()) {
 		for _, s := range table.Settings {
-			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed+s.Default, "|\n") {
+			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed()+s.Default(), "|\n") {
 				t.Errorf("[%s] %s: %q is no sentence for a table", table.Name, s.Name, s.Doc)
 			}
 		}

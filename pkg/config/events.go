@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -8,7 +9,7 @@ import (
 
 const day = 24 * time.Hour
 
-// Announced are the tables of those kinds of events that both programs are told of. Actions are ignore, notify, cordon or drain.
+// Announced has one table for each kind of event that both programs handle. Actions are ignore, notify, cordon or drain.
 type Announced struct {
 	SpotInterruption        SpotInterruption
 	RebalanceRecommendation RebalanceRecommendation
@@ -16,7 +17,7 @@ type Announced struct {
 	ASGTermination          ASGTermination
 }
 
-// Events holds one table for each kind of event.
+// Events has one table for each kind of event.
 type Events struct {
 	Announced
 	Shutdown       Shutdown
@@ -24,7 +25,7 @@ type Events struct {
 	ReservationEnd ReservationEnd
 }
 
-// QueueEvents holds one table for each kind of event that comes through a queue.
+// QueueEvents has one table for each kind of event that nth-queue handles.
 type QueueEvents struct {
 	Announced
 	ReservationEnd Budgeted
@@ -74,15 +75,15 @@ func defaultQueueEvents() QueueEvents {
 	}
 }
 
-func (c *Announced) tables(p program) []table {
-	return []table{c.SpotInterruption.table(p), c.RebalanceRecommendation.table(p), c.ScheduledMaintenance.table(p), c.ASGTermination.table(p)}
+func (c *Announced) tables(p program) []Table {
+	return []Table{c.SpotInterruption.table(p), c.RebalanceRecommendation.table(p), c.ScheduledMaintenance.table(p), c.ASGTermination.table(p)}
 }
 
-func (c *Events) tables() []table {
+func (c *Events) tables() []Table {
 	return append(c.Announced.tables(host), c.Shutdown.table(), c.Hibernation.table(), c.ReservationEnd.table())
 }
 
-func (c *QueueEvents) tables() []table {
+func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
 		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end."),
 		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it."),
@@ -90,39 +91,41 @@ func (c *QueueEvents) tables() []table {
 	)
 }
 
-// tableOf names the table that holds the settings of a kind of event.
+// tableOf returns the name of the table for a kind of event.
 func tableOf(kind event.Kind) string { return "events." + string(kind) }
 
 var (
-	actions   = []string{"ignore", "notify", "cordon", "drain"}
-	codes     = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
-	whens     = []string{"now", "lead", "window", "notify", "ignore"}
-	keyOwners = []string{"nth", "logind"}
+	actions = []string{"ignore", "notify", "cordon", "drain"}
+	codes   = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
+	whens   = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
 const (
-	actionDoc    = "What to do: nothing at all, only report it, cordon, or cordon and drain."
 	spreadDoc    = "Over how long the instances of a fleet begin, for codes that wait: each at a moment of its own, which follows from its instance ID, and none later than `lead` before. `0s` is all at once."
 	withdrawnDoc = "How long the announcement must have been missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone."
 )
 
-// withdrawn is a setting of nth's, which looks at what is announced again and again: nth-queue is told when it is over.
-func (p program) withdrawn(at *time.Duration) setting {
-	return p.only(setting{"withdrawn_after", duration{at, 0, 7 * day}, withdrawnDoc})
+// actionSetting is the setting that every kind of event has.
+func actionSetting(at *string) Setting {
+	return Setting{"action", choice(at, actions...), "What to do: nothing at all, only report it, cordon, or cordon and drain."}
+}
+
+// withdrawn is a setting of nth, which polls what is announced: nth-queue gets a message when it is over.
+func (p program) withdrawn(at *time.Duration) Setting {
+	return p.only(Setting{"withdrawn_after", duration(at, 0, 7*day), withdrawnDoc})
 }
 
 // SpotInterruption is the table [events.spot-interruption].
 type SpotInterruption struct {
 	Action         string
-	Hibernate      string        // an action too
+	Hibernate      string        // an action, too
 	WithdrawnAfter time.Duration // nth only
 }
 
-func (c *SpotInterruption) table(p program) table {
+func (c *SpotInterruption) table(p program) Table {
 	return p.table(tableOf(event.SpotInterruption), "EC2 reclaims a spot instance, with about two minutes' notice.",
-		setting{"action", choice(&c.Action, actions),
-			actionDoc},
-		setting{"hibernate", choice(&c.Hibernate, actions),
+		actionSetting(&c.Action),
+		Setting{"hibernate", choice(&c.Hibernate, actions...),
 			"What is done instead if the instance will only be hibernated; never more than `action`."},
 		p.withdrawn(&c.WithdrawnAfter),
 	)
@@ -135,15 +138,14 @@ type RebalanceRecommendation struct {
 	WithdrawnAfter time.Duration // nth only
 }
 
-func (c *RebalanceRecommendation) table(p program) table {
+func (c *RebalanceRecommendation) table(p program) Table {
 	longest := 30 * day
 	if p == queue {
 		longest = 12 * time.Hour
 	}
 	return p.table(tableOf(event.RebalanceRecommendation), "A spot instance is at elevated risk of interruption.",
-		setting{"action", choice(&c.Action, actions),
-			actionDoc},
-		setting{"cordon_for", duration{&c.CordonFor, 0, longest},
+		actionSetting(&c.Action),
+		Setting{"cordon_for", duration(&c.CordonFor, 0, longest),
 			p.either("How long a cordon lasts if no drain follows; `0s` is until the recommendation is withdrawn.",
 				"How long a cordon lasts if no drain follows; `0s` is for ever.")},
 		p.withdrawn(&c.WithdrawnAfter),
@@ -158,28 +160,26 @@ type ScheduledMaintenance struct {
 	Spread         time.Duration
 	HardDeadline   bool
 	WithdrawnAfter time.Duration // nth only
-	// Codes says for each of EC2's event codes, and for "other" ones, when Action is taken: now, lead, window, notify
-	// or ignore.
+	// Codes says when Action is taken for each event code of EC2, and for "other": now, lead, window, notify or ignore.
 	Codes map[string]string
 }
 
-func (c *ScheduledMaintenance) table(p program) table {
+func (c *ScheduledMaintenance) table(p program) Table {
 	return p.table(tableOf(event.ScheduledMaintenance), p.either("EC2 has planned a reboot, stop, retirement or maintenance.",
 		"EC2 has planned a reboot, stop, retirement or maintenance, of which AWS Health writes."),
-		setting{"action", choice(&c.Action, actions),
-			actionDoc},
-		setting{"lead", duration{&c.Lead, 0, 30 * day},
+		actionSetting(&c.Action),
+		Setting{"lead", duration(&c.Lead, 0, 30*day),
 			p.either("How long before the maintenance begins (`NotBefore`) the action does at the latest, for codes that say `lead` or `window`.",
 				"How long before the change begins the action does at the latest, for codes that say `lead` or `window`.")},
-		setting{"window", duration{&c.Window, 0, 30 * day},
+		Setting{"window", duration(&c.Window, 0, 30*day),
 			p.either("How long before the maintenance begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together.",
 				"How long before the change begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together. Where nth-queue may not ask EC2 for what it has scheduled, the action begins thirteen days after it was announced in any case: SQS forgets a message after fourteen.")},
-		setting{"spread", duration{&c.Spread, 0, day}, spreadDoc},
-		setting{"hard_deadline", boolean{&c.HardDeadline},
+		Setting{"spread", duration(&c.Spread, 0, day), spreadDoc},
+		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			p.either("Delete pods that resist eviction in time for the window. Otherwise their disruption budgets are respected to the end.",
 				"Delete pods that resist eviction in time for the change. Otherwise their disruption budgets are respected to the end.")},
 		p.withdrawn(&c.WithdrawnAfter),
-		setting{"codes", choiceOfEach{&c.Codes, codes, whens},
+		Setting{"codes", newChoiceOfEach(&c.Codes, codes, whens),
 			p.either("When the action is taken for each event code: at once (`now`), `lead` before the maintenance begins, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent.",
 				"When the action is taken for each event code: at once (`now`), `lead` before the change, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent.")},
 	)
@@ -190,36 +190,40 @@ type ASGTermination struct {
 	Action         string
 	Budget         time.Duration
 	CompleteHook   bool
-	Hooks          []string      // nil is the only one
+	Hooks          []string      // nil is the only hook of the group
 	OnIncomplete   string        // "continue" or "abandon"
 	WithdrawnAfter time.Duration // nth only
 }
 
-func (c *ASGTermination) table(p program) table {
+func (c *ASGTermination) table(p program) Table {
 	return p.table(tableOf(event.ASGTermination), p.either("The Auto Scaling group has chosen the instance for termination.",
 		"The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
-		setting{"action", choice(&c.Action, actions),
-			actionDoc},
-		setting{"budget", duration{&c.Budget, time.Second, 2 * day},
+		actionSetting(&c.Action),
+		Setting{"budget", duration(&c.Budget, time.Second, 2*day),
 			p.either("How long the drain may take: the announcement names no time. Heartbeats hold the machine that long, if nth may send them; otherwise keep this within the timeout of the group's lifecycle hook.",
 				"How long the drain may take, from when its turn has come. Heartbeats hold the machine that long.")},
-		setting{"complete_hook", boolean{&c.CompleteHook},
+		Setting{"complete_hook", boolean(&c.CompleteHook),
 			p.either("If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended. It needs a policy on the instance's role, see docs/lifecycle.md.",
 				"If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended or its time is over.")},
 		hooksSetting("hooks", &c.Hooks, p.either("unless it notifies somebody or is the one of an EKS managed node group.", "unless "+ofOthers)),
-		setting{"on_incomplete", choice(&c.OnIncomplete, []string{"continue", "abandon"}),
+		Setting{"on_incomplete", choice(&c.OnIncomplete, "continue", "abandon"),
 			"How the hooks are completed when the time is over and pods are left: `abandon` keeps the machine, running, where the group's instance lifecycle policy says so (TerminateHookAbandon=retain), and is `continue` elsewhere. It needs one permission more, see docs/lifecycle.md."},
 		p.withdrawn(&c.WithdrawnAfter),
 	)
 }
 
-// hooksSetting is a list of lifecycle hooks to complete, with which of the group's is completed unless otherwise.
-func hooksSetting(key string, at *[]string, unless string) setting {
-	return setting{key, names{at, hookName, `a list of names of lifecycle hooks, such as ["drain"]`},
+// hooksSetting is a list of lifecycle hooks to complete. If it is empty, the only hook of the group is completed, unless what is said there holds.
+func hooksSetting(key string, at *[]string, unless string) Setting {
+	return Setting{key, list(at, isHookName, `a list of names of lifecycle hooks, such as ["drain"]`),
 		"The names of the lifecycle hooks to complete. Empty is the group's only one, " + unless}
 }
 
-// ofOthers says which hook nobody guesses to be nth-queue's.
+// isHookName tells whether Auto Scaling accepts the name for a lifecycle hook.
+func isHookName(s string) bool {
+	return s != "" && len(s) <= 255 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/") == ""
+}
+
+// ofOthers says which hooks nth-queue does not take for its own.
 const ofOthers = "it notifies somebody else or is one of an EKS managed node group; and those that notify the queue are completed, whatever else there is. See docs/lifecycle.md."
 
 // Shutdown is the table [events.shutdown].
@@ -229,12 +233,12 @@ type Shutdown struct {
 	PowerKey string // "nth" or "logind": who answers it
 }
 
-func (c *Shutdown) table() table {
-	return table{tableOf(event.Shutdown), "The operating system goes down, whoever asked for it.", []setting{
-		{"action", choice(&c.Action, actions), actionDoc},
-		{"margin", duration{&c.Margin, 0, 10 * time.Minute},
+func (c *Shutdown) table() Table {
+	return Table{tableOf(event.Shutdown), "The operating system goes down, whoever asked for it.", []Setting{
+		actionSetting(&c.Action),
+		{"margin", duration(&c.Margin, 0, 10*time.Minute),
 			"How much of the time that there is for a shutdown or a sleep is left unused, so that it goes on by itself."},
-		{"power_key", choice(&c.PowerKey, keyOwners),
+		{"power_key", choice(&c.PowerKey, "nth", "logind"),
 			"Who answers the power button, which is all that EC2 presses. `nth` drains the node, if `action` is `drain`, and has logind power the machine off then, so that the kubelet's own graceful shutdown comes after it; see docs/shutdown.md. `logind` announces a shutdown to both at once."},
 	}}
 }
@@ -244,9 +248,9 @@ type Hibernation struct {
 	Action string
 }
 
-func (c *Hibernation) table() table {
-	return table{tableOf(event.Hibernation), "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes.", []setting{
-		{"action", choice(&c.Action, actions), actionDoc},
+func (c *Hibernation) table() Table {
+	return Table{tableOf(event.Hibernation), "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes.", []Setting{
+		actionSetting(&c.Action),
 	}}
 }
 
@@ -257,26 +261,26 @@ type ReservationEnd struct {
 	WithdrawnAfter time.Duration
 }
 
-func (c *ReservationEnd) table() table {
-	return table{tableOf(event.ReservationEnd), "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. EC2 is asked for it, which needs a policy on the instance's role, see docs/reservations.md.", []setting{
-		{"action", choice(&c.Action, actions), actionDoc},
-		{"lead", duration{&c.Lead, time.Minute, 30 * day},
+func (c *ReservationEnd) table() Table {
+	return Table{tableOf(event.ReservationEnd), "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. EC2 is asked for it, which needs a policy on the instance's role, see docs/reservations.md.", []Setting{
+		actionSetting(&c.Action),
+		{"lead", duration(&c.Lead, time.Minute, 30*day),
 			"How long before EC2 begins to terminate instances the action begins: that is half an hour before the end of a Capacity Block, and an hour for UltraServers."},
-		{"withdrawn_after", duration{&c.WithdrawnAfter, 0, 7 * day},
+		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, 7*day),
 			"How long the end must have been missing, while EC2 answers, before it counts as withdrawn and what was done for it is undone."},
 	}}
 }
 
-// Budgeted is the table of a kind of event that may name no time.
+// Budgeted is the table of a kind of event whose message may name no deadline.
 type Budgeted struct {
 	Action string
 	Budget time.Duration
 }
 
-func (c *Budgeted) table(kind event.Kind, doc string) table {
-	return table{tableOf(kind), doc, []setting{
-		{"action", choice(&c.Action, actions), actionDoc},
-		{"budget", duration{&c.Budget, time.Second, 2 * day},
+func (c *Budgeted) table(kind event.Kind, doc string) Table {
+	return Table{tableOf(kind), doc, []Setting{
+		actionSetting(&c.Action),
+		{"budget", duration(&c.Budget, time.Second, 2*day),
 			"How long the drain may take where the message names no time."},
 	}}
 }
@@ -288,12 +292,12 @@ type QueueStatusCheck struct {
 	Budget time.Duration
 }
 
-func (c *QueueStatusCheck) table() table {
-	return table{tableOf(event.StatusCheck), "A status check of EC2's fails, of the instance or of the system below it. EC2 is asked for those each minute.", []setting{
-		{"action", choice(&c.Action, actions), actionDoc},
-		{"after", duration{&c.After, 0, day},
+func (c *QueueStatusCheck) table() Table {
+	return Table{tableOf(event.StatusCheck), "A status check of EC2's fails, of the instance or of the system below it. EC2 is asked for those each minute.", []Setting{
+		actionSetting(&c.Action),
+		{"after", duration(&c.After, 0, day),
 			"How long the check must have failed. What has begun is taken back once it has passed for a quarter of an hour."},
-		{"budget", duration{&c.Budget, time.Second, 2 * day},
+		{"budget", duration(&c.Budget, time.Second, 2*day),
 			"How long a drain may take. Pods that resist eviction are not deleted then: the machine may yet recover."},
 	}}
 }

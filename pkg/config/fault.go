@@ -1,71 +1,35 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/BurntSushi/toml"
 )
 
-// longest is how many characters of a wrong value are repeated in its error.
-const longest = 60
+// maxShown is how many characters of a wrong value an error repeats.
+const maxShown = 60
 
-// syntaxFault tells where a text stops being TOML. What stands there is repeated, unless it may be a secret.
-func (d *decoder) syntaxFault(text string, err error) error {
+// syntaxFault says where a file is not valid TOML. What the parser repeats of the file is left out if it may be a secret.
+func (d *decoder) syntaxFault(err error) error {
 	parse, ok := errors.AsType[toml.ParseError](err)
-	switch {
-	case !ok:
+	if !ok {
 		return fmt.Errorf("%s: %s", d.file, oneLine(err.Error()))
-	case secretive(d.tableAt(text, parse.Position.Line)):
+	}
+	// A table that does not exist may be a misplaced one of the webhook, such as [headers].
+	table, _, isTable := strings.Cut(parse.LastKey, ".")
+	if secretive(parse.LastKey) || isTable && !d.tables[table] {
 		return fmt.Errorf("%s: line %d: no TOML, and not shown as it is about the webhook: a text needs quotes, such as url = \"...\"", d.file, parse.Position.Line)
 	}
 	return fmt.Errorf("%s: line %d: %s", d.file, parse.Position.Line, oneLine(parse.Message))
 }
 
-// header is a line of TOML that begins a table, and dotted the key of one within a table. They are compiled when a file is none: nearly
-// never, while whatever is compiled at the start stays in memory.
-var (
-	header = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*\[\[?\s*["']?([A-Za-z0-9_-]+)["']?\s*[].]`) })
-	dotted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]`) })
-)
-
-// tableAt names the table at the top of the file that a line belongs to, in a text that is no TOML; empty if it is none of ours. What only
-// looks like another table, in a text of several lines, ends none.
-func (d *decoder) tableAt(text string, number int) string {
-	table, inline, within := "", "", ""
-	for line := range strings.Lines(text) {
-		begins := header().FindStringSubmatch(line)
-		sets := dotted().FindStringSubmatch(line)
-		switch {
-		case within != "":
-		case begins != nil && d.tables[begins[1]]:
-			table, inline = begins[1], ""
-		case sets != nil && table == "":
-			inline = sets[1]
-		}
-		for _, quotes := range []string{`"""`, "'''"} {
-			if odd := strings.Count(line, quotes)%2 == 1; odd && within == "" {
-				within = quotes
-			} else if odd && within == quotes {
-				within = ""
-			}
-		}
-		if number--; number == 0 {
-			break
-		}
-	}
-	return cmp.Or(table, inline)
-}
-
-// unknown tells that a key means nothing, and which one may have been meant.
+// unknown says that there is no such key, and which one may have been meant.
 func (d *decoder) unknown(key string) error {
 	known := append(sorted(d.settings), sorted(d.tables)...)
 	for name, v := range d.settings {
@@ -92,8 +56,8 @@ func (d *decoder) unknown(key string) error {
 	return fmt.Errorf("%s: %s: unknown key, %s has %s", d.file, key, where, strings.Join(siblings, ", "))
 }
 
-// nearest picks the known key that a wrong one most likely stands for: one a few letters away, the same name in
-// another table, or one that was cut short. It returns "" if there is none.
+// nearest returns the known key that was most likely meant: one that differs in a few letters, the same name in another
+// table, or one of which key is the beginning. It returns "" if there is none.
 func nearest(key string, known []string) string {
 	best, bestDistance := "", 0
 	slices.Sort(known)
@@ -109,7 +73,7 @@ func nearest(key string, known []string) string {
 
 func lastPart(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 
-// editDistance counts the letters to insert, delete or replace to make b of a (Levenshtein).
+// editDistance is the Levenshtein distance: how many bytes to insert, delete or replace to turn a into b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -130,7 +94,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// render shows a wrong value much as it was written, on one line and not too long.
+// render shows a wrong value much as it was written, on one line and shortened.
 func render(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -153,8 +117,8 @@ func render(v any) string {
 }
 
 func cut(s string) string {
-	if runes := []rune(s); len(runes) > longest {
-		return string(runes[:longest]) + "..."
+	if runes := []rune(s); len(runes) > maxShown {
+		return string(runes[:maxShown]) + "..."
 	}
 	return s
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Place is where the settings of a program are if nobody names a file, and what they are without one.
+// Place is where a program's settings are unless a file is named, and what they are without a file.
 type Place[C any, P Pointer[C]] struct {
-	File     string // may be absent
+	File     string // need not exist
 	Defaults C
 }
 
@@ -25,8 +25,8 @@ func Usual() Place[Config, *Config] { return Place[Config, *Config]{DefaultFile,
 func UsualQueue() Place[Queue, *Queue] { return Place[Queue, *Queue]{QueueFile, DefaultQueue()} }
 
 // Load reads the settings from path and its drop-ins, path.d/*.toml, in lexical order; a later file overrides single
-// keys of an earlier one. The empty path is the place's File. The error has one line for each fault. With a Degraded, the
-// settings are of use: all else in them is as it should be.
+// keys of an earlier one. An empty path stands for p.File. The error has one line for each fault. If it is a Degraded, the
+// settings can be used.
 func (p Place[C, P]) Load(path string) (C, error) {
 	cfg := p.Defaults
 	sources, err := p.Sources(path)
@@ -40,22 +40,21 @@ func (p Place[C, P]) Load(path string) (C, error) {
 	return cfg, err
 }
 
-// Degraded are faults in what is only told: in the tables [log], [webhook] and [metrics]. A key with a fault keeps the value that it
-// had. It has one line for each.
+// Degraded lists faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key keeps its value.
 type Degraded struct{ Faults []error }
 
 func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
 
-// tellsOnly tells whether nothing but what is told follows from a key.
-func tellsOnly(key string) bool {
+// reportsOnly tells whether a key is in one of the tables that only concern reporting.
+func reportsOnly(key string) bool {
 	table, _, _ := strings.Cut(key, ".")
 	return slices.Contains([]string{"log", "webhook", "metrics"}, table)
 }
 
-// read reads files, one after the other, into what the tables describe.
-func read(sources []Source, tables []table) error {
+// read reads files, one after the other, into the fields that the tables describe.
+func read(sources []Source, tables []Table) error {
 	var faults []error
-	works := true
+	usable := true
 	for _, s := range sources {
 		if s.Passed != "" {
 			continue
@@ -69,28 +68,28 @@ func read(sources []Source, tables []table) error {
 		if degraded, ok := errors.AsType[Degraded](err); ok {
 			faults = append(faults, degraded.Faults...)
 		} else if err != nil {
-			faults, works = append(faults, err), false
+			faults, usable = append(faults, err), false
 		}
 	}
-	return joined(faults, works)
+	return joined(faults, usable)
 }
 
-// joined makes one error of faults, a Degraded if the settings are of use all the same.
-func joined(faults []error, works bool) error {
-	if works && len(faults) > 0 {
+// joined makes one error of the faults: a Degraded if the settings are usable in spite of them.
+func joined(faults []error, usable bool) error {
+	if usable && len(faults) > 0 {
 		return Degraded{faults}
 	}
 	return errors.Join(faults...)
 }
 
-// Source is a file where settings may stand.
+// Source is a file that may contain settings.
 type Source struct {
 	File string
-	// Passed is why it is passed over; empty for one that is read.
+	// Passed says why the file is ignored; empty if it is read.
 	Passed string
 }
 
-// Sources lists the files that Load reads for path, in order, with those beside them that it does not.
+// Sources lists the files that Load reads for path, in order, and the files beside the drop-ins that it ignores.
 func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	var sources []Source
 	if path != "" {
@@ -108,7 +107,7 @@ func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	for _, entry := range dropins {
 		s := Source{File: filepath.Join(path+".d", entry.Name())}
 		switch {
-		case strings.HasPrefix(entry.Name(), "."): // Hidden files are what editors leave beside the file they have open.
+		case strings.HasPrefix(entry.Name(), "."): // Editors leave hidden files beside the one they have open.
 			s.Passed = "its name begins with a dot"
 		case filepath.Ext(entry.Name()) != ".toml":
 			s.Passed = "its name does not end with .toml"
@@ -118,7 +117,7 @@ func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	return sources, nil
 }
 
-// fileFault tells why a file can't be read, naming it once.
+// fileFault says why a file cannot be read, and names the file once.
 func fileFault(file string, err error) error {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
@@ -126,51 +125,51 @@ func fileFault(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// Decode reads the text of one file over cfg: keys that the text does not name keep their values. The name is used in
-// errors. Faults leave their keys as they were; the error has one line for each, and is Degraded if all concern what is told.
+// Decode reads the text of one file into cfg; keys that it does not contain, and faulty ones, keep their values. The name of the file is
+// for errors, which have one line for each fault, and are a Degraded if all faults only concern reporting.
 func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
 	return decode(name, text, cfg.tables())
 }
 
-// decode reads the text of one file into what the tables describe.
-func decode(name string, text []byte, tables []table) error {
+// decode reads the text of one file into the fields that the tables describe.
+func decode(name string, text []byte, tables []Table) error {
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
-	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, works: true}
+	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, usable: true}
 	for _, t := range tables {
 		d.know(t)
 	}
 	if err != nil {
-		return d.syntaxFault(string(text), err)
+		return d.syntaxFault(err)
 	}
 	for _, key := range meta.Keys() {
 		d.place(key)
 	}
-	return joined(d.faults, d.works)
+	return joined(d.faults, d.usable)
 }
 
-// decoder takes the keys of one file to their places.
+// decoder stores the keys of one file in their fields.
 type decoder struct {
 	file     string
 	tree     map[string]any
 	settings map[string]value // by full key
-	tables   map[string]bool  // by name, with the tables above them
-	done     map[string]bool  // keys already stored or found faulty, with all that is below them
+	tables   map[string]bool  // by name, with the tables that contain them
+	done     map[string]bool  // keys that were stored or found faulty, with all below them
 	faults   []error
-	works    bool // none of them but in what is only told
+	usable   bool // all faults only concern reporting
 }
 
-func (d *decoder) know(t table) {
-	parts := strings.Split(t.name, ".")
+func (d *decoder) know(t Table) {
+	parts := strings.Split(t.Name, ".")
 	for i := range parts {
 		d.tables[strings.Join(parts[:i+1], ".")] = true
 	}
-	for _, s := range t.settings {
+	for _, s := range t.Settings {
 		d.settings[fullKey(t, s)] = s.value
 	}
 }
 
-// place follows a key from the top of the file until it meets a setting or something that should not be there.
+// place follows a key from the top of the file to a setting, which it stores, or to something that should not be there.
 func (d *decoder) place(key toml.Key) {
 	for i := range key {
 		at := key[:i+1]
@@ -196,7 +195,7 @@ func (d *decoder) place(key toml.Key) {
 	}
 }
 
-// fault notes that a key's value is not what it should be; without a wish, the key itself should not be.
+// fault reports that a key's value is not what it must be; without a want, there must be no such key.
 func (d *decoder) fault(key string, got any, want string) {
 	if want == "" {
 		d.note(key, d.unknown(key))
@@ -204,13 +203,13 @@ func (d *decoder) fault(key string, got any, want string) {
 	}
 	shown := render(got)
 	if secretive(key) {
-		shown = render(notShown) // A secret may have got to the wrong key.
+		shown = render(notShown) // A secret may be at the wrong key.
 	}
 	d.note(key, fmt.Errorf("%s: %s = %s: must be %s", d.file, key, shown, want))
 }
 
 func (d *decoder) note(key string, fault error) {
-	d.faults, d.works = append(d.faults, fault), d.works && tellsOnly(key)
+	d.faults, d.usable = append(d.faults, fault), d.usable && reportsOnly(key)
 }
 
 // lookUp finds the value of a key; nil if there is none.
@@ -223,14 +222,9 @@ func lookUp(tree map[string]any, key toml.Key) any {
 	return at
 }
 
-func fullKey(t table, s setting) string {
-	if t.name == "" {
-		return s.name
-	}
-	return t.name + "." + s.name
-}
+func fullKey(t Table, s Setting) string { return strings.TrimPrefix(t.Name+"."+s.Name, ".") }
 
-// join appends one part to a key, with quotes if it needs them.
+// join appends a part to a key, in quotes if needed.
 func join(key, sub string) string {
 	switch {
 	case sub == "":
@@ -243,34 +237,20 @@ func join(key, sub string) string {
 	return key + "." + toml.Key{sub}.String()
 }
 
-// Diff names the settings in which two configurations differ, as in "drain.margin", in the order of the documentation.
+// Diff returns the keys in which two configurations differ, such as "drain.margin", in the order of the documentation.
 func Diff[C any, P Pointer[C]](a, b C) []string {
-	before, now := P(&a), P(&b)
-	return append(diff(before.tables(), now.tables()), before.Base().Webhook.rewritten(now.Base().Webhook)...)
-}
-
-// rewritten names the file of the template if it is the same and what is in it is not.
-func (c *Webhook) rewritten(now Webhook) []string {
-	if now.TemplateFile == "" || c.TemplateFile != now.TemplateFile || c.TemplateText == now.TemplateText {
-		return nil
-	}
-	return []string{"webhook.template_file"}
-}
-
-func diff(a, b []table) []string {
-	of := map[string]string{}
-	for _, t := range a {
-		for _, s := range t.settings {
-			of[fullKey(t, s)] = s.value.show()
-		}
-	}
-	var names []string
-	for _, t := range b {
-		for _, s := range t.settings {
-			if name := fullKey(t, s); s.value.show() != of[name] {
-				names = append(names, name)
+	var keys []string
+	after := P(&b).tables()
+	for i, t := range P(&a).tables() {
+		for j, s := range t.Settings {
+			if s.value.show() != after[i].Settings[j].value.show() {
+				keys = append(keys, fullKey(t, s))
 			}
 		}
 	}
-	return names
+	before, now := P(&a).Base().Webhook, P(&b).Base().Webhook
+	if now.TemplateFile != "" && before.TemplateFile == now.TemplateFile && before.TemplateText != now.TemplateText {
+		keys = append(keys, "webhook.template_file") // The file has changed.
+	}
+	return keys
 }

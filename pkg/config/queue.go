@@ -1,9 +1,7 @@
 package config
 
 import (
-	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -15,13 +13,13 @@ type SQS struct {
 	Receivers  int
 }
 
-func (c *SQS) table() table {
-	return table{"queue", "The SQS queue that EventBridge, Auto Scaling or SNS fill.", []setting{
-		{"url", text{&c.URL, isQueueURL, `a queue's URL such as "https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions", or ""`},
+func (c *SQS) table() Table {
+	return Table{"queue", "The SQS queue that EventBridge, Auto Scaling or SNS fill.", []Setting{
+		{"url", optionalText(&c.URL, isQueueURL, `a queue's URL such as "https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions"`),
 			"The queue's URL. nth-queue does not start without it."},
-		{"visibility", duration{&c.Visibility, 10 * time.Second, time.Hour},
+		{"visibility", duration(&c.Visibility, 10*time.Second, time.Hour),
 			"How long a message is kept from other consumers at a time. It is extended while its nodes are drained; where a process was killed, another one goes on after that."},
-		{"receivers", number{&c.Receivers, 1, 64},
+		{"receivers", number(&c.Receivers, 1, 64),
 			"How many requests wait for messages at the same time. Each brings up to ten."},
 	}}
 }
@@ -31,8 +29,8 @@ type Fleet struct {
 	MaxDraining      int // 0 is no limit
 	MaxPerGroup      int // 0 is no limit
 	GroupLabel       string
-	ManagedTag       string // "" is not looked for
-	Cluster          string // "" is what the tags of the Nodes' instances say
+	ManagedTag       string // "" is any instance
+	Cluster          string // "" is found by the tags of the Nodes' instances
 	Unknown          string // delete or leave
 	UncordonStarted  bool
 	Taints           bool
@@ -41,53 +39,45 @@ type Fleet struct {
 	DeleteNode       bool
 	RestartWait      time.Duration // 0 restarts nothing
 	CompleteLaunches bool
-	LaunchHooks      []string // nil is the only one
+	LaunchHooks      []string // nil is the only hook of the group
 	AfterDrain       string   // keep, terminate or detach
 }
 
-var (
-	effects  = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
-	unknowns = []string{"delete", "leave"}
-)
-
-func (c *Fleet) table() table {
-	return table{"fleet", "Which nodes are drained, and how many at once.", []setting{
-		{"max_draining", number{&c.MaxDraining, 0, 100_000},
+func (c *Fleet) table() Table {
+	return Table{"fleet", "Which nodes are drained, and how many at once.", []Setting{
+		{"max_draining", number(&c.MaxDraining, 0, 100_000),
 			"How many nodes are drained at once, by all nth-queue processes together. What is gone in three minutes or less, such as a spot interruption, does not wait, but counts. `0` is no limit."},
-		{"max_per_group", number{&c.MaxPerGroup, 0, 100_000},
+		{"max_per_group", number(&c.MaxPerGroup, 0, 100_000),
 			"The same for the nodes of one group, which have the same value of `group_label`. `0` is no limit."},
-		{"group_label", text{&c.GroupLabel, isKey, "a label's key"},
+		{"group_label", text(&c.GroupLabel, isKey, "a label's key"),
 			"The label that makes nodes a group: the zone, or a node pool's name."},
-		{"managed_tag", text{&c.ManagedTag, isTag, "a tag's key of up to 128 characters, or \"\""},
+		{"managed_tag", optionalText(&c.ManagedTag, isTag, "a tag's key of up to 128 characters"),
 			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked for this tag then."},
-		{"cluster", text{&c.Cluster, isCluster, "a cluster's name of up to 106 characters, or \"\""},
+		{"cluster", optionalText(&c.Cluster, isCluster, "a cluster's name of up to 106 characters"),
 			"This cluster's name in the tags of its instances, whose key is `kubernetes.io/cluster/` and the name. An instance without a Node is this cluster's if it has that tag, and another's if it has only such tags with other names; docs/queue.md says what that leads to. Empty is the name in `managed_tag` if that is such a key, or else the one by which EC2 says that the instances of all Nodes are tagged, if that is one."},
-		{"unknown", choice(&c.Unknown, unknowns),
+		{"unknown", choice(&c.Unknown, "delete", "leave"),
 			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag in `managed_tag`: it is deleted, or left for others who read the queue, unless the instance is known to be this cluster's by `cluster`."},
-		{"uncordon_started", boolean{&c.UncordonStarted},
+		{"uncordon_started", boolean(&c.UncordonStarted),
 			"Lift a cordon of nth's when EC2 says that the instance has been started since, and its Node is Ready."},
-		{"taints", boolean{&c.Taints},
+		{"taints", boolean(&c.Taints),
 			"Taint a node with the key that aws-node-termination-handler uses for the kind of event."},
-		{"taint_effect", choice(&c.TaintEffect, effects),
+		{"taint_effect", choice(&c.TaintEffect, "NoSchedule", "PreferNoSchedule", "NoExecute"),
 			"The effect of that taint."},
-		{"out_of_service", boolean{&c.OutOfService},
+		{"out_of_service", boolean(&c.OutOfService),
 			"Taint a node `node.kubernetes.io/out-of-service` once EC2 says that its instance is stopped or terminated, so that its volumes can go elsewhere."},
-		{"delete_node", boolean{&c.DeleteNode},
+		{"delete_node", boolean(&c.DeleteNode),
 			"Delete the Node of an instance that is terminated, as EC2 has told and says when it is asked, after the drain, and once its volumes are detached, for seven minutes at most. Only where `spec.providerID` names the instance. It needs one right more, see docs/queue.md."},
-		{"restart_wait", duration{&c.RestartWait, 0, time.Hour},
+		{"restart_wait", duration(&c.RestartWait, 0, time.Hour),
 			"Have the Deployment or StatefulSet of a pod with the annotation `nth-project.github.io/evict: after-restart` restarted, as `kubectl rollout restart` does, and evict the pod only if it is still there after this time; half of the time before a deadline at most. `0s` restarts nothing. It needs some rights more, see docs/queue.md."},
-		{"complete_launches", boolean{&c.CompleteLaunches},
+		{"complete_launches", boolean(&c.CompleteLaunches),
 			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
 		hooksSetting("launch_hooks", &c.LaunchHooks, "unless "+ofOthers),
-		{"after_drain", choice(&c.AfterDrain, []string{"keep", "terminate", "detach"}),
+		{"after_drain", choice(&c.AfterDrain, "keep", "terminate", "detach"),
 			"What becomes of an instance of an Auto Scaling group whose node was drained for a rebalance recommendation, or as it is to be stopped or retired: it stays (`keep`), or its group ends it (`terminate`) or lets go of it, running (`detach`), and has another in its place. It needs two permissions more, see docs/queue.md."},
 	}}
 }
 
 func isQueueURL(s string) bool {
-	if s == "" {
-		return true
-	}
 	u, err := url.Parse(s)
 	return err == nil && isEndpoint(s) && len(strings.Split(strings.Trim(u.Path, "/"), "/")) == 2
 }
@@ -96,25 +86,7 @@ func isTag(s string) bool {
 	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
 }
 
-// isCluster tells whether a tag's key can end with a text after "kubernetes.io/cluster/".
+// isCluster tells whether s can be the end of a tag's key that begins with "kubernetes.io/cluster/".
 func isCluster(s string) bool {
 	return len(s) <= 106 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' })
-}
-
-// number is a whole number within bounds.
-type number struct {
-	at       *int
-	min, max int
-}
-
-func (v number) allowed() string { return fmt.Sprintf("a whole number from %d to %d", v.min, v.max) }
-func (v number) show() string    { return strconv.Itoa(*v.at) }
-
-func (v number) set(got any, fault func(string, any, string)) {
-	n, ok := got.(int64)
-	if !ok || n < int64(v.min) || n > int64(v.max) {
-		fault("", got, v.allowed())
-		return
-	}
-	*v.at = int(n)
 }

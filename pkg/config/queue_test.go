@@ -123,7 +123,7 @@ func TestWhatIsPrintedOfTheQueuesSettingsIsReadAgain(t *testing.T) {
 func TestEverySettingOfTheQueueIsExplained(t *testing.T) {
 	for _, table := range config.Describe(config.DefaultQueue()) {
 		for _, s := range table.Settings {
-			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed+s.Default, "|\n") {
+			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed()+s.Default(), "|\n") {
 				t.Errorf("[%s] %s: %q is no sentence for a table", table.Name, s.Name, s.Doc)
 			}
 		}

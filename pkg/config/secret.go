@@ -1,8 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -12,26 +10,26 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// hidden is a value that is not printed, whatever it holds. Its show is for comparing.
-type hidden interface {
-	value
-	// isSet tells whether there is something to hide.
-	isSet() bool
+// secret is a value that is never printed, and neither is what a file has in its place. Its show is for comparing.
+type secret struct{ value }
+
+func (v secret) set(got any, fault faultFunc) {
+	v.value.set(got, func(sub string, _ any, want string) { fault(sub, notShown, want) })
 }
 
 // notShown stands for a wrong value of a secret.
 const notShown = "(not shown)"
 
-// secretive tells whether a key, or what stands below it, may hold a secret, also where it should not.
+// secretive tells whether a key, or a key below it, may hold a secret, even one that does not belong there.
 func secretive(key string) bool {
 	table, _, _ := strings.Cut(key, ".")
 	return table == "webhook"
 }
 
-// name is what a key looks like of which it is certain that it is no secret.
+// name matches keys that are certainly no secret.
 var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
 
-// shownBelow is a part of a key as it can be told; key is all of it, or what stands before.
+// shownBelow returns a part of a key as it may be printed. key is the whole key, or what precedes the part.
 func shownBelow(key, part string) string {
 	if part != "" && secretive(key) && !name().MatchString(part) {
 		return notShown
@@ -39,54 +37,16 @@ func shownBelow(key, part string) string {
 	return part
 }
 
-// secret is a text that is never printed; empty is none.
-type secret struct{ text }
-
-func (v secret) isSet() bool { return *v.at != "" }
-
-func (v secret) set(got any, fault func(string, any, string)) {
-	empty := func(s string) bool { return s == "" || v.good(s) }
-	text{v.at, empty, v.want}.set(got, func(sub string, _ any, want string) { fault(sub, notShown, want) })
-}
-
-// secrets is a table of the values of headers, by name, that are never printed. A file sets only the names it holds; "" takes one away.
-type secrets struct{ at *map[string]string }
-
-func (v secrets) allowed() string { return "a table of names and texts" }
-func (v secrets) isSet() bool     { return len(*v.at) > 0 }
-func (v secrets) show() string    { return texts{at: v.at}.show() }
-
-func (v secrets) set(got any, fault func(string, any, string)) {
-	table, ok := got.(map[string]any)
-	if !ok {
-		fault("", notShown, v.allowed())
-		return
-	}
-	texts := map[string]string{}
-	maps.Copy(texts, *v.at)
-	for _, name := range sorted(table) {
+// headers is a table of the values of HTTP headers; "" removes one.
+func headers(at *map[string]string) value {
+	judge := func(name string, got any) (string, bool) {
 		if !httpguts.ValidHeaderFieldName(name) {
-			fault(name, notShown, "under the name of a header, such as Authorization")
-			continue
+			return "under the name of a header, such as Authorization", false
 		}
-		text, ok := table[name].(string)
-		if !ok || name == "" || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-			fault(name, notShown, "a text on one line")
-			continue
-		}
-		if texts[name] = text; text == "" {
-			delete(texts, name)
-		}
+		s, ok := got.(string)
+		return "a text on one line", ok && httpguts.ValidHeaderFieldValue(s)
 	}
-	if len(texts) == 0 {
-		texts = nil
-	}
-	*v.at = texts
-}
-
-// anyText is a text that others judge.
-func anyText(at *string) value {
-	return text{at, func(string) bool { return true }, "a text"}
+	return texts{at: at, want: "a table of names and texts", judge: judge, emptyRemoves: true}
 }
 
 func isEndpoint(s string) bool {
@@ -97,12 +57,4 @@ func isEndpoint(s string) bool {
 func isProxy(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
-}
-
-// printed writes one setting as a line of TOML, or, of a secret, that it is there.
-func printed(s setting) string {
-	if h, ok := s.value.(hidden); ok && h.isSet() {
-		return fmt.Sprintf("# %s is set, and not shown.", s.name)
-	}
-	return s.name + " = " + s.value.show()
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Common is what can be set for both programs.
+// Common has the settings that both programs have.
 type Common struct {
 	DryRun           bool
 	StateDirectory   string
@@ -22,7 +22,7 @@ type Common struct {
 	Metrics          Metrics
 }
 
-// defaultCommon is that of an empty file of the program of that name.
+// defaultCommon returns the defaults for the program of that name.
 func defaultCommon(name string) Common {
 	return Common{
 		StateDirectory:   "/var/lib/" + name,
@@ -37,20 +37,20 @@ func defaultCommon(name string) Common {
 // Base returns c.
 func (c *Common) Base() *Common { return c }
 
-// KeepNotifications makes what is only told the same as in other.
+// KeepNotifications copies the tables that only concern reporting from other.
 func (c *Common) KeepNotifications(other *Common) {
 	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
 }
 
-func (c *Common) top(p program) table {
+func (c *Common) top(p program) Table {
 	return p.table("", "",
-		setting{"dry_run", boolean{&c.DryRun},
+		Setting{"dry_run", boolean(&c.DryRun),
 			p.either("Watch, decide and log what would be done, but write nothing to the cluster except `kubernetes.heartbeat`.",
 				"Watch, decide and log what would be done, but write nothing to the cluster, complete no lifecycle action and delete no message.")},
-		setting{"state_directory", directory(&c.StateDirectory),
+		Setting{"state_directory", directory(&c.StateDirectory),
 			p.either("Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, overrides it.",
 				"Where nth-queue keeps notices that the webhook has not taken yet. `$STATE_DIRECTORY` goes before it.")},
-		setting{"runtime_directory", directory(&c.RuntimeDirectory),
+		Setting{"runtime_directory", directory(&c.RuntimeDirectory),
 			p.either("Where nth keeps what needs not outlive a reboot. `$RUNTIME_DIRECTORY` overrides it.",
 				"Where nth-queue shows how it stands. `$RUNTIME_DIRECTORY` overrides it.")},
 	)
@@ -62,48 +62,41 @@ type Log struct {
 	Format string // auto, text, journal, json or prefix
 }
 
-var (
-	levels  = []string{"debug", "info", "warning", "error"}
-	formats = []string{"auto", "text", "journal", "json", "prefix"}
-)
-
-func (c *Log) table() table {
-	return table{"log", "Logging.", []setting{
-		{"level", choice(&c.Level, levels),
+func (c *Log) table() Table {
+	return Table{"log", "Logging.", []Setting{
+		{"level", choice(&c.Level, "debug", "info", "warning", "error"),
 			"The lowest level that is logged."},
-		{"format", choice(&c.Format, formats),
+		{"format", choice(&c.Format, "auto", "text", "journal", "json", "prefix"),
 			"`journal` writes to the systemd journal with fields, `text` and `json` write lines to standard error. `prefix` writes lines that begin with a priority such as `<6>` to standard output, for what hands them to a journal. `auto` is `journal` when systemd connects standard error to the journal, `prefix` in a host container of Bottlerocket, else `text`."},
 	}}
 }
 
 // AWS is the table [aws].
 type AWS struct {
-	Region      string // "" is the instance's, or the queue's
-	Endpoint    string // "" is the region's own
-	EC2Endpoint string // nth only: nth-queue has one for all
+	Region      string // "" is that of the instance, or of the queue
+	Endpoint    string // "" is that of the region
+	EC2Endpoint string // nth only; nth-queue has one endpoint for all services
 }
 
-func (c *AWS) table(p program) table {
+func (c *AWS) table(p program) Table {
 	return p.table("aws", p.either("AWS's own services, which are asked with the role of the instance.",
 		"AWS's own services, which are asked with the credentials that AWS's programs would find: an instance's role, those of a pod or a service account, the environment."),
-		setting{"region", text{&c.Region, isRegion, `a region such as "eu-central-1", or ""`},
+		Setting{"region", optionalText(&c.Region, region.MatchString, `a region such as "eu-central-1"`),
 			p.either("The region to ask in. Empty is the one that the instance is in.",
 				"The region to ask in. Empty is the one in the queue's URL; of a URL that names none, it is what `AWS_REGION` in the environment says.")},
-		setting{"endpoint", optionalEndpoint(&c.Endpoint),
+		Setting{"endpoint", optionalEndpoint(&c.Endpoint),
 			p.either("Another address of Auto Scaling to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_AUTO_SCALING`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say.",
 				"Another address to ask, for SQS, EC2 and Auto Scaling alike, such as a rehearsal's. Empty is the region's own; `AWS_ENDPOINT_URL_SQS` and its like in the environment lead to the endpoints of a VPC.")},
-		p.only(setting{"ec2_endpoint", optionalEndpoint(&c.EC2Endpoint),
+		p.only(Setting{"ec2_endpoint", optionalEndpoint(&c.EC2Endpoint),
 			"The same for EC2."}),
 	)
 }
 
 var region = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
 
-func isRegion(s string) bool { return s == "" || region.MatchString(s) }
-
 // Kubernetes is the table [kubernetes].
 type Kubernetes struct {
-	Kubeconfig string        // "" is to be searched for, or for nth-queue its credential or the pod's own identity
+	Kubeconfig string        // "" is searched for; for nth-queue, it is a credential or the service account
 	Source     string        // nth only: kubeconfig or bottlerocket
 	Token      string        // auto, plugin or eks
 	KeepWarm   time.Duration // nth only
@@ -111,14 +104,13 @@ type Kubernetes struct {
 	ToldCluster
 }
 
-// ToldCluster is the part of the table [kubernetes] that says what is told there.
+// ToldCluster is the part of the table [kubernetes] that says what is reported to the cluster.
 type ToldCluster struct {
 	Condition           bool
 	LifecycleConditions bool
 	Events              bool
-	// EventSource and EventAnnotations are what each Event bears.
-	EventSource      string
-	EventAnnotations map[string]string
+	EventSource         string
+	EventAnnotations    map[string]string
 }
 
 // Values of kubernetes.source and kubernetes.token.
@@ -128,43 +120,36 @@ const (
 	PluginToken        = "plugin"
 )
 
-var (
-	sources = []string{"kubeconfig", BottlerocketSource}
-	tokens  = []string{AutoToken, PluginToken, "eks"}
-)
-
-func (c *Kubernetes) table(p program) table {
+func (c *Kubernetes) table(p program) Table {
 	return p.table("kubernetes", p.either("The way to the API server, with the kubelet's own identity, and what is told there.",
 		"The way to the API server, and what is told there."),
-		setting{"kubeconfig", optionalFile(&c.Kubeconfig),
+		Setting{"kubeconfig", optionalFile(&c.Kubeconfig),
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in.")},
-		p.only(setting{"source", choice(&c.Source, sources),
+		p.only(Setting{"source", choice(&c.Source, "kubeconfig", BottlerocketSource),
 			"Where the API server, its certificate and the cluster's name are from: the kubelet's kubeconfig, or the settings of the Bottlerocket host on which nth is a host container."}),
-		setting{"token", choice(&c.Token, tokens),
+		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
 			p.either("How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`.",
 				"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused.")},
-		p.only(setting{"keep_warm", duration{&c.KeepWarm, time.Second, day},
+		p.only(Setting{"keep_warm", duration(&c.KeepWarm, time.Second, day),
 			"The time between two cheap requests that keep the credential fresh, so that a drain never starts by fetching a token."}),
-		p.only(setting{"heartbeat", duration{&c.Heartbeat, 0, day},
+		p.only(Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
 			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."}),
-		setting{"condition", boolean{&c.Condition},
+		Setting{"condition", boolean(&c.Condition),
 			"Maintain the Node's condition `InterruptionPending`."},
-		setting{"lifecycle_conditions", boolean{&c.LifecycleConditions},
+		Setting{"lifecycle_conditions", boolean(&c.LifecycleConditions),
 			"Maintain the Node's conditions `DrainInProgress`, `Drained`, `MaintenancePlanned` and `MaintenanceInProgress`, as far as they are nobody else's. In Kubernetes they are alpha."},
-		setting{"events", boolean{&c.Events},
+		Setting{"events", boolean(&c.Events),
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
-		setting{"event_source", text{&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },
-			"a name of letters, digits, dashes and dots"},
+		Setting{"event_source", text(&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },
+			"a name of letters, digits, dashes and dots"),
 			"The component that Events name as their source."},
-		setting{"event_annotations", texts{&c.EventAnnotations, annotation,
-			`a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`},
+		Setting{"event_annotations", annotations(&c.EventAnnotations),
 			"Annotations that every Event gets; of the same name, they go before those of nth."},
 	)
 }
 
-// The shapes of names and domains. How long they may be is no part of the expressions: a count in one is compiled into so
-// many copies, at every start.
+// The syntax of names and domains. Lengths are checked separately: a repetition count is compiled into as many copies, at every start.
 var (
 	component = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
 	keyName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
@@ -176,10 +161,16 @@ const (
 	longestDomain = 253
 )
 
-// annotation tells whether the API server takes that for an annotation of reasonable size.
-func annotation(key, text string) bool { return isKey(key) && len(text) <= 1024 }
+// annotations is a table of annotations that the API server accepts, of a reasonable size.
+func annotations(at *map[string]string) value {
+	const want = `a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`
+	return texts{at: at, want: want, judge: func(key string, got any) (string, bool) {
+		s, ok := got.(string)
+		return want, ok && isKey(key) && len(s) <= 1024
+	}}
+}
 
-// isKey tells whether that is the key of an annotation or a label: a name, after a domain and a slash or alone.
+// isKey tells whether s is the key of an annotation or a label: a name, with or without a domain and a slash before it.
 func isKey(s string) bool {
 	domain, name, found := strings.Cut(s, "/")
 	if !found {
@@ -194,7 +185,7 @@ type Drain struct {
 	ScriptsWait              time.Duration // nth only; 0 is none
 	EvictAfter               time.Duration
 	Margin                   time.Duration
-	PodGracePeriod           *time.Duration // nil is each pod's own
+	PodGracePeriod           *time.Duration // nil is that of each pod
 	ProtectEmptyDir          bool
 	ProtectUnmanaged         bool
 	ExcludeFromLoadBalancers bool
@@ -202,36 +193,36 @@ type Drain struct {
 	VolumeWait               time.Duration
 }
 
-func (c *Drain) table(p program) table {
+func (c *Drain) table(p program) Table {
 	return p.table("drain", "How nodes are drained, whatever the event.",
-		p.only(setting{"scripts_wait", duration{&c.ScriptsWait, 0, time.Hour},
+		p.only(Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
 			"The longest wait, once the node is cordoned, for the units that `nth-before-drain.target` wants, before the first eviction; a quarter of the time before a hard deadline at most. With `0s` the target is not started."}),
-		setting{"evict_after", duration{&c.EvictAfter, 0, time.Hour},
+		Setting{"evict_after", duration(&c.EvictAfter, 0, time.Hour),
 			"How long to wait between the cordon and the first eviction."},
-		setting{"margin", duration{&c.Margin, 0, 10 * time.Minute},
+		Setting{"margin", duration(&c.Margin, 0, 10*time.Minute),
 			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
-		setting{"pod_grace_period", optionalDuration{&c.PodGracePeriod, 0, day},
+		Setting{"pod_grace_period", optionalDuration(&c.PodGracePeriod, 0, day),
 			"The grace period given to every pod. Empty is each pod's own."},
-		setting{"protect_empty_dir", boolean{&c.ProtectEmptyDir},
+		Setting{"protect_empty_dir", boolean(&c.ProtectEmptyDir),
 			"Do not evict pods with `emptyDir` volumes."},
-		setting{"protect_unmanaged", boolean{&c.ProtectUnmanaged},
+		Setting{"protect_unmanaged", boolean(&c.ProtectUnmanaged),
 			"Do not evict pods without a controller, which nothing would recreate."},
-		setting{"exclude_from_load_balancers", boolean{&c.ExcludeFromLoadBalancers},
+		Setting{"exclude_from_load_balancers", boolean(&c.ExcludeFromLoadBalancers),
 			"Label the node `node.kubernetes.io/exclude-from-external-load-balancers` before evicting."},
-		setting{"load_balancer_wait", duration{&c.LoadBalancerWait, 0, time.Hour},
+		Setting{"load_balancer_wait", duration(&c.LoadBalancerWait, 0, time.Hour),
 			"How long to wait after that label, for load balancers to notice."},
-		setting{"volume_wait", duration{&c.VolumeWait, 0, time.Hour},
+		Setting{"volume_wait", duration(&c.VolumeWait, 0, time.Hour),
 			"The longest wait, once the pods are gone, for their volumes to be released. It ends `margin` before a deadline at the latest."},
 	)
 }
 
 // Webhook is the table [webhook]. URL, Headers and Proxy are never printed.
 type Webhook struct {
-	URL, URLFile           string // both "" is a credential of the service, or off
+	URL, URLFile           string // if both are "", the service's credential is used
 	Headers                map[string]string
 	HeadersFile            string
-	Template, TemplateFile string // both "" is nth's own
-	TemplateText           string // what is of use of these two, noted by who has judged them; no setting
+	Template, TemplateFile string // if both are "", the default is used
+	TemplateText           string // the valid one of the two, set after validation; no setting
 	Proxy                  string
 	CAFile                 string
 	Timeout                time.Duration
@@ -240,13 +231,13 @@ type Webhook struct {
 	AtClose                bool
 }
 
-func (c *Webhook) table() table {
-	return table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []setting{
-		{"url", secret{text{&c.URL, isEndpoint, `a URL that begins with "https://" or "http://", or ""`}},
+func (c *Webhook) table() Table {
+	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
+		{"url", secret{optionalText(&c.URL, isEndpoint, `a URL that begins with "https://" or "http://"`)},
 			"The address. Empty is what `url_file` says, or the service's credential `webhook-url`; without any, nothing is posted. It is never printed or logged."},
 		{"url_file", optionalFile(&c.URLFile),
 			"A file that holds the address, read for each notice."},
-		{"headers", secrets{&c.Headers},
+		{"headers", secret{headers(&c.Headers)},
 			"Headers to send, such as `{ Authorization = \"...\" }`. `Content-Type` is `application/json` unless one says otherwise. Their values are never printed or logged."},
 		{"headers_file", optionalFile(&c.HeadersFile),
 			"A file with a line `Name: value` for each further header, or an object in JSON, read for each notice. Empty is the service's credential `webhook-headers`, if it has one."},
@@ -254,17 +245,17 @@ func (c *Webhook) table() table {
 			"What is posted: a template as Go's text/template has them, with the functions of sprig. Empty is `template_file`, or `{\"text\": \"...\"}` with one sentence."},
 		{"template_file", optionalFile(&c.TemplateFile),
 			"A file that holds the template, read at the start and at a reload. There are some in `/usr/share/nth/webhook`."},
-		{"proxy", secret{text{&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://", or ""`}},
+		{"proxy", secret{optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)},
 			"The proxy to go through. Those in the environment are not used. It is never printed."},
 		{"ca_file", optionalFile(&c.CAFile),
 			"Certificates, in PEM, to trust beside the system's."},
-		{"timeout", duration{&c.Timeout, 100 * time.Millisecond, time.Minute},
+		{"timeout", duration(&c.Timeout, 100*time.Millisecond, time.Minute),
 			"How long one attempt may take. One that fails is repeated, for a day at most."},
-		{"at_detection", boolean{&c.AtDetection},
+		{"at_detection", boolean(&c.AtDetection),
 			"Post when an event is announced."},
-		{"at_end", boolean{&c.AtEnd},
+		{"at_end", boolean(&c.AtEnd),
 			"Post when what was to be done about it is done, its time is over, or it went wrong."},
-		{"at_close", boolean{&c.AtClose},
+		{"at_close", boolean(&c.AtClose),
 			"Post when the event no longer stands and nothing of it is left on the node."},
 	}}
 }
@@ -276,29 +267,26 @@ type Metrics struct {
 	Compatible bool
 }
 
-func (c *Metrics) table(p program) table {
+func (c *Metrics) table(p program) Table {
 	return p.table("metrics", p.either("Metrics for Prometheus, and whether nth is alive. docs/metrics.md lists them.",
 		"Metrics for Prometheus, and whether nth-queue is alive. docs/metrics.md lists them."),
-		setting{"listen", text{&c.Listen, isListener, `an address such as ":9092" or "127.0.0.1:9092", or ""`},
+		Setting{"listen", optionalText(&c.Listen, isListener, `an address such as ":9092" or "127.0.0.1:9092"`),
 			"Where `/metrics` and `/healthz` are served. `\":9092\"` is every address of the machine; `\"127.0.0.1:9092\"` is reached from this machine only. Empty is nowhere."},
-		setting{"textfile", text{&c.Textfile, isTextfile, `an absolute path that ends with ".prom", or ""`},
+		Setting{"textfile", optionalText(&c.Textfile, isTextfile, `an absolute path that ends with ".prom"`),
 			p.either("A file that node_exporter's textfile collector reads. The unit lets nth write into `/var/lib/node_exporter` and `/var/lib/prometheus/node-exporter`; another directory needs `ReadWritePaths=`. Empty is none.",
 				"A file that node_exporter's textfile collector reads. The service's user has to be allowed to write into its directory, see docs/metrics.md. Empty is none.")},
-		setting{"compatible", boolean{&c.Compatible},
+		Setting{"compatible", boolean(&c.Compatible),
 			"Add the counters of aws-node-termination-handler, `actions_total` and `events_error_total`, for dashboards that have them."},
 	)
 }
 
-// isListener tells whether something can be listened at there. A host is an IP address or a name.
+// isListener tells whether s is an address to listen on: a port, after a host name or an IP address if there is one.
 func isListener(s string) bool {
-	if s == "" {
-		return true
-	}
 	host, port, err := net.SplitHostPort(s)
 	number, bad := strconv.ParseUint(port, 10, 16)
 	return err == nil && bad == nil && number > 0 && !strings.ContainsAny(host, " /")
 }
 
 func isTextfile(s string) bool {
-	return s == "" || filepath.IsAbs(s) && filepath.Clean(s) == s && strings.HasSuffix(s, ".prom")
+	return filepath.IsAbs(s) && filepath.Clean(s) == s && strings.HasSuffix(s, ".prom")
 }

@@ -11,176 +11,142 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// value is one typed place in a Config: it says what may stand there, takes it from a decoded file and shows it.
+// value is one typed field of a Config: it knows which values are allowed, reads one from a decoded file, and shows it.
 type value interface {
 	// allowed completes the sentence "must be ...".
 	allowed() string
-	// set stores what a file holds, or leaves the place alone and calls fault once for each thing that is wrong. sub
-	// names a key below the setting's own, "" the setting itself.
-	set(got any, fault func(sub string, got any, want string))
-	// show writes what is stored, in TOML and on one line.
+	// set stores what a file holds. It calls fault once for each thing that is wrong, and leaves the field as it was then.
+	set(got any, fault faultFunc)
+	// show writes the stored value in TOML, on one line.
 	show() string
 }
 
-type boolean struct{ at *bool }
+// faultFunc reports that got is not what it must be (want). sub is a key below the setting's own, or "" for the setting itself;
+// without a want, there must be no such key.
+type faultFunc func(sub string, got any, want string)
 
-func (v boolean) allowed() string { return "true or false" }
-func (v boolean) show() string    { return strconv.FormatBool(*v.at) }
-
-func (v boolean) set(got any, fault func(string, any, string)) {
-	b, ok := got.(bool)
-	if !ok {
-		fault("", got, v.allowed())
-		return
-	}
-	*v.at = b
-}
-
-// text is a string that good accepts and want describes.
-type text struct {
-	at   *string
-	good func(string) bool
+// single is a value that a file replaces as a whole.
+type single[T any] struct {
+	at   *T
 	want string
+	read func(got any) (T, bool)
+	toml func(T) string
 }
 
-func (v text) allowed() string { return v.want }
-func (v text) show() string    { return quote(*v.at) }
+func (v single[T]) allowed() string { return v.want }
+func (v single[T]) show() string    { return v.toml(*v.at) }
 
-func (v text) set(got any, fault func(string, any, string)) {
-	s, ok := got.(string)
-	if !ok || !v.good(s) {
+func (v single[T]) set(got any, fault faultFunc) {
+	read, ok := v.read(got)
+	if !ok {
 		fault("", got, v.want)
 		return
 	}
-	*v.at = s
+	*v.at = read
 }
 
-// directory is an absolute path.
+func boolean(at *bool) value {
+	read := func(got any) (bool, bool) { b, ok := got.(bool); return b, ok }
+	return single[bool]{at, "true or false", read, strconv.FormatBool}
+}
+
+// number is an integer from low to high.
+func number(at *int, low, high int) value {
+	read := func(got any) (int, bool) {
+		n, ok := got.(int64)
+		return int(n), ok && n >= int64(low) && n <= int64(high)
+	}
+	return single[int]{at, "a whole number from " + strconv.Itoa(low) + " to " + strconv.Itoa(high), read, strconv.Itoa}
+}
+
+// text is a string that good accepts and want describes.
+func text(at *string, good func(string) bool, want string) value {
+	read := func(got any) (string, bool) {
+		s, ok := got.(string)
+		return s, ok && good(s)
+	}
+	return single[string]{at, want, read, quote}
+}
+
+// optionalText is a text, or empty.
+func optionalText(at *string, good func(string) bool, want string) value {
+	return text(at, func(s string) bool { return s == "" || good(s) }, want+`, or ""`)
+}
+
+// anyText is a text that is validated elsewhere.
+func anyText(at *string) value {
+	return text(at, func(string) bool { return true }, "a text")
+}
+
 func directory(at *string) value {
-	return text{at, filepath.IsAbs, "an absolute path"}
+	return text(at, filepath.IsAbs, "an absolute path")
 }
 
-// optionalFile is an absolute path, or empty.
 func optionalFile(at *string) value {
-	good := func(s string) bool { return s == "" || filepath.IsAbs(s) }
-	return text{at, good, `an absolute path, or ""`}
+	return optionalText(at, filepath.IsAbs, "an absolute path")
 }
 
 // optionalEndpoint is the address of a service, or empty.
 func optionalEndpoint(at *string) value {
-	return text{at, func(s string) bool { return s == "" || isEndpoint(s) }, `a URL such as "http://169.254.169.254", or ""`}
+	return optionalText(at, isEndpoint, `a URL such as "http://169.254.169.254"`)
 }
 
-// choice is one of a few words.
-func choice(at *string, of []string) text {
-	return text{at, func(s string) bool { return slices.Contains(of, s) }, "one of " + quoteAll(of)}
+func choice(at *string, of ...string) value {
+	return text(at, func(s string) bool { return slices.Contains(of, s) }, "one of "+quoteAll(of))
 }
 
-// choices is a list of some of a few words; the empty list is nil.
-func choices(at *[]string, of []string) names {
-	return names{at, func(s string) bool { return slices.Contains(of, s) }, "a list of any of " + quoteAll(of)}
-}
-
-// choiceOfEach is a table that gives each of a few names one of a few words. A file sets only the names it holds.
-type choiceOfEach struct {
-	at    *map[string]string
-	names []string
-	of    []string
-}
-
-func (v choiceOfEach) allowed() string {
-	return "a table of " + quoteAll(v.names) + ", each one of " + quoteAll(v.of)
-}
-
-func (v choiceOfEach) show() string {
-	var b strings.Builder
-	for i, name := range v.names {
-		if i > 0 {
-			b.WriteString(", ")
+// list is a list of strings of which good accepts each; the empty list is nil.
+func list(at *[]string, good func(string) bool, want string) single[[]string] {
+	read := func(got any) ([]string, bool) {
+		items, ok := got.([]any)
+		var found []string
+		for _, item := range items {
+			s, isText := item.(string)
+			ok = ok && isText && good(s)
+			found = append(found, s)
 		}
-		b.WriteString(name + " = " + quote((*v.at)[name]))
+		return found, ok
 	}
-	return "{ " + b.String() + " }"
+	return single[[]string]{at, want, read, func(all []string) string { return "[" + quoteAll(all) + "]" }}
 }
 
-func (v choiceOfEach) set(got any, fault func(string, any, string)) {
-	table, ok := got.(map[string]any)
-	if !ok {
-		fault("", got, v.allowed())
-		return
-	}
-	words := map[string]string{}
-	maps.Copy(words, *v.at)
-	for _, name := range sorted(table) {
-		if !slices.Contains(v.names, name) {
-			fault(name, nil, "")
-			continue
+// duration is a time.Duration from low to high, in Go's notation.
+func duration(at *time.Duration, low, high time.Duration) value {
+	return single[time.Duration]{at, durationWords(low, high), readDuration(low, high), quoteDuration}
+}
+
+// optionalDuration is a duration, or empty, which is nil.
+func optionalDuration(at **time.Duration, low, high time.Duration) value {
+	read := func(got any) (*time.Duration, bool) {
+		if got == "" {
+			return nil, true
 		}
-		var word string
-		choice(&word, v.of).set(table[name], func(_ string, got any, want string) { fault(name, got, want) })
-		if word != "" {
-			words[name] = word
+		d, ok := readDuration(low, high)(got)
+		return &d, ok
+	}
+	show := func(d *time.Duration) string {
+		if d == nil {
+			return `""`
 		}
+		return quoteDuration(*d)
 	}
-	*v.at = words
+	return single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}
 }
 
-// duration is a span of time within bounds, written as Go writes it.
-type duration struct {
-	at       *time.Duration
-	min, max time.Duration
+func durationWords(low, high time.Duration) string {
+	return "a duration from " + quoteDuration(low) + " to " + quoteDuration(high)
 }
 
-func (v duration) allowed() string {
-	return "a duration from " + quote(short(v.min)) + " to " + quote(short(v.max))
-}
-
-func (v duration) show() string { return quote(short(*v.at)) }
-
-func (v duration) set(got any, fault func(string, any, string)) {
-	s, ok := got.(string)
-	d, err := time.ParseDuration(s)
-	if !ok || err != nil || d < v.min || d > v.max {
-		fault("", got, v.allowed())
-		return
+func readDuration(low, high time.Duration) func(got any) (time.Duration, bool) {
+	return func(got any) (time.Duration, bool) {
+		s, ok := got.(string)
+		d, err := time.ParseDuration(s)
+		return d, ok && err == nil && d >= low && d <= high
 	}
-	*v.at = d
 }
 
-// optionalDuration is a duration, or empty: nil.
-type optionalDuration struct {
-	at       **time.Duration
-	min, max time.Duration
-}
-
-func (v optionalDuration) allowed() string {
-	return duration{nil, v.min, v.max}.allowed() + `, or ""`
-}
-
-func (v optionalDuration) show() string {
-	if *v.at == nil {
-		return `""`
-	}
-	return quote(short(**v.at))
-}
-
-func (v optionalDuration) set(got any, fault func(string, any, string)) {
-	if got == "" {
-		*v.at = nil
-		return
-	}
-	var d time.Duration
-	good := true
-	duration{&d, v.min, v.max}.set(got, func(string, any, string) { good = false })
-	if !good {
-		fault("", got, v.allowed())
-		return
-	}
-	*v.at = &d
-}
-
-// short writes a duration without the empty units that time.Duration.String appends: "10m", not "10m0s".
-func short(d time.Duration) string {
+// quoteDuration writes a duration without the units that are zero: "10m", not "10m0s".
+func quoteDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -188,10 +154,10 @@ func short(d time.Duration) string {
 	if strings.HasSuffix(s, "h0m") {
 		s = strings.TrimSuffix(s, "0m")
 	}
-	return s
+	return quote(s)
 }
 
-// quote writes a string as TOML does, which differs from Go in its escapes.
+// quote writes a string in TOML, whose escapes differ from Go's.
 func quote(s string) string {
 	line, err := toml.Marshal(map[string]string{"v": s})
 	if err != nil {
@@ -208,77 +174,69 @@ func quoteAll(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// names is a list of strings that good accepts; the empty list is nil.
-type names struct {
-	at   *[]string
-	good func(string) bool
-	want string
-}
-
-func (v names) allowed() string { return v.want }
-func (v names) show() string    { return "[" + quoteAll(*v.at) + "]" }
-
-func (v names) set(got any, fault func(string, any, string)) {
-	list, ok := got.([]any)
-	if !ok {
-		fault("", got, v.want)
-		return
-	}
-	var found []string
-	for _, item := range list {
-		name, ok := item.(string)
-		if !ok || !v.good(name) {
-			fault("", got, v.want)
-			return
-		}
-		found = append(found, name)
-	}
-	*v.at = found
-}
-
-// hookName tells whether a lifecycle hook can have that name.
-func hookName(s string) bool {
-	return s != "" && len(s) <= 255 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/") == ""
-}
-
-// texts is a table of strings under names that people choose. A file sets only the names it holds; the empty table is
-// nil.
+// texts is a table of strings. A file sets only the names that it holds; the empty table is nil.
 type texts struct {
 	at   *map[string]string
-	good func(name, text string) bool
-	want string // what the table is, and each name and text in it
+	want string
+	// judge tells whether a name may have this value, and what would be right if not, as a faultFunc wants it.
+	judge func(name string, got any) (want string, ok bool)
+	// emptyRemoves has an empty string remove its name.
+	emptyRemoves bool
 }
 
 func (v texts) allowed() string { return v.want }
+func (v texts) show() string    { return v.showPairs(sorted(*v.at), quote) }
 
-func (v texts) show() string {
-	if len(*v.at) == 0 {
+func (v texts) showPairs(names []string, key func(string) string) string {
+	if len(names) == 0 {
 		return "{}"
 	}
-	var pairs []string
-	for _, name := range slices.Sorted(maps.Keys(*v.at)) {
-		pairs = append(pairs, quote(name)+" = "+quote((*v.at)[name]))
+	pairs := make([]string, len(names))
+	for i, name := range names {
+		pairs[i] = key(name) + " = " + quote((*v.at)[name])
 	}
 	return "{ " + strings.Join(pairs, ", ") + " }"
 }
 
-func (v texts) set(got any, fault func(string, any, string)) {
+func (v texts) set(got any, fault faultFunc) {
 	table, ok := got.(map[string]any)
 	if !ok {
-		fault("", got, v.allowed())
+		fault("", got, v.want)
 		return
 	}
-	all := maps.Clone(*v.at)
+	all := map[string]string{}
+	maps.Copy(all, *v.at) // It may be shared with other settings, such as the defaults.
 	for _, name := range sorted(table) {
-		text, ok := table[name].(string)
-		if !ok || !v.good(name, text) {
-			fault(name, table[name], v.allowed())
-			continue
+		if want, ok := v.judge(name, table[name]); !ok {
+			fault(name, table[name], want)
+		} else if all[name], _ = table[name].(string); all[name] == "" && v.emptyRemoves {
+			delete(all, name)
 		}
-		if all == nil {
-			all = map[string]string{}
-		}
-		all[name] = text
+	}
+	if len(all) == 0 {
+		all = nil
 	}
 	*v.at = all
+}
+
+// choiceOfEach is a table in which each of the names has one of the words.
+type choiceOfEach struct {
+	texts
+	names []string
+}
+
+func newChoiceOfEach(at *map[string]string, names, words []string) choiceOfEach {
+	want := "one of " + quoteAll(words)
+	judge := func(name string, got any) (string, bool) {
+		if !slices.Contains(names, name) {
+			return "", false
+		}
+		word, ok := got.(string)
+		return want, ok && slices.Contains(words, word)
+	}
+	return choiceOfEach{texts{at: at, want: "a table of " + quoteAll(names) + ", each " + want, judge: judge}, names}
+}
+
+func (v choiceOfEach) show() string {
+	return v.showPairs(v.names, func(name string) string { return name })
 }

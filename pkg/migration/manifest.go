@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ type container struct {
 	EnvFrom []envSource `json:"envFrom"`
 
 	namespace string   // of its pod; "" if the file does not say
-	placement []string // the fields that restrict on which nodes its pod runs
+	placement []string // the fields of its pod that restrict on which nodes it runs
 }
 
 type podSpec struct {
@@ -88,8 +89,8 @@ type object struct {
 	StringData map[string]string `json:"stringData"`
 }
 
-// readManifest reads the settings of the handler's container, and of the ConfigMaps and Secrets beside it, from documents
-// of which at least one is an object of a cluster.
+// readManifest reads the settings of the handler's container and of the ConfigMaps and Secrets beside it. At least one of the
+// documents is an object of a cluster.
 func (s *Settings) readManifest(documents []string) error {
 	var all object
 	for _, document := range documents {
@@ -107,8 +108,10 @@ func (s *Settings) readManifest(documents []string) error {
 	switch {
 	case len(containers) == 0:
 		return fmt.Errorf("reading settings: this %s has no container; a DaemonSet, Deployment or Pod of the handler is needed", all.Items[0].Kind)
-	case len(containers) > 1:
-		containers = handlerContainers(containers)
+	case len(containers) > 1: // The others may be sidecars.
+		containers = slices.DeleteFunc(containers, func(c container) bool {
+			return !strings.Contains(c.Image, "node-termination-handler") && !strings.Contains(c.Name, "node-termination-handler")
+		})
 	}
 	if len(containers) != 1 {
 		return errors.New("reading settings: more than one container, and none (or several) that is named *node-termination-handler*, or whose image is")
@@ -137,18 +140,8 @@ func (o object) containers() []container {
 	return all
 }
 
-// handlerContainers picks the handler's containers from among others, such as sidecars.
-func handlerContainers(all []container) []container {
-	var found []container
-	for _, c := range all {
-		if strings.Contains(c.Image, "node-termination-handler") || strings.Contains(c.Name, "node-termination-handler") {
-			found = append(found, c)
-		}
-	}
-	return found
-}
-
-// configObject is a ConfigMap or a Secret; its namespace is empty if the file does not say.
+// configObject is a ConfigMap or a Secret. Its name begins with "the ConfigMap" or "the Secret", and its namespace is "" if the file does
+// not say.
 type configObject struct {
 	name, namespace string
 	data            map[string]string
@@ -175,8 +168,8 @@ func (o object) configObjects() configObjects {
 	return all
 }
 
-// lookUp returns the data of the object that a pod refers to; nil if the file does not have it. An object, or a pod, without
-// a namespace may be in any, if there is only one candidate.
+// lookUp returns the data of the object that a pod refers to; nil if the file does not have it. Where the object or the pod has no
+// namespace, the only object of that name is taken.
 func (h configObjects) lookUp(name, namespace string) map[string]string {
 	var found []map[string]string
 	for _, o := range h {
@@ -194,15 +187,20 @@ func (h configObjects) lookUp(name, namespace string) map[string]string {
 	return found[0]
 }
 
-// defineAll defines a variable for each key of an object. If the object is not in the file, it is reported.
-func (s *Settings) defineAll(from envSource, objects configObjects, namespace string) {
-	name := "another object of the cluster"
+// objectName is the name of a configObject that is referred to as a Secret or as a ConfigMap.
+func objectName(secret, configMap *reference) string {
 	switch {
-	case from.ConfigMapRef != nil:
-		name = "the ConfigMap " + from.ConfigMapRef.Name
-	case from.SecretRef != nil:
-		name = "the Secret " + from.SecretRef.Name
+	case secret != nil:
+		return "the Secret " + secret.Name
+	case configMap != nil:
+		return "the ConfigMap " + configMap.Name
 	}
+	return "another object of the cluster"
+}
+
+// defineAll defines a variable for each key of an object. An object that is not in the file is reported.
+func (s *Settings) defineAll(from envSource, objects configObjects, namespace string) {
+	name := objectName(from.SecretRef, from.ConfigMapRef)
 	values := objects.lookUp(name, namespace)
 	if values == nil {
 		s.missing = append(s.missing, name)
@@ -219,13 +217,8 @@ func (s *Settings) defineVariables(list []variable, objects configObjects, names
 			s.define(v.Name, s.expand(v.Value))
 			continue
 		}
-		name, ref := "another object of the cluster", &reference{}
-		switch {
-		case from.SecretKeyRef != nil:
-			name, ref = "the Secret "+from.SecretKeyRef.Name, from.SecretKeyRef
-		case from.ConfigMapKeyRef != nil:
-			name, ref = "the ConfigMap "+from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef
-		case from.FieldRef != nil:
+		name, ref := objectName(from.SecretKeyRef, from.ConfigMapKeyRef), cmp.Or(from.SecretKeyRef, from.ConfigMapKeyRef, &reference{})
+		if from.FieldRef != nil {
 			name = "the pod's field " + from.FieldRef.Path
 		}
 		data := objects.lookUp(name, namespace)
@@ -239,15 +232,16 @@ func (s *Settings) defineVariables(list []variable, objects configObjects, names
 	}
 }
 
-// handlerArgs are the handler's arguments: all that follows its name, or the name of another program.
+// handlerArgs returns the handler's arguments: all that follow its name, or the name of another program.
 func (s *Settings) handlerArgs(c container) []string {
 	all := slices.Concat(c.Command, c.Args)
 	for i, arg := range all {
 		if path.Base(arg) == "node-termination-handler" {
 			return all[i+1:]
 		}
-		if name, _, _ := parseFlag(arg); name != "" && ruleOf(envOfFlag(name)) != nil {
-			break // What follows is a flag's value, even if it is that name.
+		name, _, _ := parseFlag(arg)
+		if _, known := ruleOf(envOfFlag(name)); known {
+			break // What follows may be a flag's value, even if it is that name.
 		}
 	}
 	if len(c.Command) == 0 {
@@ -258,8 +252,8 @@ func (s *Settings) handlerArgs(c container) []string {
 }
 
 // readArgs reads the flags of a command line, which override the environment. Like the handler, it parses them as Go does and
-// ignores everything from the first argument that is no flag. Of what is unknown only names are repeated: the rest may be a
-// secret.
+// ignores everything from the first argument that is no flag. Unknown flags are reported without their values, which may be
+// secrets.
 func (s *Settings) readArgs(args []string) error {
 	for i := 0; i < len(args); i++ {
 		arg := s.expand(args[i])
@@ -272,9 +266,9 @@ func (s *Settings) readArgs(args []string) error {
 			s.remarks = append(s.remarks, fmt.Sprintf("arguments from the first on that is no flag (%d, which are not shown): the handler does not heed them", len(args)-i))
 			return nil
 		}
-		r := ruleOf(envOfFlag(name))
+		r, known := ruleOf(envOfFlag(name))
 		switch {
-		case r == nil:
+		case !known:
 			i += s.unknownFlag(arg.text, args[i+1:])
 			continue
 		case !assigned && r.isBool():
@@ -305,8 +299,8 @@ func parseFlag(arg string) (name, value string, assigned bool) {
 
 var flagName = regexp.MustCompile("^[a-z][a-z0-9-]*$")
 
-// unknownFlag reports a flag, and returns how many of the arguments after it may be its value. After a single dash, more
-// than a letter may be anything: some programs take a password so.
+// unknownFlag reports a flag, and returns how many of the arguments after it may be its value. More than one letter after a single
+// dash is not shown: some programs take a password that way.
 func (s *Settings) unknownFlag(arg string, following []string) int {
 	name, _, assigned := parseFlag(arg)
 	named := "a flag, which is not shown"
@@ -320,7 +314,7 @@ func (s *Settings) unknownFlag(arg string, following []string) int {
 	return 1
 }
 
-// envOfFlag is the variable that corresponds to a flag.
+// envOfFlag returns the environment variable that corresponds to a flag.
 func envOfFlag(name string) string {
 	switch name {
 	case "metadata-url":
@@ -331,7 +325,7 @@ func envOfFlag(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// isBool reports whether a setting's flag needs no value.
+// isBool reports whether the setting's flag needs no value.
 func (r rule) isBool() bool {
 	for _, prefix := range []string{"ENABLE_", "CHECK_", "USE_", "DELETE_"} {
 		if strings.HasPrefix(r.env, prefix) {

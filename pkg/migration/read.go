@@ -1,10 +1,9 @@
-// Package migration turns the settings of aws-node-termination-handler, the container that drains nodes, into a
-// configuration of nth.
+// Package migration converts the settings of aws-node-termination-handler to a configuration file of nth.
 //
-// Read accepts what people have at hand: an environment ("NAME=value" lines), the values of the Helm chart, or the
-// DaemonSet itself as YAML or JSON, with its arguments and the ConfigMaps and Secrets that it refers to. Each setting has
-// one rule (rules.go), which says what it becomes here, or why it has no counterpart. For makes a commented file for nth, or
-// for nth-queue. Nothing that was set is dropped silently, and no secret is shown.
+// Read accepts an environment ("NAME=value" lines), the values of the Helm chart, or the DaemonSet itself as YAML or JSON, with
+// its arguments and the ConfigMaps and Secrets that it refers to. Each setting has one rule (rules.go), which says what it
+// becomes, or why it has no counterpart. For makes a commented file for nth, or for nth-queue. Nothing that was set is dropped
+// silently, and no secret is shown.
 package migration
 
 import (
@@ -20,41 +19,40 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Settings are those that were set explicitly.
+// Settings are the handler's settings that were set explicitly.
 type Settings struct {
 	// given has the last value of each, by the name of the environment variable.
 	given map[string]givenValue
-	// scope has all variables of the container so far, also those that the handler does not know: later ones, and its flags,
-	// may refer to them.
+	// scope has all variables of the container so far, including those that the handler does not know: later variables, and the
+	// arguments, may refer to them.
 	scope map[string]givenValue
-	// pod and unknown name values of the chart that only concern the pod, and what this package does not know.
-	pod, unknown []string
-	// missing names objects of the cluster that contain settings and are not in the file.
-	missing []string
+	// pod names values and fields that only concern the pod, unknown settings without a rule, and missing objects of the cluster
+	// that contain settings and are not in the file.
+	pod, unknown, missing []string
 	// remarks are further comments for the file.
 	remarks []string
 
-	// queue and secrets are those of the target, while the file is written.
+	// queue and secrets are those of the Target, while For runs.
 	queue   bool
 	secrets string
 }
 
-// givenValue is what a file says of a value.
+// givenValue is a value as the file has it.
 type givenValue struct {
 	text string
-	// from names what in the cluster has the value, or a part of it, if the file does not.
+	// from names the object or variable that has the value, or a part of it, if the file does not.
 	from string
-	// undefined are references in the text to variables that do not exist: they are a literal part of it.
+	// undefined lists references in the text to variables that do not exist, which stay as they are.
 	undefined string
-	// secret: the text, or a part of it, comes from a Secret, and is repeated only where it has to be.
+	// secret: the text, or a part of it, comes from a Secret, and must not be shown.
 	secret bool
 }
 
-// maxInput bounds what is read, in bytes: a rendered chart can be long, and a wrong file may be anything.
+// maxInput is the largest input, in bytes: a rendered chart can be long, and a wrong file may be anything.
 const maxInput = 64 << 20
 
-// Read reads settings: "NAME=value" lines (terminated by newlines or NULs), values of the Helm chart, or a DaemonSet (or a
-// Deployment, a Pod, a list of objects) with the ConfigMaps and Secrets that it refers to, whichever it is.
+// Read reads settings in whichever form they are: "NAME=value" lines (terminated by newlines or NULs), values of the Helm chart, or a
+// DaemonSet (or a Deployment, a Pod, a list of objects) with the ConfigMaps and Secrets that it refers to.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	if err != nil {
@@ -75,7 +73,7 @@ func Read(r io.Reader) (Settings, error) {
 			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", yamlError(err))
 		}
 		if document == nil {
-			continue // A comment, at most.
+			continue // It has comments at most.
 		}
 		kind, _ := document["kind"].(string)
 		objects = objects || kind != ""
@@ -92,22 +90,22 @@ func Read(r io.Reader) (Settings, error) {
 	return s, nil
 }
 
-// yamlQuotes matches what the errors of a YAML parser repeat of the text, which may be a password that begins with an asterisk.
+// yamlQuotes matches what errors of the YAML parser repeat of its input. That may be a secret, such as a password that begins with an asterisk.
 var yamlQuotes = regexp.MustCompile("'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|, value: .*")
 
-// yamlError removes from a YAML parser's error what it repeats of the text.
+// yamlError removes what an error of the YAML parser repeats of its input.
 func yamlError(err error) error {
 	return errors.New(yamlQuotes.ReplaceAllString(err.Error(), notShown))
 }
 
-// separator begins a YAML document: the rest of its line is a comment, or belongs to the document.
+// separator begins a YAML document. The rest of its line is a comment, or belongs to the document.
 var separator = regexp.MustCompile(`(?m)^---(?:[ \t]|\r?$)`)
 
-// assignment is a variable with its value. The names are those that Kubernetes allows, in lower case, too.
+// assignment matches a variable and its value. Kubernetes allows these names, including lower case.
 var assignment = regexp.MustCompile(`(?s)^(?:export\s+)?([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
-// readEnvironment reads "NAME=value" lines, or a process's environment (/proc/PID/environ), in which a NUL ends each. It
-// returns false if there is anything else, or nothing.
+// readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), in which each ends with a NUL.
+// It returns false if there is anything else, or nothing.
 func (s *Settings) readEnvironment(content string) bool {
 	end, raw := "\n", strings.Contains(content, "\x00")
 	if raw {
@@ -136,7 +134,7 @@ func (s *Settings) readEnvironment(content string) bool {
 	return len(found) > 0
 }
 
-// unquoted removes one pair of quotes, as a shell would.
+// unquoted removes one pair of quotes around the text.
 func unquoted(text string) string {
 	if n := len(text); n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
 		return text[1 : n-1]
@@ -144,18 +142,18 @@ func unquoted(text string) string {
 	return text
 }
 
-// define sets a variable of the container. One that the handler does not know is reported, without its value, which may be
+// define sets a variable of the container. A variable that the handler does not know is reported without its value, which may be
 // a secret.
 func (s *Settings) define(name string, v givenValue) {
 	s.scope[name] = v
-	if ruleOf(name) == nil {
+	if _, known := ruleOf(name); !known {
 		s.unknown = append(s.unknown, name)
 		return
 	}
 	s.set(name, v)
 }
 
-// set sets one of the handler's settings. To the handler, an empty value means the default.
+// set sets one of the handler's settings. An empty value means the default to the handler.
 func (s *Settings) set(env string, v givenValue) {
 	switch {
 	case v.from != "":
@@ -175,22 +173,25 @@ func (s *Settings) set(env string, v givenValue) {
 	s.given[env] = v
 }
 
-// value is what a setting is set to; empty if it is not set, or if the file does not say to what.
+// value returns what a setting is set to; "" if it is not set, or if the file does not say to what.
 func (s Settings) value(env string) string { return s.given[env].text }
+
+// isGiven reports whether a setting is set, whether or not the file says to what.
+func (s Settings) isGiven(env string) bool { return s.given[env] != (givenValue{}) }
 
 func sortedKeys[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }
 
-// variableReference is how a variable's value, or an argument, refers to a variable of the container. $$ is an escaped $.
+// variableReference matches a reference to a variable of the container, in another variable or an argument. $$ is an escaped $.
 var variableReference = regexp.MustCompile(`\$(?:\$|\([^)]*\))`)
 
-// variableName is a valid name of a variable. Other text in parentheses may be anything, such as a shell's command.
+// variableName matches a valid name of a variable. Other text in parentheses may be anything, such as a shell command.
 var variableName = regexp.MustCompile(`^[-._a-zA-Z][-._a-zA-Z0-9]*$`)
 
-// freeTexts are settings in which $( may be literal.
+// freeTexts are settings that may contain a literal "$(".
 var freeTexts = []string{"WEBHOOK_TEMPLATE", "WEBHOOK_HEADERS", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS"}
 
-// expand replaces references to variables as the kubelet does. A reference to an undefined variable stays, unless an object
-// that is not in the file may define it.
+// expand replaces references to variables as the kubelet does, which leaves references to undefined variables as they are. A
+// variable may still be defined by an object that is not in the file.
 func (s *Settings) expand(text string) givenValue {
 	var from, bare []string
 	secret := false
@@ -222,7 +223,7 @@ func (s *Settings) expand(text string) givenValue {
 // chartName is the key under which a chart that depends on the handler's has its values.
 const chartName = "aws-node-termination-handler"
 
-// readChart reads the values of the Helm chart, or of one that depends on it.
+// readChart reads the values of the Helm chart, or of a chart that depends on it.
 func (s *Settings) readChart(values map[string]any) {
 	own, depends := values[chartName].(map[string]any)
 	if !depends {
@@ -235,7 +236,7 @@ func (s *Settings) readChart(values map[string]any) {
 	s.readOwnChart(own)
 }
 
-// readOwnChart reads the values of the Helm chart, in the order in which they become variables of the container.
+// readOwnChart reads the values of the Helm chart in the order in which the chart makes variables of them.
 func (s *Settings) readOwnChart(values map[string]any) {
 	for _, name := range []string{"NODE_NAME", "POD_NAME", "NAMESPACE"} {
 		s.scope[name] = givenValue{from: "the pod's own fields"} // The chart sets them before all others.
@@ -249,7 +250,8 @@ func (s *Settings) readOwnChart(values map[string]any) {
 	s.readExtraEnv(values["extraEnv"])
 	for _, key := range sortedKeys(values) {
 		switch {
-		case ruleOfChart(key) != nil, slices.Contains(webhookObjectKeys, key), key == "extraEnv":
+		case slices.Contains(webhookObjectKeys, key), key == "extraEnv":
+		case slices.ContainsFunc(rules, func(r rule) bool { return r.chart != "" && r.chart == key }):
 		case slices.Contains(placementValues, key) && chartText(values[key]) == "":
 		case slices.Contains(podValues, key):
 			s.pod = append(s.pod, key)
@@ -259,10 +261,10 @@ func (s *Settings) readOwnChart(values map[string]any) {
 	}
 }
 
-// webhookObjectKeys are the chart's values that name objects of the cluster with settings of the webhook.
+// webhookObjectKeys are the chart's values that name objects with settings of the webhook.
 var webhookObjectKeys = []string{"webhookURLSecretName", "webhookTemplateConfigMapName", "webhookTemplateConfigMapKey"}
 
-// readChartWebhook notes the settings that are in objects of the cluster, which override the chart's other values.
+// readChartWebhook notes the settings that are in objects of the cluster. They override the chart's other values.
 func (s *Settings) readChartWebhook(values map[string]any) {
 	secret, template, key := chartText(values[webhookObjectKeys[0]]), chartText(values[webhookObjectKeys[1]]), chartText(values[webhookObjectKeys[2]])
 	if secret != "" {
@@ -281,7 +283,7 @@ func (s *Settings) readExtraEnv(value any) {
 	var list []variable
 	encoded, err := json.Marshal(value)
 	if err == nil {
-		err = yaml.Unmarshal(encoded, &list) // It takes a number for a text, as people write them.
+		err = yaml.Unmarshal(encoded, &list) // Unlike JSON's decoder, it accepts numbers for strings.
 	}
 	if err != nil {
 		s.unknown = append(s.unknown, "extraEnv, which is no list of variables")
@@ -289,7 +291,7 @@ func (s *Settings) readExtraEnv(value any) {
 	s.defineVariables(list, nil, "")
 }
 
-// chartText is a value of the chart as its template would render it.
+// chartText is a value of the chart as its template renders it.
 func chartText(value any) string {
 	switch v := value.(type) {
 	case nil:

@@ -16,25 +16,29 @@ import (
 	"unicode"
 )
 
-// rule says what becomes of one of the handler's settings: either to converts it, or why says why there is no counterpart.
+// rule says what becomes of one of the handler's settings: to converts it, or why says why it has no counterpart.
 type rule struct {
-	env   string // the name of the environment variable
-	chart string // the name among the Helm chart's values; "" if the chart has none
-	to    func(s Settings, value string) ([]line, error)
+	env   string // the environment variable
+	chart string // the value of the Helm chart; "" if there is none
+	to    conversion
 	// why says why there is no counterpart, or what else to know about it.
 	why string
-	// always: to is called even if the setting is not set.
+	// always has to called even if the setting is not set.
 	always bool
-	// idle says why a value has no effect; "" means that nth always does so.
+	// idle says why a value results in no line; "" means that it is what nth does anyway.
 	idle string
-	// queue is the rule of nth-queue, if it differs.
+	// queue is the rule for nth-queue, if it differs.
 	queue *rule
 }
+
+// conversion turns a value into lines. Its error says what is wrong with the value, and follows the setting's name and, if that is
+// no secret, the value.
+type conversion func(s Settings, value string) ([]line, error)
 
 // line is one setting of nth. Its value is TOML.
 type line struct {
 	table, key, value string
-	// file is the file that the value names, and secret its content; "" if it names none.
+	// file is the file that the value names, and secret its content; both are "" if it names none.
 	file, secret string
 }
 
@@ -60,23 +64,23 @@ const (
 	noPod               = "there is no pod"
 )
 
-// rules lists every setting that the handler has.
+// rules has one rule for each setting of the handler.
 var rules = []rule{
 	{env: "ENABLE_SPOT_INTERRUPTION_DRAINING", chart: "enableSpotInterruptionDraining", to: eventAction(spot), queue: &rule{why: everyKind}},
 	{env: "ENABLE_SCHEDULED_EVENT_DRAINING", chart: "enableScheduledEventDraining", to: eventAction(maintenance),
 		why: "stops and retirements are drained a day before their date, reboots ten to thirty minutes before: `codes`, `window` and `lead` say more", queue: &rule{why: everyKind}},
 	{env: "ENABLE_ASG_LIFECYCLE_DRAINING", chart: "enableASGLifecycleDraining", to: eventAction(asg), queue: &rule{why: everyKind}},
-	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: rebalanceAction("cordon"),
+	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: whenTrue(rebalanceCordon),
 		why: "the cordon ends after `cordon_for`", idle: "no more is done for a recommendation than ENABLE_REBALANCE_DRAINING says", queue: &rule{why: everyRecommendation}},
-	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: rebalanceAction("drain"), queue: &rule{to: queueRebalanceAction, always: true, why: everyRecommendation}},
-	{env: "CORDON_ONLY", chart: "cordonOnly", to: cordonOnly, queue: &rule{to: queueCordonOnly}},
+	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: whenTrue(rebalanceDrain), queue: &rule{to: queueRebalance, always: true, why: everyRecommendation}},
+	{env: "CORDON_ONLY", chart: "cordonOnly", to: whenTrue(cordonOnly), queue: &rule{to: whenTrue(queueCordonOnly)}},
 	{env: "DRY_RUN", chart: "dryRun", to: boolean("", "dry_run")},
 	{env: "INSTANCE_METADATA_URL", chart: "instanceMetadataURL", to: endpoint, queue: &rule{why: noMetadata}},
 	{env: "METADATA_TRIES", chart: "metadataTries", why: "a look that fails is repeated at the next poll, half a second later", queue: &rule{why: noMetadata}},
 	{env: "NODE_TERMINATION_GRACE_PERIOD", chart: "nodeTerminationGracePeriod", why: "the deadline is the one that EC2 names, and nth uses all of it", queue: &rule{why: "`budget` of each kind of event says how long a drain may take; pods that are left then are deleted"}},
 	{env: "POD_TERMINATION_GRACE_PERIOD", chart: "podTerminationGracePeriod", to: grace},
 	{env: "GRACE_PERIOD", chart: "gracePeriod", to: oldGrace, idle: "it counts only if it is not negative, and POD_TERMINATION_GRACE_PERIOD is not set"},
-	{env: "DELETE_LOCAL_DATA", chart: "deleteLocalData", to: inverted("drain", "protect_empty_dir")},
+	{env: "DELETE_LOCAL_DATA", chart: "deleteLocalData", to: either("drain", "protect_empty_dir", "false", "true")},
 	{env: "IGNORE_DAEMON_SETS", chart: "ignoreDaemonSets", why: "DaemonSet pods are always left alone"},
 	{env: "EXCLUDE_FROM_LOAD_BALANCERS", chart: "excludeFromLoadBalancers", to: boolean("drain", "exclude_from_load_balancers"),
 		why: "`load_balancer_wait` waits for load balancers to follow"},
@@ -94,7 +98,7 @@ var rules = []rule{
 	{env: "NAMESPACE", why: noPod},
 	{env: "USE_PROVIDER_ID", chart: "useProviderId", why: ownIdentity, queue: &rule{why: "nodes are found by their provider ID, and by their private DNS name where they have none"}},
 	{env: "UPTIME_FROM_FILE", chart: "procUptimeFile", why: "the kernel's boot ID tells whether there was a reboot", queue: &rule{why: "of the other mode"}},
-	{env: "JSON_LOGGING", chart: "jsonLogging", to: jsonLog, why: "under systemd the journal has all fields, and `auto` writes to it"},
+	{env: "JSON_LOGGING", chart: "jsonLogging", to: whenTrue(jsonLog), why: "under systemd the journal has all fields, and `auto` writes to it"},
 	{env: "LOG_LEVEL", chart: "logLevel", to: logLevel},
 	{env: "LOG_FORMAT_VERSION", chart: "logFormatVersion", why: "nth's fields are its own: see docs/events.md"},
 
@@ -106,14 +110,14 @@ var rules = []rule{
 	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: template, idle: "WEBHOOK_TEMPLATE_FILE goes before it"},
 	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name it as `template_file` in [webhook]"},
 	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy, idle: "it holds a password, which is not shown: set `proxy` in [webhook] by hand, in a file that only root reads"},
-	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: metricsListen,
+	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: whenTrue(metricsListen),
 		why: "`compatible` adds the metrics under their old names; the port is open to the network, as it was"},
 	{env: "PROMETHEUS_SERVER_PORT", chart: "prometheusServerPort", to: metricsPort, idle: "counts only with ENABLE_PROMETHEUS_SERVER"},
 	{env: "ENABLE_PROBES_SERVER", chart: "enableProbesServer", why: "the listener of [metrics] has /healthz; systemd's watchdog needs none"},
 	{env: "PROBES_SERVER_PORT", chart: "probesServerPort", why: "the listener of [metrics] has /healthz"},
 	{env: "PROBES_SERVER_ENDPOINT", chart: "probesServerEndpoint", why: "the listener of [metrics] has /healthz"},
 
-	{env: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", chart: "completeLifecycleActionDelaySeconds", why: "the hook is completed when the drain has ended", queue: &rule{why: "the hook is completed when the drain has ended"}},
+	{env: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", chart: "completeLifecycleActionDelaySeconds", why: "the hook is completed when the drain has ended"},
 	{env: "HEARTBEAT_INTERVAL", chart: "heartbeatInterval", why: "the interval follows from the hook's own timeout"},
 	{env: "HEARTBEAT_UNTIL", chart: "heartbeatUntil", why: "heartbeats end with the drain, which `budget` in [events.asg-termination] bounds"},
 	{env: "AWS_REGION", chart: "awsRegion", to: quoted("aws", "region")},
@@ -125,11 +129,11 @@ var rules = []rule{
 	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "there, only instances with this tag are drained for, unless CHECK_TAG_BEFORE_DRAINING=false", idle: "every node of the cluster is drained, as it was"}},
 	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag, idle: "every node of the cluster is drained, as it was"}},
 	{env: "MANAGED_ASG_TAG", chart: "managedAsgTag", why: queueOnly, queue: &rule{to: managedTag, idle: "every node of the cluster is drained, as it was"}},
-	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{to: unknownNode}},
+	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{to: either("fleet", "unknown", quote("delete"), quote("leave"))}},
 	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{to: visibility, why: "it is extended while a drain goes on, and here it is ten seconds or more"}},
 }
 
-// forProgram is the rule of the program for which the settings are.
+// forProgram returns the rule for the program that the settings are converted for.
 func (r rule) forProgram(s Settings) rule {
 	if !s.queue || r.queue == nil {
 		return r
@@ -139,25 +143,15 @@ func (r rule) forProgram(s Settings) rule {
 	return own
 }
 
-func ruleOf(env string) *rule {
-	for i := range rules {
-		if rules[i].env == env {
-			return &rules[i]
-		}
+func ruleOf(env string) (r rule, known bool) {
+	i := slices.IndexFunc(rules, func(r rule) bool { return r.env == env })
+	if i < 0 {
+		return rule{}, false
 	}
-	return nil
+	return rules[i], true
 }
 
-func ruleOfChart(key string) *rule {
-	for i := range rules {
-		if key != "" && rules[i].chart == key {
-			return &rules[i]
-		}
-	}
-	return nil
-}
-
-// podValues are the chart's values about the pod and what comes with it.
+// podValues are the chart's values that concern the pod and the objects around it.
 var podValues = []string{
 	"affinity", "customLabels", "daemonsetAffinity", "daemonsetNodeSelector", "daemonsetPriorityClassName", "daemonsetTolerations",
 	"dnsConfig", "dnsPolicy", "fullnameOverride", "image", "imagePullSecrets", "labels", "linuxAffinity", "linuxDnsPolicy", "linuxNodeSelector",
@@ -168,11 +162,8 @@ var podValues = []string{
 	"windowsNodeSelector", "windowsPodAnnotations", "windowsPodLabels", "windowsTolerations", "windowsUpdateStrategy",
 }
 
-// placementValues are those of podValues that say on which nodes the pod runs.
+// placementValues are those podValues that say on which nodes the pod runs.
 var placementValues = []string{"affinity", "daemonsetAffinity", "daemonsetNodeSelector", "linuxAffinity", "linuxNodeSelector", "nodeSelector"}
-
-// The conversions of values. Each returns what is wrong with the value, to be put after the setting's name and, if that may
-// be shown, its value.
 
 func parseBool(value string) (bool, error) {
 	b, err := strconv.ParseBool(value)
@@ -191,7 +182,7 @@ func parseInt(value string) (int, error) {
 	return int(f), nil
 }
 
-// parseSeconds refuses what a Duration cannot hold, which would become some other value.
+// parseSeconds refuses numbers that overflow a Duration.
 func parseSeconds(value string) (time.Duration, error) {
 	n, err := parseInt(value)
 	if longest := int(math.MaxInt64 / time.Second); err == nil && (n > longest || n < -longest) {
@@ -200,55 +191,56 @@ func parseSeconds(value string) (time.Duration, error) {
 	return time.Duration(n) * time.Second, err
 }
 
-func boolean(table, key string) func(Settings, string) ([]line, error) {
+// one is a single line.
+func one(table, key, value string) []line { return []line{{table: table, key: key, value: value}} }
+
+// either is for a setting that is true or false there, and has one of two values here.
+func either(table, key, whenTrue, whenFalse string) conversion {
 	return func(_ Settings, value string) ([]line, error) {
-		b, err := parseBool(value)
-		return []line{{table: table, key: key, value: strconv.FormatBool(b)}}, err
+		on, err := parseBool(value)
+		if on {
+			return one(table, key, whenTrue), err
+		}
+		return one(table, key, whenFalse), err
 	}
 }
 
-func inverted(table, key string) func(Settings, string) ([]line, error) {
-	return func(_ Settings, value string) ([]line, error) {
-		b, err := parseBool(value)
-		return []line{{table: table, key: key, value: strconv.FormatBool(!b)}}, err
+func boolean(table, key string) conversion { return either(table, key, "true", "false") }
+
+// whenTrue is for a setting that has an effect only if it is true.
+func whenTrue(lines func(s Settings) []line) conversion {
+	return func(s Settings, value string) ([]line, error) {
+		on, err := parseBool(value)
+		if !on || err != nil {
+			return nil, err
+		}
+		return lines(s), nil
 	}
 }
 
-func quoted(table, key string) func(Settings, string) ([]line, error) {
-	return func(_ Settings, value string) ([]line, error) {
-		return []line{{table: table, key: key, value: quote(value)}}, nil
-	}
+func quoted(table, key string) conversion {
+	return func(_ Settings, value string) ([]line, error) { return one(table, key, quote(value)), nil }
 }
 
 // eventAction is for a setting that enables a kind of event.
-func eventAction(table string) func(Settings, string) ([]line, error) {
+func eventAction(table string) conversion {
 	return func(s Settings, value string) ([]line, error) {
-		on, err := parseBool(value)
-		action := "ignore"
-		if on {
-			action = s.limited("drain")
-		}
-		return []line{{table: table, key: "action", value: quote(action)}}, err
+		return either(table, "action", quote(s.limited("drain")), quote("ignore"))(s, value)
 	}
 }
 
-// rebalanceAction is for the two settings that together say what a rebalance recommendation leads to.
-func rebalanceAction(action string) func(Settings, string) ([]line, error) {
-	return func(s Settings, value string) ([]line, error) {
-		on, err := parseBool(value)
-		if !on || err != nil || action == "cordon" && s.is("ENABLE_REBALANCE_DRAINING") {
-			return nil, err
-		}
-		return []line{{table: rebalance, key: "action", value: quote(s.limited(action))}}, nil
+// rebalanceCordon and rebalanceDrain together say what a rebalance recommendation leads to.
+func rebalanceCordon(s Settings) []line {
+	if s.is("ENABLE_REBALANCE_DRAINING") {
+		return nil
 	}
+	return one(rebalance, "action", quote("cordon"))
 }
 
-// cordonOnly keeps nth from draining for anything, also for events that the handler does not know.
-func cordonOnly(s Settings, value string) ([]line, error) {
-	on, err := parseBool(value)
-	if !on || err != nil {
-		return nil, err
-	}
+func rebalanceDrain(s Settings) []line { return one(rebalance, "action", quote(s.limited("drain"))) }
+
+// cordonOnly prevents drains for all events, including those that the handler does not know.
+func cordonOnly(s Settings) []line {
 	var lines []line
 	for table, env := range map[string]string{
 		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
@@ -258,10 +250,18 @@ func cordonOnly(s Settings, value string) ([]line, error) {
 			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
 		}
 	}
-	return lines, nil
+	return lines
 }
 
-// limited is the action, unless the handler was remark to cordon only.
+func queueCordonOnly(Settings) []line {
+	var lines []line
+	for _, table := range []string{spot, rebalance, maintenance, asg, reservation, stateChange} {
+		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
+	}
+	return lines
+}
+
+// limited returns the action, or "cordon" if the handler was told to cordon only.
 func (s Settings) limited(action string) string {
 	if s.is("CORDON_ONLY") {
 		return "cordon"
@@ -274,7 +274,7 @@ func (s Settings) is(env string) bool {
 	return on && err == nil
 }
 
-// awsEndpoint is the metadata service's own address, which needs no setting.
+// awsEndpoint is the address of EC2's metadata service, which is the default.
 const awsEndpoint = "http://169.254.169.254"
 
 func endpoint(s Settings, value string) ([]line, error) {
@@ -285,7 +285,7 @@ func endpoint(s Settings, value string) ([]line, error) {
 }
 
 // urlSetting is for a URL, which is shown in the file.
-func urlSetting(table, key string) func(Settings, string) ([]line, error) {
+func urlSetting(table, key string) conversion {
 	return func(s Settings, value string) ([]line, error) {
 		if hasPassword(value) {
 			return nil, errors.New("must be a URL without a password")
@@ -302,7 +302,7 @@ func hasPassword(value string) bool {
 
 // oldGrace is for the older of two settings, which the newer one overrides.
 func oldGrace(s Settings, value string) ([]line, error) {
-	if s.given["POD_TERMINATION_GRACE_PERIOD"] != (givenValue{}) {
+	if s.isGiven("POD_TERMINATION_GRACE_PERIOD") {
 		return nil, nil
 	}
 	return grace(s, value)
@@ -313,23 +313,17 @@ func grace(_ Settings, value string) ([]line, error) {
 	if err != nil || grace < 0 { // each pod's own
 		return nil, err
 	}
-	return []line{{table: "drain", key: "pod_grace_period", value: quote(grace.String())}}, nil
+	return one("drain", "pod_grace_period", quote(grace.String())), nil
 }
 
-func jsonLog(_ Settings, value string) ([]line, error) {
-	on, err := parseBool(value)
-	if !on || err != nil {
-		return nil, err
-	}
-	return []line{{table: "log", key: "format", value: quote("json")}}, nil
-}
+func jsonLog(Settings) []line { return one("log", "format", quote("json")) }
 
 func logLevel(_ Settings, value string) ([]line, error) {
 	level := strings.ToLower(value)
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {
 		return nil, errors.New("must be debug, info or error")
 	}
-	return []line{{table: "log", key: "level", value: quote(level)}}, nil
+	return one("log", "level", quote(level)), nil
 }
 
 func annotations(_ Settings, value string) ([]line, error) {
@@ -341,16 +335,16 @@ func annotations(_ Settings, value string) ([]line, error) {
 		}
 		pairs[key] = value
 	}
-	return []line{{table: "kubernetes", key: "event_annotations", value: inlineTable(pairs)}}, nil
+	return one("kubernetes", "event_annotations", inlineTable(pairs)), nil
 }
 
-// headers converts all but the one that nth sends by default. Their values are secrets.
+// headers leaves out the header that nth sends by default. All values but that of Content-Type may be secrets.
 func headers(s Settings, value string) ([]line, error) {
 	var pairs map[string]string
 	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
 		return nil, errors.New("must be a JSON object of strings")
 	}
-	open := true
+	public := true
 	for _, name := range sortedKeys(pairs) {
 		if !headerName.MatchString(name) {
 			return nil, errors.New("one of the names is none that a header may have")
@@ -362,25 +356,25 @@ func headers(s Settings, value string) ([]line, error) {
 			delete(pairs, name)
 			continue
 		}
-		open = open && strings.EqualFold(name, "Content-Type")
+		public = public && strings.EqualFold(name, "Content-Type")
 	}
 	switch {
 	case len(pairs) == 0:
 		return nil, nil
-	case open:
-		return []line{{table: "webhook", key: "headers", value: inlineTable(pairs)}}, nil
+	case public:
+		return one("webhook", "headers", inlineTable(pairs)), nil
 	}
 	content, err := json.Marshal(pairs)
 	return []line{s.secretFile("headers_file", headersFile, string(content))}, err
 }
 
-// headerName is a token in HTTP.
+// headerName matches a token of HTTP.
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
-// The files of secrets, in the directory for them.
+// The names of the files for secrets.
 const urlFile, headersFile, templateFile = "webhook-url", "webhook-headers", "webhook-template"
 
-// secretFile is a setting whose value is in a file.
+// secretFile is a line that names a file which has the value.
 func (s Settings) secretFile(key, file, content string) line {
 	file = path.Join(s.secrets, file)
 	return line{table: "webhook", key: key, value: quote(file), file: file, secret: content}
@@ -393,18 +387,18 @@ func webhookURL(s Settings, value string) ([]line, error) {
 	return append([]line{s.secretFile("url_file", urlFile, value)}, postOnce...), nil
 }
 
-// template is what is posted, unless there is a file for it. One from a Secret may contain a key.
+// template has no effect if there is a file for it. A template from a Secret may contain a key.
 func template(s Settings, value string) ([]line, error) {
 	switch {
-	case s.given["WEBHOOK_TEMPLATE_FILE"] != (givenValue{}):
+	case s.isGiven("WEBHOOK_TEMPLATE_FILE"):
 		return nil, nil
 	case s.given["WEBHOOK_TEMPLATE"].secret:
 		return []line{s.secretFile("template_file", templateFile, value)}, nil
 	}
-	return []line{{table: "webhook", key: "template", value: quote(value)}}, nil
+	return one("webhook", "template", quote(value)), nil
 }
 
-// postOnce has the webhook post as the handler does: once for each event, after the work.
+// postOnce makes the webhook post as the handler does: once for each event, after the drain.
 var postOnce = []line{{table: "webhook", key: "at_detection", value: "false"}, {table: "webhook", key: "at_close", value: "false"}}
 
 func webhookProxy(_ Settings, value string) ([]line, error) {
@@ -415,41 +409,29 @@ func webhookProxy(_ Settings, value string) ([]line, error) {
 	if u.User != nil {
 		return nil, nil
 	}
-	return []line{{table: "webhook", key: "proxy", value: quote(value)}}, nil
+	return one("webhook", "proxy", quote(value)), nil
 }
 
-// queueRebalanceAction is for the queue mode, in which no setting keeps the handler from draining.
-func queueRebalanceAction(s Settings, value string) ([]line, error) {
+// queueRebalance is for the queue mode, in which no setting keeps the handler from draining.
+func queueRebalance(s Settings, value string) ([]line, error) {
 	if value != "" {
 		if _, err := parseBool(value); err != nil {
 			return nil, err
 		}
 	}
-	return []line{{table: rebalance, key: "action", value: quote(s.limited("drain"))}}, nil
+	return rebalanceDrain(s), nil
 }
 
-func queueCordonOnly(_ Settings, value string) ([]line, error) {
-	on, err := parseBool(value)
-	if !on || err != nil {
-		return nil, err
-	}
-	var lines []line
-	for _, table := range []string{spot, rebalance, maintenance, asg, reservation, stateChange} {
-		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
-	}
-	return lines, nil
-}
-
-// workers is how many nodes are drained at once. With none, the handler drains none, while here that would mean no limit.
+// workers is how many nodes are drained at once. Zero is refused: the handler drains none then, while here it means no limit.
 func workers(_ Settings, value string) ([]line, error) {
 	n, err := parseInt(value)
 	if err != nil || n < 1 {
 		return nil, errors.New("must be a whole number, and not zero")
 	}
-	return []line{{table: "fleet", key: "max_draining", value: strconv.Itoa(n)}}, nil
+	return one("fleet", "max_draining", strconv.Itoa(n)), nil
 }
 
-// checkTag is for the two settings that say whether only tagged instances are drained.
+// checkTag is for the two settings that say whether only tagged instances are handled.
 func checkTag(s Settings, value string) ([]line, error) {
 	if _, err := parseBool(value); err != nil {
 		return nil, err
@@ -457,11 +439,11 @@ func checkTag(s Settings, value string) ([]line, error) {
 	return managedTag(s, value)
 }
 
-// managedTag is for the four settings that together say which instances are drained: only tagged ones, unless one of the
-// settings says otherwise. The newer of two overrides the older.
+// managedTag is for the four settings that together say which instances are handled: only tagged ones, unless the newer of the two
+// "check" settings, or the older if only that is given, is false.
 func managedTag(s Settings, _ string) ([]line, error) {
 	for _, env := range []string{"CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING"} {
-		if s.given[env] == (givenValue{}) {
+		if !s.isGiven(env) {
 			continue
 		}
 		if check, err := parseBool(s.value(env)); err == nil && !check {
@@ -470,44 +452,30 @@ func managedTag(s Settings, _ string) ([]line, error) {
 		break
 	}
 	tag := cmp.Or(s.value("MANAGED_TAG"), s.value("MANAGED_ASG_TAG"), handlerTag)
-	return []line{{table: "fleet", key: "managed_tag", value: quote(tag)}}, nil
+	return one("fleet", "managed_tag", quote(tag)), nil
 }
 
-// handlerTag is the handler's default.
+// handlerTag is the default of the handler.
 const handlerTag = "aws-node-termination-handler/managed"
 
-func unknownNode(_ Settings, value string) ([]line, error) {
-	deleted, err := parseBool(value)
-	unknown := "leave"
-	if deleted {
-		unknown = "delete"
-	}
-	return []line{{table: "fleet", key: "unknown", value: quote(unknown)}}, err
-}
-
-// visibility is at least what nth-queue accepts.
+// visibility is raised to the least that nth-queue accepts.
 func visibility(_ Settings, value string) ([]line, error) {
 	visibility, err := parseSeconds(value)
 	if err != nil {
 		return nil, err
 	}
-	return []line{{table: "queue", key: "visibility", value: quote(max(visibility, 10*time.Second).String())}}, nil
+	return one("queue", "visibility", quote(max(visibility, 10*time.Second).String())), nil
 }
 
-// metricsListen keeps the handler's port on all addresses.
-func metricsListen(s Settings, value string) ([]line, error) {
-	on, err := parseBool(value)
-	if !on || err != nil {
-		return nil, err
-	}
+// metricsListen keeps the handler's port, on all addresses.
+func metricsListen(s Settings) []line {
 	port, err := parseInt(s.value("PROMETHEUS_SERVER_PORT"))
 	if err != nil {
-		port = handlerPort // reported by the port's own rule
+		port = handlerPort // The port's own rule reports it.
 	}
-	return []line{listener(port), {table: "metrics", key: "compatible", value: "true"}}, nil
+	return []line{listener(port), {table: "metrics", key: "compatible", value: "true"}}
 }
 
-// metricsPort is for the port alone.
 func metricsPort(s Settings, value string) ([]line, error) {
 	port, err := parseInt(value)
 	if err != nil || !s.is("ENABLE_PROMETHEUS_SERVER") {
@@ -516,7 +484,7 @@ func metricsPort(s Settings, value string) ([]line, error) {
 	return []line{listener(port)}, nil
 }
 
-// handlerPort is the handler's default.
+// handlerPort is the default of the handler.
 const handlerPort = 9092
 
 func listener(port int) line {
@@ -532,7 +500,7 @@ func quote(text string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // neither encoding a string nor writing to a Builder can fail
+	_ = e.Encode(text) // Neither encoding a string nor writing to a Builder can fail.
 	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
 }
 

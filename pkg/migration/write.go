@@ -19,33 +19,33 @@ var tableOrder = []string{
 	"aws", "webhook", "metrics",
 }
 
-// Target is the program that the settings are for.
+// Target is the program that the settings are converted for.
 type Target struct {
-	// Queue: it is nth-queue.
+	// Queue: it is nth-queue, not nth.
 	Queue bool
-	// Secrets is the directory for files of secrets; if empty, secrets are reported and not converted.
+	// Secrets is the directory for files with secrets; if it is empty, secrets are reported and not converted.
 	Secrets string
 }
 
 // Result is the converted settings.
 type Result struct {
-	// Text is the file for the program.
+	// Text is the configuration file.
 	Text string
 	// Secrets has the contents of the files that Text names, by their paths.
 	Secrets map[string]string
-	// Headers are those of the webhook, and Template is what it posts, wherever they are kept; "" is nth's own.
+	// Headers are those of the webhook, and Template is its template, wherever they are stored; "" is the default.
 	Headers  map[string]string
 	Template string
 }
 
-// annotatedLine is a line with the settings that it comes from.
+// annotatedLine is a line with the settings that it comes from, and why.
 type annotatedLine struct {
 	line
 	from []string
 	why  []string
 }
 
-// For makes a commented file of settings. The error names all values that cannot be understood, with the setting, the value,
+// For makes a commented configuration file. The error has one line for each invalid value, with the setting, the value,
 // unless that may be a secret, and what would be right.
 func (s Settings) For(t Target) (Result, error) {
 	s.queue, s.secrets = t.Queue, t.Secrets
@@ -57,7 +57,7 @@ func (s Settings) For(t Target) (Result, error) {
 		return Result{}, err
 	}
 	result := Result{Secrets: map[string]string{}}
-	if s.given["WEBHOOK_TEMPLATE_FILE"] == (givenValue{}) {
+	if !s.isGiven("WEBHOOK_TEMPLATE_FILE") {
 		result.Template = s.value("WEBHOOK_TEMPLATE")
 	}
 	_ = json.Unmarshal([]byte(s.value("WEBHOOK_HEADERS")), &result.Headers) // translate has checked it.
@@ -84,7 +84,7 @@ func (s Settings) For(t Target) (Result, error) {
 	return result, nil
 }
 
-// checkMode refuses settings of the handler's other mode, which is another program here.
+// checkMode refuses settings of the handler's other mode, for which there is another program here.
 func (s Settings) checkMode() error {
 	const sqs, url = "ENABLE_SQS_TERMINATION_DRAINING", "QUEUE_URL"
 	queued, other := s.is(sqs), `; "nth config import" takes those of the other one`
@@ -125,7 +125,7 @@ func writeTable(b *strings.Builder, table string, lines []annotatedLine) {
 	}
 }
 
-// writeRemarks says what has no counterpart, and why.
+// writeRemarks lists what has no counterpart, and why.
 func (s Settings) writeRemarks(b *strings.Builder, remarks []string) {
 	remarks = append(remarks, s.podRemarks()...)
 	for _, name := range s.missing {
@@ -164,14 +164,14 @@ func (s Settings) podRemarks() []string {
 	return remarks
 }
 
-// fileAdvice says which setting takes a file, for values that are in the cluster.
+// fileAdvice says which setting takes a file, for values that are only in the cluster.
 var fileAdvice = map[string]string{
 	"WEBHOOK_URL":      ", put it into a file on the node, and name that as url_file in [webhook]",
 	"WEBHOOK_TEMPLATE": ", put it into a file on the node, and name that as template_file in [webhook]",
 	"WEBHOOK_HEADERS":  ", put it into a file on the node, and name that as headers_file in [webhook]",
 }
 
-// translate applies the rules. It returns the lines, and what is to be said about the rest.
+// translate applies the rules. It returns the lines, and remarks about what became none.
 func (s Settings) translate() ([]annotatedLine, []string, error) {
 	var lines []annotatedLine
 	var remarks []string
@@ -197,14 +197,14 @@ func (s Settings) translate() ([]annotatedLine, []string, error) {
 			faults = append(faults, fmt.Errorf("%s=%s: %w", r.env, s.quoted(r.env), err))
 			continue
 		}
-		open := slices.DeleteFunc(slices.Clone(found), func(l line) bool { return l.secret != "" && s.secrets == "" })
+		writable := slices.DeleteFunc(slices.Clone(found), func(l line) bool { return l.secret != "" && s.secrets == "" })
 		switch {
-		case len(open) < len(found):
+		case len(writable) < len(found):
 			remarks = append(remarks, fmt.Sprintf("%s: a secret, which is not shown; import with --secrets DIR, which puts it into a file there", r.env))
 		case len(found) == 0 && given.text != "":
 			remarks = append(remarks, fmt.Sprintf("%s: %s", s.shown(r.env), cmp.Or(r.idle, "as nth does by itself")))
 		}
-		lines = addLines(lines, open, r.env, r.why)
+		lines = addLines(lines, writable, r.env, r.why)
 	}
 	if s.given["WEBHOOK_URL"].from != "" {
 		lines = addLines(lines, postOnce, "WEBHOOK_URL", "the handler posts once for each event, after the work")
@@ -212,7 +212,7 @@ func (s Settings) translate() ([]annotatedLine, []string, error) {
 	return lines, remarks, errors.Join(faults...)
 }
 
-// fromElsewhere says that a setting's value is not in the file.
+// fromElsewhere is the remark on a setting whose value is not in the file.
 func fromElsewhere(r rule, from string) string {
 	if r.to == nil {
 		return fmt.Sprintf("%s, from %s: %s", r.env, from, r.why)
@@ -221,28 +221,23 @@ func fromElsewhere(r rule, from string) string {
 	return fmt.Sprintf("%s comes from %s, which is not in this file: look it up there%s", r.env, from, by)
 }
 
-// addLines adds the lines that a setting has become. The reason is given once.
+// addLines adds the lines that a setting has become: where a key has a line already, the setting is noted there. The reason is
+// given at the first line.
 func addLines(lines []annotatedLine, all []line, env, why string) []annotatedLine {
-	for _, l := range all {
-		lines, why = addLine(lines, l, env, why), ""
+	for n, l := range all {
+		i := slices.IndexFunc(lines, func(w annotatedLine) bool { return w.table == l.table && w.key == l.key })
+		if i < 0 {
+			lines, i = append(lines, annotatedLine{line: l}), len(lines)
+		}
+		lines[i].from = append(lines[i].from, env)
+		if why != "" && n == 0 {
+			lines[i].why = append(lines[i].why, why)
+		}
 	}
 	return lines
 }
 
-// addLine adds a line, or a further origin of an existing one.
-func addLine(lines []annotatedLine, l line, env, why string) []annotatedLine {
-	i := slices.IndexFunc(lines, func(w annotatedLine) bool { return w.table == l.table && w.key == l.key })
-	if i < 0 {
-		lines, i = append(lines, annotatedLine{line: l}), len(lines)
-	}
-	lines[i].from = append(lines[i].from, env)
-	if why != "" {
-		lines[i].why = append(lines[i].why, why)
-	}
-	return lines
-}
-
-// shown is a setting with its value, unless that may be a secret.
+// shown returns a setting with its value, unless that may be a secret.
 func (s Settings) shown(env string) string {
 	if s.isSecret(env) {
 		return env
@@ -253,7 +248,7 @@ func (s Settings) shown(env string) string {
 // notShown replaces a secret.
 const notShown = "(not shown)"
 
-// quoted is a value in quotes, unless it may be a secret.
+// quoted returns a setting's value in quotes, unless it may be a secret.
 func (s Settings) quoted(env string) string {
 	if s.isSecret(env) {
 		return notShown
@@ -262,12 +257,12 @@ func (s Settings) quoted(env string) string {
 }
 
 var (
-	// secrets are settings that always are, and addresses those that may contain a URL.
+	// secrets are settings that are always secret, and addresses those that may be URLs.
 	secrets   = []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "WEBHOOK_TEMPLATE"}
 	addresses = []string{"INSTANCE_METADATA_URL", "AWS_ENDPOINT", "QUEUE_URL"}
 )
 
-// flagLike is a flag that was taken for another one's value.
+// flagLike matches a flag that was taken for the value of another.
 var flagLike = regexp.MustCompile("^--?[a-zA-Z]")
 
 // isSecret reports whether the value of a setting may be a secret: because of its kind, because it comes from a Secret, or
@@ -285,10 +280,10 @@ func (s Settings) isSecret(env string) bool {
 
 func capitalized(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// maxShown is how many characters of a value are repeated.
+// maxShown is how many characters of a value messages repeat.
 const maxShown = 60
 
-// shortened is a value as messages repeat it.
+// shortened returns a value as messages repeat it.
 func shortened(value string) string {
 	value = printable(value)
 	if runes := []rune(value); len(runes) > maxShown {
@@ -297,16 +292,7 @@ func shortened(value string) string {
 	return value
 }
 
-// printable puts a text on one line, without anything that a comment must not contain.
+// printable puts a text on one line, without characters that a comment must not contain.
 func printable(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
-}
-
-// Names lists the environment variables that are understood.
-func Names() []string {
-	var names []string
-	for _, r := range rules {
-		names = append(names, r.env)
-	}
-	return names
 }

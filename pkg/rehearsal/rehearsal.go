@@ -1,10 +1,9 @@
-// Package rehearsal is a cluster that is made up: an API server with one Node and a few pods, for "nth rehearse" on a machine that
-// is no node.
+// Package rehearsal is a made-up cluster: an API server with one Node and a few pods, for "nth rehearse" on a machine that is no node.
 //
-// It answers what a drain asks with a kubelet's credential, and nothing else: whose credential it is, the Node and patches of it, the
-// pods and watches of them, evictions and deletions. Behind it are a kubelet, which ends pods within their grace, and one disruption
-// budget, which lets one pod go at a time. It is small on purpose, and faithful only so far that a guard can work: what a real API
-// server refuses, and how, is for pkg/drain/apitest and the lab. Everything lives in memory and ends with the process.
+// It answers the requests of a drain only: whose credential it is, the Node and patches of it, lists and watches of pods, evictions and
+// deletions. It simulates a kubelet, which terminates pods within their grace periods, and one disruption budget, which allows one
+// disruption at a time. It is just faithful enough for a guard to work; for what a real API server refuses, and how, there are
+// pkg/drain/apitest and the lab. Everything is in memory.
 package rehearsal
 
 import (
@@ -39,28 +38,28 @@ type Cluster struct {
 	budgets map[string]*budget
 }
 
-// pod is a pod with what its kubelet knows of it. The object is replaced at every change, and never changed.
+// pod is a pod in the cluster. The object is replaced at every change, and never modified.
 type pod struct {
 	object *corev1.Pod
-	ends   time.Duration // how long its processes go on after they were told to end; longer than its grace is as long as that
-	began  time.Time     // when they were told
-	end    *time.Timer
+	ends   time.Duration // how long its processes run after SIGTERM, within the grace period
+	began  time.Time     // when they got SIGTERM
+	end    *time.Timer   // removes the pod; nil until then
 }
 
-// change is what a watch tells.
+// change is an event of a watch.
 type change struct {
 	version int64
 	kind    string
 	object  *corev1.Pod
 }
 
-// budget lets so many pods go at present, and another one once what has gone is replaced elsewhere.
+// budget is a disruption budget. An evicted pod is replaced elsewhere after a while, which allows another disruption.
 type budget struct {
-	free     int
+	allowed  int
 	replaced time.Duration
 }
 
-// New returns a cluster whose node was booted as the boot ID says, with a few pods of the sorts that are met on most nodes.
+// New returns a cluster whose node has the boot ID, with a few pods as on most nodes.
 func New(bootID string) *Cluster {
 	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), budgets: map[string]*budget{}}
 	c.node = &corev1.Node{
@@ -72,30 +71,27 @@ func New(bootID string) *Cluster {
 		},
 	}
 	c.mux = c.routes()
-	c.budgets["web"] = &budget{free: 1, replaced: 3 * time.Second}
-	for _, s := range sorts() {
+	c.budgets["web"] = &budget{allowed: 1, replaced: 3 * time.Second}
+	for _, s := range samples() {
 		c.add(s)
 	}
 	return c
 }
 
-// sort is one of the pods that are there.
-type sort struct {
+// sample describes one of the pods.
+type sample struct {
 	namespace, name string
-	// controller is the kind of the pod's controller; "" is none.
-	controller    string
-	grace, ends   time.Duration
-	priorityClass string
-	// app is the label by which its disruption budget finds it, if it has one.
-	app      string
-	emptyDir bool
-	// why says in a few words what there is to see of it.
-	why string
+	controller      string // its kind; "" is none
+	grace, ends     time.Duration
+	priorityClass   string
+	app             string // the label that its disruption budget selects; "" is none
+	emptyDir        bool
+	why             string // what it is an example of
 }
 
-func sorts() []sort {
+func samples() []sample {
 	const usual = 30 * time.Second
-	return []sort{
+	return []sample{
 		{namespace: "default", name: "web-1", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of a Deployment whose disruption budget lets one pod go at a time"},
 		{namespace: "default", name: "web-2", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of the same"},
 		{namespace: "default", name: "cache-0", controller: "StatefulSet", grace: usual, ends: 4 * time.Second, emptyDir: true, why: "of a StatefulSet, with an emptyDir"},
@@ -106,16 +102,16 @@ func sorts() []sort {
 	}
 }
 
-// Describe says what pods there are, one line each.
+// Describe describes the pods, one line each.
 func Describe() []string {
 	var lines []string
-	for _, s := range sorts() {
+	for _, s := range samples() {
 		lines = append(lines, fmt.Sprintf("%-26s%s", s.namespace+"/"+s.name, s.why))
 	}
 	return lines
 }
 
-// Kubeconfig is one for the kubelet of the node, where the cluster is served at that URL.
+// Kubeconfig returns a kubeconfig for the kubelet of the node, for a cluster that is served at the URL.
 func Kubeconfig(url string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -126,7 +122,7 @@ users: [{name: made-up, user: {token: made-up}}]
 `, url)
 }
 
-func (c *Cluster) add(s sort) {
+func (c *Cluster) add(s sample) {
 	object := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -155,14 +151,14 @@ func (c *Cluster) tick() string {
 	return strconv.FormatInt(c.version, 10)
 }
 
-// tell notes a change for those who watch. c.mu is held.
+// tell adds a change for watches. c.mu is held.
 func (c *Cluster) tell(kind string, object *corev1.Pod) {
 	c.history = append(c.history, change{version: c.version, kind: kind, object: object})
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// list is what there is, in an order that does not jump. c.mu is held.
+// list returns the pods, sorted by name. c.mu is held.
 func (c *Cluster) list() corev1.PodList {
 	list := corev1.PodList{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
@@ -174,7 +170,7 @@ func (c *Cluster) list() corev1.PodList {
 	return list
 }
 
-// since are the changes after a version, and what is closed when there are more.
+// since returns the changes after a version, and a channel that is closed when there are more.
 func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +178,7 @@ func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
 	return slices.Clone(c.history[i:]), c.changed
 }
 
-// terminate has the kubelet end a pod within a grace, or end it sooner. c.mu is held.
+// terminate ends a pod within a grace period, which may shorten that of an earlier call. c.mu is held.
 func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
 	now := time.Now()
 	if p.end == nil {
@@ -212,7 +208,7 @@ func (c *Cluster) remove(name string, p *pod) {
 	c.tell("DELETED", last)
 }
 
-// patch merges a patch into the Node, as RFC 7386 says. c.mu is held.
+// patch applies a JSON merge patch (RFC 7386) to the Node. c.mu is held.
 func (c *Cluster) patch(body []byte) error {
 	before, err := json.Marshal(c.node)
 	if err != nil {

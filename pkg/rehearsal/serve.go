@@ -18,7 +18,7 @@ import (
 
 var errConflict = errors.New("the node has changed since it was read")
 
-// ServeHTTP answers as an API server does to this node's kubelet.
+// ServeHTTP implements http.Handler.
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }
 
 func (c *Cluster) routes() *http.ServeMux {
@@ -39,7 +39,7 @@ func (c *Cluster) routes() *http.ServeMux {
 func write(w http.ResponseWriter, status int, object any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(object) // The client may have left; nothing is to be done about that.
+	_ = json.NewEncoder(w).Encode(object) // The client may have left.
 }
 
 func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
@@ -93,7 +93,7 @@ func (c *Cluster) getPods(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, list)
 }
 
-// watchPods tells what changes from a version on, for as long as it was asked to.
+// watchPods sends the changes after a version, until the timeout of the request.
 func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
 	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
@@ -124,7 +124,7 @@ func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endPod evicts a pod, or deletes it, which asks no budget.
+// endPod evicts or deletes a pod. Only an eviction respects the disruption budget.
 func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	options, err := optionsOf(r)
 	if err != nil {
@@ -145,12 +145,17 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	}
 	app := p.object.Labels["app"]
 	if b := c.budgets[app]; b != nil && r.Method == http.MethodPost && p.object.DeletionTimestamp == nil {
-		if b.free == 0 {
+		if b.allowed == 0 {
 			refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Cannot evict pod as it would violate the pod's disruption budget.",
 				metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s needs 1 healthy pods and has 1 currently", app)})
 			return
 		}
-		c.spend(b)
+		b.allowed--
+		time.AfterFunc(b.replaced, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			b.allowed++
+		})
 	}
 	grace := time.Duration(*p.object.Spec.TerminationGracePeriodSeconds) * time.Second
 	if options.GracePeriodSeconds != nil {
@@ -160,17 +165,7 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusCreated, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated})
 }
 
-// spend lets one pod of a budget go, and another one once that is replaced. c.mu is held.
-func (c *Cluster) spend(b *budget) {
-	b.free--
-	time.AfterFunc(b.replaced, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		b.free++
-	})
-}
-
-// optionsOf reads what an eviction or a deletion asks for, as JSON or as protobuf.
+// optionsOf decodes the options of an eviction or a deletion, from JSON or protobuf.
 func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil || len(body) == 0 {

@@ -8,29 +8,30 @@ import (
 	"strings"
 )
 
-// ReadEnvironment reads from files, below root ("" for "/"), what systemd would tell of the environment of the first of these
-// services that there is: what Environment= sets in the unit and its drop-ins, "NAME=value" each, and the paths that
-// EnvironmentFile= names. It is for where systemd cannot be asked. If there is none of the services, all are empty.
+// ReadEnvironment reads, below root ("" for "/"), the unit files of the first of these services that exists: "NAME=value" for each
+// variable that Environment= sets, and the paths that EnvironmentFile= names. It is for where systemd cannot be asked. If none of
+// the services exists, all are empty.
 func ReadEnvironment(root string, services ...string) (service string, variables, files []string, err error) {
 	for _, service := range services {
-		found, err := readUnit(root, service, func(name, value string) {
+		all, found, err := readUnit(root, service)
+		for _, a := range all {
 			switch {
-			case name == "Environment" && value == "":
+			case a.name == "Environment" && a.value == "":
 				variables = nil
-			case name == "Environment":
-				for _, word := range words(value) {
+			case a.name == "Environment":
+				for _, word := range words(a.value) {
 					if variable, ok := unspecified(word); ok {
 						variables = append(variables, variable)
 					}
 				}
-			case name == "EnvironmentFile" && value == "":
+			case a.name == "EnvironmentFile" && a.value == "":
 				files = nil
-			case name == "EnvironmentFile":
-				if file, ok := unspecified(value); ok {
+			case a.name == "EnvironmentFile":
+				if file, ok := unspecified(a.value); ok {
 					files = append(files, strings.TrimPrefix(file, "-"))
 				}
 			}
-		})
+		}
 		if found || err != nil {
 			return service, variables, files, err
 		}
@@ -38,9 +39,9 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 	return "", nil, nil, nil
 }
 
-// unspecified takes the percent signs from a text that are doubled to be no specifiers. What specifiers stand for, only systemd
-// knows; there is none that is a digit, such as in an address that was escaped for nobody but URLs, and systemd ignores the text.
-func unspecified(text string) (string, bool) {
+// unspecified replaces "%%" with "%". Other specifiers are left, as only systemd can resolve them. It is not ok if a digit follows a
+// percent sign, as in a URL that was not escaped for systemd: there is no such specifier, and systemd ignores the text.
+func unspecified(text string) (value string, ok bool) {
 	single := strings.ReplaceAll(text, "%%", "\x00")
 	for i := range len(single) - 1 {
 		if next := single[i+1]; single[i] == '%' && next >= '0' && next <= '9' {
@@ -50,11 +51,11 @@ func unspecified(text string) (string, bool) {
 	return strings.ReplaceAll(single, "\x00", "%"), true
 }
 
-// ReadEnvironmentFiles reads files as EnvironmentFile= does, below root: "NAME=value" in each line, perhaps in quotes. Paths may
-// be patterns. What is not there is passed over, and what cannot be read is an error.
+// ReadEnvironmentFiles reads files below root as EnvironmentFile= does, and returns "NAME=value" for each variable. Paths may
+// be patterns. Files that do not exist are ignored; those that cannot be read are an error.
 func ReadEnvironmentFiles(root string, paths []string) (variables []string, err error) {
 	for _, path := range paths {
-		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A pattern that is wrong finds nothing.
+		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A malformed pattern matches nothing.
 		for _, file := range found {
 			text, err := readFile(file)
 			if errors.Is(err, fs.ErrNotExist) {

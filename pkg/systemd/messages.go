@@ -1,98 +1,98 @@
 package systemd
 
-// Message IDs, one for each kind of message that nth writes. A kind keeps its ID for ever: filters, alerts and the
-// message catalog, which "journalctl -x" shows, know it by nothing else.
+// Message IDs, one for each kind of message. An ID never changes: filters, alerts and the message catalog, which "journalctl -x"
+// shows, depend on it.
 const (
-	// Started: nth has read its settings and begins to watch.
+	// Started: nth has read its settings and starts to watch.
 	Started = "f8b18783b77249558fbb6132356cb467"
-	// Reloaded: nth has read its settings again, and goes on by them.
+	// Reloaded: nth has reloaded its settings.
 	Reloaded = "09f4a742e016493aa30807f8681a0cea"
-	// Stopping: nth was asked to stop, and stops.
+	// Stopping: nth stops, as it was asked to.
 	Stopping = "f2f41d2ceedd43468ff8a98e436abbb4"
 	// EventSeen: an event was announced.
 	EventSeen = "bddb3845679a4cd2847c6d33d58bec1e"
-	// EventWithdrawn: an event is no longer announced, or was called off.
+	// EventWithdrawn: an event is no longer announced, or was canceled.
 	EventWithdrawn = "0112d2075bf646d68813f5d9e46c6ae9"
-	// PowerButton: the power button was pressed, and nth answers it; or the machine cannot be powered off.
+	// PowerButton: the power button was pressed, and nth handles it; or the machine cannot be powered off.
 	PowerButton = "7065e52e09f34b9190063edf85114e75"
 	// Cordoned: nth has cordoned the node.
 	Cordoned = "8557131eebb441bd91365efd595fba3b"
-	// CordonForeign: the node was cordoned already, by somebody else, and stays theirs.
+	// CordonForeign: the node was already cordoned by somebody else, whose cordon it stays.
 	CordonForeign = "984c5e4cca2a498daeb1a4d5a0ce1a07"
-	// CordonLeft: what nth cordoned the node for is over, and somebody else still needs the cordon.
+	// CordonLeft: nth no longer needs its cordon, but somebody else does.
 	CordonLeft = "7eb93c27586846ae8e817f0acaaf598c"
-	// DrainStarted: nth has begun to move the pods away.
+	// DrainStarted: nth has begun to evict the pods.
 	DrainStarted = "bb6c9e7cc06c4f04bb0fcf37571c0a47"
 	// PodEvicted: the API server accepted the eviction of a pod.
 	PodEvicted = "b87259c24809441aa966610643a0d8e2"
-	// PodHeld: the API server refuses an eviction, for a disruption budget's sake; it is asked again. Or another pod is made first.
+	// PodHeld: a disruption budget does not allow an eviction, which is retried; or a pod is replaced before it is evicted.
 	PodHeld = "85727e0151db4ee987d2a72ae0bbc9ee"
 	// PodDeleted: a pod that could not be evicted in time was deleted.
 	PodDeleted = "1b834d577df2444489f9d6feade3f7fa"
 	// PodGone: a pod is no longer on the node.
 	PodGone = "2b65777b76be4a3db3a2e22a0b6f29c3"
-	// Drained: no pod that can be moved is left on the node.
+	// Drained: no pod is left on the node that can be evicted.
 	Drained = "9fe1a9f46db14a18b16abc442fe09dea"
-	// DrainIncomplete: the time of a drain is over and pods are left.
+	// DrainIncomplete: the time for a drain is over, and pods are left.
 	DrainIncomplete = "e9c40ac4cdd14915ad798c24eac3e3a9"
-	// DrainLeft: people want the node left alone, so that it is not drained; or they do not any more.
+	// DrainLeft: people want the node left alone, so that it is not drained; or no longer do.
 	DrainLeft = "3c1f8f0a5d6b4b0e9a7d2e64c1b85f37"
 	// Uncordoned: nth has lifted a cordon that it had set.
 	Uncordoned = "2f6dc0b7f92f4c46b17f6a7c052e7a96"
-	// SourceTrouble: a source of events doesn't answer or can't be understood; what it last said stands.
+	// SourceTrouble: a source of events does not answer or cannot be understood; its last answer stands.
 	SourceTrouble = "bf82315b3653490996f484a9826e6617"
 	// SourceRecovered: a source of events answers again.
 	SourceRecovered = "4f39a7353201487793fb66db3b374ccd"
-	// IdentityWaiting: the kubelet's identity is not there or not accepted yet; events are watched meanwhile.
+	// IdentityWaiting: there is no kubelet's identity yet, or it is not accepted; events are watched meanwhile.
 	IdentityWaiting = "ccb270b2b8dc49e299e54121aa2f6e3e"
 	// IdentityFound: the API server knows which node this is.
 	IdentityFound = "d0d64c3fa83747078e26052296491dd4"
-	// StateTrouble: the record on disk can't be read or written.
+	// StateTrouble: the record on disk cannot be read or written.
 	StateTrouble = "c83691e3db4f4f6684de2dee1809feee"
-	// NoticeTrouble: what happens cannot be passed on to the cluster or to people. What nth does is not affected.
+	// NoticeTrouble: something cannot be reported to the cluster or to the webhook. Drains are not affected.
 	NoticeTrouble = "76fdff4a63a140329126590b819407a9"
-	// NoticeSent: the webhook has taken a notice.
+	// NoticeSent: the webhook has accepted a notice.
 	NoticeSent = "e22304e3b48d4a2897e08306003e0996"
-	// HookFound: it is known which lifecycle hooks wait for the termination, and which of them nth looks after.
+	// HookFound: nth has found the lifecycle hooks for the termination, and which of them it completes.
 	HookFound = "b5cb74be512b4eef81db27d3678fdee9"
-	// HookTrouble: Auto Scaling does not answer as it should; it is asked again.
+	// HookTrouble: a request to Auto Scaling failed; it is retried.
 	HookTrouble = "36813462b29b46e499e0c32d931f13fe"
-	// HookRefused: the instance's role lacks a permission, so that a lifecycle hook is not looked after.
+	// HookRefused: the instance's role lacks a permission, so that a lifecycle hook is left to its timeout.
 	HookRefused = "ae1ea81054434ab9a1bbcc75f86213ab"
-	// HookCompleted: a lifecycle hook was completed, or was done with already.
+	// HookCompleted: a lifecycle hook was completed, by nth or before.
 	HookCompleted = "55bff9ece09c4318836f49c7677df58d"
 	// TargetStateUnknown: the Auto Scaling group wants the instance in a state that nth does not know.
 	TargetStateUnknown = "a7e0f3b96c1d4e5f8b42d7c90e6a13b5"
-	// MetricsTrouble: metrics can't be served, or their file can't be written. What nth does is not affected.
+	// MetricsTrouble: metrics cannot be served, or their file cannot be written. Drains are not affected.
 	MetricsTrouble = "c098d30cd5a74cf4ae2bff56df5bd484"
-	// MessagesLost: the journal took no messages for a while, and some are missing. What nth does is not affected.
+	// MessagesLost: the journal accepted no messages for a while, and some are missing. Drains are not affected.
 	MessagesLost = "f085fb4339a845e9acc48245f1c888a8"
-	// ConfigInvalid: the settings are wrong. nth does not start with them, and on a reload keeps those it has.
+	// ConfigInvalid: the settings are invalid. nth does not start, and on a reload keeps the current ones.
 	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
-	// Stalled: the main loop has come to a stop where no service manager watches it; nth ends, to be started again.
+	// Stalled: the main loop hangs and there is no service manager's watchdog; nth exits, to be restarted.
 	Stalled = "74ecca8a7c8a4aad9131a44394d5df87"
-	// MessagePoisoned, of nth-queue: a message in the queue cannot be understood.
+	// MessagePoisoned: nth-queue cannot understand a message in the queue.
 	MessagePoisoned = "b7e1f60dd6c94bf29c0b5f4f5c8b2f57"
-	// DryRun: what nth would do now, if it were not told to only say so.
+	// DryRun: what nth would do now if this were no dry run.
 	DryRun = "c6ddba585f5e4728855d913e38d03983"
 )
 
-// Names of the fields that nth writes into the journal, for use as logrus fields.
+// Names of journal fields, for use as logrus fields.
 const (
 	// FieldMessageID holds one of the message IDs above.
 	FieldMessageID = "MESSAGE_ID"
 	// FieldEventID holds event.Event.ID, and FieldEventKind its Kind.
 	FieldEventID   = "NTH_EVENT_ID"
 	FieldEventKind = "NTH_EVENT_KIND"
-	// FieldPhase holds how far nth has come with the event: a state.Phase.
+	// FieldPhase holds the state.Phase of the event.
 	FieldPhase = "NTH_PHASE"
-	// FieldNode holds the name of the Node that is acted upon.
+	// FieldNode holds the name of the Node.
 	FieldNode = "NTH_NODE"
 	// FieldPod holds a pod as "namespace/name".
 	FieldPod = "NTH_POD"
 )
 
-// Messages lists every message ID by its name in Go, for what has to cover them all, such as the message catalog.
+// Messages returns every message ID by its name in Go, for tests of what must cover all of them, such as the message catalog.
 func Messages() map[string]string {
 	return map[string]string{
 		"Started":            Started,

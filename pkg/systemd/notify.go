@@ -1,8 +1,7 @@
-// Package systemd is the border to the service manager and its journal: ready, status, watchdog, reload, and log
-// entries with fields.
+// Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, stored files, and log entries
+// with fields. It also reads unit files, for where systemd cannot be asked.
 //
-// It is a leaf: it knows nothing of nodes and pods. Everything in it is silent where there is no systemd, so that
-// callers need not ask.
+// It knows nothing of nodes and pods. Where there is no systemd, everything in it is silent, so that callers need not check.
 package systemd
 
 import (
@@ -20,98 +19,85 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Notifier tells the service manager how the service is doing, over the socket in $NOTIFY_SOCKET. Without one it does
+// Notifier notifies the service manager, over the socket in $NOTIFY_SOCKET, as sd_notify(3) does. Without a socket it does
 // nothing. The zero value is ready for use, from several goroutines.
 //
-// Telling is best effort and returns nothing: a service works on when nobody listens, nor does it wait for long for a
-// manager that is too busy to listen, whose socket is full of what others say. It hears of everything later, in its order. Err
-// has the first failure, for a log line that explains why systemd lost patience.
+// Notifications are best effort: a service goes on when nobody listens, and does not wait for long for a manager that is too
+// busy, which gets them later, in order. Err returns the first failure, for a log line that explains why systemd killed the service.
 type Notifier struct {
 	mu     sync.Mutex
-	status string // that was told last; empty if it is to be told again
+	status string // the last one that was sent; "" if the next one must be sent in any case
 	err    error
 
-	begin   sync.Once
-	courier courier
+	sender sender
 }
 
-// Ready says that the service has started, or has finished reloading.
+// Ready reports that the service has started, or has finished reloading.
 func (n *Notifier) Ready() { n.send(daemon.SdNotifyReady) }
 
-// Stopping says that the service has begun to stop.
+// Stopping reports that the service has begun to stop.
 func (n *Notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
 
-// Beat says that the service is alive. It is due at least twice in each WatchdogInterval.
+// Beat feeds the watchdog. It is due at least twice in each WatchdogInterval.
 func (n *Notifier) Beat() { n.send(daemon.SdNotifyWatchdog) }
 
-// Reloading says that the service reads its settings anew; Ready ends it.
+// Reloading reports that the service reloads its settings, until Ready.
 func (n *Notifier) Reloading() {
-	// Type=notify-reload wants both in one datagram.
+	// Type=notify-reload needs both in one datagram.
 	n.send(daemon.SdNotifyReloading + "\n" + strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// Status sets the one line that "systemctl status" shows. Saying the same again sends nothing.
+// Status sets the line that "systemctl status" shows. The same status again is not sent.
 func (n *Notifier) Status(format string, args ...any) {
-	// A line break would begin another assignment.
+	// A newline would begin another assignment.
 	status := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	n.mu.Lock()
-	news := status != n.status
+	changed := status != n.status
 	n.status = status
 	n.mu.Unlock()
-	if news {
+	if changed {
 		n.send("STATUS=" + status)
 	}
 }
 
-// Err returns the first error met in telling the service manager anything; nil if there was none.
+// Err returns the first error in notifying the service manager; nil if there was none.
 func (n *Notifier) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.err
 }
 
-// WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if it does not watch.
+// WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog.
 func (n *Notifier) WatchdogInterval() time.Duration {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.keep(fmt.Errorf("reading the watchdog's interval: %w", err))
+		n.err = cmp.Or(n.err, fmt.Errorf("reading the watchdog's interval: %w", err))
 	}
 	return interval
 }
 
 func (n *Notifier) send(state string) {
-	n.begin.Do(func() { n.courier.deliver = n.deliver })
-	n.courier.take(state, 0, nil)
+	n.sender.send(datagram{message: state}, n.sendState)
 }
 
-// deliver is called for one state at a time, and for what stands for those that were lost, which has fields and is no state.
-func (n *Notifier) deliver(l letter) {
-	lost := l.fields != nil
+func (n *Notifier) sendState(d datagram) {
 	var err error
-	if !lost {
-		_, err = daemon.SdNotify(false, l.message)
-	}
-	if !lost && err == nil {
-		return
+	if d.lost == 0 {
+		if _, err = daemon.SdNotify(false, d.message); err == nil {
+			return
+		}
+		err = fmt.Errorf("telling systemd %q: %w", d.message, err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.status = ""
-	if err != nil {
-		n.keep(fmt.Errorf("telling systemd %q: %w", l.message, err))
-	}
+	n.status = "" // It may be among what was lost.
+	n.err = cmp.Or(n.err, err)
 }
 
-func (n *Notifier) keep(err error) {
-	if n.err == nil {
-		n.err = err
-	}
-}
-
-// Kept returns by their names the files that earlier processes of this service have given to Keep. It is to be called
-// once, before a program is started: what is not taken over would be left to that.
+// Kept returns, by their names, the files that earlier processes of this service have given to Keep. It must be called
+// once, before another program is started, which would inherit them.
 func Kept() map[string]*os.File {
 	kept := map[string]*os.File{}
 	for _, file := range activation.Files(true) {
@@ -122,20 +108,21 @@ func Kept() map[string]*os.File {
 
 var errAlone = errors.New("there is no service manager that keeps anything for the next process")
 
-// Keep asks the service manager to hold a copy of the file until the service is stopped, for the next process. Of a
-// character device that is what can be read next as well, from now on. A manager that takes nothing for two seconds is an error.
+// Keep puts a copy of the file into the service manager's file descriptor store, for the next process, until the service is stopped.
+// It shares its position with the file, and with a character device what is to be read next. A manager that is too busy for two
+// seconds is an error.
 func (n *Notifier) Keep(name string, file *os.File) error {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
 		return errAlone
 	}
-	raw, err := file.SyscallConn() // Fd would make reading block
+	raw, err := file.SyscallConn() // Fd would make reads block.
 	if err != nil {
 		return fmt.Errorf("giving %s to systemd: %w", name, err)
 	}
 	var sent error
 	err = raw.Control(func(fd uintptr) {
-		sent = sendFile(socket, "FDSTORE=1\nFDNAME="+name, int(fd)) // descriptors are small
+		sent = sendFile(socket, "FDSTORE=1\nFDNAME="+name, int(fd)) // Descriptors are small.
 	})
 	if err := errors.Join(err, sent); err != nil {
 		return fmt.Errorf("giving %s to systemd: %w", name, err)
@@ -143,18 +130,18 @@ func (n *Notifier) Keep(name string, file *os.File) error {
 	return nil
 }
 
-// keepPatience is how long a service manager may be too busy to take a file. Who asks for that has just begun, and has more to do.
-const keepPatience = 2 * time.Second
+// keepTimeout is how long a service manager may be too busy to take a file. Callers are starting up, and have more to do.
+const keepTimeout = 2 * time.Second
 
-// sendFile sends a datagram with a copy of a file. The socket is a connected one: of another, the kernel says that it may be
-// written to while it may not, and who waits for that waits with all its might.
+// sendFile sends a datagram with a copy of a file. The socket is connected: the kernel reports an unconnected one as writable while
+// the receiver is not, and waiting for that would be a busy loop.
 func sendFile(socket, state string, fd int) error {
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // what was sent is there
-	if err := conn.SetWriteDeadline(time.Now().Add(keepPatience)); err != nil {
+	defer func() { _ = conn.Close() }() // What was sent has arrived.
+	if err := conn.SetWriteDeadline(time.Now().Add(keepTimeout)); err != nil {
 		return err
 	}
 	raw, err := conn.SyscallConn()
@@ -163,44 +150,44 @@ func sendFile(socket, state string, fd int) error {
 	}
 	var sent error
 	err = raw.Write(func(to uintptr) bool {
-		sent = unix.Sendmsg(int(to), []byte(state), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL) // descriptors are small
+		sent = unix.Sendmsg(int(to), []byte(state), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL) // Descriptors are small.
 		return !errors.Is(sent, unix.EAGAIN)
 	})
 	return cmp.Or(err, sent)
 }
 
-// Forget asks the service manager to close the files that it holds under this name.
+// Forget removes the files of this name from the service manager's file descriptor store.
 func (n *Notifier) Forget(name string) { n.send("FDSTOREREMOVE=1\nFDNAME=" + name) }
 
-// journalSocket is where the journal takes entries with fields.
+// journalSocket is where the journal receives entries with fields.
 const journalSocket = "/run/systemd/journal/socket"
 
-// AwaitJournal waits, up to the limit, until the journal has dealt with the entries that were sent so far. It is for the
-// last words of a process: the journal asks the kernel to which unit a sender belongs, and of one that has ended by then
-// it learns nothing more, so that "journalctl -u" would not show what the unit has failed of.
+// AwaitJournal waits, up to the limit, until the journal has processed the entries that were sent so far. It is for the last entries
+// of a process: the journal asks the kernel which unit a sender belongs to, and if that has exited by then, "journalctl -u" does
+// not show why the unit has failed.
 //
-// The journal takes one datagram after the other, and passes over empty ones. When it has taken an empty one, it has done
-// with all that were sent before.
+// The journal receives one datagram after another, and ignores empty ones. When it has received an empty one, it has processed
+// all before it.
 func AwaitJournal(limit time.Duration) {
-	overdue := time.Now().Add(limit)
+	deadline := time.Now().Add(limit)
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
 	if err != nil {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	if conn.SetWriteDeadline(overdue) != nil {
+	if conn.SetWriteDeadline(deadline) != nil {
 		return
 	}
 	if _, _, err := conn.WriteMsgUnix(nil, nil, &net.UnixAddr{Name: journalSocket, Net: "unixgram"}); err != nil {
-		return // There is no journal here, or one that takes nothing more.
+		return // There is no journal, or it hangs.
 	}
-	for untaken(conn) > 0 && time.Now().Before(overdue) {
+	for unreceived(conn) > 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// untaken is how much of what was sent has not been taken by the other side; 0 also if that cannot be told.
-func untaken(conn *net.UnixConn) (left int) {
+// unreceived is how many bytes the receiver has not read yet; 0 if that is unknown.
+func unreceived(conn *net.UnixConn) (left int) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,22 +14,27 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// unitDirectories are where units lie, the one that wins first.
+// unitDirectories are systemd's unit directories, in the order of their precedence.
 var unitDirectories = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// readUnit reads what the files of a service's unit below root ("" for "/") set for it, in the order in which they count. An empty value takes
-// back what came before it.
-func readUnit(root, service string, set func(name, value string)) (found bool, err error) {
+// assignment is a line "Name=value" of a unit. An empty value resets a list.
+type assignment struct{ name, value string }
+
+// readUnit returns the assignments in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"), in the order in
+// which systemd applies them.
+func readUnit(root, service string) (all []assignment, found bool, err error) {
 	paths := unitFiles(root, service)
 	for _, path := range paths {
-		if err := readUnitFile(path, set); err != nil {
-			return false, fmt.Errorf("reading the unit %s: %w", path, err)
+		text, err := readFile(path)
+		if err != nil {
+			return nil, false, fmt.Errorf("reading the unit %s: %w", path, err)
 		}
+		all = append(all, serviceAssignments(string(text))...)
 	}
-	return len(paths) > 0, nil
+	return all, len(paths) > 0, nil
 }
 
-// unitFiles lists the unit of a service and its drop-ins, in the order in which they count; nothing if there is no unit.
+// unitFiles lists the unit file of a service and its drop-ins, in the order in which systemd applies them; nothing if there is no unit.
 func unitFiles(root, service string) []string {
 	main := ""
 	for _, directory := range slices.Backward(unitDirectories) {
@@ -42,7 +46,7 @@ func unitFiles(root, service string) []string {
 	if main == "" {
 		return nil
 	}
-	dropIns := map[string]string{} // the paths, by their names: of two files of one name, one counts
+	dropIns := map[string]string{} // paths by file name: of several drop-ins with one name, one is used
 	for _, name := range dropInNames(service) {
 		for _, directory := range slices.Backward(unitDirectories) {
 			found, _ := filepath.Glob(filepath.Join("/", root, directory, name, "*.conf")) // The pattern is right.
@@ -58,8 +62,8 @@ func unitFiles(root, service string) []string {
 	return paths
 }
 
-// dropInNames are those of the directories for a service's drop-ins, the one that wins last: for all services, for those whose names begin as
-// this one's does, up to a dash, and for this one.
+// dropInNames are the directories for a service's drop-ins, in ascending order of their precedence: for all services, for those with a
+// common prefix up to a dash, and for this one.
 func dropInNames(service string) []string {
 	names := []string{"service.d"}
 	for i, r := range service {
@@ -70,19 +74,7 @@ func dropInNames(service string) []string {
 	return append(names, service+".d")
 }
 
-// readUnitFile reads one file.
-func readUnitFile(path string, set func(name, value string)) error {
-	text, err := readFile(path)
-	if err != nil {
-		return err
-	}
-	for name, value := range assignments(string(text), "Service") {
-		set(name, value)
-	}
-	return nil
-}
-
-// readFile reads a file, or /dev/null in the place of one, but nothing that would be read for ever.
+// readFile reads a file, or /dev/null in place of one, but no pipe or socket, which might block.
 func readFile(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
 		return nil, errors.New("it is no file")
@@ -90,31 +82,32 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// credentialLists are the settings of credentials, with the list that an empty value of each empties.
+// credentialLists has for each setting of credentials the prefix of the settings that share its list, which an empty value resets.
 var credentialLists = map[string]string{
 	"LoadCredential": "Load", "LoadCredentialEncrypted": "Load", "SetCredential": "Set", "SetCredentialEncrypted": "Set", "ImportCredential": "Import",
 }
 
-// ReadCredentials reads from files, below root ("" for "/"), which credentials a service is given by its unit and the drop-ins: each is a line
+// ReadCredentials reads, below root ("" for "/"), which credentials a service gets by its unit files: each is a line
 // such as "LoadCredential=ID:PATH". It is for where systemd cannot be asked. If there is no such unit, found is false.
 func ReadCredentials(root, service string) (lines []string, found bool, err error) {
-	found, err = readUnit(root, service, func(name, value string) {
-		list := credentialLists[name]
+	all, found, err := readUnit(root, service)
+	for _, a := range all {
+		list := credentialLists[a.name]
 		switch {
 		case list == "":
-		case value == "":
+		case a.value == "":
 			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, list) })
 		default:
-			lines = append(lines, name+"="+strings.ReplaceAll(value, "%%", "%"))
+			lines = append(lines, a.name+"="+strings.ReplaceAll(a.value, "%%", "%"))
 		}
-	})
+	}
 	return lines, found, err
 }
 
-// JournalAnswers tells whether there is a journal to write entries with fields to.
-func JournalAnswers() bool { return journal.Enabled() }
+// JournalEnabled tells whether the journal accepts entries with fields.
+func JournalEnabled() bool { return journal.Enabled() }
 
-// The places of what a package installs, the one that wins first.
+// The paths of what the packages of nth install, in the order of their precedence.
 var (
 	unitPaths    = []string{"/etc/systemd/system/nth.service", "/run/systemd/system/nth.service", "/usr/lib/systemd/system/nth.service", "/lib/systemd/system/nth.service"}
 	wantedPaths  = []string{"/etc/systemd/system/multi-user.target.wants/nth.service", "/usr/lib/systemd/system/multi-user.target.wants/nth.service"}
@@ -122,15 +115,15 @@ var (
 	dropInPaths  = []string{"/etc/systemd/logind.conf.d/80-nth.conf", "/usr/lib/systemd/logind.conf.d/80-nth.conf", "/lib/systemd/logind.conf.d/80-nth.conf"}
 )
 
-// Installed is what of nth is installed for systemd, each as the path of a file; empty if it is not there.
+// Installed has the paths of what is installed of nth for systemd; "" for what is not there.
 type Installed struct {
-	// Unit is the service's, and Enabled the link that starts it at boot.
+	// Unit is the service's unit file, and Enabled the link that starts it at boot.
 	Unit, Enabled string
-	// Catalog explains the messages in the journal, and DropIn makes logind grant a drain its time.
+	// Catalog is the message catalog, and DropIn configures logind to delay shutdowns.
 	Catalog, DropIn string
 }
 
-// FindInstalled looks below root, "/" for the machine itself. It asks nobody, so that it works while an image is made.
+// FindInstalled looks for files below root. It does not ask systemd, so that it works while an image is built.
 func FindInstalled(root string) Installed {
 	return Installed{
 		Unit: firstOf(root, unitPaths), Enabled: firstOf(root, wantedPaths),
@@ -138,8 +131,8 @@ func FindInstalled(root string) Installed {
 	}
 }
 
-// firstOf returns the first path that is there. A link counts, wherever it leads: in an image that is being made, an
-// absolute one leads out of it.
+// firstOf returns the first path that exists. A dangling link counts: in an image that is being built, an absolute one leads out of
+// it.
 func firstOf(root string, paths []string) string {
 	for _, path := range paths {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {
@@ -149,41 +142,39 @@ func firstOf(root string, paths []string) string {
 	return ""
 }
 
-// What systemd takes for the end of a line, for space, and for the beginning of a comment.
+// The characters that systemd takes for the end of a line, for whitespace, and for the beginning of a comment.
 const (
 	newline  = "\n\r"
 	space    = " \t" + newline
 	comments = "#;"
 )
 
-// assignments returns the names and values in one section of a unit, as systemd.syntax(7) has them. A line that ends in a
-// backslash goes on in the next one that is no comment.
-func assignments(text, section string) iter.Seq2[string, string] {
-	return func(yield func(name, value string) bool) {
-		in, begun := "", ""
-		for line := range strings.Lines(text + "\n\n") { // An empty line ends what the last one may have begun.
-			line = strings.TrimLeft(strings.TrimRight(line, newline), space)
-			if line != "" && strings.ContainsAny(line[:1], comments) {
-				continue
-			}
-			line = begun + line
-			if begun = continued(line); begun != "" {
-				continue
-			}
-			line = strings.Trim(line, space)
-			if header, found := strings.CutPrefix(line, "["); found {
-				in = strings.TrimSuffix(header, "]")
-				continue
-			}
-			name, value, found := strings.Cut(line, "=")
-			if found && in == section && !yield(strings.Trim(name, space), strings.Trim(value, space)) {
-				return
-			}
+// serviceAssignments parses the section [Service] of a unit file, as systemd.syntax(7) describes it. A line that ends with a backslash
+// continues in the next line that is no comment.
+func serviceAssignments(text string) (all []assignment) {
+	section, begun := "", ""
+	for line := range strings.Lines(text + "\n\n") { // An empty line ends the last one if that is to be continued.
+		line = strings.TrimLeft(strings.TrimRight(line, newline), space)
+		if line != "" && strings.ContainsAny(line[:1], comments) {
+			continue
+		}
+		line = begun + line
+		if begun = continued(line); begun != "" {
+			continue
+		}
+		line = strings.Trim(line, space)
+		if header, found := strings.CutPrefix(line, "["); found {
+			section = strings.TrimSuffix(header, "]")
+			continue
+		}
+		if name, value, found := strings.Cut(line, "="); found && section == "Service" {
+			all = append(all, assignment{strings.Trim(name, space), strings.Trim(value, space)})
 		}
 	}
+	return all
 }
 
-// continued returns the line with a space for the backslash at its end; "" if there is none that does not belong to another.
+// continued returns the line with a space for the unescaped backslash at its end; "" if there is none.
 func continued(line string) string {
 	whole := strings.TrimRight(line, `\`)
 	if (len(line)-len(whole))%2 == 0 {
@@ -192,8 +183,8 @@ func continued(line string) string {
 	return line[:len(line)-1] + " "
 }
 
-// words splits a value at its spaces, except within quotes, which are dropped, and reads the escapes of systemd.syntax(7). Like
-// systemd, it takes nothing from where the syntax is wrong on.
+// words splits a value at whitespace outside quotes, and removes quotes and escapes, as systemd.syntax(7) describes. Like
+// systemd, it ignores everything from the first syntax error on.
 func words(value string) []string {
 	var found []string
 	for {
@@ -209,7 +200,7 @@ func words(value string) []string {
 	}
 }
 
-// firstWord returns the word that a value begins with, and what follows.
+// firstWord returns the first word of a value, and what follows.
 func firstWord(value string) (word, rest string, ok bool) {
 	var read []byte
 	quote := byte(0)
@@ -235,7 +226,7 @@ func firstWord(value string) (word, rest string, ok bool) {
 	return string(read), "", quote == 0
 }
 
-// unescaped adds what the escape stands for that a text begins with, without its backslash, and returns what follows.
+// unescaped appends what an escape stands for, and returns what follows it. The text begins after the backslash.
 func unescaped(read []byte, text string) (added []byte, rest string, ok bool) {
 	if text == "" {
 		return nil, "", false
@@ -246,7 +237,7 @@ func unescaped(read []byte, text string) (added []byte, rest string, ok bool) {
 	case '"', '\'':
 		return append(read, text[0]), text[1:], true
 	}
-	letter, many, rest, err := strconv.UnquoteChar(`\`+text, 0) // The others are those of C, as in Go.
+	letter, many, rest, err := strconv.UnquoteChar(`\`+text, 0) // The others are those of C and Go.
 	if err != nil || letter == 0 {
 		return nil, "", false
 	}
@@ -256,10 +247,10 @@ func unescaped(read []byte, text string) (added []byte, rest string, ok bool) {
 	return append(read, byte(letter)), rest, true
 }
 
-// An environmentFile is what is left to read of one.
+// environmentFile is the rest of an EnvironmentFile=, while it is parsed.
 type environmentFile struct{ text string }
 
-// environmentIn reads what systemd.exec(5) says of EnvironmentFile=: "NAME=value" each.
+// environmentIn parses the text of an EnvironmentFile=, as systemd.exec(5) describes it. It returns "NAME=value" for each variable.
 func environmentIn(text string) []string {
 	file := &environmentFile{text}
 	var variables []string
@@ -283,11 +274,11 @@ func environmentIn(text string) []string {
 	}
 }
 
-// value reads what stands on the right of an equals sign. Quotes count before the first letter that is in none, as does the space
-// around them not; a backslash takes the letter behind it for what it is.
+// value parses the value after an equals sign. Quotes are special until the first unquoted character, and whitespace around them is
+// dropped; a backslash escapes the next character.
 func (f *environmentFile) value() string {
 	var read []byte
-	whole, bare := 0, false // how much of it is not space at its end, and whether it has begun without quotes
+	whole, bare := 0, false // the length without trailing whitespace, and whether there was an unquoted character
 	for f.text != "" {
 		c := f.text[0]
 		f.text = f.text[1:]
@@ -315,8 +306,8 @@ func (f *environmentFile) value() string {
 	return string(read[:whole])
 }
 
-// quoted reads until the quote ends, over lines. Between double quotes, a backslash stands before what would have a meaning to a
-// shell, or before the end of a line, which goes.
+// quoted parses up to the closing quote, which may be on another line. Within double quotes, a backslash escapes what is special to a
+// shell, and removes the end of a line.
 func (f *environmentFile) quoted(quote byte) []byte {
 	var read []byte
 	for f.text != "" {

@@ -1,6 +1,5 @@
-// Package checks is how a program tells whether it does its work, and whether it could. "status" tells how the daemon stands, from the
-// status that it keeps in its runtime directory, as lines for people or as JSON. "check" looks at one thing after the other, and each
-// finding is a line with a verdict, what it is about, and the rest in words; the programs differ in what they look at.
+// Package checks has what the commands "status" and "check" of both programs share. "status" shows the status that the daemon keeps in
+// its runtime directory, as lines for people or as JSON. "check" prints one line for each finding: a verdict, a subject and a text.
 package checks
 
 import (
@@ -26,26 +25,26 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 )
 
-// Limit bounds a check as a whole: whatever hangs, a build gets its answer.
+// Limit is how long a check may take as a whole: an image build must not hang.
 const Limit = time.Minute
 
-// List prints findings as they come, and knows in the end whether the program could do its work.
+// List prints findings as they come, and remembers whether one has failed.
 type List struct {
 	program string
 	out     io.Writer
 	failed  bool
 }
 
-// For returns the list of the program of that name, without a finding yet.
+// For returns an empty list for the program of that name.
 func For(program string, out io.Writer) *List { return &List{program: program, out: out} }
 
-// OK tells of what is as it should be.
+// OK reports that something is as it should be.
 func (l *List) OK(subject, format string, args ...any) { l.line("ok", subject, format, args) }
 
-// Warn tells of what deserves a look.
+// Warn reports something that deserves a look.
 func (l *List) Warn(subject, format string, args ...any) { l.line("warn", subject, format, args) }
 
-// Fail tells of what keeps the program from its work.
+// Fail reports something that keeps the program from working.
 func (l *List) Fail(subject, format string, args ...any) {
 	l.failed = true
 	l.line("fail", subject, format, args)
@@ -56,7 +55,7 @@ func (l *List) line(verdict, subject, format string, args []any) {
 	fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", verdict, subject, text)
 }
 
-// Right tells whether a right is there, which is needed for something, or which the program can do without.
+// Right reports whether the program has a right, which it needs, or can do without if it is optional. why completes "it is needed".
 func (l *List) Right(name, why string, optional, allowed bool) {
 	switch {
 	case allowed:
@@ -68,12 +67,12 @@ func (l *List) Right(name, why string, optional, allowed bool) {
 	}
 }
 
-// DryRun tells that the settings keep the program from acting.
+// DryRun reports that the settings keep the program from acting.
 func (l *List) DryRun() {
 	l.Warn("settings", "dry_run = true: %s logs what it would do and changes nothing", l.program)
 }
 
-// Wrong tells what is wrong with the settings, one finding for each line, and returns what ends the program with status 78.
+// Wrong reports each line of an error in the settings, and returns an error for exit status 78.
 func (l *List) Wrong(err error) error {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		l.Fail("settings", "%s", line)
@@ -81,14 +80,14 @@ func (l *List) Wrong(err error) error {
 	return program.ConfigError{Fault: program.ErrTold}
 }
 
-// Degraded tells what is wrong with what is only told: the program starts and works without it.
+// Degraded reports faults in the settings with which the program starts nevertheless.
 func (l *List) Degraded(faults []string) {
 	for _, fault := range faults {
 		l.Fail("degraded", "%s", fault)
 	}
 }
 
-// End returns what ends the program with status 1 if anything has failed.
+// End returns an error for exit status 1 if anything has failed.
 func (l *List) End() error {
 	if l.failed {
 		return program.ErrTold
@@ -96,7 +95,7 @@ func (l *List) End() error {
 	return nil
 }
 
-// Hush makes the libraries say nothing beside the findings, and wait for nothing longer than they do in the service.
+// Hush silences client-go, and makes it wait no longer than it does in the service.
 func Hush() error {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
@@ -107,7 +106,7 @@ func Hush() error {
 	return nil
 }
 
-// Settings tells where the settings come from: files, or the defaults where there is none of them, nor file.
+// Settings reports which files were read and ignored, or that the defaults are used as there is no file.
 func (l *List) Settings(sources []config.Source, file string) {
 	found := settings.FromFiles(sources)
 	if !slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed == "" }) {
@@ -116,14 +115,14 @@ func (l *List) Settings(sources []config.Source, file string) {
 	l.Sources("settings", found)
 }
 
-// Unit tells what keeps a command from seeing the service's credentials as the service will.
+// Unit reports why the service may get other credentials than this command finds.
 func (l *List) Unit(u settings.Unit) {
 	for _, why := range u.Doubts() {
 		l.Warn("service", "%s", why)
 	}
 }
 
-// Sources tells what was read for a subject, and what was passed over. What is wrong with one is told elsewhere.
+// Sources reports what was read for a subject and what was ignored. Faults are reported elsewhere.
 func (l *List) Sources(subject string, found []settings.Finding) {
 	for _, f := range found {
 		switch {
@@ -136,11 +135,11 @@ func (l *List) Sources(subject string, found []settings.Finding) {
 	}
 }
 
-// answerLimit is how long somebody may take to answer who has the address for metrics.
+// answerLimit is how long a server on the address for metrics may take to answer.
 const answerLimit = 5 * time.Second
 
-// Metrics checks whether metrics can be had where the settings say. In an image that is being made there is nothing to listen at, and what
-// makes the file's directory may come later.
+// Metrics checks that metrics can be served and written as the settings say. While an image is built, there is no network, and the file's
+// directory may be created later.
 func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	if cfg.Textfile != "" {
 		l.textfile(filepath.Dir(cfg.Textfile), image)
@@ -152,7 +151,7 @@ func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	listener, err := network.Listen(ctx, "tcp", cfg.Listen)
 	switch {
 	case err == nil:
-		_ = listener.Close() // Nobody has come.
+		_ = listener.Close() // Nobody has connected.
 		l.OK("metrics", "can listen on %s", cfg.Listen)
 	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen):
 		l.OK("metrics", "%s serves them at %s", l.program, cfg.Listen)
@@ -161,7 +160,7 @@ func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	}
 }
 
-// textfile checks the directory of the file.
+// textfile checks the directory of metrics.textfile.
 func (l *List) textfile(directory string, image bool) {
 	found, err := os.Stat(directory)
 	if err == nil && !found.IsDir() {
@@ -177,7 +176,7 @@ func (l *List) textfile(directory string, image bool) {
 	}
 }
 
-// serves tells whether it is this program that serves at an address.
+// serves tells whether nth serves metrics at an address.
 func (l *List) serves(ctx context.Context, address string) bool {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		address = net.JoinHostPort("localhost", port)
@@ -198,8 +197,8 @@ func (l *List) serves(ctx context.Context, address string) bool {
 	return err == nil && strings.Contains(string(text), "nth_build_info")
 }
 
-// Webhook checks what can be checked of the webhook without posting, and posts a test if that is asked for: of the node
-// that node names. The settings have been judged with the credentials that given finds, and this was found.
+// Webhook reports the findings about the webhook, whose settings were validated with the credentials that given finds, and posts a test
+// message if post is true. node returns the node's name for it.
 func (l *List) Webhook(
 	ctx context.Context, cfg config.Webhook, given settings.Given, found []settings.Finding, post bool, node func(context.Context) string,
 ) {
@@ -210,7 +209,7 @@ func (l *List) Webhook(
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case post:
 		l.post(ctx, cfg, given, node(ctx))
-	case wrong: // It has been told.
+	case wrong: // It was reported with the settings.
 	case !known && slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed != "" }):
 		l.OK("webhook", "the template renders every kind of notice")
 	case !known:
@@ -220,7 +219,7 @@ func (l *List) Webhook(
 	}
 }
 
-// post posts a test.
+// post posts a test message.
 func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Given, node string) {
 	webhook, err := settings.Webhook(cfg, l.program, given)
 	if err == nil {

@@ -18,20 +18,19 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// silence is how old a status of a running daemon may be. It is written anew every ten seconds.
+// silence is how old the status of a running daemon may be, which is written at least every ten seconds.
 const silence = time.Minute
 
-// The states that a daemon is found in.
+// The states of a daemon.
 const (
-	running = "running" // and says so
-	silent  = "silent"  // its process is there, and has not told how it stands for a while
+	running = "running"
+	silent  = "silent"  // the process exists, but has not updated its status
 	stopped = "stopped" // as it was asked to
-	gone    = "gone"    // its process is not there any more
-	unknown = "unknown" // there is no status, or none that can be read
+	gone    = "gone"    // the process does not exist any more
+	unknown = "unknown" // the status does not exist, or cannot be read
 )
 
-// report is what "status --json" prints: the state, why it is that one if it is not "running", and what the daemon
-// said last.
+// report is what "status --json" prints: the state, the reason if it is not "running", and the last status.
 type report struct {
 	State string `json:"state"`
 	Why   string `json:"why"`
@@ -39,7 +38,7 @@ type report struct {
 	name string
 }
 
-// examine finds out how the daemon of that name stands that has this runtime directory.
+// examine returns the state of the daemon of that name, by its runtime directory.
 func examine(name, dir string, now time.Time) report {
 	status, err := record.ReadStatus(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,8 +59,8 @@ func examine(name, dir string, now time.Time) report {
 	return found
 }
 
-// Running returns what the daemon of that name says of itself, which has this runtime directory. why says why that cannot be
-// gone by: it does not run, or does not say how it stands; "" if it can.
+// Running returns the status of the daemon of that name, from its runtime directory. why says why the status is not current: the
+// daemon does not run, or hangs; "" if it is.
 func Running(name, dir string, now time.Time) (status state.Status, why string) {
 	found := examine(name, dir, now)
 	if found.Status == nil {
@@ -92,7 +91,7 @@ func moment(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// writeText writes a report for people: the sentence first, then a table of what lies behind it.
+// writeText writes a report for people: the sentence first, then a table of details.
 func writeText(w io.Writer, found report) error {
 	if found.Why != "" {
 		fmt.Fprintln(w, found.Why)
@@ -134,7 +133,7 @@ type rows struct{ w io.Writer }
 
 func (t rows) row(name, text string) { fmt.Fprintf(t.w, "%s\t%s\n", name, text) }
 
-// first is the name of a group of rows at its first row alone.
+// first returns the name of a group of rows for its first row, and "" for the others.
 func first(i int, name string) string {
 	if i > 0 {
 		return ""
@@ -154,7 +153,7 @@ func (t rows) identity(s *state.Status) {
 	}
 }
 
-// step tells what was being done at a moment.
+// step writes what the daemon was doing at a time.
 func (t rows) step(step *state.StepStatus, at time.Time) {
 	text := fmt.Sprintf("%s for %s, since %s", step.Action, step.Kind, moment(step.Began))
 	if !step.Deadline.IsZero() {
@@ -195,7 +194,7 @@ func (t rows) documents(documents []state.DocumentStatus) {
 	}
 }
 
-// StatusCommand is "status" of the program of that name. directory finds the runtime directory by the settings at a path.
+// StatusCommand is the command "status" of the program of that name. directory returns the runtime directory, by the settings at a path.
 func StatusCommand(name, usage string, args []string, to program.Streams, directory func(path string) (string, error)) error {
 	var path string
 	var asJSON bool

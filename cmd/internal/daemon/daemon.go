@@ -1,5 +1,5 @@
-// Package daemon is what both programs are made of while they run: how they begin, what they say and where, and how they follow their
-// settings, which they read anew when they get a SIGHUP. It turns those settings that both have into what the packages of pkg go by.
+// Package daemon has what both daemons share: start, logging, metrics, the webhook, and reloading the settings on SIGHUP. It converts the
+// settings that both have to those of the packages in pkg.
 package daemon
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Daemon is a program that runs, with the settings that it has begun with.
+// Daemon is a running program, with the settings of its start.
 type Daemon[C any, P config.Pointer[C]] struct {
 	Name   string
 	Config C
-	// Degraded is what is wrong with the settings, which are of use all the same.
+	// Degraded lists faults in the settings, with which the program works nevertheless.
 	Degraded []string
 	Log      *logrus.Entry
 	Service  *systemd.Notifier
@@ -33,8 +33,7 @@ type Daemon[C any, P config.Pointer[C]] struct {
 	hangups <-chan os.Signal
 }
 
-// Run reads the settings and runs the daemon of that name with them, until a signal asks it to stop. stderr is where what is logged goes
-// with such settings.
+// Run reads the settings and runs the daemon of that name, until a signal asks it to stop. stderr returns the stream to log to.
 func Run[C any, P config.Pointer[C]](
 	ctx context.Context, name string, read func() (C, error), stderr func(config.Log) io.Writer, run func(context.Context, *Daemon[C, P]) error,
 ) error {
@@ -44,7 +43,7 @@ func Run[C any, P config.Pointer[C]](
 	if fatal != nil {
 		return fatal
 	}
-	// Without a channel for it, a SIGHUP ends the process, so it is asked for early. Several close together may be one.
+	// Without a channel for it, a SIGHUP ends the process. Several in quick succession may become one.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -61,14 +60,14 @@ func Run[C any, P config.Pointer[C]](
 	})
 }
 
-// SayDegraded tells the journal what is wrong with the settings at the start.
+// SayDegraded logs the faults in the settings at the start.
 func (d *Daemon[C, P]) SayDegraded() {
 	for _, fault := range d.Degraded {
 		d.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", fault)
 	}
 }
 
-// Reload reads the settings anew with each SIGHUP until ctx ends. late and apply are those of a Reloader.
+// Reload reloads the settings on each SIGHUP until ctx ends. late and apply are those of a Reloader.
 func (d *Daemon[C, P]) Reload(ctx context.Context, late func(name string, started, now C) bool, apply func(cfg C, degraded []string)) {
 	r := &Reloader[C, P]{
 		Program: d.Name, Read: d.read, Service: d.Service, Log: d.Log, Started: d.Config, Current: d.Config, Late: late,
@@ -80,28 +79,26 @@ func (d *Daemon[C, P]) Reload(ctx context.Context, late func(name string, starte
 	r.Run(ctx, d.hangups)
 }
 
-// Reloader reads the settings anew when it is asked to. Settings that are wrong change nothing, and where only what is told is wrong, it
-// stays as it was and all else is in effect; what needs another start is said. All fields are needed.
+// Reloader reloads the settings. Invalid settings change nothing; if only [log], [webhook] or [metrics] are invalid, these tables stay as
+// they were. Settings that need a restart are logged. All fields are required.
 type Reloader[C any, P config.Pointer[C]] struct {
-	// Program is the program's name.
 	Program string
-	// Read reads the settings. With config.Degraded, they are of use.
-	Read func() (C, error)
-	// Service is the service manager.
+	// Read reads the settings. If the error is a config.Degraded, they can be used.
+	Read    func() (C, error)
 	Service interface {
 		Reloading()
 		Ready()
 	}
 	Log *logrus.Entry
-	// Apply puts settings into effect for what begins from now on; degraded is what is wrong with those that were read.
+	// Apply applies the settings. degraded lists the faults in those that were read.
 	Apply func(cfg C, degraded []string)
-	// Late tells whether a setting, as now has it, takes effect only when the program is started again.
+	// Late tells whether a setting takes effect only after a restart. name is its key.
 	Late func(name string, started, now C) bool
-	// Started are the settings that the process began with, and Current those in effect since the last reload.
+	// Started are the settings of the start, and Current those of the last reload.
 	Started, Current C
 }
 
-// Run reloads at each hangup until ctx ends.
+// Run reloads on each signal until ctx ends.
 func (r *Reloader[C, P]) Run(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {

@@ -24,8 +24,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// NewLogger returns the logger that the settings ask for, of the program of that name. Everything it writes that does not go to
-// the journal goes to stderr.
+// NewLogger returns a logger for the program of that name, as the settings ask for. What does not go to the journal goes to stderr.
 func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
 	logger.SetOutput(stderr)
@@ -36,7 +35,7 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	case cfg.Format == "prefix":
 		logger.SetFormatter(&lineFormatter{priority: true})
 	case cfg.Format == "journal" || cfg.Format == "auto" && onJournal(stderr):
-		// The journal takes entries with their fields; stderr is left for the time it does not answer.
+		// stderr is the fallback for when the journal does not answer.
 		logger.SetOutput(io.Discard)
 		logger.AddHook(systemd.NewJournalHook(name, stderr))
 	default:
@@ -45,17 +44,17 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	return logger
 }
 
-// SetLevel makes a logger say what the settings ask for, from now on.
+// SetLevel sets the level that the settings ask for.
 func SetLevel(logger *logrus.Logger, cfg config.Log) {
 	if level, err := logrus.ParseLevel(cfg.Level); err == nil {
 		logger.SetLevel(level)
 	}
 }
 
-// onJournal tells whether stderr is this process's own and connected to the journal.
+// onJournal tells whether stderr is that of this process, and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
 
-// isTerminal tells whether a person watches.
+// isTerminal tells whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -69,7 +68,7 @@ func isTerminal(w io.Writer) bool {
 //
 //	2026-01-31 09:00:00.250  info     cordoned the node  event=spot-… node=ip-10-0-0-1
 //
-// A terminal gets the time of day alone, and colours; what reads priorities gets those and no time, since it knows that:
+// A terminal gets the time of day only, and colours. With priorities there is no time, which the journal adds:
 //
 //	<6>cordoned the node  event=spot-… node=ip-10-0-0-1
 type lineFormatter struct {
@@ -82,18 +81,15 @@ func newLineFormatter(w io.Writer) *lineFormatter {
 	if !isTerminal(w) {
 		return &lineFormatter{time: "2006-01-02 15:04:05.000"}
 	}
-	plain := os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
-	return terminal(!plain)
+	return &lineFormatter{time: timeOfDay, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 }
 
-func terminal(colour bool) *lineFormatter {
-	return &lineFormatter{time: "15:04:05.000", colour: colour}
-}
+const timeOfDay = "15:04:05.000"
 
-// Colourful writes lines as a terminal gets them.
-func Colourful() logrus.Formatter { return terminal(true) }
+// Colourful returns the formatter for terminals with colours.
+func Colourful() logrus.Formatter { return &lineFormatter{time: timeOfDay, colour: true} }
 
-// Format writes one entry.
+// Format implements logrus.Formatter.
 func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	var b bytes.Buffer
 	if !f.priority {
@@ -115,7 +111,7 @@ func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// field writes NTH_EVENT_ID as event_id: people need not see where the journal keeps it.
+// field writes a field for people: NTH_EVENT_ID is event_id.
 func (f *lineFormatter) field(name, value string) string {
 	if rest, ours := strings.CutPrefix(name, "NTH_"); ours {
 		name = strings.ToLower(rest)
@@ -145,13 +141,13 @@ func (f *lineFormatter) paint(level logrus.Level, word string) string {
 	return "\x1b[" + code + "m" + word + "\x1b[0m"
 }
 
-// libraries is where client-go's own words go. klog's logger is set once, as a request that is still under way may be reading it.
+// libraries is where client-go logs to. klog's logger is set only once, as a pending request may be reading it.
 var (
 	libraries  atomic.Pointer[logrus.Entry]
 	setLibrary sync.Once
 )
 
-// QuietLibraries sends what client-go logs by itself to the debug level: nth tells its troubles in its own words.
+// QuietLibraries logs what client-go logs at the debug level: nth logs the errors that client-go returns.
 func QuietLibraries(log *logrus.Entry) {
 	libraries.Store(log)
 	setLibrary.Do(func() {
@@ -159,9 +155,9 @@ func QuietLibraries(log *logrus.Entry) {
 	})
 }
 
-// HurryLibraries makes client-go give a dead connection to the API server up within ten seconds: a ping after 5 s of
-// silence, and 5 s for its answer. It sends all requests over one connection, and would take 45 s, more than a third of
-// a spot notice, to notice that a network or a load balancer has lost it. An environment that says otherwise is obeyed.
+// HurryLibraries makes client-go give up a dead connection to the API server within ten seconds: after 5 s of silence it sends a
+// ping, and waits 5 s for the answer. By default it takes 45 s, more than a third of a spot notice, and all requests share one connection.
+// Values in the environment take precedence.
 func HurryLibraries() error {
 	for _, limit := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(limit) != "" {
@@ -174,11 +170,11 @@ func HurryLibraries() error {
 	return nil
 }
 
-// farewell is how long a program that ends waits for a journal that hangs.
+// farewell is how long a program that exits waits for a journal that hangs.
 const farewell = 5 * time.Second
 
-// Complain returns what writes that an error ends the program of that name: to the journal with its priority if stderr
-// leads there, else as it is.
+// Complain returns a function that reports the error which ends the program of that name: to the journal if stderr is connected to it,
+// otherwise as plain text.
 func Complain(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
 		message, text := LastWords(err)
@@ -194,8 +190,7 @@ func Complain(name string) func(stderr io.Writer, err error) {
 	}
 }
 
-// LastWords are the ID of the message that says what ended a program, or "", and its text. With wrong settings every line
-// begins with the name of a file.
+// LastWords returns the message ID, or "", and the text for an error that ends a program.
 func LastWords(err error) (message, text string) {
 	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
 		message = systemd.ConfigInvalid
@@ -203,7 +198,7 @@ func LastWords(err error) (message, text string) {
 	return message, err.Error()
 }
 
-// Errors logs a text as errors, one for each of its lines.
+// Errors logs each line of a text as an error.
 func Errors(logger *logrus.Logger, message, text string) {
 	entry := logrus.NewEntry(logger)
 	if message != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// StateDirectory is where a daemon's state lies. A dry run has one of its own: what was only talked about must not count as
-// done, or told, when it becomes serious.
+// StateDirectory returns the directory for a daemon's state. A dry run has its own: what it has only logged must not count as done
+// later.
 func StateDirectory(cfg *config.Common) string {
 	if cfg.DryRun {
 		return filepath.Join(cfg.StateDirectory, "dry-run")
@@ -23,15 +23,15 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// TellStateTrouble tells the journal what is wrong with what lies in the state directory.
+// TellStateTrouble logs what is wrong with the state directory.
 func TellStateTrouble(log *logrus.Entry, warnings []error) {
 	for _, w := range warnings {
 		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
 	}
 }
 
-// NewWebhook makes the webhook of a daemon, with an outbox in its state directory. The journal is told what becomes of its notices. The
-// options say what is the program's own of it.
+// NewWebhook returns the webhook of a daemon, with an outbox in the state directory, and logs what becomes of its notices. The options
+// are those that differ between the programs.
 func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, options notify.WebhookOptions) *notify.Webhook {
 	outbox, warnings := record.OpenOutbox(StateDirectory(cfg))
 	if options.Backlog > 0 {
@@ -46,7 +46,7 @@ func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, options no
 	return notify.NewWebhook(options)
 }
 
-// tellDelivery tells the journal what became of a notice. An outage is one message, and each notice that is lost is one.
+// tellDelivery logs the delivery of a notice. An outage is logged once, and each notice that is lost.
 func tellDelivery(log *logrus.Entry, t notify.DeliveryResult) {
 	log = log.WithField(systemd.FieldEventID, t.Notice.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
@@ -66,7 +66,7 @@ func tellDelivery(log *logrus.Entry, t notify.DeliveryResult) {
 	}
 }
 
-// TellHook tells the journal news of lifecycle hooks.
+// TellHook logs a report about lifecycle hooks.
 func TellHook(log *logrus.Entry, n asg.HookReport) {
 	switch n.What {
 	case asg.Trouble:
@@ -80,8 +80,8 @@ func TellHook(log *logrus.Entry, n asg.HookReport) {
 	}
 }
 
-// NewMetrics makes the metrics of the daemon of that name; nil where the settings ask for none. The options say what is the program's own
-// of them.
+// NewMetrics returns the metrics of the daemon of that name; nil if the settings ask for none. The options are those that differ between
+// the programs.
 func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metrics.Options) *metrics.Metrics {
 	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
 		return nil
@@ -95,11 +95,10 @@ func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metr
 	return metrics.New(options)
 }
 
-// Counts count what both programs do. The zero value counts nothing: where the settings ask for no metrics, nobody is told
-// anything for their sake.
+// Counts counts what both programs do. The zero value, for settings without metrics, counts nothing.
 type Counts struct{ in *metrics.Metrics }
 
-// CountIn returns Counts that count in m.
+// CountIn returns Counts for m.
 func CountIn(m *metrics.Metrics) Counts {
 	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))
 	return Counts{m}
@@ -113,7 +112,7 @@ func texts[T ~string](all []T) []string {
 	return words
 }
 
-// Notice counts what became of a notice in the end.
+// Notice counts a notice that was delivered or lost.
 func (c Counts) Notice(t notify.DeliveryResult) {
 	switch {
 	case c.in == nil:

@@ -10,10 +10,10 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 )
 
-// SpotNotice is how long before a spot interruption EC2 gives notice, for a notice whose time cannot be read.
+// SpotNotice is how long before a spot interruption EC2 gives notice.
 const SpotNotice = 2 * time.Minute
 
-// moments says when the action for scheduled maintenance is taken, for each of its codes.
+// moments returns when the action for scheduled maintenance is taken, by event code.
 func moments(settings map[string]string) map[string]policy.When {
 	codes := make(map[string]policy.When, len(settings))
 	for code, when := range settings {
@@ -22,8 +22,7 @@ func moments(settings map[string]string) map[string]policy.When {
 	return codes
 }
 
-// Hooks are the settings for the lifecycle hooks of terminations. Where nodes are not drained, it is not for us to say when the machine may
-// go.
+// Hooks returns the settings for the lifecycle hooks of terminations. They are not completed if nodes are not drained.
 func Hooks(c config.ASGTermination) asg.Settings {
 	return asg.Settings{
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
@@ -33,8 +32,8 @@ func Hooks(c config.ASGTermination) asg.Settings {
 	}
 }
 
-// Rules are the rules for those kinds of events that both programs are told of. Which deadlines are hard is not a setting where
-// EC2 takes the machine whatever anybody says. A group that keeps a machine with pods left takes it no sooner than pkg/asg says.
+// Rules returns the rules for those kinds of events that both programs handle. Deadlines at which EC2 takes the machine in any case are
+// hard. The budget of a termination is soft if an abandoned hook makes the group keep the machine.
 func Rules(c config.Announced) policy.Settings {
 	hooks := Hooks(c.ASGTermination)
 	return policy.Settings{
@@ -69,7 +68,7 @@ func Rules(c config.Announced) policy.Settings {
 	}
 }
 
-// DrainOptions says how a node is drained.
+// DrainOptions returns how a node is drained.
 func DrainOptions(c config.Drain) drain.Options {
 	return drain.Options{
 		ScriptsWait:              c.ScriptsWait,

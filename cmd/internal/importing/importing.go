@@ -1,5 +1,5 @@
-// Package importing is "config", and above all "config import": the settings of aws-node-termination-handler become those of a
-// program, which judges them before it prints them. The programs differ in what they are for.
+// Package importing is "config import": it converts the settings of aws-node-termination-handler to those of a program, which
+// validates them before it prints them.
 package importing
 
 import (
@@ -18,38 +18,18 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 )
 
-// Command is "config" of the program of that name, whose settings Judge reads.
+// Command is "config import" of a program.
 type Command struct {
+	// Program is the program's name, and Usage the help text of its command "config".
 	Program, Usage string
-	Queue          bool
-	// Judge reads the text of a file of that name, as the program would.
-	Judge func(name string, text []byte) error
-	// Show prints the settings in effect with the file at a path, and Check says whether they are right.
-	Show, Check func(path string) error
+	// Queue: the program is nth-queue.
+	Queue bool
+	// Decode reads the text of a configuration file of that name, as the program does.
+	Decode func(name string, text []byte) error
 }
 
-// Run does what args ask for.
+// Run imports the file that args name and prints the result. Secrets are written to separate files.
 func (c Command) Run(args []string, to program.Streams) error {
-	if len(args) > 0 && args[0] == "import" {
-		return c.importFile(args[1:], to)
-	}
-	var path string
-	var check bool
-	done, err := program.Parse(c.Program+" config", c.Usage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&check, "check", false, "")
-	})
-	switch {
-	case done || err != nil:
-		return err
-	case check:
-		return c.Check(path)
-	}
-	return c.Show(path)
-}
-
-// importFile reads the file that args name, and prints what comes of it. Secrets go into files of their own.
-func (c Command) importFile(args []string, to program.Streams) error {
 	target := migration.Target{Queue: c.Queue}
 	name := c.Program + " config import"
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
@@ -79,7 +59,7 @@ func (c Command) importFile(args []string, to program.Streams) error {
 	return err
 }
 
-// result reads a file and judges what comes of it. Nothing is written.
+// result converts a file and validates the result. It writes nothing.
 func (c Command) result(name string, target migration.Target) (migration.Result, error) {
 	file := os.Stdin
 	if name != "-" {
@@ -87,7 +67,7 @@ func (c Command) result(name string, target migration.Target) (migration.Result,
 		if file, err = os.Open(name); err != nil {
 			return migration.Result{}, err
 		}
-		defer func() { _ = file.Close() }() // it was only read
+		defer func() { _ = file.Close() }() // It was only read.
 	}
 	settings, err := migration.Read(file)
 	var result migration.Result
@@ -95,7 +75,7 @@ func (c Command) result(name string, target migration.Target) (migration.Result,
 		result, err = settings.For(target)
 	}
 	if err == nil {
-		err = c.Judge(c.Program+".toml", []byte(result.Text))
+		err = c.Decode(c.Program+".toml", []byte(result.Text))
 	}
 	if err == nil && result.Template != "" {
 		_, err = notify.CompileTemplate("WEBHOOK_TEMPLATE", result.Template, notify.Destination{Headers: result.Headers}.ContentType())
@@ -106,8 +86,8 @@ func (c Command) result(name string, target migration.Target) (migration.Result,
 	return result, nil
 }
 
-// keep puts secrets into files that only their owner reads: all of them, or none. One that is there with something else in it is
-// not written over: it may be another's.
+// keep writes secrets to files that only their owner may read: all of them, or none. A file that exists with other content is not
+// overwritten.
 func keep(dir string, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
@@ -142,10 +122,10 @@ func keep(dir string, secrets map[string]string) error {
 	return nil
 }
 
-// content is what the file of a secret holds.
+// content is the content of the file for a secret.
 func content(secret string) string { return secret + "\n" }
 
-// create writes a file, or leaves none.
+// create writes a new file, or leaves none.
 func create(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

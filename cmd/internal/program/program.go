@@ -1,5 +1,4 @@
-// Package program is what the project's programs have in common as commands: words with flags, help, exit statuses,
-// signals, a version. It reads arguments and the environment, and takes signals; only main exits.
+// Package program is the command line of the project's programs: commands with flags, help, exit statuses, signals, a version.
 package program
 
 import (
@@ -15,7 +14,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,35 +28,35 @@ const (
 	ExitConfig = 78
 )
 
-// Streams are where a command writes.
+// Streams are the standard output and error of a command.
 type Streams struct{ Out, Err io.Writer }
 
-// Command is one word that may follow the program's name.
+// Command is a subcommand of a program.
 type Command struct {
 	Name, Summary, Usage string
 	Run                  func(ctx context.Context, args []string, to Streams) error
 }
 
-// Program is a program with its commands, in the order of the help text.
+// Program is a program with its commands, which are in the order of the help text.
 type Program struct {
 	Name string
-	// Summary is the first line of the help text, and Notes are its last ones.
+	// Summary is the first line of the help text, and Notes are its last lines.
 	Summary, Notes string
 	Commands       []Command
-	// Hidden are commands for the program's own use, in no help.
+	// Hidden are commands for internal use, which no help text shows.
 	Hidden []Command
-	// Version is what --version does.
+	// Version implements --version.
 	Version func(ctx context.Context, args []string, to Streams) error
-	// Complain writes what ended the program.
+	// Complain writes the error that ended the program.
 	Complain func(stderr io.Writer, err error)
 }
 
-// UsageError is a command line that makes no sense.
+// UsageError is an invalid command line.
 type UsageError struct{ Message string }
 
 func (e UsageError) Error() string { return e.Message }
 
-// ConfigError holds what is wrong with the settings, one line for each fault.
+// ConfigError holds what is wrong with the configuration, with one line for each fault.
 type ConfigError struct{ Fault error }
 
 func (e ConfigError) Error() string { return e.Fault.Error() }
@@ -66,10 +64,10 @@ func (e ConfigError) Error() string { return e.Fault.Error() }
 // Unwrap returns the faults.
 func (e ConfigError) Unwrap() error { return e.Fault }
 
-// ErrTold ends a program with status 1, or 78 within a ConfigError; what there was to say has been said.
+// ErrTold ends a program with status 1, or 78 within a ConfigError, without another message.
 var ErrTold = errors.New("told already")
 
-// Run is the whole program but for its exit, whose status it returns.
+// Run runs the program and returns its exit status.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	to := Streams{stdout, stderr}
 	if len(args) == 0 {
@@ -94,7 +92,7 @@ func (p Program) dispatch(ctx context.Context, name string, args []string, to St
 	return UsageError{fmt.Sprintf("%s: there is no command %q, see \"%s help\"", p.Name, name, p.Name)}
 }
 
-// finish says what went wrong, once and here alone, and translates it into an exit status.
+// finish reports an error, and translates it into an exit status.
 func (p Program) finish(err error, stderr io.Writer) int {
 	if err == nil {
 		return ExitOK
@@ -112,8 +110,8 @@ func (p Program) finish(err error, stderr io.Writer) int {
 	return ExitError
 }
 
-// UntilSignal returns a context that ends with the first SIGTERM or SIGINT, which context.Cause names. A second one
-// ends the program at once. (With signal.NotifyContext, a second signal close behind the first would be lost.)
+// UntilSignal returns a context that ends with the first SIGTERM or SIGINT, which context.Cause names. A second signal
+// ends the program at once; signal.NotifyContext might lose it if it comes immediately after the first.
 func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 2)
@@ -139,37 +137,7 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	})
 }
 
-// RunFlags are those of "run": the file with the settings, and whether they are a dry run whatever the file says.
-type RunFlags struct {
-	Config string
-	dryRun *bool
-}
-
-// ParseRun reads the flags of "run" of the program of that name, as Parse does.
-func ParseRun(name, usage string, args []string, to Streams) (flags RunFlags, done bool, err error) {
-	done, err = Parse(name+" run", usage, args, to, func(set *flag.FlagSet) {
-		ConfigFlag(set, &flags.Config)
-		set.BoolFunc("dry-run", "", func(text string) error {
-			dryRun, err := strconv.ParseBool(text)
-			if err != nil {
-				return errors.New("must be true or false")
-			}
-			flags.dryRun = &dryRun
-			return nil
-		})
-	})
-	return flags, done, err
-}
-
-// DryRun is what the flags make of the setting.
-func (f RunFlags) DryRun(setting bool) bool {
-	if f.dryRun != nil {
-		return *f.dryRun
-	}
-	return setting
-}
-
-// help is what "help" says.
+// help is the help text.
 func (p Program) help() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\nUsage: %s COMMAND [FLAGS]\n\n", p.Summary, p.Name)
@@ -180,7 +148,7 @@ func (p Program) help() string {
 	return b.String()
 }
 
-// commandHelp prints the help for one command, or for all.
+// commandHelp implements "help" and "help COMMAND".
 func (p Program) commandHelp(args []string, to Streams) error {
 	if len(args) == 0 {
 		_, err := io.WriteString(to.Out, p.help())
@@ -195,8 +163,8 @@ func (p Program) commandHelp(args []string, to Streams) error {
 	return UsageError{fmt.Sprintf("%s help: there is no command %q, see \"%s help\"", p.Name, strings.Join(args, " "), p.Name)}
 }
 
-// Parse reads the flags of a command, whose name has the program's before it, and allows nothing after them. It reports
-// whether the command is done already, because help was asked for.
+// Parse parses the flags of a command, and allows no arguments after them. The name is that of the program and the command. If done is
+// true, help was asked for and printed.
 func Parse(name, usage string, args []string, to Streams, define func(*flag.FlagSet)) (done bool, err error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -214,8 +182,7 @@ func Parse(name, usage string, args []string, to Streams, define func(*flag.Flag
 	return false, nil
 }
 
-// ConfigFlag defines --config. An empty value is refused: it is a variable that was never set, and what was meant is
-// hardly the default.
+// ConfigFlag defines --config. An empty value is refused, as it is probably a shell variable that was never set.
 func ConfigFlag(flags *flag.FlagSet, path *string) {
 	flags.Func("config", "", func(value string) error {
 		if value == "" {
@@ -226,7 +193,7 @@ func ConfigFlag(flags *flag.FlagSet, path *string) {
 	})
 }
 
-// DirectoryFrom returns the first of the directories that systemd lists in an environment variable.
+// DirectoryFrom returns the first directory that systemd lists in an environment variable.
 func DirectoryFrom(variable, otherwise string) string {
 	first, _, _ := strings.Cut(os.Getenv(variable), ":")
 	if filepath.IsAbs(first) {
@@ -235,12 +202,11 @@ func DirectoryFrom(variable, otherwise string) string {
 	return otherwise
 }
 
-// Set when linking, with -ldflags "-X <this package>.version=... -X <this package>.commit=...". Without them, what the Go
-// toolchain noted takes their place.
+// Set by the linker, with -ldflags "-X <this package>.version=... -X <this package>.commit=...". Otherwise, Go's build information is
+// used.
 var version, commit string
 
-// CommandVersion is "version" of the program of that name. It prints the version, the commit that the program was built
-// from, and what it was built with.
+// CommandVersion returns the command "version" of the program of that name.
 func CommandVersion(name, usage string) func(context.Context, []string, Streams) error {
 	return func(_ context.Context, args []string, to Streams) error {
 		done, err := Parse(name+" version", usage, args, to, func(*flag.FlagSet) {})
@@ -263,7 +229,7 @@ func BuildVersion() (string, string) {
 	return cmp.Or(v, "unknown"), cmp.Or(c, "unknown")
 }
 
-// builtFrom returns the commit that the toolchain found, marked if there were changes that it did not hold.
+// builtFrom returns the commit from Go's build information, marked if there were uncommitted changes.
 func builtFrom(settings []debug.BuildSetting) string {
 	var revision, changed string
 	for _, s := range settings {
@@ -282,11 +248,11 @@ func builtFrom(settings []debug.BuildSetting) string {
 	return revision[:min(len(revision), 12)] + changed
 }
 
-// LastWords is how long a program that stops waits for those who pass on what has happened. Each of them ends within less, but for one
-// that a disk holds up: that nobody is told is no reason not to stop.
+// LastWords is how long a program that stops waits for its listeners to report what has happened. All of them need less, unless a disk
+// hangs, and that must not keep the program from stopping.
 const LastWords = 5 * time.Second
 
-// Within waits for something to end, for no longer than limit, and tells whether it has.
+// Within waits up to the limit for a function to return, and tells whether it has.
 func Within(limit time.Duration, wait func()) bool {
 	ended := make(chan struct{})
 	go func() {
@@ -303,13 +269,12 @@ func Within(limit time.Duration, wait func()) bool {
 	}
 }
 
-// heapGrowth is how much garbage may gather before it is collected, in percent of what is in use. Go's own 100 comes with
-// 4 MB at least, and nth needs half of that.
+// heapGrowth is the default of GOGC: how much garbage may accumulate before it is collected, in percent of the live heap. Go's own
+// default is 100 and at least 4 MB, and nth needs half of that.
 const heapGrowth = 50
 
-// SpareMemory keeps a daemon's heap small, unless GOGC in the environment says how much it may grow. A collection takes about a
-// millisecond in nth; the memory is that of the node's pods. nth-queue's heap grows with the cluster, and half of what it keeps is
-// what is added to that as garbage, instead of as much again.
+// SpareMemory keeps a daemon's heap small, unless GOGC is set in the environment. A collection takes about a millisecond in nth, and
+// its memory is not available to the node's pods. The heap of nth-queue grows with the cluster.
 func SpareMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)

@@ -17,20 +17,20 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Credential is one that systemd hands a service, by LoadCredential= and its like; the zero one is there for a service that is given none of that name.
+// Credential is a credential that systemd passes to a service, by LoadCredential= and the like. The zero value stands for none.
 type Credential struct {
 	Name string
-	// Source says in words where it comes from; empty in the service itself.
+	// Source says where it comes from; "" in the service itself.
 	Source string
-	// File holds it, or Text is it. Both are empty where it cannot be read here.
+	// File contains it, or Text is the credential. Both are "" if it cannot be read here.
 	File, Text string
-	// Sealed says why it cannot be read here, although nothing may be wrong with it.
+	// Sealed says why it cannot be read here, although nothing may be wrong.
 	Sealed string
-	// Fault is what keeps the service from it, or from starting.
+	// Fault says why the service does not get it, or does not start.
 	Fault error
 }
 
-// String names it.
+// String names the credential and its source.
 func (c Credential) String() string {
 	text := "the credential " + c.Name
 	if c.Source != "" {
@@ -42,7 +42,7 @@ func (c Credential) String() string {
 // Given finds a credential by its name.
 type Given func(name string) Credential
 
-// Own finds those that this process has been given.
+// Own finds credentials of this process.
 func Own(name string) Credential {
 	dir := directory()
 	if dir == "" {
@@ -55,7 +55,7 @@ func Own(name string) Credential {
 	return Credential{Name: name, File: path}
 }
 
-// directory is where those lie that this process has been given; empty if it is no such service.
+// directory has the credentials of this process; "" if it has none.
 func directory() string {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); filepath.IsAbs(dir) {
 		return dir
@@ -63,7 +63,7 @@ func directory() string {
 	return ""
 }
 
-// Where systemd looks for credentials that are named without a path, the first one first, and for those that are encrypted.
+// Where systemd looks for credentials without a path, in this order, and for encrypted ones.
 var (
 	stores       = []string{"/run/credentials/@system", "/etc/credstore", "/run/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore"}
 	sealedStores = []string{
@@ -72,18 +72,18 @@ var (
 	}
 )
 
-// Unit is what the unit of a service says of credentials.
+// Unit has the settings of a service's unit that concern credentials.
 type Unit struct {
 	root, service string
-	// load has the paths of LoadCredential=, set the texts of SetCredential=, and imports the patterns of ImportCredential=.
+	// load has the paths from LoadCredential=, set the texts from SetCredential=, and imports the patterns from ImportCredential=.
 	load, set map[string]source
 	imports   []string
-	// stale tells that systemd has not read the unit's files since they changed, and unknown why the unit cannot be read.
+	// stale: systemd has not reloaded the unit files since they changed. unknown says why the unit cannot be read.
 	stale   bool
 	unknown error
 }
 
-// Doubts are why the service may get other credentials than are found here, one line each.
+// Doubts says why the service may get other credentials than are found here, one line each.
 func (u Unit) Doubts() []string {
 	var doubts []string
 	if u.stale {
@@ -95,14 +95,14 @@ func (u Unit) Doubts() []string {
 	return doubts
 }
 
-// source is what stands behind a name, and whether that is encrypted.
+// source is a path or text, and whether the credential is encrypted.
 type source struct {
 	value  string
 	sealed bool
 }
 
-// Beside reads the unit of a service, below root ("" for "/"), for a command that people run beside it. systemd is asked, and where it does not
-// answer, or offline, the files are read. In the service itself Find is Own.
+// Beside reads the unit of a service, below root ("" for "/"), for a command that people run beside the service. If systemd does not
+// answer, or offline, the unit files are read. In the service itself, Find is Own.
 func Beside(ctx context.Context, root, service string, offline bool) Unit {
 	u := Unit{root: root, service: service, load: map[string]source{}, set: map[string]source{}}
 	if directory() != "" {
@@ -126,7 +126,7 @@ func Beside(ctx context.Context, root, service string, offline bool) Unit {
 		case "SetCredential", "SetCredentialEncrypted":
 			u.set[id] = source{of, name == "SetCredentialEncrypted"}
 		case "ImportCredential":
-			if of == "" { // Else it gets another name.
+			if of == "" { // Otherwise it is renamed.
 				u.imports = append(u.imports, id)
 			}
 		}
@@ -134,7 +134,7 @@ func Beside(ctx context.Context, root, service string, offline bool) Unit {
 	return u
 }
 
-// Find is a Given: the credential as the service would get it.
+// Find is a Given: it finds a credential as the service gets it.
 func (u Unit) Find(name string) Credential {
 	if directory() != "" {
 		return Own(name)
@@ -156,7 +156,7 @@ func (u Unit) Find(name string) Credential {
 		return u.without(c, "it is in none of the places where systemd looks for one without a path, such as "+stores[1])
 	}
 	for _, glob := range u.imports {
-		if matches, _ := path.Match(glob, name); matches { // A pattern that is wrong matches nothing.
+		if matches, _ := path.Match(glob, name); matches { // A malformed pattern matches nothing.
 			if found, there := u.stored(c, "ImportCredential=", name); there {
 				return found
 			}
@@ -168,12 +168,13 @@ func (u Unit) Find(name string) Credential {
 	return Credential{}
 }
 
-// at is a credential whose file is named.
+// at finds a credential at the path that the unit names.
 func (u Unit) at(c Credential, from source) Credential {
 	file := filepath.Join("/", u.root, from.value)
 	found, err := os.Stat(file)
+	_, set := u.set[c.Name]
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && u.has(c.Name):
+	case errors.Is(err, fs.ErrNotExist) && set:
 		return u.without(c, "")
 	case errors.Is(err, fs.ErrNotExist):
 		c.Fault = fmt.Errorf("%s is not there: systemd does not start %s without it (status 243)", from.value, u.service)
@@ -188,13 +189,7 @@ func (u Unit) at(c Credential, from source) Credential {
 	return u.readable(c, file, from.sealed)
 }
 
-// has tells whether the unit has a text that takes the place of a file which is not there.
-func (u Unit) has(name string) bool {
-	_, set := u.set[name]
-	return set
-}
-
-// stored is a credential that lies where systemd looks for those that are named without a path.
+// stored finds a credential where systemd looks for those without a path.
 func (u Unit) stored(c Credential, setting, name string) (found Credential, there bool) {
 	for i, store := range slices.Concat(stores, sealedStores) {
 		file := filepath.Join("/", u.root, store, name)
@@ -206,7 +201,7 @@ func (u Unit) stored(c Credential, setting, name string) (found Credential, ther
 	return c, false
 }
 
-// readable looks whether a file can be read, and has something in it. What is encrypted the running service has in the clear.
+// readable checks that the file of a credential can be read and is not empty. The running service has the plain text of an encrypted one.
 func (u Unit) readable(c Credential, file string, sealed bool) Credential {
 	content, err := os.Open(file)
 	if err == nil {
@@ -235,7 +230,7 @@ func isFile(path string) bool {
 	return err == nil && found.Mode().IsRegular()
 }
 
-// without is a credential of which there is no file: the unit's own text, or none, and why.
+// without returns a credential without a file: the text in the unit, or none, with the reason why.
 func (u Unit) without(c Credential, why string) Credential {
 	text, set := u.set[c.Name]
 	switch {

@@ -1,14 +1,16 @@
-// Package settings is how a program comes to its settings: from the files, and the credentials that systemd hands the service, judged also
-// by what only their users can judge. A command that people run beside the service finds the credentials at their sources, as the unit
-// names them, so that what is missing there is found before the service needs it. The command "config" shows what has come of it.
+// Package settings loads a program's settings from its files and from the credentials that systemd passes to the service, and validates
+// them completely. A command that people run beside the service looks for the credentials where the unit gets them from, so that
+// a missing one is found before the service needs it. It also has the command "config".
 package settings
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nth-project/nth/cmd/internal/importing"
@@ -16,28 +18,28 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 )
 
-// Program is how the program of that name comes to its settings.
+// Program describes where a program's settings come from.
 type Program[C any, P config.Pointer[C]] struct {
 	Name  string
 	Place config.Place[C, P]
-	// Settle replaces what the files leave to the surroundings. It may be nil, as may all that follow.
+	// Settle sets what the files leave to the environment. This and all following functions may be nil.
 	Settle func(P)
-	// Root is where the file system begins that the service's unit is in.
+	// Root returns the root directory of the service's unit; "" is "/".
 	Root func(P) string
-	// Identity takes the identity that the service is given as a credential, and says what it has found.
+	// Identity uses the identity that the service gets as a credential, if any, and returns its findings.
 	Identity func(P, Given) []Finding
-	// Lacks is what "run" cannot do without.
+	// Lacks returns why "run" cannot start with the settings.
 	Lacks func(P) error
 }
 
-// Looked is what a command that people run beside the service has found: what was read and passed over, and what the unit hands the service.
-type Looked struct {
+// Findings are what was found out about files and credentials that the settings name, and about the unit of the service.
+type Findings struct {
 	Identity, Webhook []Finding
 	Unit              Unit
 }
 
-// Files reads the files at a path, or where it is empty the usual ones, and lets systemd's directories go before theirs. With
-// config.Degraded in the error, the settings are of use.
+// Files loads the files at a path, or the default ones if it is empty. Directories from systemd override those of the files. If the
+// error is a config.Degraded, the settings can be used.
 func (p Program[C, P]) Files(path string) (C, error) {
 	cfg, err := p.Place.Load(path)
 	if _, fatal := Degraded(err); fatal != nil {
@@ -52,94 +54,112 @@ func (p Program[C, P]) Files(path string) (C, error) {
 	return cfg, err
 }
 
-// Read is Files, judged also by what only their users can judge, with the credentials that this process has been given.
+// Read is Files with full validation, and with the credentials of this process.
 func (p Program[C, P]) Read(path string) (C, error) {
 	cfg, _, err := p.ReadWith(path, Own)
 	return cfg, err
 }
 
-// ReadWith is Read with other credentials, and says what was found out about them.
-func (p Program[C, P]) ReadWith(path string, given Given) (C, Looked, error) {
+// ReadWith is Read with other credentials, and returns the findings about them.
+func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 	cfg, err := p.Files(path)
-	looked, err := p.judge(&cfg, err, given)
-	return cfg, looked, err
+	found, err := p.judge(&cfg, err, given)
+	return cfg, found, err
 }
 
-// Beside is Read with the credentials that the service would get by its unit. Offline, systemd is not asked.
-func (p Program[C, P]) Beside(ctx context.Context, path string, offline bool) (C, Looked, error) {
+// Beside is Read with the credentials that the service gets by its unit. If offline, systemd is not asked.
+func (p Program[C, P]) Beside(ctx context.Context, path string, offline bool) (C, Findings, error) {
 	cfg, err := p.Files(path)
 	root := ""
 	if p.Root != nil {
 		root = p.Root(&cfg)
 	}
 	unit := Beside(ctx, root, p.Name+".service", offline)
-	looked, err := p.judge(&cfg, err, unit.Find)
-	looked.Unit = unit
-	return cfg, looked, err
+	found, err := p.judge(&cfg, err, unit.Find)
+	found.Unit = unit
+	return cfg, found, err
 }
 
-// judge adds to what reading the settings has told what is wrong with what they name.
-func (p Program[C, P]) judge(cfg P, reading error, given Given) (Looked, error) {
+// judge validates what the settings name, and adds the faults to the error of reading them.
+func (p Program[C, P]) judge(cfg P, reading error, given Given) (Findings, error) {
 	if _, fatal := Degraded(reading); fatal != nil {
-		return Looked{}, reading
+		return Findings{}, reading
 	}
-	var looked Looked
+	var found Findings
 	if p.Identity != nil {
-		looked.Identity = p.Identity(cfg, given)
+		found.Identity = p.Identity(cfg, given)
 	}
-	looked.Webhook = Look(&cfg.Base().Webhook, p.Name, given)
-	if err := Add(reading, slices.Concat(looked.Identity, looked.Webhook)); err != nil {
-		return looked, program.ConfigError{Fault: err}
+	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given)
+	if err := Add(reading, slices.Concat(found.Identity, found.Webhook)); err != nil {
+		return found, program.ConfigError{Fault: err}
 	}
-	return looked, nil
+	return found, nil
 }
 
-// ParseRun returns what reads the settings that "run" has with its flags; done tells that help was asked for instead.
+// ParseRun parses the flags of "run", and returns a function that reads the settings with them. If done is true, help was printed.
 func (p Program[C, P]) ParseRun(usage string, args []string, to program.Streams) (read func() (C, error), done bool, err error) {
-	flags, done, err := program.ParseRun(p.Name, usage, args, to)
-	if done || err != nil {
-		return nil, done, err
-	}
+	var path string
+	var dryRun *bool // nil leaves it to the files
+	done, err = program.Parse(p.Name+" run", usage, args, to, func(flags *flag.FlagSet) {
+		program.ConfigFlag(flags, &path)
+		flags.BoolFunc("dry-run", "", func(text string) error {
+			value, err := strconv.ParseBool(text)
+			if err != nil {
+				return errors.New("must be true or false")
+			}
+			dryRun = &value
+			return nil
+		})
+	})
 	return func() (C, error) {
-		cfg, err := p.Read(flags.Config)
+		cfg, err := p.Read(path)
 		if _, fatal := Degraded(err); fatal != nil {
 			return cfg, err
 		}
-		base := P(&cfg).Base()
-		base.DryRun = flags.DryRun(base.DryRun)
+		if dryRun != nil {
+			P(&cfg).Base().DryRun = *dryRun
+		}
 		if p.Lacks != nil {
 			if lack := p.Lacks(&cfg); lack != nil {
 				return cfg, program.ConfigError{Fault: lack}
 			}
 		}
 		return cfg, err
-	}, false, nil
+	}, done, err
 }
 
-// Command is "config". queue tells whose settings "config import" makes.
+// Command is the command "config". queue says for which program "config import" makes settings.
 func (p Program[C, P]) Command(ctx context.Context, usage string, queue bool, args []string, to program.Streams) error {
-	command := importing.Command{
-		Program: p.Name, Usage: usage, Queue: queue,
-		Judge: func(name string, text []byte) error {
+	if len(args) > 0 && args[0] == "import" {
+		decode := func(name string, text []byte) error {
 			cfg := p.Place.Defaults
 			return config.Decode[C, P](name, text, &cfg)
-		},
-		Check: func(path string) error { return p.check(ctx, path, to.Out) },
-		Show: func(path string) error {
-			cfg, err := p.Read(path)
-			if _, fatal := Degraded(err); fatal != nil {
-				return err
-			}
-			return errors.Join(config.Encode[C, P](to.Out, cfg), err)
-		},
+		}
+		return importing.Command{Program: p.Name, Usage: usage, Queue: queue, Decode: decode}.Run(args[1:], to)
 	}
-	return command.Run(args, to)
+	var path string
+	var check bool
+	done, err := program.Parse(p.Name+" config", usage, args, to, func(flags *flag.FlagSet) {
+		program.ConfigFlag(flags, &path)
+		flags.BoolVar(&check, "check", false, "")
+	})
+	switch {
+	case done || err != nil:
+		return err
+	case check:
+		return p.check(ctx, path, to.Out)
+	}
+	cfg, err := p.Read(path)
+	if _, fatal := Degraded(err); fatal != nil {
+		return err
+	}
+	return errors.Join(config.Encode[C, P](to.Out, cfg), err)
 }
 
-// check is "config --check": it writes which files and credentials were read and which were passed over, one line each, and that all
-// is right, unless something is not.
+// check is "config --check". It writes one line for each file and credential that was read or ignored, and "ok" unless something is
+// wrong.
 func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) error {
-	_, looked, wrong := p.Beside(ctx, path, false)
+	_, found, wrong := p.Beside(ctx, path, false)
 	if _, fatal := Degraded(wrong); fatal != nil {
 		return wrong
 	}
@@ -147,7 +167,7 @@ func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) er
 	if err != nil {
 		return program.ConfigError{Fault: err}
 	}
-	for _, f := range slices.Concat(FromFiles(sources), looked.Identity, looked.Webhook) {
+	for _, f := range slices.Concat(FromFiles(sources), found.Identity, found.Webhook) {
 		switch {
 		case f.Source == "" || f.Fault != nil:
 		case f.Passed != "":
@@ -156,7 +176,7 @@ func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) er
 			fmt.Fprintf(out, "%s: read\n", f.Source)
 		}
 	}
-	for _, why := range looked.Unit.Doubts() {
+	for _, why := range found.Unit.Doubts() {
 		fmt.Fprintln(out, why)
 	}
 	if wrong != nil {
@@ -175,7 +195,7 @@ func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) er
 	return err
 }
 
-// FromFiles says which files were read, and which passed over.
+// FromFiles returns a finding for each file.
 func FromFiles(sources []config.Source) []Finding {
 	found := make([]Finding, len(sources))
 	for i, s := range sources {

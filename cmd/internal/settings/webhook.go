@@ -13,8 +13,8 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 )
 
-// Webhook is what the webhook works by; nil if there is nobody to post to, or if it is not clear to whom. name is the program's, and
-// the table one that Look has been given: nothing is read anew, and nth's own template is in the place of one that cannot be used.
+// Webhook returns the settings of the webhook; nil if there is no address, or more than one. name is the program's. The table is one that
+// Look has validated: its template is not read again, and the default has replaced an invalid one.
 func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSettings, error) {
 	to := Destination(c, name, given)
 	if to == nil {
@@ -29,7 +29,7 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 	}, nil
 }
 
-// Add adds what is wrong to what reading the settings has told.
+// Add adds the faults among findings to the error of reading the settings.
 func Add(reading error, found []Finding) error {
 	degraded, ok := errors.AsType[config.Degraded](reading)
 	if reading != nil && !ok {
@@ -47,7 +47,7 @@ func Add(reading error, found []Finding) error {
 	return config.Degraded{Faults: faults}
 }
 
-// Degraded lists what is wrong with settings that a program can start with all the same; fatal is why it cannot.
+// Degraded splits an error of reading the settings: into faults with which a program can start, or the reason why it cannot.
 func Degraded(err error) (faults []string, fatal error) {
 	if err == nil {
 		return nil, nil
@@ -58,23 +58,23 @@ func Degraded(err error) (faults []string, fatal error) {
 	return nil, err
 }
 
-// Credentials that the unit may be given with LoadCredential=.
+// The credentials of the webhook.
 const (
 	urlCredential     = "webhook-url"
 	headersCredential = "webhook-headers"
 )
 
-// Finding is what was found out about one thing that settings name.
+// Finding is what was found out about a file or credential that the settings name.
 type Finding struct {
-	// Source names the file or the credential; empty for what stands in the settings themselves.
+	// Source names the file or the credential; "" for the settings themselves.
 	Source string
-	// Passed says why it was passed over, with nothing wrong; empty if it was read.
+	// Passed says why it was ignored, although nothing is wrong; "" if it was read.
 	Passed string
-	// Fault is what is wrong with it.
+	// Fault says what is wrong with it.
 	Fault error
 }
 
-// Found is what was found out about a credential by itself. before is the setting that goes before it, if any.
+// Found returns the finding about a credential. before is the setting that overrides it, if any.
 func Found(c Credential, before string) Finding {
 	f := Finding{Source: c.String(), Fault: c.Fault, Passed: c.Sealed}
 	if c.Fault != nil {
@@ -86,8 +86,8 @@ func Found(c Credential, before string) Finding {
 	return f
 }
 
-// Look reads all files that the table names, and says what it has found, whether or not the address is known. It takes a moment at most. In the
-// table it notes which template is of use.
+// Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets
+// c.TemplateText.
 func Look(c *config.Webhook, name string, given Given) []Finding {
 	text, place, textErr := "", "", error(nil)
 	var reading sync.WaitGroup
@@ -115,7 +115,7 @@ func Look(c *config.Webhook, name string, given Given) []Finding {
 	return found
 }
 
-// templateText is the text of the template, and where it comes from. It is empty where nth's own is wanted.
+// templateText returns the text of the template, and where it comes from. The text is "" for the default.
 func templateText(c config.Webhook) (text, place string, err error) {
 	switch {
 	case c.Template != "" && c.TemplateFile != "":
@@ -130,7 +130,7 @@ func templateText(c config.Webhook) (text, place string, err error) {
 	return text, c.TemplateFile, nil
 }
 
-// Destination is where the webhook posts to; nil if there is none.
+// Destination returns where the webhook posts to; nil if there is no address.
 func Destination(c config.Webhook, name string, given Given) *notify.Destination {
 	to, _, _ := destination(c, name, given)
 	if to.URL == "" && to.URLFile == "" {
@@ -139,8 +139,8 @@ func Destination(c config.Webhook, name string, given Given) *notify.Destination
 	return &to
 }
 
-// destination is where the webhook posts to, also where the address is not known, with what is to be said of the credentials for it and
-// the names of those that are files.
+// destination returns where the webhook posts to, with or without an address, findings about the credentials for it, and the names of
+// the credentials by their files.
 func destination(c config.Webhook, name string, given Given) (to notify.Destination, found []Finding, names map[string]string) {
 	version, _ := program.BuildVersion()
 	to = notify.Destination{
@@ -169,7 +169,7 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 	return to, found, names
 }
 
-// firstSet returns the name of the first setting, of names and values by turns, that is not empty; "" if all are.
+// firstSet returns the name of the first setting whose value is not empty; "" if all are.
 func firstSet(namesAndValues ...string) string {
 	for pair := range slices.Chunk(namesAndValues, 2) {
 		if pair[1] != "" {
