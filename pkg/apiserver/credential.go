@@ -351,7 +351,7 @@ func newKeeper(config *rest.Config, opts Options) (k *keeper, configured string,
 	if err != nil {
 		return nil, "", err
 	}
-	fromPlugin := source{name: "the exec plugin " + run.Name(), timeout: plugin.Limit, make: run.Run}
+	fromPlugin := source{name: "the exec plugin " + run.Name(), timeout: plugin.Timeout, make: run.Run}
 	if opts.Token == nil {
 		return &keeper{fetch: fromPlugin.fetch}, fromPlugin.name, nil
 	}
