@@ -1,6 +1,6 @@
-// Package apiserver makes clients of the API server, as a daemon needs them that empties nodes: they hold nothing back, give
-// a dead address up soon, ask nobody at a terminal, and end a request when its context ends, whatever a credential plugin
-// does meanwhile. A credential that has to be fetched is replaced before it expires, beside the requests. A Right can be asked for; which ones are needed is the business of who asks for the client.
+// Package apiserver makes clients of the API server for a daemon that drains nodes. They have no rate limit, give up soon on
+// an address that does not answer, never prompt at a terminal, and end a request when its context ends, even if a credential
+// plugin hangs. A credential that has to be fetched is renewed in the background before it expires.
 package apiserver
 
 import (
@@ -28,59 +28,57 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// dialPatience is how long one address of the API server may take to answer before the next one is tried; client-go
-// waits for 30 s, a quarter of a spot notice.
-const dialPatience = 5 * time.Second
+// dialTimeout is how long a connection to one address of the API server may take before the next address is tried.
+// client-go's default is 30 s, a quarter of a spot notice.
+const dialTimeout = 5 * time.Second
 
-// Options say what a client is to be like.
+// Options configure a client.
 type Options struct {
-	// UserAgent is how the API server's audit log names the program, as in "nth/v1.0.0".
+	// UserAgent identifies the program in the API server's audit log, as in "nth/v1.0.0".
 	UserAgent string
-	// Requested, if set, is called after each request, from several goroutines at once, with its HTTP method and the status
-	// of the answer; 0 is none.
+	// Requested, if set, is called after each request, from several goroutines at once, with the HTTP method and the status
+	// code of the response; 0 if there was no response.
 	Requested func(method string, status int)
-	// Token, if set, makes the tokens for an EKS cluster, and tells when each expires, in place of the exec plugin. The
-	// cluster and the region, "" for one's own, are those that the plugin would be called with. Role says in a few words
-	// whose tokens they are.
+	// Token, if set, replaces an exec plugin that makes tokens for an EKS cluster. It gets the cluster and the region that
+	// the plugin would be called with; an empty region is the instance's own. Role says in a few words whose tokens they are.
 	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
 	Role  string
-	// Fallback has the plugin run all the same where it does more than to make such a token, and where that fails or the
-	// token is refused.
+	// Fallback runs the exec plugin if it does more than make such a token, if Token fails, and if the API server refuses
+	// the token.
 	Fallback bool
-	// Launch, if set, changes how an exec plugin is run, and Environment is added to its environment, "NAME=value" each.
+	// Launch, if set, changes how an exec plugin is run. Environment is added to the plugin's environment, as "NAME=value".
 	Launch      func(plugin *api.ExecConfig)
 	Environment []string
-	// Proxy, if set, says which proxy a request goes through, unless the kubeconfig does.
+	// Proxy, if set, returns the proxy for a request. A proxy in the kubeconfig takes precedence.
 	Proxy func(*http.Request) (*url.URL, error)
 }
 
-// Client is a client and what is known of it. Its requests have no rate limit and no timeout of their own: their contexts
-// have.
+// Client is a client of the API server. Its requests have no rate limit, and no timeout but their context's.
 type Client struct {
 	kubernetes.Interface
-	// Source is where it was found, Server the API server's address, and Credential says in a few words what is to prove the
-	// identity, as in "the exec plugin aws".
+	// Source is where the configuration was found, and Server the API server's address. Credential describes in a few words
+	// the credential that is configured, as in "the exec plugin aws".
 	Source, Server, Credential string
 
-	keeper *keeper // nil if the credential is none that is fetched
+	keeper *keeper // nil if the credential does not have to be fetched
 }
 
-// Proof says in a few words what proves the identity, as it was fetched last: Credential, if none was fetched.
+// Proof describes in a few words the credential that was fetched last, or Credential if none was fetched.
 func (c Client) Proof() string {
 	if c.keeper == nil {
 		return c.Credential
 	}
-	return cmp.Or(c.keeper.proof(), c.Credential)
+	return cmp.Or(c.keeper.source(), c.Credential)
 }
 
-// Doubt says that the API server knows the credential, and by another name than it should. It tells whether it is worth asking
-// again now, as there is another way to have one, which is tried next.
+// Doubt reports that the API server accepts the credential, but for another user than expected. It returns true if it is
+// worth trying again at once, because the next credential is obtained in another way.
 func (c Client) Doubt() bool {
-	return c.keeper != nil && c.keeper.other && c.keeper.doubt()
+	return c.keeper != nil && c.keeper.alternates && c.keeper.doubt()
 }
 
-// Connect makes a client from a kubeconfig's file or, if that is "", from the service account of the pod that this process
-// runs in. It sends no request.
+// Connect makes a client from a kubeconfig file or, if that is "", from the service account of the pod that this process
+// runs in. It makes no request.
 func Connect(kubeconfig string, opts Options) (Client, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
@@ -114,12 +112,12 @@ func read(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// CheckProxy finds fault with the address of the proxy that a kubeconfig names. client-go would, too, and tell the address with
-// the password that there may be in it.
+// CheckProxy returns an error if the current cluster's proxy-url is invalid. client-go's own error would show the URL, and a
+// password in it.
 func CheckProxy(kubeconfig *api.Config) error {
 	current, found := kubeconfig.Contexts[kubeconfig.CurrentContext]
 	if !found || kubeconfig.Clusters[current.Cluster] == nil {
-		return nil // It has other faults, which client-go tells.
+		return nil // client-go reports that
 	}
 	address := kubeconfig.Clusters[current.Cluster].ProxyURL
 	proxy, err := url.Parse(address)
@@ -130,51 +128,46 @@ func CheckProxy(kubeconfig *api.Config) error {
 		"and have a %% in the password written as %%25", current.Cluster)
 }
 
-// New makes a client from a configuration, which it changes. It sends no request.
+// New makes a client from a configuration, which it modifies. It makes no request.
 func New(config *rest.Config, opts Options) (Client, error) {
-	config.QPS = -1 // A drain sends one request for each pod, all at once; the API server has fairness of its own.
+	config.QPS = -1 // A drain evicts all pods at once; the API server has priority and fairness.
 	config.UserAgent = opts.UserAgent
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.WarningHandler = rest.NoWarnings{} // They are for people who write manifests.
-	config.Dial = (&net.Dialer{Timeout: dialPatience, KeepAlive: 30 * time.Second}).DialContext
+	config.WarningHandler = rest.NoWarnings{} // They are meant for authors of manifests.
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	if config.Proxy == nil {
 		config.Proxy = opts.Proxy
 	}
-	keeper, proof, err := fetched(config, opts)
+	keeper, credential, err := newKeeper(config, opts)
 	if err != nil {
 		return Client{}, err
 	}
-	config.ExecProvider = nil // client-go is not to run it, too
-	road, err := connected(config, keeper)
+	config.ExecProvider = nil // client-go must not run it as well
+	rt, err := newTransport(config, nil)
 	if err != nil {
 		return Client{}, OneLine(err)
 	}
-	if opts.Requested != nil {
-		road = counted{next: road, tell: opts.Requested}
+	if keeper != nil {
+		keeper.plain = rt
+		keeper.build = func(certificate *tls.Certificate) (http.RoundTripper, error) {
+			return newTransport(config, certificate)
+		}
+		rt = authenticated{keeper}
 	}
-	httpClient := &http.Client{Transport: road, Timeout: config.Timeout}
+	if opts.Requested != nil {
+		rt = counted{next: rt, requested: opts.Requested}
+	}
+	httpClient := &http.Client{Transport: rt, Timeout: config.Timeout}
 	client, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return Client{}, OneLine(err)
 	}
-	return Client{Interface: client, Server: config.Host, Credential: proof, keeper: keeper}, nil
+	return Client{Interface: client, Server: config.Host, Credential: credential, keeper: keeper}, nil
 }
 
-// connected returns the road that a configuration asks for, with the credential of the keeper if there is one.
-func connected(config *rest.Config, keeper *keeper) (http.RoundTripper, error) {
-	bare, err := roadWith(config, nil)
-	if err != nil || keeper == nil {
-		return bare, err
-	}
-	keeper.bare = bare
-	keeper.build = func(certificate *tls.Certificate) (http.RoundTripper, error) { return roadWith(config, certificate) }
-	return authenticated{keeper}, nil
-}
-
-// roadWith returns a road, which is connections that are made as they are needed. A certificate, if it is not nil, is shown on
-// each of them.
-func roadWith(config *rest.Config, certificate *tls.Certificate) (http.RoundTripper, error) {
+// newTransport returns a transport with connections of its own, which present the client certificate unless it is nil.
+func newTransport(config *rest.Config, certificate *tls.Certificate) (http.RoundTripper, error) {
 	settings, err := config.TransportConfig()
 	if err != nil {
 		return nil, err
@@ -182,15 +175,15 @@ func roadWith(config *rest.Config, certificate *tls.Certificate) (http.RoundTrip
 	if certificate != nil {
 		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return certificate, nil }}
 	}
-	road, err := transport.New(settings)
+	rt, err := transport.New(settings)
 	if err != nil {
 		return nil, err
 	}
-	return newPaced(road), nil
+	return newPaced(rt), nil
 }
 
-// inKubeconfig says what there is in the kubeconfig that proves the identity, "" if there is nothing.
-func inKubeconfig(config *rest.Config) string {
+// staticCredential describes the credential in the kubeconfig or in a file that it names; "" if there is none.
+func staticCredential(config *rest.Config) string {
 	switch {
 	case config.BearerTokenFile != "":
 		return "the token file " + config.BearerTokenFile
@@ -204,90 +197,91 @@ func inKubeconfig(config *rest.Config) string {
 	return ""
 }
 
-// flat is an error whose text is one line, whatever it wraps.
+// flat is an error with a text of one line.
 type flat struct{ error }
 
 func (e flat) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
 func (e flat) Unwrap() error { return e.error }
 
-// OneLine makes the text of errors from client-go, some of which bring help for people at a terminal, one line.
+// OneLine joins the text of an error to one line. Some of client-go's errors have several, with help for users at a terminal.
 func OneLine(err error) error { return flat{err} }
 
-// counted tells of each request how it was answered.
+// counted reports each request and the status of its response.
 type counted struct {
-	next http.RoundTripper
-	tell func(method string, status int) // Options.Requested
+	next      http.RoundTripper
+	requested func(method string, status int) // Options.Requested
 }
 
 var _ utilnet.RoundTripperWrapper = counted{}
 
-// WrappedRoundTripper lets client-go find the connections behind.
+// WrappedRoundTripper lets client-go find the connections.
 func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }
 
-// RoundTrip is next's.
+// RoundTrip implements http.RoundTripper.
 func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := c.next.RoundTrip(request)
 	status := 0
 	if err == nil {
 		status = response.StatusCode
 	}
-	c.tell(request.Method, status)
+	c.requested(request.Method, status)
 	return response, err
 }
 
 const (
-	// dialsAtOnce is how many requests may be without a connection at the same time. One dial makes room for a hundred requests
-	// where the API server speaks HTTP/2; more than one are tried, as one may hang.
-	dialsAtOnce = 4
-	// dialPause is for how long a request counts among those, so that others may try when all of them hang.
-	dialPause = 500 * time.Millisecond
+	// maxDials is how many requests may wait for a connection at the same time. With HTTP/2, one new connection serves a
+	// hundred requests; several are dialed because one may hang.
+	maxDials = 4
+	// dialSlotTimeout is how long a request may hold its dial slot, so that others can try while some hang.
+	dialSlotTimeout = 500 * time.Millisecond
 )
 
-// paced lets few requests look for a connection at the same time. net/http dials for each request that finds all connections full, and
-// knows only afterwards that one new connection has room for all of them: of a thousand requests at once, nine hundred would dial, and
-// each handshake takes milliseconds of both processors. Once the first has a connection, those that waited find room on it.
+// paced limits how many requests wait for a connection at the same time. net/http dials for each request that finds all
+// connections in use, and learns only afterwards that an HTTP/2 connection serves many: of a thousand requests at once, nine
+// hundred would dial, and each TLS handshake costs client and server milliseconds of processor time. With the limit, the
+// requests that wait use the first connections that are established.
 type paced struct {
-	next   http.RoundTripper
-	places chan struct{}
+	next  http.RoundTripper
+	slots chan struct{}
 }
 
 var _ utilnet.RoundTripperWrapper = paced{}
 
 func newPaced(next http.RoundTripper) paced {
-	return paced{next: next, places: make(chan struct{}, dialsAtOnce)}
+	return paced{next: next, slots: make(chan struct{}, maxDials)}
 }
 
-// WrappedRoundTripper lets client-go find the connections behind.
+// WrappedRoundTripper lets client-go find the connections.
 func (p paced) WrappedRoundTripper() http.RoundTripper { return p.next }
 
-// RoundTrip is next's.
+// RoundTrip implements http.RoundTripper.
 func (p paced) RoundTrip(request *http.Request) (*http.Response, error) {
 	select {
-	case p.places <- struct{}{}:
+	case p.slots <- struct{}{}:
 	case <-request.Context().Done():
 		if request.Body != nil {
 			_ = request.Body.Close() // as a RoundTripper must
 		}
 		return nil, context.Cause(request.Context())
 	}
-	leave := sync.OnceFunc(func() { <-p.places })
-	defer leave() // without a connection, too
-	defer time.AfterFunc(dialPause, leave).Stop()
+	leave := sync.OnceFunc(func() { <-p.slots })
+	defer leave()
+	defer time.AfterFunc(dialSlotTimeout, leave).Stop()
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { leave() }}
 	return p.next.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
 }
 
-// Right is something that is asked of the API server.
+// Right is a permission that the client needs.
 type Right struct {
 	// For says what it is needed for.
 	For string
-	// Optional tells that a drain does not need it.
+	// Optional is set if nodes can be drained without it.
 	Optional bool
-	// Attributes are how the API server knows it.
+	// Attributes describe it to the API server.
 	Attributes authorization.ResourceAttributes
 }
 
-// String is the right in the words of kubectl auth can-i.
+// String returns the right as the arguments of "kubectl auth can-i".
 func (r Right) String() string {
 	a := r.Attributes
 	words := []string{a.Verb, a.Resource}
@@ -303,8 +297,8 @@ func (r Right) String() string {
 	return strings.Join(words, " ")
 }
 
-// Allowed asks the API server whether the client has the right. Admission may still refuse a single request. The error is
-// client-go's.
+// Allowed asks the API server whether the client has the right. Admission may still refuse a request. The error is
+// client-go's, unchanged.
 func (r Right) Allowed(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
 		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.Attributes},

@@ -23,63 +23,62 @@ import (
 )
 
 const (
-	// renewBefore is how long before its end a credential is replaced, or half of its life if that is shorter. It is longer
-	// than the pauses of KeepWarm, so that no drain begins with a token that the API server has not seen yet: looking into a
-	// new one takes it some time.
+	// renewBefore is how long before its expiry a credential is renewed, or half of its lifetime if that is shorter. It is
+	// longer than the interval of Kubelet.KeepWarm, so that no drain begins with a token that the API server has not verified
+	// yet, which takes time.
 	renewBefore = 6 * time.Minute
-	// shortLived is the life of a credential that is only replaced when it is used.
+	// shortLived is the lifetime below which a credential is renewed only when it is used.
 	shortLived = 20 * time.Second
-	// leastLife is how long a credential is shown at least, whatever it says of its end: a plugin that says a moment that is past,
-	// or the next second, by mistake or by another clock, would be run for each request, and a drain makes hundreds. Whether it
-	// is good, the API server knows; it is replaced beside the requests after half of that.
-	leastLife = 10 * time.Second
-	// idle is how long after it was used last a credential is still replaced in time.
+	// minLifetime is how long a credential is used at least, whatever its expiry says. A plugin whose credential has expired
+	// already, or does so within a second, by mistake or because of clock skew, would otherwise run for each request, and a
+	// drain makes hundreds. Whether the credential is valid is for the API server to say; it is renewed after half of this time.
+	minLifetime = 10 * time.Second
+	// idle is how long after its last use a credential is still renewed in advance.
 	idle = 15 * time.Minute
-	// firstPause and longestPause are how long to wait after a failure before a credential is asked for again. They double
-	// with each.
-	firstPause, longestPause = time.Second, 10 * time.Second
-	// patience is how long a fetch may take before requests go with a credential that was refused: one refusal may have been
-	// wrong, and a plugin that hangs would take a good token away for as long as it does.
-	patience = 5 * time.Second
+	// firstBackoff and maxBackoff are the backoff after fetches that failed. It doubles with each.
+	firstBackoff, maxBackoff = time.Second, 10 * time.Second
+	// refetchTimeout is how long a request waits for a new credential before it uses one that was refused: that may have been
+	// a mistake, and a plugin that hangs must not make a good token unusable.
+	refetchTimeout = 5 * time.Second
 )
 
-// errRefused is why there is no credential while nothing has failed.
+// errRefused is why there is no credential if no fetch has failed.
 var errRefused = errors.New("the API server has refused the last ones")
 
-// credential is what is shown to the API server.
+// credential authenticates requests to the API server.
 type credential struct {
 	plugin.Credential
-	made time.Time
-	by   string            // what has made it, in a few words
-	road http.RoundTripper // to the API server, with the certificate if there is one
-	// refused is that the API server did not believe it when it was last shown, and doubted that it believes it, and takes it
-	// for somebody else's than it should.
+	made      time.Time
+	source    string            // what has made it, in a few words
+	transport http.RoundTripper // presents the client certificate, if there is one
+	// refused is set if the API server answered the last request with 401, and doubted if it took the credential for that of
+	// another user than expected.
 	refused, doubted bool
 }
 
-// keeper keeps a credential that has to be fetched, and fetches another in time. There is one fetch at a time. No request
-// waits for it that has a credential to go with, and none beyond its own context.
+// keeper keeps a credential that has to be fetched, and renews it in time. There is one fetch at a time. No request waits for
+// it longer than its own context, nor at all if there is a credential to use.
 type keeper struct {
-	// fetch makes a credential; refused tells that the API server did not believe the last one. It ends by itself in time.
+	// fetch makes a credential; refused tells that the API server refused the last one. It has a timeout of its own.
 	fetch func(ctx context.Context, refused bool) (credential, error)
-	// other tells that a credential which was refused is followed by one that is had in another way.
-	other bool
-	// bare is the road without a certificate, and build makes one with a certificate. Each has connections of its own: what is
-	// under way with another credential ends as it would have.
-	bare  http.RoundTripper
+	// alternates is set if a credential that was refused is followed by one that is obtained in another way.
+	alternates bool
+	// plain is the transport without a client certificate, and build makes one with a certificate. Each has connections of its
+	// own, so that requests in flight with another credential are not affected.
+	plain http.RoundTripper
 	build func(*tls.Certificate) (http.RoundTripper, error)
 
-	mu       sync.Mutex
-	kept     *credential
-	fetching *fetching // nil if nothing is being fetched
-	failure  error     // of the last fetch
-	again    time.Time // when the next one may begin
-	used     time.Time
-	// failures, refusals and doubts are how many there were in a row.
+	mu        sync.Mutex
+	kept      *credential
+	fetching  *fetching // nil if nothing is being fetched
+	failure   error     // of the last fetch
+	notBefore time.Time // when the next fetch may begin
+	used      time.Time
+	// failures, refusals and doubts count those in a row.
 	failures, refusals, doubts int
 }
 
-// fetching is one fetch; the fields hold when done is closed.
+// fetching is one fetch. The credential or the error is set when done is closed.
 type fetching struct {
 	began      time.Time
 	done       chan struct{}
@@ -87,42 +86,42 @@ type fetching struct {
 	err        error
 }
 
-// get returns a credential that is good for a while. One that was refused, or is about to expire, will do while there is no
-// other; but shown, if not nil, has just been shown and refused, and another is waited for as long as ctx lasts.
-func (k *keeper) get(ctx context.Context, shown *credential) (*credential, error) {
+// get returns a credential. If there is no better one, that may be one that was refused or is about to expire. If refused is
+// not nil, the API server has just refused it, and get waits for another as long as ctx lasts.
+func (k *keeper) get(ctx context.Context, refused *credential) (*credential, error) {
 	k.mu.Lock()
 	k.used = time.Now()
-	kept, wanted := k.kept, k.kept.wanted()
-	if wanted && time.Now().Before(kept.renewal()) {
+	kept, usable := k.kept, k.kept.usable()
+	if usable && time.Now().Before(kept.renewal()) {
 		k.mu.Unlock()
 		return kept, nil
 	}
-	begun, failure := k.begin(context.WithoutCancel(ctx)), k.failure
-	if kept != nil && kept.ended() {
+	fetch, failure := k.begin(context.WithoutCancel(ctx)), k.failure
+	if kept != nil && kept.expired() {
 		kept = nil
 	}
-	patient := kept == nil || kept == shown || kept.doubted
+	waits := kept == nil || kept == refused || kept.doubted
 	k.mu.Unlock()
 	switch {
-	case kept != nil && (wanted || begun == nil):
+	case kept != nil && (usable || fetch == nil):
 		return kept, nil
-	case begun == nil:
+	case fetch == nil:
 		return nil, fmt.Errorf("getting credentials: %w", cmp.Or(failure, errRefused))
 	}
-	if patient {
-		return begun.await(ctx, kept, shown)
+	if !waits {
+		limited, cancel := context.WithDeadline(ctx, fetch.began.Add(refetchTimeout))
+		defer cancel()
+		ctx = limited
 	}
-	waiting, stop := context.WithDeadline(ctx, begun.began.Add(patience))
-	defer stop()
-	return begun.await(waiting, kept, shown)
+	return fetch.await(ctx, kept, refused)
 }
 
-// await returns what is fetched or, when ctx ends or the fetch fails, what is kept, if that was not shown in vain.
-func (f *fetching) await(ctx context.Context, kept, shown *credential) (*credential, error) {
+// await returns the credential that is being fetched. If ctx ends or the fetch fails, it returns the one that is kept.
+func (f *fetching) await(ctx context.Context, kept, refused *credential) (*credential, error) {
 	select {
 	case <-f.done:
 	case <-ctx.Done():
-		if kept != nil && kept != shown {
+		if kept != nil && kept != refused {
 			return kept, nil
 		}
 		return nil, fmt.Errorf("getting credentials: nothing has come yet: %w", ctx.Err())
@@ -136,43 +135,42 @@ func (f *fetching) await(ctx context.Context, kept, shown *credential) (*credent
 	return nil, fmt.Errorf("getting credentials: %w", f.err)
 }
 
-// begin fetches a credential, unless that is being done, and returns the fetch; nil while a pause lasts. It is called with
-// the lock held.
+// begin returns the fetch that is under way, or begins one; nil during a backoff. k.mu is held.
 func (k *keeper) begin(ctx context.Context) *fetching {
 	if k.fetching != nil {
 		return k.fetching
 	}
-	if time.Now().Before(k.again) {
+	if time.Now().Before(k.notBefore) {
 		return nil
 	}
 	f := &fetching{began: time.Now(), done: make(chan struct{})}
 	k.fetching = f
-	refused := k.kept != nil && !k.kept.wanted()
+	refused := k.kept != nil && !k.kept.usable()
 	go func() {
 		c, err := k.fetch(ctx, refused)
 		if err == nil {
-			c.road, err = k.road(c.Certificate)
+			c.transport, err = k.transportFor(c.Certificate)
 		}
 		k.end(ctx, f, c, err)
 	}()
 	return f
 }
 
-// road returns the one for a certificate: that of the credential before, if it had the same.
-func (k *keeper) road(certificate *tls.Certificate) (http.RoundTripper, error) {
+// transportFor returns the transport for a certificate: that of the last credential, if it has the same certificate.
+func (k *keeper) transportFor(certificate *tls.Certificate) (http.RoundTripper, error) {
 	if certificate == nil {
-		return k.bare, nil
+		return k.plain, nil
 	}
 	k.mu.Lock()
-	before := k.kept
+	last := k.kept
 	k.mu.Unlock()
-	if before != nil && sameCertificate(before.Certificate, certificate) {
-		return before.road, nil
+	if last != nil && sameCertificate(last.Certificate, certificate) {
+		return last.transport, nil
 	}
 	return k.build(certificate)
 }
 
-// end takes over what was fetched, and sees to it that it is replaced in time.
+// end takes over the result of a fetch, and schedules the next one.
 func (k *keeper) end(ctx context.Context, f *fetching, c credential, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,45 +178,45 @@ func (k *keeper) end(ctx context.Context, f *fetching, c credential, err error) 
 	k.fetching, k.failure, f.err = nil, err, err
 	if err != nil {
 		k.failures++
-		pause := pauseAfter(k.failures)
-		k.again = time.Now().Add(pause)
-		time.AfterFunc(pause, func() { k.ahead(ctx) })
+		pause := backoff(k.failures)
+		k.notBefore = time.Now().Add(pause)
+		time.AfterFunc(pause, func() { k.renew(ctx) })
 		return
 	}
 	c.made = time.Now()
-	if least := c.made.Add(leastLife); !c.Expires.IsZero() && c.Expires.Before(least) {
-		c.Expires = least
+	if earliest := c.made.Add(minLifetime); !c.Expires.IsZero() && c.Expires.Before(earliest) {
+		c.Expires = earliest
 	}
 	f.credential = &c
 	if k.kept != nil && !sameCertificate(k.kept.Certificate, c.Certificate) {
-		go utilnet.CloseIdleConnectionsFor(k.kept.road)
+		go utilnet.CloseIdleConnectionsFor(k.kept.transport)
 	}
-	k.kept, k.failures, k.again = &c, 0, time.Time{}
-	if in := max(k.refusals, k.doubts); in > 0 {
-		k.again = time.Now().Add(pauseAfter(in))
+	k.kept, k.failures, k.notBefore = &c, 0, time.Time{}
+	if inVain := max(k.refusals, k.doubts); inVain > 0 {
+		k.notBefore = time.Now().Add(backoff(inVain))
 	}
 	if !c.Expires.IsZero() && c.Expires.Sub(c.made) >= shortLived {
-		time.AfterFunc(time.Until(c.renewal()), func() { k.ahead(ctx) })
+		time.AfterFunc(time.Until(c.renewal()), func() { k.renew(ctx) })
 	}
 }
 
-// ahead replaces a credential that is still used before it expires.
-func (k *keeper) ahead(ctx context.Context) {
+// renew fetches another credential before the one that is in use expires.
+func (k *keeper) renew(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.kept != nil && time.Since(k.used) < idle && !k.kept.ended() && !time.Now().Before(k.kept.renewal()) {
+	if k.kept != nil && time.Since(k.used) < idle && !k.kept.expired() && !time.Now().Before(k.kept.renewal()) {
 		k.begin(ctx)
 	}
 }
 
-// answered takes note of whether the API server has believed a credential. After one that it has not, another is asked for
-// at once; if it believes that no more, after a pause. What it believes later was refused wrongly.
-func (k *keeper) answered(c *credential, believed bool) {
+// noteAnswer notes whether the API server has accepted a credential. The first one that is refused is replaced at once, the
+// following ones after a backoff. A credential that is accepted later was refused by mistake.
+func (k *keeper) noteAnswer(c *credential, accepted bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case c != k.kept:
-	case believed:
+	case accepted:
 		c.refused, k.refusals = false, 0
 	case !c.refused:
 		c.refused = true
@@ -226,12 +224,12 @@ func (k *keeper) answered(c *credential, believed bool) {
 	}
 }
 
-// doubt is for a credential that the API server has believed, and that is not the one that is wanted. It tells whether it is
-// the first of these.
+// doubt notes that the API server takes the credential for that of another user than expected. It reports whether this is
+// the first such credential in a row.
 func (k *keeper) doubt() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.kept.wanted() {
+	if !k.kept.usable() {
 		return false
 	}
 	k.kept.doubted = true
@@ -239,23 +237,22 @@ func (k *keeper) doubt() bool {
 	return k.doubts == 1
 }
 
-// proof says what has made the credential; "" if there is none yet.
-func (k *keeper) proof() string {
+// source describes what has made the credential; "" if there is none yet.
+func (k *keeper) source() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.kept == nil {
 		return ""
 	}
-	return k.kept.by
+	return k.kept.source
 }
 
-// wanted tells whether the credential is one to go with. It is called with the lock held.
-func (c *credential) wanted() bool { return c != nil && !c.refused && !c.doubted }
+// usable reports whether there is a credential that was not refused. The keeper's mu is held.
+func (c *credential) usable() bool { return c != nil && !c.refused && !c.doubted }
 
-// ended tells whether the credential is good no more.
-func (c *credential) ended() bool { return !c.Expires.IsZero() && !time.Now().Before(c.Expires) }
+func (c *credential) expired() bool { return !c.Expires.IsZero() && !time.Now().Before(c.Expires) }
 
-// renewal is when the credential should be replaced; far away if it does not expire.
+// renewal returns when the credential should be renewed: in the distant future if it does not expire.
 func (c *credential) renewal() time.Time {
 	if c.Expires.IsZero() {
 		return c.made.AddDate(100, 0, 0)
@@ -270,26 +267,26 @@ func sameCertificate(a, b *tls.Certificate) bool {
 	return a.Leaf.Equal(b.Leaf)
 }
 
-// pauseAfter is how long to wait after that many failures in a row, within a quarter to either side: what a plugin asks is
-// asked by a whole fleet.
-func pauseAfter(failures int) time.Duration {
-	pause := min(firstPause<<min(failures-1, 10), longestPause)
+// backoff is the time to wait after that many failures in a row, with a jitter of a quarter more or less: the plugins of a
+// whole fleet ask the same service.
+func backoff(failures int) time.Duration {
+	pause := min(firstBackoff<<min(failures-1, 10), maxBackoff)
 	return wait.Jitter(pause*3/4, 2.0/3)
 }
 
-// refusalSize is the most that is kept of what the API server says when it refuses a credential.
-const refusalSize = 64 << 10
+// refusalLimit is the most that is kept of the body of a 401 response, in bytes.
+const refusalLimit = 64 << 10
 
-// authenticated shows the API server the credential with each request.
+// authenticated adds the credential to each request.
 type authenticated struct{ keeper *keeper }
 
 var _ utilnet.RoundTripperWrapper = authenticated{}
 
-// WrappedRoundTripper lets client-go find the connections behind, those without a certificate.
-func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.keeper.bare }
+// WrappedRoundTripper lets client-go find the connections that have no client certificate.
+func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.keeper.plain }
 
-// RoundTrip is the road's. Where a credential is refused, the request is made once more with another, unless its body can be
-// read but once.
+// RoundTrip implements http.RoundTripper. A request whose credential is refused is repeated once with another credential,
+// unless its body can be read only once.
 func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
 	c, err := a.keeper.get(request.Context(), nil)
 	if err != nil {
@@ -307,96 +304,94 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 		repeated.Body, err = request.GetBody()
 	}
 	if err != nil || request.Body != nil && request.GetBody == nil {
-		return response, nil //nolint:nilerr // the answer stands
+		return response, nil //nolint:nilerr // the 401 stands
 	}
-	end(response)
+	bufferBody(response)
 	other, err := a.keeper.get(request.Context(), c)
 	if err != nil && request.Context().Err() != nil {
 		return nil, err
 	}
 	if err != nil || other == c {
-		return response, nil //nolint:nilerr // the answer stands
+		return response, nil //nolint:nilerr // the 401 stands
 	}
 	return a.send(repeated, other)
 }
 
-// send makes the request with that credential.
+// send makes a request with a credential.
 func (a authenticated) send(request *http.Request, c *credential) (*http.Response, error) {
 	if c.Token != "" {
 		request = utilnet.CloneRequest(request)
 		request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
-	response, err := c.road.RoundTrip(request)
+	response, err := c.transport.RoundTrip(request)
 	if err == nil {
-		a.keeper.answered(c, response.StatusCode != http.StatusUnauthorized)
+		a.keeper.noteAnswer(c, response.StatusCode != http.StatusUnauthorized)
 	}
 	return response, err
 }
 
-// end reads what is left of an answer and lets its connection go: another credential may take a while to come. The answer can
-// still be read, as far as there was one.
-func end(response *http.Response) {
-	text, _ := io.ReadAll(io.LimitReader(response.Body, refusalSize)) // What is missing is words for people.
-	_ = response.Body.Close()                                         // It was read.
+// bufferBody reads the body of a response and frees its connection, because it may take a while to get another credential.
+func bufferBody(response *http.Response) {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, refusalLimit)) // the rest is text for a user
+	_ = response.Body.Close()
 	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
 }
 
-// makeLimit is how long it may take to make a token, if there is a plugin to be run after that. The metadata service is
-// asked for credentials, and nobody else.
-const makeLimit = 5 * time.Second
+// tokenTimeout is how long Options.Token may take. It requests credentials from the metadata service, and nothing else.
+const tokenTimeout = 5 * time.Second
 
-// fetched returns the keeper of the credential that the kubeconfig's exec plugin, or what the options put in its place, has
-// to fetch, nil if there is none; and says what is to prove the identity.
-func fetched(config *rest.Config, opts Options) (k *keeper, proof string, err error) {
+// newKeeper returns the keeper of the credential that the kubeconfig's exec plugin or Options.Token makes, nil if there is
+// none, and describes the credential that is configured.
+func newKeeper(config *rest.Config, opts Options) (k *keeper, configured string, err error) {
 	exec := config.ExecProvider
-	if own := inKubeconfig(config); own != "" || exec == nil {
-		return nil, cmp.Or(own, "nothing"), nil // what stands in the kubeconfig goes before a plugin
+	if static := staticCredential(config); static != "" || exec == nil {
+		return nil, cmp.Or(static, "nothing"), nil // a static credential takes precedence over a plugin
 	}
 	run, err := plugin.New(config, opts.Launch, opts.Environment)
 	if err != nil {
 		return nil, "", err
 	}
-	running := source{by: "the exec plugin " + run.Name(), limit: plugin.Limit, make: run.Run}
+	fromPlugin := source{name: "the exec plugin " + run.Name(), timeout: plugin.Timeout, make: run.Run}
 	if opts.Token == nil {
-		return &keeper{fetch: running.fetch}, running.by, nil
+		return &keeper{fetch: fromPlugin.fetch}, fromPlugin.name, nil
 	}
 	cluster, region, err := eksCluster(exec)
 	if err != nil && opts.Fallback {
-		return &keeper{fetch: running.fetch}, running.by, nil
+		return &keeper{fetch: fromPlugin.fetch}, fromPlugin.name, nil
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	made := source{
-		by:    fmt.Sprintf("a token for the EKS cluster %s, of %s,", cluster, cmp.Or(opts.Role, "the instance's role")),
-		limit: makeLimit,
+	own := source{
+		name:    fmt.Sprintf("a token for the EKS cluster %s, of %s,", cluster, cmp.Or(opts.Role, "the instance's role")),
+		timeout: tokenTimeout,
 		make: func(ctx context.Context) (plugin.Credential, error) {
 			token, expires, err := opts.Token(ctx, cluster, region)
 			return plugin.Credential{Token: token, Expires: expires}, err
 		},
 	}
 	if !opts.Fallback {
-		return &keeper{fetch: made.fetch}, made.by, nil
+		return &keeper{fetch: own.fetch}, own.name, nil
 	}
-	return &keeper{fetch: (&either{first: made, second: running}).fetch, other: true}, made.by, nil
+	return &keeper{fetch: (&either{first: own, second: fromPlugin}).fetch, alternates: true}, own.name, nil
 }
 
-// source is one way to have a credential.
+// source is one way to obtain a credential.
 type source struct {
-	by    string
-	limit time.Duration
-	make  func(ctx context.Context) (plugin.Credential, error)
+	name    string
+	timeout time.Duration
+	make    func(ctx context.Context) (plugin.Credential, error)
 }
 
 func (s source) fetch(ctx context.Context, _ bool) (credential, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	c, err := s.make(ctx)
-	return credential{Credential: c, by: s.by}, err
+	return credential{Credential: c, source: s.name}, err
 }
 
-// either has a credential in one way, or in another where that fails. One that was refused is followed by one that was had
-// in the other way.
+// either obtains a credential from the first source, or from the second if that fails. When a credential was refused, the two
+// change places.
 type either struct{ first, second source }
 
 func (e *either) fetch(ctx context.Context, refused bool) (credential, error) {
@@ -411,41 +406,40 @@ func (e *either) fetch(ctx context.Context, refused bool) (credential, error) {
 	if otherErr != nil {
 		return c, fmt.Errorf("%w; %w", err, otherErr)
 	}
-	c.by = fmt.Sprintf("%s (%s)", c.by, OneLine(err))
+	c.source = fmt.Sprintf("%s (%s)", c.source, OneLine(err))
 	return c, nil
 }
 
-// errMore is why a plugin has to be run.
-var errMore = errors.New("and has to be run")
+// errNeedsPlugin is why Options.Token cannot replace a plugin.
+var errNeedsPlugin = errors.New("and has to be run")
 
 // eksCluster reads from the command line of an exec plugin for EKS, "aws eks get-token" or "aws-iam-authenticator token",
-// which cluster it makes tokens for. A plugin that is told anything else, another identity for one, is an error.
+// which cluster it makes tokens for. It is an error if the plugin has other arguments, such as the name of another role.
 func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
 	name := filepath.Base(exec.Command)
-	var fallback string
-	words := map[string]string{"aws": "eks get-token", "aws-iam-authenticator": "token"}[name]
+	var defaultRegion string
+	subcommand := map[string]string{"aws": "eks get-token", "aws-iam-authenticator": "token"}[name]
 	for _, variable := range exec.Env {
 		switch variable.Name {
 		case "AWS_REGION":
 			region = variable.Value
-		case "AWS_DEFAULT_REGION": // counts where the other is not there
-			fallback = variable.Value
-		case "AWS_STS_REGIONAL_ENDPOINTS": // regional ones are asked in any case
+		case "AWS_DEFAULT_REGION": // AWS_REGION takes precedence
+			defaultRegion = variable.Value
+		case "AWS_STS_REGIONAL_ENDPOINTS": // tokens name regional endpoints in any case
 		default:
-			return "", "", fmt.Errorf("the exec plugin %s is given the variable %s, %w", name, variable.Name, errMore)
+			return "", "", fmt.Errorf("the exec plugin %s is given the variable %s, %w", name, variable.Name, errNeedsPlugin)
 		}
 	}
-	region = cmp.Or(region, fallback)
-	var said []string
+	region = cmp.Or(region, defaultRegion)
+	var words []string
 	for i := 0; i < len(exec.Args); i++ {
-		flag, value, whole := strings.Cut(exec.Args[i], "=")
+		flag, value, hasValue := strings.Cut(exec.Args[i], "=")
 		if !strings.HasPrefix(flag, "-") {
-			said = append(said, exec.Args[i])
+			words = append(words, exec.Args[i])
 			continue
 		}
-		if i++; whole {
-			i--
-		} else if i < len(exec.Args) {
+		if !hasValue && i+1 < len(exec.Args) {
+			i++
 			value = exec.Args[i]
 		}
 		switch flag {
@@ -453,13 +447,13 @@ func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
 			cluster = value
 		case "--region":
 			region = value
-		case "--output": // is JSON, or else no kubelet would understand it
+		case "--output": // JSON, as no kubelet understands anything else
 		default:
-			return "", "", fmt.Errorf("the exec plugin %s is called with %s, %w", name, flag, errMore)
+			return "", "", fmt.Errorf("the exec plugin %s is called with %s, %w", name, flag, errNeedsPlugin)
 		}
 	}
-	if words == "" || strings.Join(said, " ") != words {
-		return "", "", fmt.Errorf("the exec plugin %s is none of those that make tokens for EKS, %w", name, errMore)
+	if subcommand == "" || strings.Join(words, " ") != subcommand {
+		return "", "", fmt.Errorf("the exec plugin %s is none of those that make tokens for EKS, %w", name, errNeedsPlugin)
 	}
 	if cluster == "" {
 		return "", "", fmt.Errorf("the exec plugin %s is called for no cluster", name)

@@ -10,7 +10,7 @@ import (
 
 // Authenticated shows next a token that fetch makes, as a client does.
 func Authenticated(next http.RoundTripper, fetch func(ctx context.Context, refused bool) (token string, expires time.Time, err error)) http.RoundTripper {
-	return authenticated{&keeper{bare: next, fetch: func(ctx context.Context, refused bool) (credential, error) {
+	return authenticated{&keeper{plain: next, fetch: func(ctx context.Context, refused bool) (credential, error) {
 		token, expires, err := fetch(ctx, refused)
 		return credential{Credential: plugin.Credential{Token: token, Expires: expires}}, err
 	}}}

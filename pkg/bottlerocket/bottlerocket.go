@@ -1,12 +1,11 @@
-// Package bottlerocket knows what nth finds around it in a host container of Bottlerocket: where its settings and its
-// memory are, whether the host's file system is there, and how the host is asked about its cluster.
+// Package bottlerocket describes the environment of a host container on Bottlerocket: where the container's settings and
+// state are, whether the host's file system is mounted, and to which cluster the host belongs.
 //
-// A host container is superpowered or not. One that is sees the host's file system, with the kubelet's kubeconfig and the
-// socket of D-Bus; one that is not has Bottlerocket's API alone, whose settings have what the kubelet's kubeconfig is
-// made of.
+// A superpowered host container sees the host's file system, with the kubelet's kubeconfig and the D-Bus socket. Any other
+// has only Bottlerocket's API, whose settings have what the kubelet's kubeconfig is made of.
 //
-// Facts: https://bottlerocket.dev/en/os/latest/#/concepts/host-containers/, and the sources of host-ctr, which mounts
-// what is found here.
+// Sources: https://bottlerocket.dev/en/os/latest/#/concepts/host-containers/, and the code of host-ctr, which mounts these
+// paths.
 package bottlerocket
 
 import (
@@ -16,7 +15,7 @@ import (
 	"path/filepath"
 )
 
-// The places in a host container.
+// The paths in a host container.
 const (
 	home    = ".bottlerocket/host-containers/current"
 	host    = ".bottlerocket/rootfs"
@@ -25,10 +24,10 @@ const (
 
 // Container is a host container, as seen from within.
 type Container struct {
-	// UserData is the file with what "settings.host-containers.NAME.user-data" has, which need not be there, and
-	// StateDirectory a place that outlives the container and the boot.
+	// UserData is the file with the value of "settings.host-containers.NAME.user-data", which need not exist, and
+	// StateDirectory a directory that survives the container and reboots.
 	UserData, StateDirectory string
-	// Host is where the host's file system is; empty if the container is not superpowered.
+	// Host is the mounted root directory of the host; empty if the container is not superpowered.
 	Host string
 	API  API
 }
@@ -36,24 +35,22 @@ type Container struct {
 // API is the socket of Bottlerocket's API.
 type API string
 
-// Find tells whether what has this root directory, "/" for the process itself, is a host container. What is found of one
-// that is none is the API alone.
+// Find reports whether the file system with this root directory, "/" for this process, is that of a host container. If not,
+// only Container.API is set.
 func Find(root string) (Container, bool) {
-	if !there(filepath.Join(root, home)) {
-		return Container{API: API(filepath.Join(root, apiFile))}, false
+	c := Container{API: API(filepath.Join(root, apiFile))}
+	if !exists(filepath.Join(root, home)) {
+		return c, false
 	}
-	c := Container{
-		UserData:       filepath.Join(root, home, "user-data"),
-		StateDirectory: filepath.Join(root, home, "state"),
-		API:            API(filepath.Join(root, apiFile)),
-	}
-	if there(filepath.Join(root, host)) {
-		c.Host = filepath.Join(root, host)
+	c.UserData = filepath.Join(root, home, "user-data")
+	c.StateDirectory = filepath.Join(root, home, "state")
+	if path := filepath.Join(root, host); exists(path) {
+		c.Host = path
 	}
 	return c, true
 }
 
-func there(path string) bool {
+func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }

@@ -14,20 +14,19 @@ import (
 	"time"
 )
 
-// answerLimit is how long the API may take, and answerSize the most that is read of what it says. The longest setting is
-// the cluster's certificate.
 const (
-	answerLimit = 5 * time.Second
-	answerSize  = 1 << 20
+	apiTimeout = 5 * time.Second
+	// responseLimit is the most that is read of a response, in bytes. The longest setting is the cluster's certificate.
+	responseLimit = 1 << 20
 )
 
-// keys are the settings that are asked for.
+// keys are the settings that are requested.
 var keys = []string{
 	"settings.kubernetes.api-server", "settings.kubernetes.cluster-certificate", "settings.kubernetes.cluster-name",
 	"settings.kubernetes.authentication-mode", "settings.aws.region",
 }
 
-// settings are those of them that are set.
+// settings are the values of keys, as far as they are set.
 type settings struct {
 	Kubernetes struct {
 		APIServer          string `json:"api-server"`
@@ -40,8 +39,8 @@ type settings struct {
 	} `json:"aws"`
 }
 
-// Kubeconfig makes the kubeconfig that Bottlerocket makes for its kubelet, from the same settings, and tells where they
-// are from. The error is an fs.ErrNotExist if the API or the settings are not there yet.
+// Kubeconfig makes a kubeconfig like the one that Bottlerocket makes for its kubelet, from the same settings, and says where
+// they are from. The error is an fs.ErrNotExist if the API or the settings do not exist yet.
 func (a API) Kubeconfig(ctx context.Context) (from string, text []byte, err error) {
 	from = "the settings at " + string(a)
 	var s settings
@@ -61,7 +60,7 @@ func (a API) Kubeconfig(ctx context.Context) (from string, text []byte, err erro
 	return from, text, err
 }
 
-// kubeconfig is JSON, which is YAML too.
+// kubeconfig returns a kubeconfig as JSON.
 func kubeconfig(s settings) ([]byte, error) {
 	type object = map[string]any
 	args := []string{"token", "-i", s.Kubernetes.ClusterName}
@@ -83,7 +82,7 @@ func kubeconfig(s settings) ([]byte, error) {
 
 // get reads JSON from the API.
 func (a API) get(ctx context.Context, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -100,7 +99,7 @@ func (a API) get(ctx context.Context, path string, into any) error {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, answerSize))
+	body, err := io.ReadAll(io.LimitReader(response.Body, responseLimit))
 	if err != nil {
 		return fmt.Errorf("reading what %s answers: %w", a, err)
 	}

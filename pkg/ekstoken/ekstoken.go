@@ -59,7 +59,7 @@ func New(metadata role.Metadata, region string) *Source {
 	}}
 }
 
-// Of returns a Source for the credentials of a configuration.
+// Of returns a Source for the credentials of an SDK configuration.
 func Of(account aws.Config) *Source {
 	return &Source{signer: v4.NewSigner(), account: func(_ context.Context, region string) (aws.Config, error) {
 		if region == "" {
@@ -87,28 +87,33 @@ func stsHost(ctx context.Context, account aws.Config) (string, error) {
 // Token makes a token for a cluster, which expires with the credentials that it is signed with, as STS checks those when
 // the cluster uses it. An empty region is the source's own.
 func (s *Source) Token(ctx context.Context, cluster, region string) (token string, expires time.Time, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("making a token for EKS: %w", err)
+		}
+	}()
 	account, err := s.account(ctx, region)
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
+		return "", time.Time{}, err
 	}
 	credentials, err := account.Credentials.Retrieve(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", time.Time{}, errors.New("making a token for EKS: the instance has no IAM role")
+		return "", time.Time{}, errors.New("the instance has no IAM role")
 	}
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
+		return "", time.Time{}, err
 	}
 	if account.Region == "" {
-		return "", time.Time{}, errors.New("making a token for EKS: the region is not known")
+		return "", time.Time{}, errors.New("the region is not known")
 	}
 	host, err := stsHost(ctx, account)
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
+		return "", time.Time{}, err
 	}
 	now := time.Now()
 	signed, err := s.sign(ctx, credentials, host, cluster, account.Region, now)
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("making a token for EKS: %w", err)
+		return "", time.Time{}, err
 	}
 	expires = now.Add(tokenTTL)
 	if credentials.CanExpire && credentials.Expires.Before(expires) {

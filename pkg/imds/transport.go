@@ -39,58 +39,51 @@ const (
 // dialer makes a connection; nil means the network's own.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newHTTPClient returns a client that speaks to the metadata service alone: no proxy and no redirect, which could
-// carry the session token elsewhere, nothing unbounded, and one connection for each request, as EC2 closes it anyway.
-func (s *Source) newHTTPClient() *http.Client {
+// httpClient speaks to the metadata service alone: no proxy and no redirect, which could carry the session token
+// elsewhere, nothing unbounded, and one connection for each request, as EC2 closes it anyway. It is not an http.Client
+// because redirects, cookies and timeouts are all that this would add.
+type httpClient struct {
+	source *Source
+	direct directTransport
+	https  *http.Transport // for a custom endpoint
+}
+
+func (s *Source) newHTTPClient() *httpClient {
 	dial := s.dial
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
-	transport := &http.Transport{
+	return &httpClient{source: s, direct: directTransport{dial}, https: &http.Transport{
 		DialContext:            dial,
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: headerLimit,
-	}
-	transport.RegisterProtocol("http", directTransport{dial}) // a custom endpoint may speak HTTPS
-	var next http.RoundTripper = timingTransport{transport, s.throttle}
-	if s.addresses != nil {
-		next = dualStackTransport{next, s.addresses}
-	}
-	return &http.Client{
-		Transport:     checkingTransport{next: next, renewed: s.opts.Renewed},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	}}
 }
 
-// checkingTransport bounds and checks answers, and notes how requests ended in their exchange.
-type checkingTransport struct {
-	next    http.RoundTripper
-	renewed func(error) // Options.Renewed
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t checkingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := t.roundTrip(r)
-	if r.Method != http.MethodPut || t.renewed == nil {
+// Do implements imds.HTTPClient. It reports requests for a session token to Options.Renewed.
+func (c *httpClient) Do(r *http.Request) (*http.Response, error) {
+	resp, err := c.exchange(r)
+	if r.Method != http.MethodPut || c.source.opts.Renewed == nil {
 		return resp, err
 	}
 	refused := err
 	if err == nil && resp.StatusCode != http.StatusOK {
 		refused = unexpectedStatus(resp.StatusCode)
 	}
-	t.renewed(refused)
+	c.source.opts.Renewed(refused)
 	return resp, err
 }
 
-func (t checkingTransport) roundTrip(r *http.Request) (*http.Response, error) {
+// exchange sends a request, limits and checks the answer, and notes the outcome in the exchange of the request's context.
+func (c *httpClient) exchange(r *http.Request) (*http.Response, error) {
 	last, _ := r.Context().Value(exchangeKey{}).(*exchange)
 	if last == nil {
 		last = new(exchange)
 	}
 	last.begin(r.Method == http.MethodPut)
 	asked := time.Now()
-	resp, err := t.next.RoundTrip(r)
+	resp, err := c.reach(r)
 	if err != nil {
 		last.err = withoutAddresses(err)
 		return nil, last.err
@@ -105,6 +98,44 @@ func (t checkingTransport) roundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return resp, nil
+}
+
+// reach sends a request to whichever of the service's own addresses answers. A custom endpoint has only one.
+func (c *httpClient) reach(r *http.Request) (*http.Response, error) {
+	known := c.source.addresses
+	if known == nil || r.URL.Host != addressIPv4 {
+		return c.send(r)
+	}
+	var unreached []string
+	for _, address := range known.order() {
+		there := r.Clone(r.Context())
+		there.URL.Host, there.Host = address, address
+		resp, err := c.send(there)
+		if err == nil {
+			known.note(address, true)
+			return resp, nil
+		}
+		if lost := new(connectError); !errors.As(err, &lost) || r.Context().Err() != nil {
+			return nil, err
+		}
+		known.note(address, false)
+		unreached = append(unreached, fmt.Sprintf("%s (%s)", address, withoutAddresses(err)))
+	}
+	return nil, fmt.Errorf("the metadata service cannot be reached at %s", strings.Join(unreached, ", nor at "))
+}
+
+// send sends a request, and tells the throttle how long the answer takes.
+func (c *httpClient) send(r *http.Request) (*http.Response, error) {
+	var transport http.RoundTripper = c.direct
+	if r.URL.Scheme != "http" {
+		transport = c.https
+	}
+	asked := time.Now()
+	resp, err := transport.RoundTrip(r)
+	if err == nil {
+		c.source.throttle.noteAnswer(time.Since(asked))
+	}
+	return resp, err
 }
 
 // checkToken refuses an answer that is no session token. The SDK would keep it for as long as the answer says, and a
@@ -156,22 +187,6 @@ func withoutAddresses(err error) error {
 	return err
 }
 
-// timingTransport tells the throttle how long answers take.
-type timingTransport struct {
-	next     http.RoundTripper
-	throttle *throttle
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t timingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	asked := time.Now()
-	resp, err := t.next.RoundTrip(r)
-	if err == nil {
-		t.throttle.noteAnswer(time.Since(asked))
-	}
-	return resp, err
-}
-
 // The service's own addresses. The second exists on Nitro instances with HttpProtocolIpv6 enabled, and is the only one
 // that an instance in an IPv6-only subnet can reach.
 const (
@@ -216,35 +231,6 @@ func (a *addresses) note(address string, answered bool) {
 	case address == a.current && a.lostFrom.IsZero():
 		a.lostFrom = time.Now()
 	}
-}
-
-// dualStackTransport reaches the service at either of its own addresses. A custom endpoint is left as it is.
-type dualStackTransport struct {
-	next      http.RoundTripper
-	addresses *addresses
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t dualStackTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != addressIPv4 {
-		return t.next.RoundTrip(r)
-	}
-	var unreached []string
-	for _, address := range t.addresses.order() {
-		there := r.Clone(r.Context())
-		there.URL.Host, there.Host = address, address
-		resp, err := t.next.RoundTrip(there)
-		if err == nil {
-			t.addresses.note(address, true)
-			return resp, nil
-		}
-		if lost := new(connectError); !errors.As(err, &lost) || r.Context().Err() != nil {
-			return nil, err
-		}
-		t.addresses.note(address, false)
-		unreached = append(unreached, fmt.Sprintf("%s (%s)", address, withoutAddresses(err)))
-	}
-	return nil, fmt.Errorf("the metadata service cannot be reached at %s", strings.Join(unreached, ", nor at "))
 }
 
 // connectError means that there is no connection to the service.

@@ -1,18 +1,18 @@
-// Package kubelet is the borrowed identity: it turns the kubelet's own kubeconfig into a Kubernetes client, and says
-// whose node that is.
+// Package kubelet borrows the kubelet's identity: it makes a client from the kubelet's own kubeconfig, and finds out which
+// node that is.
 //
-// The node's name comes from the credential. Every authenticated user may ask the API server who it is, and a kubelet
-// is told "system:node:<name>"; hostnames, DNS and cloud metadata agree with that on some nodes only. A credential that
-// belongs to no node is an error, since nothing that nth does would be right with it.
+// The node's name comes from the credential. Every authenticated user may ask the API server for its user name, and that of
+// a kubelet is "system:node:<name>"; hostnames, DNS and cloud metadata differ from it on some nodes. A credential that does
+// not belong to a node is an error.
 //
-// The kubeconfig is the kubelet's, so nth follows it: one that is not there yet (the kubelet has not joined) is
-// ErrNotYet, a state to wait in; one that was replaced is loaded again and taken over once the API server has said who
-// it is; one that vanished or broke does not take away an identity that works. The same holds for the certificate authority
-// that it names, and for the proxy. Below the kubeconfig, client-go follows on its own: a rotated client certificate is read at the next connection, which is made within five minutes, a token
-// file is read every minute, and an exec plugin runs when its token has expired. KeepWarm uses the identity now and
-// then, so that a drain does not begin with any of that.
+// The kubeconfig is the kubelet's, so nth follows its changes. A kubeconfig that does not exist yet (the kubelet has not
+// joined) is ErrNotYet. One that was replaced is loaded, and used once the API server has confirmed whose it is. One that
+// was deleted or is invalid leaves an identity that works in use. The same holds for the certificate authority that it
+// names, and for the proxy. client-go follows the files that it names: a rotated client certificate is read at the next
+// connection, which is made within five minutes, and a token file every minute. pkg/apiserver runs an exec plugin before its
+// token expires. KeepWarm uses the identity regularly, so that no drain has to wait for any of this.
 //
-// client-go answers for all the formats; what a kubelet's identity may do is written in docs/design.md.
+// The kubeconfig is parsed by client-go. docs/design.md describes what a kubelet's identity may do.
 package kubelet
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// SearchPaths are the places of a kubelet's kubeconfig, in the order in which they are tried: Amazon's and Ubuntu's
+// SearchPaths are the usual paths of a kubelet's kubeconfig, in the order in which they are tried: Amazon's and Ubuntu's
 // EKS images, Bottlerocket, kubeadm.
 var SearchPaths = []string{
 	"/var/lib/kubelet/kubeconfig",
@@ -45,59 +45,58 @@ var SearchPaths = []string{
 	"/etc/kubernetes/kubelet.conf",
 }
 
-// ErrNotYet tells that the kubelet has no credential yet: it is worth waiting for.
+// ErrNotYet means that the kubelet has no credential yet, and that it is worth waiting for one.
 var ErrNotYet = errors.New("the kubelet has not joined its cluster yet")
 
-// nodeUser begins the user name of every kubelet; the rest is its node's name.
+// nodeUser is the prefix of every kubelet's user name; the rest is the node's name.
 const nodeUser = "system:node:"
 
-// errNoNode is why a credential is of no use.
+// errNoNode means that a credential does not belong to a node.
 var errNoNode = errors.New("which is not a node (" + nodeUser + "<name>)")
 
-// patience is how long the API server, and an exec plugin that has to run first, may take for one answer.
-const patience = 10 * time.Second
+// requestTimeout is how long the API server, and an exec plugin that has to run first, may take to answer.
+const requestTimeout = 10 * time.Second
 
-// lookLimit is how long a look at the kubeconfig may take until who waits for it is told so: that of the API server, and some more
-// for the proxy. There is no way to end the read of a file on a server that is gone, so the look itself goes on, and there is no
-// other beside it.
-const lookLimit = 2 * patience
+// refreshTimeout is how long callers wait while the kubeconfig is read: the request to the API server, and as long again for
+// the proxy. The read of a file on a network file system that is gone cannot be aborted, so that the refresh itself goes on.
+const refreshTimeout = 2 * requestTimeout
 
 // Options say where the identity is found.
 type Options struct {
-	// Kubeconfig is the file's path; "" is the first of SearchPaths that exists.
+	// Kubeconfig is the file's path; empty means the first of SearchPaths that exists.
 	Kubeconfig string
-	// Root is where the host's file system begins, "" for "/". Kubeconfig and the files that it names lie below it.
+	// Root is the host's root directory; empty means "/". Kubeconfig and the files that it names are below it.
 	Root string
-	// Launcher begins the command line with which an exec plugin is run that lies below Root; the plugin's own follows.
-	// Without it, the plugin is run as it is written.
+	// Launcher is a command line to which the exec plugin's is appended, to run a plugin that is below Root. If empty, the
+	// plugin is run as the kubeconfig says.
 	Launcher []string
-	// Read, if set, gives a kubeconfig that is in no file, and tells where it is from. An error that is an fs.ErrNotExist
-	// is an ErrNotYet. Kubeconfig has no meaning then.
+	// Read, if set, returns a kubeconfig that is not in a file, and says where it is from. If its error is an fs.ErrNotExist,
+	// the identity is ErrNotYet. Kubeconfig is ignored then.
 	Read func(ctx context.Context) (from string, text []byte, err error)
-	// Token, if set, makes the tokens for an EKS cluster, and tells when each expires, in place of the exec plugin. The
-	// cluster and the region, "" for the instance's own, are those that the plugin would be called with.
+	// Token, if set, replaces an exec plugin that makes tokens for an EKS cluster. It gets the cluster and the region that
+	// the plugin would be called with; an empty region is the instance's own.
 	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
-	// Fallback has the plugin run all the same where it does more than to make such a token, and where that fails or the
-	// token is refused.
+	// Fallback runs the exec plugin if it does more than make such a token, if Token fails, and if the API server refuses
+	// the token.
 	Fallback bool
-	// Proxy, if set, finds the proxy through which the API server is reached. It is asked now and then; an error leaves
-	// what was found before.
+	// Proxy, if set, finds the proxy through which the API server is reached. It is called from time to time; after an error
+	// the last proxy stays in use.
 	Proxy func(ctx context.Context) (Proxy, error)
-	// UserAgent is how the API server's audit log names nth, as in "nth/v1.0.0".
+	// UserAgent identifies nth in the API server's audit log, as in "nth/v1.0.0".
 	UserAgent string
-	// Requested, if set, is called after each request to the API server, from several goroutines at once, with its HTTP
-	// method and the status of the answer; 0 is none.
+	// Requested, if set, is called after each request to the API server, from several goroutines at once, with the HTTP
+	// method and the status code of the response; 0 if there was no response.
 	Requested func(method string, status int)
 }
 
-// Identity is a client with the rights of one node's kubelet. Its requests have no rate limit and no timeout of their
-// own: their contexts have.
+// Identity is a client with the rights of one node's kubelet. Its requests have no rate limit, and no timeout but their
+// context's.
 type Identity struct {
 	Client kubernetes.Interface
 	// Node is the name of the node.
 	Node string
-	// Source is the kubeconfig's path, or where else it is from, Server the API server's address, and Credential says in a
-	// few words what proves the identity, as in "the exec plugin aws".
+	// Source is the kubeconfig's path, or where else it is from, and Server the API server's address. Credential describes
+	// the credential in a few words, as in "the exec plugin aws".
 	Source, Server, Credential string
 	// Proxy is the one through which the API server is reached.
 	Proxy Proxy
@@ -110,61 +109,61 @@ type Kubelet struct {
 	mu sync.Mutex
 	// known is the identity that the API server has confirmed.
 	known Identity
-	// looking is the look at the kubeconfig that is under way, nil if there is none.
-	looking *look
+	// refreshing is the refresh that is under way; nil if there is none.
+	refreshing *refresh
 
-	// These are the look's: the kubeconfig of known, the one that was loaded since and waits to be confirmed, and the proxy.
+	// Only the refresh uses these: the client of known, one that was loaded since and is not confirmed yet, and the proxy.
 	current, next loaded
 	proxy         Proxy
-	proxied       time.Time // when it was asked for
+	proxyFound    time.Time
 }
 
-// look is one look at the kubeconfig; err holds when done is closed, and is what kept known from being brought up to date.
-type look struct {
+// refresh reads the kubeconfig. When done is closed, err is why known could not be brought up to date.
+type refresh struct {
 	began time.Time
 	done  chan struct{}
 	err   error
 }
 
-// loaded is a client, made from a kubeconfig and a proxy with that content. The zero value is none.
+// loaded is a client that was made from a kubeconfig and a proxy. The zero value is none.
 type loaded struct {
 	apiserver.Client
-	proxy   Proxy // that the client goes through
-	content [sha256.Size]byte
+	proxy  Proxy             // that the client uses
+	digest [sha256.Size]byte // of the kubeconfig and the proxy
 	// authority is the file of the cluster's certificate authority, "" if there is none, and trusted what was read from it.
 	authority string
 	trusted   []byte
-	// refusal is why it was not confirmed, and again when it is asked about once more.
-	refusal error
-	again   time.Time
-	pause   time.Duration
+	// refusal is why it was not confirmed, and notBefore when the API server is asked again, after a backoff.
+	refusal   error
+	notBefore time.Time
+	backoff   time.Duration
 }
 
-func (l loaded) madeFrom(source string, content [sha256.Size]byte) bool {
-	return l.Interface != nil && l.Source == source && l.content == content && l.trustsAsBefore()
+func (l loaded) madeFrom(source string, digest [sha256.Size]byte) bool {
+	return l.Interface != nil && l.Source == source && l.digest == digest && !l.authorityChanged()
 }
 
-// trustsAsBefore tells whether the file of the authority has the content that the client was made with. One that cannot be read
-// any more, or is no file, takes nothing away.
-func (l loaded) trustsAsBefore() bool {
+// authorityChanged reports whether the certificate authority's file has another content than the client was made with. A file
+// that cannot be read counts as unchanged.
+func (l loaded) authorityChanged() bool {
 	if l.authority == "" || notAFile(l.authority) != nil {
-		return true
+		return false
 	}
 	text, err := os.ReadFile(l.authority)
-	return err != nil || bytes.Equal(text, l.trusted)
+	return err == nil && !bytes.Equal(text, l.trusted)
 }
 
 // New returns a Kubelet that has not looked for anything yet.
 func New(opts Options) *Kubelet { return &Kubelet{opts: opts} }
 
-// Identity returns the identity. It costs no request while the kubeconfig is the same as before, and no time once there is
-// one: another kubeconfig is confirmed beside it, and taken when that is done. The error is an ErrNotYet where waiting helps.
+// Identity returns the identity. It makes no request if the kubeconfig is unchanged. Once there is an identity, it returns at
+// once: a kubeconfig that was replaced is confirmed in the background. The error is an ErrNotYet if it is worth waiting.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
-	known, looking := k.begin(ctx)
+	known, refreshing := k.begin(ctx)
 	if known.Client != nil {
 		return known, nil
 	}
-	if err := looking.wait(ctx); err != nil {
+	if err := refreshing.wait(ctx); err != nil {
 		return Identity{}, err
 	}
 	return k.identity(), nil
@@ -176,32 +175,32 @@ func (k *Kubelet) identity() Identity {
 	return k.known
 }
 
-// begin looks at the kubeconfig, unless that is being done, and returns what is known so far.
-func (k *Kubelet) begin(ctx context.Context) (Identity, *look) {
+// begin returns the identity that is known so far, and the refresh that is under way. If there is none, it begins one.
+func (k *Kubelet) begin(ctx context.Context) (Identity, *refresh) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.looking == nil {
-		l := &look{began: time.Now(), done: make(chan struct{})}
-		k.looking = l
+	if k.refreshing == nil {
+		r := &refresh{began: time.Now(), done: make(chan struct{})}
+		k.refreshing = r
 		go func() {
-			l.err = k.refresh(context.WithoutCancel(ctx))
+			r.err = k.refresh(context.WithoutCancel(ctx))
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.looking = nil
-			close(l.done)
+			k.refreshing = nil
+			close(r.done)
 		}()
 	}
-	return k.known, k.looking
+	return k.known, k.refreshing
 }
 
-func (l *look) wait(ctx context.Context) error {
-	late := time.NewTimer(time.Until(l.began.Add(lookLimit)))
+func (r *refresh) wait(ctx context.Context) error {
+	late := time.NewTimer(time.Until(r.began.Add(refreshTimeout)))
 	defer late.Stop()
 	select {
-	case <-l.done:
-		return l.err
+	case <-r.done:
+		return r.err
 	case <-late.C:
-		return fmt.Errorf("looking at the kubeconfig takes more than %s: it, or a file that it names, cannot be read to its end", lookLimit)
+		return fmt.Errorf("looking at the kubeconfig takes more than %s: it, or a file that it names, cannot be read to its end", refreshTimeout)
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
 	}
@@ -214,21 +213,21 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 		return err
 	}
 	k.findProxy(ctx)
-	content := sha256.Sum256(append(fmt.Appendf(nil, "%q %q %q\n", k.proxy.HTTPS, k.proxy.HTTP, k.proxy.None), text...))
-	if k.current.madeFrom(source, content) {
+	digest := sha256.Sum256(append(fmt.Appendf(nil, "%q %q %q\n", k.proxy.HTTPS, k.proxy.HTTP, k.proxy.None), text...))
+	if k.current.madeFrom(source, digest) {
 		k.next = loaded{}
 		return nil
 	}
-	if !k.next.madeFrom(source, content) {
+	if !k.next.madeFrom(source, digest) {
 		next, err := k.load(source, text)
 		if err != nil {
 			return err
 		}
-		next.content = content
+		next.digest = digest
 		k.next = next
 	}
 	known := k.identity()
-	if known.Client != nil && time.Now().Before(k.next.again) {
+	if known.Client != nil && time.Now().Before(k.next.notBefore) {
 		return k.next.refusal
 	}
 	node, err := whose(ctx, k.next.Client)
@@ -236,8 +235,8 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 		node, err = whose(ctx, k.next.Client)
 	}
 	if err != nil {
-		k.next.refusal, k.next.pause = err, min(max(2*k.next.pause, time.Second), coldPause)
-		k.next.again = time.Now().Add(k.next.pause)
+		k.next.refusal, k.next.backoff = err, min(max(2*k.next.backoff, time.Second), maxBackoff)
+		k.next.notBefore = time.Now().Add(k.next.backoff)
 		return err
 	}
 	k.current, k.next = k.next, loaded{}
@@ -250,7 +249,7 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	return nil
 }
 
-// read returns the content of the kubeconfig, and its path or where else it is from.
+// read returns the kubeconfig, and its path or where else it is from.
 func (k *Kubelet) read(ctx context.Context) (string, []byte, error) {
 	if k.opts.Read != nil {
 		from, text, err := k.opts.Read(ctx)
@@ -276,8 +275,8 @@ func (k *Kubelet) read(ctx context.Context) (string, []byte, error) {
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
 }
 
-// notAFile finds fault with what can be read for ever without a word, such as a named pipe. What cannot be looked at is left to
-// those who read it.
+// notAFile returns an error for a path whose read could block for ever, such as that of a named pipe. It ignores errors of
+// stat: reading the file reports them.
 func notAFile(path string) error {
 	found, err := os.Stat(path)
 	if err == nil && found.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0 {
@@ -286,7 +285,7 @@ func notAFile(path string) error {
 	return nil
 }
 
-// onHost turns an absolute path on the host into one that can be opened here.
+// onHost turns an absolute path on the host into one that this process can open.
 func (k *Kubelet) onHost(path string) string {
 	if k.opts.Root == "" || !filepath.IsAbs(path) {
 		return path
@@ -294,9 +293,9 @@ func (k *Kubelet) onHost(path string) string {
 	return filepath.Join(k.opts.Root, path)
 }
 
-// whose asks the API server which node's kubelet it takes the client for.
-func whose(ctx context.Context, client apiserver.Client) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// whose asks the API server for the node to which the client's credential belongs.
+func whose(ctx context.Context, client apiserver.Client) (node string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	review, err := client.AuthenticationV1().SelfSubjectReviews().
 		Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
@@ -311,7 +310,7 @@ func whose(ctx context.Context, client apiserver.Client) (string, error) {
 	return node, nil
 }
 
-// Labels asks for the labels of the node.
+// Labels requests the labels of the node.
 func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, meta.GetOptions{})
 	if err != nil {
@@ -320,13 +319,13 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	return node.Labels, nil
 }
 
-// coldPause is the longest pause after a round that failed: what is cold is wanted warm before the next notice.
-const coldPause = 10 * time.Second
+// maxBackoff is the longest pause after a failure: the identity must work by the next notice.
+const maxBackoff = 10 * time.Second
 
-// KeepWarm uses the identity about every so often until ctx ends, beginning at once, so that a connection, a token and
-// a certificate are ready when they are needed and a replaced kubeconfig is noticed. After a round that failed it looks
-// again soon. tell hears how each round ended, nil meaning warm; it is told from this goroutine.
-func (k *Kubelet) KeepWarm(ctx context.Context, every time.Duration, tell func(error)) {
+// KeepWarm uses the identity at about this interval until ctx ends, the first time at once, so that a connection, a token and
+// a certificate are ready when they are needed and a replaced kubeconfig is noticed. After a failure the interval is shorter.
+// tell is called from this goroutine with the result of each attempt, nil if the identity works.
+func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, tell func(error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -340,31 +339,28 @@ func (k *Kubelet) KeepWarm(ctx context.Context, every time.Duration, tell func(e
 			return
 		}
 		tell(err)
-		pause := every
+		pause := interval
 		if err != nil {
-			pause = min(every, coldPause)
+			pause = min(interval, maxBackoff)
 		}
-		timer.Reset(jitter(pause))
+		timer.Reset(wait.Jitter(pause*9/10, 2.0/9)) // a tenth more or less, so that the nodes of a fleet do not ask in step
 	}
 }
 
 // warm makes one cheap request with the identity.
 func (k *Kubelet) warm(ctx context.Context) error {
-	_, looking := k.begin(ctx)
-	trouble := looking.wait(ctx) // nobody waits for this round
+	_, refreshing := k.begin(ctx)
+	refreshErr := refreshing.wait(ctx)
 	id := k.identity()
 	if id.Client == nil {
-		return trouble
+		return refreshErr
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	// Version "0" is answered from the API server's memory. A node that is not there yet, or no more, is an answer, too.
+	// The API server answers version "0" from its cache. That there is no such node proves the identity as well.
 	_, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, meta.GetOptions{ResourceVersion: "0"})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("reading node %q with the credential in %s: %w", id.Node, id.Source, apiserver.OneLine(err))
 	}
-	return trouble
+	return refreshErr
 }
-
-// jitter spreads a pause by a tenth to either side, so that a fleet's nodes do not ask in step.
-func jitter(pause time.Duration) time.Duration { return wait.Jitter(pause*9/10, 2.0/9) }

@@ -23,7 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// load makes a client from the kubeconfig at path with that text. No request is made.
+// load makes a client from the text of the kubeconfig at path. It makes no request.
 func (k *Kubelet) load(path string, text []byte) (loaded, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return loaded{}, fmt.Errorf("%w: the kubeconfig %s is empty", ErrNotYet, path)
@@ -37,7 +37,7 @@ func (k *Kubelet) load(path string, text []byte) (loaded, error) {
 		if config.CAData, err = os.ReadFile(authority); err != nil {
 			return loaded{}, unlessMissing(fmt.Errorf("using the kubeconfig %s: %w", path, err))
 		}
-		if len(bytes.TrimSpace(config.CAData)) == 0 { // For client-go, that is no authority, or any.
+		if len(bytes.TrimSpace(config.CAData)) == 0 { // client-go would trust the system's authorities instead
 			return loaded{}, fmt.Errorf("%w: the certificate authority %s is empty", ErrNotYet, authority)
 		}
 		config.CAFile = ""
@@ -50,7 +50,7 @@ func (k *Kubelet) load(path string, text []byte) (loaded, error) {
 	if config.Proxy != nil {
 		proxy = OfTheKubeconfig
 	} else if proxy.set() {
-		options.Proxy = proxy.choose()
+		options.Proxy = func(request *http.Request) (*url.URL, error) { return proxy.find(request.URL) }
 	}
 	client, err := apiserver.New(config, options)
 	if err != nil {
@@ -60,7 +60,7 @@ func (k *Kubelet) load(path string, text []byte) (loaded, error) {
 	return loaded{Client: client, proxy: proxy, authority: authority, trusted: config.CAData}, nil
 }
 
-// launch lets an exec plugin be run by Options.Launcher, if there is one.
+// launch makes Options.Launcher run an exec plugin, if it is set.
 func (k *Kubelet) launch(plugin *api.ExecConfig) {
 	if len(k.opts.Launcher) > 0 {
 		plugin.Args = slices.Concat(k.opts.Launcher[1:], []string{k.belowRoot(plugin.Command)}, plugin.Args)
@@ -68,8 +68,8 @@ func (k *Kubelet) launch(plugin *api.ExecConfig) {
 	}
 }
 
-// belowRoot is a command as it is called where Root is the root: client-go has made a path that begins at the kubeconfig
-// one that begins at our own root.
+// belowRoot returns a command's path as it is seen from within Root. client-go has made a path that is relative to the
+// kubeconfig one that is relative to this process's root.
 func (k *Kubelet) belowRoot(command string) string {
 	if below, err := filepath.Rel(k.opts.Root, command); err == nil && filepath.IsLocal(below) {
 		return filepath.Join("/", below)
@@ -77,8 +77,8 @@ func (k *Kubelet) belowRoot(command string) string {
 	return command
 }
 
-// unlessMissing turns an error about a file that the kubeconfig names, and that does not exist, into an ErrNotYet: the
-// kubelet writes its first certificate when the cluster has signed it.
+// unlessMissing makes an fs.ErrNotExist an ErrNotYet. A file that the kubeconfig names may not exist yet: the kubelet writes
+// its first certificate when the cluster has signed it.
 func unlessMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrNotYet, err)
@@ -86,7 +86,7 @@ func unlessMissing(err error) error {
 	return err
 }
 
-// restConfig reads a kubeconfig into a client's configuration.
+// restConfig turns a kubeconfig into a client's configuration.
 func (k *Kubelet) restConfig(path string, text []byte) (*rest.Config, error) {
 	kubeconfig, err := clientcmd.Load(text)
 	if err != nil {
@@ -104,8 +104,8 @@ func (k *Kubelet) restConfig(path string, text []byte) (*rest.Config, error) {
 	return clientcmd.NewDefaultClientConfig(*kubeconfig, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
-// resolve makes the paths in a kubeconfig ones that can be opened here: relative ones begin at the kubeconfig, absolute
-// ones at the host's root.
+// resolve turns the paths in a kubeconfig into ones that this process can open: relative ones start at the kubeconfig,
+// absolute ones at the host's root.
 func (k *Kubelet) resolve(path string, kubeconfig *api.Config) error {
 	var named []*string
 	for _, cluster := range kubeconfig.Clusters {
@@ -130,42 +130,37 @@ func (k *Kubelet) resolve(path string, kubeconfig *api.Config) error {
 	return nil
 }
 
-// proxyEvery is how often the proxy is asked for. It is the kubelet's, and changes when its unit does.
-const proxyEvery = 10 * time.Second
+// proxyInterval is how often Options.Proxy is called. The proxy is the kubelet's, and changes with its unit.
+const proxyInterval = 10 * time.Second
 
-// metadataAddresses are never reached through a proxy, which would be another machine's metadata service.
+// metadataAddresses are never reached through a proxy, which would return another machine's metadata.
 var metadataAddresses = []string{"169.254.169.254", "fd00:ec2::254"}
 
-// Proxy is the proxy that an environment names, in the variables that Go's programs heed, the kubelet among them. The zero
-// value is none. It may hold a user and a password; what its methods tell does not.
+// Proxy is the proxy that an environment configures, in the variables that net/http and so the kubelet use. The zero value
+// is no proxy. The addresses may contain a user and a password, which its methods do not show.
 type Proxy struct {
-	// HTTPS is the address for https, HTTP for http, and None what is reached without: HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+	// HTTPS, HTTP and None are the values of HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 	HTTPS, HTTP, None string
 	// From says in a few words whose environment it is.
 	From string
 }
 
-// OfTheKubeconfig stands for the proxy that the kubeconfig itself names, which goes before any other.
+// OfTheKubeconfig stands for the proxy in the kubeconfig, which takes precedence over any other.
 var OfTheKubeconfig = Proxy{From: "the kubeconfig"}
 
-// ProxyOf takes the proxy from an environment, a list of "NAME=value" of which a later one goes before an earlier one.
+// ProxyOf takes the proxy from an environment, a list of "NAME=value" in which later values override earlier ones.
 func ProxyOf(environment []string, from string) Proxy {
-	value := func(name string) string {
-		found := map[string]string{}
-		for _, variable := range environment {
-			if n, v, ok := strings.Cut(variable, "="); ok {
-				found[n] = v
-			}
+	set := map[string]string{}
+	for _, variable := range environment {
+		if name, value, ok := strings.Cut(variable, "="); ok {
+			set[name] = value
 		}
-		if v := found[name]; v != "" {
-			return v
-		}
-		return found[strings.ToLower(name)]
 	}
+	value := func(name string) string { return cmp.Or(set[name], set[strings.ToLower(name)]) }
 	return Proxy{HTTPS: value("HTTPS_PROXY"), HTTP: value("HTTP_PROXY"), None: value("NO_PROXY"), From: from}
 }
 
-// Or is the proxy, if it is one, or else another; what either reaches without is reached without.
+// Or returns the proxy if it is set, and other if not. In that case, the exceptions of both apply.
 func (p Proxy) Or(other Proxy) Proxy {
 	if !p.set() && other.set() {
 		other.None = strings.Trim(other.None+","+p.None, ",")
@@ -176,7 +171,7 @@ func (p Proxy) Or(other Proxy) Proxy {
 
 func (p Proxy) set() bool { return p.HTTPS != "" || p.HTTP != "" }
 
-// PassedOver names the variables whose value is no address of a proxy. Go's programs go without then, and say nothing.
+// PassedOver returns the names of the variables whose value is not the address of a proxy. net/http ignores them silently.
 func (p Proxy) PassedOver() []string {
 	var names []string
 	for _, variable := range []struct{ name, value, scheme string }{{"HTTPS_PROXY", p.HTTPS, "https"}, {"HTTP_PROXY", p.HTTP, "http"}} {
@@ -188,10 +183,10 @@ func (p Proxy) PassedOver() []string {
 	return names
 }
 
-// anywhere is a server that no rule is about.
+// anywhere is a host name to which no exception applies.
 const anywhere = "apiserver.invalid"
 
-// String tells of the proxy without its user and password.
+// String describes the proxy, without user and password.
 func (p Proxy) String() string {
 	everywhere := p
 	everywhere.None = ""
@@ -202,7 +197,7 @@ func (p Proxy) String() string {
 	return text
 }
 
-// For returns the proxy for a server, without its user and password; "" if there is none.
+// For returns the proxy for a server's URL, without user and password; "" if there is none.
 func (p Proxy) For(server string) string {
 	address, err := url.Parse(server)
 	if err != nil {
@@ -212,24 +207,19 @@ func (p Proxy) For(server string) string {
 	if err != nil || found == nil {
 		return ""
 	}
-	if found.Host == "" { // Go goes on with it, and fails. Its scheme may be a user, of "user:password@host".
+	if found.Host == "" { // net/http would use it, and fail. Its scheme may be the user of "user:password@host".
 		return "what is no address of one"
 	}
 	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
 }
 
-// find applies the rules of the variables, as Go's programs do.
+// find applies the rules of net/http.
 func (p Proxy) find(server *url.URL) (*url.URL, error) {
 	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
 	return rules.ProxyFunc()(server)
 }
 
-// choose returns the function that client-go asks for each connection.
-func (p Proxy) choose() func(*http.Request) (*url.URL, error) {
-	return func(request *http.Request) (*url.URL, error) { return p.find(request.URL) }
-}
-
-// environment is that of a program which is to use the proxy.
+// environment returns the variables that make another program use the proxy.
 func (p Proxy) environment() []string {
 	if !p.set() {
 		return nil
@@ -247,12 +237,12 @@ func (p Proxy) environment() []string {
 	return variables
 }
 
-// findProxy asks for the proxy, now and then.
+// findProxy calls Options.Proxy, if the last call was long enough ago.
 func (k *Kubelet) findProxy(ctx context.Context) {
-	if k.opts.Proxy == nil || !k.proxied.IsZero() && time.Since(k.proxied) < proxyEvery {
+	if k.opts.Proxy == nil || time.Since(k.proxyFound) < proxyInterval {
 		return
 	}
-	k.proxied = time.Now()
+	k.proxyFound = time.Now()
 	if found, err := k.opts.Proxy(ctx); err == nil {
 		k.proxy = found
 	}

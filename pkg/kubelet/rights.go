@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// Rights lists what nth asks for with the identity.
+// Rights lists the rights that nth needs.
 func (id Identity) Rights() []apiserver.Right {
 	own := &authorization.FieldSelectorAttributes{Requirements: []meta.FieldSelectorRequirement{
 		{Key: "spec.nodeName", Operator: meta.FieldSelectorOpIn, Values: []string{id.Node}},
@@ -35,9 +35,9 @@ func (id Identity) Rights() []apiserver.Right {
 	}
 }
 
-// May asks the API server whether the identity has a right. Admission may still refuse a single request.
+// May asks the API server whether the identity has a right. Admission may still refuse a request.
 func (id Identity) May(ctx context.Context, r apiserver.Right) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	allowed, err := r.Allowed(ctx, id.Client)
 	if err != nil {
@@ -46,9 +46,9 @@ func (id Identity) May(ctx context.Context, r apiserver.Right) (bool, error) {
 	return allowed, nil
 }
 
-// Ahead tells how far this machine's clock is ahead of the API server's, to a second.
+// Ahead returns how far this machine's clock is ahead of the API server's, to a second.
 func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	client, ok := id.Client.CoreV1().RESTClient().(*rest.RESTClient)
 	if !ok {
@@ -62,7 +62,7 @@ func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, apiserver.OneLine(err))
 	}
-	_ = response.Body.Close() // The header says it all.
+	_ = response.Body.Close() // only the header is needed
 	date, err := http.ParseTime(response.Header.Get("Date"))
 	if err != nil {
 		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/apiserver"
 )
 
-// configPaths are the places of a kubelet's own configuration: Amazon's EKS images, the older ones and Ubuntu's,
+// configPaths are the usual paths of a kubelet's configuration: Amazon's EKS images, the older ones and Ubuntu's,
 // Bottlerocket, kubeadm. Amazon's has drop-ins in a directory beside it.
 var configPaths = []string{
 	"/etc/kubernetes/kubelet/config.json",
@@ -24,12 +24,12 @@ var configPaths = []string{
 	"/var/lib/kubelet/config.yaml",
 }
 
-// GracefulShutdown is what the kubelet itself does when the machine shuts down.
+// GracefulShutdown is the kubelet's own graceful shutdown, which ends the pods when the machine shuts down.
 type GracefulShutdown struct {
 	// Source is the kubelet's configuration file; empty if none was found.
 	Source string
-	// Period is how long it holds the shutdown to end pods in order; 0 if it does not. Critical is the part of it that is
-	// for pods of critical priority, which come last; 0 if it does not tell them apart, or goes by many priorities.
+	// Period is how long the kubelet delays the shutdown to end pods; 0 if it does not. Critical is the part of it that is
+	// reserved for critical pods, which end last; 0 if there is none, or if there are periods by pod priority.
 	Period, Critical time.Duration
 }
 
@@ -41,7 +41,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 			continue
 		}
 		found := GracefulShutdown{Source: path}
-		dropins, _ := filepath.Glob(path + ".d/*.conf") // The pattern is right.
+		dropins, _ := filepath.Glob(path + ".d/*.conf") // the pattern is valid
 		slices.Sort(dropins)
 		for _, file := range append([]string{path}, dropins...) {
 			if err := found.read(file); err != nil {
@@ -53,7 +53,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 	return GracefulShutdown{}, nil
 }
 
-// read takes over what one file says.
+// read applies one file.
 func (g *GracefulShutdown) read(path string) error {
 	if err := notAFile(path); err != nil {
 		return err

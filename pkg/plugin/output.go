@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	// complaintSize is the most that is told of what a plugin wrote to its standard error: the end, where programs say why.
-	complaintSize = 500
-	// wordSize is the longest word in that. What is longer is told by its beginning alone.
-	wordSize, wordStart = 80, 16
-	// secretStart is how much is told of what looks like a secret: enough to see of what sort it is.
+	// stderrLimit is the most that errors quote of a plugin's standard error, in bytes: its end, where programs say why.
+	stderrLimit = 500
+	// wordLimit is the longest word that is quoted. Of a longer one, only the first wordStart bytes are.
+	wordLimit, wordStart = 80, 16
+	// secretStart is how many bytes are quoted of what looks like a secret: enough to see what it is.
 	secretStart = 4
 )
 
-// What may not get into a journal. Keys and certificates are in armour, of which the beginning may be cut off; the rest is in
-// lines of letters and digits that nobody has made up, as base64 is, be it of a token, of a key, or of one line of either.
+// Secrets that must not be logged: PEM blocks, whose beginning may be cut off, and long words that look random, as the base64
+// of a token or of a line of a key does.
 var (
-	armour    = regexp.MustCompile(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
-	armourEnd = regexp.MustCompile(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
-	encoded   = regexp.MustCompile(`[A-Za-z0-9+/_%-]{20,}`)
-	user      = regexp.MustCompile(`://\S*@`) // in an address, with a password
+	pemBlock = regexp.MustCompile(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
+	pemEnd   = regexp.MustCompile(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
+	encoded  = regexp.MustCompile(`[A-Za-z0-9+/_%-]{20,}`)
+	user     = regexp.MustCompile(`://\S*@`) // in a URL, with a password
 )
 
 var errFull = errors.New("too much output")
 
-// head keeps what is written, up to a limit. More is an error, so that whoever writes is told to stop.
+// head keeps what is written, up to a limit. To write more is an error.
 type head struct {
 	limit int
 	text  []byte
@@ -48,23 +48,23 @@ func (h *head) Write(p []byte) (int, error) {
 type tail struct {
 	limit int
 	text  []byte
-	cut   bool // its first word may be a part of one
+	cut   bool // the first word may be incomplete
 }
 
 // Write implements io.Writer.
 func (t *tail) Write(p []byte) (int, error) {
-	kept := 4 * t.limit // more than is told, so that a long word is known for one
+	kept := 4 * t.limit // more than is quoted, to recognize long words
 	t.cut = t.cut || len(t.text)+len(p) > kept
 	t.text = append(t.text, p[max(0, len(p)-kept):]...)
 	t.text = t.text[max(0, len(t.text)-kept):]
 	return len(p), nil
 }
 
-// String is one line for the end of a sentence, or nothing. It has no secrets, as far as they can be told from words.
+// String returns ": " and one line without what looks like a secret, for the end of an error; "" if nothing was written.
 func (t *tail) String() string {
-	text := armour.ReplaceAllString(strings.ToValidUTF8(string(t.text), ""), "…")
+	text := pemBlock.ReplaceAllString(strings.ToValidUTF8(string(t.text), ""), "…")
 	if t.cut {
-		text = armourEnd.ReplaceAllString(text, "…")
+		text = pemEnd.ReplaceAllString(text, "…")
 	}
 	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 	if t.cut {
@@ -72,7 +72,7 @@ func (t *tail) String() string {
 	}
 	for i, word := range words {
 		word = encoded.ReplaceAllStringFunc(user.ReplaceAllString(word, "://…@"), withoutSecret)
-		if len(word) > wordSize {
+		if len(word) > wordLimit {
 			word = strings.ToValidUTF8(word[:wordStart], "") + "…"
 		}
 		words[i] = word
@@ -84,29 +84,28 @@ func (t *tail) String() string {
 	return clipped(line, len(line))
 }
 
-// withoutSecret returns the beginning of what looks like a secret, and all else as it is. In a secret, capitals, small letters
-// and digits follow each other as by lot, so that three in five letters are of another sort than the one before; in paths,
-// names and ARNs, hardly one in three is.
+// withoutSecret shortens a word that looks like a secret to its beginning. In base64, about three in five characters are of
+// another class (capital, small letter, digit) than the one before; in paths, names and ARNs, fewer than one in three are.
 func withoutSecret(word string) string {
-	letters, turns, digits, before := 0, 0, 0, rune(0)
+	characters, changes, digits, last := 0, 0, 0, rune(0)
 	for _, r := range word {
-		var sort rune
+		var class rune
 		switch {
 		case r >= '0' && r <= '9':
-			sort, digits = '0', digits+1
+			class, digits = '0', digits+1
 		case r >= 'a' && r <= 'z':
-			sort = 'a'
+			class = 'a'
 		case r >= 'A' && r <= 'Z':
-			sort = 'A'
+			class = 'A'
 		default:
-			continue // it may be part of either
+			continue // punctuation is in both
 		}
-		if letters++; before != 0 && sort != before {
-			turns++
+		if characters++; last != 0 && class != last {
+			changes++
 		}
-		before = sort
+		last = class
 	}
-	if digits == 0 || 3*turns < letters {
+	if digits == 0 || 3*changes < characters {
 		return word
 	}
 	return word[:secretStart] + "…"

@@ -1,8 +1,8 @@
-// Package plugin runs the exec plugin that a kubeconfig names, as client-go would, but so that a daemon can rely on it.
-// client-go's own runner waits for a plugin without a limit, holds every request up meanwhile and remembers that in the
-// process; here a plugin that does not end in time is killed with its process group, and can be run again.
+// Package plugin runs the exec plugin of a kubeconfig, as client-go does, but fit for a daemon: client-go waits for a plugin
+// without a timeout, and all requests wait with it. Here, a plugin that does not end in time is killed with its process group,
+// and can be run again.
 //
-// What a plugin is told and what it says are Kubernetes' formats:
+// The input and the output of a plugin are Kubernetes' formats:
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 package plugin
 
@@ -30,70 +30,70 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Limit is how long a plugin may take. The AWS CLI needs a second; where the metadata service or STS are slow, some more.
-const Limit = 20 * time.Second
+// Timeout is how long a plugin may take. The AWS CLI needs a second, and more if the metadata service or STS is slow.
+const Timeout = 20 * time.Second
 
 const (
-	// lingering is how long a child of a plugin that has ended may hold its output open.
-	lingering = time.Second
-	// outputSize is the most that a plugin may say: a token, or a chain of certificates and a key.
-	outputSize = 1 << 20
-	// hintSize is the most of a kubeconfig's installHint that is told.
-	hintSize = 300
+	// childTimeout is how long the child of a plugin that has ended may keep the plugin's output open.
+	childTimeout = time.Second
+	// outputLimit is the most that a plugin may print, in bytes: a token, or a certificate chain and a key.
+	outputLimit = 1 << 20
+	// hintLimit is the most that errors quote of a kubeconfig's installHint, in bytes.
+	hintLimit = 300
 )
 
-// Credential is what a plugin says.
+// Credential is what a plugin prints.
 type Credential struct {
 	// Token is a bearer token; empty if there is none.
 	Token string
 	// Certificate is a client certificate with its key; nil if there is none.
 	Certificate *tls.Certificate
-	// Expires is when the first of the two does; zero if they do not say.
+	// Expires is when the first of the two expires; zero if neither says.
 	Expires time.Time
 }
 
-// Plugin is an exec plugin. It may be used from several goroutines, and is run as often as it is asked.
+// Plugin is an exec plugin. It may be used from several goroutines at once.
 type Plugin struct {
-	name     string // for people
-	command  string
-	args     []string
-	env      []string
-	hint     string
-	version  schema.GroupVersion
-	decoding kruntime.Decoder
+	name    string // for errors
+	command string
+	args    []string
+	env     []string
+	hint    string
+	version schema.GroupVersion
+	decoder kruntime.Decoder
 }
 
-// New returns the plugin of a client's configuration. launch, if it is not nil, changes how it is run; env is added to this
-// process's environment, "NAME=value" each, and the kubeconfig's own goes before both.
+// New returns the plugin of a client's configuration. launch, if not nil, changes how it is run. env is added to this
+// process's environment, as "NAME=value"; variables in the kubeconfig override both.
 func New(config *rest.Config, launch func(*api.ExecConfig), env []string) (*Plugin, error) {
-	said := config.ExecProvider.DeepCopy()
-	name := filepath.Base(said.Command)
-	if said.InteractiveMode == api.AlwaysExecInteractiveMode {
+	spec := config.ExecProvider.DeepCopy()
+	name := filepath.Base(spec.Command)
+	if spec.InteractiveMode == api.AlwaysExecInteractiveMode {
 		return nil, fmt.Errorf("the exec plugin %s wants a terminal (interactiveMode: Always), and a daemon has none", name)
 	}
-	info, version, decoding, err := protocol(config)
+	info, version, decoder, err := protocol(config)
 	if err != nil {
 		return nil, fmt.Errorf("the exec plugin %s: %w", name, err)
 	}
 	if launch != nil {
-		launch(said)
+		launch(spec)
 	}
 	p := &Plugin{
-		name: name, command: said.Command, args: said.Args, env: slices.Clone(env),
-		hint: clipped(strings.Join(strings.Fields(said.InstallHint), " "), hintSize), version: version, decoding: decoding,
+		name: name, command: spec.Command, args: spec.Args, env: slices.Clone(env),
+		hint: clipped(strings.Join(strings.Fields(spec.InstallHint), " "), hintLimit), version: version, decoder: decoder,
 	}
-	for _, variable := range said.Env {
+	for _, variable := range spec.Env {
 		p.env = append(p.env, variable.Name+"="+variable.Value)
 	}
 	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+info)
 	return p, nil
 }
 
-// Name is the plugin's, without a path.
+// Name returns the plugin's command, without its directory.
 func (p *Plugin) Name() string { return p.name }
 
-// protocol returns what the plugin of a configuration is told, and how what it says is read.
-func protocol(config *rest.Config) (info string, version schema.GroupVersion, decoding kruntime.Decoder, err error) {
+// protocol returns the KUBERNETES_EXEC_INFO for the plugin of a configuration, and the decoder of its output.
+func protocol(config *rest.Config) (info string, version schema.GroupVersion, decoder kruntime.Decoder, err error) {
 	switch config.ExecProvider.APIVersion {
 	case v1.SchemeGroupVersion.String():
 		version = v1.SchemeGroupVersion
@@ -106,29 +106,29 @@ func protocol(config *rest.Config) (info string, version schema.GroupVersion, de
 	scheme := kruntime.NewScheme()
 	install.Install(scheme)
 	codecs := serializer.NewCodecFactory(scheme)
-	told := &clientauthentication.ExecCredential{}
+	input := &clientauthentication.ExecCredential{}
 	if config.ExecProvider.ProvideClusterInfo {
-		if told.Spec.Cluster, err = rest.ConfigToExecCluster(config); err != nil {
+		if input.Spec.Cluster, err = rest.ConfigToExecCluster(config); err != nil {
 			return "", version, nil, err
 		}
 	}
-	text, err := kruntime.Encode(codecs.LegacyCodec(version), told)
+	text, err := kruntime.Encode(codecs.LegacyCodec(version), input)
 	return string(text), version, codecs.UniversalDecoder(version), err
 }
 
-// Run runs the plugin, until it ends or ctx does; then it is killed, and the children that are in its process group with it.
-// No error has anything of what the plugin wrote to its standard output.
+// Run runs the plugin. When ctx ends, the plugin is killed with its process group. No error shows any of the plugin's
+// standard output.
 func (p *Plugin) Run(ctx context.Context) (Credential, error) {
-	stdout, stderr := &head{limit: outputSize}, &tail{limit: complaintSize}
+	stdout, stderr := &head{limit: outputLimit}, &tail{limit: stderrLimit}
 	if err := p.run(ctx, stdout, stderr); err != nil {
 		return Credential{}, err
 	}
 	answer := &clientauthentication.ExecCredential{}
-	_, kind, err := p.decoding.Decode(stdout.text, nil, answer)
+	_, kind, err := p.decoder.Decode(stdout.text, nil, answer)
 	switch {
 	case kruntime.IsNotRegisteredError(err):
 		return Credential{}, fmt.Errorf("the exec plugin %s prints another kind of object than an ExecCredential of %s", p.name, p.version)
-	case err != nil, kind.Version == kruntime.APIVersionInternal: // The error's own text quotes what was read.
+	case err != nil, kind.Version == kruntime.APIVersionInternal: // The error would quote the output.
 		return Credential{}, fmt.Errorf("the exec plugin %s prints no ExecCredential (%d bytes)%s", p.name, len(stdout.text), stderr)
 	case kind.GroupVersion() != p.version:
 		return Credential{}, fmt.Errorf("the exec plugin %s prints an ExecCredential of %s, and the kubeconfig says %s", p.name, kind.GroupVersion(), p.version)
@@ -138,22 +138,22 @@ func (p *Plugin) Run(ctx context.Context) (Credential, error) {
 	return p.read(answer.Status)
 }
 
-// run is Run without the reading.
+// run runs the plugin and collects its output.
 func (p *Plugin) run(ctx context.Context, stdout *head, stderr *tail) error {
 	cmd := exec.CommandContext(ctx, p.command, p.args...)
 	cmd.Env = slices.Concat(cmd.Environ(), p.env)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// The group is killed as one, and does not outlive this process. The kernel takes the end of the thread that has
-	// started it for that.
+	// The process group is killed as a whole. Pdeathsig kills the plugin with this process, but the kernel sends it when the
+	// thread that started the plugin ends, so that this goroutine keeps its thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel, cmd.WaitDelay = kill, lingering
+	cmd.Cancel, cmd.WaitDelay = kill, childTimeout
 	began := time.Now()
 	err := cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) { // It has ended, and a child of it has not.
-		_ = kill() // the child may have gone by now
+	if errors.Is(err, exec.ErrWaitDelay) { // The plugin has ended, but not its child.
+		_ = kill() // which fails if the child has ended meanwhile
 		if ctx.Err() == nil {
 			err = nil
 		}
@@ -167,7 +167,7 @@ func (p *Plugin) run(ctx context.Context, stdout *head, stderr *tail) error {
 		return fmt.Errorf("the exec plugin %s has not ended within %s and was killed: %w%s",
 			p.name, time.Since(began).Round(time.Second/10), ctx.Err(), stderr)
 	case stdout.full:
-		return fmt.Errorf("the exec plugin %s prints more than %d bytes", p.name, outputSize)
+		return fmt.Errorf("the exec plugin %s prints more than %d bytes", p.name, outputLimit)
 	case isAbsent && errors.Is(absent, exec.ErrNotFound):
 		return fmt.Errorf("the exec plugin %s not found%s", p.command, p.hint)
 	case exited && exit.ExitCode() >= 0:
@@ -176,22 +176,22 @@ func (p *Plugin) run(ctx context.Context, stdout *head, stderr *tail) error {
 	return fmt.Errorf("the exec plugin %s: %w%s", p.name, err, stderr)
 }
 
-// read takes the credential from what the plugin said.
-func (p *Plugin) read(said *clientauthentication.ExecCredentialStatus) (Credential, error) {
-	c := Credential{Token: said.Token}
-	if said.ExpirationTimestamp != nil {
-		c.Expires = said.ExpirationTimestamp.Time
+// read checks the credential in the plugin's output.
+func (p *Plugin) read(status *clientauthentication.ExecCredentialStatus) (Credential, error) {
+	c := Credential{Token: status.Token}
+	if status.ExpirationTimestamp != nil {
+		c.Expires = status.ExpirationTimestamp.Time
 	}
-	if (said.ClientCertificateData == "") != (said.ClientKeyData == "") {
+	if (status.ClientCertificateData == "") != (status.ClientKeyData == "") {
 		return Credential{}, fmt.Errorf("the exec plugin %s gives a certificate or its key, and not both", p.name)
 	}
-	if said.Token == "" && said.ClientKeyData == "" {
+	if status.Token == "" && status.ClientKeyData == "" {
 		return Credential{}, fmt.Errorf("the exec plugin %s gives neither a token nor a certificate", p.name)
 	}
-	if said.ClientKeyData == "" {
+	if status.ClientKeyData == "" {
 		return c, nil
 	}
-	pair, err := tls.X509KeyPair([]byte(said.ClientCertificateData), []byte(said.ClientKeyData))
+	pair, err := tls.X509KeyPair([]byte(status.ClientCertificateData), []byte(status.ClientKeyData))
 	if err != nil {
 		return Credential{}, fmt.Errorf("the exec plugin %s: reading its certificate: %w", p.name, err)
 	}
@@ -202,10 +202,10 @@ func (p *Plugin) read(said *clientauthentication.ExecCredentialStatus) (Credenti
 	return c, nil
 }
 
-// clipped returns a text for the end of a sentence, with ": " before it unless it is empty.
-func clipped(text string, size int) string {
+// clipped returns ": " and the beginning of a text, for the end of an error; "" for an empty text.
+func clipped(text string, limit int) string {
 	if text == "" {
 		return ""
 	}
-	return ": " + strings.ToValidUTF8(text[:min(len(text), size)], "")
+	return ": " + strings.ToValidUTF8(text[:min(len(text), limit)], "")
 }
