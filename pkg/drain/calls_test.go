@@ -16,19 +16,68 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// The event is withdrawn while the cordon is under way: the API server is slow, and carries it out although nobody waits any more.
+// slowWrites are how long the API server may take for a write.
+var slowWrites = []time.Duration{time.Second, 9 * time.Second}
+
+// late has a request carried out after so long, although nobody may wait for it any more.
+func late(by time.Duration) apitest.Answer {
+	return func(http.ResponseWriter, *http.Request) bool { time.Sleep(by); return false }
+}
+
+// The event is withdrawn while the cordon is under way.
 func TestACordonThatWasUnderWayIsTakenBack(t *testing.T) {
+	t.Parallel()
+	for _, takes := range slowWrites {
+		run(t, fmt.Sprint(takes), func(t *testing.T) {
+			s := apitest.New(t)
+			s.Answer("patch", late(takes))
+			r := begin(t, s, drain.Options{})
+			time.Sleep(500 * time.Millisecond)
+			r.cancel()
+			<-r.done
+			result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+			time.Sleep(time.Minute)
+			if s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("uncordoned with %s, %v, and the node is cordoned for good", result, err)
+			}
+		})
+	}
+}
+
+// The event comes back while the end of its cordon is under way.
+func TestAnUncordonThatWasUnderWayIsNobodysOrder(t *testing.T) {
+	t.Parallel()
+	for _, takes := range slowWrites {
+		run(t, fmt.Sprint(takes), func(t *testing.T) {
+			s := apitest.New(t)
+			r := drained(t, s, drain.Options{})
+			r.cancel()
+			<-r.done
+			s.Answer("patch", late(takes))
+			_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 500*time.Millisecond), nil)
+			goal := goalWithin(true, 2*time.Minute)
+			goal.Events, goal.Unclosed, goal.Claim.Event, goal.NodeSeen = []string{"event-2"}, []string{"event-2"}, "event-2", true
+			r = start(t, s, drain.Options{}, goal)
+			time.Sleep(time.Minute)
+			if told := r.of(state.NodeReopened); !s.CurrentNode().Spec.Unschedulable || len(told) > 0 {
+				t.Errorf("the node is closed: %t; told of an order: %+v", s.CurrentNode().Spec.Unschedulable, told)
+			}
+		})
+	}
+}
+
+// A connection that hangs must not keep a process that is told to stop.
+func TestACordonThatIsUnderWayKeepsAGuardThatEndsForTwelveSecondsAtMost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool { time.Sleep(time.Second); return false })
+		s.Always("patch", apitest.Hang())
 		r := begin(t, s, drain.Options{})
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(time.Second)
 		r.cancel()
+		canceled := time.Now()
 		<-r.done
-		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
-		time.Sleep(time.Minute)
-		if s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("uncordoned with %s, %v, and the node is cordoned for good", result, err)
+		if took := time.Since(canceled); took != 12*time.Second {
+			t.Errorf("it ended after %s", took)
 		}
 	})
 }

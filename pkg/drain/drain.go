@@ -408,8 +408,6 @@ type Rehearsal struct {
 
 // Rehearse asks the API server, once, to evict one of the node's pods as a dry run. Admission is part of it; nothing is changed.
 func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	list, err := n.listPods(ctx, metav1.ListOptions{})
 	if err != nil {
 		return Rehearsal{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
@@ -420,7 +418,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			continue
 		}
 		rehearsed := Rehearsal{Pod: podName(pod)}
-		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, attemptTimeout)
+		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, writeTimeout)
 		if budget, held := heldBy(err); held {
 			rehearsed.HeldBy, err = budget, nil
 		}

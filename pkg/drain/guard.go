@@ -502,7 +502,7 @@ func (g *guard) tidy(v view) {
 	}
 	g.tidying = true
 	// Keys are taken off even if the guard ends meanwhile, as it may once it is known that people have uncordoned the node.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), attemptTimeout)
+	ctx, cancel := outlasting(g.ctx, g.goal.patchTimeout())
 	pause := g.tidyBackoff.Step()
 	g.workers.Go(func() {
 		defer cancel()

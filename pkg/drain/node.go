@@ -118,7 +118,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
 		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
-		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim))
+		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -132,7 +132,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		found, node = CordonSet, patched
 	}
 	if found == CordonOurs {
-		if node, err = n.forgetLifted(ctx, node, goal.Anew); err != nil {
+		if node, err = n.forgetLifted(ctx, node, goal); err != nil {
 			return view{err: err}
 		}
 	}
@@ -150,14 +150,14 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 
 // forgetLifted removes events that have begun anew from Claim.Lifted: a process that starts later could not tell that they have begun since.
 // Only after that does the node count as closed for them.
-func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, anew []string) (*corev1.Node, error) {
+func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal) (*corev1.Node, error) {
 	claim, _ := readClaim(node)
 	before := len(claim.Lifted)
-	claim.Lifted = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(anew, id) })
+	claim.Lifted = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(goal.Anew, id) })
 	if len(claim.Lifted) == before {
 		return node, nil
 	}
-	return n.patchToEnd(ctx, cordonPatch(node, claim))
+	return n.patchToEnd(ctx, cordonPatch(node, claim), goal.patchTimeout())
 }
 
 // setUncordoned sets for which events people have lifted the cordon, unless that was told before.
@@ -416,7 +416,8 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		_, err = n.patchToEnd(ctx, patch) // Were it carried out later, the next guard would conclude that people have uncordoned the node.
+		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
+		_, err = n.patchToEnd(ctx, patch, writeTimeout)
 		return err
 	})
 	if err != nil {

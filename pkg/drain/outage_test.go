@@ -308,15 +308,19 @@ func TestThatAPodHasArrivedIsToldWhereNoneWasToCome(t *testing.T) {
 	})
 }
 
-// Eight seconds are enough for slow webhooks, and little of the two minutes of a spot notice. What a busy API server asks for is heeded within
-// reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
-func TestEachRequestIsGivenUpAfterEightSecondsAndRepeatedSoon(t *testing.T) {
+// Eight seconds are little of the two minutes of a spot notice. A write has to be waited for longer: a webhook may take 30 seconds. What a busy
+// API server asks for is heeded within reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
+func TestAReadIsGivenUpAfterEightSecondsAndAWriteAfter35AndBothAreRepeatedSoon(t *testing.T) {
 	t.Parallel()
-	const limit, longestPause, looksAtVolumes = 8 * time.Second, 2 * time.Second, time.Second
+	const longestPause, looksAtVolumes = 2 * time.Second, time.Second
 	for what, busy := range map[string]time.Duration{
 		"get node": 5 * time.Second, "patch node": 5 * time.Second, "list pods": 5 * time.Second,
 		"get claim default/cache": looksAtVolumes, "get volume": looksAtVolumes,
 	} {
+		limit := 8 * time.Second
+		if what == "patch node" {
+			limit = 35 * time.Second
+		}
 		for name, c := range map[string]struct {
 			answer      apitest.Answer
 			least, most time.Duration // from one to the next
@@ -338,7 +342,7 @@ func TestEachRequestIsGivenUpAfterEightSecondsAndRepeatedSoon(t *testing.T) {
 					opts.VolumeWait = 0
 				}
 				begin(t, s, opts)
-				time.Sleep(2 * time.Minute)
+				time.Sleep(10 * time.Minute)
 				asked := s.Requests(what)
 				for _, after := range gaps(asked[1:]) {
 					if after < c.least || after > c.most {

@@ -89,8 +89,8 @@ type target struct {
 	metAt     time.Time
 	// notBefore is the earliest time for the next request: its owner brings pods back, or the last request failed.
 	notBefore time.Time
-	// requesting is the request under way, which cancel ends; sent tells that it has left the gate. lastRequest was made at requestedAt;
-	// urgent tells that the pod's turn had come then.
+	// requesting is the request under way, which cancel ends; sent tells that it has left the gate. lastRequest was made, or accepted, at
+	// requestedAt; urgent tells that the pod's turn had come then.
 	requesting, lastRequest state.TransitionKind
 	cancel                  context.CancelFunc
 	requestedAt             time.Time
@@ -603,10 +603,10 @@ func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what state
 		return nil, 0
 	}
 	t.sent.Store(true)
-	timeout = attemptTimeout
+	timeout = writeTimeout
 	if !end.IsZero() {
-		// A slow API server may use up the margin.
-		timeout = min(timeout, max(turn.Sub(now), end.Sub(now)/3, g.goal.Hard.Sub(now)/3, time.Second/2))
+		left := max(end.Sub(now), g.goal.Hard.Sub(now)) // A slow API server may use up the margin.
+		timeout = min(timeout, max(turn.Sub(now), min(timeoutBefore(left), left/2), time.Second/2))
 	}
 	return g.node.opts.deleteOptions(pod, end, now), timeout
 }
@@ -641,7 +641,7 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 	}
 	switch {
 	case err == nil:
-		t.shortened = asked.DeletionTimestamp != nil
+		t.shortened, t.requestedAt = asked.DeletionTimestamp != nil, now // Webhooks may have taken long.
 		g.accept(t, what)
 		return
 	case canceled:

@@ -163,9 +163,39 @@ func (g *Gate) leave(l *lane, turn chan struct{}) {
 // Requests are made with the REST client and MaxRetries(0). The typed client would retry them by itself: up to ten times, each after as many
 // seconds as Retry-After says, whatever the deadline; or a second after a broken connection, which is long for a cordon.
 
-// attemptTimeout bounds one request. It is long enough for slow admission webhooks, and short enough to try again within
-// the two minutes of a spot notice if a connection hangs.
-const attemptTimeout = 8 * time.Second
+// A write goes through admission webhooks, each of which may take timeoutSeconds: 10 by default, and 30 at most
+// (admissionregistration.k8s.io/v1). Only then does the API server go on without a webhook that does not answer, or name it, depending on its
+// failurePolicy. If the request is given up before, neither ever happens.
+const (
+	// attemptTimeout bounds a read, short enough to try again within the two minutes of a spot notice if a connection hangs.
+	attemptTimeout = 8 * time.Second
+	// writeTimeout bounds a write that no hard deadline presses, and pressedTimeout one that has little time.
+	writeTimeout   = 35 * time.Second
+	pressedTimeout = 12 * time.Second
+)
+
+// timeoutBefore bounds a write that a hard deadline presses, with so much time left: a connection that hangs must not use it up.
+func timeoutBefore(left time.Duration) time.Duration {
+	return min(writeTimeout, max(pressedTimeout, left/10))
+}
+
+// patchTimeout bounds a patch of the Node.
+func (g Goal) patchTimeout() time.Duration {
+	if g.Hard.IsZero() {
+		return writeTimeout
+	}
+	return timeoutBefore(time.Until(g.Hard))
+}
+
+// outlasting returns a context that ends after a timeout, whatever becomes of ctx; but pressedTimeout after ctx's end at the latest.
+func outlasting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	stop := context.AfterFunc(ctx, func() {
+		Await(limited, nil, pressedTimeout)
+		cancel()
+	})
+	return limited, func() { stop(); cancel() }
+}
 
 func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
@@ -200,7 +230,7 @@ func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, e
 
 // patchToEnd is patch, except that a request that was begun is not canceled with ctx: the API server might still carry it out, and whoever
 // uncordons the node afterwards has to see it.
-func (n *Node) patchToEnd(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, true)
 	if err != nil {
 		return nil, err
@@ -209,12 +239,12 @@ func (n *Node) patchToEnd(ctx context.Context, patch map[string]any) (*corev1.No
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return n.write(context.WithoutCancel(ctx), patch)
+	ctx, cancel := outlasting(ctx, timeout)
+	defer cancel()
+	return n.write(ctx, patch)
 }
 
 func (n *Node) write(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return nil, fmt.Errorf("encoding patch: %w", err)
