@@ -22,14 +22,14 @@ func doneUnanswered(s *apitest.Server, name string, after time.Duration) apitest
 	}
 }
 
-func TestAnEvictionIsToldAsSoonAsThePodIsSeenToEnd(t *testing.T) {
+func TestAnEvictionThatIsNotAnsweredIsToldTwoSecondsAfterThePodIsSeenToEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
 		s.Always("evict", doneUnanswered(s, "default/a", 0))
 		r := begin(t, s, drain.Options{})
 		r.await(state.PodEvicted)
-		if after := time.Since(r.began); after > time.Second || r.guard.Result().Evicted != 1 {
+		if after := time.Since(r.began); after > 2100*time.Millisecond || r.guard.Result().Evicted != 1 {
 			t.Errorf("told after %s; the result is %+v", after, r.guard.Result())
 		}
 		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 {
@@ -82,6 +82,24 @@ func TestAnEvictionThatWasGivenUpIsCountedIfItWasCarriedOut(t *testing.T) {
 		r.await(state.PodGone, "default/a")
 		if told := r.of(state.PodEvicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
 			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
+		}
+	})
+}
+
+// The watch shows that the pod is ending before a budget refuses its eviction.
+func TestAnEvictionThatIsRefusedIsNotCountedThoughSomebodyElseDeletesThePodMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
+		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+			return slowly(time.Second)(w, r) || apitest.HeldBy("budget", 0)(w, r)
+		})
+		r := begin(t, s, drain.Options{})
+		time.Sleep(500 * time.Millisecond)
+		s.DeletePod("default/a")
+		r.succeed()
+		if told := r.of(state.PodEvicted); len(told) > 0 || r.result.Evicted > 0 {
+			t.Errorf("told %+v of evictions, %+v", told, r.result)
 		}
 	})
 }

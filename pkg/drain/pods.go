@@ -26,6 +26,8 @@ const (
 	overdueAfter = 10 * time.Second
 	// lookGrace is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
 	lookGrace = 3 * time.Second
+	// answerPatience is how long a request under way is waited for once its pod is terminating: somebody else may have deleted that.
+	answerPatience = 2 * time.Second
 	// shortestPause is the shortest time between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
 	// shortestNews is the least time that the watch gets to show that a pod is terminating.
@@ -96,11 +98,14 @@ type target struct {
 	requestedAt             time.Time
 	sent                    *atomic.Bool
 	urgent                  bool
+	// answerBy is until when the answer to the request under way may say whose doing it is that the pod is terminating; zero if it is known.
+	answerBy time.Time
 	// unanswered is a request that may have been carried out, and accepted one that the API server has confirmed.
 	unanswered, accepted state.TransitionKind
 	backoff              wait.Backoff
 	budget               *budget
 	held                 string // what holds it now, in words
+	told                 reasons
 	// overtime is until when it has to be gone if it is asked for after the deadline.
 	overtime time.Time
 	// endBy is when a pod that is terminating should have ended; overdue tells that it has not, and shortened that its grace was
@@ -267,6 +272,7 @@ func (g *guard) updateTarget(t *target, pod *corev1.Pod) {
 			t.cancel()
 		}
 		g.creditRequest(t)
+		t.answerBy = time.Now().Add(answerPatience)
 		t.held = ""
 		g.noteDeparture(t)
 		t.terminating()
@@ -294,14 +300,10 @@ func (t *target) terminating() {
 	t.restart.holds = false
 }
 
-// creditRequest counts a pod that goes as evicted or deleted if that may be our request's doing. The watch may be faster than the answer.
+// creditRequest counts a pod that goes as evicted or deleted if that may be the doing of a request of ours that has no answer.
 func (g *guard) creditRequest(t *target) {
-	how := t.unanswered
-	if t.requesting != "" && t.sent.Load() {
-		how = t.requesting
-	}
-	if t.accepted == "" && how != "" {
-		g.accept(t, how)
+	if t.accepted == "" && t.unanswered != "" {
+		g.accept(t, t.unanswered)
 	}
 }
 
@@ -337,6 +339,9 @@ func (g *guard) handleGone(last *corev1.Pod) {
 	t, known := g.targets[last.UID]
 	if !known {
 		return
+	}
+	if t.requesting != "" && t.sent.Load() { // No answer is waited for.
+		t.unanswered = t.requesting
 	}
 	g.creditRequest(t)
 	t.pod = last
@@ -394,6 +399,14 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 // plan decides which request to make for a pod now, an eviction or a deletion. If none, it returns when to plan again; zero if something
 // has to happen first.
 func (g *guard) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
+	if t.requesting != "" && t.sent.Load() && !t.answerBy.IsZero() {
+		if now.Before(t.answerBy) {
+			g.wake = soonest(g.wake, t.answerBy)
+		} else {
+			t.unanswered = t.requesting
+			g.creditRequest(t)
+		}
+	}
 	end, turn := g.limits(t, now)
 	hard, turnCome, wake := !end.IsZero(), false, turn
 	if !turn.IsZero() && !now.Before(turn) {
@@ -633,7 +646,7 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 		return
 	}
 	now := time.Now()
-	t.requesting, t.cancel = "", nil
+	t.requesting, t.cancel, t.answerBy = "", nil, time.Time{}
 	g.touched = append(g.touched, t)
 	if b := t.budget; b != nil {
 		b.inFlight--
@@ -644,17 +657,17 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 		t.shortened, t.requestedAt = asked.DeletionTimestamp != nil, now // Webhooks may have taken long.
 		g.accept(t, what)
 		return
-	case canceled:
-		if t.sent.Load() {
-			t.unanswered = what
-		}
-		return
-	case t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil:
-		return // It has begun to terminate all the same.
-	case answer(err).Code == 0:
-		t.unanswered = what
-	default:
+	case answer(err).Code != 0:
 		t.unanswered = ""
+	case t.sent.Load():
+		t.unanswered = what
+	}
+	if t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
+		g.creditRequest(t)
+		return
+	}
+	if canceled {
+		return
 	}
 	g.handleRefusal(t, err, now)
 }
@@ -668,7 +681,7 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	}
 	pause := max(t.backoff.Step(), retryAfter(err))
 	switch {
-	case vanished(err):
+	case vanished(err, t.pod):
 	case held:
 		key := t.pod.Namespace + "/" + name
 		if g.budgets[key] == nil {
@@ -691,8 +704,11 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 
 // noteHeld notes what holds a pod, and reports it if it is new.
 func (g *guard) noteHeld(t *target, what state.TransitionKind, by string) {
-	known := t.held
-	if t.held = by; by != known && (what == state.PodHeld || !Alike(by, known)) {
+	same := Alike
+	if what == state.PodHeld { // The names of two budgets may differ in a digit.
+		same = func(a, b string) bool { return a == b }
+	}
+	if t.held = by; t.told.add(by, same) {
 		g.report(aboutPod(what, t.pod, by))
 	}
 }

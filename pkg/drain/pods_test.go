@@ -536,7 +536,7 @@ func TestThatTheCredentialPluginFailsIsSaidOnceInFewWords(t *testing.T) {
 func TestAnAnswerThatThePodIsUnknownIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]apitest.Answer{
-		"404": apitest.NotFound(), "403, no relationship": apitest.NoRelationship(), "409": apitest.Conflict(),
+		"404": apitest.NotFound(), "403, no relationship": apitest.NoRelationship(), "409": apitest.Reborn(),
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -657,6 +657,28 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 }
 
 // Another version of the API server may put it in other words.
+func TestReasonsThatTakeTurnsAreToldOnceEachAndNotWithoutEnd(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ reasons, want int }{"two": {2, 2}, "another each time": {1000, 16}} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			n := 0
+			s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+				if n++; n%2 == 0 {
+					return apitest.HeldBy(fmt.Sprint("budget-", n%c.reasons), 0)(w, r)
+				}
+				return apitest.Unavailable()(w, r)
+			})
+			r := begin(t, s, drain.Options{})
+			time.Sleep(50 * time.Minute)
+			if told := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); told != c.want || n < 500 {
+				t.Errorf("told %d times why a pod stays, in %d refusals; want %d", told, n, c.want)
+			}
+		})
+	}
+}
+
 func TestABudgetThatIsNotNamedIsToldAsOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

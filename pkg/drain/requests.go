@@ -381,13 +381,23 @@ func answer(err error) metav1.Status {
 	return metav1.Status{}
 }
 
-// vanished tells whether an answer means that the pod is no longer on the node: 404, a conflict over the UID, the node authorizer's
-// 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that is not on this node
-// (plugin/pkg/admission/noderestriction/admission.go of Kubernetes).
-func vanished(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) ||
-		apierrors.IsForbidden(err) && noRelationship.MatchString(err.Error())
+// vanished tells whether an answer means that the pod is no longer on the node: the pod's own 404, a conflict over the UID, the node
+// authorizer's 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that is not on this node
+// (plugin/pkg/admission/noderestriction/admission.go of Kubernetes). An admission webhook may deny a request with any code, in its own words.
+func vanished(err error, pod *corev1.Pod) bool {
+	switch s := answer(err); s.Code {
+	case http.StatusNotFound:
+		return s.Details != nil && s.Details.Kind == "pods" && s.Details.Name == pod.Name
+	case http.StatusConflict:
+		return otherUID.MatchString(s.Message)
+	case http.StatusForbidden:
+		return noRelationship.MatchString(s.Message)
+	}
+	return false
 }
+
+// The API server's words: BeforeDelete in pkg/registry/rest/delete.go, and Preconditions.Check in pkg/storage/interfaces.go, of k8s.io/apiserver.
+var otherUID = regexp.MustCompile(`^Operation cannot be fulfilled on .*UID in (the )?precondition`)
 
 var noRelationship = regexp.MustCompile(`no relationship found between node|can only (evict|delete) pods with spec.nodeName set to itself`)
 
@@ -416,6 +426,19 @@ func Alike(a, b string) bool {
 		return r
 	}
 	return strings.Map(digits, a) == strings.Map(digits, b)
+}
+
+// reasons are what was told of why something fails, each once. There is a bound to that: somebody may say something else each time.
+type reasons []string
+
+// add tells whether a reason is to be told.
+func (r *reasons) add(text string, same func(a, b string) bool) bool {
+	const most = 16
+	if len(*r) == most || slices.ContainsFunc(*r, func(told string) bool { return same(told, text) }) {
+		return false
+	}
+	*r = append(*r, text)
+	return true
 }
 
 // plain describes an error in words that stay the same from one attempt to the next, so that it is reported once.

@@ -100,3 +100,22 @@ func TestAPodIsToldToEndBeforeTheMachineIsLostThoughAWebhookIsDeadAndIgnored(t *
 		})
 	}
 }
+
+// The API server keeps the code that a webhook denies a request with (ToStatusErr in pkg/admission/plugin/webhook/errors of k8s.io/apiserver).
+func TestAWebhooksRefusalIsToldWhateverItsCode(t *testing.T) {
+	t.Parallel()
+	for code, reason := range map[int]metav1.StatusReason{
+		http.StatusConflict: metav1.StatusReasonConflict, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusForbidden: metav1.StatusReasonForbidden,
+	} {
+		run(t, fmt.Sprint(code), func(t *testing.T) {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.Always("evict", refusal(code, reason, `admission webhook "db.example.org" denied the request: a backup is under way`))
+			r := begin(t, s, drain.Options{})
+			r.await(state.PodRefused)
+			if held := r.guard.Result().HeldBy["default/a"]; !strings.Contains(held, "a backup is under way") {
+				t.Errorf("held by %q", held)
+			}
+		})
+	}
+}

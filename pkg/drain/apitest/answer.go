@@ -62,7 +62,22 @@ func Unavailable() Answer {
 
 // NotFound is the answer for an object that the API server does not know.
 func NotFound() Answer {
-	return status(metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "not found"})
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		resource := "nodes"
+		if r.PathValue("namespace") != "" {
+			resource = "pods"
+		}
+		notFound(w, resource, r.PathValue("name"))
+		return true
+	}
+}
+
+// Reborn is the answer for a pod that has another UID than the one that was meant.
+func Reborn() Answer {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return conflict(r.PathValue("name"), "the UID in the precondition (old) does not match the UID in record (new). "+
+			"The object might have been deleted and then recreated")(w, r)
+	}
 }
 
 // Conflict is the answer for an object that changed in the meantime.

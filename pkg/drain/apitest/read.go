@@ -283,7 +283,10 @@ func (st *stream) rest(ctx context.Context, most time.Duration, version int64, c
 }
 
 func notFound(w http.ResponseWriter, resource, name string) {
-	refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resource, name))
+	status(metav1.Status{
+		Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf("%s %q not found", resource, name),
+		Details: &metav1.StatusDetails{Name: name, Kind: resource},
+	})(w, nil)
 }
 
 func writeText(w http.ResponseWriter, code int, text []byte) {
