@@ -55,10 +55,13 @@ type guard struct {
 	// lookedFor are the events for which a look has been answered.
 	lookedFor []string
 	// tidying tells that a patch of our other keys is under way, tidyBackoff how long to wait after one that fails, and tidyRefusal
-	// the last refusal that was reported.
+	// the refusals that were reported.
 	tidying     bool
 	tidyBackoff wait.Backoff
-	tidyRefusal string
+	tidyRefusal reasons
+	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failureTold which of them were told.
+	failing     time.Time
+	failureTold reasons
 	// sawCordon tells that this guard has seen the node closed before somebody uncordoned it, so that cordonedAt is by the API server's
 	// clock.
 	sawCordon bool
@@ -208,8 +211,12 @@ func (g *guard) state() State {
 		Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen,
 		Drained: g.drained, Looked: g.hasLooked(), Limited: g.view.limited,
 	}
-	if g.view.err != nil && !passing(g.view.err) && !g.view.missing {
-		s.Trouble = g.view.err.Error()
+	switch err := g.view.err; {
+	case err == nil || g.view.missing:
+	case !passing(err):
+		s.Trouble = err.Error()
+	case len(g.failureTold) > 0:
+		s.Trouble = plain(err)
 	}
 	return s
 }
@@ -341,6 +348,9 @@ func (g *guard) handleLook(v view, number int, events []string) {
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
 	g.all = true
 	g.countLook(v, number, events)
+	if v.err == nil || v.missing {
+		g.failing, g.failureTold = time.Time{}, nil
+	}
 	switch {
 	case v.missing:
 		g.handleMissingNode(v)
@@ -448,12 +458,31 @@ func (g *guard) handleNodeError(v view) {
 		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
 	}
 	if passing(v.err) {
+		g.handleLastingFailure(v.err)
 		return
 	}
 	if !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
 		g.cordonDecided = time.Now()
 	}
 	if !Alike(text, known) || g.goal.Hard.IsZero() {
+		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+	}
+}
+
+// failurePatience is how long something may fail for a reason that may pass before that is told.
+const failurePatience = 10 * time.Second
+
+// handleLastingFailure takes in that a node that is to be closed could not be, for a reason that may pass. Once that has lasted, each reason is
+// told once.
+func (g *guard) handleLastingFailure(err error) {
+	if !g.cordonPending() {
+		return
+	}
+	now := time.Now()
+	if g.failing.IsZero() {
+		g.failing = now
+	}
+	if text := plain(err); now.Sub(g.failing) >= failurePatience && g.failureTold.add(text, Alike) {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -526,9 +555,9 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	switch {
 	case err == nil:
 		g.view.version = newer(g.view.version, node.ResourceVersion)
-		g.tidyBackoff, g.tidyRefusal = failures, ""
+		g.tidyBackoff, g.tidyRefusal = failures, nil
 	case !apierrors.IsConflict(err):
-		g.reportRefused(&g.tidyRefusal, err)
+		g.reportRefused(&g.tidyRefusal, err.Error())
 	}
 	if err == nil && v.excludes {
 		g.view.ours = true
@@ -539,13 +568,29 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	}
 }
 
-// reportRefused reports why something about the node is refused, unless that is what was reported last.
-func (g *guard) reportRefused(last *string, err error) {
-	if text := err.Error(); !Alike(text, *last) {
-		*last = text
+// reportRefused reports why something about the node is refused, unless that was reported before.
+func (g *guard) reportRefused(told *reasons, text string) {
+	if told.add(text, Alike) {
 		g.report(Progress{Kind: state.PodRefused, Detail: text})
 	}
 }
+
+// handleListError takes in that the pods could not be listed. A failure that may pass is reported once it has lasted.
+func (g *guard) handleListError(err error) {
+	now := time.Now()
+	if g.listFailing.IsZero() {
+		g.listFailing = now
+	}
+	switch {
+	case !passing(err):
+		g.reportRefused(&g.listRefusal, err.Error())
+	case now.Sub(g.listFailing) >= failurePatience:
+		g.reportRefused(&g.listRefusal, "listing the pods: "+plain(err))
+	}
+}
+
+// handleListed takes in that the pods could be listed.
+func (g *guard) handleListed() { g.listFailing, g.listRefusal = time.Time{}, nil }
 
 // concludeDrain reports the node drained once it is. It returns when to call it again.
 func (g *guard) concludeDrain(now time.Time) time.Time {
@@ -595,7 +640,9 @@ func (g *guard) confirmed() bool {
 	g.workers.Go(func() {
 		var list *corev1.PodList
 		err := retry(g.ctx, func(ctx context.Context) (err error) {
-			list, err = g.node.listSince(ctx, version)
+			if list, err = g.node.listSince(ctx, version); err != nil {
+				g.post(func() { g.handleListError(err) })
+			}
 			return err
 		})
 		if err != nil {
@@ -604,10 +651,9 @@ func (g *guard) confirmed() bool {
 		g.post(func() {
 			g.confirming = false
 			if err != nil {
-				g.reportRefused(&g.listRefusal, err)
 				return
 			}
-			g.listRefusal = ""
+			g.handleListed()
 			if g.epoch != epoch {
 				return // Its pods may have gone since, and another list is needed anyway.
 			}

@@ -347,6 +347,20 @@ func TestUncordonWaitsForTheNodeToBeReadyIfAsked(t *testing.T) {
 	})
 }
 
+// Its network may be broken for a day.
+func TestAKubeletThatIsNotReadyIsLookedForEveryFiveSeconds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.ChangeNode(cordoned(ours))
+		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string) bool { return false })
+		for i, after := range gaps(s.Requests("get node")) {
+			if after != 5*time.Second {
+				t.Errorf("read %d came after %s", i+2, after)
+			}
+		}
+	})
+}
+
 func TestUncordonThatRunsOutOfTimeSaysWhatItWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
@@ -380,7 +394,7 @@ func TestUncordonThatRunsOutOfTimeSaysWhatWentWrongLast(t *testing.T) {
 			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
 			s.Answer("get node", c.first)
 			s.Always("get node", c.then)
-			_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 3*time.Second), thisBoot)
+			_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 7*time.Second), thisBoot)
 			if want := `uncordoning node "node-1": ` + c.want; !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
 				t.Errorf("error %q; want %q", err, want)
 			}

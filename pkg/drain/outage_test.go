@@ -3,12 +3,16 @@ package drain_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -114,8 +118,8 @@ func TestListsThatFailAreRepeatedWithPausesThatGrowToTwoSecondsAndUpToHalfOfThat
 		s.Always("list pods", apitest.Unavailable())
 		r := begin(t, s, drain.Options{})
 		time.Sleep(time.Minute)
-		if told := r.of(state.PodRefused); len(told) > 0 {
-			t.Errorf("told %+v of what may pass", told)
+		if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, "listing the pods: 503") {
+			t.Errorf("told %+v", told)
 		}
 		pause := 100 * time.Millisecond
 		for i, after := range gaps(s.Requests("list pods")) {
@@ -125,6 +129,94 @@ func TestListsThatFailAreRepeatedWithPausesThatGrowToTwoSecondsAndUpToHalfOfThat
 			pause = min(pause*2, 2*time.Second)
 		}
 	})
+}
+
+func TestWhatKeepsFailingIsToldOnceItHasLastedForTenSeconds(t *testing.T) {
+	t.Parallel()
+	for what, kind := range map[string]state.TransitionKind{
+		"get node": state.NodeUnclosable, "patch node": state.NodeUnclosable, "list pods": state.PodRefused,
+	} {
+		for name, c := range map[string]struct {
+			answer apitest.Answer
+			words  string
+		}{
+			"a webhook fails":              {deadWebhook(0, false), "failed calling webhook"},
+			"a webhook denies it with 409": {refusal(http.StatusConflict, metav1.StatusReasonConflict, "an upgrade is under way"), "an upgrade is under way"},
+			"the API server is not ready":  {apitest.Unavailable(), "503"},
+			"connections to it break":      {apitest.Reset(), "the API server cannot be reached"},
+			"it does not answer":           {apitest.Hang(), "no answer from the API server"},
+		} {
+			for _, hard := range []bool{false, true} {
+				run(t, fmt.Sprintf("%s: %s, with a hard deadline: %t", what, name, hard), func(t *testing.T) {
+					s := apitest.New(t)
+					s.AddPod(pod("a"), 0)
+					s.Always(what, c.answer)
+					r := beginWithin(t, s, drain.Options{}, hard, plenty)
+					time.Sleep(9900 * time.Millisecond)
+					if told := r.of(kind); len(told) > 0 {
+						t.Errorf("told %+v already", told)
+					}
+					time.Sleep(10 * time.Minute)
+					told := r.of(kind)
+					if len(told) != 1 || !strings.Contains(told[0].Detail, c.words) {
+						t.Fatalf("told %+v; want once %q", told, c.words)
+					}
+					if trouble := told[0].State.Trouble; what != "list pods" && !strings.Contains(trouble, c.words) {
+						t.Errorf("the trouble is %q", trouble)
+					}
+					s.Always(what, nil)
+					if r.succeed(); r.last().State.Trouble != "" {
+						t.Errorf("the state is %+v after that", r.last().State)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A guard that stands has nothing to close.
+func TestAnOutageOfTheAPIServerIsNoFailureOfACordonThatIsSet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.Always("get node", apitest.Unavailable())
+		time.Sleep(time.Hour)
+		if told := r.of(state.NodeUnclosable); len(told) > 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// A guard stands for weeks. What is refused for good is asked for twice a minute at most, also when a deadline is over and the machine is there.
+func TestWhatIsRefusedForGoodIsAskedForWithLongPauses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		refused []string
+		hard    bool
+		limit   time.Duration
+	}{
+		"evictions":                               {[]string{"evict"}, false, 0},
+		"evictions, with a deadline far away":     {[]string{"evict"}, true, 12 * time.Hour},
+		"all requests, when the deadline is over": {[]string{"evict", "delete"}, true, time.Minute},
+		"lists": {[]string{"list"}, false, 0},
+	} {
+		for _, ends := range []int64{1, 20, 600} {
+			run(t, fmt.Sprint(name, ", pods with a grace of ", ends), func(t *testing.T) {
+				s := apitest.New(t)
+				s.AddPod(pod("a", grace(ends)), 0)
+				for _, what := range c.refused {
+					s.Always(what, apitest.Forbidden("not you"))
+				}
+				beginWithin(t, s, drain.Options{}, c.hard, c.limit)
+				time.Sleep(time.Hour)
+				before := count(s, c.refused...)
+				time.Sleep(time.Hour)
+				if n := count(s, c.refused...) - before; n < 30 || n > 120 {
+					t.Errorf("%d requests in the second hour", n)
+				}
+			})
+		}
+	}
 }
 
 func TestAListThatHangsIsGivenUpAndAskedForAgain(t *testing.T) {
@@ -368,7 +460,7 @@ func TestThePausesBetweenAttemptsGrow(t *testing.T) {
 		"while the API server is not ready":     {"get node", apitest.Unavailable(), 100 * time.Millisecond, 2 * time.Second},
 		"while it is not ready before the end":  {"list pods", apitest.Unavailable(), 100 * time.Millisecond, 2 * time.Second},
 		"while a webhook refuses the cordon":    {"patch node", apitest.Forbidden("no cordons here"), 2 * time.Second, time.Minute},
-		"while a webhook refuses an eviction":   {"evict", apitest.Forbidden("no evictions here"), 200 * time.Millisecond, 3 * time.Second},
+		"while a webhook refuses an eviction":   {"evict", apitest.Forbidden("no evictions here"), 2 * time.Second, time.Minute},
 		"while a budget refuses it for one pod": {"evict", apitest.HeldBy("budget", 0), 200 * time.Millisecond, 3 * time.Second},
 	} {
 		run(t, name, func(t *testing.T) {

@@ -41,8 +41,9 @@ type pods struct {
 	watching bool
 	// version is the newest resource version of which the watch has told.
 	version string
-	// listRefusal is the last refusal of a list that was reported.
-	listRefusal string
+	// listFailing is since when lists have failed, and listRefusal why, as far as it was reported.
+	listFailing time.Time
+	listRefusal reasons
 	// synced tells that there has been a complete list, and foundReported that this was reported.
 	synced        bool
 	foundReported bool
@@ -102,10 +103,11 @@ type target struct {
 	answerBy time.Time
 	// unanswered is a request that may have been carried out, and accepted one that the API server has confirmed.
 	unanswered, accepted state.TransitionKind
-	backoff              wait.Backoff
-	budget               *budget
-	held                 string // what holds it now, in words
-	told                 reasons
+	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
+	backoff, refused wait.Backoff
+	budget           *budget
+	held             string // what holds it now, in words
+	told             reasons
 	// overtime is until when it has to be gone if it is asked for after the deadline.
 	overtime time.Time
 	// endBy is when a pod that is terminating should have ended; overdue tells that it has not, and shortened that its grace was
@@ -251,7 +253,8 @@ func (g *guard) addTarget(pod *corev1.Pod) bool {
 func (g *guard) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
 	now := time.Now()
 	t := &target{
-		pod: pod, round: round, metAt: now, cameLate: fresh && !g.evictFrom.IsZero(), backoff: evictions, notBefore: now.Add(rounds[round]),
+		pod: pod, round: round, metAt: now, cameLate: fresh && !g.evictFrom.IsZero(), backoff: evictions, refused: refusals,
+		notBefore: now.Add(rounds[round]),
 	}
 	if fresh && g.view.closed() || g.view.uid == "" {
 		t.needsLook = g.requestLook() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
@@ -438,7 +441,7 @@ func (g *guard) planRunning(t *target, end time.Time, turnCome bool, wake, now t
 		return "", time.Time{}
 	case t.needsLook > g.lookDone && now.Before(g.lookBy(t, turnCome)):
 		return "", soonest(g.lookBy(t, turnCome), wake)
-	case hard && turnCome && (t.lastRequest == "" || t.lastRequest == state.PodEvicted || !now.Before(t.notBefore)):
+	case hard && turnCome && (t.lastRequest == "" || t.lastRequest == state.PodEvicted && !g.longOver(now) || !now.Before(t.notBefore)):
 		if t.lastRequest == "" {
 			return state.PodEvicted, time.Time{} // Its budget is asked once.
 		}
@@ -672,6 +675,18 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 	g.handleRefusal(t, err, now)
 }
 
+// deadlineNear tells whether a hard deadline leaves no time for long pauses. It is not near any more once it is long over.
+func (g *guard) deadlineNear(now time.Time) bool {
+	const near = 10 * time.Minute
+	hard := g.goal.Hard
+	return !hard.IsZero() && hard.Sub(now) < near && !g.longOver(now)
+}
+
+// longOver tells whether a hard deadline has been over for as long as pods get after it.
+func (g *guard) longOver(now time.Time) bool {
+	return !g.goal.Hard.IsZero() && now.After(g.goal.Hard.Add(overtime))
+}
+
 // handleRefusal takes in that a request was not accepted. An answer that says that the pod is gone is not reported: the watch will tell,
 // and until then the answer may come from an API server that has not heard of a young pod yet.
 func (g *guard) handleRefusal(t *target, err error, now time.Time) {
@@ -679,7 +694,11 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	if !held {
 		t.budget = nil
 	}
+	near := g.deadlineNear(now)
 	pause := max(t.backoff.Step(), retryAfter(err))
+	if !passing(err) && !near && !vanished(err, t.pod) {
+		pause = t.refused.Step()
+	}
 	switch {
 	case vanished(err, t.pod):
 	case held:
@@ -696,7 +715,7 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	default:
 		g.noteHeld(t, state.PodRefused, plain(err))
 	}
-	if end, _ := g.limits(t, now); t.urgent && !end.IsZero() { // It is to be repeated while some of its grace is left.
+	if end, _ := g.limits(t, now); t.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
 		pause = min(pause, max(end.Sub(now)/3, shortestPause))
 	}
 	t.notBefore = now.Add(pause)

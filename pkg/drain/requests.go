@@ -334,7 +334,11 @@ func retry(ctx context.Context, do func(context.Context) error) error {
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if !Await(ctx, nil, max(b.Step(), retryAfter(err))) {
+		pause := max(b.Step(), retryAfter(err))
+		if errors.Is(err, errNotReady) {
+			pause = lookEvery
+		}
+		if !Await(ctx, nil, pause) {
 			return fmt.Errorf("%w (%w)", last, ctx.Err())
 		}
 	}

@@ -20,7 +20,11 @@ import (
 // API server that is away. For a drain it also gets short pauses (after five failures they stay at two to three seconds), requests with a
 // timeout, and no log, since the guard reports what matters.
 func (g *guard) watchPods() {
-	pods := listFirst{&cache.ListWatch{ListWithContextFunc: feed{g}.list, WatchFuncWithContext: g.node.openWatch}}
+	refused := refusals
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return feed{g}.list(ctx, o, &refused)
+	}
+	pods := listFirst{&cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: g.node.openWatch}}
 	silent := logr.Discard()
 	reflector := cache.NewReflectorWithOptions(pods, &corev1.Pod{}, feed{g}, cache.ReflectorOptions{
 		Logger:  &silent,
@@ -68,13 +72,29 @@ func (b bounded) Stop() {
 // feed is the store that the Reflector fills. It passes everything on to the guard.
 type feed struct{ *guard }
 
-// list lists the pods, and reports if that is refused.
-func (f feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+// list lists the pods, and reports if that is refused or keeps failing. After a refusal it pauses, as long as nothing is urgent.
+func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Backoff) (runtime.Object, error) {
 	list, err := f.node.listPods(ctx, o)
-	if err != nil && !passing(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		f.post(func() { f.reportRefused(&f.listRefusal, err) })
+	switch {
+	case err == nil:
+		*refused = refusals
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+	default:
+		f.post(func() { f.handleListError(err) })
+		if passing(err) {
+			break
+		}
+		for left := refused.Step(); left > 0 && !f.pressed() && Await(ctx, nil, min(left, time.Second)); left -= time.Second {
+		}
 	}
 	return list, err
+}
+
+// pressed tells whether a hard deadline is near.
+func (f feed) pressed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.deadlineNear(time.Now())
 }
 
 // pass has the guard handle a pod. The Reflector delivers no other objects.
@@ -105,7 +125,8 @@ func (f feed) Replace(objs []any, version string) error {
 		}
 	}
 	f.post(func() {
-		f.version, f.listRefusal = newer(f.version, version), ""
+		f.version = newer(f.version, version)
+		f.handleListed()
 		f.replacePods(all)
 	})
 	return nil
