@@ -348,8 +348,11 @@ func (g *guard) handleLook(v view, number int, events []string) {
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
 	g.all = true
 	g.countLook(v, number, events)
-	if v.err == nil || v.missing {
-		g.failing, g.failureTold = time.Time{}, nil
+	switch {
+	case v.err == nil || v.missing:
+		g.failing, g.failureTold, g.conflicts = time.Time{}, nil, 0
+	case apierrors.IsConflict(v.err):
+		g.conflicts++
 	}
 	switch {
 	case v.missing:

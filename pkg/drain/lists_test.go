@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -249,6 +250,30 @@ func TestWhatPeopleWantOfAPodIsHeardFromTheListBeforeTheEnd(t *testing.T) {
 		await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
 		if s.HasPod("default/a") {
 			t.Error("drained, and a pod is left that is to go")
+		}
+	})
+}
+
+// After etcd was restored from a backup, a watch goes on from a version that is still to come, and says nothing until then.
+func TestAPodThatTheAPIServerDoesNotKnowIsNotWaitedForWhereTheWatchIsSilent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		time.Sleep(15 * time.Second)                                          // A watch that ends within a second of its beginning is followed by a list.
+		s.Always("watch", func(w http.ResponseWriter, r *http.Request) bool { // It ends in its time, as any.
+			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+			defer cancel()
+			return apitest.Silence()(w, r.WithContext(ctx))
+		})
+		s.DropWatches()
+		s.ForgetPod("default/a")
+		free()
+		forgotten := time.Now()
+		r.succeed()
+		if after := time.Since(forgotten); after > 20*time.Second {
+			t.Errorf("drained after %s", after)
 		}
 	})
 }

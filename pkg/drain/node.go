@@ -106,6 +106,7 @@ type memory struct {
 	// uncordoned tells that somebody uncordoned the node for the present events, and cordonedAt when it had been cordoned, if that is known.
 	uncordoned bool
 	cordonedAt time.Time
+	conflicts  int // how many patches in a row have met a Node that others had written
 }
 
 // close reads the Node, and cordons it if that is called for.
@@ -118,7 +119,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
 		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
-		patched, err := n.patchToEnd(ctx, cordonPatch(node, goal.Claim), goal.patchTimeout())
+		patched, err := n.patchToEnd(ctx, insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -399,6 +400,7 @@ func neededBy(node *corev1.Node) UncordonResult {
 // retried until ctx ends.
 func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (UncordonResult, error) {
 	var result UncordonResult
+	conflicts := 0
 	err := retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx, false)
 		if apierrors.IsNotFound(err) {
@@ -417,7 +419,10 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 			return errNotReady
 		}
 		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
-		_, err = n.patchToEnd(ctx, patch, writeTimeout)
+		_, err = n.patchToEnd(ctx, insist(patch, conflicts), writeTimeout)
+		if apierrors.IsConflict(err) {
+			conflicts++
+		}
 		return err
 	})
 	if err != nil {
@@ -453,6 +458,16 @@ func isReady(node *corev1.Node, booted func(string) bool) bool {
 // asSeen is the metadata of a patch that applies only to the Node in the version that was read, as others may write the same keys.
 func asSeen(node *corev1.Node) map[string]any {
 	return map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+}
+
+// insist lets a patch apply to any version of the same Node after some conflicts in a row: others may write the Node all the time, its status
+// included. What they have written since it was read, such as a cordon of theirs, is not heeded then.
+func insist(patch map[string]any, conflicts int) map[string]any {
+	const most = 3
+	if metadata, ok := patch["metadata"].(map[string]any); ok && conflicts >= most {
+		delete(metadata, "resourceVersion")
+	}
+	return patch
 }
 
 func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {

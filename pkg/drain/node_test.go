@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,6 +159,35 @@ func TestACordonIsTriedAgainAsLongAsTheFailureMayPass(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The API server takes a second for each request, and others write the Node more often than that: what they write may be its status alone.
+func TestANodeThatOthersWriteAllTheTimeIsClosedAndOpened(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		ctx, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		defer others.Wait()
+		defer stop()
+		others.Go(func() {
+			for n := int64(0); drain.Await(ctx, nil, 900*time.Millisecond); n++ {
+				s.ChangeNode(func(node *corev1.Node) { node.Status.Images = []corev1.ContainerImage{{SizeBytes: n}} })
+			}
+		})
+		s.Always("get node", slowly(time.Second))
+		s.Always("patch", slowly(time.Second))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		r.await(state.NodeClosed)
+		if after := time.Since(r.began); after > 20*time.Second {
+			t.Errorf("closed after %s", after)
+		}
+		r.cancel()
+		<-r.done
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 20*time.Second), nil)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("uncordoned with %q, %v", result, err)
+		}
+	})
 }
 
 // A webhook may be mended, and the node is not closed before that.

@@ -28,6 +28,9 @@ const (
 	lookGrace = 3 * time.Second
 	// answerPatience is how long a request under way is waited for once its pod is terminating: somebody else may have deleted that.
 	answerPatience = 2 * time.Second
+	// unknownPatience is how long the API server may say that it does not know a pod before the pods are listed anew: a watch from a version
+	// that is still to come, as after etcd was restored from a backup, says nothing.
+	unknownPatience = 10 * time.Second
 	// shortestPause is the shortest time between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
 	// shortestNews is the least time that the watch gets to show that a pod is terminating.
@@ -71,8 +74,8 @@ type pods struct {
 	// The other epochs are those in which a list has confirmed that no pod is left, volumes have been waited for, and the last event
 	// has joined.
 	epoch, confirmedEpoch, volumesEpoch, joinedEpoch int
-	// confirming tells that a list is under way.
-	confirming bool
+	// confirming tells that a list is under way that is to confirm it, and listing one for pods that the API server does not know.
+	confirming, listing bool
 	// cancelVolumeWait ends the wait for volumes; nil if there is none. volumeWaitBegan is when the first wait began after the last pod
 	// had gone from the closed node; zero if there was none. volumesLeft were in use when the last wait ended.
 	cancelVolumeWait context.CancelFunc
@@ -101,6 +104,8 @@ type target struct {
 	urgent                  bool
 	// answerBy is until when the answer to the request under way may say whose doing it is that the pod is terminating; zero if it is known.
 	answerBy time.Time
+	// unknownSince is since when the API server says that there is no such pod; zero if it does not.
+	unknownSince time.Time
 	// unanswered is a request that may have been carried out, and accepted one that the API server has confirmed.
 	unanswered, accepted state.TransitionKind
 	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
@@ -699,8 +704,14 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	if !passing(err) && !near && !vanished(err, t.pod) {
 		pause = t.refused.Step()
 	}
+	unknown := t.unknownSince
+	t.unknownSince = time.Time{}
 	switch {
 	case vanished(err, t.pod):
+		t.unknownSince = cmp.Or(unknown, now)
+		if now.Sub(t.unknownSince) >= unknownPatience {
+			g.listUnknown()
+		}
 	case held:
 		key := t.pod.Namespace + "/" + name
 		if g.budgets[key] == nil {
@@ -719,6 +730,32 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 		pause = min(pause, max(end.Sub(now)/3, shortestPause))
 	}
 	t.notBefore = now.Add(pause)
+}
+
+// listUnknown lists the pods, and takes those for gone that the API server did not know before, and that the list does not show.
+func (g *guard) listUnknown() {
+	if g.listing {
+		return
+	}
+	g.listing = true
+	began := time.Now()
+	g.workers.Go(func() {
+		list, err := g.node.listPods(g.ctx, metav1.ListOptions{})
+		g.post(func() {
+			if g.listing = false; err != nil {
+				return // The next answer has them listed again.
+			}
+			there := map[types.UID]bool{}
+			for i := range list.Items {
+				there[list.Items[i].UID] = true
+			}
+			for uid, t := range g.targets {
+				if !there[uid] && !t.unknownSince.IsZero() && !t.unknownSince.After(began) {
+					g.handleGone(t.pod)
+				}
+			}
+		})
+	})
 }
 
 // noteHeld notes what holds a pod, and reports it if it is new.
