@@ -28,7 +28,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -514,7 +513,7 @@ type dryLook struct {
 // look reads the Node and its pods. Result.Left stays empty, as if all pods had gone.
 func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := g.node.get(ctx, false)
-	if apierrors.IsNotFound(err) && goal.NodeSeen {
+	if NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
 			state:  State{Closed: true, Ours: true, Seen: true, Drained: goal.Evict, Looked: true},
@@ -571,7 +570,7 @@ func (g *dryGuard) stay(node *corev1.Node, goal Goal, cordon CordonResult) func(
 func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (result UncordonResult, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
 		node, err := d.get(ctx, false)
-		if apierrors.IsNotFound(err) {
+		if NotFound(err) {
 			result = UncordonNodeGone
 			return nil
 		}

@@ -113,7 +113,7 @@ type memory struct {
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
-		return view{err: err, missing: apierrors.IsNotFound(err)}
+		return view{err: err, missing: NotFound(err)}
 	}
 	lifted := n.liftedFor(node, goal, before)
 	found := n.cordonOf(node, goal, before, lifted)
@@ -403,7 +403,7 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 	conflicts := 0
 	err := retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx, false)
-		if apierrors.IsNotFound(err) {
+		if NotFound(err) {
 			result = UncordonNodeGone
 			return nil
 		}

@@ -349,6 +349,25 @@ func TestUncordonOfANodeThatIsGoneIsASuccess(t *testing.T) {
 	})
 }
 
+func TestAnUncordonDoesNotEndWithAProxysPage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		for name, uncordon := range map[string]func(context.Context, func(string) bool) (drain.UncordonResult, error){
+			"dry run": drain.NewDryRun(node).Uncordon, "real": node.Uncordon,
+		} {
+			s.ChangeNode(cordoned(ours))
+			s.Answer("get node", apitest.Page(http.StatusNotFound))
+			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonLifted || err != nil {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Error("the node is closed")
+		}
+	})
+}
+
 func TestUncordonWaitsForTheNodeToBeReadyIfAsked(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +216,39 @@ func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T
 			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
 				t.Errorf("the result is %+v; told is %+v", result, r.of(state.PodEvicted))
+			}
+		})
+	}
+}
+
+// A load balancer in front of the API server answers so while its backend moves.
+func TestAProxysPageIsNotTakenForTheEndOfTheNode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		goal  func(*drain.Goal)
+		looks int // that were answered before
+	}{
+		"at the first look":                 {func(*drain.Goal) {}, 0},
+		"at the first look after a restart": {func(g *drain.Goal) { g.NodeSeen = true }, 0},
+		"later":                             {func(*drain.Goal) {}, 1},
+	} {
+		run(t, name, func(t *testing.T) {
+			s := apitest.New(t)
+			s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+			s.AddPod(pod("a"), 0)
+			goal := goalWithin(true, plenty)
+			c.goal(&goal)
+			if c.looks == 0 {
+				s.Answer("get node", apitest.Page(http.StatusNotFound), apitest.Page(http.StatusNotFound))
+			}
+			r := start(t, s, drain.Options{}, goal)
+			if c.looks > 0 {
+				r.leave()
+				s.Answer("get node", apitest.Page(http.StatusNotFound))
+			}
+			time.Sleep(time.Minute)
+			if !s.HasPod("default/a") || len(r.of(state.NodeMissing)) > 0 || r.guard.Result().Cordon != drain.CordonSet {
+				t.Errorf("a pod that people want left alone is there: %t; told %+v, and the result is %+v", s.HasPod("default/a"), r.told, r.guard.Result())
 			}
 		})
 	}

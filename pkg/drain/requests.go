@@ -345,11 +345,13 @@ func retry(ctx context.Context, do func(context.Context) error) error {
 }
 
 // passing tells whether a failure may pass by itself. A 4xx of the API server stands, except for authentication (a
-// credential may be renewed), conflicts, timeouts and throttling.
+// credential may be renewed), conflicts, timeouts and throttling. A proxy says 404 while the API server behind it moves.
 func passing(err error) bool {
 	switch code := answer(err).Code; code {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		return true
+	case http.StatusNotFound:
+		return !NotFound(err)
 	default:
 		return code < 400 || code >= 500
 	}
@@ -375,6 +377,12 @@ func Await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
 	case <-timer.C:
 	}
 	return ctx.Err() == nil
+}
+
+// NotFound tells whether the API server has answered that there is no such object. The page of a proxy or a load balancer with that code, which
+// client-go marks as unexpected, is not the API server's word.
+func NotFound(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // answer is the API server's answer; empty if there was none, so that the request may have been carried out.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -28,7 +27,7 @@ func (n *Node) awaitVolumes(ctx context.Context, staying *podVolumes, tell func(
 		switch node, err := n.get(ctx, false); {
 		case err == nil:
 			left = len(staying.without(ctx, n, volumesOf(node)))
-		case apierrors.IsNotFound(err):
+		case NotFound(err):
 			left = 0
 		}
 		switch {

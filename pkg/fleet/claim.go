@@ -155,7 +155,7 @@ func (c claims) release(ctx context.Context, name, text string) error {
 	_, err = c.patch(ctx, name, types.JSONPatchType, []map[string]any{
 		{"op": "test", "path": claimPath, "value": text}, {"op": "remove", "path": claimPath},
 	})
-	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsInvalid(err) || drain.NotFound(err) {
 		return nil // The claim is gone, or is another process's.
 	}
 	return err

@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -92,6 +95,37 @@ func TestANodeThatCannotBeClaimedIsLeftToOthers(t *testing.T) {
 				again := newParcel()
 				r.Take(reclaimed(instance, "terminate", 0), 2, again)
 				again.want(t, "done")
+			})
+		})
+	}
+}
+
+// page is what a load balancer in front of the API server says while its backend moves.
+func page(first, last int) func(times int) error {
+	return func(times int) error {
+		if times < first || times > last {
+			return nil
+		}
+		return apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "nodes"}, "a", "default backend - 404", 0, true)
+	}
+}
+
+func TestAProxysPageIsNotTakenForTheEndOfANodeOrALease(t *testing.T) {
+	t.Parallel()
+	for what, page := range map[string]func(int) error{"claim": page(1, 1), "renew": page(3, 3)} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.ending = 30 * time.Second
+				c.add(nodeOf("a", instance, nil), podOn("a", "pod"))
+				c.before(what, page)
+				r := c.run(draining)
+				m := newParcel()
+				r.Take(interruption(instance, event.SpotInterruption), 1, m)
+				m.want(t, "done")
+				if !c.node("a").Spec.Unschedulable || c.times("evict") != 1 || r.LeaseError() != nil {
+					t.Errorf("the node is %+v, after %d evictions; the Lease: %v", c.node("a").Spec, c.times("evict"), r.LeaseError())
+				}
 			})
 		})
 	}

@@ -100,7 +100,7 @@ func (f *Fleet) deleteNode(ctx context.Context, name, instance string, until tim
 		}
 		err := f.tryDeleteNode(ctx, n)
 		switch {
-		case err == nil, apierrors.IsNotFound(err):
+		case err == nil, drain.NotFound(err):
 			return "", nil
 		case !apierrors.IsConflict(err), tries == deleteTries:
 			return "", fmt.Errorf("deleting node %q: %w", name, err)

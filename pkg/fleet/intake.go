@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/agent"
@@ -265,7 +264,7 @@ func (f *Fleet) uncordonStarted(ctx context.Context, name string, t *task) {
 	limited, cancel := context.WithTimeout(ctx, uncordonLimit)
 	defer cancel()
 	held, err := f.opts.Client.CoreV1().Nodes().Get(limited, name, metav1.GetOptions{}) // The watch may not show the cordon yet.
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !drain.NotFound(err) {
 		f.retryLater(ctx, t, fmt.Errorf("reading node %q: %w", name, err))
 		return
 	}

@@ -337,7 +337,7 @@ func (l *leases) deleteEnded(ctx context.Context, process string, old leaseVersi
 	if !l.dryRun {
 		err = l.delete(ctx, process, metav1.Preconditions{UID: &old.uid, ResourceVersion: &old.version})
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !drain.NotFound(err) {
 		return // It was renewed, or the next list tries again.
 	}
 	l.mu.Lock()
@@ -423,14 +423,14 @@ func (l *leases) renew(ctx context.Context, lease *coordination.Lease) (*coordin
 		next.Spec.RenewTime = &now
 		renewed, err := l.api().Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
 		switch {
-		case apierrors.IsNotFound(err):
+		case drain.NotFound(err):
 			return nil, fmt.Errorf("%w, and has been deleted", errLeaseLost)
 		case !apierrors.IsConflict(err):
 			return renewed, err
 		}
 		fresh, err := l.api().Get(ctx, lease.Name, metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err), err == nil && fresh.UID != lease.UID:
+		case drain.NotFound(err), err == nil && fresh.UID != lease.UID:
 			return nil, fmt.Errorf("%w, and has been deleted", errLeaseLost)
 		case err != nil:
 			return nil, err
@@ -442,7 +442,7 @@ func (l *leases) renew(ctx context.Context, lease *coordination.Lease) (*coordin
 // release deletes the Lease, which ends all claims of its process. If that fails, they end when the Lease expires.
 func (l *leases) release(ctx context.Context, lease *coordination.Lease) error {
 	err := l.delete(ctx, lease.Name, metav1.Preconditions{UID: &lease.UID})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if drain.NotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err

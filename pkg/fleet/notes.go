@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -158,7 +157,7 @@ func (f *Fleet) changeNotes(ctx context.Context, name string, fresh map[string]*
 			dropped = gone
 			return annotationPatch(there.ResourceVersion, drain.KeyPatch(there.Annotations, NotesAnnotation, after.text()))
 		})
-		if apierrors.IsNotFound(err) {
+		if drain.NotFound(err) {
 			dropped = nil
 			return nil
 		}

@@ -188,7 +188,7 @@ func (n *nodeRestarts) persist(ctx context.Context, pod *corev1.Pod, controller 
 // isFinal reports whether trying again is of no use. Errors from admission are usually "invalid".
 func isFinal(err error) bool {
 	return errors.As(err, new(unfit)) || errors.Is(err, errRestarted) ||
-		apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+		apierrors.IsForbidden(err) || drain.NotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // try restarts a pod's workload, unless the pod is being replaced already.

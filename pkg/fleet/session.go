@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/agent"
@@ -182,7 +181,7 @@ func (s *session) checkClaim(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case apierrors.IsNotFound(err):
+	case drain.NotFound(err):
 	case err != nil:
 		s.looked = "" // Look again.
 	case now.Annotations[ClaimAnnotation] != s.claimed:
@@ -213,7 +212,7 @@ func (s *session) claim(ctx context.Context, t *leaseTerm) (*corev1.Node, error)
 		switch {
 		case err == nil:
 			return held, nil
-		case apierrors.IsNotFound(err):
+		case drain.NotFound(err):
 			return nil, errGone
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -587,7 +586,7 @@ func (s *session) handOverCordon(ctx context.Context) {
 	}
 	err := persistently(ctx, func() error {
 		err := f.claims.change(ctx, s.node, nil, func(node *corev1.Node) map[string]any { return f.cordonPatch(node, to) })
-		if apierrors.IsNotFound(err) {
+		if drain.NotFound(err) {
 			return nil
 		}
 		return err

@@ -80,6 +80,16 @@ func Reborn() Answer {
 	}
 }
 
+// Page is what something between the client and the API server says by itself.
+func Page(code int) Answer {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte("<html>default backend - " + strconv.Itoa(code) + "</html>"))
+		return true
+	}
+}
+
 // Conflict is the answer for an object that changed in the meantime.
 func Conflict() Answer {
 	return status(metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "the object has been modified"})
