@@ -17,6 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // Somebody lifts the cordon while pods still go for a; b closes the node again and is canceled. Nothing needs the cordon then.
@@ -487,5 +488,58 @@ func TestTheStatusOfADrainedNodeTellsOfPodsThatHaveComeSince(t *testing.T) {
 		s.RemovePod("default/late")
 		r.pass(10 * time.Second)
 		r.wantStatus("node node-a is drained for scheduled-maintenance")
+	})
+}
+
+func TestPodsThatWereThereBeforePeopleOpenedTheNodeGoAfterARestartWhateverTheClocksSay(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		s.SetSkew(2 * time.Hour)
+		s.AddPod(web("web", 30), apitest.Never)
+		s.Always("evict", apitest.HeldBy("web", 0))
+		r.pass(time.Hour)
+		r.run()
+		ev := r.spot("a", time.Hour+2*time.Minute)
+		r.announce(ev)
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); !e.Reopened || e.Phase != state.Draining {
+			t.Fatalf("the entry is %+v", e)
+		}
+		r.end(nil)
+		r.run()
+		r.announce(ev)
+		r.pass(95 * time.Second)
+		if p := s.Pod("default/web"); p != nil && p.DeletionTimestamp == nil {
+			t.Errorf("5 s before the machine is lost the pod runs, and nobody has told it to end; the event is %s, the journal says %q",
+				r.entry("a").Phase, r.said(systemd.Drained))
+		}
+	})
+}
+
+func TestPodsThatCameSincePeopleOpenedTheNodeStayAfterARestartWhateverTheClocksSay(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		s.SetSkew(-2 * time.Hour)
+		s.AddPod(web("web", 30), apitest.Never)
+		s.Always("evict default/web", apitest.HeldBy("web", 0))
+		r.pass(time.Hour)
+		r.run()
+		ev := r.stopping("a", 10*time.Hour)
+		r.announce(ev)
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(30 * time.Second)
+		s.AddPod(web("since", 30), apitest.Never)
+		r.pass(30 * time.Second)
+		if e := r.entry("a"); !e.Reopened || e.Phase != state.Draining || len(s.Requests("evict default/since")) > 0 {
+			t.Fatalf("the entry is %+v", e)
+		}
+		r.end(nil)
+		r.run()
+		r.announce(ev)
+		r.pass(time.Minute)
+		if p := s.Pod("default/since"); p == nil || p.DeletionTimestamp != nil || len(s.Requests("evict default/since")) > 0 {
+			t.Error("a pod that came since people opened the node is evicted")
+		}
 	})
 }

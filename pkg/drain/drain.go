@@ -558,8 +558,8 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 // stay returns a function that tells which pods would stay on the Node, given its cordon.
 func (g *dryGuard) stay(node *corev1.Node, goal Goal, cordon CordonResult) func(*corev1.Pod) bool {
 	deadline, since := !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
-	if since.IsZero() && cordon == CordonLifted {
-		since = g.node.viewOf(node, cordon).cordonedAt
+	if cordon == CordonLifted {
+		since = cmp.Or(g.node.viewOf(node, cordon, since).cordonedAt, since)
 	}
 	return func(pod *corev1.Pod) bool {
 		return !g.node.opts.concerns(pod) || stays(pod, deadline) || cameAfter(pod, since)

@@ -411,7 +411,7 @@ func (g *guard) handleUncordon(v view, events []string, lookDone int, first bool
 // requested, stay.
 func (g *guard) markUncordoned(v view, lookDone int, first bool) {
 	if !g.uncordoned {
-		g.uncordoned, g.cordonedAt, g.sawCordon, g.uncordonUnreported = true, v.cordonedAt, !first, true
+		g.uncordoned, g.cordonedAt, g.uncordonUnreported = true, v.cordonedAt, true
 		g.rejudge()
 	}
 	if v.tidy == nil {

@@ -137,7 +137,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 			return view{err: err}
 		}
 	}
-	v := n.viewOf(node, found)
+	v := n.viewOf(node, found, goal.Reopened)
 	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
 	v.setUncordoned(lifted, goal, told)
@@ -171,16 +171,16 @@ func (v *view) setUncordoned(lifted []string, goal Goal, told bool) {
 	}
 }
 
-// viewOf is the view of a Node that was read, with its cordon.
-func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
+// viewOf is the view of a Node that was read, with its cordon. recorded is when our cordon that somebody has lifted was set, as far as the goal
+// says so.
+func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
 	}
-	claim, _ := readClaim(node)
 	mine := n.isMine(node)
 	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
 	if !v.unschedulable && mine {
-		v.cordonedAt = n.writtenAt(node, claim)
+		v.cordonedAt = n.writtenAt(node, recorded)
 	}
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	return v
@@ -290,14 +290,16 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 }
 
 // writtenAt is when our cordon was set, or last written for an event that has begun anew. The managed fields say so by the API server's
-// clock, as do the pods' timestamps; but only for Host, which writes nothing else on the Node except the label right after the cordon.
-func (n *Node) writtenAt(node *corev1.Node, claim Claim) time.Time {
+// clock, as do the pods' timestamps; but only for Host, which writes nothing else on the Node as this manager (labelManager). Otherwise it is
+// recorded, or else the claim's time, by the clock of the machine that has written that.
+func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
 	for _, m := range node.ManagedFields {
 		if m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" && m.Time != nil {
 			return m.Time.Time
 		}
 	}
-	return claim.Since
+	claim, _ := readClaim(node)
+	return cmp.Or(recorded, claim.Since)
 }
 
 // leave tells whether people want nothing done to the node, not even a cordon (ActionAnnotation).

@@ -282,3 +282,55 @@ func TestAPodThatComesToANodeThatPeopleHaveOpenedStaysWhateverBecomesOfIt(t *tes
 		}
 	})
 }
+
+// The order is on record by the machine's clock.
+func TestAPodFromBeforeTheCordonGoesThoughTheClocksDifferAndNthWasRestartedAfterTheOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.SetSkew(5 * time.Minute)
+		free := addHeld(s, pod("old"))
+		time.Sleep(time.Minute)
+		goal := goalWithin(true, 10*time.Minute)
+		r := start(t, s, drain.Options{}, goal)
+		r.await(state.PodHeld)
+		time.Sleep(time.Minute)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		r.cancel()
+		<-r.done
+		free()
+		goal.Reopened, goal.Open, goal.NodeSeen, goal.Unclosed = goal.Claim.Since, true, true, nil
+		start(t, s, drain.Options{}, goal)
+		time.Sleep(5 * time.Minute)
+		if s.HasPod("default/old") {
+			t.Error("the pod that was there before the cordon is left to die with the machine")
+		}
+	})
+}
+
+// The API server remembers one time for each writer. Here the process after this one knows the order by the Node alone.
+func TestPodsThatCameToANodeThatPeopleOpenedStayThoughOurLabelWasTakenOffAfterThat(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		opts := drain.Options{ExcludeFromLoadBalancers: true}
+		goal := goalWithin(false, plenty)
+		r := start(t, s, opts, goal)
+		r.await(state.NodeExcluded)
+		time.Sleep(61 * time.Second)
+		s.UncordonAs("kubectl")
+		s.AddPod(pod("new", grace(1)), 0)
+		await(t, "the label is off", func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] == "" })
+		if !s.HasPod("default/new") {
+			t.Fatal("the first guard has evicted it")
+		}
+		r.cancel()
+		<-r.done
+		time.Sleep(time.Minute)
+		goal.NodeSeen = true
+		start(t, s, opts, goal)
+		time.Sleep(10 * time.Minute)
+		if !s.HasPod("default/new") {
+			t.Errorf("a pod that came to the node after people had opened it was evicted by the next process; the node is closed: %t", s.CurrentNode().Spec.Unschedulable)
+		}
+	})
+}

@@ -772,11 +772,7 @@ func (g *guard) noteHeld(t *target, what state.TransitionKind, by string) {
 // cameSince tells whether a pod came to the node after somebody uncordoned it, possibly before this guard began. While our cordon stood,
 // no pod could be bound, so that any pod bound later than the cordon, to a second, has come after it was lifted.
 func (g *guard) cameSince(pod *corev1.Pod) bool {
-	since := cmp.Or(g.goal.Reopened, g.cordonedAt)
-	if g.sawCordon { // Goal.Reopened is by the machine's clock.
-		since = cmp.Or(g.cordonedAt, since)
-	}
-	return cameAfter(pod, since)
+	return cameAfter(pod, cmp.Or(g.cordonedAt, g.goal.Reopened)) // The latter is by the machine's clock.
 }
 
 // cameAfter tells whether a pod was created or bound after a time; never after zero.

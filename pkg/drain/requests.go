@@ -218,18 +218,22 @@ func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
 	return node, err
 }
 
-// patch changes the Node, with the writer as field manager, and returns the new Node.
+// labelManager is the field manager of our other keys on a Node: to write them must not move the time that the API server has noted for the
+// cordon (writtenAt).
+func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
+
+// patch changes our other keys on the Node, and returns the new Node.
 func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, false)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return n.write(ctx, patch)
+	return n.write(ctx, patch, n.labelManager())
 }
 
-// patchToEnd is patch, except that a request that was begun is not canceled with ctx: the API server might still carry it out, and whoever
-// uncordons the node afterwards has to see it.
+// patchToEnd changes the cordon, with the writer as field manager. It is like patch, except that a request that was begun is not
+// canceled with ctx: the API server might still carry it out, and whoever uncordons the node afterwards has to see it.
 func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, true)
 	if err != nil {
@@ -241,17 +245,17 @@ func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout tim
 	}
 	ctx, cancel := outlasting(ctx, timeout)
 	defer cancel()
-	return n.write(ctx, patch)
+	return n.write(ctx, patch, n.opts.Writer)
 }
 
-func (n *Node) write(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+func (n *Node) write(ctx context.Context, patch map[string]any, manager string) (*corev1.Node, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return nil, fmt.Errorf("encoding patch: %w", err)
 	}
 	node := &corev1.Node{}
 	err = n.rest().Patch(types.MergePatchType).Resource("nodes").Name(n.name).
-		VersionedParams(&metav1.PatchOptions{FieldManager: n.opts.Writer}, scheme.ParameterCodec).
+		VersionedParams(&metav1.PatchOptions{FieldManager: manager}, scheme.ParameterCodec).
 		Body(body).MaxRetries(0).Do(ctx).Into(node)
 	return node, err
 }
