@@ -543,3 +543,30 @@ func TestPodsThatCameSincePeopleOpenedTheNodeStayAfterARestartWhateverTheClocksS
 		}
 	})
 }
+
+func TestAnOrderToOpenANodeEndsWithThatNode(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		s.AddPod(web("web", 30), apitest.Never)
+		s.Always("evict default/web", apitest.HeldBy("web", 0))
+		r.run()
+		ev := r.stopping("a", 10*time.Hour)
+		r.announce(ev)
+		r.pass(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); !e.Reopened {
+			t.Fatalf("the entry is %+v", e)
+		}
+		s.RegisterNode()
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); e.Reopened || !e.OnNode || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("the other Node is closed: %t; the entry is %+v", s.CurrentNode().Spec.Unschedulable, e)
+		}
+		ev.State = event.Canceled
+		r.announce(ev)
+		r.pass(5 * time.Minute)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("the event is over, and the node stays closed; the entry is %+v", r.entry("a"))
+		}
+	})
+}

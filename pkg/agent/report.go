@@ -272,6 +272,9 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 	case state.NodeReopened:
 		news = a.recordReopened(p)
 	}
+	if p.Kind != state.NodeReopened {
+		a.forgetReopened(p.Events)
+	}
 	if news {
 		a.log(t)
 	}

@@ -327,6 +327,16 @@ func (a *Agent) recordReopened(p drain.Progress) (news bool) {
 	return news
 }
 
+// forgetReopened notes for events that the Node which somebody has opened is no more: another one has registered, and is closed for them.
+func (a *Agent) forgetReopened(events []string) {
+	for _, e := range a.goalEntries() {
+		if e.Reopened && slices.Contains(events, e.Event.ID) {
+			e.Reopened = false
+			a.put(e)
+		}
+	}
+}
+
 // adoptPause is the pause before a failed attempt to read the claim is repeated.
 const adoptPause = 5 * time.Second
 

@@ -189,6 +189,7 @@ type Progress struct {
 	PodUID    string
 	PodLabels map[string]string
 	// Events, with NodeReopened, are those for which the node was closed until somebody uncordoned it. It is closed again for others.
+	// With NodeClosed and NodeFoundClosed, they are those for which another Node is closed than the one that somebody may have uncordoned.
 	Events []string
 	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string

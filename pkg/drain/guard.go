@@ -62,9 +62,8 @@ type guard struct {
 	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failureTold which of them were told.
 	failing     time.Time
 	failureTold reasons
-	// sawCordon tells that this guard has seen the node closed before somebody uncordoned it, so that cordonedAt is by the API server's
-	// clock.
-	sawCordon bool
+	// reregistered tells that there is another Node now than the one of which the agent may still say that people have uncordoned it.
+	reregistered bool
 	// uncordonUnreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be
 	// ended then, and nobody else would take the label off.
 	uncordonUnreported bool
@@ -159,6 +158,9 @@ func (g *guard) post(do func()) {
 // keep coming back, does not count for it.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins := Joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
+	if g.reregistered = g.reregistered && (goal.Open || !goal.Reopened.IsZero()); g.reregistered {
+		goal.Open, goal.Reopened = false, time.Time{}
+	}
 	if grown {
 		g.reportUncordon() // It concerns the events before.
 	}
@@ -449,12 +451,22 @@ func (g *guard) handleMissingNode(v view) {
 	}
 }
 
+// noteNode takes in which Node was read. An order to leave it open does not outlive it.
+func (g *guard) noteNode(uid types.UID) {
+	if !g.anotherThan(uid) {
+		return
+	}
+	g.reregistered, g.uncordoned, g.uncordonUnreported, g.cordonedAt = true, false, false, time.Time{}
+	g.goal.Open, g.goal.Reopened = false, time.Time{}
+}
+
 // handleNodeError takes in that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
 // evictions go on without it.
 func (g *guard) handleNodeError(v view) {
 	text, known := v.err.Error(), fmt.Sprint(g.view.err)
 	g.view.err = v.err
 	if v.uid != "" { // It was read, and takes pods. The next look must not conclude that somebody uncordoned it.
+		g.noteNode(v.uid)
 		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.unschedulable = v.uid, false, CordonNone, v.limited, false
 	}
 	if v.uncordonedFor != nil {
@@ -493,6 +505,7 @@ func (g *guard) handleLastingFailure(err error) {
 // handleNode takes in a Node that was read, and cordoned if that was called for.
 func (g *guard) handleNode(v view) {
 	before := g.view
+	g.noteNode(v.uid)
 	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
 	if v.cordon == CordonSet || newlyClosed || another {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
@@ -510,7 +523,11 @@ func (g *guard) handleNode(v view) {
 		g.cordonDecided = time.Now()
 	}
 	if cordon := g.view.cordon; (cordon != before.cordon || another) && cordon != CordonLifted { // handleUncordon reports the latter.
-		g.report(cordon.progress())
+		p := cordon.progress()
+		if g.reregistered && v.closed() {
+			p.Events = g.goal.Events
+		}
+		g.report(p)
 	}
 	g.tidy(v)
 }

@@ -109,11 +109,17 @@ type memory struct {
 	conflicts  int // how many patches in a row have met a Node that others had written
 }
 
+// anotherThan tells whether a Node with another UID was seen before.
+func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
+
 // close reads the Node, and cordons it if that is called for.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
 		return view{err: err, missing: NotFound(err)}
+	}
+	if before.anotherThan(node.UID) {
+		before.uncordoned, goal.Open, goal.Reopened = false, false, time.Time{} // What people wanted was about the Node before.
 	}
 	lifted := n.liftedFor(node, goal, before)
 	found := n.cordonOf(node, goal, before, lifted)
