@@ -80,6 +80,8 @@ type view struct {
 	// unschedulable is the Node's, also if it is to be left alone. foreignClaim tells that the cordon is another program's, which may
 	// lift it.
 	unschedulable, foreignClaim bool
+	// autoscaled tells that Cluster Autoscaler is removing the Node.
+	autoscaled bool
 	// ours tells that our claim or our label is on it, limited that people want its pods left alone, and ready that the kubelet of the
 	// claim's boot has reported it Ready.
 	ours, limited, ready bool
@@ -182,6 +184,7 @@ func (v *view) setUncordoned(lifted []string, goal Goal, told bool) {
 func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
+		autoscaled: autoscaled(node),
 	}
 	mine := n.isMine(node)
 	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
@@ -220,8 +223,8 @@ func (n *Node) takesOver(node *corev1.Node) bool {
 // liftedFor returns the events for which people have lifted the cordon of an open Node: those for which it was closed at the look before,
 // and, if there is still a claim on it, those that the claim names or for which the goal says that it was closed.
 func (n *Node) liftedFor(node *corev1.Node, goal Goal, before memory) []string {
-	if node.Spec.Unschedulable {
-		return nil
+	if node.Spec.Unschedulable || before.view.autoscaled && before.view.uid == node.UID && !autoscaled(node) {
+		return nil // In the latter case Cluster Autoscaler has given up, and lifted any cordon.
 	}
 	var events []string
 	if n.liftedSince(node, before) {
@@ -384,8 +387,16 @@ var drainTaints = []struct {
 }{
 	{"karpenter.sh/disrupted", "", UncordonLeftKarpenter},
 	{"karpenter.sh/disruption", "", UncordonLeftKarpenter}, // before Karpenter 1.0
-	{"ToBeDeletedByClusterAutoscaler", "", UncordonLeftAutoscaler},
+	{autoscalerTaint, "", UncordonLeftAutoscaler},
 	{"eks.amazonaws.com/nodegroup", "unschedulable", UncordonLeftNodeGroup},
+}
+
+// autoscalerTaint is on a node that Cluster Autoscaler removes. If that fails, it takes the taint off and makes the node schedulable in one
+// update, whoever had cordoned it (CleanToBeDeleted in cluster-autoscaler/utils/taints/taints.go). That is nobody's order.
+const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+
+func autoscaled(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == autoscalerTaint })
 }
 
 // neededBy tells which other program needs the node to stay closed: a result with a LeftTo, or "".

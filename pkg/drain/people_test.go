@@ -350,3 +350,27 @@ func TestANodeThatRegistersAnewIsClosedThoughPeopleHadOpenedTheOneBefore(t *test
 		}
 	})
 }
+
+// CleanToBeDeleted takes the taint off and makes the node schedulable in one update.
+func TestAClusterAutoscalerThatGivesUpDoesNotOpenANodeThatIsInterrupted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		taint := corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "1", Effect: corev1.TaintEffectNoSchedule}
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Taints, n.Spec.Unschedulable = []corev1.Taint{taint}, true }, "cluster-autoscaler")
+		s.AddPod(pod("a", grace(60)), apitest.Ending(50*time.Second))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		time.Sleep(10 * time.Second)
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Taints, n.Spec.Unschedulable = nil, false }, "cluster-autoscaler")
+		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 3, Ending: 0}) // before nth could close it again
+		time.Sleep(90 * time.Second)
+		left := 0
+		for _, p := range s.Pods() {
+			if p.Spec.NodeName == apitest.Node {
+				left++
+			}
+		}
+		if !s.CurrentNode().Spec.Unschedulable || left > 0 {
+			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; told %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
+		}
+	})
+}
