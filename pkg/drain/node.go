@@ -203,7 +203,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []st
 	switch {
 	case leave(node):
 		return CordonLeft
-	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node):
+	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !sinceLift(node, before):
 		return CordonOurs
 	case node.Spec.Unschedulable && !n.takesOver(node):
 		return CordonForeign
@@ -212,6 +212,12 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []st
 		return CordonLifted
 	}
 	return CordonNone
+}
+
+// sinceLift tells that somebody has set the cordon after the guard has seen that ours was lifted, where the API server does not remember who
+// did.
+func sinceLift(node *corev1.Node, before memory) bool {
+	return before.uncordoned && before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
 }
 
 // takesOver tells whether this writer makes the Node's cordon its own: ByHand does with Host's.

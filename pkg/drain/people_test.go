@@ -374,3 +374,21 @@ func TestAClusterAutoscalerThatGivesUpDoesNotOpenANodeThatIsInterrupted(t *testi
 		}
 	})
 }
+
+// Some API servers that stand in for others leave managedFields out.
+func TestACordonThatPeopleSetAfterTheGuardSawThemLiftOursIsNotLiftedWithoutManagedFields(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = false, nil })
+		r.await(state.NodeReopened)
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = true, nil })
+		time.Sleep(time.Minute)
+		r.cancel()
+		<-r.done
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("people's cordon was lifted with %q, %v", result, err)
+		}
+	})
+}
