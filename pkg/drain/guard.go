@@ -653,6 +653,7 @@ func (g *guard) confirmed() bool {
 		return g.confirmedEpoch == g.epoch
 	}
 	g.confirming = true
+	clear(g.departed)
 	version, epoch := newer(g.view.version, g.version), g.epoch
 	if g.confirmedEpoch < g.joinedEpoch {
 		version = "" // The newest: the watch may have been silent for a while, and the Node unchanged.

@@ -56,7 +56,7 @@ type pods struct {
 	// staying are the pods that need not go. Of these, the exempt came back too often, or came after somebody uncordoned the node.
 	staying map[types.UID]*corev1.Pod
 	exempt  map[types.UID]bool
-	// departed are the pods that have left the node since the last complete list.
+	// departed are the pods that have left the node while a list was under way, which may still have them.
 	departed map[types.UID]bool
 	owners   map[string]*owner
 	// returning names the owners that have brought pods back to the closed node.
@@ -138,6 +138,7 @@ type budget struct {
 type owner struct {
 	name                         string
 	departures                   []departure
+	changed                      time.Time // when a pod of it was last met or left
 	returnReported, leftReported bool
 }
 
@@ -165,7 +166,6 @@ func (g *guard) replacePods(all []*corev1.Pod) {
 	maps.DeleteFunc(g.staying, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
 	maps.DeleteFunc(g.exempt, func(uid types.UID, _ bool) bool { return !there[uid] })
 	maps.DeleteFunc(g.restarts, func(uid types.UID, _ restart) bool { return !there[uid] })
-	clear(g.departed)
 	if !g.synced {
 		g.synced, g.all = true, true
 	}
@@ -343,7 +343,9 @@ func (g *guard) handleGone(last *corev1.Pod) {
 	delete(g.staying, last.UID)
 	delete(g.exempt, last.UID)
 	delete(g.restarts, last.UID)
-	g.departed[last.UID] = true
+	if g.confirming {
+		g.departed[last.UID] = true
+	}
 	t, known := g.targets[last.UID]
 	if !known {
 		return
@@ -793,9 +795,35 @@ func cameAfter(pod *corev1.Pod, since time.Time) bool {
 // bound before the scheduler heard of the cordon.
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// ownerOf returns a pod's controller. If none is named, that is its first owner, or else the prefix from which its name was generated. Any
-// other pod is its own owner.
+// ownerMemory is for how long an owner is remembered that has no pod on the node. One that brings its pods back does so sooner.
+const ownerMemory = 15 * time.Minute
+
+// forgetOwners forgets those of which no pod has been there for long: a guard may stand for weeks, and each Job is another owner.
+func (g *guard) forgetOwners(now time.Time) {
+	there := map[string]bool{}
+	for _, pod := range g.staying {
+		there[ownerName(pod)] = true
+	}
+	for _, t := range g.targets {
+		there[ownerName(t.pod)] = true
+	}
+	maps.DeleteFunc(g.owners, func(name string, o *owner) bool { return !there[name] && now.Sub(o.changed) > ownerMemory })
+	maps.DeleteFunc(g.returning, func(name string, _ bool) bool { return !there[name] && g.owners[name] == nil })
+}
+
+// ownerOf returns a pod's owner, and notes that one of its pods has come or gone.
 func (g *guard) ownerOf(pod *corev1.Pod) *owner {
+	name := ownerName(pod)
+	if g.owners[name] == nil {
+		g.owners[name] = &owner{name: name}
+	}
+	g.owners[name].changed = time.Now()
+	return g.owners[name]
+}
+
+// ownerName names a pod's controller. If there is none, that is its first owner, or else the prefix from which its name was generated. Any
+// other pod is its own owner.
+func ownerName(pod *corev1.Pod) string {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil && len(pod.OwnerReferences) > 0 {
 		ref = &pod.OwnerReferences[0]
@@ -807,10 +835,7 @@ func (g *guard) ownerOf(pod *corev1.Pod) *owner {
 	case pod.GenerateName != "":
 		name = "the maker of pods " + pod.Namespace + "/" + pod.GenerateName + "*"
 	}
-	if g.owners[name] == nil {
-		g.owners[name] = &owner{name: name}
-	}
-	return g.owners[name]
+	return name
 }
 
 // roundOf returns the round of a pod that was met now: 0, unless it replaces one that has left. A pod that was created before the first of
@@ -846,6 +871,7 @@ func (g *guard) noteDeparture(t *target) {
 	}
 	o := g.ownerOf(t.pod)
 	o.departures = append(o.departures, departure{from: from, to: to, round: t.round})
+	g.forgetOwners(time.Now())
 }
 
 // aboutPod is something that happened to a pod.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -386,4 +387,22 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *test
 			}
 		})
 	}
+}
+
+// A guard may stand for weeks over a node where Jobs go on that tolerate everything: each of them is another owner.
+func TestWhatIsRememberedOfPodsThatAreGoneDoesNotGrowForEver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		for i := range 300 {
+			job := func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: fmt.Sprintf("tick-%d", i), UID: "u", Controller: new(true)}}
+			}
+			s.AddPod(pod(fmt.Sprintf("tick-%d-x", i), job), 0)
+			time.Sleep(20 * time.Second)
+		}
+		if owners, departed := drain.Remembered(r.guard); owners > 50 || departed > 50 {
+			t.Errorf("after 300 pods that are gone, %d owners and %d pods that have left are remembered", owners, departed)
+		}
+	})
 }
