@@ -448,7 +448,7 @@ func TestWhetherANodeCannotBeClosedIsToldWithHowThingsStand(t *testing.T) {
 		looked  bool // what is told of the Node is what is on it
 	}{
 		"nothing is in the way":            {func(*apitest.Server) {}, "", true},
-		"a failure that may pass":          {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, "", false},
+		"a failure that has lasted":        {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, "503 Service Unavailable: not ready", false},
 		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, "no looks here", false},
 		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, "no cordons here", true},
 		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, "", true},

@@ -328,6 +328,7 @@ func TestADrainLeavesNoGoroutineBehind(t *testing.T) {
 				if _, err := r.wait(); !errors.Is(err, context.Canceled) {
 					t.Errorf("the error is %v", err)
 				}
+				synctest.Wait() // The Reflector does not wait for the request that it has canceled.
 				if left := goroutinesOf("drain.(*guard)", "cache.(*Reflector).Run"); left != "" {
 					t.Errorf("goroutines outlive the drain:\n%s", left)
 				}
