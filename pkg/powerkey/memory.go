@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryName is by which the service manager knows the memory. The devices have names that begin with "event".
+// memoryName is the memory's name in the service manager's file descriptor store. Those of devices begin with "event".
 const memoryName = "power-key"
 
-// A memory holds the first press, in a file that has no place on any disk and that the next process finds again. Times are
-// by the clock that has run since the boot, of which nobody sets the hands.
+// pressMemory holds the first press in a memfd, which the next process gets from the service manager. Times are those of
+// CLOCK_BOOTTIME, which nobody can set.
 type pressMemory struct {
 	mu   sync.Mutex
 	file *os.File
-	ours func() bool       // whether a press is nobody else's as things stand
+	ours func() bool       // Options.Ours
 	down func(fd int) bool // whether the power key of a device is down
 }
 
@@ -32,40 +32,40 @@ func newMemory(opts Options) (*pressMemory, error) {
 	}
 	m := &pressMemory{file: os.NewFile(uintptr(fd), memoryName), ours: opts.Ours, down: down}
 	if err := opts.Store.Keep(memoryName, m.file); err != nil {
-		_ = m.file.Close() // nothing was written
+		_ = m.file.Close() // nothing was written to it
 		return nil, err
 	}
 	return m, nil
 }
 
-// sinceBoot is the time that the kernel gives presses, too: how long ago the machine was booted, also if it has slept.
+// sinceBoot is the time of CLOCK_BOOTTIME, the clock of the kernel's input events: the time since the boot, sleep included.
 func sinceBoot() time.Duration {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // every kernel has it
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // every supported kernel has it
 	return time.Duration(now.Nano())
 }
 
-// A press is what is to be known of one.
+// press is a press of the power key. The zero value is none.
 type press struct {
-	at   time.Duration // when it was, since the boot; zero if there was none
+	at   time.Duration // since the boot
 	ours bool          // nobody else has answered it
 }
 
-// pressed is the first press.
+// pressed returns the first press.
 func (m *pressMemory) pressed() press {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.load()
 }
 
-// clear forgets it.
+// clear forgets the press.
 func (m *pressMemory) clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.save(press{})
 }
 
-// claim remembers that nobody else has answered the press.
+// claim notes that nobody else has answered the press.
 func (m *pressMemory) claim() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -75,25 +75,25 @@ func (m *pressMemory) claim() {
 	}
 }
 
-// form is that of what is written, in a piece whose width is always the same: a time in nanoseconds, and 1 for what is ours.
+// form is the format of the file, which always has the same width: a time in nanoseconds, and 1 if the press is ours.
 const (
 	form  = "%20d %d"
 	width = 22
 )
 
-// load reads what was written. m.mu is held.
+// load reads the press. m.mu is held.
 func (m *pressMemory) load() (p press) {
 	text := make([]byte, width)
 	n, _ := m.file.ReadAt(text, 0) // a new memory is empty
 	var ours int
 	if _, err := fmt.Sscanf(string(text[:n]), form, &p.at, &ours); err != nil {
-		return press{} // and says nothing
+		return press{}
 	}
 	p.ours = ours == 1
 	return p
 }
 
-// save writes it; there is no disk that could fail. m.mu is held.
+// save writes the press; there is no disk that could fail. m.mu is held.
 func (m *pressMemory) save(p press) {
 	ours := 0
 	if p.ours {
@@ -102,15 +102,15 @@ func (m *pressMemory) save(p press) {
 	_, _ = m.file.WriteAt(fmt.Appendf(nil, form, p.at, ours), 0)
 }
 
-// A device is one that has a power key.
+// device is an input device with a power key.
 type device struct {
 	file    *os.File
-	button  bool // and no others but its like
-	dropped bool // the kernel had to drop events, and how the key stands is not known
+	button  bool // it has no keys but a button's
+	dropped bool // the kernel has dropped events, so that the state of the key is unknown
 }
 
-// read waits for what a device tells, and returns the press if it was one. Whoever is ended in here, with the press in
-// hand, has remembered one.
+// read waits for events of a device, and returns the press if there was one. If the process is killed after the events were
+// read, a press is in the memory.
 func (m *pressMemory) read(d *device) (p press, err error) {
 	raw, err := d.file.SyscallConn()
 	if err != nil {
@@ -118,16 +118,16 @@ func (m *pressMemory) read(d *device) (p press, err error) {
 	}
 	var got error
 	err = raw.Read(func(fd uintptr) (done bool) {
-		if !readable(int(fd)) { // descriptors are small
+		if !readable(int(fd)) { // file descriptors are small
 			return false
 		}
-		p, done, got = m.take(int(fd), d) // descriptors are small
+		p, done, got = m.take(int(fd), d) // file descriptors are small
 		return done
 	})
 	return p, errors.Join(err, got)
 }
 
-// take reads what is there to be read.
+// take reads the events that are there. done is false if there are none. To be safe, it saves a press before it reads.
 func (m *pressMemory) take(fd int, d *device) (p press, done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,8 +141,8 @@ func (m *pressMemory) take(fd int, d *device) (p press, done bool, err error) {
 		n, err = unix.Read(fd, text)
 	}
 	if n > 0 {
-		p.at = min(d.pressIn(text[:n]), sinceBoot()) // one that is yet to come is by a clock of its own
-		// What is asked for has the kernel drop what it has to tell of keys, so that comes when there is no more.
+		p.at = min(d.pressIn(text[:n]), sinceBoot()) // a time in the future is from another clock
+		// EVIOCGKEY makes the kernel drop queued key events, so the queue must be empty.
 		if d.dropped && n < len(text) {
 			d.dropped = false
 			if p.at == 0 && m.down(fd) {
@@ -163,9 +163,9 @@ func (m *pressMemory) take(fd int, d *device) (p press, done bool, err error) {
 	return p, true, err
 }
 
-// readable tells whether there is something to read, or that there never will be.
+// readable reports whether a read would return at once, be it with an error.
 func readable(fd int) bool {
-	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // descriptors are small
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // file descriptors are small
 	n, err := unix.Poll(poll, 0)
 	for errors.Is(err, unix.EINTR) {
 		n, err = unix.Poll(poll, 0)

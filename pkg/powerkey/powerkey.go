@@ -1,14 +1,14 @@
-// Package powerkey hears the machine's power button, which is all that EC2 presses to stop or terminate an instance. The
-// kernel tells of it through a device in /dev/input, to whoever reads that: logind does, and so can nth, which holds
-// logind off it (pkg/logind) to have the node drained before anybody else hears of the shutdown.
+// Package powerkey reads the machine's power button, which EC2 presses to stop or terminate an instance. The kernel reports
+// presses to every process that reads the button's device in /dev/input: to logind, and to nth, which blocks logind's answer
+// (pkg/logind) so that the node is drained before the shutdown begins.
 //
-// A press must not be lost, whatever becomes of the process that has read it. Therefore two things outlive the process,
-// in the hands of the service manager: the open devices, with what nobody has read yet, and a memory with the press that
-// was read, and whose it was. It is written before anything is read, and taken back if that was no press.
+// A press must not be lost, even if the process that has read it is killed. Therefore the service manager keeps two things
+// for the next process: the open devices, with the events that nobody has read yet, and a memory with the press that was
+// read. The memory is written before events are read, and cleared if they were no press.
 //
-// When a key was pressed is told by CLOCK_BOOTTIME: a wall clock that is set in between makes no press older or younger.
+// The times of presses are those of CLOCK_BOOTTIME, so that it does not matter if somebody sets the wall clock.
 //
-// The package knows nothing of what follows from a press.
+// What follows from a press is up to the caller.
 package powerkey
 
 import (
@@ -29,45 +29,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Store holds open files for the next process of this service.
+// Store keeps open files for the next process of this service.
 type Store interface {
 	Keep(name string, file *os.File) error
 	Forget(name string)
 }
 
-// Options say where presses are heard, and who is told.
+// Options configure Keys.
 type Options struct {
-	// Root is where the machine's file system begins; "" is "/".
+	// Root is the machine's root directory; empty means "/".
 	Root string
-	// Store holds what outlives the process, and Kept has what earlier ones have given it, by name.
+	// Store keeps files for the next process, and Kept has the files that earlier processes have stored, by name.
 	Store Store
 	Kept  map[string]*os.File
-	// Wanted tells whether the devices are to be read. It is asked again and again.
+	// Wanted reports whether the devices are to be read. It is called again and again.
 	Wanted func() bool
-	// Listening is told whether there is a device that is being read, at first and when that changes.
+	// Listening is called at first, and when it changes whether all devices with a power key are being read.
 	Listening func(bool)
-	// Ours tells whether a press would be answered here, and by nobody else, as things stand. That is remembered with it.
+	// Ours reports whether nth, and nobody else, would answer a press at the moment. The result is remembered with a press.
 	Ours func() bool
-	// Pressed is told of each press: when it was, with the monotonic clock's reading, and whether it was ours then. It must
-	// not block.
+	// Pressed is called for each press, with its time, which has a monotonic clock reading, and with what Ours returned then.
+	// It must not block.
 	Pressed func(at time.Time, ours bool)
 }
 
-// Keys hears presses. Make one with New.
+// Keys reads the devices with a power key. Make one with New.
 type Keys struct {
 	opts   Options
 	memory *pressMemory
-	told   *bool // what Listening was told last
+	told   *bool // the last argument of Listening
 
 	mu   sync.Mutex
 	open map[string]*os.File // the devices that are read, by name
 }
 
-// lookEvery is the time between two looks at which devices there are. inotify would tell at once, and where its instances
-// are used up, as they are on many a node, not at all.
-const lookEvery = time.Second
+// scanInterval is how often the devices are listed. inotify would be faster, but on many nodes its instances are used up.
+const scanInterval = time.Second
 
-// New returns what does not listen yet. The error says why nothing could be remembered.
+// New returns Keys that read no device yet. It fails if there can be no memory.
 func New(opts Options) (*Keys, error) {
 	m, err := newMemory(opts)
 	if err != nil {
@@ -76,41 +75,41 @@ func New(opts Options) (*Keys, error) {
 	return &Keys{opts: opts, memory: m, open: map[string]*os.File{}}, nil
 }
 
-// Recall tells of the press that an earlier process has heard, if there was one, before it returns.
-func (k *Keys) Recall() { k.tell(k.memory.pressed()) }
+// Recall calls Pressed for the press that an earlier process has read, if there was one.
+func (k *Keys) Recall() { k.report(k.memory.pressed()) }
 
-// Run listens until ctx ends.
+// Run reads the devices until ctx ends.
 func (k *Keys) Run(ctx context.Context) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer k.close(func(string) {})
-	again := time.NewTicker(lookEvery)
-	defer again.Stop()
+	ticker := time.NewTicker(scanInterval)
+	defer ticker.Stop()
 	for {
-		k.look(&reading)
+		k.scan(&reading)
 		select {
 		case <-ctx.Done():
 			return
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-// tell tells of a press, if it was one.
-func (k *Keys) tell(p press) {
+// report calls Pressed, if there was a press.
+func (k *Keys) report(p press) {
 	if p.at != 0 {
 		k.opts.Pressed(time.Now().Add(-max(sinceBoot()-p.at, 0)), p.ours)
 	}
 }
 
-// Claim says that nobody else has answered what was pressed so far: it is ours, also for the process after this one.
+// Claim makes the last press ours, also for the next process: nobody else has answered it.
 func (k *Keys) Claim() { k.memory.claim() }
 
-// Over says that the machine will not go down for what was pressed so far.
+// Over forgets the last press: the machine will not shut down because of it.
 func (k *Keys) Over() { k.memory.clear() }
 
-// look opens the devices that have come, or lets all go if they are not wanted.
-func (k *Keys) look(reading *sync.WaitGroup) {
+// scan opens the devices that are new, or closes all if they are not wanted.
+func (k *Keys) scan(reading *sync.WaitGroup) {
 	var found map[string]keys
 	if !k.opts.Wanted() {
 		k.close(k.opts.Store.Forget)
@@ -122,7 +121,7 @@ func (k *Keys) look(reading *sync.WaitGroup) {
 		}
 	}
 	k.mu.Lock()
-	// One that cannot be read would be answered by nobody.
+	// Nobody would answer a press on a device that cannot be read.
 	unread := slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(name string) bool { return k.open[name] == nil })
 	listening := len(k.open) > 0 && !unread
 	k.mu.Unlock()
@@ -132,31 +131,31 @@ func (k *Keys) look(reading *sync.WaitGroup) {
 	}
 }
 
-// close lets all devices go. The copies stay, for the next process to find, unless they are forgotten.
+// close closes all devices. The service manager's copies remain for the next process, unless forget removes them.
 func (k *Keys) close(forget func(name string)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, file := range k.open {
-		_ = file.Close() // nothing was written
+		_ = file.Close() // it was only read
 		forget(name)
 	}
 	clear(k.open)
 }
 
-// forgetKept lets the devices of earlier processes go: what is pressed while they are not wanted is no business of a later one.
+// forgetKept closes the devices of earlier processes: presses while the devices are not wanted are not for a later process.
 func (k *Keys) forgetKept() {
 	for name, file := range k.opts.Kept {
 		if name != memoryName {
-			_ = file.Close() // nothing was written
+			_ = file.Close() // it was only read
 			k.opts.Store.Forget(name)
 			delete(k.opts.Kept, name)
 		}
 	}
 }
 
-// devices finds those that have a power key, by their names.
+// devices returns the devices that have a power key, by name.
 func (k *Keys) devices() map[string]keys {
-	entries, _ := os.ReadDir(filepath.Join(k.opts.Root, "/dev/input")) // there is none where there are no keys
+	entries, _ := os.ReadDir(filepath.Join(k.opts.Root, "/dev/input")) // it does not exist on a machine without keys
 	found := map[string]keys{}
 	for _, entry := range entries {
 		if !strings.HasPrefix(entry.Name(), "event") {
@@ -169,23 +168,23 @@ func (k *Keys) devices() map[string]keys {
 	return found
 }
 
-// keys are what a device has, as far as it matters here.
+// keys says whether a device has a power key, and keys other than those of a button.
 type keys struct{ power, others bool }
 
-// keys looks at what the kernel says of a device. A pipe in its place, which only root can put there, stands for a button:
-// a container has no other, and a rehearsal needs none.
+// keys reads which keys a device has. A named pipe, which only root can create there, counts as a button: tests in containers
+// have no other.
 func (k *Keys) keys(device fs.DirEntry) keys {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return keys{power: true}
 	}
 	text, err := os.ReadFile(filepath.Join(k.opts.Root, "/sys/class/input", device.Name(), "device/capabilities/key"))
 	if err != nil {
-		return keys{} // no device of the kernel's, or one that has just gone
+		return keys{} // it is not an input device, or was just removed
 	}
 	return parseKeys(string(text))
 }
 
-// The numbers of keys, and what else is on a panel with a power key, in include/uapi/linux/input-event-codes.h.
+// The codes of the power keys, and of other keys of a power button, from include/uapi/linux/input-event-codes.h.
 const (
 	keyPower  = 116
 	keySleep  = 142
@@ -193,11 +192,11 @@ const (
 	keyPower2 = 0x164
 )
 
-// parseKeys reads a bitmap as the kernel prints it: words in hexadecimal digits, the highest first.
+// parseKeys parses a bitmap as the kernel prints it: hexadecimal words, the most significant one first.
 func parseKeys(text string) (found keys) {
 	words := strings.Fields(text)
 	for i, word := range words {
-		bits, _ := strconv.ParseUint(word, 16, 64) // what the kernel prints are such words
+		bits, _ := strconv.ParseUint(word, 16, 64) // the kernel prints nothing else
 		for bit := range 64 {
 			if bits>>bit&1 == 0 {
 				continue
@@ -214,7 +213,7 @@ func parseKeys(text string) (found keys) {
 	return found
 }
 
-// listen reads a device, which may have no other keys but a button's, unless that is being done.
+// listen starts to read a device, unless it is being read. button is set if it has no keys but a button's.
 func (k *Keys) listen(name string, button bool, reading *sync.WaitGroup) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,15 +223,15 @@ func (k *Keys) listen(name string, button bool, reading *sync.WaitGroup) {
 	path := filepath.Join(k.opts.Root, "/dev/input", name)
 	file := k.kept(name, path)
 	if file == nil {
-		// Without O_NONBLOCK the opening of some devices, and of a pipe, waits.
+		// Without O_NONBLOCK, opening some devices, and a pipe, blocks.
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 		if err != nil {
-			return // it has gone, or may not be opened: the next look tries again
+			return // the next scan tries again
 		}
 		file = os.NewFile(uintptr(fd), path)
-		_ = k.opts.Store.Keep(name, file) // then what nobody has read ends with the process
+		_ = k.opts.Store.Keep(name, file) // if that fails, unread events are lost with this process
 	}
-	tellSinceBoot(file)
+	useBootTime(file)
 	k.open[name] = file
 	reading.Go(func() { k.follow(name, &device{file: file, button: button}) })
 }
@@ -240,19 +239,19 @@ func (k *Keys) listen(name string, button bool, reading *sync.WaitGroup) {
 // setClock is the kernel's EVIOCSCLOCKID, in include/uapi/linux/input.h.
 const setClock = 0x400445a0
 
-// tellSinceBoot has a device tell its times by CLOCK_BOOTTIME. A pipe is written to by one who does so.
-func tellSinceBoot(device *os.File) {
+// useBootTime makes the kernel use CLOCK_BOOTTIME for a device's events. It has no effect on a pipe.
+func useBootTime(device *os.File) {
 	raw, err := device.SyscallConn()
 	if err != nil {
-		return // it will not be read either
+		return // reading it will fail, too
 	}
 	_ = raw.Control(func(fd uintptr) {
-		_ = unix.IoctlSetPointerInt(int(fd), setClock, unix.CLOCK_BOOTTIME) // descriptors are small
+		_ = unix.IoctlSetPointerInt(int(fd), setClock, unix.CLOCK_BOOTTIME) // file descriptors are small
 	})
 }
 
-// kept is the device as an earlier process had opened it, with what nobody has read; nil if it is not there, or is
-// another device by now.
+// kept returns a device that an earlier process has opened, with its unread events; nil if there is none, or if path is
+// another device now.
 func (k *Keys) kept(name, path string) *os.File {
 	file := k.opts.Kept[name]
 	if file == nil {
@@ -260,34 +259,34 @@ func (k *Keys) kept(name, path string) *os.File {
 	}
 	delete(k.opts.Kept, name)
 	before, err := file.Stat()
-	now, gone := os.Stat(path)
-	if err == nil && gone == nil && os.SameFile(before, now) {
+	now, pathErr := os.Stat(path)
+	if err == nil && pathErr == nil && os.SameFile(before, now) {
 		return file
 	}
-	_ = file.Close() // it is of no use
+	_ = file.Close() // it was only read
 	k.opts.Store.Forget(name)
 	return nil
 }
 
-// follow reads a device until it has gone, or is closed.
+// follow reads a device until it is removed or closed.
 func (k *Keys) follow(name string, d *device) {
 	for {
 		p, err := k.memory.read(d)
 		if err != nil {
 			break
 		}
-		k.tell(p)
+		k.report(p)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.open[name] == d.file { // it has not been closed, so it has gone
+	if k.open[name] == d.file { // it was removed
 		delete(k.open, name)
 		_ = d.file.Close()
 		k.opts.Store.Forget(name)
 	}
 }
 
-// Of the kernel's struct input_event, on machines of 64 bits: two words of time, the type, the code and the value.
+// The kernel's struct input_event on 64-bit machines: two words of time, the type, the code and the value.
 const (
 	eventSize  = 24
 	typeSyn    = 0
@@ -296,8 +295,8 @@ const (
 	keyDown    = 1
 )
 
-// pressIn finds the first press in what a device told at once. Where the kernel had to drop events, those of a button with
-// no other keys were presses; of another device it remains to be asked.
+// pressIn returns the time of the first press among a device's events; 0 if there is none. If the kernel has dropped events,
+// those of a button must have been presses, while another device has to be queried.
 func (d *device) pressIn(text []byte) (at time.Duration) {
 	for ; len(text) >= eventSize; text = text[eventSize:] {
 		kind, code := binary.NativeEndian.Uint16(text[16:]), binary.NativeEndian.Uint16(text[18:])
@@ -306,28 +305,28 @@ func (d *device) pressIn(text []byte) (at time.Duration) {
 		d.dropped = d.dropped || dropped && !d.button
 		if pressed || dropped && d.button {
 			seconds, micros := binary.NativeEndian.Uint64(text), binary.NativeEndian.Uint64(text[8:])
-			return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond // what the kernel's clock says fits
+			return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond // times since the boot fit
 		}
 	}
 	return 0
 }
 
-// getKeys is the kernel's EVIOCGKEY for as many keys as there are.
+// getKeys is the kernel's EVIOCGKEY, with room for all keys.
 const (
 	keyBytes = 96
 	getKeys  = 2<<30 | keyBytes<<16 | 'E'<<8 | 0x18
 )
 
-// down asks the kernel whether the power key of a device is down.
+// down queries whether the power key of a device is down.
 func down(fd int) bool {
 	var keys [keyBytes]byte
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getKeys, uintptr(unsafe.Pointer(&keys[0]))); errno != 0 { // the kernel writes no more than it is asked for
-		return false // a pipe, or a device that has gone
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getKeys, uintptr(unsafe.Pointer(&keys[0]))); errno != 0 { // the kernel writes at most keyBytes
+		return false // it is a pipe, or was removed
 	}
 	return isDown(keys[:])
 }
 
-// isDown looks for the power key in a bitmap of keys, the first one first.
+// isDown reports whether a power key is set in a bitmap, which begins with key 0.
 func isDown(keys []byte) bool {
 	return keys[keyPower/8]>>(keyPower%8)&1 == 1 || keys[keyPower2/8]>>(keyPower2%8)&1 == 1
 }
