@@ -44,7 +44,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 // because redirects, cookies and timeouts are all that this would add.
 type httpClient struct {
 	source *Source
-	direct directTransport
+	dial   dialer
 	https  *http.Transport // for a custom endpoint
 }
 
@@ -53,7 +53,7 @@ func (s *Source) newHTTPClient() *httpClient {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
-	return &httpClient{source: s, direct: directTransport{dial}, https: &http.Transport{
+	return &httpClient{source: s, dial: dial, https: &http.Transport{
 		DialContext:            dial,
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
@@ -126,12 +126,12 @@ func (c *httpClient) reach(r *http.Request) (*http.Response, error) {
 
 // send sends a request, and tells the throttle how long the answer takes.
 func (c *httpClient) send(r *http.Request) (*http.Response, error) {
-	var transport http.RoundTripper = c.direct
+	roundTrip := c.direct
 	if r.URL.Scheme != "http" {
-		transport = c.https
+		roundTrip = c.https.RoundTrip
 	}
 	asked := time.Now()
-	resp, err := transport.RoundTrip(r)
+	resp, err := roundTrip(r)
 	if err == nil {
 		c.source.throttle.noteAnswer(time.Since(asked))
 	}
@@ -239,16 +239,13 @@ type connectError struct{ error }
 // Unwrap returns the cause.
 func (e *connectError) Unwrap() error { return e.error }
 
-// directTransport makes each request on a connection of its own, in the calling goroutine. EC2 closes the connection
+// direct sends a request without a body on a connection of its own, in the calling goroutine. EC2 closes the connection
 // after each answer, so nothing else is needed: an http.Transport has three more goroutines for each, and switching
-// between them is a good part of what an idle nth costs.
-type directTransport struct{ dial dialer }
-
-// RoundTrip implements http.RoundTripper, for requests without a body. The connection ends with the answer's body, or
-// with the request's context.
-func (t directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+// between them is a good part of what an idle nth costs. The connection ends with the answer's body, or with the request's
+// context.
+func (c *httpClient) direct(r *http.Request) (*http.Response, error) {
 	address := net.JoinHostPort(r.URL.Hostname(), cmp.Or(r.URL.Port(), "80"))
-	conn, err := t.dial(r.Context(), "tcp", address)
+	conn, err := c.dial(r.Context(), "tcp", address)
 	if err != nil {
 		return nil, &connectError{err}
 	}
@@ -265,10 +262,9 @@ func (t directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // exchangeOn sends the request and reads the answer up to its body.
 func exchangeOn(conn net.Conn, r *http.Request) (*http.Response, error) {
-	closing := r.WithContext(r.Context()) // a copy: a RoundTripper must not change its request
-	closing.Close = true
+	r.Close = true
 	out := bufio.NewWriterSize(conn, lineBuffer)
-	if err := closing.Write(out); err != nil {
+	if err := r.Write(out); err != nil {
 		return nil, err
 	}
 	if err := out.Flush(); err != nil {

@@ -23,29 +23,28 @@ const (
 	nameChanged = "org.freedesktop.DBus.NameOwnerChanged"
 )
 
-// manager is what logind's manager object says of itself.
+// manager has the properties of logind's manager object.
 type manager struct {
-	// delay is InhibitDelayMaxSec as it is in effect, whichever file it comes from.
+	// delay is InhibitDelayMaxSec as it is in effect, whichever file sets it.
 	delay time.Duration
-	// preparing tells by the names of locks what is announced: true from the announcement on, until it was called off or,
-	// for a sleep, is over.
+	// preparing says, by the names of locks, whether a shutdown or a sleep is announced: from the announcement until it is
+	// called off or, for a sleep, over.
 	preparing map[string]bool
-	// powerKey is what logind does when the power key is pressed, HandlePowerKey.
+	// powerKey is HandlePowerKey: what logind does when the power key is pressed.
 	powerKey string
 }
 
-// What logind has locks for, by its names.
+// The names of logind's locks.
 const (
 	shutdownLock = "shutdown"
 	sleepLock    = "sleep"
 	powerKeyLock = "handle-power-key"
 )
 
-// answerLimit bounds a question to the bus.
-const answerLimit = 5 * time.Second
+// callTimeout is how long a D-Bus call may take.
+const callTimeout = 5 * time.Second
 
-// Host is the machine that is spoken to, by the directory in which its file system begins: "" is that of this process,
-// and in a container it may be another.
+// Host is a machine's root directory. Empty means that of this process; in a container, the host's is another.
 type Host string
 
 // systemBus connects to the host's system bus.
@@ -56,7 +55,7 @@ func (h Host) systemBus(ctx context.Context) (*dbus.Conn, error) {
 	return dbus.Connect(h.address("run/dbus/system_bus_socket"), dbus.WithContext(ctx))
 }
 
-// serviceManager connects to the host's systemd by its private socket, which is there without a bus.
+// serviceManager connects to the host's systemd through its private socket, which works without a bus.
 func (h Host) serviceManager(ctx context.Context) (*systemd.Conn, error) {
 	if h == "" {
 		return systemd.NewSystemdConnectionContext(ctx)
@@ -67,7 +66,7 @@ func (h Host) serviceManager(ctx context.Context) (*systemd.Conn, error) {
 			return nil, err
 		}
 		if err := conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err != nil {
-			_ = conn.Close() // it was of no use
+			_ = conn.Close()
 			return nil, err
 		}
 		return conn, nil
@@ -78,8 +77,8 @@ func (h Host) address(socket string) string {
 	return "unix:path=" + dbus.EscapeBusAddressValue(filepath.Join(string(h), socket))
 }
 
-// bus is a connection to the system bus. go-systemd's login1 would do, but gives no access to the manager's properties,
-// waits without a limit, and takes a signal for logind's whoever has sent it.
+// bus is a connection to the system bus. go-systemd's login1 gives no access to the manager's properties, has no timeouts,
+// and does not check who has sent a signal.
 type bus struct {
 	conn   *dbus.Conn
 	logind dbus.BusObject
@@ -89,8 +88,7 @@ type bus struct {
 // dial connects to the system bus, until ctx ends or the bus is closed.
 func (h Host) dial(ctx context.Context) (*bus, error) {
 	ctx, end := context.WithCancel(ctx)
-	overdue := time.AfterFunc(answerLimit, end)
-	defer overdue.Stop()
+	defer time.AfterFunc(callTimeout, end).Stop()
 	conn, err := h.systemBus(ctx)
 	if err != nil {
 		end()
@@ -101,13 +99,13 @@ func (h Host) dial(ctx context.Context) (*bus, error) {
 
 func (b *bus) close() {
 	b.end()
-	_ = b.conn.Close() // nothing was written
+	_ = b.conn.Close()
 }
 
-// hints subscribes to what makes it worth asking logind again: that it announces a shutdown or calls one off, and that
-// it was started again. The channel is closed when the connection is lost.
+// hints subscribes to the signals after which logind has to be queried again: those with which it announces a shutdown or
+// calls one off, and that of its restart. The channel is closed when the connection is lost.
 func (b *bus) hints(ctx context.Context) (<-chan *dbus.Signal, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	signals := make(chan *dbus.Signal, 16)
 	b.conn.Signal(signals)
@@ -125,17 +123,17 @@ func (b *bus) hints(ctx context.Context) (<-chan *dbus.Signal, error) {
 	return signals, nil
 }
 
-// worthALook tells whether logind should be asked after a signal. While it is away, there is nobody to ask.
-func worthALook(signal *dbus.Signal) bool {
+// isHint reports whether logind has to be queried after a signal. After the signal that it has stopped, it cannot be.
+func isHint(signal *dbus.Signal) bool {
 	if signal.Name == nameChanged && len(signal.Body) == 3 {
 		return signal.Body[2] != ""
 	}
 	return signal.Name == busManager+".PrepareForShutdown" || signal.Name == busManager+".PrepareForSleep"
 }
 
-// owner is the unique name of the logind that is there now: another after it was started again.
+// owner returns the unique bus name of logind, which changes when it is restarted.
 func (b *bus) owner(ctx context.Context) (name string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := b.conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, busName).Store(&name); err != nil {
 		return "", fmt.Errorf("asking the bus for logind: %w", err)
@@ -143,8 +141,8 @@ func (b *bus) owner(ctx context.Context) (name string, err error) {
 	return name, nil
 }
 
-// shutdownType reads from a signal what sort of shutdown is announced; "" if it does not tell, or is not logind's. It
-// comes right before PrepareForShutdown, and since systemd 255.
+// shutdownType returns the type of shutdown that a signal of logind's announces, such as "reboot"; "" for any other signal.
+// Since systemd 255, the signal precedes PrepareForShutdown.
 func (b *bus) shutdownType(ctx context.Context, signal *dbus.Signal) string {
 	if signal.Name != busManager+".PrepareForShutdownWithMetadata" || len(signal.Body) != 2 {
 		return ""
@@ -156,13 +154,13 @@ func (b *bus) shutdownType(ctx context.Context, signal *dbus.Signal) string {
 		return ""
 	}
 	metadata, _ := signal.Body[1].(map[string]dbus.Variant)
-	sort, _ := metadata["type"].Value().(string)
-	return sort
+	shutdownType, _ := metadata["type"].Value().(string)
+	return shutdownType
 }
 
-// property reads one of logind's.
+// property reads a property of logind's manager.
 func (b *bus) property(ctx context.Context, name string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	value := dbus.Variant{}
 	err := b.logind.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, busManager, name).Store(&value)
@@ -175,9 +173,9 @@ func (b *bus) property(ctx context.Context, name string, into any) error {
 	return nil
 }
 
-// call asks logind to do something.
+// call calls a method of logind's manager.
 func (b *bus) call(ctx context.Context, method string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := b.logind.CallWithContext(ctx, busManager+"."+method, 0, args...).Err; err != nil {
 		return fmt.Errorf("asking logind for %s: %w", method, err)
@@ -185,7 +183,7 @@ func (b *bus) call(ctx context.Context, method string, args ...any) error {
 	return nil
 }
 
-// manager asks logind.
+// manager reads the properties of logind's manager.
 func (b *bus) manager(ctx context.Context) (manager, error) {
 	var usec uint64
 	var down, asleep bool
@@ -206,15 +204,14 @@ func (b *bus) manager(ctx context.Context) (manager, error) {
 	}, nil
 }
 
-// fromMicroseconds translates a time of systemd's. More than a day is as good as for ever, and the largest value would
-// not fit.
+// fromMicroseconds converts a duration of systemd's, to a day at most. systemd's infinity would overflow.
 func fromMicroseconds(usec uint64) time.Duration {
-	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond // it fits
+	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond // a day fits
 }
 
-// inhibit takes a lock of the given mode: "delay" or "block". Closing the file gives it back.
+// inhibit takes a lock of the given mode: "delay" or "block". Closing the file releases it.
 func (b *bus) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var fd dbus.UnixFD
 	err := b.logind.CallWithContext(ctx, busManager+".Inhibit", 0,
@@ -225,17 +222,7 @@ func (b *bus) inhibit(ctx context.Context, what, mode string) (*os.File, error) 
 	return os.NewFile(uintptr(fd), "inhibitor lock"), nil
 }
 
-// readManager asks logind over a connection of its own.
-func (h Host) readManager(ctx context.Context) (manager, error) {
-	b, err := h.dial(ctx)
-	if err != nil {
-		return manager{}, err
-	}
-	defer b.close()
-	return b.manager(ctx)
-}
-
-// systemd connects to the host's systemd in any way there is.
+// systemd connects to the host's systemd, through its private socket or the bus.
 func (h Host) systemd(ctx context.Context) (*systemd.Conn, error) {
 	conn, err := h.serviceManager(ctx)
 	if err == nil {
@@ -248,10 +235,10 @@ func (h Host) systemd(ctx context.Context) (*systemd.Conn, error) {
 	return conn, nil
 }
 
-// GoingDown tells whether systemd is stopping the whole system, rather than this service alone. Where systemd cannot be
-// asked, it is not.
+// GoingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it
+// returns false.
 func (h Host) GoingDown(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := h.systemd(ctx)
 	if err != nil {
@@ -262,11 +249,11 @@ func (h Host) GoingDown(ctx context.Context) bool {
 	return err == nil && state.Value.Value() == "stopping"
 }
 
-// Environment asks systemd for the environment of the first of these services that there is, whichever files say so: what
-// Environment= sets, "NAME=value" each, and the paths on the host that EnvironmentFile= names, which go before that. If there is
-// none of the services, all are empty.
+// Environment returns the environment of the first of these services that is loaded, from the unit and its drop-ins: the
+// variables of Environment=, as "NAME=value", and the paths on the host of EnvironmentFile=, which override these. If none of
+// the services is loaded, all results are empty.
 func (h Host) Environment(ctx context.Context, services ...string) (service string, variables, files []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := h.systemd(ctx)
 	if err != nil {
@@ -274,11 +261,11 @@ func (h Host) Environment(ctx context.Context, services ...string) (service stri
 	}
 	defer conn.Close()
 	for _, service := range services {
-		state, err := conn.GetUnitPropertyContext(ctx, service, "LoadState")
+		loaded, err := isLoaded(ctx, conn, service)
 		if err != nil {
-			return "", nil, nil, fmt.Errorf("asking systemd for %s: %w", service, err)
+			return "", nil, nil, err
 		}
-		if state.Value.Value() != "loaded" {
+		if !loaded {
 			continue
 		}
 		if err := property(ctx, conn, service, "Environment", &variables); err != nil {
@@ -286,7 +273,7 @@ func (h Host) Environment(ctx context.Context, services ...string) (service stri
 		}
 		var named []struct {
 			Path    string
-			Ignored bool // if it is not there
+			Ignored bool // if it does not exist
 		}
 		if err := property(ctx, conn, service, "EnvironmentFiles", &named); err != nil {
 			return "", nil, nil, err
@@ -299,26 +286,31 @@ func (h Host) Environment(ctx context.Context, services ...string) (service stri
 	return "", nil, nil, nil
 }
 
-// Credentials asks systemd which credentials a service is given, whichever files say so: each is a line as in a unit, such as
-// "LoadCredential=ID:PATH". stale tells that these files have changed since systemd has read them. If there is no such service,
-// loaded is false. A systemd that knows no credentials gives none.
+// isLoaded asks systemd whether there is such a unit.
+func isLoaded(ctx context.Context, conn *systemd.Conn, unit string) (bool, error) {
+	state, err := conn.GetUnitPropertyContext(ctx, unit, "LoadState")
+	if err != nil {
+		return false, fmt.Errorf("asking systemd for %s: %w", unit, err)
+	}
+	return state.Value.Value() == "loaded", nil
+}
+
+// Credentials returns the credentials of a service, from the unit and its drop-ins, each as a line of a unit, such as
+// "LoadCredential=ID:PATH". stale is set if these files have changed since systemd has read them. If there is no such service,
+// loaded is false. A systemd without support for credentials has none.
 func (h Host) Credentials(ctx context.Context, service string) (lines []string, loaded, stale bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := h.systemd(ctx)
 	if err != nil {
 		return nil, false, false, fmt.Errorf("asking for the credentials of %s: %w", service, err)
 	}
 	defer conn.Close()
-	state, err := conn.GetUnitPropertyContext(ctx, service, "LoadState")
-	if err != nil {
-		return nil, false, false, fmt.Errorf("asking systemd for %s: %w", service, err)
+	if loaded, err := isLoaded(ctx, conn, service); err != nil || !loaded {
+		return nil, false, false, err
 	}
-	if state.Value.Value() != "loaded" {
-		return nil, false, false, nil
-	}
-	if waits, err := conn.GetUnitPropertyContext(ctx, service, "NeedDaemonReload"); err == nil {
-		stale, _ = waits.Value.Value().(bool)
+	if needed, err := conn.GetUnitPropertyContext(ctx, service, "NeedDaemonReload"); err == nil {
+		stale, _ = needed.Value.Value().(bool)
 	}
 	for _, name := range []string{"LoadCredential", "LoadCredentialEncrypted"} {
 		var found []struct{ ID, Path string }
@@ -351,7 +343,7 @@ func (h Host) Credentials(ctx context.Context, service string) (lines []string, 
 	return lines, true, stale, nil
 }
 
-// ifKnown is an error of a question, unless it is that this systemd does not know what it is asked for.
+// ifKnown returns err, unless it is that this version of systemd does not know the property.
 func ifKnown(err error) error {
 	if fault, ok := errors.AsType[dbus.Error](err); ok && fault.Name == "org.freedesktop.DBus.Error.UnknownProperty" {
 		return nil
@@ -359,30 +351,35 @@ func ifKnown(err error) error {
 	return err
 }
 
-// Delay asks logind how long it lets a shutdown be held, whichever file says so.
+// Delay asks logind for InhibitDelayMaxSec, which is how long delay locks may hold a shutdown up.
 func (h Host) Delay(ctx context.Context) (time.Duration, error) {
-	m, err := h.readManager(ctx)
+	b, err := h.dial(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer b.close()
+	m, err := b.manager(ctx)
 	return m.delay, err
 }
 
-// StartTarget has systemd start a target, and returns when all that the target wants has been started; of a unit with Type=oneshot that
-// is when it has run. The error says that the target could not be started, which of these units have failed, or that ctx has ended. What
-// runs then goes on.
+// StartTarget makes systemd start a target, and returns when all units that the target wants are started; a Type=oneshot unit is
+// when it has finished. The error says that the target could not be started, which of the units have failed, or that ctx has
+// ended; units that are running go on then.
 func (h Host) StartTarget(ctx context.Context, target string) error {
 	conn, err := h.systemd(ctx)
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", target, err)
 	}
 	defer conn.Close()
-	if err := startUnit(ctx, conn, target); err != nil { // The connection ends with ctx, and says so in words of its own.
+	if err := startUnit(ctx, conn, target); err != nil { // When ctx ends, the connection's own error hides that.
 		return fmt.Errorf("starting %s: %w", target, cmp.Or(ctx.Err(), err))
 	}
 	return wantedFailures(ctx, conn, target)
 }
 
-// startUnit starts a unit and waits until that has succeeded.
+// startUnit starts a unit and waits until its start job is done.
 func startUnit(ctx context.Context, conn *systemd.Conn, unit string) error {
-	if err := conn.Subscribe(); err != nil { // On the bus systemd tells of jobs only who has asked for that.
+	if err := conn.Subscribe(); err != nil { // Without it, systemd sends no signals about jobs over the bus.
 		return fmt.Errorf("subscribing to systemd's signals: %w", err)
 	}
 	done := make(chan string, 1)
@@ -400,7 +397,7 @@ func startUnit(ctx context.Context, conn *systemd.Conn, unit string) error {
 	}
 }
 
-// wantedFailures returns an error that names the failed ones among the units that a target wants: a target is there without them.
+// wantedFailures returns an error with the failed units among those that a target wants: a target starts without them.
 func wantedFailures(ctx context.Context, conn *systemd.Conn, target string) error {
 	var wanted, failed []string
 	if err := unitProperty(ctx, conn, target, "Wants", &wanted); err != nil {
@@ -422,7 +419,7 @@ func wantedFailures(ctx context.Context, conn *systemd.Conn, target string) erro
 	return nil
 }
 
-// unitProperty reads one of those that all sorts of units have.
+// unitProperty reads a property of the Unit interface, which all types of units have.
 func unitProperty(ctx context.Context, conn *systemd.Conn, unit, name string, into any) error {
 	p, err := conn.GetUnitPropertyContext(ctx, unit, name)
 	if err == nil {

@@ -15,76 +15,76 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// The power key. EC2 stops and terminates an instance by pressing it, logind answers by announcing a shutdown, and the
-// kubelet, if it was told to, then ends all pods at once, asking no disruption budget. So that this comes after the drain,
-// nth answers the key in logind's place: it holds a block lock on handle-power-key, and on nothing else, reads the key
-// itself (pkg/powerkey), announces the event, and asks logind for the power-off when that is settled.
+// The power key. EC2 presses it to stop or terminate an instance. logind then announces a shutdown, and the kubelet, if it is
+// configured for that, ends all pods at once, without regard to disruption budgets. To have that happen after the drain, nth
+// answers the key in logind's place: it holds a block lock on handle-power-key, and on nothing else, reads the key itself
+// (pkg/powerkey), announces the event, and requests the power-off from logind when the event is settled.
 //
-// A machine must never fail to go down because of nth. The ways out:
-//   - At the press, logind is asked to power off at the time that EC2 leaves, whatever becomes of nth, and again until it
-//     is seen to intend that, which a logind that was started again does not. One that refuses, as since systemd 257 it does
-//     for root, too, while somebody blocks shutdowns, or cannot be asked, has systemd's timer in its place.
-//   - The lock is an open file: it ends with the process, and the next press is logind's.
-//   - Nothing is done in logind's place without the lock. A press that was read without it is left to logind, and only if
-//     that does nothing about it, or is not there, it is answered here.
-//   - A power-off that logind does not bring about is asked of systemd; where both refuse, the lock is given back.
+// nth must never keep a machine from shutting down:
+//   - At the press, logind is told to power off when EC2's time is over (ScheduleShutdown), whatever happens to nth. That is
+//     repeated until the shutdown is scheduled, because logind forgets it in a restart. If logind refuses, as it does since
+//     systemd 257 even for root while somebody blocks shutdowns, or cannot be reached, systemd gets a timer for it.
+//   - The lock is an open file: it ends with the process, and logind answers the next press.
+//   - Without the lock, nth does nothing in logind's place. A press that was read without it is left to logind. nth answers it
+//     only if logind does nothing or cannot be reached.
+//   - A power-off that logind does not bring about is requested from systemd. If both refuse, the lock is released.
 
-// KeyOptions say what is told of the power key.
+// KeyOptions are callbacks about the power key.
 type KeyOptions struct {
-	// Held, if set, is called when it is known whether nth answers the power key, and when that changes; if the settings of
-	// logind keep it from that, with why.
+	// Held, if set, is called when it is known whether nth answers the power key, and when that changes. why is what prevents
+	// it, such as a setting of logind's.
 	Held func(held bool, why string)
-	// Trouble, if set, is called when the machine cannot be powered off. It is tried again.
+	// Trouble, if set, is called when the machine cannot be powered off. nth tries again.
 	Trouble func(error)
-	// Claimed, if set, is called when a press that was left to logind is answered here, since logind does not.
+	// Claimed, if set, is called when nth answers a press that was left to logind, because logind does not.
 	Claimed func()
-	// Over, if set, is called when nothing more is to be done about a press.
+	// Over, if set, is called when a press needs no more attention.
 	Over func()
 }
 
 // key is the lock on the power key.
 type key struct {
-	known  bool     // whether it is wanted
+	known  bool     // ListenToKey was called
 	wanted bool     // the key is being read
 	lock   *os.File // nil while it is not held
-	logind string   // which has given it
-	told   string   // what Held was called with last
+	logind string   // the bus name of the logind that has granted it
+	told   string   // the last arguments of Held
 }
 
-// giveBack closes the lock. The source's mu is held.
+// giveBack releases the lock. The source's mu is held.
 func (k *key) giveBack() {
 	if k.lock != nil {
-		_ = k.lock.Close() // closing is the release; there is nobody to hear of an error
+		_ = k.lock.Close()
 		k.lock = nil
 	}
 }
 
-// press is what becomes of the first press of the power key. More of them say nothing new.
+// press is the first press of the power key, and how far its answer is. Further presses are ignored.
 type press struct {
-	at      time.Time // zero if there was none
-	ours    bool      // logind does not answer it
-	settled bool      // nothing holds the power-off any more
-	asked   time.Time // when the power-off was asked for last
-	asks    int
-	stuck   bool   // what is asked for does not happen
-	until   uint64 // when logind was told to power off in any case, as it calls the time; 0 if it was not
-	timed   bool   // systemd has a timer for that
+	at        time.Time // zero if there was none
+	ours      bool      // nth answers it, not logind
+	settled   bool      // nothing delays the power-off any more
+	asked     time.Time // when the power-off was last requested
+	asks      int       // how often
+	stuck     bool      // requests have no effect
+	scheduled uint64    // the time of the power-off that logind was told, in microseconds; 0 if it was not
+	timed     bool      // systemd has a timer for the power-off
 }
 
 const (
-	// leftTo is how long logind has to begin with the answer to a press that may be its own.
+	// leftTo is how long logind may take to answer a press that is left to it.
 	leftTo = time.Second
-	// pressTick is the time between two looks at what becomes of a press.
+	// pressTick is the interval at which the answer to a press is checked.
 	pressTick = 500 * time.Millisecond
-	// askAgain is how long a power-off that was asked for may take to be announced.
+	// askAgain is how long logind may take to announce a power-off that was requested.
 	askAgain = 5 * time.Second
-	// overdueAfter is how long after its deadline a drain that does not end by itself is no longer waited for.
+	// overdueAfter is how long after its deadline a drain that has not ended is no longer waited for.
 	overdueAfter = 3 * time.Second
-	// giveUp is when a machine that is still there will not go down for this press: EC2 would have ended it long ago.
+	// giveUp is how long after a press the machine is assumed to stay: EC2 would have cut the power long before.
 	giveUp = 10 * time.Minute
 )
 
-// ListenToKey says whether the power key is being read. Only then nth answers it.
+// ListenToKey says whether the power key is being read. nth answers it only then.
 func (s *Source) ListenToKey(listening bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,15 +95,15 @@ func (s *Source) ListenToKey(listening bool) {
 	poke(s.wake)
 }
 
-// HoldsKey tells whether nth answers the power key.
+// HoldsKey reports whether nth answers the power key.
 func (s *Source) HoldsKey() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.key.lock != nil
 }
 
-// Pressed says that the power key was pressed at a time, and whether logind was held off it then. What an earlier process
-// has heard is to be told before Run: else Run finds that nothing is announced, and says so.
+// Pressed says when the power key was pressed, and whether nth held the lock then. A press that an earlier process has read
+// must be passed before Run, which otherwise delivers that nothing is announced.
 func (s *Source) Pressed(at time.Time, ours bool) {
 	s.mu.Lock()
 	if !s.press.at.IsZero() {
@@ -112,7 +112,7 @@ func (s *Source) Pressed(at time.Time, ours bool) {
 	}
 	if time.Since(at) > giveUp {
 		s.mu.Unlock()
-		s.forgetPress() // it is nobody's any more
+		s.forgetPress()
 		return
 	}
 	s.press = press{at: at, ours: ours}
@@ -123,27 +123,26 @@ func (s *Source) Pressed(at time.Time, ours bool) {
 	}
 }
 
-// resume goes on with the press for which an earlier process has left a shutdown under way, although nobody has kept the
-// press: a service that was stopped, or has failed for good, keeps nothing. What that process has told logind is still to
-// come then, and the machine goes down by it, whatever is said here.
+// resume restores the press for which an earlier process has scheduled a power-off. The service manager may not have kept the
+// press: it keeps nothing of a service that was stopped or has failed. The power-off that logind was told then still happens.
 func (s *Source) resume(ctx context.Context, b *bus, preparing bool) error {
 	s.mu.Lock()
-	asked := s.asked || s.opts.Underway.IsZero() || !s.press.at.IsZero()
+	done := s.resumed || s.opts.Underway.IsZero() || !s.press.at.IsZero()
 	s.mu.Unlock()
-	if asked || preparing {
+	if done || preparing {
 		return nil
 	}
 	known, err := b.scheduled(ctx)
 	if err != nil {
 		return err
 	}
-	at := time.UnixMicro(int64(known.At)) // a time of logind's
+	at := time.UnixMicro(int64(known.At)) // logind's times fit
 	after := at.Sub(s.opts.Underway)
 	ours := known.What == "poweroff" && known.At > 0 && after >= 0 && after <= PowerOffGrant
 	s.mu.Lock()
-	s.asked = true
+	s.resumed = true
 	if ours {
-		s.press = press{at: time.Now().Add(at.Sub(s.opts.now()) - PowerOffGrant), ours: true, until: known.At}
+		s.press = press{at: time.Now().Add(at.Sub(s.opts.now()) - PowerOffGrant), ours: true, scheduled: known.At}
 		poke(s.moved)
 	}
 	s.mu.Unlock()
@@ -153,14 +152,14 @@ func (s *Source) resume(ctx context.Context, b *bus, preparing bool) error {
 	return nil
 }
 
-// answering tells whether a press is being answered here.
+// answering reports whether nth is answering a press.
 func (s *Source) answering() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.press.ours
 }
 
-// announcePress announces the shutdown for which the power key was pressed. It has EC2's time, and not logind's.
+// announcePress announces the shutdown for which the power key was pressed. Its deadline is EC2's, not logind's.
 func (s *Source) announcePress() {
 	s.mu.Lock()
 	left := time.Until(s.press.at.Add(s.opts.within(PowerOffGrant)))
@@ -168,8 +167,8 @@ func (s *Source) announcePress() {
 	s.Stopping(max(left, 0))
 }
 
-// holdKey takes the lock on the power key, or gives it back. A logind that was started again is asked for another one:
-// whether it knows the old one is not worth a doubt.
+// holdKey takes the lock on the power key, or releases it. After a restart of logind, it takes another lock, in case logind has
+// lost the old one.
 func (s *Source) holdKey(ctx context.Context, b *bus, action string) error {
 	s.mu.Lock()
 	known := s.key.known
@@ -194,7 +193,7 @@ func (s *Source) holdKey(ctx context.Context, b *bus, action string) error {
 	if wanted && !have {
 		lock, err := b.inhibit(ctx, powerKeyLock, "block")
 		s.mu.Lock()
-		if err != nil { // The key stays logind's, and shutdowns are heard of as ever. The next look tries again.
+		if err != nil { // logind answers the key, and announces a shutdown as usual. The next look tries again.
 			wanted, why = false, err.Error()
 		} else {
 			s.key.giveBack()
@@ -206,9 +205,9 @@ func (s *Source) holdKey(ctx context.Context, b *bus, action string) error {
 	if !wanted {
 		s.key.giveBack()
 	}
-	word := fmt.Sprint(wanted, why)
-	news := word != s.key.told
-	s.key.told = word
+	arguments := fmt.Sprint(wanted, why)
+	news := arguments != s.key.told
+	s.key.told = arguments
 	s.mu.Unlock()
 	if news && s.opts.Key.Held != nil {
 		s.opts.Key.Held(wanted, why)
@@ -216,7 +215,7 @@ func (s *Source) holdKey(ctx context.Context, b *bus, action string) error {
 	return nil
 }
 
-// answerKey sees a press through, until ctx ends.
+// answerKey answers presses until ctx ends.
 func (s *Source) answerKey(ctx context.Context) {
 	var again <-chan time.Time
 	for {
@@ -233,7 +232,7 @@ func (s *Source) answerKey(ctx context.Context) {
 	}
 }
 
-// answer does what is due for the press, if there is one, and tells whether it is to be looked at again.
+// answer takes the next step for the press, if there is one. again reports whether that has to be repeated.
 func (s *Source) answer(ctx context.Context) (again bool) {
 	s.mu.Lock()
 	p := s.press
@@ -255,7 +254,7 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	}
 	switch {
 	case time.Since(p.at) > giveUp:
-		s.forgetPress() // it is nobody's any more
+		s.forgetPress()
 		return false
 	case preparing:
 		s.releaseOverdue(p)
@@ -265,25 +264,26 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	return true
 }
 
-// trouble tells why the machine could not be powered off. What is asked as the process ends is cut off, and no news.
+// trouble reports why the machine could not be powered off, unless the process is ending, which aborts requests.
 func (s *Source) trouble(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
 		s.opts.Key.Trouble(err)
 	}
 }
 
-// leave sees to a press that may be logind's, which may be preparing for a shutdown, or be told to do something else about
-// the key. It tells whether the press is to be answered here after all, or else looked at again.
+// leave handles a press that is left to logind. preparing says that logind has announced a shutdown, and elsewhere that it is
+// configured to do something else than to power off. leave reports whether nth has to answer the press after all, and if not,
+// whether the press has to be checked again.
 func (s *Source) leave(p press, preparing, elsewhere bool) (ours, again bool) {
 	switch {
 	case preparing && !s.announced(event.Shutdown):
-		return false, true // the look that finds it is on its way
+		return false, true // the next look finds the shutdown
 	case preparing:
-		s.announcePress() // what logind goes down for may have more time than EC2
+		s.announcePress() // EC2's deadline may be nearer than that of the shutdown
 		s.forgetPress()
 		return false, false
 	case elsewhere:
-		s.forgetPress() // it is nobody's
+		s.forgetPress()
 		return false, false
 	case time.Since(p.at) < leftTo:
 		return false, true
@@ -292,8 +292,8 @@ func (s *Source) leave(p press, preparing, elsewhere bool) (ours, again bool) {
 	return true, true
 }
 
-// goDown sees to it that the machine is powered off when EC2's time is over, and before, when the drain is. unreachable is
-// why logind cannot be asked.
+// goDown schedules the power-off for the end of EC2's time, and requests it at once when the drain has ended. unreachable is
+// why logind cannot be reached; nil if it can.
 func (s *Source) goDown(ctx context.Context, b *bus, p press, unreachable error) error {
 	scheduling, poweringOff := s.schedule(ctx, b, p, unreachable), error(nil)
 	s.releaseOverdue(p)
@@ -303,19 +303,19 @@ func (s *Source) goDown(ctx context.Context, b *bus, p press, unreachable error)
 	return errors.Join(scheduling, poweringOff)
 }
 
-// overdue tells whether the drain should have ended.
+// overdue reports whether the drain should have ended by now.
 func (s *Source) overdue(p press) bool {
 	return time.Since(p.at) > s.opts.within(PowerOffGrant)+overdueAfter
 }
 
-// releaseOverdue lets the shutdown go if its drain does not end by itself.
+// releaseOverdue releases the shutdown if its drain is overdue.
 func (s *Source) releaseOverdue(p press) {
 	if s.overdue(p) && !p.settled {
 		s.Release(event.Shutdown)
 	}
 }
 
-// claimPress answers a press that was left to logind.
+// claimPress makes nth answer a press that was left to logind.
 func (s *Source) claimPress() {
 	s.mu.Lock()
 	s.press.ours = true
@@ -326,7 +326,7 @@ func (s *Source) claimPress() {
 	s.announcePress()
 }
 
-// forgetPress is the end of a press.
+// forgetPress ends the answer to the press.
 func (s *Source) forgetPress() {
 	s.mu.Lock()
 	s.press = press{}
@@ -337,13 +337,13 @@ func (s *Source) forgetPress() {
 	poke(s.wake)
 }
 
-// An Inhibitor is a lock that logind has given.
+// Inhibitor is a lock that logind has granted.
 type Inhibitor struct {
 	What, Who, Why, Mode string
 	UID, PID             uint32
 }
 
-// KeyHolders asks logind who answers the power key in its place, and what it does itself if nobody does.
+// KeyHolders asks logind for the locks on the power key, and for what it does itself if there is none (HandlePowerKey).
 func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action string, err error) {
 	b, err := h.dial(ctx)
 	if err != nil {
@@ -353,7 +353,7 @@ func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action strin
 	if err := b.property(ctx, "HandlePowerKey", &action); err != nil {
 		return nil, "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := b.logind.CallWithContext(ctx, busManager+".ListInhibitors", 0).Store(&holders); err != nil {
 		return nil, "", fmt.Errorf("asking logind for its locks: %w", err)
@@ -363,16 +363,16 @@ func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action strin
 	}), action, nil
 }
 
-// schedule sees to it that the machine is powered off when EC2's time is over, whatever becomes of nth until then.
-// unreachable is why logind cannot be asked.
+// schedule makes logind, or else systemd, power the machine off when EC2's time is over, whatever happens to nth until then.
+// unreachable is why logind cannot be reached; nil if it can.
 func (s *Source) schedule(ctx context.Context, b *bus, p press, unreachable error) error {
 	end := p.at.Add(PowerOffGrant)
 	var refused error
 	if unreachable == nil {
-		var until uint64
-		until, refused = b.ensurePowerOff(ctx, s.opts.now, end, p.until)
+		var at uint64
+		at, refused = b.ensurePowerOff(ctx, s.opts.now, end, p.scheduled)
 		s.mu.Lock()
-		s.press.until = until
+		s.press.scheduled = at
 		s.mu.Unlock()
 	}
 	if unreachable == nil && refused == nil || p.timed {
@@ -385,21 +385,21 @@ func (s *Source) schedule(ctx context.Context, b *bus, p press, unreachable erro
 	return errors.Join(refused, timing)
 }
 
-// scheduled is what logind is going to do at a time, in microseconds.
+// scheduled is a scheduled shutdown: its type and its time, in microseconds.
 type scheduled struct {
 	What string
 	At   uint64
 }
 
-// scheduled asks logind what it is going to do.
+// scheduled asks logind for the scheduled shutdown.
 func (b *bus) scheduled(ctx context.Context) (known scheduled, err error) {
 	err = b.property(ctx, "ScheduledShutdown", &known)
 	return known, err
 }
 
-// ensurePowerOff makes logind power the machine off at the given time at the latest, and returns what it was told then:
-// the same as before, which may be 0, unless that has changed. logind goes by the wall clock. When that has been set, what
-// logind was told here is another time than it was meant to be, and is told anew; what it was told by others stands.
+// ensurePowerOff makes logind power the machine off at a time at the latest, and returns the time that it was told, in
+// microseconds: told, which may be 0, if nothing had to be changed. logind uses the wall clock. If that was set meanwhile, the
+// time that nth told logind is wrong and is replaced; a time that others have set stands.
 func (b *bus) ensurePowerOff(ctx context.Context, now func() time.Time, at time.Time, told uint64) (uint64, error) {
 	known, err := b.scheduled(ctx)
 	if err != nil {
@@ -408,7 +408,7 @@ func (b *bus) ensurePowerOff(ctx context.Context, now func() time.Time, at time.
 	const inexact = time.Second
 	left := time.Until(at)
 	wall := now().Add(max(left, inexact)).Round(0)
-	ahead := time.UnixMicro(int64(known.At)).Sub(wall) // a time of logind's
+	ahead := time.UnixMicro(int64(known.At)).Sub(wall) // logind's times fit
 	early := ahead < -inexact && known.At == told && left > inexact
 	if known.What == "poweroff" && known.At > 0 && ahead <= inexact && !early {
 		return told, nil
@@ -417,12 +417,12 @@ func (b *bus) ensurePowerOff(ctx context.Context, now func() time.Time, at time.
 	return told, b.call(ctx, "ScheduleShutdown", "poweroff", told)
 }
 
-// timer is the name of what systemd has where logind does not schedule a power-off.
+// timer is the name of systemd's units for a power-off that logind does not schedule.
 const timer = "nth-power-off"
 
-// startTimer has systemd power off after a time, unless it is to do so already. Its clock is not the wall's.
+// startTimer makes systemd power off after a time, by the monotonic clock, unless the timer exists already.
 func (h Host) startTimer(ctx context.Context, after time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	type span struct {
 		Base string
@@ -432,8 +432,8 @@ func (h Host) startTimer(ctx context.Context, after time.Duration) error {
 		return systemd.Property{Name: name, Value: dbus.MakeVariant(value)}
 	}
 	why := set("Description", "Power off what EC2 is about to take the power from")
-	spans := []span{{"OnActiveSec", uint64(max(after, time.Second).Microseconds())}} // it is more than nothing
-	// It need not run: its end is what counts, whatever that is.
+	spans := []span{{"OnActiveSec", uint64(max(after, time.Second).Microseconds())}} // it is positive
+	// The service powers off when it ends, whether it succeeds or fails.
 	end := systemd.PropertyCollection{Name: timer + ".service", Properties: []systemd.Property{
 		why, systemd.PropType("oneshot"), systemd.PropExecStart([]string{"/bin/true"}, false),
 		set("SuccessAction", "poweroff"), set("FailureAction", "poweroff"),
@@ -451,8 +451,8 @@ func (h Host) startTimer(ctx context.Context, after time.Duration) error {
 	return nil
 }
 
-// powerOff asks logind, or if that has not helped or cannot be asked, the service manager. Where neither takes it, or
-// nothing comes of it, the key is logind's again.
+// powerOff requests the power-off from logind, and from systemd if logind fails or an earlier request had no effect. If systemd
+// refuses, or this is not the first request, the lock is released, so that logind answers the next press.
 func (s *Source) powerOff(ctx context.Context, b *bus, asks int, err error) error {
 	if err == nil {
 		err = b.call(ctx, "PowerOff", false)
@@ -474,9 +474,9 @@ func (s *Source) powerOff(ctx context.Context, b *bus, asks int, err error) erro
 	return err
 }
 
-// startPowerOff asks the service manager for what logind asks it for.
+// startPowerOff starts poweroff.target, as logind does.
 func (h Host) startPowerOff(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := h.systemd(ctx)
 	if err == nil {

@@ -1,21 +1,19 @@
-// Package logind is the event source for the machine's own end, whoever asked for it: EC2's StopInstances and
-// TerminateInstances (which press the power button), a reboot, an administrator; and for its sleep, which is what EC2's
-// hibernation is.
+// Package logind is the event source for shutdowns of the machine, whoever has requested them: EC2's StopInstances and
+// TerminateInstances, which press the power button, a reboot, an administrator; and for sleep, which is EC2's hibernation.
 //
-// It holds delay inhibitor locks, which make logind announce a shutdown or a sleep and wait until the lock is given back,
-// at most InhibitDelayMaxSec. Such a lock only ever delays: it is never held past that, whatever becomes of this process.
+// It holds delay inhibitor locks. With them, logind announces a shutdown or a sleep, and waits until the locks are released,
+// for InhibitDelayMaxSec at most. A lock can only delay: it never lasts longer than that, whatever happens to this process.
 //
-// The power key is another matter: see button.go.
+// The power key is described in button.go.
 //
-// What a signal says is not believed, since everybody on the bus may send one. It is a reason to ask logind itself, and
-// so are a new connection and a logind that was started again. What was announced while nobody listened is heard of
-// then, and so is what was called off.
+// Signals are not trusted, because everybody on the bus may send them. After a signal, a new connection and a restart of
+// logind, logind itself is queried. That also finds what was announced or called off while nobody listened.
 //
-// Not every shutdown goes through logind. The second net is nth's own stop job: a SIGTERM that arrives while systemd is
-// stopping the system (Host.GoingDown) is the same event, and Stopping announces it. All have the same ID, made from the
-// boot ID, so that one shutdown is one event. A restart of the service alone is none.
+// Not every shutdown goes through logind. The second way to learn of one is nth's own stop job: a SIGTERM that arrives while
+// systemd is stopping the system (Host.GoingDown) is announced by Stopping. All events of a boot have the same ID, made from
+// the boot ID, so that one shutdown is one event. A restart of the service alone is no event.
 //
-// Where there is no D-Bus or no logind (a container, say) the source says so once and looks again from time to time.
+// Without D-Bus or logind, as in a container, the source reports that once and tries again from time to time.
 package logind
 
 import (
@@ -33,27 +31,26 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// Options say what is announced, and how.
+// Options configure a Source.
 type Options struct {
 	// Host is the machine.
 	Host Host
-	// BootID is the kernel's ID of this boot; what happens is known by it.
+	// BootID is the kernel's ID of this boot. It is part of the events' IDs.
 	BootID string
-	// Kinds are those of event.Shutdown and event.Hibernation that are to be heard of.
+	// Kinds are event.Shutdown, event.Hibernation, or both.
 	Kinds []event.Kind
-	// Margin is how much of the time that there is is left unused.
+	// Margin is how much of the available time is not used.
 	Margin time.Duration
-	// Holding, if set, is called when the locks have been taken, with the longest delay that logind grants, and when that
-	// has changed or is known again. Off, if set, is called with the reason when there is no logind to be had, once for
-	// each time that it goes away.
+	// Holding, if set, is called when the locks have been taken, and when logind's longest delay has changed or is known
+	// again. Off, if set, is called with the reason when logind cannot be reached, once for each outage.
 	Holding func(delay time.Duration)
 	Off     func(error)
-	// Key says who answers the power key, and what becomes of a press.
+	// Key is called about the power key.
 	Key KeyOptions
-	// Underway is the deadline of the shutdown that an earlier process of this boot was told of and has left under way; zero
-	// if there is none.
+	// Underway is the deadline of a shutdown that an earlier process of this boot has announced and that has not happened yet;
+	// zero if there is none.
 	Underway time.Time
-	// Now reads the wall clock, by which logind is told when to power off; nil is the system's.
+	// Now reads the wall clock, which logind uses for scheduled shutdowns; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -71,27 +68,28 @@ type Source struct {
 	mu    sync.Mutex
 	sink  event.Sink
 	holds []*hold
-	delay time.Duration // what logind grants; 0 until it was asked
-	sort  string        // of the shutdown that is announced, by logind's word; "" if it did not tell
-	told  time.Duration // the delay that Holding was called with last; 0 before, negative after Off
+	delay time.Duration // logind's longest delay; 0 until it is known
+	// shutdownType is the type of the announced shutdown, such as "reboot"; "" if it is not known.
+	shutdownType string
+	told         time.Duration // the last argument of Holding; 0 before the first call, negative after Off
 
-	key   key
-	press press
-	asked bool          // logind, whether an earlier process has left it a power-off
-	wake  chan struct{} // logind is to be asked
-	moved chan struct{} // there is something new about the press
+	key     key
+	press   press
+	resumed bool          // logind was asked whether an earlier process has scheduled a power-off
+	wake    chan struct{} // logind has to be queried
+	moved   chan struct{} // the press has changed
 }
 
-// A hold is a delay lock, and what is announced to those who have it.
+// hold is a delay lock, and the event that is announced to its holders.
 type hold struct {
 	kind    event.Kind
-	what    string       // as logind calls it
-	words   string       // for people
+	what    string       // logind's name for it
+	words   string       // the event's description
 	lock    *os.File     // nil while it is not held
 	pending *event.Event // nil if nothing is announced
 }
 
-// New returns a source that has not looked yet.
+// New returns a source that has not connected to logind yet.
 func New(opts Options) *Source {
 	s := &Source{opts: opts, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
 	for _, h := range []*hold{
@@ -106,23 +104,23 @@ func New(opts Options) *Source {
 }
 
 const (
-	// firstPause is how long to wait before a bus that is not there is tried again. It doubles, up to lostPause where
-	// there was one before, and to absentPause where there never was.
-	firstPause  = 250 * time.Millisecond
-	lostPause   = time.Second
-	absentPause = time.Minute
-	// quietFor is how long a logind that was there may be away before it is said: a restart is none of people's business.
+	// firstBackoff is the time until a bus that cannot be reached is tried again. It doubles, up to lostBackoff if the bus
+	// was reached before, and to absentBackoff if it never was.
+	firstBackoff  = 250 * time.Millisecond
+	lostBackoff   = time.Second
+	absentBackoff = time.Minute
+	// quietFor is how long logind may be unreachable before that is reported: a restart is not worth it.
 	quietFor = 10 * time.Second
 )
 
-// PowerOffGrant is how long the end of the machine may be held where that is a power-off, or may be one: EC2 takes the power
-// away about three minutes after it has pressed the button, however long logind would wait (it documents no number; the
-// maintainers of Amazon's images speak of three minutes), and half a minute of them is for the system to stop all else.
+// PowerOffGrant is how long a shutdown may be delayed that is a power-off, or may be one. EC2 cuts the power about three minutes
+// after it has pressed the button, however long logind would wait (EC2 documents no number; the maintainers of Amazon's images
+// speak of three minutes), and half a minute is left for the system to stop everything else.
 const PowerOffGrant = 150 * time.Second
 
-// Run holds the locks and watches until ctx ends, and returns nil then. The locks are given back when Run returns.
+// Run holds the locks and watches until ctx ends, and then returns nil. It releases the locks before it returns.
 //
-// It tells the sink nothing before logind has been asked: nth may be starting again in the middle of a shutdown.
+// It delivers nothing to the sink before logind was queried: nth may have been restarted during a shutdown.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	s.mu.Lock()
 	s.sink = sink
@@ -134,14 +132,14 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	var answering sync.WaitGroup
 	answering.Go(func() { s.answerKey(ctx) })
 	defer answering.Wait()
-	pause, longest, since := firstPause, absentPause, time.Time{}
+	pause, longest, since := firstBackoff, absentBackoff, time.Time{}
 	for {
 		met, err := s.session(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if met {
-			pause, longest, since = firstPause, lostPause, time.Now()
+			pause, longest, since = firstBackoff, lostBackoff, time.Now()
 		}
 		if time.Since(since) >= quietFor {
 			s.off(err)
@@ -157,14 +155,14 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 
 var errLost = errors.New("the connection to the system bus was lost")
 
-// session is one connection to the bus, from its beginning to its loss. met tells whether logind has answered.
+// session watches over one connection to the bus, until that is lost. met reports whether logind has answered.
 func (s *Source) session(ctx context.Context) (met bool, err error) {
 	b, err := s.opts.Host.dial(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer b.close()
-	// Subscribe first: what is announced between the two would be missed otherwise.
+	// Subscribing comes first, so that no announcement is missed in between.
 	hints, err := b.hints(ctx)
 	if err != nil {
 		return false, err
@@ -180,7 +178,7 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 	}
 }
 
-// awaitHint waits for a reason to ask logind again.
+// awaitHint waits for a reason to query logind again.
 func (s *Source) awaitHint(ctx context.Context, b *bus, hints <-chan *dbus.Signal) error {
 	for {
 		select {
@@ -199,17 +197,17 @@ func (s *Source) awaitHint(ctx context.Context, b *bus, hints <-chan *dbus.Signa
 	}
 }
 
-// heed takes in what a signal says of the shutdown that is about to be found, and tells whether it is worth a look.
+// heed notes the type of shutdown that a signal announces, and reports whether logind has to be queried again.
 func (s *Source) heed(ctx context.Context, b *bus, signal *dbus.Signal) bool {
-	if sort := b.shutdownType(ctx, signal); sort != "" {
+	if shutdownType := b.shutdownType(ctx, signal); shutdownType != "" {
 		s.mu.Lock()
-		s.sort = sort
+		s.shutdownType = shutdownType
 		s.mu.Unlock()
 	}
-	return worthALook(signal)
+	return isHint(signal)
 }
 
-// catchUp heeds the signals that have come while logind was asked: of what it answers, they may have told the sort.
+// catchUp heeds the signals that have arrived while logind was queried: they may have the type of the shutdown that was found.
 func (s *Source) catchUp(ctx context.Context, b *bus, hints <-chan *dbus.Signal) {
 	for range len(hints) {
 		if signal := <-hints; signal != nil && s.heed(ctx, b, signal) {
@@ -218,7 +216,7 @@ func (s *Source) catchUp(ctx context.Context, b *bus, hints <-chan *dbus.Signal)
 	}
 }
 
-// look asks logind how things stand, and does what follows.
+// look queries logind, announces or withdraws events, and takes locks.
 func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) error {
 	m, err := b.manager(ctx)
 	if err != nil {
@@ -247,7 +245,7 @@ func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) er
 	}
 	s.mu.Lock()
 	news = news || s.told != m.delay
-	s.told = m.delay // also if it is 0: then there is nothing to hold
+	s.told = m.delay // even if it is 0, which means that locks have no effect
 	s.mu.Unlock()
 	if news && s.opts.Holding != nil {
 		s.opts.Holding(m.delay)
@@ -255,14 +253,14 @@ func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) er
 	return nil
 }
 
-// settle does for one lock what follows from how things stand; taken tells that it has taken it.
+// settle announces or withdraws a lock's event, and takes the lock if nothing is announced. taken reports that it did.
 func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (taken bool, err error) {
 	switch {
 	case preparing:
 		s.announce(h, s.budget(h))
 		return false, nil
 	case s.announced(h.kind) && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
-		// logind does not know of this one yet, or has forgotten it while it was started again. It happens all the same.
+		// The shutdown will happen although logind does not know of it yet, or has forgotten it in a restart.
 		return false, nil
 	}
 	s.withdraw(h)
@@ -272,7 +270,7 @@ func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (t
 	if held {
 		return false, nil
 	}
-	// Refused if a shutdown was announced this very moment. The next look will find it.
+	// logind refuses if it has announced a shutdown just now. The next look will find that.
 	lock, err := b.inhibit(ctx, h.what, "delay")
 	if err != nil {
 		return false, err
@@ -283,8 +281,8 @@ func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (t
 	return true, nil
 }
 
-// Release gives a lock back: as far as nth is concerned, what is announced of this kind may go on. Where nothing is, it
-// does nothing, so that a late word about a shutdown that was called off costs no lock.
+// Release releases a lock: nth does not delay the announced event of this kind any longer. If none is announced, it does
+// nothing, so that a late call for a shutdown that was called off does not cost the lock.
 func (s *Source) Release(kind event.Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +295,7 @@ func (s *Source) Release(kind event.Kind) {
 	}
 }
 
-// drop gives the locks back for good.
+// drop releases all locks.
 func (s *Source) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,16 +305,16 @@ func (s *Source) drop() {
 	s.key.giveBack()
 }
 
-// giveBack closes the lock. The source's mu is held.
+// giveBack releases the lock. The source's mu is held.
 func (h *hold) giveBack() {
 	if h.lock != nil {
-		_ = h.lock.Close() // closing is the release; there is nobody to hear of an error
+		_ = h.lock.Close()
 		h.lock = nil
 	}
 }
 
-// Stopping announces the shutdown that nth's own stop job belongs to; limit is how long there is. Of one that was announced
-// before nothing changes, unless it has more time than that.
+// Stopping announces the shutdown to which nth's own stop job belongs, with its deadline after limit. A shutdown that was
+// announced before stays as it is, unless its deadline is later.
 func (s *Source) Stopping(limit time.Duration) {
 	for _, h := range s.holds {
 		if h.kind == event.Shutdown {
@@ -325,25 +323,25 @@ func (s *Source) Stopping(limit time.Duration) {
 	}
 }
 
-// budget is how long there is for what is announced. What comes back by itself has all that logind grants.
+// budget is the time for the announced event. A machine that comes back by itself has logind's whole delay.
 func (s *Source) budget(h *hold) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	grant := s.delay
-	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, s.sort) {
+	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, s.shutdownType) {
 		grant = min(grant, PowerOffGrant)
 	}
 	return s.opts.within(grant)
 }
 
-// within is what of a time may be used.
+// within returns the time without the margin, but at least half of it.
 func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
 
-// muchNearer is how much nearer the end of what is announced already has to be for another word.
+// muchNearer is how much a deadline has to move forward for the event to be announced again.
 const muchNearer = time.Second
 
-// announce tells of what is going to happen, once; and again if it comes sooner than was told: the power key may be pressed
-// in the midst of a reboot for which logind grants more than EC2 leaves then.
+// announce announces an event once, and again if its deadline is earlier now: the power key may be pressed during a reboot,
+// for which logind grants more time than EC2 then leaves.
 func (s *Source) announce(h *hold, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,19 +356,19 @@ func (s *Source) announce(h *hold, limit time.Duration) {
 	s.tell(h)
 }
 
-// announced tells whether something of this kind is.
+// announced reports whether an event of this kind is announced.
 func (s *Source) announced(kind event.Kind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.holds, func(h *hold) bool { return h.kind == kind && h.pending != nil })
 }
 
-// withdraw tells that nothing is announced, be it that it was called off.
+// withdraw delivers that nothing is announced, or not any longer.
 func (s *Source) withdraw(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.kind == event.Shutdown && h.pending != nil { // else it may be the next one's, which is about to be found
-		s.sort = ""
+	if h.kind == event.Shutdown && h.pending != nil { // otherwise the type may be that of the next shutdown, which is about to be found
+		s.shutdownType = ""
 	}
 	h.pending = nil
 	if s.sink != nil {
@@ -378,14 +376,14 @@ func (s *Source) withdraw(h *hold) {
 	}
 }
 
-// tell delivers what is announced, if there is something. s.mu is held.
+// tell delivers the announced event, if there is one. s.mu is held.
 func (s *Source) tell(h *hold) {
 	if s.sink != nil && h.pending != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: h.kind, Events: []event.Event{*h.pending}})
 	}
 }
 
-// off says once that there is no logind.
+// off reports once that logind cannot be reached.
 func (s *Source) off(err error) {
 	s.mu.Lock()
 	said := s.told < 0
@@ -396,7 +394,7 @@ func (s *Source) off(err error) {
 	}
 }
 
-// poke leaves word for whoever waits on the channel.
+// poke wakes the receiver of a channel.
 func poke(channel chan struct{}) {
 	select {
 	case channel <- struct{}{}:
@@ -404,11 +402,10 @@ func poke(channel chan struct{}) {
 	}
 }
 
-// errForeign is why the service manager of another machine, seen from a container, cannot tell.
+// errForeign is why the host's systemd cannot be asked about this process in a container.
 var errForeign = errors.New("this process is no unit of the host's")
 
-// StopTimeout asks systemd how long the stop of the service that this process belongs to may take, whichever file says so
-// in TimeoutStopSec=. A service that may take for ever has a day.
+// StopTimeout asks systemd for TimeoutStopSec= of this process's service; a day if it is infinity.
 func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	var usec uint64
 	if err := h.ownProperty(ctx, "TimeoutStopUSec", &usec); err != nil {
@@ -417,42 +414,38 @@ func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	return fromMicroseconds(usec), nil
 }
 
-// Keeps asks systemd how many open files it would keep for the process after this one, whichever file says so in
-// FileDescriptorStoreMax= of its service.
+// Keeps asks systemd for FileDescriptorStoreMax= of this process's service: how many open files it keeps for the next process.
 func (h Host) Keeps(ctx context.Context) (files uint32, err error) {
 	err = h.ownProperty(ctx, "FileDescriptorStoreMax", &files)
 	return files, err
 }
 
-// ServiceKeeps asks the same of a service by its name. Of one that is not there it is an error.
+// ServiceKeeps asks systemd for FileDescriptorStoreMax= of a service. It is an error if there is no such service.
 func (h Host) ServiceKeeps(ctx context.Context, service string) (files uint32, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := h.systemd(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close()
-	state, err := conn.GetUnitPropertyContext(ctx, service, "LoadState")
-	if err == nil && state.Value.Value() != "loaded" {
-		err = errAbsent
-	}
+	loaded, err := isLoaded(ctx, conn, service)
 	if err != nil {
-		return 0, fmt.Errorf("asking systemd for %s: %w", service, err)
+		return 0, err
+	}
+	if !loaded {
+		return 0, fmt.Errorf("asking systemd for %s: it is not there", service)
 	}
 	err = property(ctx, conn, service, "FileDescriptorStoreMax", &files)
 	return files, err
 }
 
-// errAbsent is why a service tells nothing.
-var errAbsent = errors.New("it is not there")
-
-// ownProperty asks systemd for what it knows of the service that this process belongs to.
+// ownProperty asks systemd for a property of this process's service.
 func (h Host) ownProperty(ctx context.Context, name string, into any) error {
 	if h != "" {
 		return fmt.Errorf("asking for the unit's %s: %w", name, errForeign)
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := h.serviceManager(ctx)
 	if err != nil {
@@ -466,7 +459,7 @@ func (h Host) ownProperty(ctx context.Context, name string, into any) error {
 	return property(ctx, conn, unit, name, into)
 }
 
-// property asks systemd for what it knows of a service.
+// property asks systemd for a property of a service.
 func property(ctx context.Context, conn *systemd.Conn, service, name string, into any) error {
 	found, err := conn.GetServicePropertyContext(ctx, service, name)
 	if err == nil {
