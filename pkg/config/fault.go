@@ -16,14 +16,14 @@ import (
 const maxShown = 60
 
 // syntaxFault says where a file is not valid TOML. What the parser repeats of the file is left out if it may be a secret.
-func (d *decoder) syntaxFault(err error) error {
+func (d *decoder) syntaxFault(text string, err error) error {
 	parse, ok := errors.AsType[toml.ParseError](err)
 	if !ok {
 		return fmt.Errorf("%s: %s", d.file, oneLine(err.Error()))
 	}
-	// A table that does not exist may be a misplaced one of the webhook, such as [headers].
+	// Beside [webhook], a table that does not exist may be meant for it, such as [headers].
 	table, _, isTable := strings.Cut(parse.LastKey, ".")
-	if secretive(parse.LastKey) || isTable && !d.tables[table] {
+	if secretive(parse.LastKey) || isTable && !d.tables[table] && strings.Contains(text, "webhook") {
 		return fmt.Errorf("%s: line %d: no TOML, and not shown as it is about the webhook: a text needs quotes, such as url = \"...\"", d.file, parse.Position.Line)
 	}
 	return fmt.Errorf("%s: line %d: %s", d.file, parse.Position.Line, oneLine(parse.Message))

@@ -77,7 +77,8 @@ func TestADropInTakesOneHeaderAway(t *testing.T) {
 func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 	texts := []string{
 		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
-		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1", "[webhook.'https://hooks.test/hunter']\na = true",
+		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1",
+		"[webhook]\nurl = 'https://hooks.test'\n[headers]\nAuthorization = hunter", "[webhook.'https://hooks.test/hunter']\na = true",
 	}
 	for _, line := range []string{
 		"url = hunter", "url = https://hooks.test/hunter", "url = 'https://hooks.test/hunter", "url = 'a' hunter", "url 'hunter'", "url: hunter",
@@ -103,6 +104,7 @@ func TestWhatIsNoSecretIsShownWhereItIsNoTOML(t *testing.T) {
 	for text, want := range map[string]string{
 		"[webhook]\nurl = 'a'\n[imds]\nendpoint = certainly": `nth.toml: line 4: expected value but found "certainly" instead`,
 		"dry_run = certainly\n[webhook]":                     `nth.toml: line 1: expected value but found "certainly" instead`,
+		"[lgo]\nlevel = certainly":                           `nth.toml: line 2: expected value but found "certainly" instead`,
 		"[webhook]\nurls = 'a'":                              "nth.toml: webhook.urls: unknown key, did you mean webhook.url?",
 		"[webhook]\n'a b' = 'a'":                             "nth.toml: webhook.(not shown): unknown key, [webhook] has at_close,",
 		"[webhook.headers]\nX-Key = 1":                       `nth.toml: webhook.headers.X-Key = "(not shown)": must be a text on one line`,
