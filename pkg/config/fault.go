@@ -23,7 +23,8 @@ func (d *decoder) syntaxFault(text string, err error) error {
 	}
 	// Beside [webhook], a table that does not exist may be meant for it, such as [headers].
 	table, _, isTable := strings.Cut(parse.LastKey, ".")
-	if secretive(parse.LastKey) || isTable && !d.tables[table] && strings.Contains(text, "webhook") {
+	misplaced := isTable && !d.tables[table] && strings.Contains(text, "webhook")
+	if secretive(parse.LastKey) || misplaced || strings.Contains(parse.Message, "webhook") { // A repeated [webhook] leaves no last key.
 		return fmt.Errorf("%s: line %d: no TOML, and not shown as it is about the webhook: a text needs quotes, such as url = \"...\"", d.file, parse.Position.Line)
 	}
 	return fmt.Errorf("%s: line %d: %s", d.file, parse.Position.Line, oneLine(parse.Message))

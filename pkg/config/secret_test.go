@@ -78,6 +78,7 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 	texts := []string{
 		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
 		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1",
+		"[webhook.'https://hooks.test/hunter']\n[webhook.'https://hooks.test/hunter']",
 		"[webhook]\nurl = 'https://hooks.test'\n[headers]\nAuthorization = hunter", "[webhook.'https://hooks.test/hunter']\na = true",
 	}
 	for _, line := range []string{
