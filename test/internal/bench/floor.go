@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -114,12 +115,11 @@ func Poll(ctx context.Context, address string) error {
 	var all sync.WaitGroup
 	for _, p := range pollers {
 		all.Go(func() {
-			ticks := time.NewTicker(p.every)
-			defer ticks.Stop()
 			for ctx.Err() == nil {
 				_, _ = request(http.MethodGet, "/latest/meta-data/"+p.path, "X-aws-ec2-metadata-token", token)
+				// With nth's jitter: requests that coincide share a wake-up, and cost half of what nth's do.
 				select {
-				case <-ticks.C:
+				case <-time.After(wait.Jitter(p.every*19/20, 2.0/19)):
 				case <-ctx.Done():
 				}
 			}
