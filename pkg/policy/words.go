@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -19,11 +20,11 @@ func reason(ev event.Event) string {
 	}
 	switch ev.Kind {
 	case event.SpotInterruption:
-		return fmt.Sprintf("EC2 will %s this spot instance%s", ev.Code, at)
+		return fmt.Sprintf("EC2 will %s this spot instance%s", cmp.Or(ev.Code, "interrupt"), at)
 	case event.RebalanceRecommendation:
 		return "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption"
 	case event.ScheduledMaintenance:
-		return fmt.Sprintf("EC2 has scheduled %s%s", ev.Code, at)
+		return fmt.Sprintf("EC2 has scheduled %s%s", cmp.Or(ev.Code, "maintenance"), at)
 	case event.ASGTermination:
 		if at != "" {
 			at = "," + at + " at the latest"
@@ -87,9 +88,15 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; nothing will be done"
 	case e.LeftAlone:
 		return text + "; the node is left alone because of its annotation"
+	case e.Phase == state.Undoing:
+		return text + "; the node is being opened again"
 	case done:
 		return text + "; nothing more will be done"
-	case p.start.After(e.Changed):
+	case !e.Missing.IsZero() && !e.Acted():
+		return text + "; it is not announced any more, so that nothing begins"
+	case !e.Missing.IsZero() && !e.UnderWay():
+		return text + "; it is not announced at present, so that nothing more is done"
+	case p.start.After(e.Changed) && !e.Acted():
 		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, formatTime(p.start), s.startNotes(e))
 	}
 	return fmt.Sprintf("%s; %s now", text, p.action)
