@@ -208,7 +208,8 @@ func (a *Agent) stopWork() {
 	_ = a.handleInbox(a.inbox.take()) // A source that ended now ended because ctx did.
 	for _, id := range slices.Sorted(maps.Keys(a.steps)) {
 		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
-			a.emitCalledBack(e, e)
+			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.CalledBack, Outcome: state.ProcessEnds})
+			delete(a.steps, id)
 		}
 	}
 }
