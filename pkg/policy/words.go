@@ -90,6 +90,8 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; the node is left alone because of its annotation"
 	case e.Phase == state.Undoing:
 		return text + "; the node is being opened again"
+	case e.LeftOpen() && done:
+		return text + "; the node is left open because of its annotation"
 	case done:
 		return text + "; nothing more will be done"
 	case !e.Missing.IsZero() && !e.Acted():
