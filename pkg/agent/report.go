@@ -54,6 +54,10 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	if met && before.LeftAlone != e.LeftAlone {
 		a.emitLeftAlone(e)
 	}
+	if before.LeftOpen() && e.Phase == state.Cordoned && !e.LeftOpen() && !e.Reopened {
+		a.emitBegun(policy.Cordon, e, time.Now(), time.Time{})
+		a.emitCordonEnd(before, e)
+	}
 	if met && policy.SameNews(before, e) {
 		return
 	}
@@ -261,14 +265,14 @@ func (a *Agent) emitProgress(p drain.Progress) {
 // emitNode logs what happened to the Node, and emits for each event that is drained for that the node is cordoned. For an event that
 // wants no more than a cordon, that is emitted with the end of the cordon.
 func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
-	left := a.unfinished()
+	left, leftOpen := a.unfinished(), slices.ContainsFunc(a.goalEntries(), state.Entry.LeftOpen)
 	drains := slices.DeleteFunc(slices.Clone(left), func(e state.Entry) bool { return e.Phase != state.Draining })
 	news := true
 	kind := state.CordonFound
 	switch p.Kind { // The others are always news.
 	case state.NodeClosed:
-		// A cordon that an earlier guard has set is no news.
-		kind, news = state.NodeCordoned, len(drains) > 0 || len(left) == 0 && p.Detail != string(drain.CordonOurs)
+		// A cordon that an earlier guard has set is no news, and one of a node that was left open is told for each event.
+		kind, news = state.NodeCordoned, len(drains) > 0 || len(left) == 0 && p.Detail != string(drain.CordonOurs) && !leftOpen
 	case state.NodeReopened:
 		news = a.recordReopened(p)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // notes keeps all that it hears, as it was.
@@ -129,6 +130,20 @@ func TestListenersHearThatACordonIsCalledBackIfPeopleOpenTheNode(t *testing.T) {
 		if e := r.entry("a"); !e.Reopened || e.Phase != state.Cordoned {
 			t.Errorf("the entry is %+v", e)
 		}
+	})
+}
+
+// A node that takes no pods, with an Event that says the opposite, would be no help.
+func TestListenersHearWhenANodeThatWasLeftOpenIsCordoned(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, heard *ear) {
+		r.node.toGuard(leftOpenFor(time.Minute))
+		r.runFor(r.hibernating("a", 10*time.Minute))
+		heard.want(t, "announced a", "begun a cordon after 0s", "done a cordon after 0s")
+		r.wantSaid(systemd.Cordoned)
+		r.pass(2 * time.Minute)
+		heard.want(t, "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+		r.wantSaid(systemd.Cordoned, "warning: cordoned the node: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000")
 	})
 }
 

@@ -48,7 +48,7 @@ const (
 	Drained    = "drained"
 	Incomplete = "incomplete"
 	Failed     = "failed"
-	// LeftAlone: people want the node left alone, so it is not drained.
+	// LeftAlone: people want the node left alone, so it is not drained or, if no more was asked for, not cordoned.
 	LeftAlone = string(event.LeftAlone)
 	// Moved: the event was put off, and nothing is done for it until then.
 	Moved = "moved"
@@ -92,6 +92,8 @@ func outcomeOf(h state.Transition) string {
 		switch {
 		case h.Action == string(policy.Drain):
 			return Drained
+		case h.Action == string(policy.Cordon) && h.Entry.LeftOpen():
+			return LeftAlone
 		case h.Action == string(policy.Cordon):
 			return Cordoned
 		case h.Entry.Phase == state.Closed:

@@ -97,6 +97,19 @@ func TestOutcomesAreToldOnceEach(t *testing.T) {
 	})
 }
 
+func TestACordonThatPeopleDidNotWantIsNotToldAsOne(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		cordon := func(at time.Time) func(*state.Transition) {
+			return func(h *state.Transition) { h.Action, h.Entry.Phase, h.Entry.CordonedAt = "cordon", state.Cordoned, at }
+		}
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", cordon(time.Time{}))
+		r.hear(state.Done, "a", cordon(r.began)) // They have taken the annotation away.
+		r.pass(time.Minute)
+		r.want("a announced", "a left-alone", "a cordoned")
+	})
+}
+
 func TestPhasesCanBeSwitchedOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		off  func(*notify.WebhookSettings)
