@@ -223,7 +223,7 @@ func (w *work) noteHolders(p drain.Progress) {
 		w.held[p.Pod] = p.Detail
 	case state.PodRestarting:
 		w.held[p.Pod] = "the restart of " + p.Detail
-	case state.PodEvicted, state.PodDeleted, state.PodGone:
+	case state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared:
 		delete(w.held, p.Pod)
 	case state.TargetsLeft:
 		w.targets = p.Detail
@@ -239,7 +239,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		Took: time.Since(a.work.began),
 	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged: // These are only about p.State.
+	case state.NodeEmpty, state.GoalChanged, state.PodSpared: // These are only about p.State.
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:

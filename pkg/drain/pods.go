@@ -360,6 +360,9 @@ func (g *guard) release(t *target) {
 	g.noteRestart(t)
 	g.total--
 	g.spared[t.pod.UID] = t.pod
+	if t.held != "" {
+		g.say(aboutPod(state.PodSpared, t.pod, ""))
+	}
 }
 
 // actOnPods asks for what is due, and returns when to come back.

@@ -76,6 +76,8 @@ const (
 	PodRefused TransitionKind = "pod-refused"
 	// PodRestarting: the workload in Detail replaces this pod, which is not evicted meanwhile.
 	PodRestarting TransitionKind = "pod-restarting"
+	// PodSpared: the pod was held, and need not go any more.
+	PodSpared TransitionKind = "pod-spared"
 	// PodOverdue: the pod is still there after its grace period; critical pods no longer wait for it.
 	PodOverdue TransitionKind = "pod-overdue"
 	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
