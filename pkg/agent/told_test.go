@@ -207,6 +207,24 @@ func TestListenersHearOfEachEventThatIsPutOff(t *testing.T) {
 	})
 }
 
+// Karpenter has tainted the node before the cordon is lifted.
+func TestAnEventThatIsPutOffOnANodeThatStaysClosedIsNotSaidToBeUncordonedFor(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[drain.UncordonResult]string{drain.UncordonLeftKarpenter: "", drain.UncordonLifted: "uncordon"} {
+		bubble(t, func(r *rig) {
+			n := &notes{}
+			r.cfg.Listeners = []agent.Listener{n}
+			r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return result, nil })
+			r.runFor(r.rebooting("a", 5*time.Minute), r.rebooting("b", 6*time.Minute))
+			r.announce(r.rebooting("a", 5*time.Hour), r.rebooting("b", 6*time.Hour))
+			r.pass(time.Second)
+			if h := n.find(state.PutOff); h.Entry.Event.ID != "b" || h.Action != want {
+				t.Errorf("%s: %s is put off with the action %q, want %q", result, h.Entry.Event.ID, h.Action, want)
+			}
+		})
+	}
+}
+
 func TestListenersHearOfAnEventThatIsBackWhileItIsUndone(t *testing.T) {
 	t.Parallel()
 	listened(t, func(r *rig, heard *ear) {

@@ -233,6 +233,10 @@ func (a *Agent) handleWorkResult(result workResult) {
 // recordUncordoned records for all events that nothing of ours is on the node any more.
 func (a *Agent) recordUncordoned(w *work, result workResult) {
 	a.opened = true
+	action := policy.Uncordon
+	if result.uncordon.LeftTo() != "" {
+		action = "" // The node stays closed.
+	}
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, result.uncordon == drain.UncordonOpened)
 	a.put(changed...)
@@ -246,7 +250,7 @@ func (a *Agent) recordUncordoned(w *work, result workResult) {
 		a.emitChange(before, true, e)
 		if before.Phase == state.Undoing && e.Phase == state.Seen {
 			a.emit(state.Transition{
-				Kind: state.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
+				Kind: state.PutOff, Action: string(action), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
 			})
 		}
 	}

@@ -106,6 +106,9 @@ func newFields(h state.Transition, phase Phase, outcome string, pods []string, d
 		Plan: h.Plan, Action: h.Action, Reason: h.Reason, Took: h.Took.Seconds(), Error: e.Error,
 		Left: []string{}, HeldBy: map[string]string{},
 	}
+	if outcome == Moved && h.Detail != "" {
+		f.Action = "" // The cordon is left to somebody else.
+	}
 	if !f.Deadline.IsZero() {
 		f.SecondsLeft = max(0, int(f.Deadline.Sub(h.At).Seconds()))
 	}

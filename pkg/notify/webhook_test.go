@@ -428,7 +428,7 @@ func TestAnEventThatIsMetAnewIsToldAnew(t *testing.T) {
 func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Outcome }} {{ .Action }}; {{ .Text }}`)
-		for _, id := range []string{"a", "b", "c"} {
+		for _, id := range []string{"a", "b", "c", "d"} {
 			r.hear(state.Done, id, drain(state.Drained))
 		}
 		r.posted()
@@ -436,10 +436,12 @@ func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 		r.hear(state.Done, "a", uncordoned)
 		r.hear(state.PutOff, "b", uncordoned)
 		r.hear(state.PutOff, "c")
+		r.hear(state.Done, "d", uncordoned, func(h *state.Transition) { h.Detail = "Karpenter" })
 		const about = "nth: node ip-10-0-0-1: spot-interruption: put off; "
 		r.want("a moved uncordon; "+about+"the node takes pods again until then",
 			"b moved uncordon; "+about+"the node takes pods again until then",
-			"c moved ; "+about+"nothing is done for it until then, and the node stays as it is")
+			"c moved ; "+about+"nothing is done for it until then, and the node stays as it is",
+			"d moved ; "+about+"nothing is done for it until then, and the node stays as it is")
 	})
 }
 
