@@ -54,10 +54,7 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	if met && before.LeftAlone != e.LeftAlone {
 		a.emitLeftAlone(e)
 	}
-	if before.LeftOpen() && e.Phase == state.Cordoned && !e.LeftOpen() && !e.Reopened {
-		a.emitBegun(policy.Cordon, e, time.Now(), time.Time{})
-		a.emitCordonEnd(before, e)
-	}
+	a.emitLeftOpenNoMore(before, e)
 	if met && policy.SameNews(before, e) {
 		return
 	}
@@ -161,6 +158,14 @@ func (a *Agent) emitLeftAlone(e state.Entry) {
 		delete(a.steps, e.Event.ID)
 	} else if e.Phase == state.Draining {
 		a.log(state.Transition{Kind: state.LeftAloneNoMore, Entry: e})
+	}
+}
+
+// emitLeftOpenNoMore emits a cordon step for an event if the node had been left open for it, and is cordoned now.
+func (a *Agent) emitLeftOpenNoMore(before, e state.Entry) {
+	if before.LeftOpen() && e.Phase == state.Cordoned && !e.CordonedAt.IsZero() {
+		a.emitBegun(policy.Cordon, e, time.Now(), time.Time{})
+		a.emitCordonEnd(before, e)
 	}
 }
 
@@ -271,8 +276,8 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 	kind := state.CordonFound
 	switch p.Kind { // The others are always news.
 	case state.NodeClosed:
-		// A cordon that an earlier guard has set is no news, and one of a node that was left open is told for each event.
-		kind, news = state.NodeCordoned, len(drains) > 0 || len(left) == 0 && p.Detail != string(drain.CordonOurs) && !leftOpen
+		// A cordon that an earlier guard or process has set is no news, and one of a node that was left open is told for each event.
+		kind, news = state.NodeCordoned, p.Detail != string(drain.CordonOurs) && (len(drains) > 0 || len(left) == 0 && !leftOpen)
 	case state.NodeReopened:
 		news = a.recordReopened(p)
 	}
@@ -304,7 +309,7 @@ func (a *Agent) handleIdentity(n identity) {
 func (a *Agent) handleFailedLook(n lookFailed) {
 	known := a.trouble[n.kind]
 	if known.since.IsZero() {
-		known.since = time.Now()
+		known.since = a.now()
 	}
 	known.over = time.Time{}
 	text := n.err.Error()
@@ -319,7 +324,7 @@ func (a *Agent) handleFailedLook(n lookFailed) {
 // follows at once.
 func (a *Agent) noteGoodLook(kind event.Kind) {
 	if t, was := a.trouble[kind]; was && t.over.IsZero() {
-		t.over = time.Now()
+		t.over = a.now()
 		a.trouble[kind] = t
 	}
 }
@@ -327,7 +332,7 @@ func (a *Agent) noteGoodLook(kind event.Kind) {
 // emitRecovered emits for which kinds looks have succeeded for a while.
 func (a *Agent) emitRecovered() {
 	for kind, t := range a.trouble {
-		if t.over.IsZero() || time.Since(t.over) < tick {
+		if t.over.IsZero() || a.now().Sub(t.over) < tick {
 			continue
 		}
 		delete(a.trouble, kind)

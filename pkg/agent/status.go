@@ -51,12 +51,27 @@ func (a *Agent) mainClause() string {
 	}
 	e, ok := a.mainEntry()
 	if !ok {
+		if unread := a.unread(); len(unread) > 0 && a.outage().IsZero() { // The outage of all is told anyhow.
+			return fmt.Sprintf("watching node %s; not known whether there is: %s", a.node, strings.Join(unread, ", "))
+		}
 		return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
 	}
 	if e.Phase == state.Seen || e.Reopened || e.LeftAlone || e.LeftOpen() {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	}
 	return a.restClause(e)
+}
+
+// unread are the kinds that could not be looked for since the start.
+func (a *Agent) unread() []string {
+	var kinds []string
+	for _, kind := range event.Kinds() {
+		_, known := a.known[kind]
+		if _, bad := a.trouble[kind]; bad && !known {
+			kinds = append(kinds, string(kind))
+		}
+	}
+	return kinds
 }
 
 // restClause is mainClause while nothing is being done, for an entry that was acted upon.
@@ -265,7 +280,7 @@ func (a *Agent) documents() []state.DocumentStatus {
 		}
 		document := state.DocumentStatus{Kind: kind, LastGood: good}
 		if bad && trouble.over.IsZero() {
-			document.Trouble, document.Since = trouble.err, trouble.since.Round(0)
+			document.Trouble, document.Since = trouble.err, trouble.since
 		}
 		all = append(all, document)
 	}

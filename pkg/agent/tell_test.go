@@ -34,6 +34,23 @@ func TestTheStatusWhileNothingHappens(t *testing.T) {
 	})
 }
 
+// A look that failed is never read as "nothing is announced".
+func TestTheStatusGivesNoAllClearForADocumentThatWasNeverRead(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		for _, kind := range event.Kinds() {
+			if kind != event.SpotInterruption {
+				r.source.sink.Snapshot(event.Snapshot{Kind: kind})
+			}
+		}
+		r.trouble(event.SpotInterruption, "status 403")
+		r.wantStatus("watching node node-a; not known whether there is: spot-interruption")
+		r.announce()
+		r.wantStatus("watching; nothing is announced for node node-a")
+	})
+}
+
 func TestTheStatusDuringADrain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {

@@ -154,6 +154,27 @@ func TestThatTheNodeIsCordonedIsSaidOnce(t *testing.T) {
 	}
 }
 
+// On call, one would conclude that somebody had uncordoned the node meanwhile.
+func TestACordonThatWasThereBeforeARestartIsNotSaidToBeSetAnew(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		began := r.start.Add(-30 * time.Second).UTC()
+		r.record.entries = []state.Entry{{
+			Event: r.spot("a", 90*time.Second), Phase: state.Draining, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: began, Changed: began,
+			ActedFor: began, OnNode: true, CordonedAt: began, ClosedIn: "boot-1",
+		}}
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.closeAs(state.NodeClosed, drain.CordonOurs)
+			g.say(drain.Progress{Kind: state.PodsFound, Total: 3, Left: 3})
+		})
+		r.run()
+		r.announce(r.spot("a", 90*time.Second))
+		if said := r.said(systemd.Cordoned); len(said) > 0 {
+			t.Errorf("the journal says %q", said)
+		}
+	})
+}
+
 // A guard that stands beside what is done has nothing to say, unless something comes.
 func TestPodsThatComeToADrainedNodeAreSaid(t *testing.T) {
 	t.Parallel()

@@ -81,8 +81,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 func (s Settings) Describe(e state.Entry) string {
 	text := reason(e.Event)
 	p := s.plan(e)
-	done := e.Phase == state.Drained || e.Reopened && e.Phase != state.Draining ||
-		p.action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
+	done := isDone(e, p.action)
 	switch {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
@@ -102,6 +101,12 @@ func (s Settings) Describe(e state.Entry) string {
 		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, formatTime(p.start), s.startNotes(e))
 	}
 	return fmt.Sprintf("%s; %s now", text, p.action)
+}
+
+// isDone reports whether nothing more will be done for an entry for which the rules ask for that action.
+func isDone(e state.Entry, action Action) bool {
+	return e.Phase == state.Drained || e.Reopened && e.Phase != state.Draining ||
+		action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
 }
 
 // startNotes says, in brackets, over which time a fleet begins, and how people can drain sooner.
