@@ -67,6 +67,11 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 	for kind, at := range a.looked {
 		a.looked[kind] = at.Add(by)
 	}
+	for kind, t := range a.trouble {
+		shift(&t.since, by)
+		shift(&t.over, by)
+		a.trouble[kind] = t
+	}
 	for kind, known := range a.known {
 		for i := range known {
 			if deadlineIsSpan(kind) {

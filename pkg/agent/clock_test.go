@@ -235,3 +235,21 @@ func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
 		}
 	})
 }
+
+func TestAnOutageIsNoOlderBecauseTheClockWasPutRight(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		clock := &wall{}
+		r.cfg.Now = clock.now
+		r.run()
+		r.announce()
+		for _, kind := range event.PolledKinds() {
+			r.trouble(kind, "connection refused")
+		}
+		clock.set(5 * time.Hour)
+		r.pass(time.Minute)
+		if said, want := r.service.sentence(), clock.now().Add(-time.Minute).UTC().Format("15:04"); !strings.Contains(said, "since "+want) {
+			t.Errorf("at %s: %q, want since %s", clock.now().UTC().Format("15:04"), said, want)
+		}
+	})
+}

@@ -61,7 +61,10 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack:   {info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed").withoutPhase()},
+	state.CalledBack: {
+		info(systemd.Stopping, "the {action} for {kind} is not finished; it goes on when nth is started again").when(outcomeIs(state.ProcessEnds)),
+		info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed").withoutPhase(),
+	},
 	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node: {reason}").when(actionIs(policy.Cordon))},
 	state.Done:         {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut:       {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},

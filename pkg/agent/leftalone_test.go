@@ -297,6 +297,28 @@ func TestTheStatusSaysThatANodeIsLeftAlone(t *testing.T) {
 	})
 }
 
+// leftOpenFor is a guard of a node that is to be cordoned only, and that people want left alone for so long.
+func leftOpenFor(d time.Duration) script {
+	return func(ctx context.Context, g *guard) {
+		g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
+		g.becomes(func(s *drain.State) { s.Seen, s.Left, s.Looked, s.Limited = true, true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
+		if rest(ctx, d) {
+			g.close()
+		}
+	}
+}
+
+func TestTheStatusSaysThatANodeIsLeftOpen(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.node.toGuard(leftOpenFor(time.Minute))
+		r.runFor(r.hibernating("a", 10*time.Minute))
+		r.wantStatus("watching node node-a: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000; the node is left open because of its annotation")
+		r.pass(time.Minute)
+		r.wantStatus("node node-a is cordoned for spot-interruption")
+	})
+}
+
 // Under rules that ask for a cordon only, nothing is left that people keep nth from.
 func TestNoDrainIsLeftAloneThatTheRulesDoNotAskForAnyMore(t *testing.T) {
 	t.Parallel()

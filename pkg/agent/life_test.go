@@ -179,6 +179,36 @@ func TestStoppingDuringADrainLeavesItToBeGoneOnWith(t *testing.T) {
 	}
 }
 
+// On call, "no longer needed" would mean that the interruption is off.
+func TestAStepThatIsNotFinishedWhenNthStopsIsSaidToGoOnLater(t *testing.T) {
+	t.Parallel()
+	for action, begin := range map[policy.Action]func(r *rig){
+		policy.Cordon: func(r *rig) { r.announce(r.hibernating("a", time.Hour)) },
+		policy.Drain:  func(r *rig) { r.announce(r.spot("a", time.Hour)) },
+		policy.Uncordon: func(r *rig) {
+			r.announce(r.spot("a", time.Hour))
+			r.announce()
+			r.pass(time.Minute)
+		},
+	} {
+		t.Run(string(action), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.node.toGuard(func(context.Context, *guard) {})
+				r.node.toUncordon(waiting)
+				r.run()
+				begin(r)
+				r.hook.Reset()
+				r.end(nil)
+				r.wantSaid(systemd.EventWithdrawn)
+				r.wantSaid(systemd.Stopping,
+					"info: the "+string(action)+" for spot-interruption is not finished; it goes on when nth is started again",
+					"info: stopped; the node is left as it is")
+			})
+		})
+	}
+}
+
 func TestNothingIsBegunOnceStopped(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -203,7 +233,7 @@ func TestASourceThatGivesUpEndsTheRun(t *testing.T) {
 		r.source.fail <- gaveUp
 		synctest.Wait()
 		r.end(gaveUp)
-		r.wantSaid(systemd.Stopping)
+		r.wantSaid(systemd.Stopping, "info: the drain for spot-interruption is not finished; it goes on when nth is started again")
 		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" {
 			t.Errorf("the entry is %+v", e)
 		}

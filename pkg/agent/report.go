@@ -54,6 +54,7 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	if met && before.LeftAlone != e.LeftAlone {
 		a.emitLeftAlone(e)
 	}
+	a.emitLeftOpenNoMore(before, e)
 	if met && policy.SameNews(before, e) {
 		return
 	}
@@ -160,6 +161,14 @@ func (a *Agent) emitLeftAlone(e state.Entry) {
 	}
 }
 
+// emitLeftOpenNoMore emits a cordon step for an event if the node had been left open for it, and is cordoned now.
+func (a *Agent) emitLeftOpenNoMore(before, e state.Entry) {
+	if before.LeftOpen() && e.Phase == state.Cordoned && !e.CordonedAt.IsZero() {
+		a.emitBegun(policy.Cordon, e, time.Now(), time.Time{})
+		a.emitCordonEnd(before, e)
+	}
+}
+
 // emitCordonEnd emits the end of the cordon step for an event: it was called back if people have lifted the cordon, and is done
 // otherwise, even if the node is not cordoned since people want nothing done to it.
 func (a *Agent) emitCordonEnd(before, e state.Entry) {
@@ -219,7 +228,7 @@ func (w *work) noteHolders(p drain.Progress) {
 		w.held[p.Pod] = p.Detail
 	case state.PodRestarting:
 		w.held[p.Pod] = "the restart of " + p.Detail
-	case state.PodEvicted, state.PodDeleted, state.PodGone:
+	case state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared:
 		delete(w.held, p.Pod)
 	case state.TargetsLeft:
 		w.targets = p.Detail
@@ -235,7 +244,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		Took: time.Since(a.work.began),
 	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged: // These are only about p.State.
+	case state.NodeEmpty, state.GoalChanged, state.PodSpared: // These are only about p.State.
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:
@@ -261,14 +270,14 @@ func (a *Agent) emitProgress(p drain.Progress) {
 // emitNode logs what happened to the Node, and emits for each event that is drained for that the node is cordoned. For an event that
 // wants no more than a cordon, that is emitted with the end of the cordon.
 func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
-	left := a.unfinished()
+	left, leftOpen := a.unfinished(), slices.ContainsFunc(a.goalEntries(), state.Entry.LeftOpen)
 	drains := slices.DeleteFunc(slices.Clone(left), func(e state.Entry) bool { return e.Phase != state.Draining })
 	news := true
 	kind := state.CordonFound
 	switch p.Kind { // The others are always news.
 	case state.NodeClosed:
-		// A cordon that an earlier guard has set is no news.
-		kind, news = state.NodeCordoned, len(drains) > 0 || len(left) == 0 && p.Detail != string(drain.CordonOurs)
+		// A cordon that an earlier guard or process has set is no news, and one of a node that was left open is told for each event.
+		kind, news = state.NodeCordoned, p.Detail != string(drain.CordonOurs) && (len(drains) > 0 || len(left) == 0 && !leftOpen)
 	case state.NodeReopened:
 		news = a.recordReopened(p)
 	}
@@ -303,7 +312,7 @@ func (a *Agent) handleIdentity(n identity) {
 func (a *Agent) handleFailedLook(n lookFailed) {
 	known := a.trouble[n.kind]
 	if known.since.IsZero() {
-		known.since = time.Now()
+		known.since = a.now()
 	}
 	known.over = time.Time{}
 	text := n.err.Error()
@@ -318,7 +327,7 @@ func (a *Agent) handleFailedLook(n lookFailed) {
 // follows at once.
 func (a *Agent) noteGoodLook(kind event.Kind) {
 	if t, was := a.trouble[kind]; was && t.over.IsZero() {
-		t.over = time.Now()
+		t.over = a.now()
 		a.trouble[kind] = t
 	}
 }
@@ -326,7 +335,7 @@ func (a *Agent) noteGoodLook(kind event.Kind) {
 // emitRecovered emits for which kinds looks have succeeded for a while.
 func (a *Agent) emitRecovered() {
 	for kind, t := range a.trouble {
-		if t.over.IsZero() || time.Since(t.over) < tick {
+		if t.over.IsZero() || a.now().Sub(t.over) < tick {
 			continue
 		}
 		delete(a.trouble, kind)

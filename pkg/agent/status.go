@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -49,17 +50,61 @@ func (a *Agent) mainClause() string {
 		return why
 	}
 	e, ok := a.mainEntry()
-	switch {
-	case !ok:
+	if !ok {
+		if unread := a.unread(); len(unread) > 0 && a.outage().IsZero() { // The outage of all is told anyhow.
+			return fmt.Sprintf("watching node %s; not known whether there is: %s", a.node, strings.Join(unread, ", "))
+		}
 		return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
-	case e.Phase == state.Seen || e.Reopened || e.LeftAlone:
+	}
+	if e.Phase == state.Seen || e.Reopened || e.LeftAlone || e.LeftOpen() {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	}
+	return a.restClause(e)
+}
+
+// unread are the kinds that could not be looked for since the start.
+func (a *Agent) unread() []string {
+	var kinds []string
+	for _, kind := range event.Kinds() {
+		_, known := a.known[kind]
+		if _, bad := a.trouble[kind]; bad && !known {
+			kinds = append(kinds, string(kind))
+		}
+	}
+	return kinds
+}
+
+// restClause is mainClause while nothing is being done, for an entry that was acted upon.
+func (a *Agent) restClause(e state.Entry) string {
 	text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
-	if e.Phase == state.Drained && a.work != nil && a.left > 0 {
-		text += fmt.Sprintf("; %d pods have come since%s", a.left, a.work.holders())
+	switch e.Phase {
+	case state.Undoing:
+		return fmt.Sprintf("node %s, cordoned for %s, is to be uncordoned%s", a.node, e.Event.Kind, lastError(e))
+	case state.Cordoning, state.Draining: // For example, the machine has rebooted, and its document cannot be read.
+		return fmt.Sprintf("node %s is to be %sed for %s, once that is confirmed", a.node, actions[e.Phase], e.Event.Kind)
+	case state.Incomplete:
+		text = fmt.Sprintf("node %s was not drained in time for %s", a.node, e.Event.Kind)
+		if a.work != nil {
+			text += "; still draining"
+		}
+		if a.work != nil && a.total > 0 {
+			text += fmt.Sprintf(": %d of %d pods gone%s", a.total-a.left, a.total, a.work.holders())
+		}
+	case state.Drained:
+		if a.work != nil && a.left > 0 {
+			text += fmt.Sprintf("; %d pods have come since%s", a.left, a.work.holders())
+		}
+	case state.Seen, state.Cordoned, state.Closed:
 	}
 	return text
+}
+
+// lastError says why the last attempt for an entry failed; empty if it did not.
+func lastError(e state.Entry) string {
+	if e.Error == "" {
+		return ""
+	}
+	return "; the last attempt failed: " + e.Error
 }
 
 // busy reports whether something is being done to the node. A guard on a node that is as it should be is not busy.
@@ -67,7 +112,7 @@ func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || le
 
 // workClause is mainClause while something is being done.
 func (a *Agent) workClause() string {
-	goal := a.work.goal
+	goal, first := a.work.goal, a.first()
 	node := "the node"
 	if a.node != "" {
 		node = "node " + a.node
@@ -76,8 +121,10 @@ func (a *Agent) workClause() string {
 	if deadline := a.deadline(goal); !deadline.IsZero() {
 		left = fmt.Sprintf(", %d s left", int(max(deadline.Sub(a.now()), 0).Seconds()))
 	}
-	text := fmt.Sprintf("draining %s for %s", node, a.first().Event.Kind)
+	text := fmt.Sprintf("draining %s for %s", node, first.Event.Kind)
 	switch {
+	case goal.Action == policy.Drain && first.Error != "": // Without a hard deadline, no pod is evicted before the cordon is set.
+		text = fmt.Sprintf("%s is to be drained for %s%s", node, first.Event.Kind, left)
 	case goal.Action != policy.Drain:
 		text = fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
 	case a.total > 0:
@@ -85,6 +132,7 @@ func (a *Agent) workClause() string {
 	default:
 		text += left
 	}
+	text += lastError(first)
 	if a.work.targets != "" {
 		text += "; " + a.work.targets
 	}
@@ -103,19 +151,25 @@ func (w *work) holders() string {
 	return ", held by " + strings.Join(by, ", ")
 }
 
-// mainEntry is the entry to show while nothing is being done: the one that was acted upon last, or else the one that changed last.
+// mainEntry is the entry to show while nothing is being done: the most urgent one, of those that were acted upon and whose cordon
+// nobody has lifted, if there are any.
 func (a *Agent) mainEntry() (state.Entry, bool) {
-	var best state.Entry
-	found := false
-	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase == state.Closed {
-			continue
-		}
-		if !found || e.Acted() && !best.Acted() || e.Acted() == best.Acted() && e.Changed.After(best.Changed) {
-			best, found = e, true
-		}
+	open := slices.DeleteFunc(a.cfg.Record.Entries(), func(e state.Entry) bool { return e.Phase == state.Closed })
+	if len(open) == 0 {
+		return state.Entry{}, false
 	}
-	return best, found
+	rank := func(e state.Entry) int {
+		switch {
+		case !e.Acted():
+			return 2
+		case e.Reopened:
+			return 1
+		}
+		return 0
+	}
+	return slices.MinFunc(open, func(x, y state.Entry) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), a.cfg.Policy.Urgency(x, y))
+	}), true
 }
 
 // outage is since when all looks at the metadata service have failed; zero if they succeed for at least one kind.
@@ -226,7 +280,7 @@ func (a *Agent) documents() []state.DocumentStatus {
 		}
 		document := state.DocumentStatus{Kind: kind, LastGood: good}
 		if bad && trouble.over.IsZero() {
-			document.Trouble, document.Since = trouble.err, trouble.since.Round(0)
+			document.Trouble, document.Since = trouble.err, trouble.since
 		}
 		all = append(all, document)
 	}

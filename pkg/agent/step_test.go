@@ -92,7 +92,7 @@ func TestADeadlineThatPassesLeavesTheDrainIncompleteAndTheGuardGoesOn(t *testing
 		}
 		r.wantSaid(systemd.DrainIncomplete,
 			"error: the drain ran out of time: 2 pods evicted, 0 deleted, left: default/web-1 (held by PDB default/web)")
-		r.wantStatus("node node-a is incomplete for spot-interruption")
+		r.wantStatus("node node-a was not drained in time for spot-interruption; still draining")
 
 		r.pass(time.Minute)
 		r.wantTape("put a drained") // by the same guard

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -30,6 +31,23 @@ func TestTheStatusWhileNothingHappens(t *testing.T) {
 		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain begins at 00:50:00 UTC on 1 Jan 2000 (sooner with kubectl drain)")
 		r.announce(r.spot("b", 2*time.Minute))
 		r.wantStatus("node node-a is drained for spot-interruption")
+	})
+}
+
+// A look that failed is never read as "nothing is announced".
+func TestTheStatusGivesNoAllClearForADocumentThatWasNeverRead(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		for _, kind := range event.Kinds() {
+			if kind != event.SpotInterruption {
+				r.source.sink.Snapshot(event.Snapshot{Kind: kind})
+			}
+		}
+		r.trouble(event.SpotInterruption, "status 403")
+		r.wantStatus("watching node node-a; not known whether there is: spot-interruption")
+		r.announce()
+		r.wantStatus("watching; nothing is announced for node node-a")
 	})
 }
 
@@ -115,6 +133,89 @@ func TestTheStatusOfOtherWork(t *testing.T) {
 		r.announce()
 		r.pass(30 * time.Second)
 		r.wantStatus("uncordoning node node-a: the event was withdrawn")
+	})
+}
+
+// An API server that refuses the cordon keeps a drain without a hard deadline from its first eviction, for good.
+func TestTheStatusSaysWhyTheNodeIsNotAsItIsToBe(t *testing.T) {
+	t.Parallel()
+	refused := func(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") }
+	t.Run("it cannot be cordoned", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.node.toGuard(forbidden)
+			r.runFor(r.stopping("a", time.Hour))
+			r.pass(10 * time.Minute)
+			r.wantStatus("node node-a is to be drained for scheduled-maintenance, 3000 s left; the last attempt failed: forbidden")
+		})
+	})
+	t.Run("it cannot be cordoned for what wants no more", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Minute}
+			r.node.toGuard(forbidden)
+			r.runFor(recommended("a"))
+			r.wantStatus("cordoning node node-a: EC2 recommends rebalancing: this spot instance is at elevated risk of interruption" +
+				"; the last attempt failed: forbidden")
+		})
+	})
+	t.Run("it cannot be uncordoned, and is tried again later", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.node.toUncordon(refused)
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.announce()
+			r.pass(5*time.Minute + 10*time.Second)
+			r.wantStatus("node node-a, cordoned for spot-interruption, is to be uncordoned; the last attempt failed: forbidden")
+		})
+	})
+	t.Run("it cannot be uncordoned, and is being tried again", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.node.toUncordon(refused)
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.announce()
+			r.pass(31 * time.Second)
+			r.node.toUncordon(waiting)
+			r.pass(2 * time.Minute)
+			r.wantStatus("uncordoning node node-a: the event was withdrawn; the last attempt failed: forbidden")
+		})
+	})
+	t.Run("nobody knows whether its drain is still wanted", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(r *rig) {
+			r.cfg.BootID = "boot-2"
+			r.record.entries = []state.Entry{{
+				Event: terminated("a"), Phase: state.Draining, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.start,
+				ActedFor: r.start, OnNode: true, CordonedAt: r.start, ClosedIn: "boot-1",
+			}}
+			r.run()
+			r.trouble(event.ASGTermination, "status 403")
+			if r.node.guards > 0 {
+				t.Error("a guard stands")
+			}
+			r.wantStatus("node node-a is to be drained for asg-termination, once that is confirmed; metadata service unreachable since " +
+				r.start.Format("15:04:05"))
+		})
+	})
+}
+
+func TestADrainThatRanOutOfTimeIsNotHiddenByACordonForAnother(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: 30 * time.Second}
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
+			for g.next(ctx) {
+				g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
+			}
+		})
+		stop := r.stopping("a", 5*time.Minute)
+		r.runFor(stop)
+		r.pass(6 * time.Minute)
+		r.announce(stop, recommended("b"))
+		r.wantStatus("node node-a was not drained in time for scheduled-maintenance; still draining: 1 of 2 pods gone, held by PDB default/web")
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // notes keeps all that it hears, as it was.
@@ -132,6 +133,20 @@ func TestListenersHearThatACordonIsCalledBackIfPeopleOpenTheNode(t *testing.T) {
 	})
 }
 
+// A node that takes no pods, with an Event that says the opposite, would be no help.
+func TestListenersHearWhenANodeThatWasLeftOpenIsCordoned(t *testing.T) {
+	t.Parallel()
+	listened(t, func(r *rig, heard *ear) {
+		r.node.toGuard(leftOpenFor(time.Minute))
+		r.runFor(r.hibernating("a", 10*time.Minute))
+		heard.want(t, "announced a", "begun a cordon after 0s", "done a cordon after 0s")
+		r.wantSaid(systemd.Cordoned)
+		r.pass(2 * time.Minute)
+		heard.want(t, "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+		r.wantSaid(systemd.Cordoned, "warning: cordoned the node: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000")
+	})
+}
+
 func TestAnOrderByHandIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -190,6 +205,24 @@ func TestListenersHearOfEachEventThatIsPutOff(t *testing.T) {
 			heard.want(t, "changed a")
 		})
 	})
+}
+
+// Karpenter has tainted the node before the cordon is lifted.
+func TestAnEventThatIsPutOffOnANodeThatStaysClosedIsNotSaidToBeUncordonedFor(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[drain.UncordonResult]string{drain.UncordonLeftKarpenter: "", drain.UncordonLifted: "uncordon"} {
+		bubble(t, func(r *rig) {
+			n := &notes{}
+			r.cfg.Listeners = []agent.Listener{n}
+			r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return result, nil })
+			r.runFor(r.rebooting("a", 5*time.Minute), r.rebooting("b", 6*time.Minute))
+			r.announce(r.rebooting("a", 5*time.Hour), r.rebooting("b", 6*time.Hour))
+			r.pass(time.Second)
+			if h := n.find(state.PutOff); h.Entry.Event.ID != "b" || h.Action != want {
+				t.Errorf("%s: %s is put off with the action %q, want %q", result, h.Entry.Event.ID, h.Action, want)
+			}
+		})
+	}
 }
 
 func TestListenersHearOfAnEventThatIsBackWhileItIsUndone(t *testing.T) {

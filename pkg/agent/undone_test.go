@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -59,4 +60,40 @@ func TestWhatOthersHaveCordonedIsNoOrder(t *testing.T) {
 func slowly(http.ResponseWriter, *http.Request) bool {
 	time.Sleep(3 * time.Second)
 	return false
+}
+
+// A pod that a budget holds has a grace period of a minute, and the machine is there for two.
+func TestANewInterruptionGivesPodsTheirGraceThoughTheOneBeforeIsStillBeingTakenBack(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		rule := r.cfg.Policy[event.SpotInterruption]
+		rule.Budget = 2 * time.Minute
+		r.cfg.Policy[event.SpotInterruption] = rule
+		s.AddPod(web("web", 60), apitest.Never)
+		s.Always("evict", apitest.HeldBy("web", 0))
+		r.run()
+		r.announce(r.spot("old", 2*time.Minute))
+		r.pass(10 * time.Second)
+		r.announce()
+		r.pass(25 * time.Second)
+		s.GoAway()
+		r.pass(265 * time.Second)
+		if e := r.entry("old"); e.Phase != state.Undoing {
+			t.Fatalf("the entry is %+v", e)
+		}
+		r.announce(r.spot("new", 7*time.Minute))
+		s.ComeBack()
+		for range 120 {
+			r.pass(time.Second)
+			if p := s.Pod("default/web"); p == nil || p.DeletionTimestamp != nil {
+				break
+			}
+		}
+		p := s.Pod("default/web")
+		if p == nil || p.DeletionGracePeriodSeconds == nil {
+			t.Fatalf("the pod is %+v", p)
+		}
+		if given := *p.DeletionGracePeriodSeconds; given < 55 {
+			t.Errorf("it gets %d s of its 60, %s before the machine is lost", given, 7*time.Minute-time.Since(r.start))
+		}
+	})
 }

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -50,10 +53,10 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 
 const begun = "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)"
 
-// What holds a pod does so until the pod is evicted, deleted or gone.
+// What holds a pod does so until the pod is evicted, deleted or gone, or need not go any more.
 func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 	t.Parallel()
-	for _, ends := range []state.TransitionKind{state.PodEvicted, state.PodDeleted, state.PodGone} {
+	for _, ends := range []state.TransitionKind{state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared} {
 		for _, row := range []struct {
 			holds drain.Progress
 			by    string
@@ -77,6 +80,31 @@ func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// On call, one would loosen the wrong budget.
+func TestABudgetOfAPodThatPeopleLetStayIsNotNamedForOthers(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		s.AddPod(web("web", 30), apitest.Never)
+		s.Always("evict default/web", apitest.HeldBy("web-budget", 0))
+		r.run()
+		stop := r.stopping("a", 24*time.Hour)
+		r.announce(stop)
+		r.pass(30 * time.Second)
+		s.ChangePod("default/web", func(p *corev1.Pod) {
+			p.Annotations = map[string]string{drain.EvictAnnotation: drain.Never}
+		})
+		r.pass(time.Minute)
+		if e := r.entry("a"); e.Phase != state.Drained {
+			t.Fatalf("the entry is %+v", e)
+		}
+		s.AddPod(web("api", 60), apitest.Never)
+		r.announce(stop, r.spot("b", 4*time.Minute))
+		r.pass(5 * time.Second)
+		if said := r.service.sentence(); strings.Contains(said, "web-budget") {
+			t.Errorf("nothing that has to go is held, and the status is %q", said)
+		}
+	})
 }
 
 func TestThatTheNodeIsCordonedIsSaidOnce(t *testing.T) {
@@ -124,6 +152,27 @@ func TestThatTheNodeIsCordonedIsSaidOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// On call, one would conclude that somebody had uncordoned the node meanwhile.
+func TestACordonThatWasThereBeforeARestartIsNotSaidToBeSetAnew(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		began := r.start.Add(-30 * time.Second).UTC()
+		r.record.entries = []state.Entry{{
+			Event: r.spot("a", 90*time.Second), Phase: state.Draining, BootID: "boot-1", ListedIn: "boot-1", FirstSeen: began, Changed: began,
+			ActedFor: began, OnNode: true, CordonedAt: began, ClosedIn: "boot-1",
+		}}
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.closeAs(state.NodeClosed, drain.CordonOurs)
+			g.say(drain.Progress{Kind: state.PodsFound, Total: 3, Left: 3})
+		})
+		r.run()
+		r.announce(r.spot("a", 90*time.Second))
+		if said := r.said(systemd.Cordoned); len(said) > 0 {
+			t.Errorf("the journal says %q", said)
+		}
+	})
 }
 
 // A guard that stands beside what is done has nothing to say, unless something comes.

@@ -208,7 +208,8 @@ func (a *Agent) stopWork() {
 	_ = a.handleInbox(a.inbox.take()) // A source that ended now ended because ctx did.
 	for _, id := range slices.Sorted(maps.Keys(a.steps)) {
 		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
-			a.emitCalledBack(e, e)
+			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.CalledBack, Outcome: state.ProcessEnds})
+			delete(a.steps, id)
 		}
 	}
 }
@@ -232,6 +233,10 @@ func (a *Agent) handleWorkResult(result workResult) {
 // recordUncordoned records for all events that nothing of ours is on the node any more.
 func (a *Agent) recordUncordoned(w *work, result workResult) {
 	a.opened = true
+	action := policy.Uncordon
+	if result.uncordon.LeftTo() != "" {
+		action = "" // The node stays closed.
+	}
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, result.uncordon == drain.UncordonOpened)
 	a.put(changed...)
@@ -245,7 +250,7 @@ func (a *Agent) recordUncordoned(w *work, result workResult) {
 		a.emitChange(before, true, e)
 		if before.Phase == state.Undoing && e.Phase == state.Seen {
 			a.emit(state.Transition{
-				Kind: state.PutOff, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
+				Kind: state.PutOff, Action: string(action), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
 			})
 		}
 	}

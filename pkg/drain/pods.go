@@ -380,6 +380,9 @@ func (g *guard) release(t *target) {
 	g.noteRestart(t)
 	g.total--
 	g.staying[t.pod.UID] = t.pod
+	if t.held != "" {
+		g.report(aboutPod(state.PodSpared, t.pod, ""))
+	}
 }
 
 // actOnPods makes all requests that are due, and returns when to call it again.

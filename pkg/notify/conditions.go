@@ -74,7 +74,11 @@ var phaseTexts = map[state.Phase]string{
 // so that it changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings) string {
 	var notes []string
-	if text := phaseTexts[e.Phase]; text != "" && !e.LeftAlone { // Describe says that it is left alone.
+	switch text := phaseTexts[e.Phase]; {
+	case e.LeftAlone, e.LeftOpen(): // Describe says so.
+	case e.Reopened && (e.Phase == state.Cordoned || e.Phase == state.Drained):
+		notes = append(notes, "someone uncordoned the node")
+	case text != "":
 		notes = append(notes, text)
 	}
 	if !e.Missing.IsZero() {

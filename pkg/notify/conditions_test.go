@@ -129,6 +129,37 @@ func TestAConditionThatAnEarlierRunHasLeftIsMadeTrueToTheRecord(t *testing.T) {
 	})
 }
 
+// On call, people look here whether pods still come.
+func TestTheConditionSaysOfAnOpenNodeThatItIsOpen(t *testing.T) {
+	opened := func(phase state.Phase) state.Entry {
+		e := spot(phase)
+		e.CordonedAt, e.Reopened = e.FirstSeen, true
+		return e
+	}
+	hibernates := spot(state.Cordoned)
+	hibernates.Event.Code = "hibernate"
+	for name, test := range map[string]struct {
+		entry state.Entry
+		words string
+	}{
+		"somebody uncordoned it":                  {opened(state.Cordoned), "nothing more will be done (someone uncordoned the node)"},
+		"somebody uncordoned it when drained":     {opened(state.Drained), "nothing more will be done (someone uncordoned the node)"},
+		"somebody uncordoned it during its drain": {opened(state.Draining), "drain now (the node is being drained)"},
+		"its annotation asks for that":            {hibernates, "the node is left open because of its annotation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.entries = []state.Entry{test.entry}
+				s.start()
+				s.want(corev1.ConditionTrue, "SpotInterruption", test.words)
+				if said := s.cluster.condition().Message; strings.Contains(said, "is cordoned") || strings.Contains(said, "is drained") {
+					t.Errorf("the condition says %q", said)
+				}
+			})
+		})
+	}
+}
+
 func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
 	reboot := entry("m", event.ScheduledMaintenance, state.Seen)
 	reboot.Event.Code, reboot.Event.Deadline = "system-reboot", time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
@@ -136,13 +167,15 @@ func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
 	missing.Missing = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	ignored := entry("i", event.ScheduledMaintenance, state.Seen)
 	ignored.Event.Code, ignored.Event.Deadline = "system-maintenance", time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)
+	cordoned := spot(state.Cordoned)
+	cordoned.CordonedAt = cordoned.FirstSeen
 	for name, test := range map[string]struct {
 		entries []state.Entry
 		reason  string
 		words   []string
 	}{
 		"a deadline before none":         {[]state.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}},
-		"the nearest of two":             {[]state.Entry{reboot, spot(state.Cordoned)}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}},
+		"the nearest of two":             {[]state.Entry{reboot, cordoned}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}},
 		"what is ignored does not count": {[]state.Entry{ignored, missing}, "RebalanceRecommendation", nil},
 		"a kind of its own":              {[]state.Entry{entry("s", event.Shutdown, state.Draining)}, "Shutdown", []string{"is shutting down"}},
 	} {

@@ -107,6 +107,9 @@ func newFields(t state.Transition, phase Phase, outcome string, pods []string, d
 		Plan: t.Plan, Action: t.Action, Reason: t.Reason, Took: t.Took.Seconds(), Error: e.Error,
 		Left: []string{}, HeldBy: map[string]string{},
 	}
+	if outcome == Moved && t.Detail != "" {
+		f.Action = "" // The cordon is left to somebody else.
+	}
 	if !f.Deadline.IsZero() {
 		f.SecondsLeft = max(0, int(f.Deadline.Sub(t.At).Seconds()))
 	}

@@ -222,7 +222,7 @@ type stage struct {
 
 // rules are the rules of the stage.
 var rules = policy.Settings{
-	event.SpotInterruption:        {Action: policy.Drain, Hard: true},
+	event.SpotInterruption:        {Action: policy.Drain, Hard: true, Hibernate: policy.Cordon},
 	event.RebalanceRecommendation: {Action: policy.Notify},
 	event.ScheduledMaintenance: {Action: policy.Drain, Codes: map[string]policy.When{
 		"system-reboot": policy.Now, "system-maintenance": policy.Never,

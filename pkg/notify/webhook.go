@@ -45,7 +45,7 @@ const (
 	Drained    = "drained"
 	Incomplete = "incomplete"
 	Failed     = "failed"
-	// LeftAlone: people want the node left alone, so it is not drained.
+	// LeftAlone: people want the node left alone, so it is not drained or, if no more was asked for, not cordoned.
 	LeftAlone = string(event.LeftAlone)
 	// Moved: the event was put off, and nothing is done for it until then.
 	Moved = "moved"
@@ -89,6 +89,8 @@ func outcomeOf(t state.Transition) string {
 		switch {
 		case t.Action == string(policy.Drain):
 			return Drained
+		case t.Action == string(policy.Cordon) && t.Entry.LeftOpen():
+			return LeftAlone
 		case t.Action == string(policy.Cordon):
 			return Cordoned
 		case t.Entry.Phase == state.Closed:

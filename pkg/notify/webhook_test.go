@@ -97,6 +97,19 @@ func TestOutcomesAreToldOnceEach(t *testing.T) {
 	})
 }
 
+func TestACordonThatPeopleDidNotWantIsNotToldAsOne(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		cordon := func(at time.Time) func(*state.Transition) {
+			return func(h *state.Transition) { h.Action, h.Entry.Phase, h.Entry.CordonedAt = "cordon", state.Cordoned, at }
+		}
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", cordon(time.Time{}))
+		r.hear(state.Done, "a", cordon(r.began)) // They have taken the annotation away.
+		r.pass(time.Minute)
+		r.want("a announced", "a left-alone", "a cordoned")
+	})
+}
+
 func TestPhasesCanBeSwitchedOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		off  func(*notify.WebhookSettings)
@@ -415,7 +428,7 @@ func TestAnEventThatIsMetAnewIsToldAnew(t *testing.T) {
 func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Outcome }} {{ .Action }}; {{ .Text }}`)
-		for _, id := range []string{"a", "b", "c"} {
+		for _, id := range []string{"a", "b", "c", "d"} {
 			r.hear(state.Done, id, drain(state.Drained))
 		}
 		r.posted()
@@ -423,10 +436,12 @@ func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 		r.hear(state.Done, "a", uncordoned)
 		r.hear(state.PutOff, "b", uncordoned)
 		r.hear(state.PutOff, "c")
+		r.hear(state.Done, "d", uncordoned, func(h *state.Transition) { h.Detail = "Karpenter" })
 		const about = "nth: node ip-10-0-0-1: spot-interruption: put off; "
 		r.want("a moved uncordon; "+about+"the node takes pods again until then",
 			"b moved uncordon; "+about+"the node takes pods again until then",
-			"c moved ; "+about+"nothing is done for it until then, and the node stays as it is")
+			"c moved ; "+about+"nothing is done for it until then, and the node stays as it is",
+			"d moved ; "+about+"nothing is done for it until then, and the node stays as it is")
 	})
 }
 

@@ -65,15 +65,16 @@ func newEntry(sit Situation, ev event.Event) state.Entry {
 // nothing that was done for it is left.
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
-		givenUp := []state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}
-		if s.plan(e).action == Drain { // CordonFor limits cordons only.
-			givenUp = append(givenUp, state.Expired)
-		}
-		if slices.Contains(givenUp, e.Ending) && s.worthRecording(ev) {
+		if s.givenUp(e, e.Ending) && s.worthRecording(ev) {
 			e = newEntry(sit, ev)
 			e.Anew = true
+		} else if e.Ending == state.Expired {
+			e.ListedIn = sit.BootID
 		}
 		return e
+	}
+	if ending, _ := s.ending(sit, e); e.Phase == state.Undoing && s.givenUp(e, ending) {
+		e.FirstSeen, e.Event.Deadline = sit.Now, time.Time{} // It has time of its own, though what was set is still on the node.
 	}
 	if e.Acted() || ev.Instance == "" { // When the action began depends on the instance as it was known then.
 		ev.Instance = e.Event.Instance
@@ -86,6 +87,14 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 	}
 	e.Event, e.Missing, e.ListedIn = ev, time.Time{}, sit.BootID
 	return e
+}
+
+// givenUp reports whether an event with that ending is another one when it is announced again.
+func (s Settings) givenUp(e state.Entry, ending state.Ending) bool {
+	if ending == state.Expired {
+		return s.plan(e).action == Drain // CordonFor limits cordons only.
+	}
+	return slices.Contains([]state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}, ending)
 }
 
 // clamp brings times in the future back to now. They were read before the clock was set back, and spans that are counted from
@@ -106,7 +115,11 @@ func clamp(sit Situation, e state.Entry) state.Entry {
 func noteMissing(sit Situation, e state.Entry) state.Entry {
 	_, known := sit.Known[e.Event.Kind]
 	missing := (known || sit.Unwatched[e.Event.Kind]) && !sit.listed(e.Event)
-	if missing && e.Missing.IsZero() && e.Phase != state.Closed {
+	switch {
+	case !missing:
+	case e.Ending == state.Expired: // The next recommendation is another one; see Recognize.
+		e.ListedIn = ""
+	case e.Missing.IsZero() && e.Phase != state.Closed:
 		e.Missing = sit.Now
 	}
 	return e

@@ -58,7 +58,7 @@ func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
 
 // closing is the goal of the entries that want the node closed.
 func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
-	slices.SortFunc(wanting, s.urgency)
+	slices.SortFunc(wanting, s.Urgency)
 	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
 	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Reopened }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Open: first.Reopened, Reason: reason(first.Event)}
@@ -112,7 +112,7 @@ func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) 
 
 // opening is the goal of the entries for which the node is to be opened. An attempt that failed is repeated after a pause.
 func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
-	slices.SortFunc(undoing, s.urgency)
+	slices.SortFunc(undoing, s.Urgency)
 	first := undoing[0]
 	for _, e := range undoing {
 		if e.Error == "" || e.Changed.After(sit.Now) {
@@ -131,9 +131,9 @@ func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	return goal
 }
 
-// urgency compares entries, the most urgent first: drains before the others, hard deadlines before soft ones, then the nearest
+// Urgency compares entries, the most urgent first: drains before the others, hard deadlines before soft ones, then the nearest
 // deadline.
-func (s Settings) urgency(a, b state.Entry) int {
+func (s Settings) Urgency(a, b state.Entry) int {
 	rank := func(e state.Entry) int {
 		switch p := s.plan(e); {
 		case p.action == Drain && p.hard:

@@ -9,7 +9,8 @@ import (
 
 // Recognize returns the events of a snapshot under the IDs that the record knows them by. A spot or rebalance notice that
 // differs from a recorded one in nothing but its time is that one: amazon-ec2-metadata-mock computes the time anew at each look.
-// It keeps the recorded time, unless the new one is nearer.
+// It keeps the recorded time, unless the new one is nearer. A notice that was withdrawn is over, even while its cordon is still
+// being lifted: another one has a time of its own.
 func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Event {
 	if now.Kind != event.SpotInterruption && now.Kind != event.RebalanceRecommendation {
 		return now.Events
@@ -24,8 +25,7 @@ func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Ev
 			continue
 		}
 		for _, e := range past {
-			open := e.Phase != state.Closed && e.ListedIn == bootID
-			if open && e.Event.Kind == ev.Kind && e.Event.Code == ev.Code && !listed(e.Event.ID) {
+			if stands(e, bootID) && e.Event.Kind == ev.Kind && e.Event.Code == ev.Code && !listed(e.Event.ID) {
 				ev.ID, ev.Noticed, ev.Deadline = e.Event.ID, e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 				events[i] = ev
 				break
@@ -33,6 +33,12 @@ func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Ev
 		}
 	}
 	return events
+}
+
+// stands reports whether an entry's notice may still be announced, under another time. So may one whose cordon has expired.
+func stands(e state.Entry, bootID string) bool {
+	over := e.Phase == state.Undoing && !e.Missing.IsZero() || e.Phase == state.Closed && e.Ending != state.Expired
+	return e.ListedIn == bootID && !over
 }
 
 // Find returns the entry of the event with that ID, and whether there is one.

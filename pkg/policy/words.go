@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -19,11 +20,11 @@ func reason(ev event.Event) string {
 	}
 	switch ev.Kind {
 	case event.SpotInterruption:
-		return fmt.Sprintf("EC2 will %s this spot instance%s", ev.Code, at)
+		return fmt.Sprintf("EC2 will %s this spot instance%s", cmp.Or(ev.Code, "interrupt"), at)
 	case event.RebalanceRecommendation:
 		return "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption"
 	case event.ScheduledMaintenance:
-		return fmt.Sprintf("EC2 has scheduled %s%s", ev.Code, at)
+		return fmt.Sprintf("EC2 has scheduled %s%s", cmp.Or(ev.Code, "maintenance"), at)
 	case event.ASGTermination:
 		if at != "" {
 			at = "," + at + " at the latest"
@@ -80,19 +81,32 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 func (s Settings) Describe(e state.Entry) string {
 	text := reason(e.Event)
 	p := s.plan(e)
-	done := e.Phase == state.Drained || e.Reopened && e.Phase != state.Draining ||
-		p.action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
+	done := isDone(e, p.action)
 	switch {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
 	case e.LeftAlone:
 		return text + "; the node is left alone because of its annotation"
+	case e.Phase == state.Undoing:
+		return text + "; the node is being opened again"
+	case e.LeftOpen() && done:
+		return text + "; the node is left open because of its annotation"
 	case done:
 		return text + "; nothing more will be done"
-	case p.start.After(e.Changed):
+	case !e.Missing.IsZero() && !e.Acted():
+		return text + "; it is not announced any more, so that nothing begins"
+	case !e.Missing.IsZero() && !e.UnderWay():
+		return text + "; it is not announced at present, so that nothing more is done"
+	case p.start.After(e.Changed) && !e.Acted():
 		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, formatTime(p.start), s.startNotes(e))
 	}
 	return fmt.Sprintf("%s; %s now", text, p.action)
+}
+
+// isDone reports whether nothing more will be done for an entry for which the rules ask for that action.
+func isDone(e state.Entry, action Action) bool {
+	return e.Phase == state.Drained || e.Reopened && e.Phase != state.Draining ||
+		action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
 }
 
 // startNotes says, in brackets, over which time a fleet begins, and how people can drain sooner.

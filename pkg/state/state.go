@@ -91,6 +91,9 @@ func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
 }
 
+// LeftOpen reports whether the event wants no more than a cordon, and the node was not cordoned, since people want nothing done to it.
+func (e Entry) LeftOpen() bool { return e.Phase == Cordoned && e.CordonedAt.IsZero() && !e.Reopened }
+
 // UnderWay reports whether the node is being cordoned or drained for the event, and the outcome is not known yet.
 func (e Entry) UnderWay() bool { return e.Phase == Cordoning || e.Phase == Draining }
 

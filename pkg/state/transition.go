@@ -24,7 +24,7 @@ const (
 	PodHeld    TransitionKind = "pod-held"
 	PodGone    TransitionKind = "pod-gone"
 	// Done: the step succeeded. Failed: it failed with Err and will be tried again. RanOut: its deadline came first.
-	// CalledBack: it was stopped, since another step or none is wanted now.
+	// CalledBack: it was stopped, since another step or none is wanted now, or since nth stops: see ProcessEnds.
 	Done       TransitionKind = "done"
 	Failed     TransitionKind = "failed"
 	RanOut     TransitionKind = "deadline-exceeded"
@@ -76,6 +76,8 @@ const (
 	PodRefused TransitionKind = "pod-refused"
 	// PodRestarting: the workload in Detail replaces this pod, which is not evicted meanwhile.
 	PodRestarting TransitionKind = "pod-restarting"
+	// PodSpared: the pod was held, and need not go any more.
+	PodSpared TransitionKind = "pod-spared"
 	// PodOverdue: the pod is still there after its grace period; critical pods no longer wait for it.
 	PodOverdue TransitionKind = "pod-overdue"
 	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
@@ -117,6 +119,8 @@ const (
 	NeverClosed = "never-closed"
 	// Refused: the pod is held by a refusal, not by a disruption budget.
 	Refused = "refused"
+	// ProcessEnds: the step was called back only because nth stops. It goes on when nth is started again.
+	ProcessEnds = "process-ends"
 )
 
 // Transition is one thing that happened. Transitions are values.
