@@ -195,7 +195,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Service.Ready()
 	}
 	if !a.cfg.ClaimRead {
-		a.tasks.Go(func() { a.readClaim(inner) })
+		a.tasks.Go(func() { a.readClaim(inner, false) })
 	}
 
 	err := a.loop(inner)
@@ -472,6 +472,7 @@ type (
 	claimFound struct {
 		claim drain.Claim
 		ours  bool
+		again bool // it was read after a guard had ended
 	}
 	newPolicy struct{ rules policy.Settings }
 	unwritten struct {

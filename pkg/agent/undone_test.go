@@ -5,9 +5,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -94,6 +97,38 @@ func TestANewInterruptionGivesPodsTheirGraceThoughTheOneBeforeIsStillBeingTakenB
 		}
 		if given := *p.DeletionGracePeriodSeconds; given < 55 {
 			t.Errorf("it gets %d s of its 60, %s before the machine is lost", given, 7*time.Minute-time.Since(r.start))
+		}
+	})
+}
+
+// The node was closed by nth-queue, which opens it. nth closes it then, and in that moment the event is over: the answer to the patch
+// comes when nobody waits for it any more.
+func TestACordonThatTakesThePlaceOfAnothersInTheLastMomentIsTakenBack(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		s.AddPod(web("web", 30), apitest.Never)
+		s.Always("evict", apitest.HeldBy("web", 0))
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			n.Annotations[drain.CordonAnnotation] = `{"writer":"nth-queue","event":"q","kind":"asg-termination"}`
+		}, drain.Queue)
+		r.run()
+		r.announce(r.stopping("a", 24*time.Hour))
+		r.pass(10 * time.Second)
+		if e := r.entry("a"); e.Phase != state.Draining || e.OnNode {
+			t.Fatalf("the entry is %+v", e)
+		}
+		s.Answer("patch node", slowly)
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Spec.Unschedulable = false
+			delete(n.Annotations, drain.CordonAnnotation)
+		}, drain.Queue)
+		for len(s.Requests("patch node")) == 0 {
+			r.pass(time.Second)
+		}
+		r.set(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.Action = policy.Ignore })
+		r.pass(time.Minute)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("nobody wants the node closed, and it is; the entry is %+v", r.entry("a"))
 		}
 	})
 }

@@ -20,9 +20,11 @@ type work struct {
 	// guardGoal is the goal as the guard last got it, with its times on the monotonic clock.
 	guardGoal drain.Goal
 	cancel    context.CancelFunc
-	stopping  bool
-	began     time.Time
-	done      chan struct{}
+	// recheck has the claim on the Node read once more after a guard has ended.
+	recheck  func()
+	stopping bool
+	began    time.Time
+	done     chan struct{}
 
 	// state is what the guard has reported of the node under guardGoal. It is stale if events have joined since.
 	state drain.State
@@ -69,7 +71,8 @@ const recordTimeout = 250 * time.Millisecond
 func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	guardGoal := a.guardGoal(goal)
 	guard := a.cfg.Node.Guard(guardGoal, func(p drain.Progress) { a.inbox.put(p) })
-	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal}, func(ctx context.Context) workResult {
+	recheck := func() { a.tasks.Go(func() { a.readClaim(parent, true) }) }
+	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal, recheck: recheck}, func(ctx context.Context) workResult {
 		guard.Run(ctx)
 		return workResult{}
 	})
@@ -219,6 +222,9 @@ func (a *Agent) handleWorkResult(result workResult) {
 	w := a.work
 	w.cancel()
 	a.work = nil
+	if w.guard != nil && !onNode(a.cfg.Record.Entries()) {
+		w.recheck() // Its last patch may have closed a node that somebody else had kept closed until then, and was not reported.
+	}
 	if w.guard != nil || result.err != nil && w.stopping {
 		return
 	}
@@ -345,18 +351,27 @@ func (a *Agent) forgetReopened(events []string) {
 // adoptPause is the pause before a failed attempt to read the claim is repeated.
 const adoptPause = 5 * time.Second
 
-// readClaim reads the claim on the Node once: if the record has been lost, it shows that the cordon is ours.
-func (a *Agent) readClaim(ctx context.Context) {
+// readClaim reads the claim on the Node once: if the record has been lost, it shows that the cordon is ours. again is for a claim that
+// is read after a guard has ended.
+func (a *Agent) readClaim(ctx context.Context, again bool) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil {
-			a.inbox.put(claimFound{claim: claim, ours: ours})
+			a.inbox.put(claimFound{claim: claim, ours: ours, again: again})
 			return
+		}
+		if again && drain.NotFound(err) {
+			return // A Node that registers later has no claim.
 		}
 		if !drain.Await(ctx, nil, adoptPause) {
 			return
 		}
 	}
+}
+
+// onNode reports whether something on the Node may be ours, by the record.
+func onNode(entries []state.Entry) bool {
+	return slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
 }
 
 // adoptClaim records a cordon of ours that the record does not know of: it was lost, or its last entries never reached the disk.
@@ -366,12 +381,14 @@ func (a *Agent) adoptClaim(found claimFound) {
 	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
 		claim.Since = a.now()
 	}
-	a.inherited = found.ours && claim.BootID != a.cfg.BootID
+	if !found.again {
+		a.inherited = found.ours && claim.BootID != a.cfg.BootID
+	}
 	entries := a.cfg.Record.Entries()
 	e, known := policy.Find(entries, claim.Event)
-	// The claim may name an event that is over: the cordon was left to another one then, which takes it back.
-	recorded := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
-	if recorded || a.opened || !found.ours { // A cordon that was lifted after the claim was read is gone.
+	// The claim may name an event that is over: the cordon was left to another one then, which takes it back. A cordon that was lifted
+	// after the claim was read at the start is gone.
+	if onNode(entries) || a.opened && !found.again || !found.ours {
 		return
 	}
 	if !known || e.Phase == state.Closed {

@@ -351,12 +351,6 @@ func (g *guard) handleLook(v view, number int, events []string) {
 	g.all = true
 	g.countLook(v, number, events)
 	switch {
-	case v.err == nil || v.missing:
-		g.failing, g.failureTold, g.conflicts = time.Time{}, nil, 0
-	case apierrors.IsConflict(v.err):
-		g.conflicts++
-	}
-	switch {
 	case v.missing:
 		g.handleMissingNode(v)
 	case v.err != nil:
@@ -385,6 +379,12 @@ func (g *guard) handleLook(v view, number int, events []string) {
 // for the next one.
 func (g *guard) countLook(v view, number int, events []string) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
+	switch {
+	case answered:
+		g.failing, g.failureTold, g.conflicts = time.Time{}, nil, 0
+	case apierrors.IsConflict(v.err):
+		g.conflicts++
+	}
 	if answered || v.uid != "" { // A Node that cannot be cordoned was read all the same.
 		g.lookedFor = g.stillWanted(events)
 	}

@@ -412,14 +412,7 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 // plan decides which request to make for a pod now, an eviction or a deletion. If none, it returns when to plan again; zero if something
 // has to happen first.
 func (g *guard) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
-	if t.requesting != "" && t.sent.Load() && !t.answerBy.IsZero() {
-		if now.Before(t.answerBy) {
-			g.wake = soonest(g.wake, t.answerBy)
-		} else {
-			t.unanswered = t.requesting
-			g.creditRequest(t)
-		}
-	}
+	g.awaitAnswer(t, now)
 	end, turn := g.limits(t, now)
 	hard, turnCome, wake := !end.IsZero(), false, turn
 	if !turn.IsZero() && !now.Before(turn) {
@@ -441,6 +434,18 @@ func (g *guard) plan(t *target, now time.Time) (state.TransitionKind, time.Time)
 	return g.planRunning(t, end, turnCome, wake, now)
 }
 
+// awaitAnswer credits a request that has been sent for a pod, if its answer does not come in time.
+func (g *guard) awaitAnswer(t *target, now time.Time) {
+	switch {
+	case t.requesting == "" || !t.sent.Load() || t.answerBy.IsZero():
+	case now.Before(t.answerBy):
+		g.wake = soonest(g.wake, t.answerBy)
+	default:
+		t.unanswered = t.requesting
+		g.creditRequest(t)
+	}
+}
+
 // planRunning is plan for a pod that is running, with no request under way.
 func (g *guard) planRunning(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
 	hard, effect := !end.IsZero(), t.effectBy(end, turnCome)
@@ -451,7 +456,7 @@ func (g *guard) planRunning(t *target, end time.Time, turnCome bool, wake, now t
 		return "", time.Time{}
 	case t.needsLook > g.lookDone && now.Before(g.lookBy(t, turnCome)):
 		return "", soonest(g.lookBy(t, turnCome), wake)
-	case hard && turnCome && (t.lastRequest == "" || t.lastRequest == state.PodEvicted && !g.longOver(now) || !now.Before(t.notBefore)):
+	case hard && turnCome && g.escalates(t, now):
 		if t.lastRequest == "" {
 			return state.PodEvicted, time.Time{} // Its budget is asked once.
 		}
@@ -463,6 +468,12 @@ func (g *guard) planRunning(t *target, end time.Time, turnCome bool, wake, now t
 		return "", soonest(again, wake)
 	}
 	return state.PodEvicted, time.Time{}
+}
+
+// escalates tells whether a pod whose turn before a hard deadline has come is requested now: its first request, and the deletion that
+// follows an eviction, wait for no pause.
+func (g *guard) escalates(t *target, now time.Time) bool {
+	return t.lastRequest == "" || t.lastRequest == state.PodEvicted && !g.longOver(now) || !now.Before(t.notBefore)
 }
 
 // effectBy is until when an accepted request has to show an effect before it is repeated. Once the pod's turn before a hard deadline has

@@ -162,10 +162,13 @@ func (m *model) tick() int {
 func (m *model) announce(n *notice) {
 	n.times = []time.Time{n.at}
 	for _, other := range m.notices {
-		if !n.like(other) || other.over || other.wants == ignored {
+		if !n.like(other) || other.over && !other.hasExpired() || other.wants == ignored {
 			continue
 		}
 		other.times = append(other.times, n.at)
+		if other.hasExpired() {
+			return // It stays so, whatever its time.
+		}
 		if n.kind == event.SpotInterruption && n.at.Before(other.at) {
 			other.at = n.at
 		}
@@ -178,9 +181,10 @@ func (m *model) announce(n *notice) {
 		}
 	}
 	for _, other := range m.gone {
-		if n.like(other) && !other.over { // nth may not have looked in between
+		if n.like(other) && (!other.over || other.hasExpired()) { // nth may not have looked in between
 			n.times = slices.Concat(other.times, n.times)
 			n.order = max(n.order, min(other.order, perhaps))
+			n.expired = n.expired || other.hasExpired()
 		}
 	}
 	if n.kind == event.ASGTermination && slices.Contains(m.forgotten, n.termination()) {
@@ -239,9 +243,12 @@ func (m *model) move(n *notice, at time.Time, far bool) {
 	m.refresh(n, none)
 }
 
+// hasExpired tells whether a recommendation's time to live is over.
+func (n *notice) hasExpired() bool { return n.kind == event.RebalanceRecommendation && n.over }
+
 // isBack tells of a recommendation whose time to live is over whether other rules have it begin anew: that was a cordon's.
 func (n *notice) isBack() bool {
-	return n.kind == event.RebalanceRecommendation && n.over && n.wants == drain
+	return n.hasExpired() && n.wants == drain
 }
 
 // follow takes over other rules.

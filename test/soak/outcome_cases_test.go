@@ -112,6 +112,10 @@ func TestTheModelKnowsWhatTheNodeMustLookLike(t *testing.T) {
 			m.withdraw(m.notices[0])
 			m.follow(func(*notice) (want, bool) { return drain, false })
 		}, []owner{nobody}, mayGo, stays, mayGo},
+		{"and it is announced again with another time", func(m *model) {
+			m.expire()
+			m.announce(&notice{kind: event.RebalanceRecommendation, wants: cordon, brief: true})
+		}, []owner{nobody}, stays, stays, stays},
 		{"the reboot that was announced", func(m *model) {
 			m.after(&notice{kind: event.ScheduledMaintenance, code: "system-reboot", wants: drain})
 			m.reboot("the next", func(*notice) bool { return true })

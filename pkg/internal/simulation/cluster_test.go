@@ -40,6 +40,7 @@ type cluster struct {
 	ended      map[string]ended     // by the pod's UID
 	hanging    map[string]bool      // pods that never end
 	volumes    int                  // that the node reports in use
+	used       time.Time            // since when there are any
 	patches    int
 }
 

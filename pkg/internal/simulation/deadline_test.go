@@ -169,6 +169,10 @@ func (w *world) judgeVolumes(n *notice) {
 	if over || w.stepped {
 		return // then nothing is waited for
 	}
+	// A volume that no pod has brought, while nothing but load balancers is waited for, comes to a node that has been found free.
+	if w.cluster.used.After(w.server.LastRemoval().Add(slow)) && w.cluster.used.After(n.seen) {
+		return
+	}
 	for _, at := range append(slices.Collect(maps.Values(w.cluster.annotated)), w.cluster.failed) {
 		if time.Since(at) < wait+slow {
 			return // a pod that is going may be one that nobody waits for

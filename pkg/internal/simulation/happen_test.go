@@ -639,7 +639,9 @@ func (w *world) volume(h happening) {
 	name := corev1.UniqueVolumeName("kubernetes.io/csi/ebs.csi.aws.com^" + h.name)
 	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = append(n.Status.VolumesInUse, name) })
 	w.mu.Lock()
-	w.cluster.volumes++
+	if w.cluster.volumes++; w.cluster.volumes == 1 {
+		w.cluster.used = time.Now()
+	}
 	w.disturb(h.span)
 	w.mu.Unlock()
 	time.AfterFunc(h.span, func() {
