@@ -67,7 +67,7 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{Outbox: outbox}),
 					policy.Settings{event.StateChange: {Action: policy.Drain}})
 				in := func(phase state.Phase) func() []state.Entry {
-					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase}
+					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase, CordonedAt: time.Now()}
 					return func() []state.Entry { return []state.Entry{e} }
 				}
 				_, end := of("a", in(state.Cordoned))

@@ -224,7 +224,7 @@ func (w *work) noteHolders(p drain.Progress) {
 		if p.Pod != "" {
 			w.held[p.Pod] = p.Detail
 		}
-	case state.PodOverdue:
+	case state.PodOverdue, state.PodHeldAgain:
 		w.held[p.Pod] = p.Detail
 	case state.PodRestarting:
 		w.held[p.Pod] = "the restart of " + p.Detail
@@ -244,7 +244,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		Took: time.Since(a.work.began),
 	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged, state.PodSpared: // These are only about p.State.
+	case state.NodeEmpty, state.GoalChanged, state.PodSpared, state.PodHeldAgain: // These are only about p.State.
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:

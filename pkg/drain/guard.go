@@ -52,6 +52,8 @@ type guard struct {
 	// lookRequested is the last look that was requested, and lookDone the last that has returned. Until the look lookNeeded has
 	// returned, it is not known whether the node is closed for all events; 0 if it is known.
 	lookRequested, lookDone, lookNeeded int
+	// hurry bounds a cordon that is under way as a hard deadline does; nil before the first look.
+	hurry context.CancelFunc
 	// lookedFor are the events for which a look has been answered.
 	lookedFor []string
 	// tidying tells that a patch of our other keys is under way, tidyBackoff how long to wait after one that fails, and tidyRefusal
@@ -161,10 +163,17 @@ func (g *guard) setGoal(goal Goal) {
 	if g.reregistered = g.reregistered && (goal.Open || !goal.Reopened.IsZero()); g.reregistered {
 		goal.Open, goal.Reopened = false, time.Time{}
 	}
+	if goal.patchTimeout() < writeTimeout && (g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))) && g.hurry != nil {
+		g.hurry()
+	}
 	if grown {
 		g.reportUncordon() // It concerns the events before.
 	}
+	wasNear := g.deadlineNear(time.Now())
 	g.goal = goal
+	if !wasNear && g.deadlineNear(time.Now()) {
+		g.endRefusals(time.Now())
+	}
 	g.closedFor, g.lookedFor = g.stillWanted(g.closedFor), g.stillWanted(g.lookedFor)
 	g.drained = false // It is reported again.
 	if grown {
@@ -324,8 +333,11 @@ func (g *guard) keepLooking() {
 	for more := true; more; {
 		g.mu.Lock()
 		goal, before, number := g.goal, g.memory, g.lookRequested
+		calm, hurry := context.WithCancel(g.ctx)
+		g.hurry = hurry
 		g.mu.Unlock()
-		v := g.node.close(g.ctx, goal, before)
+		v := g.node.close(g.ctx, calm, goal, before)
+		hurry()
 		pause, deaf := lookEvery, time.Second // deaf: while looks fail, requests must not make them more frequent than this.
 		switch {
 		case v.err == nil:
@@ -398,6 +410,9 @@ func (g *guard) countLook(v view, number int, events []string) {
 
 // handleUncordon takes in that somebody uncordoned the node, and reports for which events.
 func (g *guard) handleUncordon(v view, events []string, lookDone int, first bool) {
+	if v.uncordoned || len(v.uncordonedFor) > 0 {
+		g.reregistered = false // What the agent says from now on is about this Node.
+	}
 	if len(v.uncordonedFor) > 0 {
 		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
 	}
@@ -490,7 +505,7 @@ const failurePatience = 10 * time.Second
 // handleLastingFailure takes in that a node that is to be closed could not be, for a reason that may pass. Once that has lasted, each reason is
 // told once.
 func (g *guard) handleLastingFailure(err error) {
-	if !g.cordonPending() {
+	if !g.cordonPending() || g.view.cordon == CordonLeft {
 		return
 	}
 	now := time.Now()
@@ -534,8 +549,9 @@ func (g *guard) handleNode(v view) {
 
 // after returns the view with what only the view before can tell.
 func (v view) after(before view) view {
-	if v.cordon == CordonOurs && before.cordon == CordonSet && before.uid == v.uid {
-		v.cordon = CordonSet // It was this guard that has set it.
+	// It was this guard that has set it; also if the node was open, and the answer to its patch was lost.
+	if v.cordon == CordonOurs && before.uid == v.uid && (before.cordon == CordonSet || before.cordon == CordonNone && !before.missing) {
+		v.cordon = CordonSet
 	}
 	if newer(v.version, before.version) != v.version {
 		v.ours = before.ours // The label was set after this was read.

@@ -115,7 +115,7 @@ type memory struct {
 func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
 
 // close reads the Node, and cordons it if that is called for.
-func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
+func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
 		return view{err: err, missing: NotFound(err)}
@@ -127,7 +127,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
 		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
-		patched, err := n.patchToEnd(ctx, insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
+		patched, err := n.patchToEnd(ctx, calm, insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -141,7 +141,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		found, node = CordonSet, patched
 	}
 	if found == CordonOurs {
-		if node, err = n.forgetLifted(ctx, node, goal); err != nil {
+		if node, err = n.forgetLifted(ctx, calm, node, goal, before.conflicts); err != nil {
 			return view{err: err}
 		}
 	}
@@ -159,14 +159,14 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 
 // forgetLifted removes events that have begun anew from Claim.Lifted: a process that starts later could not tell that they have begun since.
 // Only after that does the node count as closed for them.
-func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal) (*corev1.Node, error) {
+func (n *Node) forgetLifted(ctx, calm context.Context, node *corev1.Node, goal Goal, conflicts int) (*corev1.Node, error) {
 	claim, _ := readClaim(node)
 	before := len(claim.Lifted)
 	claim.Lifted = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(goal.Anew, id) })
 	if len(claim.Lifted) == before {
 		return node, nil
 	}
-	return n.patchToEnd(ctx, cordonPatch(node, claim), goal.patchTimeout())
+	return n.patchToEnd(ctx, calm, insist(cordonPatch(node, claim), conflicts), goal.patchTimeout())
 }
 
 // setUncordoned sets for which events people have lifted the cordon, unless that was told before.
@@ -444,7 +444,7 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 			return errNotReady
 		}
 		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
-		_, err = n.patchToEnd(ctx, insist(patch, conflicts), writeTimeout)
+		_, err = n.patchToEnd(ctx, ctx, insist(patch, conflicts), writeTimeout)
 		if apierrors.IsConflict(err) {
 			conflicts++
 		}

@@ -380,9 +380,7 @@ func (g *guard) release(t *target) {
 	g.noteRestart(t)
 	g.total--
 	g.staying[t.pod.UID] = t.pod
-	if t.held != "" {
-		g.report(aboutPod(state.PodSpared, t.pod, ""))
-	}
+	g.report(aboutPod(state.PodSpared, t.pod, ""))
 }
 
 // actOnPods makes all requests that are due, and returns when to call it again.
@@ -748,6 +746,16 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	t.notBefore = now.Add(pause)
 }
 
+// endRefusals ends the pauses after refusals, since a hard deadline is near now.
+func (g *guard) endRefusals(now time.Time) {
+	for _, t := range g.targets {
+		t.refused = refusals
+		if first := t.metAt.Add(rounds[t.round]); first.Before(now) {
+			t.notBefore = soonest(t.notBefore, now)
+		}
+	}
+}
+
 // listUnknown lists the pods, and takes those for gone that the API server did not know before, and that the list does not show.
 func (g *guard) listUnknown() {
 	if g.listing {
@@ -780,8 +788,15 @@ func (g *guard) noteHeld(t *target, what state.TransitionKind, by string) {
 	if what == state.PodHeld { // The names of two budgets may differ in a digit.
 		same = func(a, b string) bool { return a == b }
 	}
-	if t.held = by; t.told.add(by, same) {
+	before := t.held
+	switch t.held = by; {
+	case t.told.add(by, same):
 		g.report(aboutPod(what, t.pod, by))
+	case by == before:
+	case what == state.PodHeld:
+		g.report(aboutPod(state.PodHeldAgain, t.pod, "PDB "+by))
+	default:
+		g.report(aboutPod(state.PodHeldAgain, t.pod, by))
 	}
 }
 

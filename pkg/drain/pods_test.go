@@ -659,21 +659,24 @@ func TestARefusalWhoseNumbersChangeIsToldOnce(t *testing.T) {
 // Another version of the API server may put it in other words.
 func TestReasonsThatTakeTurnsAreToldOnceEachAndNotWithoutEnd(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ reasons, want int }{"two": {2, 2}, "another each time": {1000, 16}} {
+	for name, c := range map[string]struct {
+		reasons int64
+		want    int
+	}{"two": {2, 2}, "another each time": {1000, 16}} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
-			n := 0
+			var refusals atomic.Int64
 			s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
-				if n++; n%2 == 0 {
+				if n := refusals.Add(1); n%2 == 0 {
 					return apitest.HeldBy(fmt.Sprint("budget-", n%c.reasons), 0)(w, r)
 				}
 				return apitest.Unavailable()(w, r)
 			})
 			r := begin(t, s, drain.Options{})
 			time.Sleep(50 * time.Minute)
-			if told := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); told != c.want || n < 500 {
-				t.Errorf("told %d times why a pod stays, in %d refusals; want %d", told, n, c.want)
+			if told := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); told != c.want || refusals.Load() < 500 {
+				t.Errorf("told %d times why a pod stays, in %d refusals; want %d", told, refusals.Load(), c.want)
 			}
 		})
 	}

@@ -233,8 +233,9 @@ func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, e
 }
 
 // patchToEnd changes the cordon, with the writer as field manager. It is like patch, except that a request that was begun is not
-// canceled with ctx: the API server might still carry it out, and whoever uncordons the node afterwards has to see it.
-func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
+// canceled with ctx: the API server might still carry it out, and whoever uncordons the node afterwards has to see it. calm ends with ctx, or
+// when there is little time all at once.
+func (n *Node) patchToEnd(ctx, calm context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, true)
 	if err != nil {
 		return nil, err
@@ -243,7 +244,7 @@ func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout tim
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := outlasting(ctx, timeout)
+	ctx, cancel := outlasting(calm, timeout)
 	defer cancel()
 	return n.write(ctx, patch, n.opts.Writer)
 }

@@ -96,7 +96,9 @@ func (f *Fleet) removeTaints(ctx context.Context, name string) {
 
 // changeTaints changes the list of a node's taints, which can only be replaced as a whole.
 func (f *Fleet) changeTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	again := retry.DefaultRetry
+	again.Steps = 11 // Others write to it all the time, and no later attempt follows.
+	err := retry.RetryOnConflict(again, func() error {
 		return f.claims.change(ctx, name, func() bool { return f.isUrgent(name) }, func(node *corev1.Node) map[string]any {
 			taints := change(slices.Clone(node.Spec.Taints))
 			if slices.Equal(keysOf(taints), keysOf(node.Spec.Taints)) {

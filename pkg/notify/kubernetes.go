@@ -175,7 +175,7 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	for _, s := range k.areas {
-		s.retryAt = time.Time{}
+		s.backoff, s.retryAt = newBackoff(), time.Time{}
 	}
 	for last.Err() == nil {
 		a, _ := k.next(time.Now())

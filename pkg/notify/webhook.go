@@ -326,7 +326,7 @@ func (w *Webhook) OnTransition(t state.Transition) {
 func (w *Webhook) node(name string) *nodeState {
 	if nameless := w.nodes[""]; nameless != nil && name != "" && w.nodes[name] == nil {
 		w.nodes[name] = nameless
-		delete(w.nodes, "")
+		w.nodes[""] = &nodeState{nodeInfo: nameless.nodeInfo} // for notices of transitions without a name
 	}
 	if w.nodes[name] == nil {
 		w.nodes[name] = &nodeState{}

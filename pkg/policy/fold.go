@@ -73,7 +73,7 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 		}
 		return e
 	}
-	if ending, _ := s.ending(sit, e); e.Phase == state.Undoing && s.givenUp(e, ending) {
+	if ending, _ := s.ending(sit, e); e.Phase == state.Undoing && s.givenUp(e, ending) && s.worthRecording(ev) {
 		e.FirstSeen, e.Event.Deadline = sit.Now, time.Time{} // It has time of its own, though what was set is still on the node.
 	}
 	if e.Acted() || ev.Instance == "" { // When the action began depends on the instance as it was known then.

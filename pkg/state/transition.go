@@ -78,6 +78,8 @@ const (
 	PodRestarting TransitionKind = "pod-restarting"
 	// PodSpared: the pod was held, and need not go any more.
 	PodSpared TransitionKind = "pod-spared"
+	// PodHeldAgain: the pod is held by what was told of it before, in the words of the status.
+	PodHeldAgain TransitionKind = "pod-held-again"
 	// PodOverdue: the pod is still there after its grace period; critical pods no longer wait for it.
 	PodOverdue TransitionKind = "pod-overdue"
 	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
