@@ -292,8 +292,11 @@ func (m *model) reboot(bootID string, acted func(*notice) bool) {
 			m.unsettle(n)
 			n.bootID = bootID
 			m.refresh(n, none)
+		case len(n.times) > 1 && n.hasExpired():
+			m.refresh(n, none) // Across a reboot, another time makes another notice,
+			m.unsettle(n)
 		case len(n.times) > 1 && n.kind != event.ScheduledMaintenance:
-			m.doubt(n) // Across a reboot, another time makes another notice.
+			m.doubt(n) // likewise.
 		case n.reboots() && !n.over && acted(n):
 			m.unsettle(n)
 			n.over, n.fresh, n.shaky, n.open, n.order = true, false, false, false, none
