@@ -163,17 +163,10 @@ func (g *guard) setGoal(goal Goal) {
 	if g.reregistered = g.reregistered && (goal.Open || !goal.Reopened.IsZero()); g.reregistered {
 		goal.Open, goal.Reopened = false, time.Time{}
 	}
-	if goal.patchTimeout() < writeTimeout && (g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))) && g.hurry != nil {
-		g.hurry()
-	}
 	if grown {
 		g.reportUncordon() // It concerns the events before.
 	}
-	wasNear := g.deadlineNear(time.Now())
-	g.goal = goal
-	if !wasNear && g.deadlineNear(time.Now()) {
-		g.endRefusals(time.Now())
-	}
+	g.setDeadline(goal)
 	g.closedFor, g.lookedFor = g.stillWanted(g.closedFor), g.stillWanted(g.lookedFor)
 	g.drained = false // It is reported again.
 	if grown {
@@ -199,6 +192,20 @@ func (g *guard) setGoal(goal Goal) {
 	}
 	g.rejudge()
 	g.report(Progress{Kind: state.GoalChanged})
+}
+
+// setDeadline changes the goal. What waits longer than its hard deadline allows is hurried: a cordon under way, and requests that were
+// refused.
+func (g *guard) setDeadline(goal Goal) {
+	if goal.patchTimeout() < writeTimeout && (g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))) && g.hurry != nil {
+		g.hurry()
+	}
+	now := time.Now()
+	wasNear := g.deadlineNear(now)
+	g.goal = goal
+	if !wasNear && g.deadlineNear(now) {
+		g.endRefusals(now)
+	}
 }
 
 // stillWanted returns those of the events that the goal still has. An event that leaves the goal and comes back is a new one.

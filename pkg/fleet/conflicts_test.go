@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -9,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 )
 
@@ -32,15 +30,4 @@ func TestATaintOutlastsSixConflicts(t *testing.T) {
 			t.Errorf("after %d tries the taints are %q, want %q", c.times("taint"), got, want)
 		}
 	})
-}
-
-// deafEC2 answers when it likes, whatever becomes of the question's context.
-type deafEC2 struct {
-	knowledge
-	answers chan struct{}
-}
-
-func (d *deafEC2) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	<-d.answers
-	return d.knowledge.Look(ctx, id)
 }
