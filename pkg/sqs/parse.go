@@ -110,19 +110,20 @@ func parseEnvelope(body string) (envelope, error) {
 	return e, nil
 }
 
-// ec2Events has the parser of each event of EC2 by its whole detail type: EC2 has many with similar names.
+// ec2Events has the parser of each event of EC2 by its source and whole detail type: EC2 has many with similar names.
 var ec2Events = map[string]func(envelope, ec2Detail) (Notice, error){
-	"EC2 Spot Instance Interruption Warning":                               envelope.spot,
-	"EC2 Instance Rebalance Recommendation":                                envelope.rebalance,
-	"EC2 Instance State-change Notification":                               envelope.stateChange,
-	"Capacity Block Reservation Expiration Warning":                        envelope.capacityBlock,
-	"Capacity Block Expiration Warning":                                    envelope.capacityBlock,
-	"EC2 Capacity Reservation Instance Interruption Warning":               envelope.interruptible,
-	"EC2 Interruptible Capacity Reservation Instance Interruption Warning": envelope.interruptible,
+	"aws.ec2/EC2 Spot Instance Interruption Warning":                               envelope.spot,
+	"aws.ec2/EC2 Instance Rebalance Recommendation":                                envelope.rebalance,
+	"aws.ec2/EC2 Instance State-change Notification":                               envelope.stateChange,
+	"aws.ec2/Capacity Block Reservation Expiration Warning":                        envelope.capacityBlock,
+	"aws.ec2/Capacity Block Expiration Warning":                                    envelope.capacityBlock,
+	"aws.ec2/EC2 Capacity Reservation Instance Interruption Warning":               envelope.interruptible,
+	"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning": envelope.interruptible,
 }
 
 func (e envelope) parseEventBridge() ([]Notice, error) {
-	if parse := ec2Events[e.DetailType]; parse != nil && e.Source == "aws.ec2" {
+	kind := e.Source + "/" + e.DetailType
+	if parse := ec2Events[kind]; parse != nil {
 		var d ec2Detail
 		if err := e.detail(&d); err != nil {
 			return nil, err
@@ -133,7 +134,7 @@ func (e envelope) parseEventBridge() ([]Notice, error) {
 		}
 		return []Notice{n}, nil
 	}
-	switch e.Source + "/" + e.DetailType {
+	switch kind {
 	case "aws.health/AWS Health Event":
 		return e.health()
 	case "aws.autoscaling/EC2 Instance-terminate Lifecycle Action", "aws.autoscaling/EC2 Instance-launch Lifecycle Action":
