@@ -53,6 +53,17 @@ type Record interface {
 	Flush(ctx context.Context) error
 }
 
+// BootClock remembers, also for the next process, when this boot began by the wall clock, so that an agent notices that somebody has
+// set the clock while none ran.
+type BootClock interface {
+	// Uptime returns how long this boot has lasted, by a clock that nobody can set.
+	Uptime() time.Duration
+	// Booted returns what SetBooted was last told in this boot; zero if nothing was.
+	Booted() time.Time
+	// SetBooted is followed by the Put of the entries that have moved with the clock.
+	SetBooted(at time.Time)
+}
+
 // Service is the service manager.
 type Service interface {
 	Ready()
@@ -85,6 +96,8 @@ type Config struct {
 	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
+	// BootClock is nil if the Record is not kept from one process to the next.
+	BootClock BootClock
 	// NodeName is the node's name, if it is known from the start; otherwise Identity reports it.
 	NodeName string
 	// NodeSeen: there has been a Node in this boot, so that a missing one was deleted.
@@ -194,6 +207,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log(state.Transition{Kind: state.Started})
 		a.cfg.Service.Ready()
 	}
+	a.compareBoots()
 	if !a.cfg.ClaimRead {
 		a.tasks.Go(func() { a.readClaim(inner, false) })
 	}

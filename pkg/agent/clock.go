@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ type clock struct {
 	read  func() time.Time
 	wall  time.Time // the last reading, without its monotonic part
 	at    time.Time // when that was, by the monotonic clock
-	since time.Time // when this process began, in wall time as the clock is set now
+	since time.Time // when this process began, or this boot if that is known, in wall time as the clock is set now
 }
 
 func newClock(read func() time.Time) *clock {
@@ -48,21 +49,45 @@ const clockTolerance = 2 * time.Second
 func (a *Agent) compareClocks() {
 	before := a.clock.now()
 	if by := a.clock.sync(); by.Abs() > clockTolerance {
-		a.clock.since = a.clock.since.Add(by)
-		a.log(state.Transition{Kind: state.ClockStepped, Took: by.Round(time.Second)})
-		a.moveSpans(before, by)
+		a.handleStep(before, by)
 	}
 }
 
-// moveSpans moves the beginnings of all spans by as much as the wall clock was set; before is the wall time just before that.
+// compareBoots moves all spans if somebody has set the wall clock while nth did not run: by that clock, this boot began at another time
+// then.
+func (a *Agent) compareBoots() {
+	if a.cfg.BootClock == nil {
+		return
+	}
+	booted := a.now().Add(-a.cfg.BootClock.Uptime())
+	known := cmp.Or(a.cfg.BootClock.Booted(), booted)
+	a.cfg.BootClock.SetBooted(known)
+	a.clock.since = known
+	if by := booted.Sub(known); by.Abs() > clockTolerance {
+		a.handleStep(a.now().Add(-by), by)
+	}
+}
+
+// handleStep takes in by how much somebody has set the wall clock; before is the wall time just before that.
+func (a *Agent) handleStep(before time.Time, by time.Duration) {
+	a.clock.since = a.clock.since.Add(by)
+	if a.cfg.BootClock != nil {
+		a.cfg.BootClock.SetBooted(a.clock.since)
+	}
+	a.log(state.Transition{Kind: state.ClockStepped, Took: by.Round(time.Second)})
+	a.moveSpans(before, by)
+}
+
+// moveSpans moves the beginnings of all spans.
 func (a *Agent) moveSpans(before time.Time, by time.Duration) {
+	var moved []state.Entry
 	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase == state.Closed {
-			continue
+		if m := a.movedEntry(e, before, by); e.Phase != state.Closed && m != e {
+			moved = append(moved, m)
 		}
-		if moved := a.movedEntry(e, before, by); moved != e {
-			a.put(moved)
-		}
+	}
+	if len(moved) > 0 {
+		a.put(moved...)
 	}
 	for kind, at := range a.looked {
 		a.looked[kind] = at.Add(by)
@@ -86,7 +111,7 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 func deadlineIsSpan(kind event.Kind) bool { return kind.Local() || kind == event.ASGTermination }
 
 // movedEntry returns an entry with its spans moved. Only times that were read from the clock as it was set before are moved: in an
-// entry of this boot all, and in one of an earlier boot those that this process has added.
+// entry of this boot all, and in one of an earlier boot those that were added since this boot began, as far as it is known.
 func (a *Agent) movedEntry(e state.Entry, before time.Time, by time.Duration) state.Entry {
 	here := e.BootID == a.cfg.BootID
 	began := a.clock.since.Add(-by)

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -252,4 +253,67 @@ func TestAnOutageIsNoOlderBecauseTheClockWasPutRight(t *testing.T) {
 			t.Errorf("at %s: %q, want since %s", clock.now().UTC().Format("15:04"), said, want)
 		}
 	})
+}
+
+// bootClock is what is remembered of this boot.
+type bootClock struct{ start, booted time.Time }
+
+func (c *bootClock) Uptime() time.Duration  { return time.Since(c.start) }
+func (c *bootClock) Booted() time.Time      { return c.booted }
+func (c *bootClock) SetBooted(at time.Time) { c.booted = at }
+
+func TestAClockThatIsSetWhileNthDoesNotRunMovesNoSpans(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		until func(r *rig)
+		// again is what is announced after the restart, and begun what happens so long after it.
+		again []event.Event
+		in    time.Duration
+		begun string
+	}{
+		{
+			name:  "a budget",
+			until: func(r *rig) { r.node.toGuard(stuck); r.announce(terminated("a")); r.pass(5 * time.Minute) },
+			again: []event.Event{terminated("a")},
+			begun: "guard for a: drain, hard in 10m0s",
+		},
+		{
+			name:  "a cordon's time to live",
+			until: func(r *rig) { r.announce(recommended("a")); r.pass(10 * time.Minute) },
+			again: []event.Event{recommended("a")},
+			in:    50 * time.Minute, begun: "uncordon",
+		},
+		{
+			name:  "a withdrawal",
+			until: func(r *rig) { r.announce(r.hibernating("a", 20*time.Hour)); r.announce(); r.pass(10 * time.Second) },
+			in:    20 * time.Second, begun: "uncordon",
+		},
+	} {
+		for direction, by := range map[string]time.Duration{"ahead": longestSpan, "back": -longestSpan} {
+			t.Run(row.name+", "+direction, func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(r *rig) {
+					clock := &wall{}
+					r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Hour)}
+					r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
+					r.run()
+					row.until(r)
+					r.end(nil)
+					clock.set(by)
+					r.tape.take()
+					r.run()
+					r.announce(row.again...)
+					if row.in > 0 {
+						r.pass(row.in - time.Second)
+						if begun := r.begins(); slices.Contains(begun, row.begun) {
+							t.Errorf("too early begun is %q", begun)
+						}
+						r.pass(time.Second)
+					}
+					r.wantBegun(row.begun)
+				})
+			})
+		}
+	}
 }

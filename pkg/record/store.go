@@ -13,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nth-project/nth/pkg/state"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -45,6 +47,8 @@ type Store struct {
 	entries []state.Entry
 	// inService is the boot in which the machine was last known to be in service in its Auto Scaling group; empty if never.
 	inService string
+	// booted is when the present boot began by the wall clock; zero if it is not known.
+	booted time.Time
 	// unwritten are called with the result of the next write, one for each Put that it includes.
 	unwritten []func(error)
 	// idle is closed when everything is written; nil while there is no writer.
@@ -66,6 +70,9 @@ func Open(dir, bootID string) (*Store, []error) {
 	content, warnings := load[recordContent](f, "record", "nth starts with an empty record")
 	s.replace(content.Entries)
 	s.inService = content.InService
+	if content.BootID == bootID {
+		s.booted = content.Booted
+	}
 	return s, warnings
 }
 
@@ -96,6 +103,28 @@ func (s *Store) startWriter() {
 		s.idle = make(chan struct{})
 		go s.write()
 	}
+}
+
+// Booted returns when the present boot began by the wall clock with which the times in the entries were read; zero if it is not known.
+func (s *Store) Booted() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.booted
+}
+
+// SetBooted has the next write say when the present boot began by the wall clock. After somebody has set that clock, the entries whose
+// times move with it are put next.
+func (s *Store) SetBooted(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.booted = at
+}
+
+// Uptime returns how long the machine has run since it was booted, and slept, by the kernel's clock that nobody can set.
+func (s *Store) Uptime() time.Duration {
+	var since unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) // every supported kernel has it
+	return time.Duration(since.Nano())
 }
 
 func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
@@ -171,7 +200,9 @@ func (s *Store) write() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.unwritten) > 0 {
-		content := recordContent{Version: version, BootID: s.bootID, InService: s.inService, Entries: slices.Clone(s.entries)}
+		content := recordContent{
+			Version: version, BootID: s.bootID, Booted: s.booted, InService: s.inService, Entries: slices.Clone(s.entries),
+		}
 		callbacks := s.unwritten
 		s.unwritten = nil
 		s.mu.Unlock()
@@ -245,6 +276,9 @@ type recordContent struct {
 	Version int `json:"version"`
 	// BootID is the boot in which the file was last written.
 	BootID string `json:"boot_id"`
+	// Booted is when that boot began by the wall clock as it was set then: another time later in the same boot tells that somebody
+	// has set the clock.
+	Booted time.Time `json:"booted,omitzero"`
 	// InService is the last boot in which the machine was in service in its Auto Scaling group.
 	InService string        `json:"in_service_in,omitempty"`
 	Entries   []state.Entry `json:"entries"`

@@ -484,3 +484,20 @@ func TestWhatKeepsADirectoryFromBeingWrittenToIsTold(t *testing.T) {
 		}
 	}
 }
+
+func TestWhenTheBootBeganIsRememberedInThatBootOnly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store, began := open(t, dir), noon.Add(-time.Hour)
+	if at := store.Booted(); !at.IsZero() {
+		t.Errorf("an empty record says that the boot began at %s", at)
+	}
+	store.SetBooted(began)
+	put(t, store, entry("a", state.Seen, noon))
+	if at := open(t, dir).Booted(); !at.Equal(began) {
+		t.Errorf("the next process is told that the boot began at %s, want %s", at, began)
+	}
+	if later, _ := record.Open(dir, otherBoot); !later.Booted().IsZero() {
+		t.Errorf("in another boot, that is said to have begun at %s", later.Booted())
+	}
+}

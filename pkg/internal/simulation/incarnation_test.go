@@ -1,6 +1,7 @@
 package simulation_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -136,7 +137,7 @@ func (i *incarnation) wire() {
 	}
 	i.agent = agent.New(agent.Config{
 		Sources: sources, Node: host{i, drain.New(line{w, i}.client(), apitest.Node, w.options)}, Identity: credential{w},
-		Record: book{i}, Service: service{i}, Policy: clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
+		Record: book{i}, BootClock: book{i}, Service: service{i}, Policy: clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
 		Log: logrus.NewEntry(logger), Now: w.wall, Beat: beat, Settled: i.settled,
 	})
 }
@@ -446,6 +447,20 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 		written(err)
 	}, entries...)
 }
+
+// Uptime implements agent.BootClock.
+func (b book) Uptime() time.Duration {
+	w := b.i.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(cmp.Or(w.booted, w.start))
+}
+
+// Booted implements agent.BootClock.
+func (b book) Booted() time.Time { return b.i.store.Booted() }
+
+// SetBooted implements agent.BootClock.
+func (b book) SetBooted(at time.Time) { b.i.store.SetBooted(at) }
 
 // Flush implements agent.Record.
 func (b book) Flush(ctx context.Context) error {
