@@ -61,7 +61,9 @@ type pods struct {
 	owners   map[string]*owner
 	// returning names the owners that have brought pods back to the closed node.
 	returning map[string]bool
-	budgets   map[string]*budget
+	// ownersForgotten is when the owners without pods were last forgotten.
+	ownersForgotten time.Time
+	budgets         map[string]*budget
 
 	total, evicted, deleted int
 	// The next actOnPods plans for the targets in touched, or for all of them. wake is when to come back to the others.
@@ -900,7 +902,10 @@ func (g *guard) noteDeparture(t *target) {
 	}
 	o := g.ownerOf(t.pod)
 	o.departures = append(o.departures, departure{from: from, to: to, round: t.round})
-	g.forgetOwners(time.Now())
+	if now := time.Now(); now.Sub(g.ownersForgotten) > ownerMemory/15 { // not for each of a thousand pods
+		g.ownersForgotten = now
+		g.forgetOwners(now)
+	}
 }
 
 // aboutPod is something that happened to a pod.
