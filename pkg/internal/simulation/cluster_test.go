@@ -42,6 +42,7 @@ type cluster struct {
 	volumes    int                  // that the node reports in use
 	used       time.Time            // since when there are any
 	patches    int
+	skew       time.Duration // by how much the API server's clock is ahead of all others
 }
 
 // ended is how nth has made a pod end.

@@ -59,7 +59,7 @@ func (w *world) judgeTold(n *notice, at time.Time) {
 	w.judged(toldInTime)
 	for _, pod := range w.onNode() {
 		grace := graceOf(pod)
-		if since := grace + slow; !w.mustGo(pod, n, true) || time.Since(arrived(pod)) < since || !w.calm(n, since) {
+		if since := grace + slow; !w.mustGo(pod, n, true) || time.Since(w.cluster.arrived(pod)) < since || !w.calm(n, since) {
 			continue
 		}
 		switch e, ended := w.cluster.ended[string(pod.UID)]; {
@@ -80,7 +80,7 @@ func (w *world) judgeGone(n *notice) {
 	w.judged(goneInTime)
 	for _, pod := range w.onNode() {
 		could := pod.Finalizers == nil && !w.cluster.hanging[pod.Namespace+"/"+pod.Name]
-		if could && w.mustGo(pod, n, true) && time.Since(arrived(pod)) > since {
+		if could && w.mustGo(pod, n, true) && time.Since(w.cluster.arrived(pod)) > since {
 			w.violatedNow(goneInTime, "%s is there at the deadline of %s", pod.Name, n.name)
 		}
 	}

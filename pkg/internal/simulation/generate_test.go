@@ -202,6 +202,9 @@ func (g *generator) one() {
 
 // setUp is how things are at the beginning.
 func (g *generator) setUp() {
+	if g.IntN(4) == 0 {
+		g.add(happening{what: "skew", span: time.Duration(g.IntN(600)-300) * time.Second})
+	}
 	for _, kind := range event.Kinds() {
 		switch g.IntN(12) {
 		case 0:
@@ -419,10 +422,20 @@ var sorts = []sort{
 	{1, func(g *generator) {
 		g.add(happening{what: "clock", span: time.Duration(g.IntN(2000)-1000) * time.Hour / 10})
 	}},
+	{1, func(g *generator) { // while nth does not run
+		g.add(happening{what: "crash", span: 2*time.Second + g.span(20*time.Second)})
+		g.at += time.Second
+		g.add(happening{what: "clock", span: time.Duration(g.IntN(240)-120) * time.Minute / 10})
+	}},
+	{1, func(g *generator) { g.add(happening{what: "scale", name: g.some(g.works)}) }},
+	{1, func(g *generator) {
+		g.add(happening{what: "code", name: g.pick("system-reboot", "instance-reboot", "instance-stop", "instance-retirement"), kind: g.pick("now", "lead", "window", "notify", "ignore")})
+	}},
 	{2, func(g *generator) {
-		kind := event.Kinds()[g.IntN(5)]
+		kind := event.Kinds()[g.IntN(len(event.Kinds()))]
 		g.add(happening{what: "rule", name: string(kind), kind: g.pick("drain", "drain", "cordon", "notify", "ignore")})
 	}},
+	{1, func(g *generator) { g.add(happening{what: "hibernate", kind: g.pick("drain", "cordon", "notify")}) }},
 	{1, func(g *generator) { g.add(happening{what: "hard", n: g.IntN(2)}) }},
 	{1, func(g *generator) { g.add(happening{what: "lead", span: g.span(5 * time.Minute)}) }},
 	{1, func(g *generator) { g.add(happening{what: "cordon-for", span: g.span(3 * time.Minute)}) }},

@@ -104,6 +104,9 @@ var happenings = map[string]func(*world, happening){
 	"hard": func(w *world, h happening) {
 		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Hard = h.n > 0 })
 	},
+	"hibernate": func(w *world, h happening) {
+		w.rule(string(event.SpotInterruption), func(r *policy.Rule) { r.Hibernate = policy.Action(h.kind) })
+	},
 	"lead": func(w *world, h happening) {
 		w.rule(string(event.ReservationEnd), func(r *policy.Rule) { r.Lead = h.span / 2 })
 		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Lead = h.span })
@@ -140,11 +143,16 @@ var happenings = map[string]func(*world, happening){
 	},
 	"deaf": (*world).deaf,
 
-	"fault":    (*world).fault,
-	"drop":     func(w *world, _ happening) { w.server.DropWatches(); w.bother(0) },
-	"expire":   func(w *world, _ happening) { w.server.Compact(); w.server.DropWatches(); w.bother(0) },
-	"lag":      (*world).lag,
-	"skew":     func(w *world, h happening) { w.server.SetSkew(h.span) },
+	"fault":  (*world).fault,
+	"drop":   func(w *world, _ happening) { w.server.DropWatches(); w.bother(0) },
+	"expire": func(w *world, _ happening) { w.server.Compact(); w.server.DropWatches(); w.bother(0) },
+	"lag":    (*world).lag,
+	"skew": func(w *world, h happening) { // at the beginning only
+		w.mu.Lock()
+		w.cluster.skew = h.span
+		w.mu.Unlock()
+		w.server.SetSkew(h.span)
+	},
 	"crash":    (*world).crash,
 	"crash-at": (*world).crashAt,
 	"stop":     func(w *world, h happening) { w.stop(); w.beginNow(h.span) },

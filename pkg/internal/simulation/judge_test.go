@@ -319,18 +319,18 @@ func (c *cluster) broughtBack(pod *corev1.Pod) bool {
 		return false
 	}
 	first, ended := c.firstEnded[owner.Name]
-	return ended && !pod.CreationTimestamp.Time.Before(first.Truncate(time.Second))
+	return ended && !pod.CreationTimestamp.Add(-c.skew).Before(first.Truncate(time.Second))
 }
 
 // arrived is when a pod was bound to the node.
-func arrived(pod *corev1.Pod) time.Time {
+func (c *cluster) arrived(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.LastTransitionTime.After(at) {
-			at = c.LastTransitionTime.Time
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.LastTransitionTime.After(at) {
+			at = condition.LastTransitionTime.Time
 		}
 	}
-	return at
+	return at.Add(-c.skew)
 }
 
 func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
@@ -349,8 +349,8 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
 		held = held || w.replacedFirst(pod)
 		held = held || time.Since(w.server.LastRemoval()) < time.Second // It may have waited for what is gone.
-		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(arrived(pod)) > quiet {
-			w.violatedNow(evictedWhileDue, "%s is there since %s; %s", pod.Name, arrived(pod).Sub(w.start), w.standing())
+		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(w.cluster.arrived(pod)) > quiet {
+			w.violatedNow(evictedWhileDue, "%s is there since %s; %s", pod.Name, w.cluster.arrived(pod).Sub(w.start), w.standing())
 		}
 	}
 }
@@ -480,8 +480,8 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 	}
 	for _, pod := range w.onNode() {
 		// What was bound before the cordon is known when the node is said to be empty, however far the API server's cache lags behind.
-		before := w.cluster.owner == byNTH && arrived(pod).Add(time.Second).Before(w.cluster.owned)
-		if w.mustGo(pod, n, false) && (before || time.Since(arrived(pod)) > slow) {
+		before := w.cluster.owner == byNTH && w.cluster.arrived(pod).Add(time.Second).Before(w.cluster.owned)
+		if w.mustGo(pod, n, false) && (before || time.Since(w.cluster.arrived(pod)) > slow) {
 			w.violatedNow(name, "%s: %s is there; %s", n.name, pod.Name, w.standing())
 		}
 	}
@@ -624,7 +624,7 @@ func (w *world) judgeEnd1(q request) {
 		w.violatedNow(nodesOwnStays, "%s %s", q.verb, q.pod)
 	}
 	annotated := time.Since(w.cluster.annotated[q.pod]) > slow && time.Since(w.muted) > slow // No watch told of it before.
-	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(arrived(pod)) > 2*time.Second {
+	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
 		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
 	there := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
