@@ -76,7 +76,8 @@ func TestListenersHearADrainFromItsNoticeToItsEnd(t *testing.T) {
 			time.Sleep(time.Second)
 			g.close()
 			g.pods(
-				drain.Progress{Kind: state.PodsFound, Total: 1, Left: 1}, pod(state.PodHeld, 1, "default/pdb"), pod(state.PodEvicted, 1, ""),
+				drain.Progress{Kind: state.PodsFound, Total: 1, Left: 1}, pod(state.PodHeld, 1, "default/pdb"), pod(state.PodSpared, 1, ""),
+				pod(state.PodHeldAgain, 1, "default/pdb"), pod(state.PodEvicted, 1, ""),
 				pod(state.PodGone, 0, ""),
 			)
 			emptied(ctx, g)
@@ -85,7 +86,8 @@ func TestListenersHearADrainFromItsNoticeToItsEnd(t *testing.T) {
 		r.announce(r.spot("a", 2*time.Minute))
 		r.pass(time.Second)
 		e.want(t, "announced a", "begun a drain after 0s", "cordoned a drain after 1s",
-			"pod-held a drain after 1s default/web (u1) 1 of 1 default/pdb", "pod-evicted a drain after 1s default/web (u1) 1 of 1",
+			"pod-held a drain after 1s default/web (u1) 1 of 1 default/pdb", "pod-spared a drain after 1s default/web (u1) 1 of 1",
+			"pod-evicted a drain after 1s default/web (u1) 1 of 1",
 			"pod-gone a drain after 1s default/web (u1) 0 of 1", "done a drain after 1s")
 		r.announce()
 		r.pass(time.Minute)

@@ -244,7 +244,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		Took: time.Since(a.work.began),
 	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged, state.PodSpared, state.PodHeldAgain: // These are only about p.State.
+	case state.NodeEmpty, state.GoalChanged, state.PodHeldAgain: // These are only about p.State.
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:
@@ -256,7 +256,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		}
 		t.Kind, t.Outcome = state.PodHeld, state.Refused
 		a.emitStep(a.work.goal.Action, t.Entry, t)
-	case state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone:
+	case state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.PodSpared:
 		a.emitStep(a.work.goal.Action, t.Entry, t)
 	case state.PodsFound:
 		if len(a.unfinished()) > 0 || p.Total > 0 { // A node that stays empty is not worth a message.

@@ -184,7 +184,7 @@ func (p *drainProgress) update(t state.Transition) {
 		delete(p.events, t.Entry.Event.ID)
 	case state.PodHeld:
 		p.blocked[t.Pod] = true
-	case state.PodEvicted, state.PodDeleted, state.PodGone:
+	case state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared:
 		delete(p.blocked, t.Pod)
 	}
 }

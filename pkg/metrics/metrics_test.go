@@ -315,6 +315,10 @@ func TestDrainsOfManyNodesAreAddedUp(t *testing.T) {
 	m.OnTransition(at("a", state.PodEvicted, 4, 3))
 	m.OnTransition(at("b", state.PodHeld, 2, 2))
 	want(t, m, map[string]float64{"nth_draining": 2, "nth_drain_pods": 6, "nth_drain_pods_left": 5, "nth_drain_pods_held": 1})
+	m.OnTransition(at("b", state.PodSpared, 2, 2))
+	want(t, m, map[string]float64{"nth_drain_pods_held": 0})
+	m.OnTransition(at("b", state.PodHeld, 2, 2))
+	want(t, m, map[string]float64{"nth_drain_pods_held": 1})
 
 	m.OnTransition(at("b", state.PodEvicted, 2, 2))
 	m.OnTransition(at("a", state.Done, 4, 0))
