@@ -3,7 +3,6 @@ package asg_test
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -36,26 +35,6 @@ func countedOf(t *testing.T, timeout time.Duration, requested func(asg.Request, 
 		Tell: func(asg.HookReport) {}, Requested: requested,
 	}, asg.Settings{Complete: true})
 	return server, told, asg.Action{Group: "workers", Hook: "drain", Instance: "i-1", Since: time.Now()}
-}
-
-func TestAnActionThatAMessageToldOfIsHeldByHeartbeatsUntilItIsCompleted(t *testing.T) {
-	t.Parallel()
-	const timeout = 2 * time.Second
-	server, told, action := toldOf(t, timeout)
-	holding, release := context.WithCancel(t.Context())
-	var held sync.WaitGroup
-	held.Go(func() { told.Hold(holding, action) })
-	for a := server.Actions("i-1")[0]; len(a.Heartbeats) < 4 && !a.TimedOut; a = server.Actions("i-1")[0] { // Four take longer than the timeout.
-		time.Sleep(10 * time.Millisecond)
-	}
-	release()
-	held.Wait()
-	if err := told.Complete(t.Context(), action, event.Drained); err != nil {
-		t.Fatal(err)
-	}
-	if a := server.Actions("i-1")[0]; a.Result != "CONTINUE" || a.TimedOut {
-		t.Errorf("the action came to %+v", a)
-	}
 }
 
 func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
