@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -370,4 +372,42 @@ func TestWhatIsBegunEndsWithTheLeaseAndIsFinishedAtAnOrderlyEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowEC2 answers late, also who waits no more.
+type slowEC2 struct {
+	*knowledge
+	takes time.Duration
+}
+
+// Look implements fleet.Instances.
+func (s slowEC2) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
+	time.Sleep(s.takes)
+	return s.knowledge.Look(ctx, id)
+}
+
+// The drain of one term would have the lifecycle action of another, which nobody holds any more.
+func TestWhatIsFoundOutAfterALeaseWasLostIsLeftToTheMessageThatComesAgain(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.ending = time.Minute
+		c.add(nodeOf("a", instance, nil), podOn("a", "one"))
+		known := &knowledge{managed: map[string]bool{instance: true}, states: map[string]string{instance: "running"}}
+		hooks := &waiting{}
+		r := c.run(func(o *fleet.Options) {
+			draining(o)
+			o.Hooks, o.Instances, o.ManagedOnly = hooks, slowEC2{known, 20 * time.Second}, true
+		})
+		m, again := newParcel(), newParcel()
+		r.Take(atHook(sqs.Interruption, instance), 1, m)
+		time.Sleep(time.Second)
+		c.changeLease(c.processes()[0], nil)
+		m.want(t, "returned")
+		r.Take(atHook(sqs.Interruption, instance), 2, again)
+		time.Sleep(40 * time.Second)
+		if n := hooks.holding(); c.times("evict") != 1 || n != 1 {
+			t.Errorf("%d evictions while %d lifecycle actions are held", c.times("evict"), n)
+		}
+		again.want(t, "done")
+	})
 }

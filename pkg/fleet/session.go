@@ -66,7 +66,7 @@ type session struct {
 func (f *Fleet) join(n node, t *task) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.Paused() {
+	if t.term.ctx.Err() != nil {
 		t.retryAfter(0)
 		return
 	}

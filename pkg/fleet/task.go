@@ -27,6 +27,8 @@ type task struct {
 	notice  sqs.Notice
 	message *messageWork
 	once    sync.Once
+	// term is that in which the message came; in a later one it comes again.
+	term *leaseTerm
 	// others are tasks of other messages about the same event, which end with this one.
 	others []*task
 	// lost is set if Auto Scaling terminates the machine when the budget is used up, although the budget is soft. replaced is set while
@@ -45,8 +47,8 @@ type task struct {
 
 // newTask returns the task of a notice.
 func (f *Fleet) newTask(notice sqs.Notice, message *messageWork) *task {
-	t := &task{notice: notice, message: message}
-	t.held, t.release = context.WithCancel(f.term.Load().ctx)
+	t := &task{notice: notice, message: message, term: f.term.Load()}
+	t.held, t.release = context.WithCancel(t.term.ctx)
 	return t
 }
 
