@@ -135,7 +135,11 @@ func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *tes
 	// The API server keeps the time at which a pod is bound in whole seconds.
 	c, _ := s.claim(t)
 	<-time.After(time.Until(c.Since.Add(1100 * time.Millisecond)))
+	written := s.cordonWritten(t)
 	s.node.Uncordon(t)
+	if now := s.cordonWritten(t); !now.Equal(written) {
+		t.Errorf("since people have uncordoned the node, our cordon was written at %s, not at %s", now, written)
+	}
 	s.waitPodsBack(t)
 	back := s.podIDs(t)
 
@@ -152,6 +156,18 @@ func TestAnAdministratorWhoUncordonsInMidDrainIsNotFoughtByTheNextProcess(t *tes
 		}
 	}
 	s.mustKeep(t, "regular-", 1)
+}
+
+// cordonWritten is when nth has written the cordon, by the managed fields.
+func (s *stage) cordonWritten(t *testing.T) time.Time {
+	t.Helper()
+	for _, m := range s.node.Object(t).ManagedFields {
+		if m.Manager == "nth" && m.Subresource == "" {
+			return m.Time.Time
+		}
+	}
+	t.Fatal("the Node has no fields that nth has written")
+	return time.Time{}
 }
 
 // Our annotation is still there, since nth does not look at its node while nothing is to be done.
