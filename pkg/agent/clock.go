@@ -86,9 +86,7 @@ func (a *Agent) moveSpans(before time.Time, by time.Duration) {
 			moved = append(moved, m)
 		}
 	}
-	if len(moved) > 0 {
-		a.put(moved...)
-	}
+	a.put(moved...)
 	for kind, at := range a.looked {
 		a.looked[kind] = at.Add(by)
 	}

@@ -317,3 +317,130 @@ func TestAClockThatIsSetWhileNthDoesNotRunMovesNoSpans(t *testing.T) {
 		}
 	}
 }
+
+// It is for the running process or for the next one, and not for both.
+func TestAClockThatIsSetIsNoticedOnceAlsoOverARestart(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		clock := &wall{}
+		r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Hour)}
+		r.node.toGuard(stuck)
+		r.runFor(terminated("a"))
+		clock.set(longestSpan)
+		r.pass(5 * time.Minute)
+		for range 2 {
+			r.end(nil)
+			r.tape.take()
+			r.run()
+			r.announce(terminated("a"))
+			r.wantBegun("guard for a: drain, hard in 10m0s")
+		}
+		if said := r.said(systemd.EventSeen); len(said) != 2 || !strings.Contains(said[1], "stepped by 5h") {
+			t.Errorf("said %q", said)
+		}
+	})
+}
+
+func TestWhatIsNoStepInARunningProcessIsNoneOverARestart(t *testing.T) {
+	t.Parallel()
+	for by, want := range map[time.Duration]int{0: 0, 2 * time.Second: 0, -2 * time.Second: 0, 2*time.Second + 1: 1, -2*time.Second - 1: 1} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				clock := &wall{}
+				r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Hour)}
+				r.run()
+				r.end(nil)
+				clock.set(by)
+				r.run()
+				if said := r.said(systemd.EventSeen); len(said) != want {
+					t.Errorf("said %q", said)
+				}
+			})
+		})
+	}
+}
+
+// An event is of an earlier boot; that it is missing was noted in this one.
+func TestOfAnEventOfAnEarlierBootOnlyTheTimesOfThisOneMoveOverARestart(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{longestSpan, -longestSpan} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				clock := &wall{}
+				r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Minute)}
+				r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: 9 * time.Hour}
+				earlier := r.start.Add(-time.Hour).UTC()
+				r.record.entries = []state.Entry{{
+					Event: recommended("a"), Phase: state.Cordoned, BootID: "boot-0",
+					FirstSeen: earlier, Changed: earlier, OnNode: true, CordonedAt: earlier,
+				}}
+				r.run()
+				r.announce()
+				missing := r.entry("a").Missing
+				r.end(nil)
+				clock.set(by)
+				r.run()
+				e := r.entry("a")
+				if !e.Missing.Equal(missing.Add(by)) || by > 0 && !e.FirstSeen.Equal(earlier) {
+					t.Errorf("the entry is %+v", e)
+				}
+			})
+		})
+	}
+}
+
+func TestAnOutageEndsInTimeThoughTheClockIsSetBackInTheMomentOfItsEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		clock := &wall{}
+		r.cfg.Now = clock.now
+		r.run()
+		r.announce()
+		r.trouble(event.SpotInterruption, "connection refused")
+		r.pass(10 * time.Second)
+		r.announce()
+		clock.set(-longestSpan)
+		r.pass(3 * time.Second)
+		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 10s")
+	})
+}
+
+// The most urgent event is shown of those that something was done for, and whose cordon nobody has lifted; else of those that something was
+// done for.
+func TestAtRestTheStatusIsAboutWhatSomethingWasDoneFor(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		urgent, other func(*state.Entry)
+		want          string
+	}{
+		"one of two": {seen, cordonedByUs, "node node-a is drained for scheduled-maintenance"},
+		"two":        {cordonedByUs, cordonedByUs, "node node-a is drained for spot-interruption"},
+		"one that people opened the node during, beside one that nothing was done for": {
+			seen, liftedByPeople, "watching node node-a: EC2 has scheduled instance-stop at 02:00:00 UTC on 1 Jan 2000; nothing more will be done",
+		},
+		"one that they did not":                     {liftedByPeople, cordonedByUs, "node node-a is drained for scheduled-maintenance"},
+		"the urgent one, if they did not during it": {cordonedByUs, liftedByPeople, "node node-a is drained for spot-interruption"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				at := r.start.Add(-time.Minute).UTC()
+				for i, how := range []func(*state.Entry){row.urgent, row.other} {
+					e := state.Entry{Event: []event.Event{r.spot("a", time.Hour), r.stopping("b", 2*time.Hour)}[i], BootID: "boot-1", FirstSeen: at, Changed: at}
+					how(&e)
+					r.record.entries = append(r.record.entries, e)
+				}
+				r.run()
+				r.wantStatus(row.want)
+			})
+		})
+	}
+}
+
+func seen(e *state.Entry) { e.Phase = state.Seen }
+
+func cordonedByUs(e *state.Entry) { e.Phase, e.OnNode, e.CordonedAt = state.Drained, true, e.FirstSeen }
+
+func liftedByPeople(e *state.Entry) { cordonedByUs(e); e.Reopened, e.OnNode = true, false }

@@ -1,11 +1,14 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -106,29 +109,79 @@ func TestANewInterruptionGivesPodsTheirGraceThoughTheOneBeforeIsStillBeingTakenB
 func TestACordonThatTakesThePlaceOfAnothersInTheLastMomentIsTakenBack(t *testing.T) {
 	withNode(t, func(r *rig, s *apitest.Server) {
 		s.AddPod(web("web", 30), apitest.Never)
-		s.Always("evict", apitest.HeldBy("web", 0))
-		s.ChangeNode(func(n *corev1.Node) {
-			n.Spec.Unschedulable = true
-			n.Annotations[drain.CordonAnnotation] = `{"writer":"nth-queue","event":"q","kind":"asg-termination"}`
-		}, drain.Queue)
 		r.run()
-		r.announce(r.stopping("a", 24*time.Hour))
-		r.pass(10 * time.Second)
-		if e := r.entry("a"); e.Phase != state.Draining || e.OnNode {
-			t.Fatalf("the entry is %+v", e)
-		}
-		s.Answer("patch node", slowly)
-		s.ChangeNode(func(n *corev1.Node) {
-			n.Spec.Unschedulable = false
-			delete(n.Annotations, drain.CordonAnnotation)
-		}, drain.Queue)
-		for len(s.Requests("patch node")) == 0 {
-			r.pass(time.Second)
-		}
-		r.set(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.Action = policy.Ignore })
-		r.pass(time.Minute)
-		if s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("nobody wants the node closed, and it is; the entry is %+v", r.entry("a"))
-		}
+		r.replaceQueuesCordon(s)
 	})
+}
+
+// An uncordon of before says nothing of that cordon.
+func TestACordonOfTheLastMomentIsTakenBackAlsoOnANodeThatWasOpenedBefore(t *testing.T) {
+	withNode(t, func(r *rig, s *apitest.Server) {
+		r.run()
+		r.announce(r.spot("first", time.Hour))
+		r.pass(10 * time.Second)
+		r.announce()
+		r.pass(time.Minute)
+		if s.CurrentNode().Spec.Unschedulable || r.entry("first").Phase != state.Closed {
+			t.Fatalf("the entry is %+v", r.entry("first"))
+		}
+		s.AddPod(web("web", 30), apitest.Never)
+		r.replaceQueuesCordon(s)
+	})
+}
+
+// replaceQueuesCordon has nth close, in the last moment, a node that nth-queue has closed and opens, and wants it open in the end.
+func (r *rig) replaceQueuesCordon(s *apitest.Server) {
+	t := r.t
+	t.Helper()
+	s.Always("evict", apitest.HeldBy("web", 0))
+	s.ChangeNode(func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		n.Annotations[drain.CordonAnnotation] = `{"writer":"nth-queue","event":"q","kind":"asg-termination"}`
+	}, drain.Queue)
+	r.announce(r.stopping("a", 24*time.Hour))
+	r.pass(10 * time.Second)
+	if e := r.entry("a"); e.Phase != state.Draining || e.OnNode {
+		t.Fatalf("the entry is %+v", e)
+	}
+	s.Answer("patch node", slowly)
+	s.ChangeNode(func(n *corev1.Node) {
+		n.Spec.Unschedulable = false
+		delete(n.Annotations, drain.CordonAnnotation)
+	}, drain.Queue)
+	for len(s.Requests("patch node")) == 0 {
+		r.pass(time.Second)
+	}
+	r.set(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.Action = policy.Ignore })
+	r.pass(time.Minute)
+	if s.CurrentNode().Spec.Unschedulable {
+		t.Errorf("nobody wants the node closed, and it is; the entry is %+v", r.entry("a"))
+	}
+}
+
+// After a guard has ended that had found the node closed, the claim is read once more. A Node that registers later has none.
+func TestAfterAGuardsEndANodeThatIsNotThereIsAskedOnceAndOneThatDoesNotAnswerAgain(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		err  error
+		want int
+	}{
+		{apierrors.NewNotFound(corev1.Resource("nodes"), "node-a"), 1},
+		{errors.New("connection refused"), 13},
+	} {
+		t.Run(row.err.Error(), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.node.toGuard(func(ctx context.Context, g *guard) { g.closeAs(state.NodeFoundClosed, drain.CordonForeign); <-ctx.Done() })
+				r.runFor(r.stopping("a", time.Hour))
+				asked := 0
+				r.node.toClaim(func(context.Context) (drain.Claim, bool, error) { asked++; return drain.Claim{}, false, row.err })
+				r.set(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.Action = policy.Ignore })
+				r.pass(time.Minute + time.Second)
+				if asked != row.want {
+					t.Errorf("the Node was asked %d times in a minute, want %d", asked, row.want)
+				}
+			})
+		})
+	}
 }

@@ -212,7 +212,6 @@ func (a *Agent) stopWork() {
 	for _, id := range slices.Sorted(maps.Keys(a.steps)) {
 		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
 			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.CalledBack, Outcome: state.ProcessEnds})
-			delete(a.steps, id)
 		}
 	}
 }

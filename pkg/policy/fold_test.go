@@ -77,6 +77,16 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 		{name: "not what ended with a reboot", known: known(notice), past: past(entry(notice, state.Closed, closed(state.Rebooted))), want: ""},
 		{name: "not what has lived its time", known: known(rebalance("a")), past: past(entry(rebalance("a"), state.Closed, closed(state.Expired))), want: ""},
 		{
+			name: "but that is, if it was only cordoned for, and is to be drained for now", known: known(rebalance("a")),
+			rules: withAction(event.RebalanceRecommendation, policy.Drain),
+			past:  past(entry(rebalance("a"), state.Closed, closed(state.Expired))), want: "a seen",
+		},
+		{
+			name: "what ends and is announced again has its old time while it is to be ignored", known: known(notice),
+			rules: withAction(event.SpotInterruption, policy.Ignore),
+			past:  past(entry(notice, state.Undoing, listedHere)), want: "",
+		},
+		{
 			name: "not what is to be ignored now", known: known(notice), rules: withAction(event.SpotInterruption, policy.Ignore),
 			past: past(entry(notice, state.Closed, closed(state.Withdrawn))), want: "",
 		},
@@ -350,5 +360,43 @@ func TestBookkeepingIsNoNews(t *testing.T) {
 	if same(func(e *state.Entry) { e.Phase = state.Drained }) || same(func(e *state.Entry) { e.Missing = noon }) ||
 		same(func(e *state.Entry) { e.Event.Deadline = noon }) || same(func(e *state.Entry) { e.Ending = state.Withdrawn }) {
 		t.Error("what those who follow an event wait for is no news")
+	}
+}
+
+// It is told from another one by whether it was announced in this boot already.
+func TestThatAnExpiredEventIsStillAnnouncedAfterARebootIsNoted(t *testing.T) {
+	t.Parallel()
+	e := entry(rebalance("a"), state.Closed, closed(state.Expired), before)
+	sit := decision{now: time.Minute, known: known(rebalance("a")), past: past(e)}.situation()
+	changed := rules().Fold(sit)
+	if len(changed) != 1 || changed[0].Phase != state.Closed || changed[0].ListedIn != thisBoot {
+		t.Errorf("the record changes by %+v", changed)
+	}
+	e.Ending = state.Rebooted
+	sit.Past = past(e)
+	if changed := rules().Fold(sit); len(changed) > 0 {
+		t.Errorf("of what has ended otherwise, it changes by %+v", changed)
+	}
+}
+
+// What was withdrawn and comes back while the node is being opened has time of its own.
+func TestOnlyWhatHasEndedHasTimeOfItsOwnWhenItIsAnnouncedAgain(t *testing.T) {
+	t.Parallel()
+	ev := spot("a", time.Hour)
+	for name, row := range map[string]struct {
+		entry state.Entry
+		anew  bool
+	}{
+		"it was withdrawn and is undone":   {entry(ev, state.Undoing, missing(0)), true},
+		"it was withdrawn, and is drained": {entry(ev, state.Drained, missing(0)), false},
+		"it is undone since it was moved":  {entry(ev, state.Undoing, actedFor(0)), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			changed := rules().Fold(decision{now: 5 * time.Minute, known: known(ev), past: past(row.entry)}.situation())
+			if anew := len(changed) == 1 && changed[0].FirstSeen.Equal(at(5*time.Minute)); anew != row.anew {
+				t.Errorf("the record changes by %+v", changed)
+			}
+		})
 	}
 }

@@ -212,6 +212,10 @@ func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
 		{entry(hibernation("a", time.Minute), state.Incomplete), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(hibernation("a", time.Minute), state.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(hibernation("a", time.Minute), state.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
+		{entry(hibernation("a", time.Minute), state.Cordoned, uncordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; the node is left open because of its annotation"},
+		{entry(spot("a", time.Minute), state.Seen, missing(0)), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; it is not announced any more, so that nothing begins"},
+		{entry(spot("a", time.Minute), state.Cordoned, missing(0)), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; it is not announced at present, so that nothing more is done"},
+		{entry(spot("a", time.Minute), state.Cordoned, uncordoned), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), state.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), state.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{
