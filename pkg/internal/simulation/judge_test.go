@@ -638,9 +638,10 @@ func (w *world) judgeEnd1(q request) {
 func (w *world) judgeGrace(q request, pod *corev1.Pod) {
 	if w.stepped || w.any(func(n *notice) bool {
 		sent := min(time.Since(n.changed), time.Since(n.ended), time.Since(w.ruleSet[n.kind])) < time.Second
-		return n.vague || sent || n.movedUnheard() || n.deadlined.After(n.announced) && time.Since(n.deadlined) < slow
+		moved := n.deadlined.After(n.announced) && (time.Since(n.deadlined) < slow || n.said.Before(n.deadlined))
+		return n.vague || sent || moved || n.movedUnheard() || n.unsure && w.counted(n) && !n.over(w)
 	}) {
-		return // nth may have another deadline in mind, or may have had one when it asked
+		return // nth may have another deadline in mind, as that of the notice before a reboot, or may have had one when it asked
 	}
 	var body struct {
 		metav1.DeleteOptions
