@@ -389,20 +389,58 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *test
 	}
 }
 
-// A guard may stand for weeks over a node where Jobs go on that tolerate everything: each of them is another owner.
+// A guard may stand for weeks over a node where Jobs go on that tolerate everything: each of them is another owner. Those are remembered that
+// have a pod here, whether it stays or is held, and for a quarter of an hour those that had.
 func TestWhatIsRememberedOfPodsThatAreGoneDoesNotGrowForEver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		r := drained(t, s, drain.Options{})
-		for i := range 300 {
-			job := func(p *corev1.Pod) {
-				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: fmt.Sprintf("tick-%d", i), UID: "u", Controller: new(true)}}
+		of := func(name string) func(p *corev1.Pod) {
+			return func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: "u", Controller: new(true)}}
 			}
-			s.AddPod(pod(fmt.Sprintf("tick-%d-x", i), job), 0)
-			time.Sleep(20 * time.Second)
 		}
-		if owners, departed := drain.Remembered(r.guard); owners > 50 || departed > 50 {
-			t.Errorf("after 300 pods that are gone, %d owners and %d pods that have left are remembered", owners, departed)
+		r := drained(t, s, drain.Options{})
+		s.AddPod(pod("held-x", of("held")), 0)
+		s.Always("evict default/held-x", apitest.HeldBy("budget", 0))
+		s.AddPod(pod("stays-x", of("stays")), 0)
+		await(t, "the end of a pod", func() bool { return !s.HasPod("default/stays-x") })
+		s.AddPod(pod("stays-y", of("stays"), annotated(drain.EvictAnnotation, drain.Never)), 0)
+		s.AddPod(pod("first-x", of("first")), 0)
+		for i := range 300 {
+			s.AddPod(pod(fmt.Sprintf("tick-%d-x", i), of(fmt.Sprintf("tick-%d", i))), 0)
+			time.Sleep(20 * time.Second)
+			owners, _, _ := drain.Remembered(r.guard)
+			after := time.Duration(i+1) * 20 * time.Second
+			if there := slices.Contains(owners, "Job default/first"); after < 15*time.Minute && !there || after > 17*time.Minute && there {
+				t.Fatalf("after %s, the owners remembered are %q", after, owners)
+			}
+		}
+		owners, returning, departed := drain.Remembered(r.guard)
+		if len(owners) > 55 || returning > 0 || departed > 50 || !slices.Contains(owners, "Job default/held") || !slices.Contains(owners, "Job default/stays") {
+			t.Errorf("after 300 pods that are gone, %d pods that have left are remembered, %d owners that bring pods back, and the owners %q", departed, returning, owners)
+		}
+	})
+}
+
+// Each Job has its pods come back a few times.
+func TestWhoBringsPodsBackIsForgottenWithThem(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		r := drained(t, s, drain.Options{})
+		for i := range 30 {
+			for n := range 3 {
+				s.AddPod(pod(fmt.Sprintf("job-%d-%d", i, n), func(p *corev1.Pod) {
+					p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: fmt.Sprintf("job-%d", i), UID: "u", Controller: new(true)}}
+				}), 0)
+				time.Sleep(3 * time.Second)
+			}
+			if _, returning, _ := drain.Remembered(r.guard); i == 0 && returning != 1 {
+				t.Fatalf("%d owners are known to bring pods back", returning)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		if _, returning, _ := drain.Remembered(r.guard); returning > 10 {
+			t.Errorf("after an hour, %d owners are known to bring pods back", returning)
 		}
 	})
 }
