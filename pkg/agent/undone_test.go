@@ -172,7 +172,10 @@ func TestAfterAGuardsEndANodeThatIsNotThereIsAskedOnceAndOneThatDoesNotAnswerAga
 		t.Run(row.err.Error(), func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(r *rig) {
-				r.node.toGuard(func(ctx context.Context, g *guard) { g.closeAs(state.NodeFoundClosed, drain.CordonForeign); <-ctx.Done() })
+				r.node.toGuard(func(ctx context.Context, g *guard) {
+					g.closeAs(state.NodeFoundClosed, drain.CordonForeign)
+					<-ctx.Done()
+				})
 				r.runFor(r.stopping("a", time.Hour))
 				asked := 0
 				r.node.toClaim(func(context.Context) (drain.Claim, bool, error) { asked++; return drain.Claim{}, false, row.err })
