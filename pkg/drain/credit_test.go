@@ -154,3 +154,22 @@ func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
 		}
 	})
 }
+
+// The eviction hangs until the pod's turn. The watch shows that the pod is terminating before the deletion is answered.
+func TestADeletionAfterAnEvictionThatHangsIsADeletionHoweverLateItsAnswerIs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(10)), apitest.Ending(3*time.Second))
+		s.Always("evict", apitest.Hang())
+		s.Always("delete", func(http.ResponseWriter, *http.Request) bool {
+			s.DeletePod("default/a", 10)
+			time.Sleep(time.Second)
+			return false
+		})
+		r := beginWithin(t, s, drain.Options{}, true, 30*time.Second)
+		result := r.succeed()
+		if evicted := r.of(state.PodEvicted); result.Deleted != 1 || result.Evicted != 0 || len(evicted) > 0 {
+			t.Errorf("the result is %+v; told as evicted is %+v", result, evicted)
+		}
+	})
+}

@@ -281,7 +281,9 @@ func (g *guard) updateTarget(t *target, pod *corev1.Pod) {
 		if t.cancel != nil && !t.sent.Load() {
 			t.cancel()
 		}
-		g.creditRequest(t)
+		if t.requesting == "" { // Otherwise its answer tells whose doing it is.
+			g.creditRequest(t)
+		}
 		t.answerBy = time.Now().Add(answerPatience)
 		t.held = ""
 		g.noteDeparture(t)
