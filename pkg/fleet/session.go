@@ -473,6 +473,9 @@ func (s *session) recordFromNode(held *corev1.Node) *memoryRecord {
 			Event: t.notice.Event, Phase: state.Cordoned, BootID: claim.BootID, ListedIn: n.bootID, OnNode: true,
 			FirstSeen: since, Changed: since, CordonedAt: since,
 		}
+		if e.Event.State != event.Pending { // The agent hears that it is over together with what still stands, lest it open the node in between.
+			e.Event.State, e.Missing = event.Pending, time.Now().UTC().Round(0)
+		}
 		if !held.Spec.Unschedulable {
 			// Its message was received again, so its drain, if it is to be drained for, has not ended.
 			e.Phase, e.Reopened = state.Draining, true
