@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // tableOrder is the order of the tables in the file.
@@ -94,7 +95,7 @@ func (s Settings) checkMode() error {
 	case s.queue && !queued && s.given[sqs].from == "":
 		return errors.New(sqs + ": is not true, so these are no settings of the queue mode" + other)
 	case s.queue && s.given[url].from != "":
-		return fmt.Errorf("%s: it comes from %s, which is not in this file: add it behind a line ---, and import that", url, printable(s.given[url].from))
+		return fmt.Errorf("%s: it comes from %s, which is not in this file: add it behind a line ---, and import that", url, text.Visible(s.given[url].from, text.Name))
 	case s.queue && s.value(url) == "":
 		return errors.New(url + ": is not set, so these are no settings of the queue mode" + other)
 	}
@@ -141,7 +142,7 @@ func (s Settings) writeRemarks(b *strings.Builder, remarks []string) {
 	}
 	fmt.Fprint(b, "\n# Without a counterpart:\n")
 	for _, remark := range remarks {
-		fmt.Fprintf(b, "#   %s.\n", printable(remark))
+		fmt.Fprintf(b, "#   %s.\n", text.Visible(remark, text.Page))
 	}
 }
 
@@ -278,21 +279,10 @@ func (s Settings) isSecret(env string) bool {
 	return strings.Contains(value, "://")
 }
 
-func capitalized(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+func capitalized(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// maxShown is how many characters of a value messages repeat.
-const maxShown = 60
+// maxShown is how many bytes of a value messages repeat.
+const maxShown = 63
 
 // shortened returns a value as messages repeat it.
-func shortened(value string) string {
-	value = printable(value)
-	if runes := []rune(value); len(runes) > maxShown {
-		value = string(runes[:maxShown]) + "…"
-	}
-	return value
-}
-
-// printable puts a text on one line, without characters that a comment must not contain.
-func printable(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
-}
+func shortened(value string) string { return text.Visible(value, maxShown) }
