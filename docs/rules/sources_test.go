@@ -56,3 +56,12 @@ func TestWhatIsSaidOfOthersIsOnThePageOfSources(t *testing.T) {
 		}
 	}
 }
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
