@@ -181,7 +181,6 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		c.clock("the metadata service", found.Ahead)
 	}
 	c.hook(ctx, cfg, source)
-	c.reservation(ctx, cfg, source, found.LifeCycle)
 	c.targets(ctx, cfg, source)
 }
 

@@ -8,16 +8,13 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/logind"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/pkg/reservation"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets"
@@ -109,62 +106,6 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		for line := range strings.SplitSeq(found.Missing.Error(), "\n") {
 			c.Warn("hook", "%s", line)
 		}
-	}
-}
-
-// reservationEnd watches the end of the instance's reservation.
-type reservationEnd struct {
-	board  *statusReporter
-	source *reservation.Source // nil if the kind is ignored
-}
-
-// sources returns the source, unless the kind is ignored.
-func (e *reservationEnd) sources(cfg config.Config, rules policy.Settings, metadata *imds.Source) []agent.Source {
-	if rules[event.ReservationEnd].Action == policy.Ignore {
-		return nil
-	}
-	options := reservationOptions(cfg, metadata.Document)
-	options.Off = e.board.setUnreserved
-	e.source = reservation.New(options)
-	return []agent.Source{e.source}
-}
-
-// told is called with what is watched on this instance.
-func (e *reservationEnd) told(scope imds.Scope) {
-	switch {
-	case e.source == nil:
-	case scope.Standby:
-		e.source.Bought("") // Nothing is watched here.
-	default:
-		e.source.Bought(scope.LifeCycle)
-	}
-}
-
-func reservationOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) reservation.Options {
-	return reservation.Options{Region: cfg.AWS.Region, Endpoint: cfg.AWS.EC2Endpoint, Metadata: metadata}
-}
-
-// reservation checks whether EC2 says when the reservation ends.
-func (c *check) reservation(ctx context.Context, cfg config.Config, metadata *imds.Source, lifeCycle string) {
-	settings := cfg.Events.ReservationEnd
-	switch {
-	case policy.Action(settings.Action) == policy.Ignore:
-		c.OK("capacity", "ignored by configuration: events.%s.action", event.ReservationEnd)
-		return
-	case !reservation.Ends(lifeCycle):
-		return // No reservation whose end takes the instance, as far as is known.
-	}
-	found, err := reservation.Check(ctx, reservationOptions(cfg, metadata.Document))
-	switch {
-	case err != nil:
-		c.Warn("capacity", "%s; its end would not be heard of before the shutdown (docs/reservations.md has the policy that is needed)", err)
-	case found.ID == "":
-		c.OK("capacity", "it has no end yet that would take the instance")
-	case found.Deadline.IsZero():
-		c.Warn("capacity", "it is being taken back")
-	default:
-		c.OK("capacity", "EC2 takes the instance from %s on; the node is looked after from %s on",
-			found.Deadline.UTC().Format(time.RFC3339), found.Deadline.Add(-settings.Lead).UTC().Format(time.RFC3339))
 	}
 }
 

@@ -152,10 +152,3 @@ func Usages() map[string]string {
 	}
 	return usages
 }
-
-// ShowUnreserved shows a status where EC2 is not asked for the end of a reservation.
-func ShowUnreserved(next statusWriter, s state.Status) {
-	b := newStatusReporter(next, func() []string { return nil }, nil, config.Default())
-	b.setUnreserved("this is not asked for")
-	b.Show(s)
-}

@@ -14,7 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/ena"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -219,9 +218,8 @@ type meter struct {
 func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 	m := &meter{waiting: func() int { return 0 }}
 	m.Metrics = daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{
-		LinkLocalExceeded: ena.NewReader("/").LinkLocalExceeded,
-		Stuck:             func() error { return m.source.Stuck() },
-		Waiting:           func() int { return m.waiting() },
+		Stuck:   func() error { return m.source.Stuck() },
+		Waiting: func() int { return m.waiting() },
 	})
 	if m.Metrics == nil {
 		return nil

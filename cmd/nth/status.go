@@ -25,9 +25,9 @@ type statusReporter struct {
 	mu       sync.Mutex
 	identity state.IdentityStatus
 	degraded []string
-	// ignored, unpolled, unannounced and unreserved say why kinds are off: they are ignored; the instance's life cycle is excluded, or they were
-	// ignored at the start; there is no logind; there is no reservation that ends.
-	ignored, unpolled, unannounced, unreserved map[event.Kind]string
+	// ignored, unpolled and unannounced say why kinds are off: they are ignored; the instance's life cycle is excluded, or they were
+	// ignored at the start; there is no logind.
+	ignored, unpolled, unannounced map[event.Kind]string
 	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
 	target, hook string
 }
@@ -59,14 +59,14 @@ func (b *statusReporter) Show(s state.Status) {
 	}
 	// The documents are the agent's, which compares them with the next status.
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
-		return b.unpolled[d.Kind] != "" || b.unreserved[d.Kind] != ""
+		return b.unpolled[d.Kind] != ""
 	})
 	b.next.Show(s)
 }
 
 // why returns why a kind is off; "" if it is not. b.mu is held.
 func (b *statusReporter) why(kind event.Kind) string {
-	for _, reasons := range []map[event.Kind]string{b.ignored, b.unannounced, b.unpolled, b.unreserved} {
+	for _, reasons := range []map[event.Kind]string{b.ignored, b.unannounced, b.unpolled} {
 		if why := reasons[kind]; why != "" {
 			return why
 		}
@@ -107,11 +107,6 @@ func (b *statusReporter) setScope(scope imds.Scope) {
 		}
 	}
 	b.set(func() { b.unpolled = unpolled })
-}
-
-// setUnreserved sets why EC2 is not asked for the end of a reservation.
-func (b *statusReporter) setUnreserved(why string) {
-	b.set(func() { b.unreserved = map[event.Kind]string{event.ReservationEnd: why} })
 }
 
 // setNoNotice sets why logind does not announce shutdowns and hibernation; nil if it does.

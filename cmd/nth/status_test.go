@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	nth "github.com/nth-project/nth/cmd/nth"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
@@ -67,25 +65,6 @@ func TestStatusOfADrainForPeople(t *testing.T) {
 	}
 	pid := strings.NewReplacer("process "+itoa(os.Getpid()), "process 42")
 	golden(t, "status-draining", pid.Replace(stdout))
-}
-
-// shownStatus is what was shown last.
-type shownStatus struct{ state.Status }
-
-func (b *shownStatus) Show(s state.Status) { b.Status = s }
-
-// The agent compares its next status with it, to write the file only if something has changed.
-func TestTheStatusThatIsShownIsLeftAsItIs(t *testing.T) {
-	documents := []state.DocumentStatus{{Kind: event.ReservationEnd, LastGood: noon}, {Kind: event.SpotInterruption, LastGood: noon}}
-	given := state.Status{Documents: slices.Clone(documents)}
-	var shown shownStatus
-	nth.ShowUnreserved(&shown, given)
-	if !slices.Equal(shown.Documents, documents[1:]) {
-		t.Errorf("shown are %+v", shown.Documents)
-	}
-	if !slices.Equal(given.Documents, documents) {
-		t.Errorf("of the status that was given is left %+v", given.Documents)
-	}
 }
 
 func itoa(n int) string {

@@ -39,11 +39,9 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	rules := policyOf(cfg.Events)
 	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID)
 	daemon.TellStateTrouble(log, warnings)
-	reservations := &reservationEnd{board: board}
 	options := metadataOptions(cfg, bootID, rules)
 	options.Told = func(scope imds.Scope) {
 		board.setScope(scope)
-		reservations.told(scope)
 		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 	}
 	followTargetState(&options, store, board, log)
@@ -60,7 +58,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, meter.counted(), log})
 	meter.join(notices, metadata, node)
 	loop := agent.New(agent.Config{
-		Sources:   append(reservations.sources(cfg, rules, metadata), append(shutdown.sources(), hooks)...),
+		Sources:   append(shutdown.sources(), hooks),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: borrowed, every: cfg.Kubernetes.KeepWarm, found: board.setIdentity},
 		Record:    store,
@@ -219,12 +217,5 @@ func policyOf(c config.Events) policy.Settings {
 	rules := daemon.Rules(c.Announced)
 	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Shutdown.Action), Hard: true}
 	rules[event.Hibernation] = policy.Rule{Action: policy.Action(c.Hibernation.Action), Hard: true}
-	rules[event.ReservationEnd] = policy.Rule{
-		Action:         policy.Action(c.ReservationEnd.Action),
-		Lead:           c.ReservationEnd.Lead,
-		Hard:           true,
-		Budget:         daemon.SpotNotice, // which is also that of an interruptible reservation
-		WithdrawnAfter: c.ReservationEnd.WithdrawnAfter,
-	}
 	return rules
 }

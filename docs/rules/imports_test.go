@@ -32,7 +32,6 @@ var mayImport = map[string][]string{
 	"pkg/policy":             {"pkg/event", "pkg/state"},
 	"pkg/sqs":                {"pkg/event", "pkg/role"},
 	"pkg/record":             {"pkg/state"},
-	"pkg/reservation":        {"pkg/event", "pkg/role"},
 	"pkg/state":              {"pkg/event"},
 	"pkg/targets":            {"pkg/role"},
 	"pkg/targets/elbtest":    {"pkg/internal/querytest"},
@@ -45,7 +44,7 @@ var mayImport = map[string][]string{
 
 // libraries says which packages import what is not the project's.
 var libraries = []permit{
-	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/reservation", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
+	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
 	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/imds", "pkg/kubelet", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
 	{"k8s.io/*", []string{"pkg/apiserver", "pkg/plugin", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
@@ -60,7 +59,7 @@ var libraries = []permit{
 	{"github.com/prometheus/*", []string{"pkg/metrics"}, "metrics follow from what is told, and never steer it"},
 	{"github.com/sirupsen/logrus", []string{"cmd/nth", "cmd/nth-queue", "cmd/internal/checks", "cmd/internal/daemon", "pkg/agent", "pkg/fleet", "pkg/systemd"}, "errors are returned, and logged once, where it is decided what to do about them"},
 	{"golang.org/x/net/*", []string{"pkg/config", "pkg/kubelet", "pkg/metrics", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
-	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "cmd/nth", "pkg/ena", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
+	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "cmd/nth", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"flag", []string{"cmd/"}, "settings are given to packages as values"},
 	{"os/exec", []string{"cmd/", "pkg/plugin"}, "nth runs no programs but the kubeconfig's exec plugin"},

@@ -41,7 +41,7 @@ var faults = map[string]string{
 	"key-misspelt":        `imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?`,
 	"key-top":             `prometheus: unknown key, the top of the file has ` + knownAtTop,
 	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, event_annotations, event_source, events, heartbeat, keep_warm, kubeconfig, lifecycle_conditions, source, token`,
-	"key-wrong-table":     `drain.lead: unknown key, did you mean events.reservation-end.lead?`,
+	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
 	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,
 	"life-cycle-text":     `imds.life_cycles = "spot": must be a list of any of "spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"`,

@@ -20,9 +20,8 @@ type Announced struct {
 // Events has one table for each kind of event.
 type Events struct {
 	Announced
-	Shutdown       Shutdown
-	Hibernation    Hibernation
-	ReservationEnd ReservationEnd
+	Shutdown    Shutdown
+	Hibernation Hibernation
 }
 
 // QueueEvents has one table for each kind of event that nth-queue handles.
@@ -54,10 +53,9 @@ func defaultAnnounced() Announced {
 
 func defaultEvents() Events {
 	c := Events{
-		Announced:      defaultAnnounced(),
-		Shutdown:       Shutdown{Action: "drain", Margin: 5 * time.Second, PowerKey: "nth"},
-		Hibernation:    Hibernation{Action: "drain"},
-		ReservationEnd: ReservationEnd{Action: "drain", Lead: 10 * time.Minute, WithdrawnAfter: 15 * time.Minute},
+		Announced:   defaultAnnounced(),
+		Shutdown:    Shutdown{Action: "drain", Margin: 5 * time.Second, PowerKey: "nth"},
+		Hibernation: Hibernation{Action: "drain"},
 	}
 	c.SpotInterruption.WithdrawnAfter = 30 * time.Second
 	c.RebalanceRecommendation.WithdrawnAfter = 30 * time.Second
@@ -80,7 +78,7 @@ func (c *Announced) tables(p program) []Table {
 }
 
 func (c *Events) tables() []Table {
-	return append(c.Announced.tables(host), c.Shutdown.table(), c.Hibernation.table(), c.ReservationEnd.table())
+	return append(c.Announced.tables(host), c.Shutdown.table(), c.Hibernation.table())
 }
 
 func (c *QueueEvents) tables() []Table {
@@ -251,23 +249,6 @@ type Hibernation struct {
 func (c *Hibernation) table() Table {
 	return Table{tableOf(event.Hibernation), "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes.", []Setting{
 		actionSetting(&c.Action),
-	}}
-}
-
-// ReservationEnd is the table [events.reservation-end].
-type ReservationEnd struct {
-	Action         string
-	Lead           time.Duration
-	WithdrawnAfter time.Duration
-}
-
-func (c *ReservationEnd) table() Table {
-	return Table{tableOf(event.ReservationEnd), "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. EC2 is asked for it, which needs a policy on the instance's role, see docs/reservations.md.", []Setting{
-		actionSetting(&c.Action),
-		{"lead", duration(&c.Lead, time.Minute, 30*day),
-			"How long before EC2 begins to terminate instances the action begins: that is half an hour before the end of a Capacity Block, and an hour for UltraServers."},
-		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, 7*day),
-			"How long the end must have been missing, while EC2 answers, before it counts as withdrawn and what was done for it is undone."},
 	}}
 }
 

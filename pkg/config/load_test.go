@@ -65,7 +65,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 					Condition: false, LifecycleConditions: true, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 				},
 			},
-			AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1", EC2Endpoint: "http://127.0.0.1:2"},
+			AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1"},
 			Drain: config.Drain{
 				ScriptsWait: 15 * time.Second,
 				EvictAfter:  5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
@@ -100,9 +100,8 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 					Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon", WithdrawnAfter: 1500 * time.Millisecond,
 				},
 			},
-			Shutdown:       config.Shutdown{Action: "notify", Margin: 12 * time.Second, PowerKey: "logind"},
-			Hibernation:    config.Hibernation{Action: "ignore"},
-			ReservationEnd: config.ReservationEnd{Action: "cordon", Lead: 14 * time.Minute, WithdrawnAfter: 15 * time.Second},
+			Shutdown:    config.Shutdown{Action: "notify", Margin: 12 * time.Second, PowerKey: "logind"},
+			Hibernation: config.Hibernation{Action: "ignore"},
 		},
 	}
 	if got := reload(t, want); !same(got, want) {

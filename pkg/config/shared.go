@@ -73,9 +73,8 @@ func (c *Log) table() Table {
 
 // AWS is the table [aws].
 type AWS struct {
-	Region      string // "" is that of the instance, or of the queue
-	Endpoint    string // "" is that of the region
-	EC2Endpoint string // nth only; nth-queue has one endpoint for all services
+	Region   string // "" is that of the instance, or of the queue
+	Endpoint string // "" is that of the region
 }
 
 func (c *AWS) table(p program) Table {
@@ -87,8 +86,6 @@ func (c *AWS) table(p program) Table {
 		Setting{"endpoint", optionalEndpoint(&c.Endpoint),
 			p.either("Another address of Auto Scaling to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_AUTO_SCALING`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say.",
 				"Another address to ask, for SQS, EC2 and Auto Scaling alike, such as a rehearsal's. Empty is the region's own; `AWS_ENDPOINT_URL_SQS` and its like in the environment lead to the endpoints of a VPC.")},
-		p.only(Setting{"ec2_endpoint", optionalEndpoint(&c.EC2Endpoint),
-			"The same for EC2."}),
 	)
 }
 

@@ -60,7 +60,7 @@ var kinds = []KindInfo{
 		Description: "the operating system is going to sleep", Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 	{
-		Kind: ReservationEnd, Machine: true, Queue: true, Reason: "ReservationEnd", EventReason: "ReservationEnd",
+		Kind: ReservationEnd, Queue: true, Reason: "ReservationEnd", EventReason: "ReservationEnd",
 		Description: "the capacity reservation that the instance runs in ends", Handler: HandlerNames{Event: "SCHEDULED_EVENT"},
 	},
 	{

@@ -13,9 +13,9 @@ func TestWhoHearsOfWhichKinds(t *testing.T) {
 	polled := []event.Kind{event.SpotInterruption, event.RebalanceRecommendation, event.ScheduledMaintenance, event.ASGTermination}
 	for who, row := range map[string]struct{ got, want []event.Kind }{
 		"the metadata service tells of": {event.PolledKinds(), polled},
-		"a machine hears of":            {event.Kinds(), slices.Concat(polled, []event.Kind{event.Shutdown, event.Hibernation, event.ReservationEnd})},
+		"a machine hears of":            {event.Kinds(), slices.Concat(polled, []event.Kind{event.Shutdown, event.Hibernation})},
 		"a queue's reader hears of":     {event.QueuedKinds(), slices.Concat(polled, []event.Kind{event.ReservationEnd, event.StateChange, event.StatusCheck})},
-		"there are":                     {event.AllKinds(), slices.Concat(event.Kinds(), []event.Kind{event.StateChange, event.StatusCheck})},
+		"there are":                     {event.AllKinds(), slices.Concat(event.Kinds(), []event.Kind{event.ReservationEnd, event.StateChange, event.StatusCheck})},
 	} {
 		if !slices.Equal(row.got, row.want) {
 			t.Errorf("%s %q, want %q", who, row.got, row.want)

@@ -104,7 +104,7 @@ func TestThePageListsEveryOutcomeAndNoOther(t *testing.T) {
 
 // everything is a Metrics to which everything has happened.
 func everything() *metrics.Metrics {
-	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true, LinkLocalExceeded: func() map[string]uint64 { return map[string]uint64{"ens5": 7} }})
+	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true})
 	for _, what := range []state.TransitionKind{state.Announced, state.Begun, state.NodeCordoned, state.PodEvicted, state.PodDeleted, state.Done} {
 		m.OnTransition(spot(what, 0, time.Minute))
 	}

@@ -41,9 +41,6 @@ type Options struct {
 	Ready func() error
 	// Waiting, if set, counts the notices that have not been delivered yet.
 	Waiting func() int
-	// LinkLocalExceeded, if set, returns how many packets to link-local services such as the metadata service EC2 has
-	// dropped, by interface. It is called whenever the series are read, from several goroutines, and must not take long.
-	LinkLocalExceeded func() map[string]uint64
 	// Trouble, if set, is called with an error of the listener or the file, once for as long as it stays the
 	// same, from several goroutines.
 	Trouble func(error)

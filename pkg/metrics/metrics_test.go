@@ -279,27 +279,6 @@ func TestTheNamesOfTheContainerBasedHandlerAreThereWhenTheyAreWanted(t *testing.
 	}
 }
 
-// What the network's driver counts is read when somebody asks, and only said where there is something to say.
-func TestPacketsThatEC2HasDroppedAreReadWithEachScrape(t *testing.T) {
-	t.Parallel()
-	count := map[string]uint64{}
-	m := metrics.New(metrics.Options{LinkLocalExceeded: func() map[string]uint64 { return count }})
-	const name = "nth_ena_linklocal_allowance_exceeded_total"
-	if family := scrape(t, m)[name]; family != nil {
-		t.Errorf("of a machine without such an interface: %v", family)
-	}
-	for _, dropped := range []uint64{0, 7} {
-		count = map[string]uint64{"ens5": dropped, "ens6": 3}
-		got := values(t, m)
-		if got[name+`{interface="ens5"}`] != float64(dropped) || got[name+`{interface="ens6"}`] != 3 {
-			t.Errorf("got %v", got)
-		}
-	}
-	if family := scrape(t, metrics.New(metrics.Options{}))[name]; family != nil {
-		t.Errorf("where nobody reads it: %v", family)
-	}
-}
-
 // at is a happening of a drain at a node.
 func at(node string, what state.TransitionKind, total, left int) state.Transition {
 	h := spot(what, 0, time.Minute)

@@ -104,9 +104,6 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		s.queue = f.queue()
 	} else {
 		s.addLocal(f)
-		if opts.LinkLocalExceeded != nil {
-			in.MustRegister(linkLocal(opts.LinkLocalExceeded))
-		}
 	}
 	f.constants(opts, healthy)
 	if opts.Compatible {
@@ -142,24 +139,6 @@ func (s *series) addLocal(f factory) {
 	s.forecast = f.gauges("nth_drain_forecast_seconds", "How long a drain for a spot notice would take at most, unless disruption budgets hold pods.")
 	s.forecastCut = f.gauges("nth_drain_forecast_pods_cut", "Pods that would get less than their grace period in it.")
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
-}
-
-// linkLocal is a collector that reads the network driver's counters.
-type linkLocal func() map[string]uint64
-
-var linkLocalDesc = prometheus.NewDesc("nth_ena_linklocal_allowance_exceeded_total",
-	"Packets to the metadata service, DNS and the time service that EC2 has dropped, as there were too many.", []string{"interface"}, nil)
-
-// Describe implements prometheus.Collector.
-func (linkLocal) Describe(to chan<- *prometheus.Desc) { to <- linkLocalDesc }
-
-// Collect implements prometheus.Collector.
-func (l linkLocal) Collect(to chan<- prometheus.Metric) {
-	for name, count := range l() {
-		if metric, err := prometheus.NewConstMetric(linkLocalDesc, prometheus.CounterValue, float64(count), name); err == nil {
-			to <- metric
-		}
-	}
 }
 
 // constants creates the series that need no updates.

@@ -244,7 +244,7 @@ func cordonOnly(s Settings) []line {
 	var lines []line
 	for table, env := range map[string]string{
 		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
-		shutdown: "", hibernation: "", reservation: "",
+		shutdown: "", hibernation: "",
 	} {
 		if s.value(env) == "" || s.is(env) {
 			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})

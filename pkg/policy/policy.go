@@ -67,7 +67,7 @@ type Rule struct {
 	Codes map[string]When
 	// Lead is how long before the deadline the action begins at the latest for codes with Lead, and Window how long before it the
 	// action begins at the earliest for codes with Window. The instances of a fleet begin one after another, over Spread; none
-	// of them gets less than Lead. For the end of a reservation the action begins Lead before it, or at once if Lead is 0.
+	// of them gets less than Lead.
 	Lead, Window, Spread time.Duration
 	// Kept is how long after its notice an announcement can still be read; the action begins before that. 0 means for ever.
 	Kept time.Duration
@@ -208,9 +208,6 @@ func (s Settings) plan(e state.Entry) plan {
 	// An entry made from the claim on the Node has no code yet: what was done stands until the source reports the event.
 	if claimed := e.Event.State == ""; e.Event.Kind == event.ScheduledMaintenance && !claimed {
 		p = rule.forCode(p, e.Event)
-	}
-	if e.Event.Kind == event.ReservationEnd && rule.Lead > 0 && !p.deadline.IsZero() {
-		p.start = p.deadline.Add(-rule.Lead)
 	}
 	return rule.limit(p, e)
 }

@@ -31,9 +31,7 @@ import (
 	nthec2 "github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/ekstoken"
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
-	"github.com/nth-project/nth/pkg/reservation"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/targets"
@@ -329,11 +327,15 @@ func TestLoadBalancersAreAskedForWhereAndAsTheEnvironmentSays(t *testing.T) {
 }
 
 func TestWhoIsTrustedIsInTheBundle(t *testing.T) {
-	ec2 := &ec2test.Service{}
-	ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
-	server, bundle := encrypted(t, ec2)
-	check := func() (event.Event, error) {
-		return reservation.Check(t.Context(), reservation.Options{Endpoint: server.URL, Metadata: metadata("us-east-1")})
+	elb := elbtest.New()
+	group := elb.AddGroup("web", elbtest.Group{})
+	server, bundle := encrypted(t, elb)
+	check := func() (bool, error) {
+		found, err := targets.New(targets.Options{Groups: []string{group}, Endpoint: server.URL, Metadata: metadata("us-east-1")}).Check(t.Context())
+		for _, f := range found {
+			err = errors.Join(err, f.Err)
+		}
+		return len(found) > 0, err
 	}
 	if _, err := check(); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("without it: %v", err)

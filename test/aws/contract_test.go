@@ -137,21 +137,6 @@ func TestTheManualListsThePermissions(t *testing.T) {
 	}
 }
 
-func TestThePolicyForReservationsIsWhatIsAsked(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../../docs/reservations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var listed []string
-	for _, found := range regexp.MustCompile(`"(ec2:[A-Za-z]+)"`).FindAllStringSubmatch(string(text), -1) {
-		listed = append(listed, found[1])
-	}
-	if want := callsOf(t, "reservation"); len(want) != 2 || !slices.Equal(sorted(listed), want) {
-		t.Errorf("docs/reservations.md lists\n%q, want\n%q", sorted(listed), want)
-	}
-}
-
 // kindsOf are the kinds of events that a pattern lets through, as "aws.ec2/EC2 Spot Instance Interruption Warning".
 func kindsOf(t *testing.T, pattern string) (kinds []string) {
 	t.Helper()
