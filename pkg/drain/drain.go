@@ -29,6 +29,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubectl "k8s.io/kubectl/pkg/drain"
@@ -81,6 +82,9 @@ const (
 type Options struct {
 	// Writer is the program that writes to the Node, Host if empty. What other writers have set is left alone.
 	Writer string
+	// UID, if set, is that of the only Node that is acted upon. Where there is none of that UID any more, it counts as deleted, and its
+	// pods are left alone: a Node of the same name may be another machine's.
+	UID types.UID
 	// Scripts, if set, are run once the node is closed, and again for each drain that begins later. Evictions wait for them: at most for
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     Scripts

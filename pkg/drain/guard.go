@@ -269,7 +269,7 @@ func (g *guard) nodeGone() bool { return g.view.missing && (g.view.uid != "" || 
 
 // advance does everything that can be done now, and returns when to call it again if nothing happens; zero for never.
 func (g *guard) advance(now time.Time) time.Time {
-	if !g.goal.Evict {
+	if !g.goal.Evict || g.node.opts.UID != "" && g.view.missing {
 		return time.Time{}
 	}
 	if !g.watching {

@@ -215,6 +215,9 @@ func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
 	defer cancel()
 	node := &corev1.Node{}
 	err = n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
+	if err == nil && n.opts.UID != "" && node.UID != n.opts.UID {
+		err = apierrors.NewNotFound(corev1.Resource("nodes"), n.name)
+	}
 	return node, err
 }
 
